@@ -1,0 +1,41 @@
+# The two commands of a newcomer are `make try` and `make test`. Each installs what it needs.
+
+# Machines and root file systems take root; `nodeside try` asks sudo itself, pytest does not.
+AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo 'sudo --preserve-env env PATH="$$PATH" PYTHONDONTWRITEBYTECODE=1')
+
+.PHONY: help try test control-plane bench lint clean
+
+help:
+	@echo 'make try            boot a throwaway machine and try examples/edu in it'
+	@echo 'make test           run all tests of every tier'
+	@echo 'make control-plane  start a real Kubernetes control plane on loopback, until Ctrl-C'
+	@echo 'make bench          measure, and write docs/benchmarks.md (BENCH=quick: a subset, only shown)'
+	@echo 'make lint           ruff, mypy, import contracts'
+	@echo 'make clean          remove the caches of the throwaway machines and of the control plane'
+
+try:
+	@scripts/setup try
+	@.venv/bin/nodeside try examples/edu $(ARGS)
+
+test:
+	@scripts/setup test
+	@$(AS_ROOT) .venv/bin/python -m pytest --all-tiers $(ARGS)
+
+control-plane:
+	@scripts/setup test
+	@.venv/bin/python -m tests.controlplane $(ARGS)
+
+bench:
+	@scripts/setup try
+	@$(AS_ROOT) .venv/bin/python -m bench $(if $(filter quick,$(BENCH)),--quick) $(ARGS)
+
+lint:
+	@scripts/setup test
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/mypy
+	@.venv/bin/lint-imports
+
+clean:
+	@.venv/bin/nodeside try --clean-cache
+	@.venv/bin/python -m tests.controlplane clean

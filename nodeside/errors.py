@@ -1,0 +1,144 @@
+"""What can go wrong, as one family of exceptions, and the exit code of each.
+
+Libraries raise these; only a `cli.py` prints them and picks the exit code. Anything that is not
+a `NodesideError` is a bug of ours and shows its traceback.
+
+Stdlib only: the toolkit sidecar uses this module too.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every command, the same by hand, in a pod and in `nodeside try`.
+
+    10, 21 and 77 are those of dkms, whose users know them (dkms(8), `die` calls).
+    """
+
+    OK = 0
+    BUG = 1
+    USAGE = 2
+    SPEC = 3
+    BUILD_FAILED = 10
+    NO_HEADERS = 21
+    TOOLCHAIN = 22
+    BUNDLE = 30
+    FETCH = 31
+    SIGNING = 32
+    REFUSED = 40
+    LOAD_FAILED = 41
+    VALIDATION_FAILED = 42
+    IN_USE = 43
+    REBOOT_REQUIRED = 44
+    LOCKED = 45
+    NOT_READY = 46
+    TIMEOUT = 50
+    NO_SPACE = 51
+    SYSTEM = 52
+    CLUSTER = 60
+    TRIAL = 70
+    EXCLUDED = 77
+    INTERRUPTED = 130
+
+    @property
+    def meaning(self) -> str:
+        """One sentence for `--help`, the README and docs; a test compares them."""
+        return _MEANINGS[self]
+
+
+_MEANINGS: dict[ExitCode, str] = {
+    ExitCode.OK: "done; for `run --once`, the driver is ready",
+    ExitCode.BUG: "a bug in nodeside: please report the traceback",
+    ExitCode.USAGE: "the command line is wrong",
+    ExitCode.SPEC: "driver.yaml is wrong",
+    ExitCode.BUILD_FAILED: "the module does not compile",
+    ExitCode.NO_HEADERS: "no kernel headers for exactly this kernel",
+    ExitCode.TOOLCHAIN: "the toolkit cannot build for this kernel (compiler, kbuild tools, noexec)",
+    ExitCode.BUNDLE: "a bundle is damaged, hostile, or not what it claims to be",
+    ExitCode.FETCH: "no source could deliver the prebuilt modules",
+    ExitCode.SIGNING: "signing failed, or the key and certificate do not fit",
+    ExitCode.REFUSED: "a check before the load refused the module; the kernel never saw it",
+    ExitCode.LOAD_FAILED: "the kernel refused the module",
+    ExitCode.VALIDATION_FAILED: "the module is loaded, but does not do what driver.yaml declares",
+    ExitCode.IN_USE: "a module is in use and the unload policy keeps it",
+    ExitCode.REBOOT_REQUIRED: "only a reboot can make the wanted module the loaded one",
+    ExitCode.LOCKED: "another process is working on this driver on this node",
+    ExitCode.NOT_READY: "`status`: the driver is not ready on this node",
+    ExitCode.TIMEOUT: "a deadline passed",
+    ExitCode.NO_SPACE: "a disk is full",
+    ExitCode.SYSTEM: "the system refused an operation (permission, missing tool, I/O error)",
+    ExitCode.CLUSTER: "the Kubernetes API server refused or did not answer",
+    ExitCode.TRIAL: "the throwaway machine could not be made or did not boot",
+    ExitCode.EXCLUDED: "the driver's BUILD_EXCLUSIVE rules exclude this kernel",
+    ExitCode.INTERRUPTED: "interrupted",
+}
+
+
+class NodesideError(Exception):
+    """An expected failure: what failed, on which object, what was expected.
+
+    `hint` is one line on what to do next, if possible a command. `reason` is a CamelCase word
+    for status conditions and Events. `retryable` says whether the same step may succeed later
+    without anybody changing anything.
+    """
+
+    exit_code: ExitCode = ExitCode.SYSTEM
+    reason: str = "SystemError"
+    retryable: bool = False
+
+    def __init__(self, message: str, *, hint: str = "", retryable: bool | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+        if retryable is not None:
+            self.retryable = retryable
+
+
+class SpecError(NodesideError):
+    """A driver.yaml that does not follow the schema."""
+
+    exit_code = ExitCode.SPEC
+    reason = "InvalidSpec"
+
+
+class UsageError(NodesideError):
+    """What was asked for on the command line cannot be meant, and only running it shows that."""
+
+    exit_code = ExitCode.USAGE
+    reason = "Usage"
+
+
+class NoHeaders(NodesideError):
+    """There are no headers of the kernel that is asked for."""
+
+    exit_code = ExitCode.NO_HEADERS
+    reason = "NoHeaders"
+
+
+class SystemRefused(NodesideError):
+    """The operating system refused: a permission, a missing tool, an I/O error."""
+
+
+class NoSpace(NodesideError):
+    """A disk is full. Retryable: disks are emptied by others."""
+
+    exit_code = ExitCode.NO_SPACE
+    reason = "NoSpace"
+    retryable = True
+
+
+class DeadlinePassed(NodesideError):
+    """A wait ended without what it waited for."""
+
+    exit_code = ExitCode.TIMEOUT
+    reason = "DeadlinePassed"
+    retryable = True
+
+
+class Locked(NodesideError):
+    """Another actor holds the lock of this driver on this node."""
+
+    exit_code = ExitCode.LOCKED
+    reason = "Locked"
+    retryable = True

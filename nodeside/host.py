@@ -1,0 +1,99 @@
+"""The node as nodeside sees it: one root object that every host path hangs off.
+
+In a pod the host's `/sys`, `/proc`, `/lib/modules` and `/run/nodeside` are mounted under `/host`;
+by hand the root is `/`; tests pass a temporary directory.
+
+Stdlib only: the toolkit sidecar uses this module too.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeside.errors import SystemRefused
+
+_ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One build of a kernel.
+
+    `release` is `uname -r`; `version` is `uname -v`, which names one build of that release;
+    `architecture` is `uname -m` (x86_64, aarch64, ppc64le, s390x).
+    """
+
+    release: str
+    version: str
+    architecture: str
+
+
+@dataclass(frozen=True)
+class Host:
+    """Paths of the node. `root` is `/`, `/host` in a pod, or a temporary directory in tests."""
+
+    root: Path = Path("/")
+
+    @property
+    def sys(self) -> Path:
+        return self.root / "sys"
+
+    @property
+    def proc(self) -> Path:
+        return self.root / "proc"
+
+    @property
+    def dev(self) -> Path:
+        return self.root / "dev"
+
+    @property
+    def sys_module(self) -> Path:
+        return self.sys / "module"
+
+    @property
+    def run(self) -> Path:
+        """`/run/nodeside`: ready files, locks, loaded.json; gone at reboot by nature."""
+        return self.root / "run" / "nodeside"
+
+    @property
+    def cache(self) -> Path:
+        """`/var/lib/nodeside/cache`: bundles; survives pod deletion and reboot."""
+        return self.root / "var" / "lib" / "nodeside" / "cache"
+
+    def lib_modules(self, release: str) -> Path:
+        return self.root / "lib" / "modules" / release
+
+    def inside(self, path: Path) -> Path:
+        """What a link of the host means seen from a pod: an absolute one, below the host's root."""
+        try:
+            target = path.readlink()
+        except OSError:
+            return path
+        return self.root / target.relative_to("/") if target.is_absolute() else path.parent / target
+
+    @property
+    def boot_id(self) -> str:
+        """The kernel's random id of this boot, Documentation/admin-guide/sysctl/kernel.rst."""
+        return self._read("proc/sys/kernel/random/boot_id")
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel that is running now."""
+        machine = os.uname().machine
+        return Kernel(
+            release=self._read("proc/sys/kernel/osrelease"),
+            version=self._read("proc/sys/kernel/version"),
+            architecture=_ARCHITECTURES.get(machine, machine),
+        )
+
+    def _read(self, relative: str) -> str:
+        path = self.root / relative
+        try:
+            return path.read_text().strip()
+        except OSError as exc:
+            raise SystemRefused(
+                f"cannot read {path}: {exc.strerror}",
+                hint="in a pod, mount the host's /proc at /host/proc",
+            ) from exc

@@ -1,0 +1,122 @@
+"""One line per fact on stderr: `key=value` for people, JSON objects for clusters.
+
+Stdlib only: the toolkit sidecar uses this module too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, TextIO
+
+LogFormat = Literal["text", "json"]
+
+_LOGGER = logging.getLogger("nodeside")
+
+
+def setup(
+    component: str, *, format: LogFormat = "text", verbose: bool = False, to: TextIO | None = None
+) -> None:
+    """Send the log of this process to `to` (stderr). `component` stands in every line."""
+    handler = logging.StreamHandler(to or sys.stderr)
+    handler.setFormatter(_Json(component) if format == "json" else _Text(component))
+    _LOGGER.handlers[:] = [handler]
+    _LOGGER.propagate = False
+    _LOGGER.setLevel(logging.DEBUG if verbose else logging.INFO)
+
+
+def log_format() -> LogFormat:
+    """The format that `setup` chose."""
+    return "json" if any(isinstance(h.formatter, _Json) for h in _LOGGER.handlers) else "text"
+
+
+def fact(message: str, *, level: int = logging.INFO, **fields: object) -> None:
+    """Log one fact: a short sentence and its fields."""
+    _LOGGER.log(level, message, extra={"fields": fields})
+
+
+def detail(message: str, **fields: object) -> None:
+    """A fact that only `--verbose` shows."""
+    fact(message, level=logging.DEBUG, **fields)
+
+
+def warning(message: str, **fields: object) -> None:
+    """A fact that somebody should act on, though the work goes on."""
+    fact(message, level=logging.WARNING, **fields)
+
+
+@contextmanager
+def step(name: str, **fields: object) -> Iterator[None]:
+    """Time a stage: says when it starts, and how it ended after how many seconds."""
+    detail(f"{name}: started", **fields)
+    started = time.monotonic()
+    try:
+        yield
+    except BaseException as exc:
+        fact(
+            f"{name}: failed",
+            level=logging.ERROR,
+            seconds=round(time.monotonic() - started, 3),
+            error=type(exc).__name__,
+            **fields,
+        )
+        raise
+    seconds = round(time.monotonic() - started, 3)
+    fact(f"{name}: done", level=logging.INFO, seconds=seconds, **fields)
+
+
+class _Text(logging.Formatter):
+    def __init__(self, component: str) -> None:
+        super().__init__()
+        self.component = component
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, Any] = getattr(record, "fields", {})
+        words = [self.component, _one_line(record.getMessage())]
+        if record.levelno >= logging.WARNING:
+            words.insert(1, f"{record.levelname.lower()}:")
+        words += [f"{key}={_plain(value)}" for key, value in fields.items()]
+        return " ".join(words)
+
+
+class _Json(logging.Formatter):
+    def __init__(self, component: str) -> None:
+        super().__init__()
+        self.component = component
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, Any] = getattr(record, "fields", {})
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "component": self.component,
+            "message": record.getMessage(),
+        }
+        facts = {key: _jsonable(value) for key, value in fields.items() if key not in line}
+        return json.dumps(line | facts)
+
+
+def _one_line(text: str) -> str:
+    """Text as one harmless line: what a compiler or a kernel said may hold any character.
+
+    A line of its own in the log would be taken for a fact of ours, the ready marker included.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _plain(value: object) -> str:
+    text = str(value)
+    if text and not any(c in text for c in ' "='):
+        return _one_line(text)
+    return '"' + _one_line(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
+
+
+def _jsonable(value: object) -> object:
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -1,0 +1,353 @@
+"""The one door to other processes. Nobody else imports subprocess; a test checks it.
+
+Every command is an argv list, never a shell string; its environment is built from an allow-list;
+its standard input is closed unless given; a deadline is a required argument. A command gets a
+process group of its own, and whatever is left of the group is killed when the command ends or its
+deadline passes.
+
+Stdlib only: the toolkit sidecar uses this module too.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import selectors
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from nodeside.errors import DeadlinePassed, ExitCode, NodesideError, SystemRefused
+
+# What callers of `start` need of subprocess, so that they need not import it.
+Child = subprocess.Popen[bytes]
+StillRunning = subprocess.TimeoutExpired
+INTO_STDOUT = subprocess.STDOUT
+NOWHERE = subprocess.DEVNULL
+
+_ALLOWED_ENVIRONMENT = ("PATH", "HOME", "LANG", "TMPDIR", "TERM", "USER")
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_TAIL_LINES = 20
+_KEPT_BYTES = 64 << 20  # of one pipe; the largest real output, a list of packages, has 10 MB
+_LINE_BYTES = 1 << 20
+_CHUNK = 1 << 16
+_LOOK = 0.1  # seconds between looks whether a command ended that somebody else keeps a pipe of
+_GRACE = 0.5  # seconds for the last words of what a command left behind
+_REAP = 5.0  # seconds for a killed command to end; one that is stuck in the kernel does not
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A finished command. `output` is stdout, `errors` stderr (empty if merged into stdout)."""
+
+    argv: tuple[str, ...]
+    exit_code: int
+    output: str
+    errors: str
+    elapsed: float  # seconds
+
+
+class ToolError(NodesideError):
+    """A command failed: its argv, its exit code in words, and the end of what it said."""
+
+    reason = "ToolFailed"
+
+    def __init__(self, completed: Completed, *, hint: str = "") -> None:
+        self.completed = completed
+        said = tail(completed.errors.strip() or completed.output.strip())
+        if full := _about_a_full_disk(completed.errors):
+            self.exit_code, self.retryable = ExitCode.NO_SPACE, True
+            said, hint = full, hint or "free some space: df -h"
+        words = f"{in_words(completed.exit_code)}: {shlex.join(completed.argv)}"
+        super().__init__(f"{words}\n{said}" if said else words, hint=hint)
+
+
+def _about_a_full_disk(errors: str) -> str:
+    """The first line of a command that had no space; such as cp says it once for each file."""
+    return next((row for row in errors.splitlines() if "No space left on device" in row), "")
+
+
+class ToolMissing(NodesideError):
+    """A command that is not installed, or may not be executed."""
+
+    reason = "ToolMissing"
+
+
+class WrapperFailed(SystemRefused):
+    """What was to run in the child before the command did not succeed; its own words get lost."""
+
+
+class ToolTimeout(DeadlinePassed):
+    """A command was killed because its deadline passed."""
+
+    exit_code = ExitCode.TIMEOUT
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """An environment built from nothing: the allow-list, the C locale, and `extra`."""
+    env = {name: os.environ[name] for name in _ALLOWED_ENVIRONMENT if name in os.environ}
+    env.setdefault("PATH", _DEFAULT_PATH)
+    env["LC_ALL"] = "C"
+    env.update(extra or {})
+    return env
+
+
+def in_words(exit_code: int) -> str:
+    """An exit code as a person would say it; negative ones are signals, as in subprocess."""
+    if exit_code < 0:
+        with suppress(ValueError):
+            return f"killed by {signal.Signals(-exit_code).name}"
+        return f"killed by signal {-exit_code}"
+    if exit_code == 127:
+        return "command not found (exit code 127)"
+    if exit_code == 126:
+        return "not executable (exit code 126)"
+    if exit_code > 128:  # a shell's way to say that its command was killed
+        with suppress(ValueError):
+            return f"exit code {exit_code} (killed by {signal.Signals(exit_code - 128).name})"
+    return f"exit code {exit_code}"
+
+
+def tail(text: str, lines: int = _TAIL_LINES) -> str:
+    """The last lines of a text, marked where it was cut."""
+    rows = text.splitlines()
+    if len(rows) <= lines:
+        return "\n".join(rows)
+    return "\n".join([f"[... {len(rows) - lines} lines cut]", *rows[-lines:]])
+
+
+def run(
+    argv: Sequence[str | os.PathLike[str]],
+    *,
+    timeout: float,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    input: bytes | None = None,
+    check: bool = True,
+    on_line: Callable[[str], None] | None = None,
+    wrapper: Callable[[], None] | None = None,
+    hint: str = "",
+) -> Completed:
+    """Run a command to its end, `timeout` seconds at most.
+
+    With `on_line`, stderr is merged into stdout and every line is handed over as it appears (and
+    also kept in `output`). `env` is added to the allow-list of `environment()`. `wrapper` runs in
+    the child between fork and exec. Raises ToolMissing, ToolTimeout, WrapperFailed and, if `check`,
+    ToolError.
+    """
+    words = tuple(os.fspath(word) for word in argv)
+    started = time.monotonic()
+    child = _spawn(words, env, cwd, input, merge=on_line is not None, wrapper=wrapper)
+    output, errors = _Output(on_line), _Output(None)
+    try:
+        _converse(child, input or b"", {child.stdout: output, child.stderr: errors}, timeout)
+    except subprocess.TimeoutExpired:
+        said = tail((errors.text or output.text).strip())
+        message = f"no end after {timeout:g} s: {shlex.join(words)}"
+        raise ToolTimeout(f"{message}\n{said}" if said else message, hint=hint) from None
+    finally:
+        _end(child)
+    elapsed = time.monotonic() - started
+    done = Completed(words, child.returncode, output.text, errors.text, elapsed)
+    if check and done.exit_code != 0:
+        raise ToolError(done, hint=hint)
+    return done
+
+
+def start(
+    argv: Sequence[str | os.PathLike[str]],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: int | IO[bytes] = subprocess.DEVNULL,
+    stdout: int | IO[bytes] = subprocess.DEVNULL,
+    stderr: int | IO[bytes] = subprocess.DEVNULL,
+    wrapper: Callable[[], None] | None = None,
+    pass_fds: Sequence[int] = (),
+) -> Child:
+    """Start a command that the caller supervises (a virtual machine, a sidecar)."""
+    words = tuple(os.fspath(word) for word in argv)
+    try:
+        return subprocess.Popen(
+            words,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env=environment(env),
+            cwd=cwd,
+            start_new_session=True,
+            preexec_fn=wrapper,  # noqa: PLW1509 - None but in the trial, whose agent has one thread
+            pass_fds=pass_fds,
+        )
+    except OSError as exc:
+        raise _not_started(words, cwd, exc) from exc
+    except ValueError as exc:
+        raise SystemRefused(f"cannot start {words[0]}: {exc}") from exc
+    except subprocess.SubprocessError as exc:
+        raise WrapperFailed(
+            f"cannot start {words[0]}: what prepares its process was refused"
+        ) from exc
+
+
+def kill_group(pid: int, sig: signal.Signals = signal.SIGKILL) -> None:
+    """Signal the process group that `run` or `start` made; silent if it is gone."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, sig)
+
+
+def _spawn(
+    words: tuple[str, ...],
+    env: Mapping[str, str] | None,
+    cwd: Path | None,
+    input: bytes | None,
+    *,
+    merge: bool,
+    wrapper: Callable[[], None] | None,
+) -> Child:
+    return start(
+        words,
+        env=env,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if merge else subprocess.PIPE,
+        wrapper=wrapper,
+    )
+
+
+class _Output:
+    """What a command writes into one pipe: kept up to a limit, handed over by lines if wanted."""
+
+    def __init__(self, on_line: Callable[[str], None] | None) -> None:
+        self._on_line = on_line
+        self._kept = bytearray()
+        self._line = bytearray()
+        self._cut = 0
+
+    def feed(self, data: bytes) -> None:
+        room = _KEPT_BYTES - len(self._kept)
+        self._kept += data[:room]
+        self._cut += len(data[room:])
+        if self._on_line is None:
+            return
+        *whole, rest = (bytes(self._line) + data).split(b"\n")
+        if len(rest) > _LINE_BYTES:  # no line of a tool: hand it over in pieces
+            whole, rest = [*whole, rest], b""
+        self._line[:] = rest
+        for line in whole:
+            self._on_line(line.decode(errors="replace"))
+
+    def end(self) -> None:
+        """Hand over a last line that has no end."""
+        if self._line and self._on_line is not None:
+            self._on_line(self._line.decode(errors="replace"))
+        self._line.clear()
+
+    @property
+    def text(self) -> str:
+        text = self._kept.decode(errors="replace")
+        if self._cut:
+            text += f"\n[... {self._cut} bytes cut]"
+        return text if self._on_line is None else text.removesuffix("\n")
+
+
+def _converse(
+    child: Child,
+    input: bytes,
+    outputs: Mapping[IO[bytes] | None, _Output],
+    timeout: float,
+) -> None:
+    """Feed a command and read it until it ends. Raises subprocess.TimeoutExpired.
+
+    A process that the command left behind may hold the pipes for ever: after the command's end
+    they are read for `_GRACE` seconds more, no longer.
+    """
+    deadline = time.monotonic() + timeout
+    with selectors.DefaultSelector() as pipes:
+        _register(pipes, child.stdin, input, outputs)
+        while pipes.get_map():
+            if _has_ended(child):
+                deadline = min(deadline, time.monotonic() + _GRACE)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            for key, _ in pipes.select(min(left, _LOOK)):
+                if not key.data():
+                    pipes.unregister(key.fileobj)
+    for output in outputs.values():
+        output.end()
+    if not _has_ended(child):
+        child.wait(max(0.0, deadline - time.monotonic()))
+
+
+def _register(
+    pipes: selectors.BaseSelector,
+    stdin: IO[bytes] | None,
+    input: bytes,
+    outputs: Mapping[IO[bytes] | None, _Output],
+) -> None:
+    """Each pipe has a function that moves some bytes and says whether there may be more."""
+    for pipe, output in outputs.items():
+        if pipe is not None:
+            os.set_blocking(pipe.fileno(), False)
+            pipes.register(pipe, selectors.EVENT_READ, partial(_read, pipe, output))
+    if stdin is not None:
+        os.set_blocking(stdin.fileno(), False)
+        rest = bytearray(input)
+        pipes.register(stdin, selectors.EVENT_WRITE, partial(_write, stdin, rest))
+
+
+def _read(pipe: IO[bytes], output: _Output) -> bool:
+    data = os.read(pipe.fileno(), _CHUNK)
+    output.feed(data)
+    return bool(data)
+
+
+def _write(pipe: IO[bytes], rest: bytearray) -> bool:
+    """A command that does not read its input is no error."""
+    with suppress(BrokenPipeError):
+        del rest[: os.write(pipe.fileno(), rest[:_CHUNK])]
+        if rest:
+            return True
+    pipe.close()
+    return False
+
+
+def _has_ended(child: Child) -> bool:
+    """Whether the command has ended, without reaping it: its process group keeps its number."""
+    if child.returncode is not None:
+        return True
+    try:
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, child.pid, flags) is not None
+    except ChildProcessError:  # reaped by somebody else
+        return True
+
+
+def _end(child: Child) -> None:
+    """Kill what is left of the group and take the exit code. What the kernel keeps is left."""
+    kill_group(child.pid)
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(_REAP)
+    for pipe in (child.stdin, child.stdout, child.stderr):
+        if pipe is not None:
+            with suppress(BrokenPipeError):
+                pipe.close()
+
+
+def _not_started(words: tuple[str, ...], cwd: Path | None, exc: OSError) -> NodesideError:
+    if cwd is not None and not cwd.is_dir():
+        return SystemRefused(f"cannot start {words[0]} in {cwd}: no such directory")
+    if exc.errno not in (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR):
+        return SystemRefused(f"cannot start {words[0]}: {exc.strerror}")
+    return ToolMissing(
+        f"cannot start {words[0]}: {exc.strerror}",
+        hint=f"install the package that has {Path(words[0]).name}, or add its directory to PATH",
+    )

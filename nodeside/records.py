@@ -1,0 +1,228 @@
+"""Small JSON records on disk: written whole or not at all, read without trusting the writer.
+
+`publish` is how every file that matters appears. `read_untrusted` and `open_untrusted` are how
+one side of the shared directory opens what the other side, or vendor build code, wrote there.
+
+Stdlib only: the toolkit sidecar uses this module too.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import stat
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import IO, Any, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from nodeside.errors import NodesideError, NoSpace, SystemRefused
+
+T = TypeVar("T")
+
+TEMPORARY_PREFIX = ".tmp-"
+RECORD_LIMIT = 1 << 20  # bytes; the largest real record, a result with a log tail, is ~20 kB
+
+
+class UntrustedFile(NodesideError):
+    """A file of another party is not what it must be: a link, a device, too large, not JSON."""
+
+    reason = "UntrustedFile"
+
+
+class MalformedRecord(NodesideError):
+    """A record of ours that lacks a field or has one of the wrong type."""
+
+    reason = "MalformedRecord"
+
+
+def publish(path: Path, record: Mapping[str, Any], *, mode: int = 0o644) -> None:
+    """Make `record` appear at `path`, whole or not at all, also after a power cut."""
+    publish_bytes(path, (json.dumps(record, sort_keys=True) + "\n").encode(), mode=mode)
+
+
+def publish_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Write to a temporary name, fsync, rename, fsync the directory.
+
+    The temporary name is new and no link, also where others may write: a container's process ids
+    are the same in every life, so what a crash left there may have this very name.
+    """
+    words = f"{TEMPORARY_PREFIX}{os.getpid()}-{threading.get_native_id()}-{path.name}"
+    temporary = path.parent / words
+    with disk_errors(path):
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+        try:
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(fd, "wb") as file:
+                os.fchmod(fd, mode)
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            sync_directory(path.parent)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+
+
+def sync_directory(path: Path) -> None:
+    """Make a rename in `path` survive a power cut."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn OSError into NoSpace or SystemRefused that names `path`."""
+    try:
+        yield
+    except shutil.Error as exc:  # of copytree: (from, to, why) for each file, and no errno
+        full = os.strerror(errno.ENOSPC)
+        failed = [(to, str(why)) for _, to, why in exc.args[0]]
+        if any(full in why for _, why in failed):
+            raise NoSpace(
+                f"no space left writing {path}", hint=f"free some space: df -h {path.parent}"
+            ) from exc
+        raise SystemRefused(f"cannot copy to {failed[0][0]}: {failed[0][1]}") from exc
+    except OSError as exc:
+        if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoSpace(
+                f"no space left writing {path}", hint=f"free some space: df -h {path.parent}"
+            ) from exc
+        hint = ""
+        if exc.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            hint = f"run as root, or see who may write there: ls -ld {path.parent}"
+        raise SystemRefused(f"{exc.strerror}: {exc.filename or path}", hint=hint) from exc
+
+
+def read_untrusted(path: Path, *, limit: int = RECORD_LIMIT) -> dict[str, Any] | None:
+    """The JSON object at `path`, or None if there is no file yet. Raises UntrustedFile."""
+    try:
+        with open_untrusted(path, limit=limit) as file:
+            data = file.read(limit + 1)
+    except FileNotFoundError:
+        return None
+    try:
+        record = json.loads(data, parse_constant=_no_number)
+    except (ValueError, RecursionError) as exc:
+        raise UntrustedFile(f"{path}: not a JSON record: {exc}") from exc
+    if not isinstance(record, dict):
+        raise UntrustedFile(f"{path}: expected a JSON object, got {type(record).__name__}")
+    return record
+
+
+def _no_number(word: str) -> NoReturn:
+    """NaN and Infinity are no JSON, and spoil every sum and every document they get into."""
+    raise ValueError(f"{word} is not a number")
+
+
+@contextmanager
+def open_untrusted(path: Path, *, limit: int) -> Iterator[IO[bytes]]:
+    """Open a regular file of at most `limit` bytes without following links, never blocking.
+
+    Only the last component is protected from links; directories above it must be ours, or be
+    opened with `dir_fd` by the caller. Raises FileNotFoundError and UntrustedFile.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError as exc:
+        what = "a symbolic link" if exc.errno == errno.ELOOP else exc.strerror
+        raise UntrustedFile(f"{path}: refused to open: {what}") from exc
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise UntrustedFile(f"{path}: expected a regular file")
+        if status.st_size > limit:
+            raise UntrustedFile(f"{path}: {status.st_size} bytes, at most {limit} are read")
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            yield file
+    finally:
+        os.close(fd)
+
+
+def encode(record: Any) -> dict[str, Any]:
+    """A dataclass as a JSON object; enums by value, paths as strings, tuples as lists."""
+    return {item.name: _encode(getattr(record, item.name)) for item in fields(record)}
+
+
+def decode(kind: type[T], data: Mapping[str, Any], *, where: str = "record") -> T:
+    """A dataclass from a JSON object. Unknown fields are newer than us and are ignored.
+
+    Raises MalformedRecord naming the field, what was expected and what was found.
+    """
+    hints = get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for item in fields(cast("Any", kind)):
+        if item.name in data:
+            path = f"{where}.{item.name}"
+            values[item.name] = _decode(hints[item.name], data[item.name], path)
+        elif item.default is MISSING and item.default_factory is MISSING:
+            raise MalformedRecord(f"{where}: the field {item.name!r} is missing")
+    return kind(**values)
+
+
+def _encode(value: Any) -> Any:
+    if is_dataclass(value):
+        return encode(value)
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _encode(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_encode(item) for item in value]
+    return value
+
+
+def _decode(hint: Any, value: Any, where: str) -> Any:
+    """`value` as the type that `hint` says; the types in use are those of `contract.py`."""
+    origin = get_origin(hint)
+    if origin is UnionType:
+        inner = [arg for arg in get_args(hint) if arg is not NoneType]
+        return None if value is None else _decode(inner[0], value, where)
+    if origin is tuple and isinstance(value, list):
+        item = get_args(hint)[0]
+        return tuple(_decode(item, v, f"{where}[{i}]") for i, v in enumerate(value))
+    if origin in (dict, Mapping) and isinstance(value, dict):
+        item = get_args(hint)[1]
+        return {key: _decode(item, v, f"{where}.{key}") for key, v in value.items()}
+    if is_dataclass(hint) and isinstance(value, dict):
+        return decode(cast("type[Any]", hint), value, where=where)
+    return _decode_scalar(hint, value, where)
+
+
+def _decode_scalar(hint: Any, value: Any, where: str) -> Any:
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        with suppress(ValueError):
+            return hint(value)
+        words = ", ".join(str(member.value) for member in hint)
+        raise MalformedRecord(f"{where}: expected one of {words}; got {value!r}")
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        with suppress(OverflowError):
+            return float(value)
+    elif hint is Any or (type(value) is hint and (hint is not str or _is_text(value))):
+        return value
+    raise MalformedRecord(f"{where}: expected {getattr(hint, '__name__', hint)}, got {value!r}")
+
+
+def _is_text(value: str) -> bool:
+    """Whether it may become a path or an argument: no zero byte, no half of a surrogate pair."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in value

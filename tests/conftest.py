@@ -1,0 +1,87 @@
+"""What holds for every test.
+
+Tiers: a test is of the tier its mark names (`vm`, `cluster`, `toolkit`, `registry`), else of the
+tier `unit`. At the end it is said what ran where. With `--all-tiers`, as in `make test`, a tier
+that did not run or a test that was skipped is a failure: nothing passes by not being tried.
+
+Hypothesis measures no times: a busy machine is no failure. A shell starts what it puts into the
+background with SIGINT ignored, and children inherit that: it is undone, for the tests of Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter, defaultdict
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("nodeside", deadline=None)
+settings.load_profile("nodeside")
+
+_WHERE = {
+    "unit": "this process, temporary directories",
+    "registry": "a real registry on loopback",
+    "toolkit": "the toolkit's root file system on this host",
+    "cluster": "a real Kubernetes control plane on loopback",
+    "vm": "real kernels in throwaway machines",
+}
+
+
+class Tiers:
+    """Counts outcomes by tier."""
+
+    def __init__(self, *, required: bool) -> None:
+        self.required = required
+        self.outcomes: dict[str, Counter[str]] = defaultdict(Counter)
+        self.seconds: Counter[str] = Counter()
+        self._tiers: dict[str, str] = {}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """By mark only: a directory may be called as a tier is, and hold tests of two."""
+        for item in items:
+            marked = (name for name in _WHERE if item.get_closest_marker(name))
+            self._tiers[item.nodeid] = next(marked, "unit")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        tier = self._tiers[report.nodeid]
+        self.seconds[tier] += int(report.duration * 1000)
+        if report.when == "call" or report.outcome != "passed":
+            self.outcomes[tier][report.outcome] += 1
+
+    @property
+    def missing(self) -> list[str]:
+        """Why not every tier was really tried."""
+        reasons = [f"tier {tier} did not run" for tier in _WHERE if not self.outcomes[tier]]
+        reasons += [
+            f"tier {tier}: {count['skipped']} skipped"
+            for tier, count in self.outcomes.items()
+            if count["skipped"]
+        ]
+        return reasons if self.required else []
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if exitstatus == pytest.ExitCode.OK and self.missing:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        terminalreporter.section("what ran where")
+        for tier, where in _WHERE.items():
+            count = self.outcomes[tier]
+            words = ", ".join(f"{n} {outcome}" for outcome, n in sorted(count.items()))
+            seconds = self.seconds[tier] / 1000
+            terminalreporter.line(f"{tier:9} {words or 'not run':32} {seconds:7.1f} s  {where}")
+        for reason in self.missing:
+            terminalreporter.line(f"FAILED {reason}", red=True)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--all-tiers", action="store_true", help="fail if a tier does not run or a test is skipped"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.pluginmanager.register(Tiers(required=bool(config.getoption("--all-tiers"))), "tiers")
