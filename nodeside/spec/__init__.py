@@ -1,0 +1,53 @@
+"""driver.yaml: the one definition of a driver.
+
+Everybody who needs to know what a driver is imports this. The start of a node's process is counted
+in milliseconds, so yaml is imported by the first read of a file, and what makes schemas and the
+documentation by its first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from nodeside.spec.document import dump, glance, load, node_load, node_parse, parse, to_document
+from nodeside.spec.model import Driver, DriverSpec
+
+if TYPE_CHECKING:
+    from nodeside.spec.announced import check_labels, check_node_driver
+    from nodeside.spec.editor import json_schema
+    from nodeside.spec.openapi import node_driver_schema, openapi_schema
+    from nodeside.spec.reference import markdown
+
+__all__ = [
+    "Driver",
+    "DriverSpec",
+    "check_labels",
+    "check_node_driver",
+    "dump",
+    "glance",
+    "json_schema",
+    "load",
+    "markdown",
+    "node_driver_schema",
+    "node_load",
+    "node_parse",
+    "openapi_schema",
+    "parse",
+    "to_document",
+]
+
+_LATE = {
+    "check_labels": "announced",
+    "check_node_driver": "announced",
+    "json_schema": "editor",
+    "markdown": "reference",
+    "node_driver_schema": "openapi",
+    "openapi_schema": "openapi",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATE:
+        return getattr(import_module(f"nodeside.spec.{_LATE[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

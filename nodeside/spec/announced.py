@@ -1,0 +1,73 @@
+"""Would an API server accept what a node announces? `nodeside try` asks, where there is none.
+
+Pure checks of labels and of the NodeDriver object, by the same shapes that make its schema.
+https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from nodeside.contract import API_GROUP, API_VERSION, LABEL_VALUE, NodeDriverStatus
+from nodeside.spec.mistakes import Document, Mistake, in_brief
+from nodeside.spec.reader import Reader
+from nodeside.spec.schema import shape_of
+
+_LABEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+_NAME_LIMIT = 253  # characters, of an object's name and of a label's prefix
+
+
+def check_labels(labels: Mapping[str, str]) -> list[str]:
+    """What is wrong with labels that a node gives itself, one sentence each."""
+    return [
+        sentence
+        for key, value in labels.items()
+        for sentence in (_label_key(key), _label_value(key, value))
+        if sentence
+    ]
+
+
+def check_node_driver(document: object) -> list[str]:
+    """What is wrong with a NodeDriver object, one sentence each."""
+    reader = Reader(Document("NodeDriver", document))
+    if not isinstance(document, Mapping):
+        reader.expected("a mapping", (), document)
+        return [str(mistake) for mistake in reader.mistakes]
+    for word, value in (("apiVersion", API_VERSION), ("kind", "NodeDriver")):
+        if document.get(word) != value:
+            reader.expected(value, (word,), document.get(word))
+    reader.mistakes += _name(document.get("metadata"))
+    reader.read(shape_of(NodeDriverStatus), document.get("status"), ("status",))
+    return [str(mistake) for mistake in reader.mistakes]
+
+
+def _name(metadata: object) -> list[Mistake]:
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    good = isinstance(name, str) and len(name) <= _NAME_LIMIT and _SUBDOMAIN.fullmatch(name)
+    if good and "." in str(name):
+        return []
+    words = f"expected <driver>.<node>, a DNS name of at most {_NAME_LIMIT} characters"
+    return [Mistake(("metadata", "name"), f"{words}, got {in_brief(name)}")]
+
+
+def _label_key(key: str) -> str:
+    prefix, slash, name = key.rpartition("/")
+    if not slash or prefix != API_GROUP:
+        return f"label {in_brief(key)}: a node may only set labels that begin with {API_GROUP}/"
+    if not _LABEL_NAME.fullmatch(name):
+        return (
+            f"label {in_brief(key)}: the part after / has at most 63 letters, digits and _.-, a "
+            "letter or digit at both ends"
+        )
+    return ""
+
+
+def _label_value(key: str, value: object) -> str:
+    if isinstance(value, str) and LABEL_VALUE.fullmatch(value):
+        return ""
+    return (
+        f"label {in_brief(key)}: expected at most 63 letters, digits and _.-, a letter or digit at "
+        f"both ends, got {in_brief(value)}"
+    )

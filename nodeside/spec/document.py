@@ -1,0 +1,198 @@
+"""A whole driver.yaml: read from a file or from plain values, and made again from a Driver.
+
+`load` and `parse` are for what a person wrote; `node_load` and `node_parse` for what a controller
+handed to a node, which may be newer than the node's nodeside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from nodeside.contract import API_VERSION
+from nodeside.errors import SpecError
+from nodeside.spec.mistakes import Document, refuse
+from nodeside.spec.model import Driver
+from nodeside.spec.reader import Newer, Reader
+from nodeside.spec.schema import Field, ListOf, MapOf, Section, Shape, shape_of
+
+KIND = "Driver"
+SIZE_LIMIT = 256 << 10  # bytes; a long driver.yaml has 5 kB
+
+# ObjectMeta of Kubernetes: accepted and, but for the name, ignored.
+_METADATA = (
+    "name",
+    "namespace",
+    "generateName",
+    "labels",
+    "annotations",
+    "finalizers",
+    "uid",
+    "generation",
+    "resourceVersion",
+    "selfLink",
+    "ownerReferences",
+    "managedFields",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+)
+_TOP = ("apiVersion", "kind", "metadata", "spec")
+
+
+def load(path: Path) -> Driver:
+    """Read driver.yaml. Raises SpecError that lists every mistake, one per line."""
+    return _read(_document(path), "refuse")
+
+
+def node_load(path: Path) -> Driver:
+    """Read what a controller handed over: fields that are newer are logged and ignored."""
+    return _read(_document(path), "ignore")
+
+
+def parse(document: object, where: str = "driver.yaml") -> Driver:
+    """The same as `load` for values that were read already, such as an object of the API server."""
+    return _read(Document(where, document), "refuse")
+
+
+def node_parse(document: object, where: str = "driver.yaml") -> Driver:
+    """The same as `node_load` for values that were read already."""
+    return _read(Document(where, document), "ignore")
+
+
+def read_text(text: str, where: str = "driver.yaml") -> Driver:
+    """The same as `load` for text."""
+    return _read(_yaml(text, where), "refuse")
+
+
+def glance(path: Path) -> tuple[str, str]:
+    """Name and version of a driver.yaml that is wrong elsewhere; each "" if it is not to be had."""
+    try:
+        document = _document(path)
+    except SpecError:
+        return "", ""
+    name, spec = shape_of(Driver).fields
+    assert isinstance(spec.shape, Section)
+    version = next(field for field in spec.shape.fields if field.json_name == "version")
+    return (
+        _if_right(document, name.shape, "metadata", "name"),
+        _if_right(document, version.shape, "spec", "version"),
+    )
+
+
+def to_document(driver: Driver) -> dict[str, Any]:
+    """The document of a driver; what equals its default is left out."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": driver.name},
+        "spec": _written(shape_of(type(driver.spec)), driver.spec),
+    }
+
+
+def dump(driver: Driver) -> str:
+    """A driver.yaml as a person would write it."""
+    from nodeside.spec.yamltext import write_yaml  # late: it imports yaml
+
+    return write_yaml(to_document(driver))
+
+
+def _document(path: Path) -> Document:
+    return _yaml(_text(path), str(path))
+
+
+def _yaml(text: str, where: str) -> Document:
+    from nodeside.spec.yamltext import read_yaml  # late: it imports yaml
+
+    return read_yaml(text, where)
+
+
+def _text(path: Path) -> str:
+    try:
+        return _bytes(path).decode("utf-8-sig")
+    except OSError as exc:
+        hint = ""
+        if isinstance(exc, FileNotFoundError):
+            hint = "name a driver.yaml; docs/driver-yaml.md has an example to start from"
+        raise SpecError(f"cannot read {path}: {exc.strerror}", hint=hint) from exc
+    except UnicodeDecodeError as exc:
+        raise SpecError(f"{path}: not UTF-8: {exc.reason} at byte {exc.start}") from exc
+
+
+def _bytes(path: Path) -> bytes:
+    if path.is_dir():
+        raise SpecError(f"{path} is a directory", hint=f"name the file: {path / 'driver.yaml'}")
+    if path.exists() and not path.is_file():
+        raise SpecError(f"{path}: expected a regular file")
+    with open(path, "rb") as file:
+        data = file.read(SIZE_LIMIT + 1)
+    if len(data) > SIZE_LIMIT:
+        raise SpecError(f"{path}: larger than {SIZE_LIMIT >> 10} KiB: not a driver.yaml")
+    return data
+
+
+def _read(document: Document, newer: Newer) -> Driver:
+    reader = Reader(document, newer=newer)
+    top = document.data
+    if not isinstance(top, Mapping):
+        reader.expected("a mapping with apiVersion, kind, metadata and spec", (), top)
+        raise refuse(document, reader.mistakes)
+    name, spec = _top(reader, top)
+    if reader.mistakes:
+        raise refuse(document, reader.mistakes)
+    return Driver(name, spec)
+
+
+def _top(reader: Reader, top: Mapping[Any, Any]) -> tuple[Any, Any]:
+    """The parts of a Kubernetes object. `status` is the cluster's and is ignored."""
+    name, spec = shape_of(Driver).fields
+    for word, value in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if word not in top:
+            reader.wrong((word,), "is missing", f"write {word}: {value}")
+        elif top[word] != value:
+            reader.expected(value, (word,), top[word])
+    for key in top:
+        if key not in (*_TOP, "status"):
+            reader.unknown(_TOP, key, ())
+    if "spec" not in top:
+        reader.wrong(("spec",), "is missing")
+        return _name(reader, name, top), None
+    return _name(reader, name, top), reader.read(spec.shape, top["spec"], ("spec",))
+
+
+def _name(reader: Reader, name: Field, top: Mapping[Any, Any]) -> Any:
+    metadata, path = top.get("metadata", {}), ("metadata",)
+    if not isinstance(metadata, Mapping):
+        return reader.expected("a mapping", path, metadata, "write metadata: {name: ...}")
+    for key in metadata:
+        if key not in _METADATA:
+            reader.unknown(("name", "labels", "annotations"), key, path)
+    if "name" not in metadata:
+        return reader.wrong((*path, "name"), "is missing")
+    return reader.read(name.shape, metadata["name"], (*path, "name"))
+
+
+def _if_right(document: Document, shape: Shape, section: str, key: str) -> str:
+    top = document.data
+    part = top.get(section) if isinstance(top, Mapping) else None
+    reader = Reader(document)
+    found = reader.read(shape, part.get(key) if isinstance(part, Mapping) else None, (section, key))
+    return found if isinstance(found, str) and not reader.mistakes else ""
+
+
+def _written(shape: Shape, value: Any) -> Any:
+    """The inverse of reading."""
+    match shape:
+        case Section():
+            return {
+                field.json_name: _written(field.shape, getattr(value, field.name))
+                for field in shape.fields
+                if field.required or getattr(value, field.name) != field.default
+            }
+        case ListOf():
+            return [_written(shape.entry, entry) for entry in value]
+        case MapOf():
+            return {key: _written(shape.value, entry) for key, entry in value.items()}
+    return value.value if isinstance(value, Enum) else value

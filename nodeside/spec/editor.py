@@ -1,0 +1,116 @@
+"""driver.yaml as a JSON schema (draft 2020-12), for editors.
+
+Rules over several fields are not in it: the parser and the API server have those. `openapi.py`
+changes the few things that Kubernetes wants in another way.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from nodeside.contract import API_VERSION
+from nodeside.spec.model import Driver
+from nodeside.spec.schema import (
+    Boolean,
+    Choice,
+    Field,
+    Integer,
+    ListOf,
+    MapOf,
+    Number,
+    Pattern,
+    Section,
+    Shape,
+    Text,
+    shape_of,
+)
+
+Schema = dict[str, Any]
+
+
+def json_schema() -> Schema:
+    """The schema of a whole document."""
+    name, spec = (JsonSchema().field(field) for field in shape_of(Driver).fields)
+    metadata = {"type": "object", "properties": {"name": name}, "required": ["name"]}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "nodeside driver.yaml",
+        "type": "object",
+        "properties": {
+            "apiVersion": {"const": API_VERSION},
+            "kind": {"const": "Driver"},
+            "metadata": metadata,
+            "spec": spec,
+            "status": {"description": "Written by the cluster, ignored elsewhere."},
+        },
+        "required": ["apiVersion", "kind", "metadata", "spec"],
+        "additionalProperties": False,
+    }
+
+
+def document_value(value: Any) -> Any:
+    """A default as it stands in a document; None where the document would leave it out."""
+    if isinstance(value, Enum):
+        return value.value
+    return value if isinstance(value, bool | int | str) and value != "" else None
+
+
+class JsonSchema:
+    """Shapes as schemas."""
+
+    def field(self, field: Field) -> Schema:
+        schema = self.of(field.shape)
+        if field.item.description:
+            schema["description"] = field.item.description
+        if (default := document_value(field.default)) is not None:
+            schema["default"] = default
+        return schema
+
+    def of(self, shape: Shape) -> Schema:
+        match shape:
+            case Section():
+                return self.section(shape)
+            case ListOf(entry, least, most):
+                few = {"minItems": least} if least else {}
+                return {"type": "array", "items": self.of(entry), **few, "maxItems": most}
+            case MapOf(value, keys, most):
+                values = {"additionalProperties": self.of(value), "maxProperties": most}
+                return {"type": "object", **values, **self.keys(keys)}
+        return self.scalar(shape)
+
+    def scalar(self, shape: Text | Integer | Number | Boolean | Choice) -> Schema:
+        match shape:
+            case Text(pattern, limit, or_number):
+                text = {"type": "string", **_pattern(pattern), "maxLength": limit}
+                return self.text_or_number(pattern) if or_number else text
+            case Integer(minimum, maximum):
+                limits = {"minimum": minimum, "maximum": maximum}
+                return {"type": "integer"} | {k: v for k, v in limits.items() if v is not None}
+            case Number():
+                return {"type": "number"}
+            case Boolean():
+                return {"type": "boolean"}
+            case Choice():
+                return {"type": "string", "enum": list(shape.words)}
+
+    def section(self, shape: Section) -> Schema:
+        required = [field.json_name for field in shape.fields if field.required]
+        return {
+            "type": "object",
+            "description": shape.description,
+            "properties": {field.json_name: self.field(field) for field in shape.fields},
+            **({"required": required} if required else {}),
+            "additionalProperties": False,
+        }
+
+    def keys(self, pattern: Pattern) -> Schema:
+        return {"propertyNames": _pattern(pattern)}
+
+    def text_or_number(self, pattern: Pattern) -> Schema:
+        whole = {"type": "integer", "minimum": 0, "maximum": 999999}
+        return {"anyOf": [{"type": "string", **_pattern(pattern)}, whole]}
+
+
+def _pattern(pattern: Pattern) -> Schema:
+    return {"pattern": pattern.regex} if pattern.regex else {}

@@ -1,0 +1,91 @@
+"""The model as Kubernetes wants it in a custom resource definition: a structural schema.
+
+A structural schema knows no $ref and no `additionalProperties: false` beside properties (unknown
+fields are pruned, and kubectl refuses them). What patterns cannot say is said in CEL; every text
+and list has a limit, from which the API server computes what a rule may cost.
+https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nodeside.contract import NodeDriverStatus
+from nodeside.spec.editor import JsonSchema, Schema
+from nodeside.spec.model import Driver
+from nodeside.spec.rules import CLUSTER_RULES, rules_of
+from nodeside.spec.schema import Field, ListOf, Pattern, Section, Shape, Text, shape_of
+
+
+def openapi_schema() -> Schema:
+    """`openAPIV3Schema` of the Driver; the controller that writes `status` adds its schema."""
+    name, spec = shape_of(Driver).fields
+    return {
+        "type": "object",
+        "description": "A driver for the nodes that have its hardware.",
+        "properties": {"metadata": {"type": "object"}, "spec": _OpenApi().field(spec)},
+        "required": ["spec"],
+        "x-kubernetes-validations": [_name_rule(name)],
+    }
+
+
+def node_driver_schema() -> Schema:
+    """`openAPIV3Schema` of the NodeDriver: what a node reports of a driver."""
+    status = _OpenApi().of(shape_of(NodeDriverStatus))
+    return {
+        "type": "object",
+        "description": "A driver on a node, as the pod on that node sees it.",
+        "properties": {"metadata": {"type": "object"}, "status": status},
+    }
+
+
+class _OpenApi(JsonSchema):
+    """What differs from a JSON schema for editors."""
+
+    def of(self, shape: Shape) -> Schema:
+        # Order matters in every list of ours, so a list has one owner.
+        whole = {"x-kubernetes-list-type": "atomic"} if isinstance(shape, ListOf) else {}
+        return super().of(shape) | whole
+
+    def section(self, shape: Section) -> Schema:
+        schema = super().section(shape)
+        del schema["additionalProperties"]
+        if rules := _rules(shape.kind):
+            schema["x-kubernetes-validations"] = rules
+        return schema
+
+    def keys(self, pattern: Pattern) -> Schema:
+        if not pattern.regex:
+            return {}
+        rule = f"self.all(key, key.matches({_cel_text(pattern.regex)}))"
+        message = f"expected {pattern.words}, as the key"
+        return {"x-kubernetes-validations": [{"rule": rule, "message": message}]}
+
+    def text_or_number(self, pattern: Pattern) -> Schema:
+        """IntOrString, as in a Deployment; the limits each concern one of the types."""
+        return {
+            "x-kubernetes-int-or-string": True,
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "pattern": pattern.regex,
+            "minimum": 0,
+            "maximum": 999999,
+        }
+
+
+def _name_rule(name: Field) -> Schema:
+    assert isinstance(name.shape, Text)
+    pattern = name.shape.pattern
+    return {
+        "rule": f"self.metadata.name.matches({_cel_text(pattern.regex)})",
+        "message": f"metadata.name: expected {pattern.words}",
+    }
+
+
+def _rules(kind: type[Any]) -> list[Schema]:
+    pairs = [(rule.cel, rule.message) for rule in rules_of(kind) if rule.cel]
+    pairs += [(rule.cel, rule.message) for rule in CLUSTER_RULES if rule.section is kind]
+    return [{"rule": cel, "message": message} for cel, message in pairs]
+
+
+def _cel_text(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,68 @@
+"""The regular expressions of the model, each with its words for people.
+
+Python, Go and editors must agree on them: plain classes and repeats, no look around.
+"""
+
+from __future__ import annotations
+
+from nodeside.spec.schema import Pattern
+
+# A path segment that is not `..`; `.` alone is allowed.
+_SEGMENT = r"([^/.\x00-\x1f][^/\x00-\x1f]*|\.([^/.\x00-\x1f][^/\x00-\x1f]*)?|\.\.[^/\x00-\x1f]+)"
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+_HOST = r"([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?"
+
+DRIVER_NAME = Pattern(
+    r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$",
+    "a DNS label: lower-case letters, digits and - inside, at most 40 characters",
+)
+VERSION = Pattern(
+    r"^[A-Za-z0-9][A-Za-z0-9_.+~-]{0,39}$",
+    "a version: letters, digits and _.+~- after the first, at most 40 characters",
+)
+HEX4 = Pattern(r"^[0-9a-f]{4}$", "four lower-case hex digits")
+MODULE_NAME_LIMIT = 55  # characters; the kernel's MODULE_NAME_LEN, without the end
+MODULE_NAME = Pattern(
+    r"^[A-Za-z0-9_-]{1,55}$",
+    "a module name: letters, digits, _ and -, without .ko, at most 55 characters",
+)
+PARAMETER_NAME = Pattern(
+    r"^[A-Za-z0-9_-]{1,64}$", "a parameter name: letters, digits, _ and -, at most 64 characters"
+)
+PARAMETER_VALUE = Pattern(r'^[^"\x00]*$', "a value without double quotes and NUL")
+VARIABLE_NAME = Pattern(
+    r"^[A-Za-z_][A-Za-z0-9_]{0,127}$", "a variable name: letters, digits and _, no digit first"
+)
+RELATIVE_PATH = Pattern(rf"^{_SEGMENT}(/+{_SEGMENT})*/?$", "a relative path without ..")
+DEVICE_NODE = Pattern(rf"^/dev(/{_SEGMENT})+$", "a path below /dev, such as /dev/edu0, without ..")
+SYSFS_PATH = Pattern(
+    rf"^{_SEGMENT}(/{_SEGMENT})*$",
+    "a path relative to /sys, such as bus/pci/drivers/edu/*/factorial, without a leading / and ..",
+)
+DRIVER_IN_SYSFS = Pattern(r"^[^/\s\x00-\x1f]+$", "the name of a driver in /sys/bus/pci/drivers")
+REPOSITORY = Pattern(
+    rf"^{_HOST}(/[a-z0-9]+([._-]+[a-z0-9]+)*)+$",
+    "an OCI repository without scheme, tag and digest: registry.example.com/team/edu",
+)
+HTTP_URL = Pattern(
+    r"^https?://[^\s?#/]+[^\s?#]*$", "a URL that begins with http:// or https://, without ? and #"
+)
+SHA256 = Pattern(r"^sha256:[0-9a-f]{64}$", "sha256: and 64 lower-case hex digits")
+PULL_SPEC = Pattern(
+    r"^[^\s\x00-\x1f]+$", "a pull spec without white space: registry.example.com/team/image:tag"
+)
+IMAGE_STREAM = Pattern(
+    r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?/[a-z0-9]([a-z0-9.-]*[a-z0-9])?$",
+    "namespace/name of an image stream",
+)
+LABEL_KEY = Pattern(
+    rf"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?{_LABEL}$", "a label key, such as example.com/zone"
+)
+LABEL_VALUE = Pattern(
+    rf"^({_LABEL})?$",
+    "a label value: at most 63 letters, digits and _.-, a letter or digit at both ends",
+)
+KERNEL_RELEASE = Pattern(r"^[^\s/\x00-\x1f]+$", "a kernel release as uname -r prints it")
+AMOUNT = Pattern(
+    r"^([0-9]{1,6}|(100|[1-9]?[0-9])%)$", "a number such as 3, or a percentage up to 100%"
+)

@@ -1,0 +1,249 @@
+"""From plain values to the model, strictly: every mistake is found in one pass.
+
+`newer` says what happens to a field that this version does not know: a person's file is refused;
+what a newer controller hands to a node is read without it, and the log says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from nodeside.log import warning
+from nodeside.spec.mistakes import Document, Mistake, Path, in_brief, in_words
+from nodeside.spec.rules import rules_of
+from nodeside.spec.schema import (
+    Boolean,
+    Choice,
+    Field,
+    Integer,
+    ListOf,
+    MapOf,
+    Number,
+    Section,
+    Shape,
+    Text,
+)
+
+Newer = Literal["refuse", "ignore"]
+
+
+class Wrong:
+    """The value of a field that could not be read; its mistake is on the list."""
+
+
+WRONG = Wrong()
+
+
+class Reader:
+    """Reads values of one document by their shapes. `mistakes` is complete after the last read."""
+
+    def __init__(self, document: Document, *, newer: Newer = "refuse") -> None:
+        self.document = document
+        self.newer = newer
+        self.mistakes = list(document.mistakes)
+
+    def read(self, shape: Shape, value: object, path: Path) -> Any:
+        """The value of a shape, or WRONG."""
+        return _READERS[type(shape)](self, shape, value, path)
+
+    def wrong(self, path: Path, message: str, hint: str = "") -> Wrong:
+        self.mistakes.append(Mistake(path, message, hint))
+        return WRONG
+
+    def expected(self, what: str, path: Path, value: object, hint: str = "") -> Wrong:
+        return self.wrong(path, f"expected {what}, got {self.document.shown(path, value)}", hint)
+
+    # --- containers ---
+
+    def _section(self, shape: Section, value: object, path: Path) -> Any:
+        if not isinstance(value, Mapping):
+            return self.expected("a mapping", path, value, _section_hint(shape, value))
+        for key in value:
+            if not isinstance(key, str) or shape.field(key) is None:
+                self.unknown([known.json_name for known in shape.fields], key, path)
+        values = {field.name: self._field(field, value, path) for field in shape.fields}
+        self._check_rules(shape, values, path)
+        if any(isinstance(found, Wrong) for found in values.values()):
+            return WRONG
+        return shape.kind(**values)
+
+    def _field(self, field: Field, values: Mapping[Any, Any], path: Path) -> Any:
+        if field.json_name in values:
+            return self.read(field.shape, values[field.json_name], (*path, field.json_name))
+        if field.required:
+            return self.wrong((*path, field.json_name), _missing(field))
+        return field.default
+
+    def unknown(self, known: Sequence[str], key: object, path: Path) -> None:
+        """A field that the schema does not have."""
+        place = (*path, key if isinstance(key, str) else in_brief(key))
+        if self.newer == "ignore":
+            warning("unknown field ignored: newer than this nodeside", field=in_words(place))
+        else:
+            self.wrong(place, "unknown field", _did_you_mean(known, str(place[-1])))
+
+    def _check_rules(self, shape: Section, values: Mapping[str, Any], path: Path) -> None:
+        """Check the rules whose fields could all be read."""
+        rules = rules_of(shape.kind)
+        if not rules:
+            return
+        readable = shape.kind(**values)
+        for rule in rules:
+            if any(isinstance(values[name], Wrong) for name in rule.fields):
+                continue
+            if message := rule.mistake(readable):
+                alone = shape_name(shape, rule.fields[0]) if len(rule.fields) == 1 else ""
+                self.wrong((*path, alone) if alone else path, message)
+
+    def _list(self, shape: ListOf, value: object, path: Path) -> Any:
+        if not isinstance(value, list | tuple):
+            return self.expected("a list", path, value, _list_hint(shape, value))
+        if not shape.min_items <= len(value) <= shape.max_items:
+            return self.wrong(path, f"expected {_entries(shape)} entries, got {len(value)}")
+        found = [self.read(shape.entry, entry, (*path, n)) for n, entry in enumerate(value)]
+        return WRONG if any(isinstance(entry, Wrong) for entry in found) else tuple(found)
+
+    def _map(self, shape: MapOf, value: object, path: Path) -> Any:
+        if not isinstance(value, Mapping):
+            return self.expected("a mapping", path, value)
+        if len(value) > shape.max_items:
+            return self.wrong(path, f"expected at most {shape.max_items} entries, got {len(value)}")
+        found = dict(self._entries(shape, value, path))
+        return WRONG if any(isinstance(entry, Wrong) for entry in found.values()) else found
+
+    def _entries(
+        self, shape: MapOf, value: Mapping[Any, Any], path: Path
+    ) -> Iterator[tuple[str, Any]]:
+        for key, entry in value.items():
+            name = key if isinstance(key, str) else in_brief(key)
+            if not isinstance(key, str) or not shape.key_pattern.fits(key):
+                words = shape.key_pattern.words
+                yield name, self.wrong((*path, name), f"expected {words}, as the key")
+            else:
+                yield name, self.read(shape.value, entry, (*path, name))
+
+    # --- scalars ---
+
+    def _text(self, shape: Text, value: object, path: Path) -> Any:
+        if shape.or_number and isinstance(value, int) and not isinstance(value, bool):
+            value = in_brief(value)
+        if not isinstance(value, str):
+            return self.expected("a string", path, value, self._quote(value, path))
+        if len(value) > shape.max_length:
+            return self.wrong(
+                path, f"expected at most {shape.max_length} characters, got {len(value)}"
+            )
+        if not shape.pattern.fits(value) or not _is_unicode(value):
+            return self.expected(shape.pattern.words, path, value)
+        return value
+
+    def _quote(self, value: object, path: Path) -> str:
+        """YAML reads 3, 11e8, on and y as something else than text."""
+        if isinstance(value, bool | int | float):
+            return f'write "{self.document.shown(path, value)}"'
+        return ""
+
+    def _choice(self, shape: Choice, value: object, path: Path) -> Any:
+        if isinstance(value, str) and value in shape.words:
+            return shape.kind(value)
+        return self.expected(f"one of {', '.join(shape.words)}", path, value)
+
+    def _integer(self, shape: Integer, value: object, path: Path) -> Any:
+        what = f"a whole number{_range(shape)}"
+        if not isinstance(value, int) or isinstance(value, bool):
+            return self.expected(what, path, value, _unquote(value, str.isdecimal))
+        too_small = shape.minimum is not None and value < shape.minimum
+        too_large = shape.maximum is not None and value > shape.maximum
+        return self.expected(what, path, value) if too_small or too_large else value
+
+    def _number(self, _: Number, value: object, path: Path) -> Any:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        return self.expected("a number", path, value)
+
+    def _boolean(self, _: Boolean, value: object, path: Path) -> Any:
+        if isinstance(value, bool):
+            return value
+        hint = _unquote(value, lambda text: text in ("true", "false"))
+        return self.expected("true or false", path, value, hint)
+
+
+_READERS: dict[type[Any], Callable[[Reader, Any, object, Path], Any]] = {
+    Section: Reader._section,
+    ListOf: Reader._list,
+    MapOf: Reader._map,
+    Text: Reader._text,
+    Choice: Reader._choice,
+    Integer: Reader._integer,
+    Number: Reader._number,
+    Boolean: Reader._boolean,
+}
+
+
+def shape_name(shape: Section, name: str) -> str:
+    """The name in the document of an attribute of a section."""
+    return next(field.json_name for field in shape.fields if field.name == name)
+
+
+def _missing(field: Field) -> str:
+    """With the first sentence of the field's description."""
+    words = field.item.description.split(". ")[0].rstrip(".")
+    about = words if words[:2].isupper() else words[:1].lower() + words[1:]
+    return f"is missing: {about}" if about else "is missing"
+
+
+def _entries(shape: ListOf) -> str:
+    if shape.min_items:
+        return f"{shape.min_items} to {shape.max_items}"
+    return f"at most {shape.max_items}"
+
+
+def _is_unicode(text: str) -> bool:
+    """False for half a surrogate pair, which no file name and no argument can carry."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _range(shape: Integer) -> str:
+    match shape.minimum, shape.maximum:
+        case None, None:
+            return ""
+        case low, None:
+            return f" from {low}"
+        case None, high:
+            return f" up to {high}"
+        case low, high:
+            return f" from {low} to {high}"
+
+
+def _unquote(value: object, fits: Any) -> str:
+    return f"write {value} without quotes" if isinstance(value, str) and fits(value) else ""
+
+
+def _list_hint(shape: ListOf, value: object) -> str:
+    if isinstance(shape.entry, Text) and isinstance(value, str):
+        return f"write [{in_brief(value)}]"
+    if isinstance(value, Mapping):
+        return "begin each entry with -"
+    return ""
+
+
+def _section_hint(shape: Section, value: object) -> str:
+    """`- edu` where `- name: edu` is meant."""
+    needed = [field for field in shape.fields if field.required]
+    if isinstance(value, str) and len(needed) == 1 and isinstance(needed[0].shape, Text):
+        return f"write {needed[0].json_name}: {value}"
+    return ""
+
+
+def _did_you_mean(known: Sequence[str], key: str) -> str:
+    from difflib import get_close_matches  # late: only a wrong document needs it
+
+    names = {name.lower(): name for name in known}
+    if close := get_close_matches(key.lower().replace("_", ""), names, n=1, cutoff=0.7):
+        return f"did you mean {names[close[0]]}?"
+    return f"known here: {', '.join(known)}"

@@ -1,0 +1,208 @@
+"""docs/driver-yaml.md, made from the model: an introduction, the example, a table for each section.
+
+`nodeside spec reference` prints it; a test compares it with the file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nodeside.spec.editor import document_value
+from nodeside.spec.model import Driver, DriverSpec
+from nodeside.spec.rules import rules_of
+from nodeside.spec.schema import (
+    Boolean,
+    Choice,
+    Field,
+    Integer,
+    ListOf,
+    MapOf,
+    Number,
+    Section,
+    Shape,
+    Text,
+    shape_of,
+)
+
+EXAMPLE = Path(__file__).with_name("example.yaml")
+
+_INTRODUCTION = """\
+# driver.yaml
+
+<!-- Generated: nodeside spec reference > docs/driver-yaml.md -->
+
+A `driver.yaml` says what a driver is: its modules, the hardware it is for, how it is built, and
+what proves that it works. The same document is a file beside the driver's source, and the custom
+resource `Driver` of a cluster. `nodeside try .` tries it in a throwaway virtual machine.
+
+The smallest one, for a source tree that has a Makefile for kbuild, or a `dkms.conf`:
+
+```yaml
+{smallest}```
+
+It is read strictly. Every command reports all mistakes at once, with line and path;
+`nodeside spec check` looks for nothing else:
+
+```
+{mistakes}
+```
+
+- Names of fields are camelCase. An unknown field is a mistake. (On a node of a cluster it is
+  ignored and logged: the controller may be newer than the node.)
+- Text that YAML takes for something else is quoted: `"10"`, `"11e8"`, `"1.10"`, `"on"`, `"y"`.
+- A field that is not wanted is left out, not left empty.
+- `metadata.name` is {name}.
+  Other metadata is accepted and ignored, as is `status`.
+- Paths are absolute, or relative to the directory of `driver.yaml`, unless the field says
+  otherwise.
+
+`nodeside spec json-schema > driver.schema.json` makes a JSON schema for editors.
+"""
+
+SMALLEST = """\
+apiVersion: nodeside.io/v1alpha1
+kind: Driver
+metadata:
+  name: edu
+spec:
+  version: "1.2.0"
+  modules:
+    - name: edu
+"""
+
+# What the reader says about WRONG; a test compares them.
+WRONG = """\
+apiVersion: nodeside.io/v1alpha1
+kind: Driver
+metadata:
+  name: edu
+spec:
+  version: 1.10
+  modules:
+    - name: edu
+      parameters:
+        debug: 3
+  hardwere:
+    pci:
+      - vendor: "1234"
+"""
+
+
+def markdown() -> str:
+    """The whole page."""
+    example = EXAMPLE.read_text(encoding="utf-8")
+    parts = [_introduction(), f"## A complete example\n\n```yaml\n{example}```\n"]
+    parts += ["## Fields\n"]
+    parts += [_section(path, shape) for path, shape in _sections(shape_of(DriverSpec), "spec")]
+    return "\n".join(parts)
+
+
+def mistakes() -> str:
+    """What the parser says about WRONG."""
+    from nodeside.errors import SpecError
+    from nodeside.spec.document import read_text
+
+    try:
+        read_text(WRONG, "driver.yaml")
+    except SpecError as error:
+        return str(error)
+    return ""
+
+
+def _introduction() -> str:
+    name = shape_of(Driver).fields[0].shape
+    assert isinstance(name, Text)
+    return _INTRODUCTION.format(smallest=SMALLEST, mistakes=mistakes(), name=name.pattern.words)
+
+
+def _sections(shape: Section, path: str) -> list[tuple[str, Section]]:
+    """A section and those below it, each under its path."""
+    found = [(path, shape)]
+    for field in shape.fields:
+        place = f"{path}.{field.json_name}"
+        match field.shape:
+            case Section():
+                found += _sections(field.shape, place)
+            case ListOf(entry=Section() as entry):
+                found += _sections(entry, f"{place}[]")
+    return found
+
+
+def _section(path: str, shape: Section) -> str:
+    rows = [_row(path, field) for field in shape.fields]
+    table = ["| field | type | default | meaning |", "|---|---|---|---|", *rows]
+    parts = [f"### {path}", shape.description, "\n".join(table), *_rules(shape)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _rules(shape: Section) -> list[str]:
+    """The rules over several fields; those over one field stand in its description."""
+    messages = [rule.message for rule in rules_of(shape.kind) if len(rule.fields) > 1]
+    return ["Besides:\n" + "".join(f"\n- {message}" for message in messages)] if messages else []
+
+
+def _row(path: str, field: Field) -> str:
+    words = [f"`{field.json_name}`", _type(path, field), _default(field), _meaning(field)]
+    return "| " + " | ".join(word.replace("|", "\\|") for word in words) + " |"
+
+
+def _type(path: str, field: Field) -> str:
+    place = f"{path}.{field.json_name}"
+    match field.shape:
+        case Section():
+            return _link(place)
+        case ListOf(entry=Section()):
+            return f"list of {_link(f'{place}[]')}"
+        case ListOf(entry=entry):
+            return f"list of {_plural(entry)}"
+        case MapOf(value=value):
+            return f"mapping of {_plural(value)}"
+    return _scalar(field.shape)
+
+
+def _scalar(shape: Shape) -> str:
+    match shape:
+        case Text(or_number=True):
+            return "string or number"
+        case Choice():
+            return ", ".join(f"`{word}`" for word in shape.words)
+        case Integer():
+            return "whole number"
+        case Number():
+            return "number"
+        case Boolean():
+            return "true or false"
+    return "string"
+
+
+def _plural(shape: Shape) -> str:
+    return f"{_scalar(shape)}s"
+
+
+def _link(path: str) -> str:
+    anchor = "".join(c for c in path.lower() if c.isalnum())
+    return f"[{path.removeprefix('spec.')}](#{anchor})"
+
+
+def _default(field: Field) -> str:
+    if field.required:
+        return "**required**"
+    if field.item.default_words:
+        return field.item.default_words
+    value: Any = document_value(field.default)
+    if value is None:
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _meaning(field: Field) -> str:
+    """The description, and the limits that it does not mention."""
+    limits = []
+    if isinstance(field.shape, Integer) and field.shape.minimum is not None:
+        limits.append(f"{field.shape.minimum} to {field.shape.maximum}")
+    for pattern in (field.item.key_pattern, field.item.pattern):
+        if pattern and pattern.words not in field.item.description:
+            keys = ", as the key" if pattern is field.item.key_pattern else ""
+            limits.append(f"{pattern.words}{keys}")
+    return field.item.description + "".join(f" *({limit})*" for limit in limits)

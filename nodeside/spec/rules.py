@@ -1,0 +1,166 @@
+"""What a driver.yaml must hold to beyond the type of each field: one table of rules.
+
+Each rule is told twice: as a predicate for the parser, and as a CEL expression for the API server,
+which evaluates it when somebody applies a Driver. `self` is the section of the rule.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from nodeside.contract import BuildKind
+from nodeside.modulenames import kernel_name
+from nodeside.spec.model import Build, DriverSpec, Module, PrebuiltSource, SysfsCheck, Toolkit
+
+S = TypeVar("S")
+
+PLACEHOLDERS = ("{kernel}", "{osVersion}", "{arch}")
+
+
+@dataclass(frozen=True)
+class Rule(Generic[S]):
+    """`fields` are what the predicate looks at; a mistake is reported at the first, if it is alone.
+
+    `detail` adds what was found. `cel` is empty where CEL cannot say it.
+    """
+
+    section: type[S]
+    fields: tuple[str, ...]
+    message: str
+    holds: Callable[[S], bool]
+    cel: str = ""
+    detail: Callable[[S], str] = lambda _: ""
+
+    def mistake(self, values: S) -> str:
+        """What is wrong with a section, or nothing."""
+        if self.holds(values):
+            return ""
+        found = self.detail(values)
+        return f"{self.message}: {found}" if found else self.message
+
+
+def _repeated(modules: tuple[Module, ...]) -> list[str]:
+    names = [kernel_name(module.name) for module in modules]
+    return sorted({name for name in names if names.count(name) > 1})
+
+
+def _in_both(spec: DriverSpec) -> list[str]:
+    wanted = {kernel_name(module.name) for module in spec.modules}
+    return sorted(wanted & {kernel_name(name) for name in spec.conflicts.modules})
+
+
+def _regex_error(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as exc:
+        return str(exc) or type(exc).__name__
+    return ""
+
+
+def _one_of(*names: str) -> str:
+    """CEL for: exactly one of these texts is given."""
+    return " + ".join(f"(has(self.{name}) ? 1 : 0)" for name in names) + " == 1"
+
+
+def _same_name(one: str, other: str) -> str:
+    return f"{one}.replace('-', '_') == {other}.replace('-', '_')"
+
+
+RULES: tuple[Rule[Any], ...] = (
+    Rule(
+        DriverSpec,
+        ("modules",),
+        "the names of the modules must differ (- and _ are the same)",
+        lambda spec: not _repeated(spec.modules),
+        f"self.modules.all(a, self.modules.exists_one(b, {_same_name('a.name', 'b.name')}))",
+        lambda spec: ", ".join(_repeated(spec.modules)),
+    ),
+    Rule(
+        DriverSpec,
+        ("modules", "conflicts"),
+        "a module cannot be in conflicts.modules and in modules",
+        lambda spec: not _in_both(spec),
+        "!has(self.conflicts) || !has(self.conflicts.modules) || self.modules.all(a, "
+        f"!self.conflicts.modules.exists(b, {_same_name('a.name', 'b')}))",
+        lambda spec: ", ".join(_in_both(spec)),
+    ),
+    Rule(
+        Build,
+        ("kind", "command"),
+        "kind command and the field command need each other",
+        lambda build: (build.kind is BuildKind.COMMAND) == bool(build.command),
+        "(has(self.kind) && self.kind == 'command') == "
+        "(has(self.command) && size(self.command) > 0)",
+    ),
+    Rule(
+        Build,
+        ("kind", "make_arguments"),
+        "makeArguments mean nothing with kind command; put them into the command",
+        lambda build: build.kind is not BuildKind.COMMAND or not build.make_arguments,
+        "!has(self.kind) || self.kind != 'command' || !has(self.makeArguments) "
+        "|| size(self.makeArguments) == 0",
+    ),
+    Rule(
+        PrebuiltSource,
+        ("oci", "http", "directory"),
+        "expected exactly one of oci, http and directory",
+        lambda source: (
+            [bool(source.oci), bool(source.http), bool(source.directory)].count(True) == 1
+        ),
+        _one_of("oci", "http", "directory"),
+    ),
+    Rule(
+        PrebuiltSource,
+        ("oci", "insecure"),
+        "insecure is for oci; write http:// for a plain HTTP directory",
+        lambda source: bool(source.oci) or not source.insecure,
+        "has(self.oci) || !has(self.insecure) || !self.insecure",
+    ),
+    Rule(
+        SysfsCheck,
+        ("value", "matches"),
+        'expected exactly one of value and matches (an empty attribute: matches: "^$")',
+        lambda check: bool(check.value) != bool(check.matches),
+        _one_of("value", "matches"),
+    ),
+    Rule(
+        SysfsCheck,
+        ("matches",),
+        "expected a Python regular expression",
+        lambda check: not _regex_error(check.matches),
+        detail=lambda check: _regex_error(check.matches),
+    ),
+    Rule(
+        Toolkit,
+        ("image_template",),
+        f"expected one of {', '.join(PLACEHOLDERS)} in it",
+        lambda toolkit: (
+            not toolkit.image_template
+            or any(word in toolkit.image_template for word in PLACEHOLDERS)
+        ),
+        "!has(self.imageTemplate) || "
+        + " || ".join(f"self.imageTemplate.contains('{word}')" for word in PLACEHOLDERS),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class ClusterRule:
+    """A rule that only the API server checks: a file on a laptop need not hold to it."""
+
+    section: type[Any]
+    message: str
+    cel: str
+
+
+CLUSTER_RULES = (
+    ClusterRule(DriverSpec, "a cluster needs the pull spec of the driver image", "has(self.image)"),
+)
+
+
+def rules_of(section: type[Any]) -> tuple[Rule[Any], ...]:
+    """The rules of one section."""
+    return tuple(rule for rule in RULES if rule.section is section)

@@ -1,0 +1,228 @@
+"""What is said about a field of the model, and the shape of a document that follows from it.
+
+`section` and `item` declare the classes of `model.py`. `shape_of` turns such a class into a tree of
+shapes: the reader, the Kubernetes schema, the JSON schema and the documentation all walk that one
+tree, so they cannot disagree.
+
+Imports nothing heavy: everybody imports the model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Any, TypeVar, cast, dataclass_transform, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+TEXT_LIMIT = 1024  # characters of a text, unless its field says otherwise
+LIST_LIMIT = 64  # entries of a list or mapping, unless its field says otherwise
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A regular expression and the same in words: people are shown the words.
+
+    It is matched against the whole text by Python, by Go (in Kubernetes) and by editors: no look
+    around, no named groups. An empty one fits everything.
+    """
+
+    regex: str
+    words: str
+
+    def fits(self, text: str) -> bool:
+        return not self.regex or re.fullmatch(self.regex, text) is not None
+
+
+SOME_TEXT = Pattern(r"^[^\x00-\x08\x0b-\x1f\x7f]+$", "some text, without control characters")
+ANY_TEXT = Pattern(r"^[^\x00-\x08\x0b-\x1f\x7f]*$", "text without control characters")
+ANYTHING = Pattern("", "any text")
+
+
+@dataclass(frozen=True)
+class Item:
+    """Everything that is said about a field besides its name, its type and its default.
+
+    For a list or mapping of texts, `pattern` and `max_length` are about each text; `key_pattern` is
+    about the keys of a mapping. `or_number` accepts a whole number where a text is expected.
+    """
+
+    description: str
+    pattern: Pattern | None = None
+    key_pattern: Pattern | None = None
+    minimum: int | None = None
+    maximum: int | None = None
+    min_items: int = 0
+    max_items: int = LIST_LIMIT
+    max_length: int = TEXT_LIMIT
+    or_number: bool = False
+    default_words: str = ""
+
+
+_REPORTED = Item("", pattern=ANYTHING, key_pattern=ANYTHING, max_items=256, max_length=32768)
+
+
+def item(
+    description: str,
+    *,
+    default: Any = MISSING,
+    default_factory: Callable[[], Any] | None = None,
+    **rest: Any,
+) -> Any:
+    """A field of a section; `rest` are the other attributes of `Item`.
+
+    A field without a default is required.
+    """
+    metadata = {"item": Item(description, **rest)}
+    if default_factory is not None:
+        return dataclasses.field(default_factory=default_factory, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(item,))
+def section(kind: type[T]) -> type[T]:
+    """A mapping of the document as a frozen dataclass; its docstring is its description."""
+    return dataclass(frozen=True)(kind)
+
+
+# --- shapes ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Text:
+    pattern: Pattern
+    max_length: int
+    or_number: bool
+
+
+@dataclass(frozen=True)
+class Integer:
+    minimum: int | None
+    maximum: int | None
+
+
+@dataclass(frozen=True)
+class Number:
+    """Seconds and the like; only in what a node reports, never in driver.yaml."""
+
+
+@dataclass(frozen=True)
+class Boolean:
+    pass
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of the values of an enum."""
+
+    kind: type[Enum]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return tuple(str(member.value) for member in self.kind)
+
+
+@dataclass(frozen=True)
+class ListOf:
+    entry: Shape
+    min_items: int
+    max_items: int
+
+
+@dataclass(frozen=True)
+class MapOf:
+    """A mapping with free keys."""
+
+    value: Shape
+    key_pattern: Pattern
+    max_items: int
+
+
+@dataclass(frozen=True)
+class Section:
+    """A mapping with fixed fields. `kind` is the dataclass that it is read into."""
+
+    kind: type[Any]
+    fields: tuple[Field, ...]
+
+    @property
+    def description(self) -> str:
+        return " ".join((self.kind.__doc__ or "").split())
+
+    def field(self, json_name: str) -> Field | None:
+        return next((field for field in self.fields if field.json_name == json_name), None)
+
+
+Shape = Text | Integer | Number | Boolean | Choice | ListOf | MapOf | Section
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a section. `default` is a value, or None where `required`."""
+
+    name: str
+    shape: Shape
+    item: Item
+    required: bool
+    default: Any
+
+    @property
+    def json_name(self) -> str:
+        return camel_case(self.name)
+
+
+def camel_case(name: str) -> str:
+    """The name of a field in a document."""
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def shape_of(kind: type[Any]) -> Section:
+    """The shape of a section, or of a record of `contract.py`, whose fields may be any text."""
+    if kind not in _SHAPES:
+        hints = get_type_hints(kind)
+        declared = dataclasses.fields(kind)
+        _SHAPES[kind] = Section(kind, tuple(_field(field, hints[field.name]) for field in declared))
+    return _SHAPES[kind]
+
+
+_SHAPES: dict[type[Any], Section] = {}
+
+
+def _field(field: dataclasses.Field[Any], hint: Any) -> Field:
+    said = field.metadata.get("item", _REPORTED)
+    required = field.default is MISSING and field.default_factory is MISSING
+    default = None if required or field.default is MISSING else field.default
+    if field.default_factory is not MISSING:
+        default = field.default_factory()
+    return Field(field.name, _shape(hint, said), said, required, default)
+
+
+def _shape(hint: Any, said: Item, text: Pattern = SOME_TEXT) -> Shape:
+    """The shape of a type; `text` is the pattern of a text where the item has none."""
+    origin = get_origin(hint)
+    if origin is UnionType:
+        (inner,) = (arg for arg in get_args(hint) if arg is not NoneType)
+        return _shape(inner, said)
+    if origin is tuple:
+        return ListOf(_shape(get_args(hint)[0], said), said.min_items, said.max_items)
+    if origin is Mapping:
+        value = _shape(get_args(hint)[1], said, ANY_TEXT)
+        return MapOf(value, said.key_pattern or SOME_TEXT, said.max_items)
+    if dataclasses.is_dataclass(hint):
+        return shape_of(cast("type[Any]", hint))
+    if issubclass(hint, Enum):
+        return Choice(hint)
+    return _scalar(hint, said, text)
+
+
+def _scalar(hint: Any, said: Item, text: Pattern) -> Shape:
+    if hint is str:
+        return Text(said.pattern or text, said.max_length, said.or_number)
+    if hint is bool:
+        return Boolean()
+    return Integer(said.minimum, said.maximum) if hint is int else Number()
