@@ -1,0 +1,9 @@
+"""`python -m nodeside.toolkit_sidecar`, and the entry of toolkit.pyz."""
+
+from __future__ import annotations
+
+import sys
+
+from nodeside.toolkit_sidecar.cli import main
+
+sys.exit(main())

@@ -1,0 +1,307 @@
+"""One build, from a request to its answer.
+
+The stages: check the toolchain, copy the source, evaluate what to do, build, collect. Each is
+timed. Whatever happens, `answer` returns a result, except when the request is withdrawn or the
+sidecar is stopped.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nodeside import log, process
+from nodeside.contract import (
+    BuildKind,
+    BuildRequest,
+    BuildResult,
+    BuiltModule,
+    FailureKind,
+    Toolchain,
+)
+from nodeside.errors import NodesideError, NoSpace
+from nodeside.records import UntrustedFile, disk_errors, open_untrusted
+from nodeside.shared import SharedDir
+from nodeside.toolkit_sidecar import dkms_conf
+from nodeside.toolkit_sidecar.buildlog import BuildLog, Echo
+from nodeside.toolkit_sidecar.collect import collect, remove_prebuilt
+from nodeside.toolkit_sidecar.confinement import Step, Watch, disk_full, free_bytes, run_confined
+from nodeside.toolkit_sidecar.dkms import dkms_recipe, interpret
+from nodeside.toolkit_sidecar.failure import BuildFailed, Withdrawn
+from nodeside.toolkit_sidecar.jobs import count_jobs
+from nodeside.toolkit_sidecar.recipe import (
+    Recipe,
+    Workplace,
+    build_environment,
+    make_recipe,
+    patch_steps,
+)
+from nodeside.toolkit_sidecar.toolchain import Bench, require_toolchain
+from nodeside.toolkit_sidecar.tree import copy_tree, move_to, remove_tree, tree_size
+
+_BEGUN_LIMIT = 5
+_CONF_SECONDS = 60.0  # a dkms.conf that computes for longer will never end
+
+
+@dataclass
+class Build:
+    """The state of one build, filled as it goes; what is known stands in the result."""
+
+    request: BuildRequest
+    shared: SharedDir
+    root: Path
+    log: BuildLog
+    watch: Watch
+    begun: int = 1
+    toolchain: Toolchain | None = None
+    modules: tuple[BuiltModule, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def out(self) -> Path:
+        return self.shared.out_dir(self.request.id)
+
+    def run(self) -> None:
+        """The whole build. Raises BuildFailed, Withdrawn, and what the system refuses."""
+        jobs = max(1, count_jobs(self.root) >> (self.begun - 1))
+        request = self.request
+        self.log.say(
+            f"{request.driver} {request.version} for {request.kernel.release}, {jobs} jobs"
+        )
+        if self.begun > 1:
+            self.notes.append(f"begun {self.begun} times: the process that was building it died")
+        with self._stage("check"):
+            place = self._check(jobs)
+        with self._stage("copy"):
+            self._copy()
+        with self._stage("evaluate"):
+            self._patch(place)
+            recipe = self._evaluate(place)
+            self.notes += recipe.notes
+        with self._stage("build"):
+            for step in recipe.before:
+                self._step(step)
+        with self._stage("collect"):
+            self._collect(recipe)
+            for step in recipe.after:
+                self._step(step)
+
+    def _check(self, jobs: int) -> Workplace:
+        request, out = self.request, self.out
+        source = self.shared.source(request.source)
+        if not source.is_dir():
+            raise BuildFailed(
+                FailureKind.BAD_SOURCE,
+                f"the source of the request is not in the shared directory: {source}",
+                hint="the driver puts it there before the request; start it again",
+            )
+        bench = Bench(self.root, request.kernel, request.settings, out, tree_size(source))
+        self.toolchain = require_toolchain(bench, jobs)
+        self.notes += bench.notes
+        self.log.say(f"compiler: {self.toolchain.compiler}; headers: {self.toolchain.headers}")
+        (out / "tmp").mkdir()
+        env = build_environment(request, out)
+        assert bench.compiler is not None
+        return Workplace(request, out, bench.known_headers, jobs, bench.compiler.name, env)
+
+    def _copy(self) -> None:
+        target = self.out / "build"
+        copy_tree(self.shared.source(self.request.source), target)
+        (self.out / "output").mkdir()
+        self.watch.look()
+        prebuilt = remove_prebuilt(target)
+        if prebuilt and self.request.settings.kind is not BuildKind.COMMAND:
+            self.notes.append(f"modules that came with the source removed: {', '.join(prebuilt)}")
+
+    def _patch(self, place: Workplace) -> None:
+        for step in patch_steps(place, self.request.settings.patches, place.source):
+            self._step(step)
+
+    def _evaluate(self, place: Workplace) -> Recipe:
+        if self.request.settings.kind is not BuildKind.DKMS:
+            return make_recipe(place)
+        kernel, headers, tree = self.request.kernel, place.headers, self.out / "dkms"
+        values = dkms_conf.evaluate(
+            place.directory / "dkms.conf",
+            dump=self.out / "dkms.conf.values",
+            shell=dkms_conf.shell_variables(
+                headers, kernel.release, kernel.architecture, tree=tree, jobs=place.jobs
+            ),
+            env=place.env,
+            mark=str(self.out),
+            log=self.log,
+            watch=self.watch.within(_CONF_SECONDS, "dkms.conf"),
+        )
+        try:
+            plan = interpret(values, kernel, headers)
+        except BuildFailed as failed:
+            if failed.kind is FailureKind.EXCLUDED and (said := self.log.said_by_the_build()):
+                failed.hint = f"{failed.hint}; it printed: {'; '.join(said[-3:])}"
+            raise
+        package = tree / plan.name / plan.version
+        directory = package / "build"
+        move_to(place.directory, directory)
+        # Where dkms keeps what it has built when POST_BUILD runs: the one of zfs copies into it.
+        (package / kernel.release / kernel.architecture / "module").mkdir(parents=True)
+        return dkms_recipe(plan, place, directory)
+
+    def _step(self, step: Step) -> None:
+        """Run one step to the log; raise BuildFailed with what is needed to repeat it."""
+        self.log.say(step.by_hand)
+        started = time.monotonic()
+        try:
+            code = run_confined(step, mark=str(self.out), log=self.log, watch=self.watch)
+        except BuildFailed as failed:
+            failed.command = failed.command or step.by_hand
+            self.log.say(f"{step.name}: stopped: {failed}")
+            raise
+        except process.ToolMissing as exc:
+            raise BuildFailed(
+                FailureKind.NO_TOOLS, str(exc), hint=exc.hint, command=step.by_hand
+            ) from exc
+        said = process.in_words(code)
+        self.log.say(f"{step.name}: {said} after {time.monotonic() - started:.2f} s")
+        if code == 0:
+            return
+        problem = self._step_failed(step, code, said)
+        if step.required or problem.kind is FailureKind.DISK_FULL:
+            raise problem
+        self.notes.append(f"{problem}; dkms goes on after that, and so does this build")
+
+    def _step_failed(self, step: Step, code: int, said: str) -> BuildFailed:
+        if self.log.out_of_space or free_bytes(self.out) < 1 << 20:
+            failed = disk_full(self.out, free_bytes(self.out))
+            failed.command, failed.step_exit_code = step.by_hand, code
+            return failed
+        kind = FailureKind.BAD_SOURCE if step.name == "patch" else FailureKind.COMPILE
+        return BuildFailed(
+            kind,
+            f"{step.name} failed: {said}",
+            hint=f"read {self.log.path}, or repeat it in the toolkit container with the command",
+            command=step.by_hand,
+            step_exit_code=code,
+        )
+
+    def _collect(self, recipe: Recipe) -> None:
+        roots = [self.out / "output", recipe.directory]
+        if recipe.directory == Path():
+            roots[1] = self.out / "build"
+        remove_tree(self.out / "modules")  # a build may have planted one
+        found = collect(recipe, roots, self.out, self.request.settings.modules)
+        self.modules = found.modules
+        self.notes += found.notes
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            self.watch.look()
+            yield
+        finally:
+            self.seconds[name] = round(time.monotonic() - started, 4)
+
+
+def answer(request: BuildRequest, shared: SharedDir, *, root: Path, echo: Echo) -> BuildResult:
+    """Build what is asked for. Raises nothing but Withdrawn and Stopped."""
+    out = shared.out_dir(request.id)
+    watch = Watch(seconds=request.timeout, request=shared.request_path(request.id), disk=shared.out)
+    try:
+        begun = _begin(out)
+        with BuildLog(shared.build_log(request.id), echo) as buildlog:
+            return _outcome(Build(request, shared, root, buildlog, watch, begun))
+    except Withdrawn:
+        raise
+    except NodesideError as error:
+        return refusal(request.id, request.boot_id, _as_failure(error))
+
+
+def _begin(out: Path) -> int:
+    """Make a fresh output directory; how often this build has been begun, with this time.
+
+    A build whose process is killed again and again, most likely for want of memory, gets fewer
+    jobs each time, and in the end an answer.
+    """
+    begun = 1
+    with suppress(OSError, ValueError, UntrustedFile), open_untrusted(out / "begun", limit=9) as f:
+        begun = int(f.read()) + 1
+    if begun > _BEGUN_LIMIT:
+        raise BuildFailed(
+            FailureKind.INTERNAL,
+            f"the process that was building died {_BEGUN_LIMIT} times",
+            hint="if `kubectl describe pod` says OOMKilled, raise the toolkit's memory limit",
+        )
+    remove_tree(out)
+    with disk_errors(out):
+        out.mkdir()
+        (out / "begun").write_text(str(begun))
+    return begun
+
+
+def _outcome(build: Build) -> BuildResult:
+    failed: BuildFailed | None = None
+    try:
+        build.run()
+    except Withdrawn as exc:
+        build.log.say(str(exc))
+        raise
+    except NodesideError as error:
+        failed = _as_failure(error)
+    except Exception as exc:
+        log.warning("a bug in nodeside", traceback=traceback.format_exc())
+        failed = _internal(exc)
+    build.log.say(f"failed: {failed}" if failed else "succeeded")
+    return result_of(build, failed)
+
+
+def result_of(build: Build, failed: BuildFailed | None) -> BuildResult:
+    """What became of a build, as the record that the driver reads."""
+    return BuildResult(
+        request=build.request.id,
+        boot_id=build.request.boot_id,
+        succeeded=failed is None,
+        modules=() if failed else build.modules,
+        toolchain=build.toolchain,
+        failure=failed.kind if failed else None,
+        message=str(failed or ""),
+        hint=failed.hint if failed else "",
+        first_error=build.log.error_line if failed else "",
+        log_tail=build.log.tail(),
+        command=failed.command if failed else "",
+        exit_code=failed.step_exit_code if failed else 0,
+        seconds=build.seconds,
+        notes=tuple(build.notes),
+        finished_at=time.time(),
+    )
+
+
+def refusal(id: str, boot_id: str, failed: BuildFailed) -> BuildResult:
+    """The answer to a request that never came to a build."""
+    return BuildResult(
+        request=id,
+        boot_id=boot_id,
+        succeeded=False,
+        failure=failed.kind,
+        message=str(failed),
+        hint=failed.hint,
+        finished_at=time.time(),
+    )
+
+
+def _as_failure(error: NodesideError) -> BuildFailed:
+    if isinstance(error, BuildFailed):
+        return error
+    kind = FailureKind.DISK_FULL if isinstance(error, NoSpace) else FailureKind.INTERNAL
+    return BuildFailed(kind, str(error), hint=error.hint)
+
+
+def _internal(exc: Exception) -> BuildFailed:
+    return BuildFailed(
+        FailureKind.INTERNAL,
+        f"a bug in nodeside: {type(exc).__name__}: {exc}",
+        hint="the sidecar's log has the traceback; please report it",
+    )

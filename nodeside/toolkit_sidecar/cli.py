@@ -1,0 +1,145 @@
+"""The command line of toolkit.pyz: only here the sidecar prints and picks exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+from nodeside import __version__
+from nodeside.errors import ExitCode, NodesideError
+from nodeside.toolkit_sidecar.doorkeeper import Doorkeeper, Stopped, stop_on_signals
+
+_EPILOG = """exit codes: 0 done or stopped by SIGTERM; 10 the module does not compile;
+21 no headers for exactly this kernel; 22 the toolkit cannot build here; 45 another sidecar works
+on the directory; 51 disk full; 77 the driver excludes this kernel; 130 interrupted.
+
+In a pod nobody types this: the toolkit container runs `run`. By hand in that container, `check`
+says what is wrong with a toolkit, and every build.log says how to repeat a step."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a verb; its exit code."""
+    options = _parser().parse_args(arguments)
+    stop_on_signals()
+    try:
+        code: ExitCode = options.verb(options)
+    except NodesideError as error:
+        sys.stderr.write(f"error: {error}\n")
+        if error.hint:
+            sys.stderr.write(f"hint: {error.hint}\n")
+        return error.exit_code
+    except Stopped as stopped:
+        _set_up_log(options).fact("stopped", signal=str(stopped))
+        return ExitCode.OK if str(stopped) == "SIGTERM" else ExitCode.INTERRUPTED
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="toolkit.pyz",
+        description="Compile kernel modules that a nodeside driver container asks for.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"nodeside {__version__}")
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    run = verbs.add_parser("run", help="answer requests in a shared directory")
+    run.add_argument("--shared", type=Path, required=True, help="the shared directory")
+    run.add_argument("--once", action="store_true", help="answer what is there, then exit")
+    run.set_defaults(verb=_run)
+    check = verbs.add_parser("check", help="say whether this toolkit can build for a kernel")
+    check.add_argument("--kernel", default="", help="a release (default: the running kernel's)")
+    check.add_argument("--kind", choices=("kbuild", "dkms", "command"), default="dkms")
+    check.add_argument("--directory", type=Path, default=Path.cwd(), help="where to build")
+    check.add_argument("--output", choices=("table", "json"), default="table")
+    check.set_defaults(verb=_check)
+    for verb in (run, check):
+        verb.add_argument("--root", type=Path, default=Path("/"), help="root of the toolkit")
+        verb.add_argument("--log-format", choices=("text", "json"), default="text")
+        verb.add_argument("--verbose", action="store_true")
+    return parser
+
+
+def _set_up_log(options: argparse.Namespace) -> ModuleType:
+    """The log, imported by those who speak: the process that waits says nothing."""
+    from nodeside import log
+
+    log.setup("toolkit", format=options.log_format, verbose=options.verbose)
+    return log
+
+
+def _run(options: argparse.Namespace) -> ExitCode:
+    def work(first: bool, died: str) -> ExitCode:
+        from nodeside.host import Host
+        from nodeside.shared import SharedDir
+        from nodeside.toolkit_sidecar.sidecar import Sidecar
+
+        _set_up_log(options)
+        host, shared = Host(options.root.absolute()), SharedDir(options.shared.absolute())
+        echo = _Echo(as_json=options.log_format == "json")
+        return Sidecar(shared, host, echo).work(first=first, died=died)
+
+    return Doorkeeper(options.shared.absolute(), work).run(once=options.once)
+
+
+def _check(options: argparse.Namespace) -> ExitCode:
+    import json
+    from dataclasses import asdict
+
+    from nodeside.contract import BuildKind, BuildSettings
+    from nodeside.host import Host, Kernel
+    from nodeside.toolkit_sidecar.headers import find_any_build
+    from nodeside.toolkit_sidecar.jobs import count_jobs
+    from nodeside.toolkit_sidecar.toolchain import Bench, inspect
+
+    kernel = Host(options.root).kernel
+    if options.kernel and options.kernel != kernel.release:
+        version = find_any_build(options.root, options.kernel)
+        kernel = Kernel(options.kernel, version, kernel.architecture)
+    settings = BuildSettings(BuildKind(options.kind), ())
+    found = inspect(Bench(options.root, kernel, settings, options.directory))
+    if options.output == "json":
+        rows = [{**asdict(item), "kind": item.kind and item.kind.value} for item in found]
+        record = {"kernel": kernel.release, "jobs": count_jobs(options.root), "checks": rows}
+        sys.stdout.write(json.dumps(record, indent=2) + "\n")
+    else:
+        for item in found:
+            sys.stdout.write(f"{'ok    ' if item.ok else 'FAILED'} {item.check}: {item.said}\n")
+            if item.hint:
+                sys.stdout.write(f"       hint: {item.hint}\n")
+        sys.stdout.write(f"make would run {count_jobs(options.root)} jobs\n")
+    failed = [item for item in found if not item.ok]
+    kind = failed[0].kind if failed else None
+    return kind.exit_code if kind else ExitCode.SYSTEM if failed else ExitCode.OK
+
+
+class _Echo:
+    """Lines of a build to our own output; given up, once, when nobody reads it."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._works = True
+
+    def __call__(self, request: str, lines: Sequence[str]) -> None:
+        if not self._works:
+            return
+        if self._as_json:
+            lines = [self._record(request, line) for line in lines]
+        data = memoryview("".join(f"{line}\n" for line in lines).encode(errors="replace"))
+        try:
+            while data:
+                data = data[os.write(1, data) :]
+        except OSError:
+            self._works = False
+
+    def _record(self, request: str, line: str) -> str:
+        import json
+
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        fields = {"time": now, "level": "info", "component": "build"}
+        return json.dumps({**fields, "request": request, "message": line})

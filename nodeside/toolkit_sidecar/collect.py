@@ -1,0 +1,201 @@
+"""Gather the modules that a build left behind, without trusting what it left.
+
+The build's processes are dead, but its links, devices and endless files are still there. Nothing is
+opened through a link; every file is copied, stripped and hashed as the sidecar's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeside import process
+from nodeside.contract import BuiltModule, FailureKind
+from nodeside.records import UntrustedFile, disk_errors, open_untrusted
+from nodeside.toolkit_sidecar.failure import BuildFailed
+from nodeside.toolkit_sidecar.recipe import Product, Recipe
+
+MODULE_LIMIT = 1 << 30  # bytes of one module with its debug information
+MODULES_LIMIT = 2000  # modules of one driver; the largest real one has some 80
+_STRIP_TIMEOUT = 120.0  # seconds
+_PIECE = 1 << 20
+_SIGNATURE = b"~Module signature appended~\n"
+_NAME = re.compile(rb"\0name=(\w{1,63})\0")
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The modules, and what a person should know about them."""
+
+    modules: tuple[BuiltModule, ...]
+    notes: tuple[str, ...]
+
+
+def collect(recipe: Recipe, roots: Sequence[Path], out: Path, wanted: Sequence[str]) -> Collected:
+    """Copy what came out below `roots` to `out/modules`. Raises BuildFailed: no-module.
+
+    `wanted` are the names that must be among it; if empty, whatever comes out will do.
+    """
+    directory = out / "modules"
+    directory.mkdir()
+    files, notes = _choose(recipe, roots, wanted)
+    modules = tuple(_take(product, directory, notes) for product in files)
+    _require(wanted, modules, [product.file for product in files])
+    names = {kernel_name(name) for name in wanted}
+    extra = [module.name for module in modules if names and module.name not in names]
+    if extra:
+        notes.append(f"also built, but not in driver.yaml's modules: {', '.join(extra)}")
+    return Collected(modules, tuple(notes))
+
+
+def kernel_name(name: str) -> str:
+    """A module's name as the kernel writes it."""
+    return name.replace("-", "_")
+
+
+def remove_prebuilt(root: Path) -> tuple[str, ...]:
+    """Delete modules that came with the source: a stale one must not pass for ours."""
+    found = tuple(str(path.relative_to(root)) for path in find_modules([root]))
+    for name in found:
+        (root / name).unlink()
+    return found
+
+
+def find_modules(roots: Iterable[Path]) -> Iterator[Path]:
+    """Every regular `.ko` below `roots`, links not followed, in a stable order."""
+    count = 0
+    for root in roots:
+        for directory, names, files in os.walk(root):
+            names.sort()
+            for name in sorted(files):
+                path = Path(directory, name)
+                if name.endswith(".ko") and path.is_file() and not path.is_symlink():
+                    count += 1
+                    if count > MODULES_LIMIT:
+                        raise BuildFailed(
+                            FailureKind.NO_MODULE,
+                            f"more than {MODULES_LIMIT} modules came out",
+                            hint="build a directory further down: build.directory in driver.yaml",
+                        )
+                    yield path
+
+
+def _choose(
+    recipe: Recipe, roots: Sequence[Path], wanted: Sequence[str]
+) -> tuple[list[Product], list[str]]:
+    """The files to take: those announced, and wanted ones that were not; and notes."""
+    notes: list[str] = []
+    came_out = list(find_modules(roots))
+    if not recipe.products:
+        return _newest_of_each(came_out, recipe.strip, notes), notes
+    chosen: list[Product] = []
+    for product in recipe.products:
+        path = recipe.directory / product.file
+        if _is_inside(path, recipe.directory):
+            chosen.append(Product(path, product.installed_as, product.strip))
+        else:
+            notes.append(f"dkms.conf announces {product.file}, which did not come out")
+    taken = {product.file.stem for product in chosen}
+    others = [path for path in came_out if path.stem not in taken]
+    names = {kernel_name(name) for name in wanted}
+    chosen += [Product(p, p.stem) for p in others if kernel_name(p.stem) in names]
+    if not chosen:
+        _require([product.installed_as for product in recipe.products], (), came_out)
+    return chosen, notes
+
+
+def _newest_of_each(paths: Sequence[Path], strip: bool, notes: list[str]) -> list[Product]:
+    """One file for each name. Some trees copy their modules to a second place."""
+    best: dict[str, Path] = {}
+    for path in paths:
+        known = best.get(path.stem)
+        if known is None or path.stat().st_mtime_ns > known.stat().st_mtime_ns:
+            best[path.stem] = path
+        if known is not None:
+            notes.append(f"{path.name} came out more than once: {best[path.stem]} was taken")
+    return [Product(path, name, strip) for name, path in sorted(best.items())]
+
+
+def _is_inside(path: Path, base: Path) -> bool:
+    """A regular file, reached through no link that leads out of `base`."""
+    real = Path(os.path.realpath(path.parent))
+    inside = real.is_relative_to(os.path.realpath(base))
+    return inside and path.is_file() and not path.is_symlink()
+
+
+def _take(product: Product, directory: Path, notes: list[str]) -> BuiltModule:
+    """Copy, strip and hash one module."""
+    target = directory / f"{product.installed_as}.ko"
+    signed = _copy(product.file, target)
+    if signed:
+        notes.append(f"{target.name} came signed out of the build: not stripped")
+    elif product.strip:
+        _strip(target, notes)
+    digest, size, names = _digest(target)
+    built_as = product.file.stem
+    guess = kernel_name(built_as)
+    return BuiltModule(
+        name=names.pop() if len(names) == 1 else guess,
+        file=f"modules/{target.name}",
+        sha256=digest,
+        size=size,
+        built_as=built_as if built_as != product.installed_as else "",
+    )
+
+
+def _copy(source: Path, target: Path) -> bool:
+    """Copy a module out of the build's hands; whether a signature is appended to it."""
+    try:
+        with open_untrusted(source, limit=MODULE_LIMIT) as file, disk_errors(target):
+            with open(target, "xb") as copy:
+                shutil.copyfileobj(file, copy, _PIECE)
+            file.seek(-min(len(_SIGNATURE), os.fstat(file.fileno()).st_size), os.SEEK_END)
+            return file.read() == _SIGNATURE
+    except (FileNotFoundError, UntrustedFile) as exc:
+        raise BuildFailed(FailureKind.NO_MODULE, f"refused a module of the build: {exc}") from exc
+
+
+def _strip(path: Path, notes: list[str]) -> None:
+    """Remove debug information, as dkms does: `strip -g`. The build-id stays."""
+    try:
+        process.run(["strip", "--strip-debug", path], timeout=_STRIP_TIMEOUT)
+    except (process.ToolMissing, process.ToolError, process.ToolTimeout) as exc:
+        notes.append(f"{path.name} keeps its debug information: {exc}".partition("\n")[0])
+
+
+def _digest(path: Path) -> tuple[str, int, set[str]]:
+    """sha256, size, and the name(s) that its `.modinfo` gives (include/linux/module.h)."""
+    digest, size, overlap = hashlib.sha256(), 0, b""
+    names: set[str] = set()
+    with open_untrusted(path, limit=MODULE_LIMIT) as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+            size += len(piece)
+            window = overlap + piece
+            names.update(name.decode() for name in _NAME.findall(window))
+            overlap = window[-80:]
+    return digest.hexdigest(), size, names
+
+
+def _require(wanted: Sequence[str], modules: Sequence[BuiltModule], files: Sequence[Path]) -> None:
+    """Raise no-module, naming what did come out, unless all wanted modules are there."""
+    names = {module.name for module in modules}
+    missing = [name for name in wanted if kernel_name(name) not in names]
+    if not missing and (names or not wanted) and modules:
+        return
+    came_out = ", ".join(sorted({*names, *(kernel_name(f.stem) for f in files)})) or "none"
+    renamed = [m for m in modules if Path(m.file).stem != m.name and m.built_as]
+    message = f"no module named {', '.join(missing)} came out" if missing else "no module came out"
+    hint = "spec.modules in driver.yaml must name modules of this source"
+    if renamed:
+        hint = "; ".join(
+            f"dkms.conf renames the file to {Path(m.file).name}, but the kernel knows the module "
+            f"as {m.name}"
+            for m in renamed
+        )
+    raise BuildFailed(FailureKind.NO_MODULE, f"{message}; what came out: {came_out}", hint=hint)

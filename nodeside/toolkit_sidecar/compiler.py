@@ -1,0 +1,129 @@
+"""The compiler that kbuild will use here, and whether it is the kernel's.
+
+A module must be compiled by the compiler family and major version that compiled the kernel: flags,
+plugins and struct layout hang on it. The kernel's Makefile only warns.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeside import process
+from nodeside.contract import BuildSettings, FailureKind
+from nodeside.toolkit_sidecar.failure import BuildFailed
+from nodeside.toolkit_sidecar.headers import Headers
+
+_TIMEOUT = 20.0  # seconds for a compiler to say its version
+_IN_BRACKETS = re.compile(r"\([^)]*\)")  # who packed it
+_VERSION = re.compile(r"(?<![\w.-])(\d+)\.\d+")
+_CC_ARGUMENT = re.compile(r"^CC=(?P<name>.+)$")
+# Debian's headers pin the compiler in a fragment of make; only make can tell what it means.
+_SHOW_CC = "include .kernelvariables\nshow:\n\t@echo $(CC)\n"
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """`text` is the first line of `--version`; `family` is gcc or clang; 0 is an unknown major."""
+
+    name: str
+    text: str
+    family: str
+    major: int
+
+
+def kernels_compiler(headers: Headers) -> Compiler:
+    """The compiler that compiled the kernel, as its configuration says."""
+    config = headers.config
+    text = config.get("CONFIG_CC_VERSION_TEXT", "")
+    clang = config.get("CONFIG_CC_IS_CLANG") == "y"
+    number = config.get("CONFIG_CLANG_VERSION" if clang else "CONFIG_GCC_VERSION", "0")
+    major = int(number) // 10000 if number.isdigit() else 0  # 120200 is 12.2.0
+    return Compiler(text.split(" ")[0], text, "clang" if clang else "gcc", major)
+
+
+def chosen_by_driver(settings: BuildSettings) -> str:
+    """The compiler that driver.yaml asks for, "" if it leaves the choice to the kernel."""
+    for word in settings.make_arguments:
+        found = _CC_ARGUMENT.match(word)
+        if found:
+            return found["name"]
+    return settings.environment.get("CC", "")
+
+
+def kbuilds_choice(headers: Headers) -> str:
+    """The compiler that kbuild takes when nobody says another: the headers' pin, or the default."""
+    if (headers.directory / ".kernelvariables").is_file():
+        said = process.run(
+            ["make", "-s", "-f", "-", "show"],
+            timeout=_TIMEOUT,
+            cwd=headers.directory,
+            input=_SHOW_CC.encode(),
+            check=False,
+        )
+        if said.exit_code == 0 and said.output.strip():
+            return said.output.strip()
+    return "clang" if kernels_compiler(headers).family == "clang" else "gcc"
+
+
+def ask(name: str) -> Compiler:
+    """The compiler called `name`, which may be several words (`ccache gcc-12`)."""
+    words = shlex.split(name)
+    text = process.run([*words, "--version"], timeout=_TIMEOUT).output.partition("\n")[0]
+    family = "clang" if "clang" in text.lower() else "gcc"
+    return Compiler(name, text, family, major_version(text))
+
+
+def major_version(text: str) -> int:
+    """`gcc-12 (Debian 12.2.0-14) 12.2.0` and `Debian clang version 14.0.6` say it; 0 if not."""
+    said = _IN_BRACKETS.sub(" ", text)
+    found = _VERSION.search(said)
+    return int(found[1]) if found else 0
+
+
+def check_compiler(headers: Headers, settings: BuildSettings, root: Path) -> tuple[Compiler, str]:
+    """The compiler of the build, and a note (or ""). Raises BuildFailed: wrong-compiler."""
+    kernel = kernels_compiler(headers)
+    asked_for = chosen_by_driver(settings)
+    name = asked_for or kbuilds_choice(headers)
+    try:
+        here = ask(name)
+    except (process.ToolMissing, process.ToolError, process.ToolTimeout, ValueError) as exc:
+        raise BuildFailed(
+            FailureKind.WRONG_COMPILER,
+            f"toolkit has no working {name}, which builds modules for {headers.release}: {exc}",
+            hint=f"the toolkit image needs {name}; it has {_others(root)}",
+        ) from exc
+    problem = compare(kernel, here)
+    if problem and not asked_for:
+        raise BuildFailed(
+            FailureKind.WRONG_COMPILER,
+            f"{problem} ({here.text}; kernel: {kernel.text})",
+            hint="use the toolkit image of the node's kernel, or choose a compiler that is there "
+            f"({_others(root)}) with build.makeArguments: [CC=...] in driver.yaml",
+        )
+    return here, f"{problem}, but driver.yaml asks for CC={asked_for}" if problem else ""
+
+
+def compare(kernel: Compiler, here: Compiler) -> str:
+    """What is wrong with `here` for that kernel; "" if nothing, or if nothing is known."""
+    if kernel.family != here.family:
+        return f"{kernel.family} compiled the kernel, {here.name} is {here.family}"
+    if kernel.major and here.major and kernel.major != here.major:
+        return (
+            f"{kernel.family} {kernel.major} compiled the kernel, "
+            f"{here.name} here is version {here.major}"
+        )
+    return ""
+
+
+def _others(root: Path) -> str:
+    """The compilers that are there, for a hint."""
+    names = {
+        path.name
+        for pattern in ("gcc", "gcc-[0-9]*", "clang", "clang-[0-9]*")
+        for path in (root / "usr/bin").glob(pattern)
+    }
+    return ", ".join(sorted(names)) or "no compiler"

@@ -1,0 +1,183 @@
+"""Where vendor code runs: watched, in a session of its own, and gone when its step ends.
+
+Its input is closed and its environment is made from nothing. It runs as the same user as the
+sidecar, so nothing that it leaves on disk is believed; see `collect`.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shlex
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nodeside import process
+from nodeside.contract import FailureKind
+from nodeside.toolkit_sidecar import descendants
+from nodeside.toolkit_sidecar.buildlog import BuildLog
+from nodeside.toolkit_sidecar.failure import BuildFailed, Withdrawn
+
+LEAST_FREE = 8 << 20  # bytes: below this a build is stopped, so that the answer can be written
+_LOOK = 0.2  # seconds between looks at the deadline, the request and the disk
+_PIECE = 64 << 10  # bytes read from the build at once
+_DRAIN = 16  # pieces still read after the build's end; a survivor may go on writing for ever
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command of a build, and how a person repeats it.
+
+    What is not `required` may fail, and the build goes on.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    cwd: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+    required: bool = True
+
+    @property
+    def by_hand(self) -> str:
+        """A line for a shell in the toolkit container."""
+        variables = [f"{name}={value}" for name, value in sorted(self.env.items())]
+        words = ["env", *variables, *self.argv] if variables else [*self.argv]
+        return f"cd {shlex.quote(str(self.cwd))} && {shlex.join(words)}"
+
+
+class Watch:
+    """What may end a build from outside: its deadline, a withdrawn request, a disk that fills."""
+
+    def __init__(
+        self, *, seconds: float, request: Path, disk: Path, what: str = "the build"
+    ) -> None:
+        self.seconds = seconds
+        self._deadline = time.monotonic() + seconds
+        self._request = request
+        self._disk = disk
+        self._what = what
+        self._next = 0.0
+
+    def within(self, seconds: float, what: str) -> Watch:
+        """A watch over a part of the build, which may take `seconds` and no more than is left."""
+        left = self._deadline - time.monotonic()
+        if left <= seconds:
+            return self
+        return Watch(seconds=seconds, request=self._request, disk=self._disk, what=what)
+
+    def look(self) -> None:
+        """Raise Withdrawn or BuildFailed if the build must not go on. Cheap: mostly a clock."""
+        now = time.monotonic()
+        if now >= self._deadline:
+            raise BuildFailed(
+                FailureKind.TIMEOUT,
+                f"{self._what} did not end within {self.seconds:g} s",
+                hint="raise build.timeoutSeconds in driver.yaml, or give the toolkit more CPUs",
+            )
+        if now < self._next:
+            return
+        self._next = now + _LOOK
+        if not self._request.exists():
+            raise Withdrawn("the request was withdrawn")
+        free = free_bytes(self._disk)
+        if free < LEAST_FREE:
+            raise disk_full(self._disk, free)
+
+
+def free_bytes(path: Path) -> int:
+    """Bytes that an ordinary user may still write to the file system of `path`."""
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
+
+
+def disk_full(path: Path, free: int) -> BuildFailed:
+    """The failure that says which disk, and how little of it is left."""
+    return BuildFailed(
+        FailureKind.DISK_FULL,
+        f"no space left in {path}: {free >> 20} MiB free",
+        hint=f"free some space or raise the volume's size limit: df -h {path}",
+    )
+
+
+def run_confined(step: Step, *, mark: str, log: BuildLog, watch: Watch) -> int:
+    """Run a step to its end; its exit code. Raises what `Watch.look` raises, and ToolMissing.
+
+    Whatever the step started is dead when this returns or raises.
+    """
+    watch.look()
+    descendants.adopt_orphans()
+    spared = descendants.descendants()
+    reading, writing = os.pipe()
+    try:
+        try:
+            child = process.start(
+                step.argv,
+                env={**step.env, descendants.MARK: mark},
+                cwd=step.cwd,
+                stdout=writing,
+                stderr=writing,
+                wrapper=descendants.enclosure(),
+            )
+        finally:
+            os.close(writing)
+        try:
+            _follow(child.pid, reading, log, watch)
+        finally:
+            process.kill_group(child.pid)
+            code = child.wait()
+            descendants.kill_descendants(mark, spared)
+    finally:
+        os.close(reading)
+    return code
+
+
+def _follow(pid: int, reading: int, log: BuildLog, watch: Watch) -> None:
+    """Feed the log until the process ends. A child of it that keeps the pipe is not waited for."""
+    os.set_blocking(reading, False)
+    poll = select.poll()
+    poll.register(reading, select.POLLIN)
+    with _exit_notice(pid) as ended:
+        if ended >= 0:
+            poll.register(ended, select.POLLIN)
+        while True:
+            ready = [fd for fd, _ in poll.poll(_LOOK * 1000 if ended >= 0 else 20)]
+            if reading in ready and not _pump(reading, log):
+                poll.unregister(reading)
+            if ended in ready or (ended < 0 and _has_ended(pid)):
+                break
+            watch.look()
+    for _ in range(_DRAIN):
+        if not _pump(reading, log):
+            break
+
+
+def _pump(reading: int, log: BuildLog) -> bool:
+    """Move one piece from the pipe to the log; False at its end or when it is empty."""
+    try:
+        data = os.read(reading, _PIECE)
+    except BlockingIOError:
+        return False
+    if data:
+        log.feed(data)
+    return bool(data)
+
+
+@contextmanager
+def _exit_notice(pid: int) -> Iterator[int]:
+    """A descriptor that is readable once the process has ended; -1 before Linux 5.3."""
+    fd = -1
+    with suppress(OSError):
+        fd = os.pidfd_open(pid)
+    try:
+        yield fd
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def _has_ended(pid: int) -> bool:
+    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, pid, flags) is not None

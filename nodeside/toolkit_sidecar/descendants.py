@@ -1,0 +1,155 @@
+"""Nothing that a build started may outlive it, however it forked.
+
+The sidecar makes itself a child subreaper (prctl(2)): a process that detaches from its parent, its
+group and its session becomes the sidecar's own child instead of init's, so a walk down the process
+tree finds it. Where prctl or /proc is missing, the mark in the environment and the process group
+remain.
+
+ctypes is imported on the first build only: an idle sidecar does not pay for it.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from nodeside import log
+
+MARK = "NODESIDE_BUILD"  # environment variable of every process of a build: its out directory
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
+_PATIENCE = 5.0  # seconds for processes to die; only one stuck in the kernel takes longer
+_LARGEST_FILE = 8 << 30  # bytes: no build makes a larger one
+
+
+def die_with_parent() -> None:
+    """Have this process killed when its parent dies, however that dies."""
+    parent = os.getppid()
+    libc = _libc()
+    if libc is not None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Make this process the one that orphaned descendants come back to."""
+    libc = _libc()
+    if libc is None or libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        log.warning("cannot become a child subreaper: a detached build process may survive")
+
+
+def enclosure() -> Callable[[], None]:
+    """What a build's first process does between fork and exec.
+
+    It dies with the sidecar, can gain no privilege by a set-uid program, writes no core file and
+    no endless one, and receives the signals that the sidecar keeps blocked.
+    """
+    libc = _libc()
+    parent = os.getpid()
+
+    def enter() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGIO})
+        _lower(resource.RLIMIT_CORE, 0)
+        _lower(resource.RLIMIT_FSIZE, _LARGEST_FILE)
+        if libc is not None:
+            libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died between the fork and the prctl
+            os._exit(1)
+
+    return enter
+
+
+def descendants() -> frozenset[int]:
+    """Every process below this one."""
+    children: dict[int, list[int]] = {}
+    for pid in _processes():
+        with suppress(OSError, ValueError, IndexError):
+            stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+            children.setdefault(parent_of(stat), []).append(pid)
+    found: set[int] = set()
+    waiting = [os.getpid()]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found.update(below)
+        waiting += below
+    return frozenset(found)
+
+
+def kill_descendants(mark: str, spared: frozenset[int]) -> None:
+    """Kill and reap every descendant but those `spared`, and whatever carries `mark`.
+
+    Processes that die hand their children to us: so again, until none is left.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    while left := (descendants() - spared) or _marked(mark):
+        _kill(left)
+        for pid in left:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        if time.monotonic() > deadline:
+            log.warning("processes of the build do not die", pids=" ".join(map(str, left)))
+            return
+        time.sleep(0.001)
+
+
+def kill_marked(prefix: str) -> int:
+    """Kill what an earlier sidecar's builds left behind; how many processes that was."""
+    left = _marked(prefix)
+    _kill(left)
+    return len(left)
+
+
+def parent_of(stat: str) -> int:
+    """The parent's pid in a `/proc/<pid>/stat`; the command in it may hold any character."""
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def _marked(prefix: str) -> frozenset[int]:
+    """Processes of ours whose environment has a mark that starts with `prefix`."""
+    wanted = f"{MARK}={prefix}".encode()
+    found: set[int] = set()
+    for pid in _processes():
+        with suppress(OSError):
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if pid != os.getpid() and any(item.startswith(wanted) for item in variables):
+                found.add(pid)
+    return frozenset(found)
+
+
+def _processes() -> list[int]:
+    with suppress(OSError):
+        return [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
+    return []
+
+
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _lower(what: int, to: int) -> None:
+    with suppress(OSError, ValueError):
+        hard = resource.getrlimit(what)[1]
+        limit = to if hard == resource.RLIM_INFINITY else min(to, hard)
+        resource.setrlimit(what, (limit, limit))
+
+
+def _libc() -> Any:
+    """The C library, or None where the interpreter comes without ctypes."""
+    try:
+        import ctypes
+
+        return ctypes.CDLL(None)
+    except (ImportError, OSError, MemoryError):
+        return None

@@ -1,0 +1,236 @@
+"""A dkms tree, unmodified, as a recipe: what its dkms.conf means for this kernel.
+
+`interpret` is pure: values in, a plan out. dkms's manual is dkms(8); where it is silent, what
+dkms 3 does is followed (its functions `read_conf`, `prepare_build` and `actual_build`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeside.contract import FailureKind
+from nodeside.host import Kernel
+from nodeside.toolkit_sidecar.confinement import Step
+from nodeside.toolkit_sidecar.dkms_conf import Values
+from nodeside.toolkit_sidecar.failure import BuildFailed
+from nodeside.toolkit_sidecar.headers import Headers
+from nodeside.toolkit_sidecar.recipe import Product, Recipe, Workplace, inside, llvm, patch_steps
+
+_PATH_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.+~:-]{0,99}$")
+_MODULE_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}$")
+_NOTHING_IS_INSTALLED = (
+    *("AUTOINSTALL", "NO_WEAK_MODULES", "POST_ADD", "PRE_INSTALL", "POST_INSTALL", "POST_REMOVE"),
+    *("REMAKE_INITRD", "MODULES_CONF", "MODULES_CONF_OBSOLETES", "MODULES_CONF_ALIAS_TYPE"),
+    *("MODULES_CONF_OBSOLETE_ONLY", "SIGN_FILE", "MOK_SIGNING_KEY", "MOK_CERTIFICATE"),
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A dkms.conf for one kernel. `make` is shell text, "" for dkms's default."""
+
+    name: str
+    version: str
+    make: str
+    patches: tuple[str, ...]
+    pre_build: str
+    post_build: str
+    products: tuple[Product, ...]
+    notes: tuple[str, ...]
+
+
+def interpret(values: Values, kernel: Kernel, headers: Headers) -> Plan:
+    """What a dkms.conf wants for this kernel. Raises BuildFailed: bad-source or excluded."""
+    name, version = values.first("PACKAGE_NAME"), values.first("PACKAGE_VERSION")
+    for variable, value in (("PACKAGE_NAME", name), ("PACKAGE_VERSION", version)):
+        if not _PATH_NAME.match(value):
+            raise _bad(f"{variable} must be a plain name, got {value!r}")
+    reason = exclusion(values, 0, kernel, headers)
+    if reason:
+        raise BuildFailed(
+            FailureKind.EXCLUDED,
+            f"{name} {version} is not made for this kernel: {reason}",
+            hint="its dkms.conf says so; use a version of the driver that supports "
+            f"{kernel.release}",
+        )
+    products, left_out = _products(values, name, kernel, headers)
+    return Plan(
+        name=name,
+        version=version,
+        make=_make(values),
+        patches=_patches(values),
+        pre_build=values.first("PRE_BUILD"),
+        post_build=values.first("POST_BUILD"),
+        products=products,
+        notes=(*left_out, *_notes(values)),
+    )
+
+
+def exclusion(values: Values, index: int, kernel: Kernel, headers: Headers) -> str:
+    """Which BUILD_EXCLUSIVE rule excludes the kernel, in words; "" if none does.
+
+    The rule at index 0 is for all modules, one at another index for that module.
+    """
+    for variable, subject in (
+        ("BUILD_EXCLUSIVE_KERNEL", kernel.release),
+        ("BUILD_EXCLUSIVE_ARCH", kernel.architecture),
+    ):
+        pattern = values[variable].get(index, "")
+        if pattern and not values.matches(variable, index):
+            return f"{variable} {pattern!r} does not match {subject}"
+    lowest = values["BUILD_EXCLUSIVE_KERNEL_MIN"].get(index, "")
+    if lowest and padded(kernel.release) < padded(lowest):
+        return f"BUILD_EXCLUSIVE_KERNEL_MIN is {lowest}, the kernel is {kernel.release}"
+    highest = values["BUILD_EXCLUSIVE_KERNEL_MAX"].get(index, "")
+    if highest and padded(kernel.release) > padded(highest):
+        return f"BUILD_EXCLUSIVE_KERNEL_MAX is {highest}, the kernel is {kernel.release}"
+    return _config_exclusion(values["BUILD_EXCLUSIVE_CONFIG"].get(index, ""), headers)
+
+
+def padded(version: str) -> str:
+    """A version whose numbers have three digits, so that comparing text compares versions."""
+    return re.sub(r"\d+", lambda number: number.group().zfill(3), version)
+
+
+def dkms_recipe(plan: Plan, place: Workplace, directory: Path) -> Recipe:
+    """The steps of a plan in `directory`, the copy of the tree at dkms's own path for it."""
+    env = {**place.env}
+    if place.compiler:
+        env.setdefault("CC", place.compiler)  # dkms exports the headers' compiler
+    before = patch_steps(place, tuple(f"patches/{name}" for name in plan.patches), directory)
+    pre, pre_note = _script("PRE_BUILD", plan.pre_build, directory, env)
+    post, post_note = _script("POST_BUILD", plan.post_build, directory, env)
+    make = Step("make", ("bash", "-c", make_command(plan, place, directory)), directory, env)
+    return Recipe(
+        before=(*before, *pre, make),
+        after=post,
+        products=plan.products,
+        directory=directory,
+        notes=(*plan.notes, *pre_note, *post_note),
+    )
+
+
+def make_command(plan: Plan, place: Workplace, directory: Path) -> str:
+    """The vendor's MAKE line, or the default one, with the arguments that dkms adds."""
+    settings, headers = place.request.settings, place.headers
+    command = plan.make or f"make -C {headers.directory} M={directory}"
+    extra = (*llvm(headers, (command, *settings.make_arguments)), *settings.make_arguments)
+    if extra:
+        command = f"{command} {shlex.join(extra)}"
+    if command.startswith("make"):
+        added = f"make -j{place.jobs} KERNELRELEASE={shlex.quote(place.request.kernel.release)}"
+        command = added + command.removeprefix("make")
+    return command
+
+
+def _make(values: Values) -> str:
+    """The last MAKE whose MAKE_MATCH fits; MAKE[0] without a pattern is for every kernel."""
+    makes = values["MAKE"]
+    chosen = "" if values["MAKE_MATCH"].get(0) else makes.get(0, "")
+    for index, command in makes.items():
+        if command and values["MAKE_MATCH"].get(index) and values.matches("MAKE_MATCH", index):
+            chosen = command
+    return chosen
+
+
+def _patches(values: Values) -> tuple[str, ...]:
+    return tuple(
+        name
+        for index, name in values["PATCH"].items()
+        if name and (not values["PATCH_MATCH"].get(index) or values.matches("PATCH_MATCH", index))
+    )
+
+
+def _products(
+    values: Values, package: str, kernel: Kernel, headers: Headers
+) -> tuple[tuple[Product, ...], list[str]]:
+    """The modules it announces, and a note for each that a rule of its own excludes."""
+    arrays = ("BUILT_MODULE_NAME", "BUILT_MODULE_LOCATION", "DEST_MODULE_NAME")
+    indices = sorted({i for name in (*arrays, "DEST_MODULE_LOCATION") for i in values[name]})
+    default = package if len(indices) == 1 else ""
+    products: list[Product] = []
+    left_out: list[str] = []
+    for index in indices:
+        product = _product(values, index, default)
+        reason = exclusion(values, index, kernel, headers)
+        if reason:
+            left_out.append(f"dkms.conf leaves out {product.installed_as}: {reason}")
+        else:
+            products.append(product)
+    if not indices:
+        raise _bad("it announces no module: BUILT_MODULE_NAME[0] is not set")
+    return tuple(products), left_out
+
+
+def _product(values: Values, index: int, default: str) -> Product:
+    built = values["BUILT_MODULE_NAME"].get(index, "") or default
+    installed_as = values["DEST_MODULE_NAME"].get(index, "") or built
+    for variable, name in (("BUILT_MODULE_NAME", built), ("DEST_MODULE_NAME", installed_as)):
+        if not _MODULE_NAME.match(name) or name.endswith((".o", ".ko")):
+            raise _bad(f"{variable}[{index}] must be a module's name without .ko, got {name!r}")
+    location = Path(values["BUILT_MODULE_LOCATION"].get(index, ""))
+    if location.is_absolute() or ".." in location.parts:
+        raise _bad(f"BUILT_MODULE_LOCATION[{index}] leads out of the source: {str(location)!r}")
+    strip = values["STRIP"].get(index, "") or values.first("STRIP")
+    return Product(location / f"{built}.ko", installed_as, not strip.lower().startswith("n"))
+
+
+def _config_exclusion(rules: str, headers: Headers) -> str:
+    """BUILD_EXCLUSIVE_CONFIG: names that must be y or m, and with a ! names that must not."""
+    for rule in rules.split() if headers.config else ():
+        forbidden = rule.startswith("!")
+        if headers.enabled(rule.lstrip("!")) == forbidden:
+            state = "enabled" if forbidden else "not enabled"
+            return f"BUILD_EXCLUSIVE_CONFIG has {rule}, which is {state} in this kernel"
+    return ""
+
+
+def _script(
+    variable: str, text: str, directory: Path, env: Mapping[str, str]
+) -> tuple[tuple[Step, ...], tuple[str, ...]]:
+    """A PRE_BUILD or POST_BUILD script with its arguments; a note if it cannot be run.
+
+    dkms does not look at how they end (3.0, `run_build_script`): some end with a `[ -e x ] && y`.
+    """
+    if not text:
+        return (), ()
+    name, *arguments = text.split()
+    program = inside(directory, name, variable)
+    if not os.access(program, os.X_OK):
+        return (), (f"dkms.conf: the {variable} script {name} is not executable: not run",)
+    return (Step(variable, (str(program), *arguments), directory, env, required=False),), ()
+
+
+def _notes(values: Values) -> list[str]:
+    notes: list[str] = []
+    ignored = [name for name in _NOTHING_IS_INSTALLED if any(values[name].values())]
+    if ignored:
+        notes.append(f"dkms.conf: ignored, since nothing is installed: {', '.join(ignored)}")
+    if any(values["CLEAN"].values()):
+        notes.append("dkms.conf: CLEAN ignored, since every build has a fresh copy")
+    if any("/usr/src/" in command for command in values["MAKE"].values()):
+        notes.append(
+            "dkms.conf: make is sent to /usr/src, where dkms has the source; here it is "
+            "in the directory of the build"
+        )
+    needed = [name for name in values["BUILD_DEPENDS"].values() if name]
+    if needed:
+        notes.append(f"dkms.conf: BUILD_DEPENDS on {', '.join(needed)}: not built by this driver")
+    if values.first("OBSOLETE_BY"):
+        notes.append(
+            f"dkms.conf: the kernel has this driver itself from {values.first('OBSOLETE_BY')} on"
+        )
+    return notes
+
+
+def _bad(message: str) -> BuildFailed:
+    return BuildFailed(
+        FailureKind.BAD_SOURCE,
+        f"dkms.conf: {message}",
+        hint="dkms(8) describes the variables; `bash -x dkms.conf` shows what it computes",
+    )

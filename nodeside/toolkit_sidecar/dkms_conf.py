@@ -1,0 +1,189 @@
+"""Evaluate a dkms.conf: a bash program, run by bash, in the way dkms does.
+
+The program may compute its values, read the kernel's configuration, print, fail, or never end; it
+is vendor code and runs where vendor code runs. What is read back is data: variable, index, value.
+
+How dkms does it (dkms 3.0, `safe_source` and `read_conf`): the file is sourced in a subshell with
+$kernelver, $arch, $kernel_source_dir and the like set as shell variables that are not exported;
+the values of known variables are printed, white space folded, and expanded once more as a string
+in double quotes. So quotes in a value are lost (`--host=""` is `--host=`); those around white
+space, on which dkms itself stumbles, are kept. A file that ends the shell gives no values at all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeside.contract import FailureKind
+from nodeside.records import UntrustedFile, open_untrusted
+from nodeside.toolkit_sidecar.buildlog import BuildLog
+from nodeside.toolkit_sidecar.confinement import Step, Watch, run_confined
+from nodeside.toolkit_sidecar.failure import BuildFailed
+from nodeside.toolkit_sidecar.headers import Headers
+
+VARIABLES = (
+    *("PACKAGE_NAME", "PACKAGE_VERSION", "BUILT_MODULE_NAME", "BUILT_MODULE_LOCATION"),
+    *("DEST_MODULE_NAME", "DEST_MODULE_LOCATION", "STRIP", "MAKE", "MAKE_MATCH", "CLEAN"),
+    *("PATCH", "PATCH_MATCH", "PRE_BUILD", "POST_BUILD", "BUILD_DEPENDS"),
+    *("BUILD_EXCLUSIVE_KERNEL", "BUILD_EXCLUSIVE_KERNEL_MIN", "BUILD_EXCLUSIVE_KERNEL_MAX"),
+    *("BUILD_EXCLUSIVE_ARCH", "BUILD_EXCLUSIVE_CONFIG", "AUTOINSTALL", "NO_WEAK_MODULES"),
+    *("OBSOLETE_BY", "POST_ADD", "PRE_INSTALL", "POST_INSTALL", "POST_REMOVE", "REMAKE_INITRD"),
+    *("MODULES_CONF", "MODULES_CONF_OBSOLETES", "MODULES_CONF_ALIAS_TYPE"),
+    *("MODULES_CONF_OBSOLETE_ONLY", "SIGN_FILE", "MOK_SIGNING_KEY", "MOK_CERTIFICATE"),
+)
+# Regular expressions are bash's own (regex(7), extended): bash matches them, not Python.
+_KERNEL_PATTERNS = ("MAKE_MATCH", "PATCH_MATCH", "BUILD_EXCLUSIVE_KERNEL")
+_ARCH_PATTERNS = ("BUILD_EXCLUSIVE_ARCH",)
+
+_DUMP_LIMIT = 1 << 20  # bytes of all values together
+_END = "nodeside-end"
+
+# Arguments: dkms.conf, dump file, then name=value of the shell variables that dkms sets.
+# The file is read twice, since $module and $module_version are what its first reading says.
+_EVALUATE = r"""
+_ns_conf=$1 _ns_dump=$2; shift 2
+for _ns_word in "$@"; do declare "$_ns_word"; done
+read_conf() { . "$_ns_conf" </dev/null; }
+_ns_value() {
+    local _ns_text=${1%$'\r'} _ns_parts
+    IFS=$' \t\n' builtin read -r -d '' -a _ns_parts <<<"$_ns_text"
+    _ns_text="${_ns_parts[*]}"
+    local _ns_once='^([^"\\]|\\.)*("[A-Za-z0-9_./,:=+@%${}-]*"([^"\\]|\\.)*)*$'
+    case $_ns_text in *['$`\"']*)
+        if [[ $_ns_text =~ $_ns_once ]]; then
+            builtin eval "_ns_text=\"$_ns_text\"" 2>/dev/null
+        fi ;;
+    esac
+    builtin printf -v _ns_result %s "$_ns_text"
+}
+_ns_print() {
+    local _ns_name _ns_i _ns_result IFS=' '
+    for _ns_name in $_ns_names; do
+        declare -n _ns_ref=$_ns_name
+        for _ns_i in "${!_ns_ref[@]}"; do
+            _ns_value "${_ns_ref[$_ns_i]}"
+            builtin printf '%s\0%s\0%s\0' "$_ns_name" "$_ns_i" "$_ns_result"
+            case " $_ns_kernel_patterns " in *" $_ns_name "*)
+                [[ $kernelver =~ $_ns_result ]] &&
+                    builtin printf '%s\0%s\0%s\0' "$_ns_name:matches" "$_ns_i" yes ;;
+            esac
+            case " $_ns_arch_patterns " in *" $_ns_name "*)
+                [[ $arch =~ $_ns_result ]] &&
+                    builtin printf '%s\0%s\0%s\0' "$_ns_name:matches" "$_ns_i" yes ;;
+            esac
+        done
+        declare +n _ns_ref
+    done 2>/dev/null
+    builtin printf '%s\0\0\0' "$_ns_end"
+}
+_ns_again=$(
+    exec 3>&1 >&2
+    read_conf >/dev/null 2>&1
+    builtin printf '%s %s' "$PACKAGE_NAME" "$PACKAGE_VERSION" >&3
+)
+module=${_ns_again%% *} module_version=${_ns_again#* }
+(
+    read_conf
+    set +eufvx
+    _ns_print >"$_ns_dump"
+)
+"""
+
+
+@dataclass(frozen=True)
+class Values:
+    """The variables of a dkms.conf: index to value, in order of the index."""
+
+    by_name: Mapping[str, Mapping[int, str]]
+
+    def __getitem__(self, name: str) -> Mapping[int, str]:
+        return self.by_name.get(name, {})
+
+    def first(self, name: str) -> str:
+        """The value of a plain variable, which bash keeps at index 0."""
+        return self[name].get(0, "")
+
+    def matches(self, name: str, index: int) -> bool:
+        """Whether the kernel (or architecture) matches the pattern in that variable."""
+        return index in self[f"{name}:matches"]
+
+
+def evaluation(conf: Path, dump: Path, shell: Mapping[str, str], env: Mapping[str, str]) -> Step:
+    """The step that evaluates `conf` and leaves its values in `dump`."""
+    ours = {
+        "_ns_names": " ".join(VARIABLES),
+        "_ns_kernel_patterns": " ".join(_KERNEL_PATTERNS),
+        "_ns_arch_patterns": " ".join(_ARCH_PATTERNS),
+        "_ns_end": _END,
+    }
+    words = [f"{name}={value}" for name, value in {**shell, **ours}.items()]
+    bash = ("bash", "--noprofile", "--norc", "-c", _EVALUATE, "dkms", str(conf), str(dump))
+    return Step("dkms.conf", (*bash, *words), conf.parent, env)
+
+
+def evaluate(
+    conf: Path,
+    *,
+    dump: Path,
+    shell: Mapping[str, str],
+    env: Mapping[str, str],
+    mark: str,
+    log: BuildLog,
+    watch: Watch,
+) -> Values:
+    """Run a dkms.conf and read back its values. Raises BuildFailed: bad-source, or timeout."""
+    if not conf.is_file():
+        raise BuildFailed(
+            FailureKind.BAD_SOURCE,
+            "build.kind is dkms, but there is no dkms.conf in the directory of the build",
+            hint="set build.directory in driver.yaml to the directory that has it",
+        )
+    step = evaluation(conf, dump, shell, env)
+    code = run_confined(step, mark=mark, log=log, watch=watch)
+    try:
+        with open_untrusted(dump, limit=_DUMP_LIMIT) as file:
+            values = parse_dump(file.read(_DUMP_LIMIT))
+    except (FileNotFoundError, UntrustedFile):
+        values = None
+    if values is None:
+        raise BuildFailed(
+            FailureKind.BAD_SOURCE,
+            f"dkms.conf ended the shell that read it (exit code {code}), so it has no values",
+            hint=f"bash -n {conf}, and look for `exit` in it; its output is in build.log",
+            step_exit_code=code,
+        )
+    return values
+
+
+def parse_dump(data: bytes) -> Values | None:
+    """The values in a dump; None if it is not whole."""
+    words = data.decode(errors="replace").split("\0")
+    if words[-4:-1] != [_END, "", ""]:
+        return None
+    found: dict[str, dict[int, str]] = {}
+    for start in range(0, len(words) - 4, 3):
+        name, index, value = words[start : start + 3]
+        if index.isascii() and index.isdigit() and len(index) < 7:
+            found.setdefault(name, {})[int(index)] = value
+    return Values({name: dict(sorted(values.items())) for name, values in found.items()})
+
+
+def shell_variables(
+    headers: Headers, release: str, arch: str, *, tree: Path, jobs: int
+) -> dict[str, str]:
+    """The shell variables that dkms sets for a dkms.conf; none of them is exported."""
+    return {
+        "kernelver": release,
+        "arch": arch,
+        "kernel_source_dir": str(headers.directory),
+        "kernel_config": str(headers.config_file),
+        "dkms_tree": str(tree),
+        "source_tree": "/usr/src",
+        "install_tree": "/lib/modules",
+        "tmp_location": os.fspath(tree.parent / "tmp"),
+        "current_os": "Linux",
+        "parallel_jobs": str(jobs),
+    }

@@ -1,0 +1,185 @@
+"""The process that waits: small, because it waits for weeks on every node.
+
+It holds the sidecar's lock, watches for requests, and forks a worker for what there is to do. The
+worker imports everything, builds, publishes the answers and ends, and its memory with it. If it is
+killed (out of memory, by hand) or crashes, another one takes over: a request is answered whatever
+happens to the process that works on it.
+
+So this module imports little. It spells the names of three directories and of the lock once more,
+since `nodeside.shared` costs 4 MiB; a test compares them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from nodeside.errors import ExitCode, Locked, SystemRefused
+from nodeside.notice import Notice
+
+# Modules that the worker needs too, as many as fit into the memory goal (13 MiB PSS): what is
+# imported before the fork need not be imported after it.
+PRELOADED = ("json",)
+
+_WAIT = 60.0  # seconds; a wait ends earlier at every change
+_AGAIN = 0.5  # seconds before a worker that died is replaced
+_GRACE = 0.7  # seconds that a worker has to kill its build at SIGTERM
+# struct flock of fcntl(2): the lock that `SharedDir.sidecar_lives` asks for.
+_WRITE_LOCK = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+_CRASHED, _STOPPED = 120, 121  # exit codes of a worker that met a bug of ours, or a signal
+
+Worker = Callable[[bool, str], ExitCode]
+
+
+class Stopped(BaseException):
+    """SIGTERM or SIGINT. A BaseException, so that no `except Exception` turns it into a result.
+
+    Python loses what a signal handler raises in the wrong moment (a weak reference's callback), so
+    the signal's name stays in `by`, and the waiting loop looks at it.
+    """
+
+    by = ""
+
+
+def stop_on_signals() -> None:
+    """Have SIGTERM and SIGINT end what goes on, once: a second one must not end the ending."""
+
+    def stop(number: int, _: object) -> None:
+        if not Stopped.by:
+            Stopped.by = signal.Signals(number).name
+            raise Stopped(Stopped.by)
+
+    for which in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(which, stop)
+
+
+class Doorkeeper:
+    """Watches one shared directory. `work` runs in a forked process and does all there is to do.
+
+    It is told whether it is the first, and how the one before it died ("" if it did not); it gives
+    the exit code of `--once`.
+    """
+
+    def __init__(self, root: Path, work: Worker) -> None:
+        self.requests, self.results, self.out = root / "requests", root / "results", root / "out"
+        self.lock = self.results / "sidecar.lock"
+        self._root = root
+        self._work = work
+        self._worker = 0
+
+    def run(self, *, once: bool = False) -> ExitCode:
+        """Have requests answered until stopped; with `once`, those that are there.
+
+        Raises Locked if another sidecar lives on this directory.
+        """
+        self._require_directory()
+        for name in PRELOADED:
+            __import__(name)
+        with self._hold_lock() as lock, Notice([self.requests]) as notice:
+            settled: tuple[tuple[str, int], ...] | None = None
+            code = ExitCode.OK
+            died = ""
+            while not Stopped.by:
+                there = self._look()
+                if there == settled:
+                    if once:
+                        return code
+                    notice.wait(_WAIT)
+                    continue
+                code, died = self._have_it_done(lock, first=settled is None, died=died)
+                if died:
+                    time.sleep(_AGAIN)
+                else:
+                    settled = there
+            raise Stopped(Stopped.by)
+
+    def _look(self) -> tuple[tuple[str, int], ...]:
+        """The requests that are there. The worker decides which of them are open."""
+        found: list[tuple[str, int]] = []
+        for entry in os.scandir(self.requests):
+            with suppress(FileNotFoundError):
+                found.append((entry.name, entry.stat(follow_symlinks=False).st_mtime_ns))
+        return tuple(sorted(found))
+
+    def _have_it_done(self, lock: int, *, first: bool, died: str) -> tuple[ExitCode, str]:
+        """Fork a worker and wait for its end: its exit code, and how it died if it did."""
+        self._worker = os.fork()
+        if self._worker == 0:
+            os.close(lock)
+            os._exit(self._as_worker(first, died))
+        try:
+            status = self._await_worker()
+        except Stopped:
+            self._stop_worker()
+            raise
+        self._worker = 0
+        if os.WIFSIGNALED(status):
+            return ExitCode.BUG, f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
+        code = os.WEXITSTATUS(status)
+        if code in (_CRASHED, _STOPPED):
+            how = "a bug in nodeside, see the traceback above" if code == _CRASHED else "stopped"
+            return ExitCode.BUG, how
+        return ExitCode(code), ""
+
+    def _as_worker(self, first: bool, died: str) -> int:
+        """What runs in the fork; nothing may be raised out of it."""
+        try:
+            return self._work(first, died)
+        except Stopped:
+            return _STOPPED
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+            return _CRASHED
+
+    def _await_worker(self) -> int:
+        """The wait status of the worker. As process 1 of a container we get orphans too."""
+        while True:
+            pid, status = os.waitpid(-1, 0)
+            if pid == self._worker:
+                return status
+
+    def _stop_worker(self) -> None:
+        """End the worker, which ends its build; what is left dies with it (PR_SET_PDEATHSIG)."""
+        with suppress(ProcessLookupError, ChildProcessError):  # it has just ended by itself
+            os.kill(self._worker, signal.SIGTERM)
+            deadline = time.monotonic() + _GRACE
+            while time.monotonic() < deadline:
+                if os.waitpid(self._worker, os.WNOHANG)[0]:
+                    return
+                time.sleep(0.005)
+            os.kill(self._worker, signal.SIGKILL)
+
+    def _require_directory(self) -> None:
+        for path in (self.requests, self.results, self.out):
+            if not path.is_dir():
+                raise SystemRefused(
+                    f"{self._root} is not a shared directory: {path.name}/ is missing",
+                    hint="the driver makes it; in a pod, its init container does",
+                )
+
+    @contextmanager
+    def _hold_lock(self) -> Iterator[int]:
+        try:
+            file = open(self.lock, "a+b")
+        except OSError as exc:
+            raise SystemRefused(
+                f"cannot open {self.lock}: {exc.strerror}",
+                hint=f"the sidecar runs as uid {os.geteuid()}; an earlier one had another uid?",
+            ) from exc
+        with file:
+            try:
+                fcntl.fcntl(file, fcntl.F_OFD_SETLK, _WRITE_LOCK)
+            except (BlockingIOError, PermissionError):
+                raise Locked(
+                    f"another toolkit sidecar works on {self._root}",
+                    hint=f"its pid stands in {self.results}/sidecar.json",
+                ) from None
+            yield file.fileno()

@@ -1,0 +1,177 @@
+"""Kernel headers in the toolkit image: those of exactly this kernel, or which others are there.
+
+A release (`uname -r`) is not enough: a rebuilt kernel has the same one. `uname -v` names one build,
+and the headers carry the same string, in `include/generated/utsversion.h` since Linux 6.1 and in
+`include/generated/compile.h` before (scripts/mkcompile_h).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nodeside.contract import FailureKind
+from nodeside.host import Kernel
+from nodeside.toolkit_sidecar.failure import BuildFailed
+
+_DEFINE = re.compile(r'^#define (UTS_RELEASE|UTS_VERSION) "(.*)"$', re.MULTILINE)
+_SETTING = re.compile(r"^(CONFIG_\w+)=(.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Headers:
+    """A kernel build directory. `version` is "" where the headers do not carry it."""
+
+    directory: Path
+    release: str
+    version: str
+    config: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def config_file(self) -> Path:
+        """The kernel's configuration as dkms.conf files expect to find it."""
+        plain = self.directory / ".config"
+        return plain if plain.exists() else self.directory / "include/config/auto.conf"
+
+    def enabled(self, name: str) -> bool:
+        return self.config.get(name) in ("y", "m")
+
+
+def find_headers(root: Path, kernel: Kernel) -> Headers:
+    """The headers of exactly this kernel. Raises BuildFailed: no-headers or wrong-kernel."""
+    for directory in places(root, kernel.release):
+        if (directory / "Makefile").is_file():
+            headers = read_headers(directory)
+            check_identity(headers, kernel)
+            return headers
+    raise _none_found(root, kernel)
+
+
+def read_headers(directory: Path) -> Headers:
+    """What a build directory says of itself."""
+    generated = directory / "include/generated"
+    names = ("utsrelease.h", "utsversion.h", "compile.h")
+    said = defines("\n".join(_text(generated / name) for name in names))
+    config = _text(directory / "include/config/auto.conf") or _text(directory / ".config")
+    return Headers(
+        directory,
+        said.get("UTS_RELEASE", ""),
+        said.get("UTS_VERSION", ""),
+        settings(config),
+    )
+
+
+def defines(text: str) -> dict[str, str]:
+    """UTS_RELEASE and UTS_VERSION of generated headers."""
+    return dict(_DEFINE.findall(text))
+
+
+def settings(text: str) -> dict[str, str]:
+    """CONFIG_ settings of a kernel configuration, quotes removed."""
+    return {name: value.strip().strip('"') for name, value in _SETTING.findall(text)}
+
+
+def check_identity(headers: Headers, kernel: Kernel) -> None:
+    """Raise BuildFailed if the headers are of another kernel, or were never prepared."""
+    where = headers.directory
+    if not headers.release:
+        raise BuildFailed(
+            FailureKind.NO_HEADERS,
+            f"the headers at {where} are not prepared: include/generated/utsrelease.h is missing",
+            hint="install the distribution's packaged headers, not a bare source tree",
+        )
+    if headers.release != kernel.release:
+        raise BuildFailed(
+            FailureKind.WRONG_KERNEL,
+            f"the headers at {where} are for {headers.release}, the node runs {kernel.release}",
+            hint="use the toolkit image of the node's operating system version",
+        )
+    if headers.version and headers.version != kernel.version:
+        raise BuildFailed(
+            FailureKind.WRONG_KERNEL,
+            f"the headers at {where} are of another build of {kernel.release}: "
+            f"they say {headers.version!r}, the node runs {kernel.version!r}",
+            hint="the node or the toolkit image was updated without the other: reboot the node "
+            "into its newest kernel, or use the toolkit image of that build",
+        )
+
+
+def present(root: Path) -> tuple[str, ...]:
+    """The kernel releases whose headers are there."""
+    patterns = ("lib/modules/*/build", "usr/src/kernels/*", "usr/src/linux-headers-*")
+    found: set[str] = set()
+    for pattern in patterns:
+        for directory in root.glob(pattern):
+            place = _inside(root, directory)
+            said = defines(_text(place / "include/generated/utsrelease.h"))
+            if said.get("UTS_RELEASE") and (place / "Makefile").is_file():
+                found.add(said["UTS_RELEASE"])
+    return tuple(sorted(found))
+
+
+def find_any_build(root: Path, release: str) -> str:
+    """The version string of the headers of a release that is not running here, "" if unknown."""
+    for directory in places(root, release):
+        if (directory / "Makefile").is_file():
+            return read_headers(directory).version
+    return ""
+
+
+def driver_toolkit_kernels(root: Path) -> tuple[str, ...]:
+    """What `/etc/driver-toolkit-release.json` claims; () if there is none.
+
+    The file drifts: a key may be absent, hold junk, or lack the architecture.
+    """
+    with suppress(ValueError, RecursionError):
+        record = json.loads(_text(root / "etc/driver-toolkit-release.json") or "{}")
+        if isinstance(record, dict):
+            said = (record.get(key) for key in ("KERNEL_VERSION", "RT_KERNEL_VERSION"))
+            return tuple(value for value in said if isinstance(value, str) and value)
+    return ()
+
+
+def _none_found(root: Path, kernel: Kernel) -> BuildFailed:
+    here = present(root)
+    claimed = [name for name in driver_toolkit_kernels(root) if name not in here]
+    message = (
+        f"toolkit has headers for {', '.join(here)}, the node runs {kernel.release}"
+        if here
+        else f"toolkit has no kernel headers at all, the node runs {kernel.release}"
+    )
+    if claimed:
+        message += f" (/etc/driver-toolkit-release.json claims {', '.join(claimed)})"
+    if driver_toolkit_kernels(root):
+        hint = "the driver-toolkit tag is not of the node's OS version; see the image stream"
+    else:
+        hint = (
+            f"install linux-headers-{kernel.release} (Debian, Ubuntu) or "
+            f"kernel-devel-{kernel.release} (Fedora, RHEL), in a pod in its toolkit image"
+        )
+    return BuildFailed(FailureKind.NO_HEADERS, message, hint=hint)
+
+
+def places(root: Path, release: str) -> Iterator[Path]:
+    """Where the headers of a kernel may be."""
+    yield _inside(root, root / "lib/modules" / release / "build")
+    yield root / "usr/src/kernels" / release
+    yield root / f"usr/src/linux-headers-{release}"
+
+
+def _inside(root: Path, path: Path) -> Path:
+    """`path`, with an absolute link at its end taken as one below `root`."""
+    if root != Path("/") and path.is_symlink():
+        target = path.readlink()
+        if target.is_absolute():
+            return root / target.relative_to("/")
+    return path
+
+
+def _text(path: Path) -> str:
+    """The text of a file of the toolkit image, "" if it cannot be read."""
+    with suppress(OSError):
+        return path.read_text(errors="replace")
+    return ""

@@ -1,0 +1,133 @@
+"""How many jobs make gets: what this container may use, not what the host has.
+
+The pure part reads texts of the cgroup file systems; `count_jobs` finds the files.
+
+Sources: Documentation/admin-guide/cgroup-v2.rst (cpu.max, memory.max, memory.high) and
+cgroup-v1/memory.rst, scheduler/sched-bwc.rst for v1.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+# A compiler that works on a large kernel file peaks at some 300 MiB (gcc 12 on amdgpu's display
+# code); modpost and the linker come on top once. Half a GiB a job leaves room for the page cache.
+MEMORY_PER_JOB = 512 << 20
+
+# cgroup v1 says "no limit" with a number near 2^63, rounded down to a page.
+_V1_UNLIMITED = 1 << 60
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a cgroup grants: CPUs (1.5 is three halves of one) and bytes; None is no limit."""
+
+    cpus: float | None = None
+    memory: int | None = None
+
+
+def jobs(affinity: int, limits: Iterable[Limits]) -> int:
+    """The number of jobs for `affinity` usable CPUs under all of `limits`; at least one.
+
+    A fraction of a CPU counts as one: a throttled job is better than an idle CPU.
+    """
+    most = affinity
+    for limit in limits:
+        if limit.cpus is not None:
+            most = min(most, -int(-limit.cpus // 1))
+        if limit.memory is not None:
+            most = min(most, limit.memory // MEMORY_PER_JOB)
+    return max(1, most)
+
+
+def parse_v2(files: Mapping[str, str]) -> Limits:
+    """Limits of one cgroup v2 directory: name of the file to its text."""
+    memories = [_number(files.get(name, "")) for name in ("memory.max", "memory.high")]
+    known = [value for value in memories if value is not None]
+    quota, _, period = files.get("cpu.max", "").strip().partition(" ")
+    return Limits(_ratio(quota, period), min(known) if known else None)
+
+
+def parse_v1(files: Mapping[str, str]) -> Limits:
+    """Limits of one cgroup v1 directory of the cpu and the memory controller."""
+    memory = _number(files.get("memory.limit_in_bytes", ""))
+    if memory is not None and memory >= _V1_UNLIMITED:
+        memory = None
+    cpus = _ratio(files.get("cpu.cfs_quota_us", ""), files.get("cpu.cfs_period_us", ""))
+    return Limits(cpus, memory)
+
+
+def cgroup_paths(text: str) -> dict[str, str]:
+    """`/proc/self/cgroup`: controller to path; "" is the v2 hierarchy. cgroups(7)."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if path.startswith("/"):
+            found.update(dict.fromkeys(controllers.split(","), path))
+    return found
+
+
+def upwards(mount: Path, path: str) -> list[Path]:
+    """The directory of a cgroup and all above it, up to the mount.
+
+    Inside a container the path may be the host's while the mount shows only the container's part:
+    directories that are not there are left to the reader, who ignores them.
+    """
+    inner = Path(path.lstrip("/"))
+    if ".." in inner.parts:
+        return [mount]
+    return (
+        [mount / inner, *(mount / parent for parent in inner.parents)] if path != "/" else [mount]
+    )
+
+
+def count_jobs(root: Path) -> int:
+    """The number of jobs for this process, from the cgroup files under `root`."""
+    paths = cgroup_paths(_read(root / "proc/self/cgroup"))
+    mount = root / "sys/fs/cgroup"
+    found = [
+        parse_v2(_read_all(directory, ("cpu.max", "memory.max", "memory.high")))
+        for directory in upwards(mount, paths.get("", "/"))
+    ]
+    for controller in ("cpu", "memory"):
+        for directory in upwards(mount / controller, paths.get(controller, "/")):
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us", "memory.limit_in_bytes")
+            found.append(parse_v1(_read_all(directory, names)))
+    found.append(Limits(memory=_total_memory(_read(root / "proc/meminfo"))))
+    return jobs(len(os.sched_getaffinity(0)), found)
+
+
+def _total_memory(meminfo: str) -> int | None:
+    for line in meminfo.splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemTotal":
+            kib = _number(rest.replace("kB", ""))
+            return None if kib is None else kib << 10
+    return None
+
+
+def _ratio(quota: str, period: str) -> float | None:
+    """CPUs from a quota and a period in µs; "max" and -1 are no limit."""
+    wanted, of = _number(quota), _number(period)
+    return wanted / of if wanted and of else None
+
+
+def _number(text: str) -> int | None:
+    """A non-negative decimal number, else None ("max", "-1", an empty or odd file)."""
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+
+
+def _read_all(directory: Path, names: Iterable[str]) -> dict[str, str]:
+    return {name: _read(directory / name) for name in names}
+
+
+def _read(path: Path) -> str:
+    with suppress(OSError, UnicodeDecodeError):
+        return path.read_text()
+    return ""

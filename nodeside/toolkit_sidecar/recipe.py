@@ -1,0 +1,158 @@
+"""From build settings to the commands of a build: what to run, and which modules must come out.
+
+kbuild and plain commands are here; `dkms` makes a recipe out of a dkms.conf.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nodeside.contract import BuildKind, BuildRequest, FailureKind
+from nodeside.toolkit_sidecar.confinement import Step
+from nodeside.toolkit_sidecar.failure import BuildFailed
+from nodeside.toolkit_sidecar.headers import Headers
+
+
+@dataclass(frozen=True)
+class Product:
+    """A module that a dkms.conf announces.
+
+    `file` is relative to the directory of the build, `installed_as` the name without `.ko` under
+    which dkms would install it.
+    """
+
+    file: Path
+    installed_as: str
+    strip: bool = True
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """`before` may fail like any step; `after` runs when the modules have been collected.
+
+    Without `products`, whatever comes out is taken.
+    """
+
+    before: tuple[Step, ...]
+    after: tuple[Step, ...] = ()
+    products: tuple[Product, ...] = ()
+    directory: Path = Path()
+    strip: bool = True
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """One build: its request, where it happens, and with what."""
+
+    request: BuildRequest
+    out: Path
+    headers: Headers
+    jobs: int
+    compiler: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def source(self) -> Path:
+        """The copy of the source."""
+        return self.out / "build"
+
+    @property
+    def directory(self) -> Path:
+        """Where in the copy to build. Raises BuildFailed: bad-source."""
+        return inside(self.source, self.request.settings.directory, "build.directory")
+
+
+def build_environment(request: BuildRequest, out: Path) -> dict[str, str]:
+    """What vendor code finds in its environment, besides PATH: nothing of the sidecar's own."""
+    fixed = {"HOME": str(out), "TMPDIR": str(out / "tmp"), "LC_ALL": "C"}
+    return {**fixed, **request.settings.environment}
+
+
+def make_recipe(place: Workplace) -> Recipe:
+    """The recipe of a kbuild tree or a plain command."""
+    if place.request.settings.kind is BuildKind.COMMAND:
+        return _command(place)
+    return _kbuild(place)
+
+
+def inside(base: Path, relative: str, what: str) -> Path:
+    """`base/relative`, which must be there and, links resolved, below `base`."""
+    path = base / relative
+    real = Path(os.path.realpath(path))
+    if not real.is_relative_to(os.path.realpath(base)):
+        raise BuildFailed(FailureKind.BAD_SOURCE, f"{what} {relative!r} leads out of the source")
+    if not real.exists():
+        raise BuildFailed(
+            FailureKind.BAD_SOURCE,
+            f"{what} {relative!r} is not in the source",
+            hint="paths are relative to the root of the source that driver.yaml names",
+        )
+    return path
+
+
+def patch_steps(place: Workplace, patches: tuple[str, ...], base: Path) -> tuple[Step, ...]:
+    """`patch -p1` for each file, in order; its paths are relative to `base`, where it applies."""
+    steps: list[Step] = []
+    for name in patches:
+        file = inside(base, name, "patch")
+        argv = ("patch", "-p1", "--batch", "--forward", "-i", str(file))
+        steps.append(Step("patch", argv, base, place.env))
+    return tuple(steps)
+
+
+def llvm(headers: Headers, words: tuple[str, ...]) -> tuple[str, ...]:
+    """The argument that makes kbuild use clang where clang compiled the kernel."""
+    chosen = any(word.startswith(("LLVM=", "CC=")) for word in words)
+    if headers.config.get("CONFIG_CC_IS_CLANG") == "y" and not chosen:
+        return ("LLVM=1",)
+    return ()
+
+
+def _kbuild(place: Workplace) -> Recipe:
+    if not any((place.directory / name).is_file() for name in ("Makefile", "Kbuild")):
+        raise BuildFailed(
+            FailureKind.BAD_SOURCE,
+            f"no Makefile and no Kbuild in the source's directory "
+            f"{place.request.settings.directory!r}",
+            hint="set build.directory in driver.yaml to the directory that has obj-m lines",
+        )
+    arguments = place.request.settings.make_arguments
+    argv = (
+        "make",
+        "-C",
+        str(place.headers.directory),
+        f"M={place.directory}",
+        f"-j{place.jobs}",
+        *llvm(place.headers, arguments),
+        *arguments,
+        "modules",
+    )
+    return Recipe((Step("make", argv, place.directory, place.env),), strip=wants_strip(place))
+
+
+def _command(place: Workplace) -> Recipe:
+    settings = place.request.settings
+    if not settings.command:
+        raise BuildFailed(
+            FailureKind.BAD_SOURCE,
+            "build.kind is command, but build.command is empty",
+            hint='name an argv: build.command: ["./build.sh"]',
+        )
+    env = {
+        **place.env,
+        "KERNELRELEASE": place.request.kernel.release,
+        "KERNEL_DIR": str(place.headers.directory),
+        "JOBS": str(place.jobs),
+        "OUTPUT": str(place.out / "output"),
+    }
+    name = Path(settings.command[0]).name
+    return Recipe((Step(name, settings.command, place.directory, env),), strip=wants_strip(place))
+
+
+def wants_strip(place: Workplace) -> bool:
+    """Debug information is removed as dkms does, unless the environment has STRIP=no."""
+    return not place.request.settings.environment.get("STRIP", "").lower().startswith("n")

@@ -1,0 +1,202 @@
+"""What there is to do in a shared directory: answer the open requests, clean up behind.
+
+`doorkeeper` runs this in a process of its own whenever the requests have changed.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nodeside import log
+from nodeside.contract import PROTOCOL, BuildRequest, BuildResult, FailureKind, SidecarRecord
+from nodeside.errors import ExitCode, NodesideError, NoSpace
+from nodeside.host import Host
+from nodeside.records import (
+    TEMPORARY_PREFIX,
+    MalformedRecord,
+    UntrustedFile,
+    publish_bytes,
+    read_untrusted,
+)
+from nodeside.shared import REQUEST_ID, SharedDir
+from nodeside.toolkit_sidecar import builder
+from nodeside.toolkit_sidecar.descendants import die_with_parent, kill_marked
+from nodeside.toolkit_sidecar.failure import BuildFailed, Withdrawn
+from nodeside.toolkit_sidecar.headers import places, present
+from nodeside.toolkit_sidecar.tree import remove_tree
+
+Echo = Callable[[str, Sequence[str]], None]
+
+
+@dataclass
+class Sidecar:
+    """One round of work on one shared directory. `echo` shows lines of a request's build."""
+
+    shared: SharedDir
+    host: Host
+    echo: Echo
+    _results: list[BuildResult] = field(default_factory=list)
+
+    def work(self, *, first: bool, died: str) -> ExitCode:
+        """Answer every open request; the exit code of the last answer.
+
+        `first` is the first round of a sidecar's life; `died` says how the process that did this
+        before us ended, if it was not by itself.
+        """
+        die_with_parent()
+        boot_id = self.host.boot_id
+        if died:
+            log.warning("the process that was building died", how=died)
+        if first:
+            self._settle_in(boot_id)
+        self._end_earlier_builds()
+        self._remove_leftovers()
+        while found := self._next_request(boot_id):
+            self._answer(found, boot_id)
+            self._remove_leftovers()
+        last = self._results[-1].failure if self._results else None
+        return last.exit_code if last else ExitCode.OK
+
+    def _settle_in(self, boot_id: str) -> None:
+        """Say who is there. A disk that is full must not keep requests from their answers."""
+        try:
+            self._publish_symbols()
+            self._publish_self(boot_id)
+        except NodesideError as error:
+            log.warning("cannot say that a sidecar is there", error=str(error))
+
+    def _end_earlier_builds(self) -> None:
+        """Kill what a sidecar or a worker before this one left running."""
+        killed = kill_marked(f"{self.shared.out}/")
+        if killed:
+            log.warning("killed processes of an earlier sidecar's build", count=killed)
+
+    def _publish_symbols(self) -> None:
+        """The symbol list of the running kernel: the driver has no headers, and may not need us.
+
+        It stands before the sidecar's own record, so whoever sees the one finds the other.
+        """
+        release = self.host.kernel.release
+        for directory in places(self.host.root, release):
+            with suppress(OSError):
+                publish_bytes(
+                    self.shared.symvers(release), (directory / "Module.symvers").read_bytes()
+                )
+                return
+
+    def _publish_self(self, boot_id: str) -> None:
+        record = SidecarRecord(
+            pid=os.getppid(),
+            boot_id=boot_id,
+            started_at=time.time(),
+            toolkit_kernel=",".join(present(self.host.root)),
+        )
+        self.shared.publish_sidecar(record)
+        log.fact("toolkit sidecar is there", shared=self.shared.root, kernels=record.toolkit_kernel)
+
+    def _remove_leftovers(self) -> None:
+        """Remove what is ours and has no request any more: results, output, temporary files."""
+        known = set(self.shared.request_ids())
+        for directory in (self.shared.results, self.shared.out):
+            for entry in os.scandir(directory):
+                name = entry.name.removesuffix(".json")
+                stale = REQUEST_ID.match(name) and name not in known
+                if stale or entry.name.startswith(TEMPORARY_PREFIX):
+                    self._remove(Path(entry.path))
+
+    def _remove(self, path: Path) -> None:
+        try:
+            remove_tree(path)
+            log.detail("removed a leftover", path=path)
+        except NodesideError as error:
+            log.warning("cannot remove a leftover", path=path, error=str(error))
+
+    def _next_request(self, boot_id: str) -> str:
+        """The oldest request of this boot without an answer, "" if there is none."""
+        waiting: list[tuple[float, str]] = []
+        for name in self.shared.request_ids():
+            with suppress(FileNotFoundError):
+                since = self.shared.request_path(name).stat().st_mtime
+                if self._is_open(name, boot_id):
+                    waiting.append((since, name))
+        return min(waiting)[1] if waiting else ""
+
+    def _is_open(self, id: str, boot_id: str) -> bool:
+        if any(result.request == id for result in self._results):
+            return False
+        try:
+            record = read_untrusted(self.shared.request_path(id))
+        except UntrustedFile as error:
+            log.warning("a request that cannot be read", request=id, error=str(error))
+            return False
+        if record is None or record.get("boot_id") != boot_id:
+            return False
+        try:
+            return self.shared.result(id, boot_id) is None
+        except (UntrustedFile, MalformedRecord):
+            return True
+
+    def _answer(self, id: str, boot_id: str) -> None:
+        """Build one request and publish the result, whatever happens."""
+        log.fact("build begins", request=id)
+        try:
+            result = self._build(id, boot_id)
+        except Withdrawn:
+            log.fact("build stopped: the request was withdrawn", request=id)
+            return
+        if result is not None:
+            self._publish(result)
+            log.fact(
+                "build ended",
+                request=id,
+                result=result.failure.value if result.failure else "succeeded",
+                because=result.message,
+                seconds=round(sum(result.seconds.values()), 2),
+            )
+
+    def _build(self, id: str, boot_id: str) -> BuildResult | None:
+        try:
+            request = self._read(id)
+        except NodesideError as error:
+            failed = BuildFailed(
+                FailureKind.PROTOCOL,
+                f"this sidecar does not understand the request: {error}",
+                hint="driver and toolkit.pyz come from one driver image; restart the pod",
+            )
+            return builder.refusal(id, boot_id, failed)
+        if request is None:
+            return None
+        return builder.answer(
+            request, self.shared, root=self.host.root, echo=lambda lines: self.echo(id, lines)
+        )
+
+    def _read(self, id: str) -> BuildRequest | None:
+        record = read_untrusted(self.shared.request_path(id))
+        if record is None:
+            return None
+        version = record.get("protocol", 1)
+        if not isinstance(version, int) or version > PROTOCOL:
+            raise MalformedRecord(f"it has protocol {version}, ours is {PROTOCOL}")
+        request = self.shared.request(id)
+        if request is not None and request.id != id:
+            raise MalformedRecord(f"the file of request {id} holds request {request.id!r}")
+        return request
+
+    def _publish(self, result: BuildResult) -> None:
+        """Publish an answer; on a full disk, give up the build's files for it."""
+        self._results = [*self._results[-100:], result]
+        path = self.shared.result_path(result.request)
+        if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
+            self._remove(path)
+        try:
+            self.shared.publish_result(result)
+        except NoSpace:
+            for name in ("build", "dkms", "tmp", "output"):
+                self._remove(self.shared.out_dir(result.request) / name)
+            self.shared.publish_result(result)

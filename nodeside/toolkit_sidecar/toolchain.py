@@ -1,0 +1,224 @@
+"""The checks before a compile: can this toolkit build a module for this kernel, here?
+
+Each check says one fact or raises BuildFailed with a hint. The builder stops at the first failure;
+`check --kernel K` shows them all.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nodeside import process
+from nodeside.contract import BuildKind, BuildSettings, FailureKind, Toolchain
+from nodeside.errors import NodesideError
+from nodeside.host import Kernel
+from nodeside.toolkit_sidecar.compiler import Compiler, check_compiler, kernels_compiler
+from nodeside.toolkit_sidecar.confinement import disk_full, free_bytes
+from nodeside.toolkit_sidecar.failure import BuildFailed
+from nodeside.toolkit_sidecar.headers import Headers, find_headers
+
+LEAST_SPACE = 64 << 20  # bytes free before a build begins, besides what the source needs
+_GROWTH = 3  # objects with debug information are some times their source
+_TIMEOUT = 20.0  # seconds for a small tool
+_NOEXEC_PROBE = b"#!/bin/sh\nexit 0\n"
+
+
+@dataclass
+class Bench:
+    """Where and for what a build will happen, and what the checks found on the way."""
+
+    root: Path
+    kernel: Kernel
+    settings: BuildSettings
+    out: Path
+    source_bytes: int = 0
+    headers: Headers | None = None
+    compiler: Compiler | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def known_headers(self) -> Headers:
+        if self.headers is None:
+            raise BuildFailed(FailureKind.NO_HEADERS, "not checked: there are no headers")
+        return self.headers
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of one check, for a person."""
+
+    check: str
+    ok: bool
+    said: str
+    hint: str = ""
+    kind: FailureKind | None = None
+
+
+def require_toolchain(bench: Bench, jobs: int) -> Toolchain:
+    """All checks, the first failure raised; what the build will be made with."""
+    for _, check in CHECKS:
+        check(bench)
+    headers, compiler = bench.known_headers, bench.compiler
+    assert compiler is not None
+    return Toolchain(
+        compiler=compiler.text,
+        headers=str(headers.directory),
+        symvers_sha256=_digest(headers.directory / "Module.symvers"),
+        kernel_compiler=kernels_compiler(headers).text,
+        jobs=jobs,
+    )
+
+
+def inspect(bench: Bench) -> tuple[Finding, ...]:
+    """All checks, each with its outcome. A check that others stand on does not hide them."""
+    found: list[Finding] = []
+    for name, check in CHECKS:
+        try:
+            found.append(Finding(name, True, check(bench)))
+        except BuildFailed as failed:
+            found.append(Finding(name, False, str(failed), failed.hint, failed.kind))
+        except NodesideError as error:
+            found.append(Finding(name, False, str(error), error.hint))
+    return tuple(found)
+
+
+def _headers(bench: Bench) -> str:
+    bench.headers = find_headers(bench.root, bench.kernel)
+    if not bench.headers.version:
+        bench.notes.append("the headers do not say which build of the kernel they are of")
+    return f"{bench.headers.directory}: {bench.headers.release} {bench.headers.version}".rstrip()
+
+
+def _make(_: Bench) -> str:
+    return _required("make", "every build is one of make's")
+
+
+def _required(name: str, why: str) -> str:
+    """The path of a tool. It is not started to see whether it can be: that costs milliseconds."""
+    path = shutil.which(name, path=process.environment()["PATH"])
+    if path is None:
+        raise BuildFailed(
+            FailureKind.NO_TOOLS,
+            f"toolkit has no {name}, and {why}",
+            hint=f"install {name} in the toolkit image",
+        )
+    return path
+
+
+def _compiler(bench: Bench) -> str:
+    headers = bench.known_headers
+    bench.compiler, note = check_compiler(headers, bench.settings, bench.root)
+    if note:
+        bench.notes.append(note)
+    return f"{bench.compiler.text} (kernel: {kernels_compiler(headers).text or 'not said'})"
+
+
+def _kbuild_tools(bench: Bench) -> str:
+    """Run the programs that come with the headers: they are compiled for the distribution."""
+    headers = bench.known_headers
+    tools = ["scripts/basic/fixdep", "scripts/mod/modpost"]
+    if headers.config.get("CONFIG_OBJTOOL") == "y" or "CONFIG_STACK_VALIDATION" in headers.config:
+        tools.append("tools/objtool/objtool")
+    for tool in tools:
+        _run_kbuild_tool(headers.directory / tool, bench.out)
+    return ", ".join(Path(tool).name for tool in tools) + " run here"
+
+
+def _run_kbuild_tool(path: Path, cwd: Path) -> None:
+    """Any exit code is fine (they are run without arguments), as long as the program starts."""
+    try:
+        said = process.run([path], timeout=_TIMEOUT, cwd=cwd, check=False)
+    except process.ToolMissing as exc:
+        raise BuildFailed(
+            FailureKind.NO_TOOLS,
+            f"a tool of the kernel headers cannot run here: {exc}",
+            hint=_why_not_started(path, exc.__cause__),
+        ) from exc
+    if said.exit_code == 127 or "error while loading shared libraries" in said.errors:
+        raise BuildFailed(
+            FailureKind.NO_TOOLS,
+            f"a tool of the kernel headers cannot run here: {path}: {said.errors.strip()}",
+            hint="the toolkit image is of another or older distribution than the headers in it",
+        )
+
+
+def _why_not_started(path: Path, cause: BaseException | None) -> str:
+    if isinstance(cause, OSError) and cause.errno == errno.ENOEXEC:
+        return f"{path} is of another architecture; use the toolkit image of the node's"
+    if path.exists():
+        return f"ls -l {path}; ldd {path}"
+    return "install the whole headers package (Debian: linux-kbuild-*, Fedora: kernel-devel)"
+
+
+def _exec(bench: Bench) -> str:
+    """kbuild and configure scripts run programs that they have just made."""
+    probe = bench.out / ".tmp-noexec-probe"
+    try:
+        probe.write_bytes(_NOEXEC_PROBE)
+        probe.chmod(0o700)
+        process.run([probe], timeout=_TIMEOUT, cwd=bench.out)
+    except process.ToolMissing as exc:
+        raise BuildFailed(
+            FailureKind.NO_EXEC,
+            f"programs may not be run in {bench.out}: {exc}",
+            hint="mount the shared directory without noexec (an emptyDir is)",
+        ) from exc
+    except OSError as exc:
+        raise _cannot_write(bench.out, exc) from exc
+    finally:
+        with suppress(OSError):
+            probe.unlink()
+    return f"programs run in {bench.out}"
+
+
+def _disk(bench: Bench) -> str:
+    free, needed = free_bytes(bench.out), LEAST_SPACE + _GROWTH * bench.source_bytes
+    if free < needed:
+        raise BuildFailed(
+            FailureKind.DISK_FULL,
+            f"{free >> 20} MiB free in {bench.out}, a build of this source needs "
+            f"{needed >> 20} MiB",
+            hint=f"free some space or raise the volume's size limit: df -h {bench.out}",
+        )
+    return f"{free >> 20} MiB free in {bench.out}"
+
+
+def _bash(bench: Bench) -> str:
+    if bench.settings.kind is not BuildKind.DKMS:
+        return "not needed"
+    return _required("bash", "a dkms.conf is a bash program")
+
+
+CHECKS: tuple[tuple[str, Callable[[Bench], str]], ...] = (
+    ("headers", _headers),
+    ("make", _make),
+    ("compiler", _compiler),
+    ("disk space", _disk),
+    ("exec", _exec),
+    ("kbuild tools", _kbuild_tools),
+    ("bash", _bash),
+)
+
+
+def _cannot_write(path: Path, exc: OSError) -> BuildFailed:
+    if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+        return disk_full(path, free_bytes(path))
+    return BuildFailed(
+        FailureKind.NO_EXEC,
+        f"cannot write to {path}: {exc.strerror}",
+        hint=f"the sidecar runs as uid {os.geteuid()}; ls -ld {path}",
+    )
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""

@@ -1,0 +1,152 @@
+"""Vendor code that means harm, or does it: forks away, plants links, never ends, fills the log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from nodeside import process
+from nodeside.contract import FailureKind
+from tests.toolkit_sidecar.faketoolkit import LONG, FakeToolkit, until
+from tests.toolkit_sidecar.test_sidecar import lives
+
+_ESCAPE = """
+python=$(command -v python3)
+env -i $python -c "
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open('$HOME/escaped', 'w').write(str(os.getpid()))
+        os.close(0); os.close(1); os.close(2)
+        time.sleep(1000)
+    os._exit(0)
+os.wait()
+"
+while [ ! -s $HOME/escaped ]; do sleep 0.01; done
+cp $HOME/escaped ../../../escaped
+ko straw
+"""
+
+
+def test_a_process_that_forks_away_dies_with_its_build(toolkit: FakeToolkit) -> None:
+    toolkit.vendor("vendor.sh", _ESCAPE)
+    result = toolkit.answer(toolkit.request())
+    assert result.succeeded, result.message
+    assert not lives((toolkit.shared.root / "escaped").read_text())
+
+
+def test_a_child_that_keeps_the_output_open_does_not_hold_up_the_answer(
+    toolkit: FakeToolkit,
+) -> None:
+    toolkit.vendor("vendor.sh", "sleep 1000 & echo $! >../../../child; ko straw\n")
+    assert toolkit.answer(toolkit.request()).succeeded
+    assert not lives((toolkit.shared.root / "child").read_text())
+
+
+def test_a_build_that_never_ends_is_ended(toolkit: FakeToolkit) -> None:
+    toolkit.vendor("vendor.sh", "trap '' TERM INT; while :; do sleep 0.1; done\n")
+    result = toolkit.answer(toolkit.request(timeout=1.0))
+    assert result.failure is FailureKind.TIMEOUT
+    assert result.message == "the build did not end within 1 s"
+    assert "make" in result.command
+
+
+def test_a_build_that_never_stops_talking_is_ended(toolkit: FakeToolkit) -> None:
+    toolkit.vendor("vendor.sh", "exec yes\n")
+    result = toolkit.answer(toolkit.request(timeout=1.0))
+    assert result.failure is FailureKind.TIMEOUT
+
+
+def test_a_module_that_is_a_link_is_not_read(toolkit: FakeToolkit) -> None:
+    toolkit.vendor("vendor.sh", "ln -s /etc/hostname straw.ko\n")
+    result = toolkit.answer(toolkit.request())
+    assert result.failure is FailureKind.NO_MODULE
+    assert "what came out: none" in result.message
+
+
+def test_a_planted_directory_of_modules_is_not_used(toolkit: FakeToolkit, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "straw.ko").write_text("keep")
+    toolkit.vendor("vendor.sh", f"ln -s {victim} ../modules; ko straw\n")
+    request = toolkit.request()
+    assert toolkit.answer(request).succeeded
+    assert (victim / "straw.ko").read_text() == "keep"
+    assert not (toolkit.shared.out_dir(request.id) / "modules").is_symlink()
+
+
+def test_a_device_or_pipe_in_place_of_a_module_blocks_nothing(toolkit: FakeToolkit) -> None:
+    toolkit.vendor("vendor.sh", "mkfifo straw.ko; ko hay\n")
+    result = toolkit.answer(toolkit.request())
+    assert result.message == "no module named straw came out; what came out: hay"
+
+
+def test_a_planted_answer_is_replaced_by_the_true_one(toolkit: FakeToolkit) -> None:
+    toolkit.vendor(
+        "vendor.sh",
+        "id=$(basename $HOME); mkdir -p ../../../results/$id.json/deep; ko straw\n",
+    )
+    assert toolkit.answer(toolkit.request()).succeeded
+
+
+def test_a_tree_too_deep_for_recursion_is_removed(toolkit: FakeToolkit) -> None:
+    deep = "import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')"
+    toolkit.vendor("vendor.sh", f'python3 -c "{deep}"; exit 1\n')
+    first = toolkit.request(attempt=1)
+    out = toolkit.shared.out_dir(first.id)
+    try:
+        with toolkit.sidecar() as sidecar:
+            assert not sidecar.result(first).succeeded
+            toolkit.shared.request_path(first.id).unlink()
+            until(lambda: not out.exists(), "the deep tree to go")
+    finally:  # pytest itself cannot remove such a tree
+        process.run(["rm", "-rf", out], timeout=LONG)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
+def test_a_build_that_fills_the_disk_is_answered_as_such(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    with mounted_tmpfs(small, "100m"):
+        toolkit = FakeToolkit(small)
+        toolkit.vendor("vendor.sh", "cat /dev/zero >$HOME/filler; exit 1\n")
+        result = toolkit.answer(toolkit.request())
+        assert result.failure is FailureKind.DISK_FULL
+        assert "no space left in" in result.message
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
+def test_too_little_space_is_said_before_the_build(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    with mounted_tmpfs(small, "30m"):
+        toolkit = FakeToolkit(small)
+        result = toolkit.answer(toolkit.request())
+        assert result.failure is FailureKind.DISK_FULL
+        assert "a build of this source needs 64 MiB" in result.message
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount without exec")
+def test_a_shared_directory_without_exec_is_named(tmp_path: Path) -> None:
+    place = tmp_path / "noexec"
+    place.mkdir()
+    toolkit = FakeToolkit(tmp_path)
+    with mounted_tmpfs(toolkit.shared.out, "200m,noexec,mode=1777"):
+        result = toolkit.answer(toolkit.request())
+    assert result.failure is FailureKind.NO_EXEC
+    assert "programs may not be run in" in result.message
+    assert "without noexec" in result.hint
+
+
+@contextmanager
+def mounted_tmpfs(at: Path, options: str) -> Iterator[None]:
+    process.run(["mount", "-t", "tmpfs", "-o", f"size={options}", "tmpfs", at], timeout=LONG)
+    try:
+        yield
+    finally:
+        process.run(["umount", "-l", at], timeout=LONG)

@@ -1,0 +1,125 @@
+"""The sidecar in a real toolkit's root file system, with real headers, as an ordinary user."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nodeside.contract import BuildKind, BuildRequest, BuildResult, BuildSettings, FailureKind
+from nodeside.driver.modulefile import read_module
+from nodeside.host import Host, Kernel
+from nodeside.shared import SharedDir, request_id
+from nodeside.toolkit_sidecar.headers import read_headers
+from nodeside.trial.host_toolkit import HostToolkit
+from nodeside.trial.kernel_disk import KernelDisk
+from nodeside.trial.workshop import Workshop
+from tests.toolkit_sidecar.faketoolkit import until
+
+pytestmark = pytest.mark.toolkit
+
+HELLO = """#include <linux/module.h>
+static int __init hello_init(void) { pr_info("hello\\n"); return %s; }
+module_init(hello_init);
+MODULE_LICENSE("GPL");
+"""
+CONF = """
+PACKAGE_NAME="hello"
+PACKAGE_VERSION="1.0"
+. $kernel_source_dir/.config
+[ "$CONFIG_MODULES" = y ] && BUILT_MODULE_NAME[0]="hello"
+DEST_MODULE_LOCATION[0]="/extra"
+"""
+WHO_AM_I = """#!/bin/sh
+echo "uid $(id -u)"; grep -E '^(CapEff|NoNewPrivs)' /proc/self/status; grep -c : /proc/net/dev
+command -v python3 || echo "no python"
+exit 3
+"""
+
+
+class RealToolkit:
+    """A sidecar that lives in a real toolkit; each source is asked for once."""
+
+    def __init__(self, shared: SharedDir, kernel: Kernel) -> None:
+        self.shared = shared
+        self.kernel = kernel
+
+    def build(self, source: Path, settings: BuildSettings) -> BuildResult:
+        digest = hashlib.sha256(str(source).encode()).hexdigest()
+        shutil.copytree(source, self.shared.source(digest))
+        self.shared.source(digest).chmod(0o755)
+        request = BuildRequest(
+            *(request_id(digest, 1), "hello", "1.0", self.kernel, Host().boot_id, digest),
+            settings=settings,
+            timeout=300.0,
+        )
+        self.shared.publish_request(request)
+        result = until(lambda: self.shared.result(request.id, request.boot_id), "an answer")
+        assert result is not None
+        return result
+
+
+@pytest.fixture(scope="module")
+def toolkit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealToolkit]:
+    with Workshop() as workshop:
+        disk = workshop.kernel("cloud-amd64")
+        scratch = tmp_path_factory.mktemp("toolkit")
+        root = workshop.roots.toolkit(disk.compiler)
+        with HostToolkit(disk, root, scratch, python=workshop.packed_python()) as shared:
+            yield RealToolkit(shared, kernel_of(disk))
+
+
+def kernel_of(disk: KernelDisk) -> Kernel:
+    headers = read_headers(disk.tree / "usr/src" / f"linux-headers-{disk.release}")
+    return Kernel(disk.release, headers.version, "x86_64")
+
+
+def source(directory: Path, **files: str) -> Path:
+    """A source tree; `_` in a name stands for the dot."""
+    for name, text in files.items():
+        path = directory / name.replace("_", ".")
+        path.write_text(text)
+        path.chmod(0o755 if path.suffix == ".sh" else 0o644)
+    return directory
+
+
+def test_a_module_is_built_for_exactly_this_kernel(toolkit: RealToolkit, tmp_path: Path) -> None:
+    tree = source(tmp_path, hello_c=HELLO % "0", Makefile="obj-m := hello.o\n")
+    result = toolkit.build(tree, BuildSettings(BuildKind.KBUILD, ("hello",)))
+    assert result.succeeded, result.message
+    out = toolkit.shared.out_dir(result.request)
+    module = read_module(out / result.modules[0].file)
+    assert module.name == "hello"
+    assert module.vermagic.startswith(f"{toolkit.kernel.release} ")
+    assert module.build_id
+    assert result.toolchain is not None
+    assert result.toolchain.compiler.split()[-1] == result.toolchain.kernel_compiler.split()[-1]
+
+
+def test_a_dkms_conf_reads_the_kernels_configuration(toolkit: RealToolkit, tmp_path: Path) -> None:
+    tree = source(tmp_path, hello_c=HELLO % "0", Makefile="obj-m := hello.o\n", dkms_conf=CONF)
+    result = toolkit.build(tree, BuildSettings(BuildKind.DKMS, ("hello",)))
+    assert result.succeeded, result.message
+    assert [module.file for module in result.modules] == ["modules/hello.ko"]
+
+
+def test_the_compilers_first_error_is_in_the_answer(toolkit: RealToolkit, tmp_path: Path) -> None:
+    tree = source(tmp_path, hello_c=HELLO % "nothing", Makefile="obj-m := hello.o\n")
+    result = toolkit.build(tree, BuildSettings(BuildKind.KBUILD, ("hello",)))
+    assert result.failure is FailureKind.COMPILE
+    assert "hello.c:2:" in result.first_error
+    assert re.search(r"error: (\u2018nothing\u2019|'nothing')", result.first_error)
+
+
+def test_vendor_code_has_no_privilege_no_network_and_no_python(
+    toolkit: RealToolkit, tmp_path: Path
+) -> None:
+    tree = source(tmp_path, who_sh=WHO_AM_I)
+    settings = BuildSettings(BuildKind.COMMAND, (), command=("./who.sh",))
+    result = toolkit.build(tree, settings)
+    said = [line for line in result.log_tail if not line.startswith("#")]
+    assert said == ["uid 65532", "CapEff:\t0000000000000000", "NoNewPrivs:\t1", "1", "no python"]
