@@ -1,0 +1,129 @@
+"""The `nodeside` command: its groups, and the one place where a failure becomes text.
+
+Subcommands are imported when they are used, so `--help` and completion stay fast.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import click
+from click.shell_completion import CompletionItem
+
+from nodeside import __version__
+from nodeside.errors import ExitCode, NodesideError
+
+_EPILOG = "Exit codes: " + "; ".join(f"{code.value} {code.meaning}" for code in ExitCode) + "."
+
+# name -> (module, attribute, help). The help stands here so that `--help` imports nothing.
+_COMMANDS = {
+    "driver": (
+        "nodeside.driver.cli",
+        "driver",
+        "Build, load, check and announce a driver on this node.",
+    ),
+    "try": ("nodeside.trial.cli", "trial", "Boot a throwaway machine and try a driver in it."),
+    "spec": (
+        "nodeside.spec.cli",
+        "spec",
+        "Check a driver.yaml; print its schema and its reference.",
+    ),
+    "completion": ("nodeside.completion", "completion", "Print the completion script for SHELL."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a subcommand only when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, attribute, _ = _COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Whoever read our output has had enough. click itself would say 1: a bug of ours."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            _drop_output()
+            raise SystemExit(128 + signal.SIGPIPE) from None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [
+            CompletionItem(name, help=text)
+            for name, (_, _, text) in _COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.version_option(__version__, prog_name="nodeside")
+def root() -> None:
+    """The right kernel module on every node, for the kernel that runs there now."""
+
+
+@contextmanager
+def exit_on_error() -> Iterator[None]:
+    """The one place where an expected failure becomes text and an exit code."""
+    try:
+        yield
+    except NodesideError as error:
+        color = None if os.environ.get("NO_COLOR") else "red"
+        click.secho(f"error: {error}", fg=color, err=True)
+        if error.hint:
+            click.echo(f"hint: {error.hint}", err=True)
+        raise SystemExit(error.exit_code) from None
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        raise SystemExit(ExitCode.INTERRUPTED) from None
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _drop_output()
+        click.echo(f"error: no space left writing {error.filename or 'the output'}", err=True)
+        raise SystemExit(ExitCode.NO_SPACE) from None
+
+
+def _drop_output() -> None:
+    """What is still to be written goes nowhere: it would fail once more at the very end."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
+
+
+def _end_in_order(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    """SIGTERM and SIGHUP as an exception: what was started is stopped, what is half made goes."""
+    raise SystemExit(128 + number)
+
+
+def main() -> None:
+    """The console script."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end_in_order)
+    with exit_on_error():
+        try:
+            code = root.main(standalone_mode=False, prog_name="nodeside")
+        except click.ClickException as error:
+            error.show()
+            raise SystemExit(error.exit_code) from None
+        except click.Abort:
+            raise KeyboardInterrupt from None
+    raise SystemExit(code if isinstance(code, int) else ExitCode.OK)

@@ -1,0 +1,92 @@
+"""What follows a build: take delivery, check, sign, make a bundle of it, adopt it into the cache.
+
+From here on the sidecar has no part: what it delivered was copied, and only the copy is read,
+signed with a key that it never saw, and used. Called by `rungs.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from nodeside.contract import BuildResult
+from nodeside.driver.bundle import Bundle, BundleError, BundleManifest, describe, write_bundle
+from nodeside.driver.delivered import take_modules
+from nodeside.driver.elf import NotAModule
+from nodeside.driver.fitting import missing
+from nodeside.driver.loadorder import in_load_order
+from nodeside.driver.modulefile import ModuleFile, read_module
+from nodeside.driver.task import Task
+from nodeside.records import UntrustedFile
+from nodeside.shared import SharedDir
+
+
+def adopt_build(task: Task, shared: SharedDir, result: BuildResult) -> Bundle:
+    """The bundle in the cache made of what a build delivered.
+
+    Raises BundleError if that cannot be used; SigningError, NoSpace, SystemRefused.
+    """
+    try:
+        with task.cache.staging() as staging:
+            raw = staging / "raw"
+            raw.mkdir()
+            taken = _take_delivery(task, shared, result, raw)
+            if task.signing is not None:
+                _sign(task, taken.values())
+            bundle = write_bundle(staging / "bundle", _manifest(task, result, taken), taken)
+            return task.cache.adopt(bundle.directory)
+    except (UntrustedFile, BundleError, NotAModule) as error:
+        raise BundleError(
+            f"what came out of the build cannot be used: {error}", hint=error.hint
+        ) from error
+
+
+def _take_delivery(
+    task: Task, shared: SharedDir, result: BuildResult, raw: Path
+) -> Mapping[str, Path]:
+    """Our own copies of the modules, by name; every wanted one is among them."""
+    taken = take_modules(shared, result, raw)
+    if absent := missing(task, taken):
+        raise BundleError(
+            f"the toolkit delivered {', '.join(sorted(taken)) or 'nothing'}, and not {absent}"
+        )
+    return taken
+
+
+def _sign(task: Task, modules: Iterable[Path]) -> None:
+    from nodeside.driver.signing import kernel_hash, sign, verify  # late: most drivers do not sign
+
+    assert task.signing is not None
+    key, certificate = task.path(task.signing.key), task.path(task.signing.certificate)
+    algorithm = kernel_hash(task.host, task.kernel.release)
+    for module in modules:
+        sign(module, key, certificate, algorithm)
+        verify(module, certificate)
+
+
+def _manifest(task: Task, result: BuildResult, taken: Mapping[str, Path]) -> BundleManifest:
+    files = _read(task, taken)
+    return BundleManifest(
+        driver=task.name,
+        version=task.version,
+        key=task.key,
+        kernel=task.kernel,
+        modules=tuple(describe(f, f"modules/{f.name}.ko") for f in in_load_order(files)),
+        source_digest=task.source_digest,
+        settings=task.settings,
+        toolchain=result.toolchain,
+        certificate=task.certificate,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _read(task: Task, taken: Mapping[str, Path]) -> list[ModuleFile]:
+    """The wanted modules in the order of driver.yaml, then any others."""
+    wanted = list(task.wanted.names)
+    order = wanted + sorted(name for name in taken if name not in wanted)
+    files = [read_module(taken[name]) for name in order]
+    for name, file in zip(order, files, strict=True):
+        if file.name != name:
+            raise BundleError(f"what the toolkit calls {name}.ko calls itself {file.name}")
+    return files

@@ -1,0 +1,279 @@
+"""A bundle as one file: a tar archive, compressed with gzip, that is the same for the same bundle.
+
+Whoever can write to a store decides what is in an archive, so it is read by a loop of our own,
+entry by entry, from a stream, and everything is refused that is not `manifest.json` or
+`modules/<name>.ko` as an ordinary file. `tarfile` only parses the 512 bytes of a header: its own
+extraction knows links, devices and extended headers of any size. The size limit holds for packed
+and unpacked bytes alike. A partially unpacked tree is never visible.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Protocol
+
+from nodeside.driver.bundle import CHUNK, MANIFEST, Bundle, appearing, write_file
+from nodeside.driver.manifest import (
+    MANIFEST_LIMIT,
+    MODULE_FILE,
+    BundleError,
+    BundleFile,
+    BundleManifest,
+    digest_of,
+    parse,
+)
+from nodeside.errors import SystemRefused
+from nodeside.records import disk_errors
+
+_BLOCK = 512
+_ENTRY_LIMIT = 10_000
+_WHAT_MAY_BE_THERE = "only manifest.json and modules/<name>.ko may be there"
+_KINDS = {
+    tarfile.LNKTYPE: "a hard link",
+    tarfile.SYMTYPE: "a symbolic link",
+    tarfile.CHRTYPE: "a character device",
+    tarfile.BLKTYPE: "a block device",
+    tarfile.FIFOTYPE: "a fifo",
+    tarfile.XHDTYPE: "an extended header (pax)",
+    tarfile.XGLTYPE: "an extended header (pax)",
+    tarfile.GNUTYPE_LONGNAME: "a long name (GNU)",
+    tarfile.GNUTYPE_LONGLINK: "a long link name (GNU)",
+    tarfile.GNUTYPE_SPARSE: "a sparse file",
+}
+
+
+class Readable(Protocol):
+    """What an archive is read from: a file, or the body of an HTTP response."""
+
+    def read(self, count: int, /) -> bytes: ...
+
+
+def pack(bundle: Bundle, to: Path) -> None:
+    """Write the archive of a bundle to the new file `to`, synced.
+
+    The same bundle gives the same bytes: fixed order, no times, no owners. The manifest comes
+    first, so that a reader who wants only that need not read on.
+    """
+    files = [MANIFEST, *sorted(file.file for file in bundle.manifest.files())]
+    with disk_errors(to), open(to, "xb") as raw:
+        with (
+            gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed,
+            tarfile.TarFile(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar,
+        ):
+            for name in files:
+                _add(tar, bundle.directory / name, name)
+        raw.flush()
+        os.fsync(raw.fileno())
+
+
+def unpack(
+    archive: Path,
+    to: Path,
+    size_limit: int,
+    *,
+    what: str = "",
+    accept: Callable[[BundleManifest, str], None] | None = None,
+) -> Bundle:
+    """Make the bundle in `archive` appear at `to`, verified, whole or not at all.
+
+    `size_limit` is in bytes, packed and unpacked. `what` names the archive in messages (where it
+    came from), if not its path; `accept` may refuse what the manifest says by raising. Raises
+    BundleError, NoSpace, SystemRefused.
+    """
+    name = what or str(archive)
+    with open_archive(archive, size_limit, name) as raw, appearing(to) as temporary:
+        stream = _Unzipped(raw, size_limit, name)
+        manifest_data: bytes | None = None
+        found: dict[str, BundleFile] = {}
+        for entry in _entries(stream):
+            if entry.name in found or (entry.name == MANIFEST and manifest_data is not None):
+                raise stream.error(f"{entry.name} is there twice")
+            if entry.name == MANIFEST:
+                manifest_data = _manifest_data(stream, entry)
+                write_file(temporary / MANIFEST, [manifest_data])
+                continue
+            found[entry.name] = _write(stream, entry, temporary)
+        stream.finish()
+        if manifest_data is None:
+            raise stream.error("no manifest.json in it")
+        manifest = parse(manifest_data, name)
+        bundle = Bundle(to, manifest, digest_of(manifest_data))
+        if accept is not None:
+            accept(manifest, bundle.digest)
+        _compare(manifest, found, name)
+    return bundle
+
+
+def read_manifest(stream: Readable, size_limit: int, what: str) -> tuple[BundleManifest, str]:
+    """The manifest in an archive and its digest, reading no further than needed."""
+    unzipped = _Unzipped(stream, size_limit, what)
+    for entry in _entries(unzipped):
+        if entry.name == MANIFEST:
+            data = _manifest_data(unzipped, entry)
+            return parse(data, what), digest_of(data)
+        for _ in unzipped.chunks(entry.size):
+            pass
+    raise unzipped.error("no manifest.json in it")
+
+
+def open_archive(archive: Path, size_limit: int, what: str) -> IO[bytes]:
+    """Open an archive for reading. Raises BundleError if it is too large or not a file."""
+    try:
+        size = archive.stat().st_size
+        if size > size_limit:
+            raise BundleError(
+                f"{what}: {size} bytes, at most {size_limit} are read",
+                hint="raise spec.prebuilt.sizeLimitMib in driver.yaml if that is right",
+            )
+        if not archive.is_file():
+            raise BundleError(f"{what}: not a regular file")
+        return open(archive, "rb")
+    except OSError as exc:
+        raise SystemRefused(f"cannot read {archive}: {exc.strerror}") from exc
+
+
+@dataclass(frozen=True)
+class _Entry:
+    name: str
+    size: int
+
+
+class _Unzipped:
+    """The bytes inside one gzip member, counted. A reader gets all it asks for, or an error."""
+
+    def __init__(self, packed: Readable, limit: int, what: str) -> None:
+        self._packed = packed
+        self._inflate = zlib.decompressobj(wbits=31)  # 31: gzip, with its checksum
+        self._limit = limit
+        self._read = 0
+        self.what = what
+
+    def error(self, problem: str) -> BundleError:
+        return BundleError(f"{self.what}: {problem}")
+
+    def exactly(self, count: int) -> bytes:
+        """`count` bytes; fewer means that the archive ends too early."""
+        data = b"".join(self.chunks(count))
+        if len(data) < count:
+            raise self.error("it ends in the middle: truncated")
+        return data
+
+    def chunks(self, count: int) -> Iterator[bytes]:
+        """`count` bytes and the padding to a whole block, in pieces, without the padding."""
+        left, padding = count, -count % _BLOCK
+        while left:
+            piece = self._some(min(left, CHUNK))
+            left -= len(piece)
+            yield piece
+        while padding:
+            padding -= len(self._some(padding))
+
+    def finish(self) -> None:
+        """Read what follows the last entry: nothing but zeros, then the end of the file."""
+        while piece := self._some(CHUNK, may_end=True):
+            if piece.strip(b"\0"):
+                raise self.error("something follows the end of the archive")
+        if self._inflate.unused_data or self._packed.read(1):
+            raise self.error("something follows the end of the compressed data")
+
+    def _some(self, count: int, *, may_end: bool = False) -> bytes:
+        """At least one and at most `count` bytes; none only where the stream may end."""
+        while not self._inflate.eof:
+            data = self._inflate.unconsumed_tail or self._packed.read(CHUNK)
+            try:
+                piece = self._inflate.decompress(data, count)
+            except zlib.error as exc:
+                raise self.error(f"not a gzip file, or damaged: {exc}") from exc
+            if piece:
+                return self._count(piece)
+            if not data:
+                raise self.error("it ends in the middle: truncated")
+        if may_end:
+            return b""
+        raise self.error("it ends in the middle: truncated")
+
+    def _count(self, piece: bytes) -> bytes:
+        self._read += len(piece)
+        if self._read > self._limit:
+            raise BundleError(
+                f"{self.what}: it unpacks to more than {self._limit} bytes",
+                hint="raise spec.prebuilt.sizeLimitMib in driver.yaml if that is right",
+            )
+        return piece
+
+
+def _entries(stream: _Unzipped) -> Iterator[_Entry]:
+    """The files of an archive; the caller reads each one's bytes before the next."""
+    for _ in range(_ENTRY_LIMIT):
+        info = _header(stream)
+        if info is None:
+            return
+        if info.isdir() and info.name == "modules":
+            continue
+        yield _checked(info, stream)
+    raise stream.error(f"it has more than {_ENTRY_LIMIT} entries")
+
+
+def _header(stream: _Unzipped) -> tarfile.TarInfo | None:
+    """The next header, or None at the end of the archive."""
+    block = stream.exactly(_BLOCK)
+    if not block.strip(b"\0"):
+        return None
+    try:
+        return tarfile.TarInfo.frombuf(block, "utf-8", "strict")
+    except (tarfile.TarError, ValueError) as exc:
+        raise stream.error(f"not a tar archive, or damaged: {exc}") from exc
+
+
+def _checked(info: tarfile.TarInfo, stream: _Unzipped) -> _Entry:
+    if info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+        kind = _KINDS.get(info.type, "a directory" if info.isdir() else f"of type {info.type!r}")
+        raise stream.error(f"{info.name!r:.120} is {kind}; {_WHAT_MAY_BE_THERE}")
+    if info.name != MANIFEST and not MODULE_FILE.fullmatch(info.name):
+        raise stream.error(f"{info.name!r:.120} is in it; {_WHAT_MAY_BE_THERE}")
+    if info.size < 0:
+        raise stream.error(f"{info.name} has a negative size")
+    return _Entry(info.name, info.size)
+
+
+def _write(stream: _Unzipped, entry: _Entry, to: Path) -> BundleFile:
+    sha256, size = write_file(to / entry.name, stream.chunks(entry.size))
+    return BundleFile(entry.name, sha256, size)
+
+
+def _manifest_data(stream: _Unzipped, entry: _Entry) -> bytes:
+    if entry.size > MANIFEST_LIMIT:
+        raise stream.error(f"the manifest has more than {MANIFEST_LIMIT >> 20} MiB")
+    return b"".join(stream.chunks(entry.size))
+
+
+def _compare(manifest: BundleManifest, found: dict[str, BundleFile], what: str) -> None:
+    """Every file of the manifest is there and is the one described, and there is no other."""
+    wanted = {file.file: file for file in manifest.files()}
+    for name in sorted(wanted.keys() - found.keys()):
+        raise BundleError(f"{what}: {name} is missing")
+    for name in sorted(found.keys() - wanted.keys()):
+        raise BundleError(f"{what}: {name} is not in the manifest")
+    for name, file in found.items():
+        if file != wanted[name]:
+            raise BundleError(
+                f"{what}: {name} has {file.size} bytes and sha256 {file.sha256}, "
+                f"expected {wanted[name].size} bytes and {wanted[name].sha256}"
+            )
+
+
+def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
+    info = tarfile.TarInfo(name)
+    info.mode = 0o644
+    with open(path, "rb") as file:
+        info.size = path.stat().st_size
+        try:
+            tar.addfile(info, file)
+        except ValueError as exc:  # USTAR splits long names at a slash, and sometimes cannot
+            raise BundleError(f"{path}: the name does not fit into a tar header: {exc}") from exc

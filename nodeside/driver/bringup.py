@@ -1,0 +1,216 @@
+"""Bring a driver up: climb the ladder, install what was found, validate.
+
+The order of things, for whoever reads only one file. Decisions are `plan.py`'s, looks at the rungs
+`rungs.py`'s, the way into the kernel `installation.py`'s. Called by `nodeside driver run` and
+`load`, always under the lock of this driver on this node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import assert_never
+
+from nodeside import log
+from nodeside.contract import LoadedModule, LoadedRecord, Rung, State
+from nodeside.driver import plan, proofs, retention, rungs
+from nodeside.driver.installation import Installation, record_of, wanted_modules
+from nodeside.driver.journal import Journal, Report
+from nodeside.driver.kernellog import Mark
+from nodeside.driver.load import Loader
+from nodeside.driver.readyfile import read_loaded, write_loaded
+from nodeside.driver.rungs import Listener
+from nodeside.driver.task import Task
+from nodeside.driver.validate import Scene, Validation, ValidationFailed, validate
+from nodeside.driver.waiting import StoppedWaiting
+from nodeside.errors import ExitCode, NodesideError
+from nodeside.records import encode
+
+_PAUSE = 0.1  # seconds between looks at a module that comes or goes
+
+
+class NoRungServed(NodesideError):
+    """Neither loaded, nor cached, nor fetched, nor compatible, nor built."""
+
+    exit_code = ExitCode.FETCH
+    reason = "NoRungServed"
+    retryable = True
+
+
+def bring_up(
+    task: Task,
+    journal: Journal,
+    listener: Listener,
+    *,
+    closed: Collection[Rung] = (),
+    loader: Loader | None = None,
+) -> Report:
+    """Make the wanted modules the loaded ones, and prove it. Raises NodesideError.
+
+    The rungs in `closed` are not looked at. `loader` is how modules get into the kernel.
+    """
+    loader = loader or Loader(task.host)
+    _await_settled(task, journal, loader, listener)
+    known = observe(task, loader)
+    decided = ascend(task, known, journal, listener, closed=closed)
+    match decided.action:
+        case plan.Keep(proof):
+            journal.source = Rung.LOADED
+            _remember(task, known.record, proof)
+            validate_loaded(task, journal, loader, wanted_modules(task, proof))
+        case plan.Use(rung, bundle):
+            journal.source = rung
+            modules, mark = Installation(task, journal, loader, known, bundle, rung).run()
+            validate_loaded(task, journal, loader, modules, mark)
+        case plan.GiveUp():
+            raise _no_rung(task, decided, closed)
+        case plan.Look():
+            raise AssertionError("ascend looks until there is nothing left to look at")
+        case _:
+            assert_never(decided.action)
+    report = journal.ready()
+    _collect(task)
+    return report
+
+
+def _await_settled(task: Task, journal: Journal, loader: Loader, listener: Listener) -> None:
+    """Let a load end that a killed driver began: until then nobody can say what is loaded.
+
+    One that does not end within the deadline of an init function is left to the plan.
+    """
+    until = loader.clock.now() + loader.deadlines.init
+    told = False
+    while loader.clock.now() < until:
+        rows = loader.modules.rows()
+        states = [rows[name] for name in task.wanted.names if name in rows]
+        moving = [state for state in states if state.initstate != "live"]
+        if not moving:
+            return
+        if listener.stopping():
+            raise StoppedWaiting(f"stopped while {moving[0].name} was {moving[0].initstate}")
+        if not told:
+            words = ", ".join(f"{state.name} is {state.initstate}" for state in moving)
+            journal.state(State.LOADING, f"{words}; waiting for its end")
+            told = True
+        loader.clock.sleep(_PAUSE)
+
+
+def observe(task: Task, loader: Loader, *, ask: bool = True) -> plan.Known:
+    """What is in the kernel, what we know of having loaded, and what could prove it right.
+
+    `ask`: prebuilt sources are asked for a proof that the cache does not have.
+    """
+    record = read_loaded(task.host, task.name, task.boot_id)
+    in_kernel = {
+        name: state
+        for name in task.wanted.names
+        if (state := loader.modules.state(name)) is not None
+    }
+    for module in record.modules if record else ():
+        state = loader.modules.state(module.name)
+        if state is not None and state.build_id == module.build_id:
+            in_kernel.setdefault(module.name, state)
+    manifests = proofs.acceptable_manifests(task, record)
+    if ask and in_kernel and not manifests and task.sources:
+        remote = proofs.remote_manifest(task)
+        manifests = (remote,) if remote is not None else ()
+    return plan.Known(in_kernel, record, manifests)
+
+
+def ascend(
+    task: Task,
+    known: plan.Known,
+    journal: Journal,
+    listener: Listener,
+    *,
+    closed: Collection[Rung] = (),
+) -> plan.Decision:
+    """Look at one rung after the other until one serves or none is left."""
+    while True:
+        decided = plan.climb(task.wanted, known)
+        journal.verdicts = decided.verdicts
+        if not isinstance(decided.action, plan.Look):
+            return decided
+        rung = decided.action.rung
+        if rung in closed:
+            known = known.with_finding(rung, plan.Finding("not asked for"))
+            continue
+        if rung is Rung.BUILT:
+            journal.state(State.BUILDING)
+        with journal.stage(_STAGES[rung]):
+            known = known.with_finding(rung, rungs.look(task, rung, listener))
+
+
+_STAGES = {
+    Rung.CACHED: "look in cache",
+    Rung.FETCHED: "fetch",
+    Rung.COMPATIBLE: "compare symbols",
+    Rung.BUILT: "build",
+}
+
+
+def loaded_now(task: Task, known: plan.Known) -> tuple[tuple[LoadedModule, ...], str]:
+    """The modules that must be loaded for this task; why they are not proven to be, or ""."""
+    proof, why = plan.loaded_rung(task.wanted, known)
+    if proof is not None:
+        return wanted_modules(task, proof), ""
+    if known.manifests:
+        return wanted_modules(task, known.manifests[0]), why
+    return tuple(LoadedModule(name, "", {}) for name in task.wanted.names), why
+
+
+def validate_loaded(
+    task: Task,
+    journal: Journal,
+    loader: Loader,
+    loaded: Sequence[LoadedModule],
+    mark: Mark | None = None,
+) -> None:
+    """The checks of driver.yaml; with a mark, the kernel log after it too. Raises ValidationFailed.
+
+    The table of checks is in the journal in any case.
+    """
+    scene = Scene(task.host, loader.kernel_log, mark, loader.clock)
+    with journal.stage("validate"):
+        try:
+            done: Validation = validate(task.driver.spec.validate, loaded, scene)
+        except ValidationFailed as error:
+            journal.checks = tuple(encode(check) for check in error.validation.checks)
+            raise
+        journal.checks = tuple(encode(check) for check in done.checks)
+
+
+def _remember(task: Task, record: LoadedRecord | None, proof: plan.Proof) -> None:
+    """Bring loaded.json up to date where the right modules were found loaded.
+
+    It lacks what a killed process could not write any more, or names the version before, if the new
+    one has the same modules.
+    """
+    if record is not None and (record.key, record.version) == (proof.key, task.version):
+        return
+    source = Rung.LOADED if record is None else record.source
+    if proof.key != task.key:
+        source = Rung.COMPATIBLE
+    fresh = record_of(task, proof, source, record.devices if record else ())
+    write_loaded(task.host, fresh)
+
+
+def _no_rung(task: Task, decided: plan.Decision, closed: Collection[Rung]) -> NoRungServed:
+    hint = "give it a toolkit (--shared) or a prebuilt source (spec.prebuilt.sources)"
+    if closed:
+        file = task.place.driver_file
+        verb = "fetch" if task.sources else "build"
+        hint = f"put them into the cache first: nodeside driver {verb} -f {file}"
+    return NoRungServed(
+        "no way to get the modules: "
+        + "; ".join(f"{v.rung.value}: {v.why}" for v in decided.verdicts),
+        hint=hint,
+    )
+
+
+def _collect(task: Task) -> None:
+    """Drop the bundles that nobody will go back to."""
+    record = read_loaded(task.host, task.name, task.boot_id)
+    shelf = task.cache.manifests(task.name)
+    keep = retention.kept(shelf, task.tag, task.kernel, record.key if record else "")
+    for tag in task.cache.collect(task.name, keep):
+        log.fact("dropped an old bundle from the cache", tag=tag)

@@ -1,0 +1,151 @@
+"""The verbs of `nodeside driver` that end with a bundle: fetch, build, publish. One function each,
+made of the same parts as the container's own run; each returns what is to be printed.
+
+They touch neither kernel nor cluster, so nothing that does is imported: a build of one second
+should not wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from nodeside.driver import rungs
+from nodeside.driver.bundle import Bundle
+from nodeside.driver.console import SIDECAR_TIMEOUT, listener
+from nodeside.driver.outcome import Outcome, as_document
+from nodeside.driver.plan import Finding
+from nodeside.driver.task import Place, Task
+from nodeside.errors import ExitCode, NodesideError, SpecError, UsageError
+from nodeside.spec.model import PrebuiltSource
+
+
+class NothingFetched(NodesideError):
+    """No source had the bundle, or none delivered it."""
+
+    exit_code = ExitCode.FETCH
+    reason = "NothingFetched"
+    retryable = True
+
+
+class NothingCached(NodesideError):
+    """The cache does not hold the bundle that is asked for."""
+
+    exit_code = ExitCode.FETCH
+    reason = "NothingCached"
+
+
+def fetch(task: Task) -> Outcome:
+    """Fetch into the cache, unless it is there already."""
+    if not task.sources:
+        raise SpecError(
+            "driver.yaml names no prebuilt sources", hint="add spec.prebuilt.sources, or build"
+        )
+    cached = rungs.look_in_cache(task)
+    finding = cached if cached.bundle is not None else rungs.fetch(task)
+    if finding.bundle is None:
+        raise NothingFetched(
+            f"no source delivered {task.tag}: {finding.why}",
+            hint=f"build it: nodeside driver build -f {task.place.driver_file}",
+        )
+    return _bundle(task, finding.bundle, finding)
+
+
+def build(task: Task, *, local: bool = False, again: bool = False) -> Outcome:
+    """Build into the cache, unless it is there already; `local`: with a sidecar started here."""
+    finding = Finding("") if again else rungs.look_in_cache(task)
+    if finding.bundle is None:
+        with _toolkit(task.place, local=local) as place:
+            finding = rungs.build(replace(task, place=place), listener(SIDECAR_TIMEOUT))
+    assert finding.bundle is not None  # a build raises or delivers
+    return _bundle(task, finding.bundle, finding)
+
+
+@contextmanager
+def _toolkit(place: Place, *, local: bool) -> Iterator[Place]:
+    """The place with a shared directory in which a sidecar lives."""
+    if local:
+        from nodeside.driver.localbuild import sidecar
+
+        with sidecar(place) as place_with_sidecar:
+            yield place_with_sidecar
+    elif place.shared is None:
+        raise UsageError(
+            "no toolkit to build with",
+            hint="--shared DIR for the one of a sidecar, or --local to build with this machine's",
+        )
+    elif not place.shared.root.is_dir():
+        raise UsageError(
+            f"there is no {place.shared.root}: expected the directory of a toolkit sidecar",
+            hint="look for a typing error, or build with this machine's compiler: --local",
+        )
+    else:
+        yield place
+
+
+def publish(task: Task, to: str | None, *, overwrite: bool) -> Outcome:
+    """Publish the cached bundle of this kernel."""
+    from nodeside.driver.publish import publish as publish_bundle
+
+    bundle = cached(task, rungs.look_in_cache(task))
+    source = target(task, to)
+    done = publish_bundle(bundle, source, rungs.fetch_options(task), overwrite=overwrite)
+    return Outcome(as_document(done), [("published", str(done))])
+
+
+def cached(task: Task, finding: Finding) -> Bundle:
+    """The bundle that was found in the cache. Raises NothingCached."""
+    if finding.bundle is None:
+        raise NothingCached(
+            f"nothing to use: {finding.why}",
+            hint=f"nodeside driver build -f {task.place.driver_file}",
+        )
+    return finding.bundle
+
+
+def target(task: Task, to: str | None) -> PrebuiltSource:
+    """Where to publish: what the command line says, else the first source of driver.yaml."""
+    if to is None:
+        if not task.sources:
+            raise UsageError(
+                "driver.yaml names no prebuilt sources to publish to",
+                hint="say where: --to oci:registry.example.com/team/driver, or a directory",
+            )
+        return task.sources[0]
+    kind, colon, rest = to.partition(":")
+    if colon and kind == "oci":
+        return PrebuiltSource(oci=rest)
+    if colon and kind == "oci+http":
+        return PrebuiltSource(oci=rest, insecure=True)
+    return PrebuiltSource(directory=to)
+
+
+def _bundle(task: Task, bundle: Bundle, finding: Finding) -> Outcome:
+    manifest = bundle.manifest
+    modules = [
+        {"name": m.name, "buildId": m.build_id, "sha256": m.sha256, "size": m.size}
+        for m in manifest.modules
+    ]
+    document = {
+        "driver": task.name,
+        "version": task.version,
+        "kernel": as_document(task.kernel),
+        "key": task.key,
+        "tag": task.tag,
+        "digest": bundle.digest,
+        "path": str(bundle.directory),
+        "how": finding.why,
+        "modules": modules,
+        "toolchain": as_document(manifest.toolchain) if manifest.toolchain else None,
+    }
+    rows = [
+        ("bundle", task.tag),
+        ("how", finding.why),
+        ("path", str(bundle.directory)),
+        ("digest", bundle.digest),
+    ]
+    rows += [
+        ("module", f"{m.name}  {m.size} bytes, build-id {m.build_id}") for m in manifest.modules
+    ]
+    return Outcome(document, rows)

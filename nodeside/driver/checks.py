@@ -1,0 +1,251 @@
+"""The checks before a load: what the kernel would refuse, refused first and in words.
+
+Pure: modules, wishes and facts in, refusals out. A check refuses only what it can prove; where a
+fact is not known, the kernel decides. What some kernels load by force only (taint F, where
+CONFIG_MODULE_FORCE_LOAD is set) is refused too: nodeside never forces. The order of the checks is
+the order in which the kernel makes them (load_module in kernel/module/main.c), so the first refusal
+is the one it would have hit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from nodeside.driver.elf import MACHINES
+from nodeside.driver.facts import KernelFacts, enrolled_keys, kernel_vermagic, read_facts
+from nodeside.driver.modulefile import ModuleFile
+from nodeside.driver.parameters import wrong_parameters
+from nodeside.driver.signature import Certificate
+from nodeside.driver.symvers import KernelSymbol, compare
+from nodeside.modulenames import kernel_name, name_of_file
+from nodeside.spec.model import Module
+
+__all__ = [
+    "KernelFacts",
+    "Refusal",
+    "check_before_load",
+    "enrolled_keys",
+    "kernel_vermagic",
+    "read_facts",
+]
+
+_LOCKED_DOWN = ("integrity", "confidentiality")
+_NAMED_SYMBOLS = 5  # symbols named in one message
+_FAMILIES = {"i386": "i686", "i486": "i686", "i586": "i686", "armv6l": "armv7l", "armv8l": "armv7l"}
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a module must not be loaded. `check` is a stable word: which check said so."""
+
+    module: str
+    check: str
+    message: str
+    hint: str = ""
+
+
+def check_before_load(
+    modules: Sequence[ModuleFile],
+    wanted: Sequence[Module],
+    facts: KernelFacts,
+    symbols: Mapping[str, KernelSymbol] | None = None,
+    *,
+    certificate: Certificate | None = None,
+) -> tuple[Refusal, ...]:
+    """Every reason not to load `modules`, which are given in load order; empty: go ahead.
+
+    `symbols` is the kernel's Module.symvers, if it is at hand. `certificate` is the one that
+    driver.yaml names; it tells whose signature a module carries.
+    """
+    one_by_one: tuple[Callable[[ModuleFile, KernelFacts], Iterator[Refusal]], ...] = (
+        _check_machine,
+        lambda module, facts: _check_signature(module, facts, certificate),
+        _check_vermagic,
+    )
+    refusals = [*_check_allowed(modules, facts), *_check_names(modules, wanted)]
+    refusals += [r for module in modules for check in one_by_one for r in check(module, facts)]
+    refusals += _check_dependencies(modules, facts)
+    if symbols is not None:
+        refusals += _check_symbols(modules, facts, symbols)
+    refusals += _check_parameters(modules, wanted)
+    return tuple(refusals)
+
+
+def _check_allowed(modules: Sequence[ModuleFile], facts: KernelFacts) -> Iterator[Refusal]:
+    if facts.modules_disabled:
+        for module in modules:
+            yield Refusal(
+                module.name,
+                "modules-disabled",
+                f"this kernel loads no more modules in this boot (kernel.modules_disabled is 1), "
+                f"so not {module.name}",
+                "reboot; find who sets it: grep -r modules_disabled /etc/sysctl.d /etc/sysctl.conf",
+            )
+
+
+def _check_names(modules: Sequence[ModuleFile], wanted: Sequence[Module]) -> Iterator[Refusal]:
+    """Every wanted module must be there, under the name that the kernel will know it by."""
+    there = {module.name for module in modules}
+    for wish in wanted:
+        name = kernel_name(wish.name)
+        if name in there:
+            continue
+        renamed = next((m for m in modules if name_of_file(m.path.name) == name), None)
+        if renamed is not None:
+            message = f"{renamed.path.name} calls itself {renamed.name}, driver.yaml wants {name}"
+            yield Refusal(name, "name", message, f"write {renamed.name} in driver.yaml")
+        else:
+            message = f"driver.yaml wants the module {name}; there is: {', '.join(sorted(there))}"
+            yield Refusal(name, "name", message, "name the modules that the build makes")
+
+
+def _check_machine(module: ModuleFile, facts: KernelFacts) -> Iterator[Refusal]:
+    machine = facts.kernel.architecture
+    family = _FAMILIES.get(machine, machine)
+    if family in MACHINES and module.machine != family:
+        yield Refusal(
+            module.name,
+            "machine",
+            f"{module.path.name} is for {module.machine} ({module.elf_class}-bit), "
+            f"this kernel runs on {machine}",
+            "build or fetch the module for this architecture",
+        )
+
+
+# --- vermagic ---------------------------------------------------------------------------------
+
+
+def _check_vermagic(module: ModuleFile, facts: KernelFacts) -> Iterator[Refusal]:
+    """As same_magic() in kernel/module/version.c, with what is known of the kernel's side."""
+    if not module.vermagic:
+        message = f"{module.path.name} has no vermagic: it was not linked by a kernel build"
+        yield Refusal(module.name, "vermagic", message, "build it with kbuild")
+    elif facts.modversions and not module.modversions:
+        message = f"{module.path.name} has no symbol CRCs, and this kernel checks them"
+        hint = f"build it with the Module.symvers of {facts.kernel.release} in its headers"
+        yield Refusal(module.name, "modversions", message, hint)
+    elif problem := _vermagic_problem(module, facts):
+        yield Refusal(
+            module.name,
+            "vermagic",
+            f"{module.path.name} is for another kernel: {problem}",
+            f"build it against the headers of {facts.kernel.release}",
+        )
+
+
+def _vermagic_problem(module: ModuleFile, facts: KernelFacts) -> str:
+    has_crcs = module.modversions and facts.modversions
+    release, _, words = module.vermagic.partition(" ")
+    if not facts.vermagic:
+        if module.modversions or release == facts.kernel.release:
+            return ""
+        return f"it was built for {release}, this kernel is {facts.kernel.release}"
+    own_release, _, own_words = facts.vermagic.partition(" ")
+    if words.split() == own_words.split() and (has_crcs or release == own_release):
+        return ""
+    return (
+        f"its vermagic is {module.vermagic.strip()!r}, the kernel's is {facts.vermagic.strip()!r}"
+    )
+
+
+# --- signature --------------------------------------------------------------------------------
+
+
+def _check_signature(
+    module: ModuleFile, facts: KernelFacts, certificate: Certificate | None
+) -> Iterator[Refusal]:
+    """As module_sig_check() in kernel/module/signing.c, as far as it can be known."""
+    why = _enforcement(facts)
+    if not why:
+        return
+    if module.signature is None:
+        yield Refusal(
+            module.name,
+            "signature",
+            f"{why}; {module.path.name} is not signed",
+            "set spec.signing in driver.yaml to a key whose certificate is enrolled",
+        )
+    elif _not_enrolled(module, facts, certificate):
+        signature = module.signature
+        by = signature.signer or "an unnamed signer"
+        yield Refusal(
+            module.name,
+            "signature",
+            f"{why}; {module.path.name} is signed by {by} "
+            f"(key id {signature.key_id or 'unknown'}), which is not enrolled",
+            "enrol its certificate: mokutil --import CERTIFICATE.der, then reboot",
+        )
+
+
+def _enforcement(facts: KernelFacts) -> str:
+    if facts.signatures_enforced:
+        return "this kernel enforces module signatures (module.sig_enforce)"
+    if facts.lockdown in _LOCKED_DOWN:
+        return f"this kernel takes only signed modules (lockdown is {facts.lockdown})"
+    return ""
+
+
+def _not_enrolled(module: ModuleFile, facts: KernelFacts, certificate: Certificate | None) -> bool:
+    """Whether it is certain that no trusted keyring has the signer's certificate.
+
+    A signature names its certificate by issuer and serial number, /proc/keys by subject key id.
+    Only the certificate itself connects the two; without it the kernel has to say.
+    """
+    signature = module.signature
+    if facts.enrolled is None or signature is None:
+        return False
+    if not facts.enrolled:
+        return True
+    if certificate is not None and certificate.signed(signature):
+        return certificate.keyring_id not in facts.enrolled
+    return signature.by_key_id and signature.key_id not in facts.enrolled
+
+
+# --- dependencies, symbols, parameters --------------------------------------------------------
+
+
+def _check_dependencies(modules: Sequence[ModuleFile], facts: KernelFacts) -> Iterator[Refusal]:
+    """What `depends` names must be loaded, loadable from the kernel's tree, or come before."""
+    before = set(facts.loaded | facts.available | facts.builtin)
+    siblings = {module.name for module in modules}
+    for module in modules:
+        late = [name for name in module.depends if name not in before and name in siblings]
+        missing = [name for name in module.depends if name not in before and name not in siblings]
+        before.add(module.name)
+        if late:
+            message = f"{module.name} needs {', '.join(late)}, which driver.yaml loads after it"
+            hint = f"list {', '.join(late)} before {module.name} in spec.modules"
+            yield Refusal(module.name, "depends", message, hint)
+        if missing:
+            yield Refusal(
+                module.name,
+                "depends",
+                f"{module.name} needs {', '.join(missing)}: neither loaded, nor one of this "
+                f"driver's modules, nor in /lib/modules/{facts.kernel.release}",
+                "install the distribution's extra kernel modules (then depmod -a), or leave "
+                f"{module.name} out of spec.modules",
+            )
+
+
+def _check_symbols(
+    modules: Sequence[ModuleFile], facts: KernelFacts, symbols: Mapping[str, KernelSymbol]
+) -> Iterator[Refusal]:
+    mismatches = compare(modules, symbols)
+    for name in dict.fromkeys(mismatch.module for mismatch in mismatches):
+        own = [f"{m.symbol} {m.why}" for m in mismatches if m.module == name]
+        more = f"; and {len(own) - _NAMED_SYMBOLS} more" if len(own) > _NAMED_SYMBOLS else ""
+        yield Refusal(
+            name,
+            "symbols",
+            f"{name} does not fit this kernel's symbols: {'; '.join(own[:_NAMED_SYMBOLS])}{more}",
+            f"build it against the headers of {facts.kernel.release}",
+        )
+
+
+def _check_parameters(modules: Sequence[ModuleFile], wanted: Sequence[Module]) -> Iterator[Refusal]:
+    files = {module.name: module for module in modules}
+    for wish in wanted:
+        if file := files.get(kernel_name(wish.name)):
+            for message, hint in wrong_parameters(file, wish.parameters).values():
+                yield Refusal(file.name, "parameters", message, hint)

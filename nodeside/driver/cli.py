@@ -1,0 +1,284 @@
+"""`nodeside driver …`: each step of the driver container as a command that a person can run.
+
+Verbs are thin: they resolve the task, call one function, and print. They import what they need when
+they run, so that `--help` is fast.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from nodeside.driver.options import dry_run_option, for_kernel, in_place, output_option
+
+if TYPE_CHECKING:
+    from nodeside.driver.outcome import Outcome
+    from nodeside.driver.task import Place
+    from nodeside.host import Kernel
+
+
+@click.group()
+def driver() -> None:
+    """Build, load, check and announce a driver on this node.
+
+    Every verb is a step of what the driver container does by itself (`run`), and takes the same
+    options. The driver is said with -f: a driver.yaml, or the directory it is in.
+    """
+
+
+@driver.command()
+@in_place
+@for_kernel
+@output_option
+def plan(place: Place, kernel: Kernel | None, output: str) -> None:
+    """Say which rung would serve and why, and change nothing."""
+    from nodeside.driver.preview import preview
+    from nodeside.driver.task import resolve
+
+    _print(preview(resolve(place, kernel)), output)
+
+
+@driver.command()
+@in_place
+@for_kernel
+@dry_run_option
+@output_option
+def fetch(place: Place, kernel: Kernel | None, dry_run: bool, output: str) -> None:
+    """Fetch the prebuilt modules into the node's cache."""
+    from nodeside.driver.task import resolve
+
+    if dry_run:
+        from nodeside.driver.preview import fetch as step
+    else:
+        from nodeside.driver.bundling import fetch as step
+    _print(step(resolve(place, kernel)), output)
+
+
+@driver.command()
+@in_place
+@for_kernel
+@click.option(
+    "--local",
+    is_flag=True,
+    help="Start a sidecar here, with this machine's compiler and headers, instead of --shared.",
+)
+@click.option("--again", is_flag=True, help="Build even if the cache has the bundle.")
+@dry_run_option
+@output_option
+def build(
+    *, place: Place, kernel: Kernel | None, local: bool, again: bool, dry_run: bool, output: str
+) -> None:
+    """Have the modules built; leave the bundle in the cache.
+
+    The toolkit sidecar of --shared builds, or one that is started here (--local).
+    """
+    from nodeside.driver.task import resolve
+
+    if dry_run:
+        from nodeside.driver.preview import build as step
+    else:
+        from nodeside.driver.bundling import build as step
+    _print(step(resolve(place, kernel), local=local, again=again), output)
+
+
+@driver.command()
+@in_place
+@dry_run_option
+@output_option
+def load(place: Place, dry_run: bool, output: str) -> None:
+    """Load what the cache has, and validate.
+
+    If the right modules are loaded already, nothing is touched.
+    """
+    from nodeside.driver.task import resolve
+
+    if dry_run:
+        from nodeside.driver.preview import load as step
+    else:
+        from nodeside.driver.steps import load as step
+    _print(step(resolve(place)), output)
+
+
+@driver.command()
+@in_place
+@dry_run_option
+@output_option
+def validate(place: Place, dry_run: bool, output: str) -> None:
+    """Check that what is loaded is right and works.
+
+    Works means: it does what `validate` in driver.yaml declares.
+    """
+    from nodeside.driver.task import resolve
+
+    if dry_run:
+        from nodeside.driver.preview import validate as step
+    else:
+        from nodeside.driver.steps import validate as step
+    _print(step(resolve(place)), output)
+
+
+@driver.command()
+@in_place
+@dry_run_option
+@output_option
+def unload(place: Place, dry_run: bool, output: str) -> None:
+    """Unload the modules, or say who holds them.
+
+    Never by force.
+    """
+    from nodeside.driver.task import resolve
+
+    if dry_run:
+        from nodeside.driver.preview import unload as step
+    else:
+        from nodeside.driver.steps import unload as step
+    _print(step(resolve(place)), output)
+
+
+@driver.command()
+@in_place
+@output_option
+@click.option("--quiet", "-q", is_flag=True, help="Print nothing; exit 0 if the driver is ready.")
+def status(place: Place, output: str, quiet: bool) -> None:
+    """Show what is loaded, who holds it, if it is ready.
+
+    Also what the cache has. Exits with 0 only if the driver is ready.
+    """
+    from nodeside.driver.status import read_status
+    from nodeside.driver.task import resolve
+
+    outcome = read_status(resolve(place))
+    if not quiet:
+        click.echo(outcome.render(output))
+    raise SystemExit(outcome.exit_code)
+
+
+@driver.command()
+@in_place
+@for_kernel
+@click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["shell", "json"]),
+    default="shell",
+    show_default=True,
+    help="What is printed on stdout.",
+)
+def env(place: Place, kernel: Kernel | None, output: str) -> None:
+    """Print the facts, for a shell or a bug report."""
+    from nodeside.driver.environment import describe
+
+    _print(describe(place, kernel), output)
+
+
+@driver.command()
+@in_place
+@for_kernel
+@output_option
+def doctor(place: Place, kernel: Kernel | None, output: str) -> None:
+    """Find what keeps a build or a load from working.
+
+    Each finding says what to do about it.
+    """
+    from nodeside.driver.doctor import examine
+
+    _print(examine(place, kernel), output)
+
+
+@driver.command()
+@in_place
+@for_kernel
+@click.option(
+    "--to",
+    help="oci:REPOSITORY, oci+http:REPOSITORY (plain HTTP) or a directory.  "
+    "[default: the first source in spec.prebuilt.sources]",
+)
+@click.option("--overwrite", is_flag=True, help="Replace a different bundle of the same tag.")
+@dry_run_option
+@output_option
+def publish(
+    *,
+    place: Place,
+    kernel: Kernel | None,
+    to: str | None,
+    overwrite: bool,
+    dry_run: bool,
+    output: str,
+) -> None:
+    """Publish the cached bundle, for nodes to fetch."""
+    from nodeside.driver.task import resolve
+
+    if dry_run:
+        from nodeside.driver.preview import publish as step
+    else:
+        from nodeside.driver.bundling import publish as step
+    _print(step(resolve(place, kernel), to, overwrite=overwrite), output)
+
+
+@driver.command()
+@in_place
+@click.option("--once", is_flag=True, help="Bring the driver up, then exit with the code.")
+@click.option(
+    "--expected-kernel",
+    envvar="NODESIDE_KERNEL",
+    default="",
+    hidden=True,
+    help="The release this pod was made for; on another kernel it does nothing.",
+)
+@click.option(
+    "--sidecar-timeout",
+    envvar="NODESIDE_SIDECAR_TIMEOUT",
+    type=click.FloatRange(min=1),
+    default=1800.0,
+    show_default=True,
+    help="Seconds to wait for a toolkit sidecar to appear.",
+)
+@dry_run_option
+@output_option
+def run(
+    *,
+    place: Place,
+    once: bool,
+    expected_kernel: str,
+    sidecar_timeout: float,
+    dry_run: bool,
+    output: str,
+) -> None:
+    """Bring the driver up, announce it, keep it up.
+
+    This is what the driver container does.
+    """
+    if dry_run:
+        from nodeside.driver.preview import preview
+        from nodeside.driver.task import resolve
+
+        _print(preview(resolve(place)), output)
+        return
+    from nodeside.driver import container
+    from nodeside.driver.console import listener
+
+    heard = listener(sidecar_timeout)
+    if once:
+        _print(container.run_once(place, expected_kernel, heard), output)
+    else:
+        container.run_for_ever(place, expected_kernel, heard)
+
+
+@driver.command(hidden=True)
+@click.option("--shared", envvar="NODESIDE_SHARED", required=True, type=click.Path(path_type=Path))
+def provide(shared: Path) -> None:
+    """Put the sidecar's program and Python into the shared directory (the init container)."""
+    from nodeside.driver.provide import provide as provide_shared
+    from nodeside.shared import SharedDir
+
+    packed = Path("/usr/lib/nodeside/python")  # the image's build put it there
+    provide_shared(SharedDir(shared), packed if packed.is_dir() else None)
+
+
+def _print(outcome: Outcome, output: str) -> None:
+    """Print an outcome, and exit with its code if it is a failure."""
+    click.echo(outcome.render(output))
+    if outcome.exit_code:
+        raise SystemExit(outcome.exit_code)

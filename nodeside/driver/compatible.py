@@ -1,0 +1,101 @@
+"""The compatible rung: a bundle for another kernel whose imported symbols all fit this one.
+
+With CONFIG_MODVERSIONS the kernel compares CRCs of symbols instead of the release in vermagic; here
+the same is done beforehand, for bundles in the cache. Called by `rungs.py`, and for a preview.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from nodeside.driver.bundle import BundleError, BundleManifest
+from nodeside.driver.checks import Refusal, check_before_load, read_facts
+from nodeside.driver.fitting import fitting
+from nodeside.driver.modulefile import ModuleFile, read_module
+from nodeside.driver.plan import Finding
+from nodeside.driver.symbols import symbols_of
+from nodeside.driver.symvers import KernelSymbol, Mismatch, compare
+from nodeside.driver.task import Task
+from nodeside.driver.waiting import await_sidecar
+
+if TYPE_CHECKING:
+    from nodeside.driver.rungs import Listener
+
+_NAMED = 3  # symbols that differ, named in the verdict
+
+
+def look_for_compatible(task: Task, listener: Listener | None) -> Finding:
+    """A cached bundle of the same source for another kernel whose symbols all fit this one.
+
+    The kernel's symbol list may come from the toolkit; without a listener nobody waits for it.
+    """
+    candidates = [c for c in task.cache.manifests(task.name) if of_same_source(task, c.manifest)]
+    if not candidates:
+        return Finding("the cache holds no bundle of this source for another kernel")
+    symbols = _symbols(task, listener)
+    if symbols is None:
+        return Finding(
+            "no symbol list (Module.symvers) of this kernel: neither on the node nor from a toolkit"
+        )
+    whys = []
+    for candidate in candidates:
+        finding = _compared(task, candidate.tag, candidate.manifest, symbols)
+        if finding.bundle is not None:
+            return finding
+        whys.append(f"the one for {candidate.manifest.kernel.release} {finding.why}")
+    return Finding("; ".join(whys))
+
+
+def of_same_source(task: Task, manifest: BundleManifest) -> bool:
+    """Whether a bundle differs from the wanted one in nothing but the kernel it is for."""
+    return (
+        manifest.source_digest == task.source_digest
+        and manifest.settings == task.settings
+        and manifest.certificate == task.certificate
+        and manifest.kernel.architecture == task.kernel.architecture
+        and manifest.kernel != task.kernel
+    )
+
+
+def _symbols(task: Task, listener: Listener | None) -> Mapping[str, KernelSymbol] | None:
+    """This kernel's symbols, waited for if only a toolkit can tell them."""
+    release, shared = task.kernel.release, task.place.shared
+    symbols = symbols_of(task.host, release, shared)
+    if symbols is None and shared is not None and listener is not None:
+        await_sidecar(shared, task.boot_id, listener.patience, listener.stopping)
+        symbols = symbols_of(task.host, release, shared)
+    return symbols
+
+
+def _compared(
+    task: Task, tag: str, manifest: BundleManifest, symbols: Mapping[str, KernelSymbol]
+) -> Finding:
+    """The bundle, verified, if this kernel would take its modules; else what is wrong with it."""
+    try:
+        bundle = task.cache.peek(tag, manifest.key, task.name)
+    except BundleError as problem:
+        return Finding(f"is damaged: {problem}")
+    if bundle is None:
+        return Finding("has gone")
+    modules = [read_module(bundle.module_path(module.name)) for module in bundle.manifest.modules]
+    if refusals := _refusals(task, modules):
+        return Finding(f"does not fit: {refusals[0].message}")
+    if mismatches := compare(modules, symbols):
+        return Finding(f"differs in {_named(mismatches)}")
+    count = sum(len(module.imports) for module in modules)
+    why = f"built for {manifest.kernel.release}; all {count} imported symbols have this kernel's "
+    found = fitting(task, bundle, f"{why}CRCs")
+    return found if found.bundle is not None else Finding(f"cannot be used: {found.why}")
+
+
+def _refusals(task: Task, modules: Sequence[ModuleFile]) -> tuple[Refusal, ...]:
+    """What besides symbols keeps modules of another kernel out: machine, vermagic, MODVERSIONS."""
+    refusals = check_before_load(modules, task.driver.spec.modules, read_facts(task.host))
+    return tuple(r for r in refusals if r.check in ("machine", "vermagic", "modversions"))
+
+
+def _named(mismatches: Sequence[Mismatch]) -> str:
+    more = len(mismatches) - _NAMED
+    named = ", ".join(mismatch.symbol for mismatch in mismatches[:_NAMED])
+    return f"{named} and {more} more" if more > 0 else named

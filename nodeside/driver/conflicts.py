@@ -1,0 +1,180 @@
+"""Make room before a load: unbind devices and remove in-tree modules that driver.yaml names.
+
+`plan_clear` is pure, `clear` carries it out and returns what it did, `restore` takes that back
+after a load that failed. Done twice, the second time does nothing. Only declared modules are
+removed: what else uses one of them is named and left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nodeside import log
+from nodeside.driver import sysfs
+from nodeside.driver.kernelerrors import InUse, RebootRequired
+from nodeside.driver.kernelmodules import LoadedState
+from nodeside.driver.load import Loader
+from nodeside.driver.pci import PciDevice, pci_devices
+from nodeside.driver.unload import (
+    Blocked,
+    Obstacle,
+    UnloadPlan,
+    plan_unload,
+    refusal,
+    remove_all,
+    settled_plan,
+)
+from nodeside.errors import ExitCode, NodesideError, SystemRefused
+from nodeside.modulenames import kernel_name
+from nodeside.spec.model import Conflicts
+
+
+class ConflictBuiltIn(NodesideError):
+    """A driver in the way is part of the kernel image: nothing can remove it."""
+
+    exit_code = ExitCode.REFUSED
+    reason = "ConflictBuiltIn"
+
+
+@dataclass(frozen=True)
+class ClearPlan:
+    """Devices to unbind, then modules to remove."""
+
+    unbind: tuple[PciDevice, ...]
+    remove: UnloadPlan
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What would be done, one line each."""
+        lines = [f"unbind {item.address} from {item.driver}" for item in self.unbind]
+        return (*lines, *(f"remove the module {name}" for name in self.remove.order))
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """What was done: devices that were unbound, with the driver they had, and modules removed."""
+
+    unbound: tuple[PciDevice, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """One line for each thing done."""
+        lines = [f"unbound {item.address} from {item.driver}" for item in self.unbound]
+        return (*lines, *(f"removed the module {name}" for name in self.removed))
+
+
+def plan_clear(
+    conflicts: Conflicts,
+    states: Mapping[str, LoadedState],
+    devices: Sequence[PciDevice],
+    ours: Iterable[str] = (),
+) -> ClearPlan:
+    """What is in the way. Devices that one of `ours` has already stay with it."""
+    own = {kernel_name(name) for name in ours}
+    return ClearPlan(
+        unbind=tuple(
+            item
+            for item in devices
+            if item.driver
+            and not own & {kernel_name(item.driver), kernel_name(item.module)}
+            and any(item.is_of(pci.vendor, pci.device) for pci in conflicts.unbind)
+        ),
+        remove=plan_unload(conflicts.modules, states),
+    )
+
+
+def clear(
+    conflicts: Conflicts,
+    loader: Loader,
+    *,
+    ours: Iterable[str] = (),
+    write: sysfs.Write = sysfs.write,
+) -> Cleared:
+    """Make room. Raises InUse, RebootRequired, ConflictBuiltIn, SystemRefused.
+
+    If it fails half way, what was done is taken back first.
+    """
+    _refuse_built_in(conflicts, loader)
+    plan = plan_clear(conflicts, loader.modules.rows(), pci_devices(loader.host), ours)
+    _refuse_hopeless(plan.remove.blocked, loader)
+    unbound: list[PciDevice] = []
+    try:
+        for device in plan.unbind:
+            _unbind(device, loader, write)
+            unbound.append(device)
+        removed = _remove(conflicts, loader)
+    except NodesideError as exc:
+        gone = getattr(exc, "removed", ())
+        restore(Cleared(tuple(unbound), gone), loader, write=write)
+        raise
+    return Cleared(tuple(unbound), removed)
+
+
+def restore(
+    cleared: Cleared, loader: Loader, *, write: sysfs.Write = sysfs.write
+) -> tuple[str, ...]:
+    """Load again what was removed and let devices find their drivers. Returns what did not work."""
+    problems = []
+    for name in reversed(cleared.removed):
+        try:
+            loader.load_in_tree(name)
+        except NodesideError as exc:
+            problems.append(str(exc))
+    probe = loader.host.sys / "bus" / "pci" / "drivers_probe"
+    bound = {item.address for item in pci_devices(loader.host) if item.driver}
+    for device in cleared.unbound:
+        try:
+            if device.address not in bound:
+                write(probe, device.address)
+        except NodesideError as exc:
+            problems.append(str(exc))
+    return tuple(problems)
+
+
+def _refuse_built_in(conflicts: Conflicts, loader: Loader) -> None:
+    for name in conflicts.modules:
+        if loader.modules.state(name) is None and loader.modules.is_built_in(name):
+            raise ConflictBuiltIn(
+                f"the conflicting driver {name} is built into this kernel and cannot be removed",
+                hint="name its devices under conflicts.unbind instead, or boot with "
+                f"initcall_blacklist for {name}",
+            )
+
+
+def _refuse_hopeless(blocked: Iterable[Blocked], loader: Loader) -> None:
+    """Before anything is touched: what unbinding devices cannot change."""
+    for item in blocked:
+        if not item.obstacle.may_pass:
+            raise _in_the_way(item, loader)
+
+
+def _remove(conflicts: Conflicts, loader: Loader) -> tuple[str, ...]:
+    plan = settled_plan(conflicts.modules, loader)
+    for item in plan.blocked:
+        raise _in_the_way(item, loader)
+    return remove_all(plan.order, loader)
+
+
+def _in_the_way(item: Blocked, loader: Loader) -> InUse | RebootRequired:
+    if item.obstacle is not Obstacle.NEEDED:
+        return refusal(item, loader)
+    users = ", ".join(item.by)
+    return InUse(
+        f"cannot remove the conflicting module {item.module}: {users} uses it, and driver.yaml "
+        "does not name that under conflicts.modules",
+        hint=f"add {users} to conflicts.modules, if it may go",
+    )
+
+
+def _unbind(device: PciDevice, loader: Loader, write: sysfs.Write) -> None:
+    """Take a device from its driver; it waits until the driver has let go."""
+    path = loader.host.sys / "bus" / "pci" / "devices" / device.address / "driver"
+    write(path / "unbind", device.address)
+    if sysfs.link_name(path):
+        raise SystemRefused(
+            f"{device.address} is still bound to {sysfs.link_name(path)} after the unbind",
+            hint="see the kernel log: dmesg | tail",
+        )
+    log.fact("device unbound", device=device.address, driver=device.driver)

@@ -1,0 +1,27 @@
+"""What whoever started us sees while the toolkit sidecar builds: its output, as it happens."""
+
+from __future__ import annotations
+
+import click
+
+from nodeside import log
+from nodeside.driver.rungs import Listener
+from nodeside.driver.waiting import Patience
+
+SIDECAR_TIMEOUT = 60.0  # seconds for a sidecar to appear; a person waits less long than a pod
+
+
+def listener(sidecar_timeout: float) -> Listener:
+    """Show the build's output as it happens: marked lines in a log of text, facts in JSON."""
+    return Listener(
+        patience=Patience(appear=sidecar_timeout),
+        on_build_line=_plain_line if log.log_format() == "text" else _json_line,
+    )
+
+
+def _plain_line(line: str) -> None:
+    click.echo(f"build | {line}", err=True)
+
+
+def _json_line(line: str) -> None:
+    log.fact(line, stream="build")

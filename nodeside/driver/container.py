@@ -1,0 +1,36 @@
+"""What the driver container's main process does: wire the run to the log, the node and the cluster.
+
+In a pod the API server is told; anywhere else nothing is sent, and what would be sent stands in the
+JSON output (`announced`).
+"""
+
+from __future__ import annotations
+
+import os
+
+from nodeside.driver.announce import Announcer, Delivery
+from nodeside.driver.kubernetes import connect
+from nodeside.driver.outcome import Outcome
+from nodeside.driver.report import announcement, as_outcome
+from nodeside.driver.run import Run
+from nodeside.driver.rungs import Listener
+from nodeside.driver.task import Place
+
+
+def run_once(place: Place, expected_kernel: str, listener: Listener) -> Outcome:
+    """Bring the driver up, announce what came of it, and say it."""
+    with announcing(place) as announcer:
+        run = Run(place, listener, announcer.state, expected_kernel)
+        journal, report = run.once()
+    return as_outcome(report, announcement(journal))
+
+
+def run_for_ever(place: Place, expected_kernel: str, listener: Listener) -> None:
+    """Keep the driver up until SIGTERM or SIGINT."""
+    with announcing(place) as announcer:
+        Run(place, listener, announcer.state, expected_kernel).for_ever()
+
+
+def announcing(place: Place) -> Announcer:
+    """Tell the node, and the cluster if there is one. Use as a context manager."""
+    return Announcer(place.host, Delivery(connect(os.environ)))

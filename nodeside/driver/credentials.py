@@ -1,0 +1,117 @@
+"""User names and passwords for registries, from a file like docker's config.json.
+
+The file maps hosts to credentials: `{"auths": {"registry.example.com": {"auth": "<base64>"}}}`. Its
+keys have been written with and without scheme, port and path over the years, and podman's auth.json
+also has repositories as keys; the longest that fits wins. Credential helpers are programs and are
+not run. Nothing of the file's content ever stands in a message. Called by the stores.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nodeside.driver.store import FetchError
+from nodeside.records import UntrustedFile, open_untrusted
+
+_LIMIT = 1 << 20
+_DOCKER_HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """A user and a password, or an identity token that stands for both."""
+
+    user: str
+    password: str = field(repr=False)
+    identity_token: str = field(default="", repr=False)
+
+    @property
+    def basic(self) -> str:
+        """The value of an Authorization header."""
+        pair = f"{self.user}:{self.password}".encode()
+        return f"Basic {base64.b64encode(pair).decode()}"
+
+
+def find_credentials(path: Path | None, host: str, repository: str = "") -> Credentials | None:
+    """The credentials for a host (with its port) and a repository there, or None.
+
+    Raises FetchError if the file cannot be read or is not what it must be.
+    """
+    if path is None:
+        return None
+    config = _read(path)
+    auths = config.get("auths", {})
+    if not isinstance(auths, dict):
+        raise _malformed(path, "auths is not an object")
+    best = max((key for key in auths if _fits(key, host, repository)), key=len, default=None)
+    if best is None:
+        return None
+    return _decoded(auths[best], path, best)
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        # A Secret mounted into a pod is a link into a directory of its version.
+        with open_untrusted(path.resolve(), limit=_LIMIT) as file:
+            config = json.loads(file.read(_LIMIT + 1))
+    except FileNotFoundError:
+        raise FetchError(
+            f"no credentials file at {path}",
+            reason="BadCredentials",
+            hint="name a docker config.json, or leave the option out to fetch without credentials",
+        ) from None
+    except (UntrustedFile, OSError) as exc:
+        raise FetchError(f"credentials file: {exc}", reason="BadCredentials") from exc
+    except (ValueError, RecursionError):
+        raise _malformed(path, "not JSON") from None  # the cause would quote the content
+    if not isinstance(config, dict):
+        raise _malformed(path, "not a JSON object")
+    return config
+
+
+def _fits(key: str, host: str, repository: str) -> bool:
+    """Whether a key of `auths` is for this host, or for this part of it."""
+    scheme, separator, rest = key.partition("://")
+    authority, _, path = (rest if separator else scheme).partition("/")
+    if _plain_host(authority) != _plain_host(host):
+        return False
+    path = path.strip("/")
+    if separator or path in ("", "v1", "v2"):
+        return True
+    return repository == path or repository.startswith(f"{path}/")
+
+
+def _plain_host(authority: str) -> str:
+    host = authority.lower().removesuffix(":443").removesuffix(":80")
+    return "docker.io" if host in _DOCKER_HUB else host
+
+
+def _decoded(entry: object, path: Path, key: str) -> Credentials:
+    if not isinstance(entry, dict):
+        raise _malformed(path, f"the entry of {key} is not an object")
+    user, password = entry.get("username", ""), entry.get("password", "")
+    token = entry.get("identitytoken", "")
+    if entry.get("auth"):
+        try:
+            pair = base64.b64decode(str(entry["auth"]), validate=True).decode()
+        except ValueError:
+            raise _malformed(path, f"the auth of {key} is not base64") from None
+        user, separator, password = pair.rstrip("\0").partition(":")
+        if not separator:
+            raise _malformed(path, f"the auth of {key} is not base64 of user:password")
+    if not all(isinstance(value, str) for value in (user, password, token)):
+        raise _malformed(path, f"the entry of {key} has values that are not strings")
+    return Credentials(user, password, token)
+
+
+def _malformed(path: Path, problem: str) -> FetchError:
+    return FetchError(
+        f"credentials file {path}: {problem}",
+        reason="BadCredentials",
+        hint='expected {"auths": {"registry.example.com": {"auth": "<base64 of user:password>"}}}',
+    )

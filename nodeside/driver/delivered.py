@@ -1,0 +1,96 @@
+"""The modules that a build delivered, copied out of a directory that vendor code can write.
+
+Files are opened component by component without following links, copied with a size cap into a
+directory of ours, and hashed while they are copied: only the copy is ever used. Called by
+`rungs.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from contextlib import ExitStack
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from nodeside.contract import BuildResult, BuiltModule
+from nodeside.records import UntrustedFile, disk_errors
+from nodeside.shared import SharedDir
+
+_MODULES_LIMIT = 1 << 30  # bytes; the largest module in the wild, nvidia.ko, is ~60 MiB stripped
+_CHUNK = 1 << 20
+_READ_ONLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def take_modules(shared: SharedDir, result: BuildResult, to: Path) -> dict[str, Path]:
+    """Copy the modules of a result into `to`, a directory of ours: name -> path of the copy.
+
+    Raises UntrustedFile if a file is not the one the result speaks of.
+    """
+    taken: dict[str, Path] = {}
+    left = _MODULES_LIMIT
+    for module in result.modules:
+        if not re.fullmatch(r"[A-Za-z0-9_]{1,55}", module.name) or module.name in taken:
+            raise UntrustedFile(f"the sidecar named a module {module.name!r}, or named it twice")
+        target = to / f"{module.name}.ko"
+        with disk_errors(target):
+            left -= _take(shared.out_dir(result.request), module, target, left)
+        taken[module.name] = target
+    return taken
+
+
+def _take(out: Path, module: BuiltModule, target: Path, limit: int) -> int:
+    """Copy one module, hashing the copy; its size.
+
+    The size is capped while it is read: the file may grow. What was copied and is not wanted goes
+    with the directory that it was copied to.
+    """
+    digest, size = hashlib.sha256(), 0
+    with ExitStack() as stack:
+        source = _open_module(stack, out, module.file, limit)
+        copy = stack.enter_context(open(target, "xb"))
+        while chunk := source.read(_CHUNK):
+            size += len(chunk)
+            if size > limit:
+                raise _too_large(module.file)
+            digest.update(chunk)
+            copy.write(chunk)
+    if digest.hexdigest() != module.sha256:
+        raise UntrustedFile(f"{module.file}: changed after the sidecar reported it")
+    return size
+
+
+def _too_large(name: str) -> UntrustedFile:
+    return UntrustedFile(f"{name}: expected a regular file, all modules at most 1 GiB together")
+
+
+def _open_module(stack: ExitStack, out: Path, name: str, limit: int) -> IO[bytes]:
+    """A regular file below `out`, no component of its path being a link."""
+    parts = PurePosixPath(name).parts
+    if not parts or any(part in ("..", "/") for part in parts):
+        raise UntrustedFile(f"the sidecar named the file {name!r}")
+    directory = _open_directory(stack, None, out)
+    for part in parts[:-1]:
+        directory = _open_directory(stack, directory, Path(part))
+    try:
+        fd = os.open(parts[-1], _READ_ONLY, dir_fd=directory)
+    except OSError as exc:
+        raise UntrustedFile(f"{name}: refused to open: {exc.strerror}") from exc
+    stack.callback(os.close, fd)
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
+        raise _too_large(name)
+    return stack.enter_context(os.fdopen(fd, "rb", closefd=False))
+
+
+def _open_directory(stack: ExitStack, parent: int | None, path: Path) -> int:
+    try:
+        fd = os.open(
+            path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent
+        )
+    except OSError as exc:
+        raise UntrustedFile(f"{path}: refused to open: {exc.strerror}") from exc
+    stack.callback(os.close, fd)
+    return fd

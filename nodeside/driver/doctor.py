@@ -1,0 +1,259 @@
+"""`nodeside driver doctor`: everything that could keep a build or a load from working.
+
+Looks, and changes nothing. Each row is one question with what was found; a row that is not right
+says what to do about it. The questions about compiler and headers are the sidecar's own: it is
+asked with its `check` verb, here or in the toolkit container.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import nodeside
+from nodeside import process
+from nodeside.driver.capabilities import Capability, effective
+from nodeside.driver.facts import KernelFacts, read_facts
+from nodeside.driver.kernellog import KernelLog
+from nodeside.driver.outcome import Outcome, as_document
+from nodeside.driver.syscalls import KernelSyscalls
+from nodeside.driver.task import Place, resolve
+from nodeside.errors import ExitCode, NodesideError
+from nodeside.host import Kernel
+from nodeside.table import table
+
+_LITTLE_SPACE = 512 << 20  # bytes; a large driver's build tree
+_CHECK_TIMEOUT = 60.0
+_SECURE_BOOT = "firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+
+
+class Level(Enum):
+    """How a row is meant: `bad` will fail, `warn` may."""
+
+    OK = "ok"
+    WARN = "warn"
+    BAD = "bad"
+
+
+_MARKS = {Level.OK: "ok", Level.WARN: "warn", Level.BAD: "BAD"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One question and its answer; `todo` says what to do if the level is not `ok`."""
+
+    question: str
+    level: Level
+    found: str
+    todo: str = ""
+
+
+def examine(place: Place, kernel: Kernel | None) -> Outcome:
+    """All rows; the exit code is 0 if none is bad."""
+    rows = [row for question in _QUESTIONS for row in question(place, kernel)]
+    document = {"checks": as_document(rows)}
+    lines = [
+        (row.question, _MARKS[row.level], row.found + (f"\ndo: {row.todo}" if row.todo else ""))
+        for row in rows
+    ]
+    bad = any(row.level is Level.BAD for row in rows)
+    code = ExitCode.SYSTEM if bad else ExitCode.OK
+    return Outcome(document, text=table(lines, header=("CHECK", "", "FOUND")), exit_code=code)
+
+
+def _driver(place: Place, kernel: Kernel | None) -> Iterator[Row]:
+    try:
+        task = resolve(place, kernel)
+    except NodesideError as error:
+        yield Row("driver.yaml", Level.BAD, str(error), error.hint)
+        return
+    yield Row("driver.yaml", Level.OK, f"{task.name} {task.version}, {task.settings.kind.value}")
+    cached = task.cache.manifest_for(task.tag, task.name) is not None
+    yield Row("bundle", Level.OK, f"{task.tag} is {'' if cached else 'not '}in the cache")
+
+
+def _kernel(place: Place, kernel: Kernel | None) -> Iterator[Row]:
+    running = place.host.kernel
+    words = f"{running.release} {running.architecture}, {running.version}"
+    yield Row("kernel", Level.OK, words)
+    if kernel is not None and kernel != running:
+        yield Row("kernel asked for", Level.OK, f"{kernel.release}, which does not run here")
+        return
+    if not (place.host.proc / "modules").exists():
+        yield Row(
+            "modules",
+            Level.BAD,
+            "this kernel has no loadable modules",
+            "try the driver in a throwaway machine: nodeside try",
+        )
+        return
+    tree = place.host.lib_modules(running.release)
+    if not (tree / "modules.dep").exists():
+        yield Row(
+            "modules",
+            Level.WARN,
+            f"no {tree / 'modules.dep'}: in-tree dependencies cannot be loaded",
+            "in a pod, mount the host's /lib/modules at /host/lib/modules",
+        )
+    yield from _trust(place, read_facts(place.host))
+
+
+def _trust(place: Place, facts: KernelFacts) -> Iterator[Row]:
+    if facts.modules_disabled:
+        yield Row("loading", Level.BAD, "kernel.modules_disabled is 1", "reboot the node")
+    enforced = facts.signatures_enforced or facts.lockdown in ("integrity", "confidentiality")
+    found = f"lockdown {facts.lockdown or 'unknown'}, signatures " + (
+        "enforced" if enforced else "not enforced"
+    )
+    todo = "set spec.signing to a key that is enrolled: mokutil --import" if enforced else ""
+    yield Row("signatures", Level.WARN if enforced else Level.OK, found, todo)
+    with_boot = place.host.sys / _SECURE_BOOT
+    try:
+        state = "on" if with_boot.read_bytes()[-1:] == b"\1" else "off"
+    except OSError:
+        state = "not visible (no EFI variables)"
+    yield Row("secure boot", Level.OK, state)
+
+
+def _rights(place: Place, _: Kernel | None) -> Iterator[Row]:
+    have = effective(place.host)
+    needs = {
+        Capability.SYS_MODULE: (Level.BAD, "no module can be loaded or unloaded"),
+        Capability.SYSLOG: (Level.WARN, "failures come without the kernel's own words"),
+        Capability.SYS_PTRACE: (Level.WARN, "holders of a module cannot be named"),
+        Capability.DAC_READ_SEARCH: (Level.WARN, "holders of a module cannot be named"),
+    }
+    for capability, (level, without) in needs.items():
+        name = f"CAP_{capability.name}"
+        if capability in have:
+            yield Row(name, Level.OK, "present")
+        else:
+            todo = "run as root, or add it to the container's securityContext"
+            yield Row(name, level, f"missing: {without}", todo)
+    why = KernelLog(place.host, KernelSyscalls()).mark().unreadable
+    yield Row("kernel log", Level.WARN if why else Level.OK, why or "readable")
+
+
+def _disks(place: Place, _: Kernel | None) -> Iterator[Row]:
+    yield _disk("cache", place.cache.root)
+    yield _disk("run", place.host.run)
+    if place.shared is not None:
+        yield _disk("shared directory", place.shared.root, programs=True)
+
+
+def _disk(question: str, path: Path, *, programs: bool = False) -> Row:
+    """Room and rights; `programs`: whether something must be able to run there."""
+    there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    flags = os.statvfs(there).f_flag
+    if flags & os.ST_RDONLY:
+        return Row(question, Level.BAD, f"{there} is mounted read-only", "mount it read-write")
+    if not os.access(there, os.W_OK):
+        todo = "run as root, or choose another place (--cache, --shared, --host-root)"
+        return Row(question, Level.BAD, f"{there} cannot be written", todo)
+    if programs and flags & os.ST_NOEXEC:
+        todo = "mount it without noexec (an emptyDir is): kbuild runs programs that it makes"
+        return Row(question, Level.BAD, f"{there} is mounted noexec", todo)
+    free = shutil.disk_usage(there).free
+    words = f"{path}, {free >> 20} MiB free"
+    if free < _LITTLE_SPACE:
+        return Row(question, Level.WARN, words, f"free some space: df -h {there}")
+    return Row(question, Level.OK, words)
+
+
+def _mounts(place: Place, _: Kernel | None) -> Iterator[Row]:
+    """In a pod each of these is a mount of its own, and each is forgotten sometimes."""
+    host = place.host
+    for path, without in (
+        (host.sys / "module", "nobody can tell what is loaded"),
+        (host.proc / "1", "holders of a module cannot be named"),
+        (host.dev, "device nodes of validate.devices cannot be looked for"),
+        (host.root / "lib/modules", "in-tree dependencies cannot be loaded"),
+    ):
+        mount = f"/{path.relative_to(host.root).parts[0]}"
+        mount = "/lib/modules" if mount == "/lib" else mount
+        if path.exists():
+            yield Row(f"mount {mount}", Level.OK, str(path))
+        else:
+            todo = f"in a pod, mount the host's {mount} at {host.root / mount[1:]}"
+            yield Row(f"mount {mount}", Level.WARN, f"no {path}: {without}", todo)
+
+
+def _limits(_place: Place, _: Kernel | None) -> Iterator[Row]:
+    """Of the container that this runs in; the toolkit container has its own."""
+    group = Path("/sys/fs/cgroup")
+    found = []
+    for name in ("cpu.max", "memory.max"):
+        try:
+            found.append(f"{name} {(group / name).read_text().strip()}")
+        except OSError:
+            continue
+    yield Row("cgroup limits here", Level.OK, ", ".join(found) or "none that can be seen")
+
+
+def _toolkit(place: Place, kernel: Kernel | None) -> Iterator[Row]:
+    if place.shared is not None:
+        yield _sidecar(place)
+        return
+    argv = [sys.executable, "-m", "nodeside.toolkit_sidecar", "check", "--output", "json"]
+    if kernel is not None:
+        argv += ["--kernel", kernel.release]
+    package = str(Path(nodeside.__file__).parent.parent)
+    try:
+        done = process.run(argv, timeout=_CHECK_TIMEOUT, env={"PYTHONPATH": package}, check=False)
+    except NodesideError as error:
+        yield Row("toolkit", Level.WARN, f"could not be checked: {error}", _ask_the_toolkit())
+        return
+    try:
+        record = json.loads(done.output)
+        rows = [
+            Row(
+                f"toolkit: {item['check']}",
+                Level.OK if item["ok"] else Level.WARN,
+                item["said"],
+                "" if item["ok"] else item["hint"] or "see the check before it",
+            )
+            for item in record["checks"]
+        ]
+        yield from rows
+        yield Row("toolkit: jobs", Level.OK, f"make -j{record['jobs']}, by cgroup limits and CPUs")
+    except (ValueError, KeyError, TypeError):
+        said = process.tail(done.errors or done.output, 5)
+        yield Row("toolkit", Level.WARN, f"could not be checked here: {said}", _ask_the_toolkit())
+
+
+def _ask_the_toolkit() -> str:
+    """How to ask the toolkit itself."""
+    return "in the toolkit container: toolkit.pyz check"
+
+
+def _sidecar(place: Place) -> Row:
+    assert place.shared is not None  # asked for only then
+    lives = place.shared.sidecar_lives()
+    record = place.shared.sidecar(place.host.boot_id)
+    if lives and record is not None:
+        return Row(
+            "toolkit",
+            Level.OK,
+            f"a sidecar lives, with headers for {record.toolkit_kernel or 'no kernel'}",
+        )
+    was = "was there and is gone" if record is not None else "has not been there in this boot"
+    return Row("toolkit", Level.WARN, f"the sidecar {was}", _ask_the_toolkit())
+
+
+Question = Callable[[Place, Kernel | None], Iterator[Row]]
+
+_QUESTIONS: tuple[Question, ...] = (
+    _driver,
+    _kernel,
+    _rights,
+    _mounts,
+    _disks,
+    _limits,
+    _toolkit,
+)

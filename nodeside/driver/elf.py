@@ -1,0 +1,324 @@
+"""A strict reader of relocatable ELF objects, which is what kernel modules are.
+
+It reads hostile files: every offset and size is checked before it is used, nothing is read that
+was not asked for, and the only exceptions are `NotAModule` and `MalformedElf`. Time is linear in
+what is read and memory is bounded by `SECTION_LIMIT`. The file is read, never mapped: a mapping of
+a file that somebody truncates kills its reader.
+
+The formats are those of elf(5); what a module loader demands of them is in the kernel's
+kernel/module/main.c (elf_validity_check). Stdlib only.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from functools import cached_property
+from typing import IO, NamedTuple
+
+from nodeside.errors import ExitCode, NodesideError
+
+SECTION_LIMIT = 64 << 20  # bytes of one section; the symbols of the largest drivers are ~10 MB
+NAME_LIMIT = 4096  # bytes of one name or string; the kernel's own limit on symbols is 512
+
+_IDENT = 16
+_ET_REL = 1
+_SHT_SYMTAB = 2
+_SHT_RELA = 4
+_SHT_NOBITS = 8
+_SHT_REL = 9
+_SHN_UNDEF = 0
+_SHN_ABS = 0xFFF1
+_STB_WEAK = 2
+_GNU_BUILD_ID = 3
+
+# `uname -m` by (e_machine, ELF class, little endian); None stands for any.
+_MACHINES: dict[tuple[int, int | None, bool | None], str] = {
+    (3, 32, True): "i686",
+    (62, 64, True): "x86_64",
+    (183, 64, True): "aarch64",
+    (183, 64, False): "aarch64_be",
+    (40, 32, None): "armv7l",
+    (20, 32, False): "ppc",
+    (21, 64, True): "ppc64le",
+    (21, 64, False): "ppc64",
+    (22, 64, False): "s390x",
+    (22, 32, False): "s390",
+    (243, 64, True): "riscv64",
+    (243, 32, True): "riscv32",
+    (258, 64, True): "loongarch64",
+    (8, 64, None): "mips64",
+    (8, 32, None): "mips",
+    (43, 64, False): "sparc64",
+}
+MACHINES = frozenset(_MACHINES.values())
+
+
+class NotAModule(NodesideError):
+    """A file that is not a kernel module, or that no kernel would take for one."""
+
+    exit_code = ExitCode.BUNDLE
+    reason = "NotAModule"
+
+
+class MalformedElf(NotAModule):
+    """An ELF file whose tables contradict its size or each other."""
+
+
+class Section(NamedTuple):
+    """One row of the section header table; offsets and sizes are in bytes."""
+
+    name: str
+    kind: int
+    offset: int
+    size: int
+    link: int
+    info: int
+
+
+class Symbol(NamedTuple):
+    """One symbol. `section` is an index, or None if the symbol is undefined or absolute."""
+
+    name: str
+    value: int
+    section: int | None
+    undefined: bool
+    weak: bool
+
+
+class Target(NamedTuple):
+    """What one relocation points at: `offset` in its section → `address` in section `section`."""
+
+    offset: int
+    section: int
+    address: int
+
+
+class ElfObject:
+    """A relocatable object behind a seekable file. `where` names it in messages."""
+
+    def __init__(self, file: IO[bytes], where: str) -> None:
+        self._file = file
+        self.where = where
+        self._size = file.seek(0, 2)
+        self._read_ident()
+        self.machine, self.sections = self._read_header()
+
+    # --- header ------------------------------------------------------------------------------
+
+    def _read_ident(self) -> None:
+        ident = self._read(0, min(_IDENT, self._size))
+        if ident[:4] != b"\x7fELF":
+            raise NotAModule(
+                f"{self.where}: not a kernel module: expected an ELF file, "
+                f"it begins with {ident[:4]!r}",
+                hint=f"file {self.where}",
+            )
+        if len(ident) < _IDENT or ident[4] not in (1, 2) or ident[5] not in (1, 2):
+            raise self._malformed("the identification bytes are wrong or cut off")
+        self.elf_class = 32 * ident[4]
+        self.little_endian = ident[5] == 1
+        self.byte_order = "<" if self.little_endian else ">"
+
+    def _read_header(self) -> tuple[str, tuple[Section, ...]]:
+        form = struct.Struct(
+            self.byte_order + ("HHIQQQIHHHHHH" if self.elf_class == 64 else "HHIIIIIHHHHHH")
+        )
+        values = form.unpack(self._read(_IDENT, form.size))
+        kind, machine, table, row_size, rows, names = (
+            values[0], values[1], values[5], values[10], values[11], values[12]
+        )  # fmt: skip
+        if kind != _ET_REL:
+            raise NotAModule(
+                f"{self.where}: not a kernel module: expected a relocatable object (ET_REL, 1), "
+                f"its type is {kind}"
+            )
+        return self._machine(machine), self._read_sections(table, row_size, rows, names)
+
+    def _machine(self, number: int) -> str:
+        for elf_class in (self.elf_class, None):
+            for order in (self.little_endian, None):
+                if name := _MACHINES.get((number, elf_class, order)):
+                    return name
+        return f"elf-machine-{number}"
+
+    def _read_sections(
+        self, table: int, row_size: int, rows: int, names: int
+    ) -> tuple[Section, ...]:
+        form = struct.Struct(
+            self.byte_order + ("IIQQQQIIQQ" if self.elf_class == 64 else "IIIIIIIIII")
+        )
+        if row_size != form.size or not 0 < names < rows:
+            raise self._malformed(
+                f"{rows} section headers of {row_size} bytes, names in number {names}"
+            )
+        raw = list(form.iter_unpack(self._read(table, rows * form.size)))
+        strings = self._contents(Section("section names", *self._placed(raw[names])))
+        return tuple(Section(self._string(strings, row[0]), *self._placed(row)) for row in raw)
+
+    def _placed(self, row: tuple[int, ...]) -> tuple[int, int, int, int, int]:
+        kind, offset, size, link, info = row[1], row[4], row[5], row[6], row[7]
+        if kind not in (0, _SHT_NOBITS) and offset + size > self._size:
+            raise self._malformed(
+                f"a section of {size} bytes at {offset} ends behind the file's {self._size} bytes",
+                hint="the file is truncated: copy or fetch it again",
+            )
+        return kind, offset, size, link, info
+
+    # --- sections ----------------------------------------------------------------------------
+
+    def section(self, name: str) -> Section | None:
+        """The first section of that name, which is the one the kernel takes (find_sec)."""
+        return self._by_name.get(name)
+
+    @cached_property
+    def _by_name(self) -> dict[str, Section]:
+        return {section.name: section for section in reversed(self.sections)}
+
+    def contents(self, name: str) -> bytes:
+        """The bytes of a section, at most SECTION_LIMIT; empty if there is no such section."""
+        section = self.section(name)
+        return b"" if section is None else self._contents(section)
+
+    def string_at(self, section: int, offset: int) -> str:
+        """The C string at an offset of a section."""
+        found = self._section(section)
+        length = min(NAME_LIMIT, found.size - offset)
+        if offset < 0 or length <= 0 or found.kind in (0, _SHT_NOBITS):
+            raise self._malformed(f"a string at {offset} of section {found.name!r}")
+        return self._string(self._read(found.offset + offset, length), 0)
+
+    def u32_at(self, section: int, offset: int) -> int:
+        """The 32-bit number at an offset of a section."""
+        found = self._section(section)
+        if offset < 0 or offset + 4 > found.size or found.kind in (0, _SHT_NOBITS):
+            raise self._malformed(f"a number at {offset} of section {found.name!r}")
+        data = self._read(found.offset + offset, 4)
+        return int.from_bytes(data, "little" if self.little_endian else "big")
+
+    def _section(self, index: int) -> Section:
+        if index >= len(self.sections):
+            raise self._malformed(f"section {index} of {len(self.sections)}")
+        return self.sections[index]
+
+    def _contents(self, section: Section) -> bytes:
+        if section.kind in (0, _SHT_NOBITS):
+            return b""
+        if section.size > SECTION_LIMIT:
+            raise self._malformed(
+                f"section {section.name!r} has {section.size} bytes, "
+                f"at most {SECTION_LIMIT} are read"
+            )
+        return self._read(section.offset, section.size)
+
+    # --- symbols and relocations -------------------------------------------------------------
+
+    def symbols(self, prefixes: tuple[str, ...]) -> Iterator[Symbol]:
+        """The undefined symbols, and the defined ones whose name begins with a prefix."""
+        _, names = self._symbol_table
+        wanted = tuple(prefix.encode() for prefix in prefixes)
+        for name, info, section, value in self._symbol_rows():
+            if section == _SHN_UNDEF:
+                if name:
+                    yield Symbol(
+                        self._string(names, name), value, None, True, info >> 4 == _STB_WEAK
+                    )
+            elif names.startswith(wanted, name):
+                where = None if section == _SHN_ABS else section
+                yield Symbol(self._string(names, name), value, where, False, info >> 4 == _STB_WEAK)
+
+    def targets(self, name: str) -> Iterator[Target]:
+        """What the relocations of a section point at, as far as it is in this object."""
+        index = next((i for i, row in enumerate(self.sections) if row.name == name), None)
+        for table in self.sections:
+            if index is not None and table.info == index and table.kind in (_SHT_REL, _SHT_RELA):
+                yield from self._table_targets(table, self.sections[index])
+
+    def _table_targets(self, table: Section, section: Section) -> Iterator[Target]:
+        word = "Q" if self.elf_class == 64 else "I"
+        addend = "" if table.kind == _SHT_REL else word.lower()
+        form = struct.Struct(self.byte_order + word + word + addend)
+        data = self._contents(table)
+        here = self._contents(section) if table.kind == _SHT_REL else b""
+        place = struct.Struct(self.byte_order + word)
+        for row in form.iter_unpack(data[: len(data) // form.size * form.size]):
+            offset, symbol = row[0], row[1] >> (32 if self.elf_class == 64 else 8)
+            target, value = self._symbol_place(symbol)
+            if table.kind == _SHT_RELA:
+                value += row[2]
+            elif offset + place.size <= len(here):
+                value += place.unpack_from(here, offset)[0]
+            if 0 < target < len(self.sections):
+                yield Target(offset, target, value)
+
+    def _symbol_place(self, index: int) -> tuple[int, int]:
+        data, _ = self._symbol_table
+        if not 0 <= index < len(data) // self._symbol_form.size:
+            raise self._malformed(f"a relocation against symbol {index}, which does not exist")
+        row = self._symbol_form.unpack_from(data, index * self._symbol_form.size)
+        return (row[3], row[4]) if self.elf_class == 64 else (row[5], row[1])
+
+    def _symbol_rows(self) -> Iterator[tuple[int, int, int, int]]:
+        """(name, info, section, value) of every symbol."""
+        data, _ = self._symbol_table
+        rows = self._symbol_form.iter_unpack(data)
+        if self.elf_class == 64:
+            return ((row[0], row[1], row[3], row[4]) for row in rows)
+        return ((row[0], row[3], row[5], row[1]) for row in rows)
+
+    @cached_property
+    def _symbol_form(self) -> struct.Struct:
+        return struct.Struct(self.byte_order + ("IBBHQQ" if self.elf_class == 64 else "IIIBBH"))
+
+    @cached_property
+    def _symbol_table(self) -> tuple[bytes, bytes]:
+        """The symbol table, cut to whole rows, and its names."""
+        table = next((row for row in self.sections if row.kind == _SHT_SYMTAB), None)
+        if table is None:
+            return b"", b""
+        data = self._contents(table)
+        whole = len(data) // self._symbol_form.size * self._symbol_form.size
+        return data[:whole], self._contents(self._section(table.link))
+
+    # --- bytes -------------------------------------------------------------------------------
+
+    def _read(self, offset: int, size: int) -> bytes:
+        if offset + size > self._size:
+            raise self._malformed(
+                f"{size} bytes at {offset} are behind the file's {self._size} bytes",
+                hint="the file is truncated: copy or fetch it again",
+            )
+        self._file.seek(offset)
+        data = self._file.read(size)
+        if len(data) != size:
+            raise self._malformed("it became shorter while it was read")
+        return data
+
+    def _string(self, strings: bytes, start: int) -> str:
+        end = strings.find(b"\0", start, start + NAME_LIMIT)
+        if end < 0:
+            raise self._malformed(f"a name without an end, or of more than {NAME_LIMIT} bytes")
+        return strings[start:end].decode("utf-8", "replace")
+
+    def _malformed(self, what: str, *, hint: str = "") -> MalformedElf:
+        return MalformedElf(f"{self.where}: damaged ELF file: {what}", hint=hint)
+
+
+def parse_notes(data: bytes, *, little_endian: bool = True) -> str:
+    """The GNU build-id in the bytes of an ELF note section, in hex; "" if there is none.
+
+    The same bytes stand in `/sys/module/X/notes/.note.gnu.build-id` of a loaded module. Names and
+    descriptors are padded to 4 bytes (elf(5), "Notes").
+    """
+    header = struct.Struct("<III" if little_endian else ">III")
+    at = 0
+    while at + header.size <= len(data):
+        name_size, size, kind = header.unpack_from(data, at)
+        name = at + header.size
+        start = name + (name_size + 3 & ~3)
+        if start + size > len(data):
+            return ""
+        if kind == _GNU_BUILD_ID and data[name : name + name_size] == b"GNU\0":
+            return data[start : start + size].hex()
+        at = start + (size + 3 & ~3)
+    return ""

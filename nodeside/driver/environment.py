@@ -1,0 +1,44 @@
+"""`nodeside driver env`: a driver on a node as shell variables, for scripts and bug reports.
+
+Built from an allow-list of facts; nothing of the process's own environment is printed, so no token
+or password can be.
+"""
+
+from __future__ import annotations
+
+import platform
+import shlex
+from collections.abc import Iterator
+
+from nodeside import __version__
+from nodeside.driver.outcome import Outcome
+from nodeside.driver.task import Place, resolve
+from nodeside.host import Kernel
+
+
+def describe(place: Place, kernel: Kernel | None) -> Outcome:
+    """One `NAME='value'` a line; `eval "$(nodeside driver env)"` works. Raises SpecError."""
+    facts = dict(_facts(place, kernel))
+    return Outcome(facts, text="\n".join(f"{n}={shlex.quote(value)}" for n, value in facts.items()))
+
+
+def _facts(place: Place, kernel: Kernel | None) -> Iterator[tuple[str, str]]:
+    task = resolve(place, kernel)
+    yield "NODESIDE_VERSION", __version__
+    yield "NODESIDE_PYTHON", platform.python_version()
+    yield "NODESIDE_DRIVER", str(place.driver_file.absolute())
+    yield "NODESIDE_HOST", str(place.host.root)
+    yield "NODESIDE_CACHE", str(place.cache.root)
+    yield "NODESIDE_SHARED", str(place.shared.root) if place.shared else ""
+    yield "DRIVER_NAME", task.name
+    yield "DRIVER_VERSION", task.version
+    yield "DRIVER_MODULES", " ".join(task.wanted.names)
+    yield "SOURCE_DIR", str(task.source)
+    yield "SOURCE_DIGEST", task.source_digest
+    yield "BUILD_KIND", task.settings.kind.value
+    yield "KERNEL_RELEASE", task.kernel.release
+    yield "KERNEL_VERSION", task.kernel.version
+    yield "KERNEL_ARCH", task.kernel.architecture
+    yield "BOOT_ID", task.boot_id
+    yield "BUNDLE_KEY", task.key
+    yield "BUNDLE_TAG", task.tag

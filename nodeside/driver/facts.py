@@ -1,0 +1,124 @@
+"""What of this kernel decides whether it takes a module: the observed side of `checks`.
+
+`read_facts` looks once, at /proc, /sys and /lib/modules of the host; `checks` then decides purely.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from nodeside.driver.modulefile import read_module
+from nodeside.errors import NodesideError
+from nodeside.host import Host, Kernel
+from nodeside.modulenames import name_of_file
+
+_TRIED_FOR_VERMAGIC = 5  # in-tree modules looked at before giving up
+_DEP_LIMIT = 64 << 20  # bytes of modules.dep; a distribution's has about 1 MiB
+_KEYRING = re.compile(r"\skeyring\s+\.builtin_trusted_keys:")
+_KEY = re.compile(r"\sasymmetri\S*\s+.*: ([0-9a-f]{2,}): X509\.")
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """A running kernel, as far as it matters to a module.
+
+    `vermagic` is that of an in-tree module, "" if none could be read. `lockdown` is none,
+    integrity, confidentiality or "". `loaded`, `available` (modprobe could load it) and `builtin`
+    are module names with `_`. `enrolled` are the ids of the certificates in the kernel's keyrings,
+    None if they cannot be seen.
+    """
+
+    kernel: Kernel
+    vermagic: str = ""
+    modversions: bool = False
+    signatures_enforced: bool = False
+    lockdown: str = ""
+    loaded: frozenset[str] = frozenset()
+    available: frozenset[str] = frozenset()
+    builtin: frozenset[str] = frozenset()
+    enrolled: frozenset[str] | None = None
+    modules_disabled: bool = False
+
+
+def read_facts(host: Host) -> KernelFacts:
+    """The facts of the kernel that runs on a host. What cannot be read is left at its default."""
+    kernel = host.kernel
+    tree = host.lib_modules(kernel.release)
+    vermagic = kernel_vermagic(tree)
+    proc_keys = _text(host.proc / "keys")
+    return KernelFacts(
+        kernel=kernel,
+        vermagic=vermagic,
+        modversions="modversions" in vermagic.split(),
+        signatures_enforced=_text(host.sys_module / "module/parameters/sig_enforce").strip() == "Y",
+        lockdown=lockdown_mode(_text(host.sys / "kernel/security/lockdown")),
+        loaded=frozenset(line.split()[0] for line in _lines(host.proc / "modules")),
+        available=frozenset(name_of_file(path) for path in _tree_modules(tree)),
+        builtin=frozenset(name_of_file(line.strip()) for line in _lines(tree / "modules.builtin")),
+        enrolled=enrolled_keys(proc_keys),
+        modules_disabled=_text(host.proc / "sys/kernel/modules_disabled").strip() == "1",
+    )
+
+
+def kernel_vermagic(lib_modules_dir: Path) -> str:
+    """The vermagic of a kernel, read from one of its in-tree modules; "" if there is none."""
+    for path in islice(_in_tree(lib_modules_dir), _TRIED_FOR_VERMAGIC):
+        try:
+            if vermagic := read_module(path).vermagic:
+                return vermagic
+        except NodesideError:
+            continue
+    return ""
+
+
+def lockdown_mode(text: str) -> str:
+    """The mode in brackets: `none [integrity] confidentiality` (security/lockdown/lockdown.c)."""
+    found = re.search(r"\[(\w+)\]", text)
+    return found[1] if found else ""
+
+
+def enrolled_keys(proc_keys: str) -> frozenset[str] | None:
+    """The ids of all X.509 certificates in /proc/keys, in lower-case hex; None if they are hidden.
+
+    The file does not say in which keyring a key is, so an id that is here may still not be trusted
+    for modules; one that is not here certainly is not. A reader sees only what it may view
+    (keyrings(7)); where the built-in keyring is not visible, nothing is known.
+    """
+    if not _KEYRING.search(proc_keys):
+        return None
+    return frozenset(found[1] for found in _KEY.finditer(proc_keys))
+
+
+def _in_tree(tree: Path) -> Iterator[Path]:
+    """In-tree modules by modules.dep, else by walking; out-of-tree ones are elsewhere."""
+    listed = False
+    for relative in _tree_modules(tree):
+        if relative.startswith("kernel/"):
+            listed = True
+            yield tree / relative
+    if not listed:
+        yield from (path for path in (tree / "kernel").rglob("*.ko*") if path.is_file())
+
+
+def _tree_modules(tree: Path) -> Iterator[str]:
+    """The paths in modules.dep, relative to the tree (modules.dep(5))."""
+    for line in _lines(tree / "modules.dep"):
+        path, colon, _ = line.partition(":")
+        if colon:
+            yield path
+
+
+def _lines(path: Path) -> Iterator[str]:
+    return (line for line in _text(path).splitlines() if line.strip())
+
+
+def _text(path: Path) -> str:
+    try:
+        with open(path, errors="replace") as file:
+            return file.read(_DEP_LIMIT)
+    except OSError:
+        return ""

@@ -1,0 +1,226 @@
+"""Firmware files where the kernel looks for them: one directory on the node for all drivers.
+
+The kernel has one extra search path, /sys/module/firmware_class/parameters/path
+(Documentation/driver-api/firmware/fw_search_path.rst). It is set only if it is empty or ours, and
+the last driver to leave gives it back. Both live as long as the boot, as /run does.
+
+    <host>/run/nodeside/
+      firmware/...                 all drivers   files by the names drivers ask for
+      firmware-owners/<driver>.json one driver   which of them it needs, with their sha256
+      firmware.lock                              held (flock) during a change
+
+A crash between the two leaves a file that an owner names and is not there, or a file that nobody
+names: installing again puts both right. Called before a load and after an unload.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nodeside import log
+from nodeside.clock import Clock
+from nodeside.digests import sha256_of
+from nodeside.driver import sysfs
+from nodeside.errors import ExitCode, Locked, NodesideError, SystemRefused
+from nodeside.filelock import take_lock
+from nodeside.host import Host
+from nodeside.records import TEMPORARY_PREFIX, disk_errors, publish, publish_bytes, read_untrusted
+
+_LOCK_SECONDS = 10.0
+_FILE_LIMIT = 1 << 30  # bytes; the largest firmware in linux-firmware is below 100 MB
+_EMPTY = "\0"  # a write of nothing never reaches the kernel, and a newline would be kept
+
+
+class FirmwareRefused(NodesideError):
+    """The firmware cannot be put where the kernel looks for it."""
+
+    exit_code = ExitCode.REFUSED
+    reason = "FirmwareRefused"
+
+
+@dataclass(frozen=True)
+class FirmwareDirectory:
+    """The node's directory of firmware files, and who needs which."""
+
+    host: Host
+    clock: Clock = field(default_factory=Clock)
+    write: sysfs.Write = field(default=sysfs.write)
+
+    @property
+    def files(self) -> Path:
+        return self.host.run / "firmware"
+
+    @property
+    def owners(self) -> Path:
+        return self.host.run / "firmware-owners"
+
+    @property
+    def search_path(self) -> Path:
+        """The kernel's attribute."""
+        return self.host.sys_module / "firmware_class" / "parameters" / "path"
+
+    @property
+    def as_kernel_sees_it(self) -> str:
+        """The directory's path in the host's own root, where the kernel opens it."""
+        return "/" + str(self.files.relative_to(self.host.root))
+
+    def install(self, directory: Path, driver: str) -> tuple[str, ...]:
+        """Make every file below `directory` findable. Returns their names.
+
+        Raises FirmwareRefused, SystemRefused, NoSpace, Locked.
+        """
+        wanted = _tree(directory)
+        with self._locked():
+            self._refuse_foreign_path()
+            digests = {name: _digest(path) for name, path in wanted.items()}
+            self._refuse_other_content(driver, digests)
+            before = self._needed_by(driver)
+            publish(self.owners / f"{driver}.json", {"files": digests})
+            for name, path in wanted.items():
+                self._place(path, self.files / name, digests[name])
+            self._drop(set(before) - set(digests))
+            if self._current_path() == "":
+                self.write(self.search_path, self.as_kernel_sees_it)
+        log.fact("firmware installed", driver=driver, files=len(digests))
+        return tuple(digests)
+
+    def remove(self, driver: str) -> None:
+        """Take away what only this driver needs; the last driver gives the search path back."""
+        if not self.owners.is_dir():
+            return
+        with self._locked():
+            before = self._needed_by(driver)
+            with suppress(FileNotFoundError), disk_errors(self.owners):
+                (self.owners / f"{driver}.json").unlink(missing_ok=True)
+            self._drop(set(before))
+            if not self._drivers() and self._current_path() == self.as_kernel_sees_it:
+                self.write(self.search_path, _EMPTY)
+        log.fact("firmware removed", driver=driver)
+
+    def _current_path(self) -> str | None:
+        """What the kernel has now; None if this kernel has no such attribute."""
+        text = sysfs.read(self.search_path)
+        return None if text is None else text.strip("\0 \n")
+
+    def _refuse_foreign_path(self) -> None:
+        current = self._current_path()
+        if current is None:
+            raise FirmwareRefused(
+                f"cannot read {self.search_path}",
+                hint="mount the host's /sys at /host/sys; a kernel without a firmware loader "
+                "has no such file",
+            )
+        if current not in ("", self.as_kernel_sees_it):
+            raise FirmwareRefused(
+                f"the kernel's firmware search path is taken: {current}; "
+                f"expected none, or {self.as_kernel_sees_it}",
+                hint=f"put the firmware below {current}, or boot without firmware_class.path",
+            )
+
+    def _refuse_other_content(self, driver: str, digests: Mapping[str, str]) -> None:
+        """Two drivers may share a file, not a name for two different ones."""
+        for other in self._drivers():
+            if other == driver:
+                continue
+            theirs = self._needed_by(other)
+            for name in sorted(set(theirs) & set(digests)):
+                if theirs[name] != digests[name]:
+                    raise FirmwareRefused(
+                        f"the driver {other} has installed another firmware file {name}",
+                        hint="one of the two must go: nodeside driver unload, with the "
+                        f"driver.yaml of {other}",
+                    )
+
+    def _drivers(self) -> tuple[str, ...]:
+        names = sysfs.names(self.owners)
+        return tuple(
+            name.removesuffix(".json") for name in names if not name.startswith(TEMPORARY_PREFIX)
+        )
+
+    def _needed_by(self, driver: str) -> dict[str, str]:
+        record = read_untrusted(self.owners / f"{driver}.json") or {}
+        files = record.get("files")
+        return dict(files) if isinstance(files, dict) else {}
+
+    def _place(self, source: Path, target: Path, digest: str) -> None:
+        if target.is_file() and _digest(target) == digest:
+            return
+        with disk_errors(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            data = source.read_bytes()
+        publish_bytes(target, data)
+
+    def _drop(self, names: set[str]) -> None:
+        """Remove files that no driver needs any more, and directories that are empty then."""
+        still = {name for driver in self._drivers() for name in self._needed_by(driver)}
+        for name in sorted(names - still):
+            path = self.files / name
+            with disk_errors(path):
+                path.unlink(missing_ok=True)
+            for parent in path.parents:
+                if parent == self.host.run:
+                    break
+                with suppress(OSError):  # not empty
+                    parent.rmdir()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One driver at a time: the lock of a driver does not keep another one out."""
+        with disk_errors(self.host.run):
+            self.owners.mkdir(parents=True, exist_ok=True)
+            self.files.mkdir(parents=True, exist_ok=True)
+            fd = os.open(
+                self.host.run / "firmware.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
+        try:
+            if not take_lock(fd, within=_LOCK_SECONDS, clock=self.clock):
+                raise Locked(
+                    f"another driver has held {self.host.run}/firmware.lock for "
+                    f"{_LOCK_SECONDS:g} s",
+                    hint=f"see who: fuser -v {self.host.run}/firmware.lock",
+                )
+            yield
+        finally:
+            os.close(fd)
+
+
+def install(directory: Path, driver: str, host: Host) -> tuple[str, ...]:
+    """Make the firmware of a driver findable by the kernel; see `FirmwareDirectory.install`."""
+    return FirmwareDirectory(host).install(directory, driver)
+
+
+def remove(driver: str, host: Host) -> None:
+    """The opposite; nothing happens if the driver has no firmware."""
+    FirmwareDirectory(host).remove(driver)
+
+
+def _tree(directory: Path) -> dict[str, Path]:
+    """The files below a directory by the names the kernel will ask for. Links must stay inside."""
+    if not directory.is_dir():
+        raise FirmwareRefused(
+            f"no firmware directory {directory}", hint="see firmware.path in driver.yaml"
+        )
+    root = directory.resolve()
+    found = {}
+    for path in sorted(directory.rglob("*")):
+        real = path.resolve()
+        if not real.is_relative_to(root):
+            raise FirmwareRefused(f"{path} is a link that leads out of {directory}")
+        if real.is_file():
+            found[str(path.relative_to(directory))] = real
+        elif not real.is_dir():
+            raise FirmwareRefused(f"{path}: expected a regular file")
+    return found
+
+
+def _digest(path: Path) -> str:
+    try:
+        if path.stat().st_size > _FILE_LIMIT:
+            raise FirmwareRefused(f"{path} is larger than {_FILE_LIMIT} bytes")
+    except OSError as exc:
+        raise SystemRefused(f"cannot read {path}: {exc.strerror}") from exc
+    return sha256_of(path)

@@ -1,0 +1,48 @@
+"""Whether a bundle, or what a build delivered, serves a task: every wanted module, well signed.
+
+What the kernel itself would refuse is judged later, by `checks.py`. Called by whoever looks at a
+rung, and before a load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from nodeside import log
+from nodeside.driver.bundle import Bundle
+from nodeside.driver.plan import Finding
+from nodeside.driver.task import Task
+
+
+def fitting(task: Task, bundle: Bundle, why: str) -> Finding:
+    """The bundle, if it has every wanted module, signed as driver.yaml asks; else why not."""
+    name = bundle.directory.name
+    if absent := missing(task, (module.name for module in bundle.manifest.modules)):
+        return Finding(f"the bundle {name} has no module {absent}")
+    if task.signing is not None:
+        from nodeside.driver.signing import SigningError
+
+        try:
+            files = (bundle.directory / module.file for module in bundle.manifest.modules)
+            verify_signatures(task, files)
+        except SigningError as problem:
+            log.warning("a bundle is not used", bundle=name, problem=problem, hint=problem.hint)
+            return Finding(f"not signed as spec.signing asks: {problem}")
+    return Finding(why, bundle)
+
+
+def missing(task: Task, there: Iterable[str]) -> str:
+    """The wanted modules that are not among those that are there."""
+    names = set(there)
+    return ", ".join(name for name in task.wanted.names if name not in names)
+
+
+def verify_signatures(task: Task, files: Iterable[Path]) -> None:
+    """With a key configured, no module is used that is not signed by it. Raises SigningError."""
+    from nodeside.driver import signing
+
+    assert task.signing is not None  # asked only then
+    certificate = task.path(task.signing.certificate)
+    for file in files:
+        signing.verify(file, certificate)

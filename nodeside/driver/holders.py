@@ -1,0 +1,129 @@
+"""Who holds a module: other modules, open files, mounts, disks; and what would go with it.
+
+`who_holds` observes, `Holding.sentence` says it. Nothing in the kernel lists the holders of a
+reference, so this is put together from sysfs and the host's /proc, and says so where it does not
+add up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nodeside.driver import sysfs
+from nodeside.driver.capabilities import Capability, effective
+from nodeside.driver.kernelmodules import KernelModules, LoadedState
+from nodeside.driver.moduledevices import Device, devices_of, interfaces_of
+from nodeside.driver.pci import pci_devices
+from nodeside.driver.processes import Process, mounts_of, users_of
+from nodeside.host import Host
+from nodeside.modulenames import kernel_name
+
+_NAMED = 3  # processes, mounts or modules that a sentence names
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What holds a module (`modules`, `processes`, `mounts`, `disks`) and what is bound to it.
+
+    `devices` are names below /dev, `pci` addresses. `unseen` says, in words, what could not be
+    looked at and which capability is missing.
+    """
+
+    name: str
+    refcnt: int = 0
+    modules: tuple[str, ...] = ()
+    processes: tuple[Process, ...] = ()
+    mounts: tuple[str, ...] = ()
+    disks: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    interfaces: tuple[str, ...] = ()
+    pci: tuple[str, ...] = ()
+    unseen: str = ""
+
+    def sentence(self) -> str:
+        """`vpoll is held by 1 open file of python3 (pid 4711, pod 12345678…)`."""
+        holders = [*_modules(self.modules), *_files(self.processes)]
+        holders += [f"the mount {path}" for path in self.mounts[:_NAMED]]
+        holders += [f"the disk {name} on top of it" for name in self.disks[:_NAMED]]
+        unseen = f" ({self.unseen})" if self.unseen else ""
+        if holders:
+            return f"{self.name} is held by {_listed(holders)}{unseen}"
+        if self.refcnt == 0:
+            return f"{self.name} is not held by anything"
+        references = "1 reference" if self.refcnt == 1 else f"{self.refcnt} references"
+        return f"{self.name} has {references} that no module, open file or mount explains{unseen}"
+
+
+def who_holds(name: str, host: Host, recorded: frozenset[str] = frozenset()) -> Holding:
+    """Look at everything that may hold a module.
+
+    `recorded` are device numbers (`moduledevices.device_numbers`) that appeared at its load.
+    """
+    module = kernel_name(name)
+    state = KernelModules(host).state(module) or LoadedState(module)
+    devices = devices_of(module, host, recorded)
+    numbers = frozenset(device.number for device in devices)
+    nodes = frozenset(device.node for device in devices)
+    users = users_of(numbers, nodes, host)
+    return Holding(
+        name=module,
+        refcnt=state.refcnt,
+        modules=state.holders,
+        processes=users.processes,
+        mounts=mounts_of(module, numbers, host),
+        disks=_disks(devices, host),
+        devices=tuple(sorted(nodes)),
+        interfaces=interfaces_of(module, host),
+        pci=tuple(item.address for item in pci_devices(host) if item.module == module),
+        unseen=_unseen(users.unseen, host),
+    )
+
+
+def _disks(devices: tuple[Device, ...], host: Host) -> tuple[str, ...]:
+    """What is built on the block devices: device mapper, RAID, swap."""
+    above = [name for device in devices for name in sysfs.names(device.path / "holders")]
+    swaps = (sysfs.read(host.proc / "swaps") or "").split()
+    return (*above, *(f"{d.node} (swap)" for d in devices if f"/dev/{d.node}" in swaps))
+
+
+def _unseen(count: int, host: Host) -> str:
+    """Which processes could not be looked at, and what that takes."""
+    if count == 0:
+        return ""
+    needed = {Capability.SYS_PTRACE, Capability.DAC_READ_SEARCH} - effective(host)
+    missing = " and ".join(sorted(item.name for item in needed))
+    why = f"the capability {missing} is missing" if missing else "AppArmor or SELinux denies it"
+    processes = "1 process" if count == 1 else f"{count} processes"
+    return f"the open files of {processes} could not be seen: {why}"
+
+
+def _modules(names: tuple[str, ...]) -> list[str]:
+    if not names:
+        return []
+    word = "the module" if len(names) == 1 else "the modules"
+    return [f"{word} {_some(names)}"]
+
+
+def _files(processes: tuple[Process, ...]) -> list[str]:
+    said = [_file(process) for process in processes[:_NAMED]]
+    more = len(processes) - _NAMED
+    if more > 0:
+        said.append("1 more process" if more == 1 else f"{more} more processes")
+    return said
+
+
+def _file(process: Process) -> str:
+    files = "1 open file" if process.files == 1 else f"{process.files} open files"
+    where = f", pod {process.pod[:8]}…" if process.pod else ""
+    if process.container and not process.pod:
+        where = f", container {process.container[:12]}"
+    return f"{files} of {process.program} (pid {process.pid}{where})"
+
+
+def _some(names: tuple[str, ...]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _listed(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -1,0 +1,128 @@
+"""Bundles in a directory that an HTTP(S) server shows: <base>/<tag>.tar.gz. Read-only.
+
+If <tag>.tar.gz.sha256 is there too (as `sha256sum` writes it), the archive must have that digest.
+It comes from the same server, so it proves that nothing was damaged on the way, and no more.
+Credentials for the host, if the server asks for them, come from the credentials file.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote, urlsplit
+
+from nodeside.driver.archive import read_manifest, unpack
+from nodeside.driver.bundle import Bundle
+from nodeside.driver.credentials import Credentials, find_credentials
+from nodeside.driver.store import (
+    Accept,
+    Described,
+    Fetched,
+    FetchError,
+    FetchOptions,
+    NotThere,
+    Published,
+    Store,
+    download_place,
+)
+from nodeside.driver.transport import Transport
+from nodeside.errors import SpecError
+
+_CHECKSUM_LIMIT = 4096
+_CHECKSUM = re.compile(r"^([0-9a-fA-F]{64})\b")
+
+
+class HttpStore(Store):
+    """Use as a context manager."""
+
+    def __init__(self, base: str, options: FetchOptions) -> None:
+        parts = urlsplit(base)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise SpecError(f"expected an http:// or https:// URL of a directory, got {base!r}")
+        if parts.username or parts.password:
+            raise SpecError(
+                f"a URL of {parts.hostname} has a user name or password in it",
+                hint="credentials belong into the credentials file (a docker config.json)",
+            )
+        self._base = base.rstrip("/")
+        self._host = parts.netloc
+        self._options = options
+        self._transport = Transport(options)
+        self.where = self._base
+        self.confidential = parts.scheme == "https"
+
+    def __enter__(self) -> Self:
+        known = find_credentials(self._options.credentials_file, self._host)
+        self._transport.authorization = BasicAuthorization(known) if known else None
+        self._transport.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._transport.__exit__(kind, value, traceback)
+
+    def describe(self, tag: str) -> Described | None:
+        return self._transport.retrying(lambda: self._described(tag))
+
+    def fetch(self, tag: str, to: Path, accept: Accept) -> Fetched | NotThere:
+        url = self._url(tag)
+        sha256, limit = self._checksum(url), self._options.size_limit
+        with download_place(to, tag) as archive:
+            if not self._transport.download(url, archive, limit=limit, sha256=sha256):
+                return NotThere(f"404 for {tag}.tar.gz")
+            bundle = unpack(archive, to, limit, what=url, accept=accept)
+        return Fetched(bundle, f"{url} ({bundle.digest})")
+
+    def publish(
+        self,
+        bundle: Bundle,  # noqa: ARG002
+        tag: str,  # noqa: ARG002
+        *,
+        overwrite: bool = False,  # noqa: ARG002
+    ) -> Published:
+        raise FetchError(
+            f"{self.where}: an HTTP directory is read-only",
+            reason="ReadOnly",
+            hint="publish to a local directory that the server shows, or to an OCI registry",
+        )
+
+    def _described(self, tag: str) -> Described | None:
+        url = self._url(tag)
+        with self._transport.stream(url) as body:
+            if body is None:
+                return None
+            return Described(*read_manifest(body, self._options.size_limit, url))
+
+    def _url(self, tag: str) -> str:
+        return f"{self._base}/{quote(tag, safe='')}.tar.gz"
+
+    def _checksum(self, url: str) -> str:
+        """The digest beside the archive, or "" if there is none."""
+        reply = self._transport.get(f"{url}.sha256", limit=_CHECKSUM_LIMIT)
+        if reply is None:
+            return ""
+        match = _CHECKSUM.match(reply.body.decode("ascii", errors="replace").strip())
+        if match is None:
+            raise FetchError(f"{url}.sha256 does not begin with a sha256", reason="WrongDigest")
+        return match[1].lower()
+
+
+class BasicAuthorization:
+    """A user and a password, told to a server only when it asks for them."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._asked = False
+
+    def header(self) -> str:
+        return self._credentials.basic if self._asked else ""
+
+    def learn(self, challenge: str) -> bool:
+        self._asked = challenge.lower().startswith("basic") and not self._asked
+        return self._asked

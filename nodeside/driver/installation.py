@@ -1,0 +1,257 @@
+"""From a bundle to loaded modules: check, make room, load, record; or put everything back.
+
+The order is the one in which least is disturbed when something is refused: first what the kernel
+need not be asked for, then the old modules (in use: nothing has been touched yet), then firmware
+and conflicting drivers, then the load. What fails after the old modules went brings them back, and
+the conflicting drivers too. Called by `bringup.py`, under the lock of this driver on this node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from nodeside import log
+from nodeside.contract import LoadedModule, LoadedRecord, Rung, State
+from nodeside.driver import conflicts, firmware, plan, unload
+from nodeside.driver.bundle import Bundle, BundleError
+from nodeside.driver.checks import Refusal, check_before_load, read_facts
+from nodeside.driver.conflicts import Cleared
+from nodeside.driver.fitting import verify_signatures
+from nodeside.driver.journal import Journal
+from nodeside.driver.kernelerrors import RebootRequired
+from nodeside.driver.kernellog import Mark
+from nodeside.driver.load import Loader
+from nodeside.driver.loadorder import in_load_order
+from nodeside.driver.moduledevices import device_numbers
+from nodeside.driver.modulefile import ModuleFile, read_module
+from nodeside.driver.readyfile import clear_loaded, write_loaded
+from nodeside.driver.sequence import (
+    Insertion,
+    RollBack,
+    SequenceFailed,
+    load_sequence,
+    roll_back,
+)
+from nodeside.driver.symbols import symbols_of
+from nodeside.driver.task import Task
+from nodeside.errors import ExitCode, NodesideError
+from nodeside.modulenames import kernel_name
+
+
+class Refused(NodesideError):
+    """A check before the load refused the module; the kernel never saw it."""
+
+    exit_code = ExitCode.REFUSED
+    reason = "RefusedBeforeLoad"
+
+
+def check_bundle(task: Task, bundle: Bundle) -> tuple[list[ModuleFile], tuple[Refusal, ...]]:
+    """The wanted modules of a bundle in load order, and every reason not to load them.
+
+    Raises SigningError: with a key configured, what it did not sign is never loaded.
+    """
+    given = [read_module(bundle.module_path(name)) for name in task.wanted.names]
+    files = list(in_load_order(given))
+    certificate = None
+    if task.signing is not None:
+        from nodeside.driver.signing import read_certificate
+
+        verify_signatures(task, [file.path for file in files])
+        certificate = read_certificate(task.path(task.signing.certificate))
+    refusals = check_before_load(
+        files,
+        task.driver.spec.modules,
+        read_facts(task.host),
+        symbols_of(task.host, task.kernel.release, task.place.shared),
+        certificate=certificate,
+    )
+    return files, refusals
+
+
+def wanted_modules(task: Task, proof: plan.Proof) -> tuple[LoadedModule, ...]:
+    """The modules with these build-ids as they must be in the kernel, in load order."""
+    build_ids = {module.name: module.build_id for module in proof.modules}
+    parameters = {kernel_name(m.name): m.parameters for m in task.driver.spec.modules}
+    names = dict.fromkeys((*(n for n in build_ids if n in parameters), *parameters))
+    return tuple(
+        LoadedModule(name, build_ids.get(name, ""), dict(parameters[name])) for name in names
+    )
+
+
+def record_of(
+    task: Task, proof: plan.Proof, source: Rung, devices: Sequence[str] = ()
+) -> LoadedRecord:
+    """What loaded.json says of these modules."""
+    return LoadedRecord(
+        driver=task.name,
+        version=task.version,
+        key=proof.key,
+        boot_id=task.boot_id,
+        source=source,
+        modules=wanted_modules(task, proof),
+        devices=tuple(sorted(devices)),
+    )
+
+
+@dataclass(frozen=True)
+class Installation:
+    """One bundle on its way into the kernel. `known` is what was observed before."""
+
+    task: Task
+    journal: Journal
+    loader: Loader
+    known: plan.Known
+    bundle: Bundle
+    rung: Rung
+
+    def run(self) -> tuple[tuple[LoadedModule, ...], Mark]:
+        """Load; what is loaded now, and the moment in the kernel log before it.
+
+        Raises Refused, RebootRequired, InUse, SequenceFailed, and what the system refuses.
+        """
+        with self.journal.stage("check"):
+            files, refusals = check_bundle(self.task, self.bundle)
+            if refusals:
+                raise _refused(refusals)
+        decision = _may_replace(self.task, self.known)
+        self.journal.state(State.LOADING)
+        with self.journal.stage("load"):
+            mark = self.loader.kernel_log.mark()
+            before = device_numbers(self.task.host)
+            previous: tuple[Insertion, ...] = ()
+            if decision is plan.Replacement.REPLACE:
+                previous = self._previous()
+                self._unload()
+            record = record_of(self.task, self.bundle.manifest, self.rung)
+            self._load(self._insertions(files), previous, record)
+            appeared = device_numbers(self.task.host) - before
+        write_loaded(self.task.host, replace(record, devices=tuple(sorted(appeared))))
+        return record.modules, mark
+
+    def _unload(self) -> None:
+        """Unload what is loaded of this driver, all of it or nothing."""
+        record = self.known.record
+        ours = [module.name for module in record.modules] if record else []
+        names = [*reversed(self.task.wanted.names), *reversed(list(self.known.in_kernel))]
+        self.journal.state(State.UNLOADING, "replacing the loaded version")
+        unload.unload_modules(
+            tuple(dict.fromkeys(names)),
+            self.loader,
+            policy=self.task.wanted.unload,
+            ours=ours,
+            devices=frozenset(record.devices if record else ()),
+        )
+        self.journal.state(State.LOADING)
+
+    def _load(
+        self, wanted: Sequence[Insertion], previous: Sequence[Insertion], record: LoadedRecord
+    ) -> None:
+        """Make the node ready for the modules and load them; if that fails, put it back."""
+        spec = self.task.driver.spec
+        cleared = Cleared()
+        try:
+            if spec.firmware is not None:
+                firmware.install(self.task.path(spec.firmware.path), self.task.name, self.task.host)
+            cleared = conflicts.clear(spec.conflicts, self.loader, ours=self.task.wanted.names)
+            for words in cleared.words:
+                self.journal.note(words)
+            # Before the load: whoever is killed in the middle of it must find the parameters. A
+            # record is believed only for modules that have its build-ids.
+            write_loaded(self.task.host, record)
+            load_sequence(wanted, self.loader, previous=previous)
+        except SequenceFailed as error:
+            self._put_back(error.rolled_back, cleared)
+            raise
+        except NodesideError as error:
+            rolled = roll_back((), previous, self.loader)
+            self._put_back(rolled, cleared)
+            if previous:
+                raise SequenceFailed(error, rolled) from error
+            raise
+
+    def _put_back(self, rolled: RollBack, cleared: Cleared) -> None:
+        """After a roll-back: the record says what is loaded now, conflicting drivers return."""
+        host, record = self.task.host, self.known.record
+        if rolled.restored and record is not None:
+            write_loaded(host, record)
+        elif not rolled.problems:
+            clear_loaded(host, self.task.name)
+        if rolled.problems or not cleared.words:
+            return
+        problems = conflicts.restore(cleared, self.loader)
+        names = ", ".join((*cleared.removed, *(device.address for device in cleared.unbound)))
+        for problem in problems:
+            self.journal.note(f"could not be put back: {problem}")
+        if not problems:
+            self.journal.note(f"put back after the failed load: {names}")
+
+    def _previous(self) -> tuple[Insertion, ...]:
+        """What is loaded now and ours, as verified files to load again if the new ones fail."""
+        record = self.known.record
+        if record is None or plan.occupant(self.known) is not plan.Occupant.OURS:
+            return ()
+        for bundle in self._bundles(record.key):
+            try:
+                return tuple(
+                    Insertion(bundle.module_path(module.name), module.name, module.parameters)
+                    for module in record.modules
+                    if module.name in self.known.in_kernel
+                )
+            except BundleError as problem:
+                log.warning("a bundle cannot serve for a roll-back", problem=problem)
+        log.warning("no bundle of the loaded version in the cache: no roll-back", key=record.key)
+        return ()
+
+    def _bundles(self, key: str) -> Iterator[Bundle]:
+        """The bundles in the cache with this key that are whole."""
+        cache, driver = self.task.cache, self.task.name
+        for tag in [cached.tag for cached in cache.manifests(driver) if cached.manifest.key == key]:
+            try:
+                bundle = cache.peek(tag, key, driver)
+            except BundleError as problem:
+                log.warning("a bundle cannot serve for a roll-back", problem=problem)
+            else:
+                if bundle is not None:
+                    yield bundle
+
+    def _insertions(self, files: Sequence[ModuleFile]) -> list[Insertion]:
+        siblings = {file.name for file in files}
+        parameters = {kernel_name(m.name): m.parameters for m in self.task.driver.spec.modules}
+        return [
+            Insertion(
+                file.path,
+                file.name,
+                parameters.get(file.name, {}),
+                needs=tuple(name for name in file.depends if name not in siblings),
+            )
+            for file in files
+        ]
+
+
+def _may_replace(task: Task, known: plan.Known) -> plan.Replacement:
+    """May what is in the kernel be replaced? Raises RebootRequired, Refused."""
+    wanted = task.wanted
+    who = plan.occupant(known)
+    decision, why = plan.replacement(who, wanted.upgrade, wanted.unload, wanted.foreign)
+    match decision:
+        case plan.Replacement.LOAD | plan.Replacement.REPLACE:
+            return decision
+        case plan.Replacement.AFTER_REBOOT:
+            raise RebootRequired(
+                f"another {', '.join(known.in_kernel)} is loaded, and {why}",
+                hint="reboot the node: the next boot loads the wanted modules",
+            )
+        case plan.Replacement.REFUSE:
+            raise Refused(
+                f"{', '.join(known.in_kernel)}: {why}",
+                hint=f"unload it yourself (rmmod {' '.join(known.in_kernel)}), or allow it with "
+                "unload.foreign: replace",
+            )
+    assert_never(decision)
+
+
+def _refused(refusals: Sequence[Refusal]) -> Refused:
+    text = "\n".join(f"{refusal.module}: {refusal.message}" for refusal in refusals)
+    return Refused(text, hint=next((r.hint for r in refusals if r.hint), ""))

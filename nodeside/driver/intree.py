@@ -1,0 +1,119 @@
+"""The modules that came with the kernel: what depmod says of them, and in which order they load.
+
+modules.dep and modules.builtin are read here, so that no version of kmod matters: an older one
+cannot read what a newer kernel's packager compressed. Not honoured, and said in the log where it
+applies: softdeps, and everything in modprobe.d (options, install commands, blacklists).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeside.driver import sysfs
+from nodeside.errors import ExitCode, NodesideError
+from nodeside.host import Host
+from nodeside.modulenames import kernel_name, name_of_file
+
+
+class NotInTree(NodesideError):
+    """This kernel came without such a module."""
+
+    exit_code = ExitCode.LOAD_FAILED
+    reason = "NotInTree"
+
+
+@dataclass(frozen=True)
+class InTree:
+    """The module tree of one kernel release.
+
+    `paths` maps a module's name to its file, relative to `directory`; `needs` to the names of
+    the modules it depends on; `softdeps` to what modules.softdep says.
+    """
+
+    directory: Path
+    paths: Mapping[str, str]
+    needs: Mapping[str, tuple[str, ...]]
+    built_in: frozenset[str]
+    softdeps: Mapping[str, str]
+
+    def load_order(self, name: str) -> tuple[str, ...]:
+        """`name` and all it depends on, dependencies first. Raises NotInTree."""
+        order: dict[str, None] = {}
+        self._visit(kernel_name(name), order, ())
+        return tuple(order)
+
+    def _visit(self, name: str, order: dict[str, None], above: tuple[str, ...]) -> None:
+        if name in order or name in self.built_in or name in above:
+            return
+        if name not in self.paths:
+            raise NotInTree(
+                f"this kernel has no module {name}: it is not in {self.directory}/modules.dep",
+                hint="some distributions ship it in a package of its own (linux-modules-extra, "
+                "kernel-modules-extra), or the kernel's flavour leaves it out",
+            )
+        for needed in self.needs[name]:
+            self._visit(needed, order, (*above, name))
+        order[name] = None
+
+
+def read_in_tree(host: Host, release: str) -> InTree:
+    """What depmod knows of the modules of `release`. Raises NotInTree if it knows nothing."""
+    return read_tree(host.lib_modules(release))
+
+
+def read_tree(directory: Path) -> InTree:
+    """The same for the `/lib/modules/<release>` at `directory`."""
+    listing = sysfs.read(directory / "modules.dep")
+    if listing is None:
+        raise NotInTree(
+            f"cannot read {directory}/modules.dep",
+            hint="in a pod, mount the host's /lib/modules at /host/lib/modules; "
+            f"on a host, run: depmod {directory.name}",
+        )
+    paths, needs = parse_dep(listing)
+    return InTree(
+        directory=directory,
+        paths=paths,
+        needs=needs,
+        built_in=frozenset(
+            name_of_file(line) for line in (sysfs.read(directory / "modules.builtin") or "").split()
+        ),
+        softdeps=parse_softdep(sysfs.read(directory / "modules.softdep") or ""),
+    )
+
+
+def parse_dep(text: str) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
+    """Paths and dependencies by name; a line is `path: path path`, modules.dep(5)."""
+    paths: dict[str, str] = {}
+    needs: dict[str, tuple[str, ...]] = {}
+    for line in text.splitlines():
+        path, separator, rest = line.partition(":")
+        if separator:
+            paths[name_of_file(path)] = path
+            needs[name_of_file(path)] = tuple(name_of_file(word) for word in reversed(rest.split()))
+    return paths, needs
+
+
+def parse_softdep(text: str) -> dict[str, str]:
+    """`softdep name pre: a b post: c`, by name."""
+    found = {}
+    for line in text.splitlines():
+        words = line.split(maxsplit=2)
+        if len(words) == 3 and words[0] == "softdep":
+            found[kernel_name(words[1])] = words[2]
+    return found
+
+
+def real_path(host: Host, path: Path) -> Path:
+    """Where a file of the host's module tree really is: weak-updates are links into another tree.
+
+    An absolute link means the host's root, not ours.
+    """
+    for _ in range(8):
+        if not path.is_symlink():
+            return path
+        target = str(path.readlink())
+        path = host.root / target.lstrip("/") if target.startswith("/") else path.parent / target
+    return path

@@ -1,0 +1,374 @@
+"""What the kernel answers to a load or an unload, in words a person can act on.
+
+The kernel gives one errno and says the rest in its log; `explain` puts the two together by a table.
+Raised by `load.py`, `unload.py` and `conflicts.py`. Sources of the lines: kernel/module/main.c and
+version.c, kernel/params.c, security/lockdown.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nodeside.driver.holders import Holding
+from nodeside.driver.kernellog import Excerpt, splats
+from nodeside.errors import ExitCode, NodesideError
+
+_LINES = 20  # of the kernel's own words in a message
+_NAMES = 6  # symbols named in a message
+
+
+class LoadFailed(NodesideError):
+    """The kernel refused a module. `reason` says in one word why; `lines` are the kernel's own."""
+
+    exit_code = ExitCode.LOAD_FAILED
+    reason = "LoadFailed"
+
+    def __init__(
+        self,
+        module: str,
+        explanation: Explanation,
+        *,
+        errno_name: str = "",
+        excerpt: Excerpt | None = None,
+        retryable: bool = False,
+    ) -> None:
+        heard = excerpt or Excerpt()
+        answer = f"{errno_name}: " if errno_name else ""
+        rows = [f"cannot load {module}: {answer}{explanation.meaning}"]
+        rows += [f"  kernel: {line}" for line in _telling(heard.lines)]
+        rows += [f"  ({heard.note})"] if heard.note else []
+        super().__init__("\n".join(rows), hint=explanation.hint, retryable=retryable)
+        self.module = module
+        self.reason = explanation.reason
+        self.lines = heard.lines
+
+
+class CannotUnload(NodesideError):
+    """A module did not go. `removed` are those of the same act that had gone before it."""
+
+    removed: tuple[str, ...] = ()
+
+
+class InUse(CannotUnload):
+    """A module cannot go because something holds it; `holding` says what.
+
+    Retryable, and announced as reboot-required until a try succeeds: see `Journal.failed`.
+    """
+
+    exit_code = ExitCode.IN_USE
+    reason = "InUse"
+    retryable = True
+
+    def __init__(self, message: str, *, holding: Holding | None = None, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.holding = holding
+
+
+class RebootRequired(CannotUnload):
+    """A module cannot go before the next boot: permanent, stuck, or kept by the policy."""
+
+    exit_code = ExitCode.REBOOT_REQUIRED
+    reason = "RebootRequired"
+
+
+class UnloadFailed(CannotUnload):
+    """The kernel did not let us unload, for a reason that is not the module's."""
+
+    reason = "UnloadFailed"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why the kernel refused: a CamelCase word, a clause that follows the errno, what to do."""
+
+    reason: str
+    meaning: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """The state of the node, where errno and log leave it open what was meant.
+
+    `lockdown` is none, integrity or confidentiality; `loaded`: a module of the name is in the
+    kernel; `heard`: the kernel log could be read, so that what it does not say was not said.
+    """
+
+    may_load: bool = True
+    modules_disabled: bool = False
+    lockdown: str = "none"
+    loaded: bool = False
+    heard: bool = True
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """A row of the table: it holds if the errno is one of these and the log has the pattern.
+
+    No errno: any. No pattern: the log need not say anything. Groups of the pattern may stand in
+    `meaning`; where a name was found several times, all are shown.
+    """
+
+    errnos: tuple[int, ...]
+    pattern: str
+    reason: str
+    meaning: str
+    hint: str = ""
+
+
+_DEVICE = (errno.ENODEV, errno.ENXIO, errno.EIO, errno.ETIMEDOUT, errno.EOPNOTSUPP)
+_SIGNED = "sign it with a key this kernel trusts (driver.yaml: signing), and enrol the certificate"
+_REBUILD = "build it against the headers of exactly this kernel: nodeside driver build"
+
+_RULES = (
+    _Rule(
+        (),
+        r"`(?P<value>[^']*)' (invalid|too large) for parameter `(?P<name>[^']*)'",
+        "InvalidParameter",
+        "the value {value} is not valid for the parameter {name}",
+        "see the module's parameters: modinfo -p {module}",
+    ),
+    _Rule(
+        (),
+        r"version magic '(?P<theirs>[^']*)' should be '(?P<kernel>[^']*)'",
+        "VersionMagic",
+        "it was built for another kernel: its version magic is '{theirs}', "
+        "this kernel's '{kernel}'",
+        _REBUILD,
+    ),
+    _Rule(
+        (),
+        r"uses symbol (?P<name>\S+) from namespace (?P<space>\S+), but does not import it",
+        "MissingNamespace",
+        "it uses {name} of the symbol namespace {space} and does not import that",
+        "add MODULE_IMPORT_NS to the module's source",
+    ),
+    _Rule(
+        (),
+        r"disagrees about version of symbol (?P<name>\S+)",
+        "SymbolVersion",
+        "it was built against another kernel or another dependency: the CRC of {name} differs",
+        _REBUILD,
+    ),
+    _Rule(
+        (),
+        r"Unknown symbol (?P<name>\S+) \(err -22\)",
+        "SymbolVersion",
+        "{name} of a module it depends on has another CRC than it was built against",
+        "build it again, against the dependency that is loaded",
+    ),
+    _Rule(
+        (),
+        r"Unknown symbol (?P<name>\S+)",
+        "UnknownSymbol",
+        "nothing in the kernel exports {name}: a module it depends on is not loaded",
+        "list that module before this one in driver.yaml, or see modinfo -F depends {module}",
+    ),
+    _Rule(
+        (),
+        r"exports duplicate symbol (?P<name>\S+) \(owned by (?P<owner>\S+)\)",
+        "DuplicateSymbol",
+        "it exports {name}, which {owner} exports already",
+        "name {owner} under conflicts.modules in driver.yaml",
+    ),
+    _Rule(
+        (errno.EPERM,),
+        r"Lockdown: .*restricted",
+        "Lockdown",
+        "the kernel is locked down and loads only modules signed by a key it trusts",
+        _SIGNED,
+    ),
+    _Rule(
+        (errno.EKEYREJECTED, errno.ENOKEY),
+        "",
+        "KeyRejected",
+        "this kernel enforces module signatures, and the module is not signed by a key it trusts "
+        "(unsigned, changed after signing, or signed by an unknown key)",
+        _SIGNED,
+    ),
+    _Rule(
+        (errno.EBADMSG,),
+        "",
+        "KeyRejected",
+        "the signature at the end of the module cannot be read",
+        "sign it again: the file was changed or cut after it was signed",
+    ),
+    _Rule(
+        (errno.ENOENT,),
+        r"Direct firmware load for (?P<name>\S+) failed",
+        "FirmwareMissing",
+        "the driver did not find its firmware {name}",
+        "put the file below the directory that driver.yaml names under firmware.path",
+    ),
+    _Rule(
+        (errno.EACCES,),
+        "",
+        "NoPermission",
+        "a security module forbids it, most likely SELinux by the label of the file",
+        "run the container as SELinux type spc_t, or label the file modules_object_t; "
+        "see ausearch -m avc",
+    ),
+    _Rule(
+        _DEVICE,
+        "",
+        "DeviceRefused",
+        "the module itself is sound, but its init function refused: the hardware, or its "
+        "configuration, is not what the driver expects",
+        "read what the driver itself says, and see whether the device is there: lspci -nn",
+    ),
+    _Rule(
+        (errno.ENOMEM,),
+        "",
+        "OutOfMemory",
+        "the kernel, or the module's init function, could not allocate memory",
+    ),
+    _Rule(
+        (errno.ETXTBSY,),
+        "",
+        "BadFormat",
+        "the file is open for writing",
+        "find the writer: fuser -v",
+    ),
+    _Rule(
+        (errno.ENOEXEC,),
+        "",
+        "BadFormat",
+        "this is not a module for this kernel: truncated, compressed, or of another architecture",
+        "see what it is: file {module}.ko; modinfo {module}.ko",
+    ),
+    _Rule(
+        (errno.ENOENT,),
+        "",
+        "InitRefused",
+        "its init function did not find something that it needs",
+        "see what the driver says in the kernel log: dmesg | tail",
+    ),
+    _Rule(
+        (errno.EINVAL,),
+        "",
+        "InitRefused",
+        "its init function refused: a parameter it needs is missing or wrong, or it does not "
+        "support this system",
+        "see the module's parameters: modinfo -p {module}",
+    ),
+)
+
+_LOADED_HINT = "see what is loaded: nodeside driver status"
+
+
+def explain(
+    module: str, error: int, lines: Sequence[str], circumstances: Circumstances
+) -> Explanation:
+    """The errno of a refused load and the kernel's lines, as a reason, a meaning and a hint."""
+    special = _by_circumstances(module, error, lines, circumstances)
+    if special is not None:
+        return special
+    for rule in _RULES:
+        names = _matched(rule, error, lines)
+        if names is not None:
+            meaning = rule.meaning.format(**names, module=module)
+            return Explanation(rule.reason, meaning, rule.hint.format(**names, module=module))
+    return Explanation(
+        "InitRefused",
+        f"its init function refused: {os.strerror(error)}",
+        "see what the driver says in the kernel log: dmesg | tail",
+    )
+
+
+def errno_name(error: int) -> str:
+    """`ENOEXEC (Exec format error)`."""
+    return f"{errno.errorcode.get(error, f'errno {error}')} ({os.strerror(error)})"
+
+
+def _telling(lines: Sequence[str]) -> Sequence[str]:
+    """The lines worth showing: a splat from its head on, else the last ones."""
+    heads = splats(lines)
+    for number, line in enumerate(lines):
+        if heads and line.endswith(heads[0]):
+            return lines[number : number + _LINES]
+    return lines[-_LINES:]
+
+
+def _matched(rule: _Rule, error: int, lines: Sequence[str]) -> dict[str, str] | None:
+    """The names the rule found, or None if it does not hold."""
+    if rule.errnos and error not in rule.errnos:
+        return None
+    if not rule.pattern:
+        return {}
+    found: dict[str, dict[str, None]] = {}
+    for line in lines:
+        match = re.search(rule.pattern, line)
+        for name, value in (match.groupdict() if match else {}).items():
+            found.setdefault(name, {})[value] = None
+        if match:
+            found.setdefault("", {})
+    if not found:
+        return None
+    return {name: _some(list(values)) for name, values in found.items() if name}
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _NAMES
+    return ", ".join(names[:_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _by_circumstances(
+    module: str, error: int, lines: Sequence[str], circumstances: Circumstances
+) -> Explanation | None:
+    """What the log does not say: some errnos depend on the state of the node."""
+    if error == errno.EPERM and not any("Lockdown:" in line for line in lines):
+        return _not_permitted(circumstances)
+    if error == errno.ENOENT and not circumstances.heard:
+        return Explanation(
+            "UnknownSymbol",
+            "either no loaded module exports a symbol it needs, or its init function did not find "
+            "something",
+            "see the kernel log: dmesg | tail",
+        )
+    if error == errno.EEXIST:
+        return _exists(module, circumstances)
+    if error in (errno.EBUSY, errno.EAGAIN):
+        return Explanation(
+            "DeviceRefused",
+            "its init function found something taken by another driver",
+            "see who has the device: lspci -nnk; or name the other driver under conflicts",
+        )
+    return None
+
+
+def _not_permitted(circumstances: Circumstances) -> Explanation:
+    if circumstances.modules_disabled:
+        return Explanation(
+            "ModulesDisabled",
+            "kernel.modules_disabled is 1: no module can be loaded until the next boot",
+            "find who sets it: grep -r modules_disabled /etc/sysctl.d /etc/sysctl.conf",
+        )
+    if not circumstances.may_load:
+        return Explanation(
+            "NoPermission",
+            "this process lacks the capability SYS_MODULE",
+            "run as root, or give the container CAP_SYS_MODULE",
+        )
+    if circumstances.lockdown != "none":
+        return Explanation(
+            "Lockdown", f"the kernel is locked down ({circumstances.lockdown})", _SIGNED
+        )
+    return Explanation(
+        "NoPermission",
+        "a security module, or the module's own init function, forbids it",
+        "see the kernel log and the audit log: dmesg | tail; ausearch -m avc",
+    )
+
+
+def _exists(module: str, circumstances: Circumstances) -> Explanation:
+    if circumstances.loaded:
+        return Explanation("Exists", f"a module named {module} is loaded already", _LOADED_HINT)
+    return Explanation(
+        "Exists",
+        "its init function found a name taken that it wanted to register",
+        "see the kernel log for the name; another driver for the same device may have it",
+    )

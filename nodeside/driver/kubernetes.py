@@ -1,0 +1,386 @@
+"""The four requests that a driver container makes to the Kubernetes API server.
+
+Called by announce.py, from its thread. `Cluster` sends the calls of announcement.py; `NoCluster`
+keeps them, so that `nodeside try` and a run by hand show, and check, what a cluster would be told.
+
+Credentials are those that Kubernetes mounts into a pod: the token is read anew for every request
+(the kubelet replaces it before it expires) and stands in no log line and no exception. Proxies and
+netrc are ignored on purpose: the API server is inside the cluster, and netrc would replace the
+token.
+
+`requests` is imported with the first call, and no connection stays open between announcements.
+"""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nodeside.clock import Clock
+from nodeside.contract import API_GROUP
+from nodeside.driver.announcement import (
+    Call,
+    event_call,
+    label_call,
+    node_call,
+    node_driver_call,
+)
+from nodeside.errors import ExitCode, NodesideError
+from nodeside.records import encode, publish
+
+if TYPE_CHECKING:
+    import requests
+
+TOKEN_DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+_CONNECT = 5.0  # seconds
+_READ = 10.0  # seconds without a byte
+_REQUEST = 15.0  # seconds for a whole request
+_ANSWER_LIMIT = 1 << 20  # bytes; a NodeDriver is 2 kB
+_PIECE = 256  # bytes; small, since the deadline of the request is looked at between pieces
+_KEPT = 100  # calls that `NoCluster` keeps, so that a long run does not grow
+_WORDS_LIMIT = 500  # characters of the server's own words that we repeat
+
+# Answers with a Node carry its name, uid and labels only, not its 10-30 kB of status.
+# https://kubernetes.io/docs/reference/using-api/api-concepts/#metadata-only-fetches
+_METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+
+
+class KubernetesError(NodesideError):
+    """The API server refused, or did not answer.
+
+    `status` is the HTTP status (0: no answer). `retry_after` is what the server asked for, in
+    seconds. Not retryable means that somebody must change something in the cluster first.
+    """
+
+    exit_code = ExitCode.CLUSTER
+    reason = "ApiServerRefused"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        retryable: bool = False,
+        status: int = 0,
+        retry_after: float = 0.0,
+    ) -> None:
+        super().__init__(message, hint=hint, retryable=retryable)
+        self.status = status
+        self.retry_after = retry_after
+
+
+class Api(Protocol):
+    """What announce.py needs of a cluster. Every method raises KubernetesError only."""
+
+    def patch_node_labels(self, node: str, labels: Mapping[str, str]) -> str:
+        """Set labels of a node; returns the node's uid, empty if it is not known."""
+
+    def apply_node_driver(self, document: Mapping[str, Any]) -> None:
+        """Make a NodeDriver be what the document says, its status included."""
+
+    def create_event(self, event: Mapping[str, Any]) -> None:
+        """Create an Event; harmless if the very same one is there already."""
+
+    def close(self) -> None:
+        """Close the connection; the next call opens a new one."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where the API server is, and the directory with `token` and `ca.crt`."""
+
+    url: str
+    directory: Path
+
+    @staticmethod
+    def from_environment(environ: Mapping[str, str]) -> Access | None:
+        """As in a pod; None outside of one. NODESIDE_TOKEN_DIR names a projected token."""
+        host = environ.get("KUBERNETES_SERVICE_HOST", "")
+        if not host:
+            return None
+        port = environ.get("KUBERNETES_SERVICE_PORT", "") or "443"
+        directory = environ.get("NODESIDE_TOKEN_DIR", "") or TOKEN_DIRECTORY
+        address = f"[{host}]" if ":" in host else host
+        return Access(f"https://{address}:{port}", Path(directory))
+
+    def token(self) -> str:
+        """The token as it is now. Raises KubernetesError that does not quote it."""
+        path = self.directory / "token"
+        try:
+            token = path.read_text("ascii", errors="replace").strip()
+        except OSError as exc:
+            raise KubernetesError(
+                f"cannot read the service account token {path}: {exc.strerror}",
+                hint="project a serviceAccountToken, and kube-root-ca.crt as ca.crt, into "
+                f"{self.directory} of the driver container",
+                retryable=True,
+            ) from exc
+        # Whatever the HTTP library would not send, it would quote in its exception.
+        if not token or set(token) - set(string.ascii_letters + string.digits + "-._~+/="):
+            raise KubernetesError(f"{path} does not hold a token", retryable=True)
+        return token
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back: HTTP status, JSON body (empty if none), Retry-After in seconds."""
+
+    status: int
+    document: Mapping[str, Any] = field(default_factory=dict)
+    retry_after: float = 0.0
+
+
+class Cluster:
+    """Sends calls to the API server of the cluster that this pod runs in."""
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        connect: float = _CONNECT,
+        read: float = _READ,
+        whole: float = _REQUEST,
+        clock: Clock | None = None,
+    ) -> None:
+        self._access = access
+        self._timeout = (connect, read)
+        self._whole = whole
+        self._clock = clock or Clock()
+        self._session: requests.Session | None = None
+        self._status_apart = False  # learnt from the answers
+
+    def patch_node_labels(self, node: str, labels: Mapping[str, str]) -> str:
+        return _uid(self._send(label_call(node, labels)))
+
+    def get_node(self, name: str) -> str:
+        """The uid of a node."""
+        return _uid(self._send(node_call(name)))
+
+    def apply_node_driver(self, document: Mapping[str, Any]) -> None:
+        """One request; two where the CRD has a status subresource and the object is new.
+
+        With that subresource the API server leaves `status` out of what is written to the object
+        itself, without it `status` is a field like others: the answer tells which it is. (The
+        other order, status first, costs a 404 on every node of a first roll-out.)
+        """
+        if self._status_apart and self._apply_status(document):
+            return
+        kept = self._send(node_driver_call(document)).get("status") or {}
+        wanted = document.get("status", {})
+        if any(kept.get(key) != value for key, value in wanted.items()):
+            self._status_apart = self._apply_status(document)
+
+    def _apply_status(self, document: Mapping[str, Any]) -> bool:
+        """False if there is no such object, or no such subresource."""
+        only = {key: document[key] for key in ("apiVersion", "kind", "status")}
+        only["metadata"] = {"name": document["metadata"]["name"]}
+        try:
+            self._send(node_driver_call(only, "status"))
+        except KubernetesError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
+    def create_event(self, event: Mapping[str, Any]) -> None:
+        try:
+            self._send(event_call(event))
+        except KubernetesError as error:
+            if error.status != 409:  # there already: the answer to our first try was lost
+                raise
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _send(self, call: Call) -> Mapping[str, Any]:
+        token = self._access.token()
+        answer = self._exchange(call, token)
+        if answer.status == 401 and (fresh := self._access.token()) != token:
+            answer = self._exchange(call, fresh)
+        if answer.status >= 300 or answer.status < 200:
+            raise refusal(call, answer)
+        return answer.document
+
+    def _exchange(self, call: Call, token: str) -> Answer:
+        """One request and its answer. What the library and the system raise stops here."""
+        try:
+            with closing(self._request(call, token)) as response:
+                return self._read(call, response)
+        except OSError as exc:  # requests.RequestException is one
+            raise KubernetesError(
+                f"no answer from the API server {self._access.url} to {call.words}: {_cause(exc)}",
+                hint="the pod needs a way to the API server: a network policy, a proxy on the "
+                "node, or a certificate that ca.crt does not cover are common causes",
+                retryable=True,
+            ) from exc
+
+    def _request(self, call: Call, token: str) -> requests.Response:
+        return self._connected().request(
+            call.method,
+            self._access.url + call.path,
+            data=None if call.body is None else json.dumps(call.body).encode(),
+            headers=_headers(call, token),
+            timeout=self._timeout,
+            verify=str(self._access.directory / "ca.crt"),
+            allow_redirects=False,
+            stream=True,
+        )
+
+    def _connected(self) -> requests.Session:
+        if self._session is None:
+            import requests
+
+            self._session = requests.Session()
+            self._session.trust_env = False
+        return self._session
+
+    def _read(self, call: Call, response: requests.Response) -> Answer:
+        """The answer, within the deadline of the whole request and the size cap."""
+        ends, data = self._clock.now() + self._whole, b""
+        for piece in response.iter_content(_PIECE):
+            data += piece
+            if self._clock.now() > ends or len(data) > _ANSWER_LIMIT:
+                raise KubernetesError(
+                    f"the answer to {call.words} is too slow or too large "
+                    f"({len(data)} bytes in {self._whole:g} s)",
+                    retryable=True,
+                )
+        after = response.headers.get("Retry-After", "")
+        document: object = None
+        with suppress(ValueError, RecursionError):
+            document = json.loads(data)
+        return Answer(
+            response.status_code,
+            document if isinstance(document, dict) else {},
+            float(after) if after.isdecimal() else 0.0,
+        )
+
+
+class NoCluster:
+    """Where there is no cluster: keeps what would be sent, newest last.
+
+    `record` is a JSON file that always holds the same as `would_write`: the driver process runs
+    inside a throwaway machine, and `nodeside try` reads it from outside.
+    """
+
+    def __init__(self, record: Path | None = None) -> None:
+        self.would_write: list[Call] = []
+        self._record = record
+
+    def patch_node_labels(self, node: str, labels: Mapping[str, str]) -> str:
+        self._keep(label_call(node, labels))
+        return ""
+
+    def apply_node_driver(self, document: Mapping[str, Any]) -> None:
+        self._keep(node_driver_call(document))
+
+    def create_event(self, event: Mapping[str, Any]) -> None:
+        self._keep(event_call(event))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _keep(self, call: Call) -> None:
+        self.would_write = [*self.would_write[1 - _KEPT :], call]
+        if self._record is None:
+            return
+        try:
+            self._record.parent.mkdir(parents=True, exist_ok=True)
+            publish(self._record, {"calls": [encode(kept) for kept in self.would_write]})
+        except (OSError, NodesideError) as exc:
+            raise KubernetesError(f"cannot write {self._record}: {exc}", retryable=True) from exc
+
+
+def connect(environ: Mapping[str, str], record: Path | None = None) -> Cluster | NoCluster:
+    """The cluster of this pod; outside of one, a record of what it would be told."""
+    access = Access.from_environment(environ)
+    return NoCluster(record) if access is None else Cluster(access)
+
+
+def refusal(call: Call, answer: Answer) -> KubernetesError:
+    """An answer that is no success, in words, with what to do about it."""
+    said = str(answer.document.get("message", ""))[:_WORDS_LIMIT]
+    kind, hint, retryable = _meaning(call, answer.status)
+    return KubernetesError(
+        f"{kind} {call.words}" + (f": {said}" if said else f" (HTTP status {answer.status})"),
+        hint=hint,
+        retryable=retryable,
+        status=answer.status,
+        retry_after=answer.retry_after,
+    )
+
+
+def _meaning(call: Call, status: int) -> tuple[str, str, bool]:
+    """The first words of the message, the hint, and whether to try again soon."""
+    match status:
+        case 401:
+            return (
+                "the API server does not accept this pod's token to",
+                "the token may have expired: is it projected into the driver container?",
+                True,
+            )
+        case 403:
+            return "this pod's service account may not", _rule(call), False
+        case 404 if call.resource.startswith("nodedrivers"):
+            return (
+                "the API server knows no NodeDriver objects, asked to",
+                "install the custom resource definitions: kubectl get crd nodedrivers.nodeside.io",
+                False,
+            )
+        case 408 | 409 | 425 | 429:
+            return "the API server asks to repeat the request to", "", True
+        case _ if status >= 500:
+            return "the API server failed to", "", True
+        case _:
+            return "the API server refuses to", "", False
+
+
+# What the driver pod's role must allow: API group and verbs by resource. A server-side apply is a
+# patch, and needs `create` too when it makes the object.
+_RULES = {
+    "nodes": ("", ("get", "patch")),
+    "nodedrivers": (API_GROUP, ("create", "patch")),
+    "nodedrivers/status": (API_GROUP, ("patch",)),
+    "events": ("events.k8s.io", ("create",)),
+}
+
+
+def _rule(call: Call) -> str:
+    """The RBAC rule that is missing, as one would add it."""
+    group, verbs = _RULES[call.resource]
+    words = ", ".join(f'"{verb}"' for verb in verbs)
+    return (
+        "add to the ClusterRole of the driver pod's service account: "
+        f'{{apiGroups: ["{group}"], resources: ["{call.resource}"], verbs: [{words}]}}'
+    )
+
+
+def _headers(call: Call, token: str) -> dict[str, str]:
+    metadata_only = call.resource == "nodes"
+    headers = {
+        "Authorization": f"Bearer {token}",
+        "Accept": _METADATA_ONLY if metadata_only else "application/json",
+        "User-Agent": "nodeside-node",
+    }
+    if call.content_type:
+        headers["Content-Type"] = call.content_type
+    return headers
+
+
+def _uid(document: Mapping[str, Any]) -> str:
+    return str(document.get("metadata", {}).get("uid", ""))
+
+
+def _cause(exc: BaseException) -> str:
+    """The innermost cause: the library wraps `Connection refused` into three layers."""
+    while exc.__cause__ is not None or exc.__context__ is not None:
+        exc = exc.__cause__ or exc.__context__ or exc
+    return str(exc)[:_WORDS_LIMIT] or type(exc).__name__

@@ -1,0 +1,337 @@
+"""Put modules into the running kernel and take them out, one at a time; never by force.
+
+`Loader` is the only caller of the module system calls. What the kernel refuses comes back as an
+exception that holds the errno in words and the kernel's own lines. Order, policy and roll-back
+are elsewhere: `sequence.py`, `unload.py`, `conflicts.py`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nodeside import log
+from nodeside.clock import Clock
+from nodeside.driver import sysfs
+from nodeside.driver.capabilities import Capability, effective
+from nodeside.driver.facts import lockdown_mode
+from nodeside.driver.holders import who_holds
+from nodeside.driver.intree import InTree, read_in_tree, real_path
+from nodeside.driver.kernelerrors import (
+    Circumstances,
+    Explanation,
+    InUse,
+    LoadFailed,
+    RebootRequired,
+    UnloadFailed,
+    errno_name,
+    explain,
+)
+from nodeside.driver.kernellog import Excerpt, KernelLog, Mark
+from nodeside.driver.kernelmodules import KernelModules, LoadedState
+from nodeside.driver.modulefile import decompress
+from nodeside.driver.syscalls import DiedInKernel, KernelSyscalls, Syscalls
+from nodeside.errors import DeadlinePassed, SystemRefused
+from nodeside.host import Host
+from nodeside.modulenames import kernel_name
+
+_PAUSE = 0.05  # seconds between tries
+_INIT_REFUSALS = 2  # tries after which an EBUSY without a module of that name is init()'s own
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """Seconds. `init` and `exit` bound the module's own functions, `busy` the tries of a load.
+
+    `idle` bounds the tries of an unload: udev may hold a new device open for a moment.
+    """
+
+    init: float = 300.0
+    exit: float = 120.0
+    busy: float = 10.0
+    idle: float = 2.0
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Loads into and unloads from the kernel of `host`, which is the one that runs here."""
+
+    host: Host
+    syscalls: Syscalls = field(default_factory=KernelSyscalls)
+    clock: Clock = field(default_factory=Clock)
+    deadlines: Deadlines = field(default_factory=Deadlines)
+
+    @property
+    def modules(self) -> KernelModules:
+        return KernelModules(self.host)
+
+    @property
+    def kernel_log(self) -> KernelLog:
+        return KernelLog(self.host, self.syscalls)
+
+    # --- load -----------------------------------------------------------------------------
+
+    def insert(
+        self, path: Path, parameters: Mapping[str, str] | None = None, *, name: str = ""
+    ) -> None:
+        """Load an uncompressed module file. Raises LoadFailed, SystemRefused.
+
+        `name` is what the kernel will call it, if that is not the file's name.
+        """
+        module = kernel_name(name or path.name.removesuffix(".ko"))
+        line = parameter_line(module, parameters or {})
+        with _opened(path) as fd:
+            self._insert(fd, module, line)
+        log.fact("module loaded", module=module, parameters=line)
+
+    def load_in_tree(self, name: str) -> tuple[str, ...]:
+        """Load a module that came with the kernel, and what it depends on.
+
+        Returns the names that were not loaded before, in load order. Raises NotInTree, LoadFailed.
+        """
+        tree = read_in_tree(self.host, self.host.kernel.release)
+        present = self.modules.rows()
+        missing = [item for item in tree.load_order(name) if item not in present]
+        for item in missing:
+            if item in tree.softdeps:
+                log.detail("softdep ignored", module=item, softdep=tree.softdeps[item])
+            self._insert_in_tree(tree, item)
+        return tuple(missing)
+
+    def _insert_in_tree(self, tree: InTree, name: str) -> None:
+        path = real_path(self.host, tree.directory / tree.paths[name])
+        with tempfile.TemporaryDirectory(prefix="nodeside-") as scratch:
+            plain = path
+            if path.suffix != ".ko":
+                plain = decompress(path, Path(scratch) / f"{name}.ko")
+            try:
+                self.insert(plain, name=name)
+            except LoadFailed as exc:
+                if exc.reason != "Exists" or self.modules.state(name) is None:
+                    raise
+
+    def _insert(self, fd: int, module: str, line: str) -> None:
+        """finit_module, once no module of that name is coming or going any more."""
+        until = self.clock.now() + self.deadlines.busy
+        tries = 0
+        while True:
+            self._await_settled(module, until)
+            mark = self.kernel_log.mark()
+            tries += 1
+            try:
+                self._call_insert(fd, module, line)
+                return
+            except OSError as exc:
+                if not self._worth_another(module, exc, tries):
+                    raise self._refused(module, exc, mark) from exc
+            except (DeadlinePassed, DiedInKernel) as exc:
+                raise _init_never_returned(module, exc, self.kernel_log.since(mark)) from exc
+            self.clock.sleep(_PAUSE)
+
+    def _await_settled(self, module: str, until: float) -> None:
+        """Wait for one of the name that comes or goes: the kernel would wait too, without end."""
+        while (state := self.modules.rows().get(module)) and state.initstate != "live":
+            if self.clock.now() >= until:
+                explanation = Explanation(
+                    "Busy",
+                    f"a module of that name has been {state.initstate} for "
+                    f"{self.deadlines.busy:g} s",
+                    f"see its state: grep -w {module} /proc/modules; if that does not change, "
+                    "reboot the node",
+                )
+                raise LoadFailed(module, explanation, retryable=True)
+            self.clock.sleep(_PAUSE)
+
+    def _call_insert(self, fd: int, module: str, line: str) -> None:
+        try:
+            self.syscalls.finit_module(fd, line, self.deadlines.init)
+        except OSError as exc:
+            # SELinux judges the file's label in finit_module, and none in init_module.
+            if exc.errno != errno.EACCES:
+                raise
+            log.detail("finit_module denied, trying init_module", module=module)
+            self.syscalls.init_module(_content(fd), line, self.deadlines.init)
+
+    def _worth_another(self, module: str, exc: OSError, tries: int) -> bool:
+        """EBUSY: one of the name was coming or going a moment ago, or else init() says so."""
+        if exc.errno not in (errno.EBUSY, errno.EAGAIN):
+            return False
+        state = self.modules.rows().get(module)
+        return tries < _INIT_REFUSALS if state is None else state.initstate != "live"
+
+    def _refused(self, module: str, exc: OSError, mark: Mark) -> LoadFailed:
+        error = exc.errno or 0
+        excerpt = self.kernel_log.since(mark)
+        return LoadFailed(
+            module,
+            explain(module, error, excerpt.lines, self._circumstances(module, excerpt)),
+            errno_name=errno_name(error),
+            excerpt=excerpt,
+            retryable=error == errno.ENOMEM,
+        )
+
+    def _circumstances(self, module: str, excerpt: Excerpt) -> Circumstances:
+        lockdown = sysfs.read(self.host.sys / "kernel" / "security" / "lockdown") or ""
+        return Circumstances(
+            may_load=Capability.SYS_MODULE in effective(self.host),
+            modules_disabled=self._modules_disabled(),
+            lockdown=lockdown_mode(lockdown) or "none",
+            loaded=module in self.modules.rows(),
+            heard=bool(excerpt.lines) or not excerpt.note,
+        )
+
+    def _modules_disabled(self) -> bool:
+        return sysfs.read(self.host.proc / "sys" / "kernel" / "modules_disabled") == "1"
+
+    # --- unload ---------------------------------------------------------------------------
+
+    def remove(self, name: str, *, devices: frozenset[str] = frozenset()) -> bool:
+        """Unload a module; False if it was not there. Raises InUse, RebootRequired, UnloadFailed.
+
+        `devices` are device numbers known to be the module's: see `who_holds`.
+        """
+        module = kernel_name(name)
+        state = self.modules.state(module)
+        if state is None:
+            return False
+        if state.permanent:
+            raise cannot_go(module, state)
+        self._unload(module, devices)
+        self._verify_gone(module)
+        log.fact("module unloaded", module=module)
+        return True
+
+    def _unload(self, module: str, devices: frozenset[str]) -> None:
+        """delete_module, again for a moment while something holds it."""
+        until = self.clock.now() + self.deadlines.idle
+        while True:
+            try:
+                self.syscalls.delete_module(module, self.deadlines.exit)
+                return
+            except (DeadlinePassed, DiedInKernel) as exc:
+                raise RebootRequired(
+                    f"cannot unload {module}: its exit function never returned: {exc}",
+                    hint="reboot the node: the next boot loads the wanted one",
+                ) from exc
+            except OSError as exc:
+                if exc.errno == errno.ENOENT:
+                    return
+                if exc.errno not in (errno.EBUSY, errno.EAGAIN) or self.clock.now() >= until:
+                    raise self._kept(module, exc, devices) from exc
+            self.clock.sleep(_PAUSE)
+
+    def _kept(
+        self, module: str, exc: OSError, devices: frozenset[str]
+    ) -> InUse | RebootRequired | UnloadFailed:
+        """Why delete_module refused: EAGAIN is a reference, EBUSY a module that cannot go."""
+        if exc.errno == errno.EAGAIN:
+            return in_use(module, self.host, devices)
+        if exc.errno == errno.EBUSY:
+            return cannot_go(module, self.modules.state(module))
+        if exc.errno == errno.EPERM and self._modules_disabled():
+            return RebootRequired(
+                f"cannot unload {module}: kernel.modules_disabled is 1 until the next boot",
+                hint="reboot the node without that setting",
+            )
+        return UnloadFailed(
+            f"cannot unload {module}: {errno_name(exc.errno or 0)}",
+            hint="run as root, or give the container CAP_SYS_MODULE"
+            if exc.errno == errno.EPERM
+            else "",
+        )
+
+    def _verify_gone(self, module: str) -> None:
+        until = self.clock.now() + self.deadlines.idle
+        while (state := self.modules.state(module)) is not None:
+            if self.clock.now() >= until:
+                raise cannot_go(module, state)
+            self.clock.sleep(_PAUSE)
+
+
+def in_use(module: str, host: Host, devices: frozenset[str] = frozenset()) -> InUse:
+    """The exception that names who holds the module."""
+    holding = who_holds(module, host, devices)
+    return InUse(
+        f"cannot unload {module}: {holding.sentence()}",
+        holding=holding,
+        hint="stop what holds it, then try again",
+    )
+
+
+def cannot_go(module: str, state: LoadedState | None) -> RebootRequired:
+    """The exception for a module that no waiting will remove."""
+    if state is not None and state.permanent:
+        why = "it is permanent, that is, it has no exit function"
+    elif state is not None and state.initstate == "going":
+        why = "it is stuck while unloading"
+    elif state is not None and state.initstate == "coming":
+        why = "its init function has not returned"
+    else:
+        why = "it is still in the kernel although the unload succeeded"
+    return RebootRequired(
+        f"cannot unload {module}: {why}", hint="reboot the node: the next boot loads the wanted one"
+    )
+
+
+_PARAMETER = re.compile(r"^[A-Za-z0-9_.-]+$")
+
+
+def parameter_line(module: str, parameters: Mapping[str, str]) -> str:
+    """Parameters as the kernel's parse_args() reads them (kernel/params.c, lib/cmdline.c).
+
+    A value with white space stands in double quotes, and so does one with bytes above ASCII, of
+    which the kernel counts 0xa0 as white space. There is no escape for a quote: refused.
+    """
+    words = []
+    for name, value in parameters.items():
+        if not _PARAMETER.match(name) or '"' in value or "\0" in value:
+            raise LoadFailed(
+                module,
+                Explanation(
+                    "InvalidParameter",
+                    f"the parameter {name}={value!r} cannot be passed to the kernel: expected a "
+                    "name of letters, digits and _, and a value without double quotes and NUL",
+                ),
+            )
+        plain = value.isascii() and not any(c.isspace() for c in value)
+        words.append(f"{name}={value}" if plain else f'{name}="{value}"')
+    return " ".join(words)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """The module file, a regular one and no link. Raises SystemRefused."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as exc:
+        what = "a symbolic link" if exc.errno == errno.ELOOP else exc.strerror
+        raise SystemRefused(f"cannot open the module {path}: {what}") from exc
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise SystemRefused(f"cannot load {path}: expected a regular file")
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _content(fd: int) -> bytes:
+    return os.pread(fd, os.fstat(fd).st_size, 0)
+
+
+def _init_never_returned(
+    module: str, exc: DeadlinePassed | DiedInKernel, excerpt: Excerpt
+) -> LoadFailed:
+    crashed = isinstance(exc, DiedInKernel)
+    explanation = Explanation(
+        "InitCrashed" if crashed else "InitHangs",
+        f"its init function {'crashed' if crashed else 'does not return'}: {exc}",
+        "the module cannot be removed again: reboot the node",
+    )
+    return LoadFailed(module, explanation, excerpt=excerpt)

@@ -1,0 +1,59 @@
+"""A build without a pod: start a toolkit sidecar here, with this machine's compiler and headers.
+
+For an engineer on a node or a laptop (`nodeside driver build --local`). The protocol and the code
+are those of the pod; only the toolkit image is missing.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import nodeside
+from nodeside import process
+from nodeside.driver.syscalls import dying_with_parent
+from nodeside.driver.task import Place
+from nodeside.scratch import scratch_directory
+from nodeside.shared import SharedDir
+
+_STDERR = 2
+_GOODBYE = 5.0  # seconds for the sidecar to end after SIGTERM
+
+
+@contextmanager
+def sidecar(place: Place) -> Iterator[Place]:
+    """The place with a shared directory of its own and a sidecar that lives in it."""
+    with scratch_directory("build") as scratch:
+        shared = SharedDir(scratch / "shared")
+        shared.create()
+        argv = [
+            sys.executable,
+            "-m",
+            "nodeside.toolkit_sidecar",
+            "run",
+            "--shared",
+            str(shared.root),
+        ]
+        package = str(Path(nodeside.__file__).parent.parent)
+        environment = {"PYTHONPATH": package}
+        child = process.start(argv, env=environment, stderr=_STDERR, wrapper=dying_with_parent())
+        try:
+            yield replace(place, shared=shared)
+        finally:
+            _end(child)
+
+
+def _end(child: process.Child) -> None:
+    """Let the sidecar end its build. Nothing of it outlives this, also if a Ctrl-C comes now."""
+    try:
+        process.kill_group(child.pid, signal.SIGTERM)
+        with suppress(process.StillRunning):
+            child.wait(_GOODBYE)
+    finally:
+        process.kill_group(child.pid)
+        with suppress(process.StillRunning):
+            child.wait(_GOODBYE)

@@ -1,0 +1,64 @@
+"""The build's output as it happens: a file that somebody else writes, handed over line by line.
+
+Vendor code writes it, and may write anything. Called by `waiting.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+_READ_ONLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CHUNK = 1 << 18  # bytes of the build log handed over at once
+_CHUNKS = 64  # chunks between two looks at the result; at the end, all that is handed over
+
+
+class LogFollower:
+    """Hand over the lines of a growing file that somebody else writes."""
+
+    def __init__(self, path: Path, on_line: Callable[[str], None]) -> None:
+        self.path = path
+        self.on_line = on_line
+        self.identity: tuple[int, int] | None = None
+        self.offset = 0
+        self.rest = b""
+
+    def follow(self, *, to_end: bool = False) -> None:
+        with suppress(OSError):
+            fd = os.open(self.path, _READ_ONLY)
+            try:
+                self._read(fd, to_end)
+            finally:
+                os.close(fd)
+
+    def _read(self, fd: int, to_end: bool) -> None:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            return
+        if self.identity != (status.st_dev, status.st_ino) or status.st_size < self.offset:
+            # A sidecar that was restarted begins the log anew.
+            self.identity = (status.st_dev, status.st_ino)
+            self.offset, self.rest = 0, b""
+        for _ in range(_CHUNKS):  # whoever writes may write faster than we read, and for ever
+            data = os.pread(fd, _CHUNK, self.offset)
+            if not data:
+                break
+            self.offset += len(data)
+            *lines, self.rest = (self.rest + data).split(b"\n")
+            if len(self.rest) > _CHUNK:  # no line of a tool: hand it over in pieces
+                lines, self.rest = [*lines, self.rest], b""
+            for line in lines:
+                self.on_line(harmless(line.decode(errors="replace")))
+        if to_end and self.rest:
+            self.on_line(harmless(self.rest.decode(errors="replace")))
+            self.rest = b""
+
+
+def harmless(line: str) -> str:
+    """A line that vendor code wrote, for a terminal: it moves no cursor and starts no line."""
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in line)

@@ -1,0 +1,235 @@
+"""The manifest of a bundle: what was built, from what, for which kernel, and every file's sha256.
+
+The manifest is written as canonical JSON, and the sha256 of those bytes is the digest of the
+bundle: `sha256sum manifest.json` shows it, and since every file of the bundle stands in the
+manifest with its own sha256, it covers all of them. It also carries what tells a person, or a
+program of theirs, for which kernels the modules fit. Firmware is no part of a bundle: it comes with
+the driver image. Nothing here touches the disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nodeside.contract import BuildSettings, Toolchain
+from nodeside.errors import ExitCode, NodesideError
+from nodeside.host import Kernel
+from nodeside.modulenames import kernel_name
+from nodeside.records import MalformedRecord, decode, encode
+
+if TYPE_CHECKING:
+    from nodeside.driver.modulefile import ModuleFile
+
+SCHEMA = 1
+MANIFEST_LIMIT = 8 << 20  # bytes; a driver of 100 modules with 500 imports each has about 3 MiB
+
+MODULE_FILE = re.compile(r"modules/[A-Za-z0-9_-]{1,55}\.ko")
+_MODULE_NAME = re.compile(r"[A-Za-z0-9_]{1,55}")
+_DRIVER = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+_HEX64 = re.compile(r"[0-9a-f]{64}")
+_CRC = re.compile(r"(0x[0-9a-f]{8})?")
+
+
+class BundleError(NodesideError):
+    """A bundle or its archive is damaged, hostile, or not what it claims to be."""
+
+    exit_code = ExitCode.BUNDLE
+    reason = "BadBundle"
+
+
+@dataclass(frozen=True)
+class BundleModule:
+    """One module of a bundle. `name` has `_`, never `-`; `file` is relative to the bundle.
+
+    `imports`, `weak_imports` (those it can do without) and `exports` map a symbol to its CRC as
+    `0x%08x`, or to "" where the kernel has no CONFIG_MODVERSIONS. `signer` is empty for a module
+    without a signature.
+    """
+
+    name: str
+    file: str
+    sha256: str
+    size: int
+    build_id: str
+    srcversion: str
+    vermagic: str
+    depends: tuple[str, ...]
+    imports: Mapping[str, str]
+    exports: Mapping[str, str]
+    weak_imports: Mapping[str, str]
+    license: str
+    import_namespaces: tuple[str, ...]
+    signer: str
+
+
+@dataclass(frozen=True)
+class BundleFile:
+    """A file that the manifest answers for. `file` is relative to the bundle."""
+
+    file: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True)
+class BundleManifest:
+    """`manifest.json`. `modules` are in load order; `created` is UTC, as in RFC 3339.
+
+    `certificate` is the sha256 of the signing certificate, "" if the modules are not signed.
+    """
+
+    driver: str
+    version: str
+    key: str
+    kernel: Kernel
+    modules: tuple[BundleModule, ...]
+    source_digest: str
+    settings: BuildSettings
+    toolchain: Toolchain | None
+    certificate: str
+    created: str
+    schema: int = SCHEMA
+
+    def files(self) -> Iterator[BundleFile]:
+        """Every file that the manifest answers for: all but the manifest itself."""
+        for module in self.modules:
+            yield BundleFile(module.file, module.sha256, module.size)
+
+
+def describe(module: ModuleFile, file: str) -> BundleModule:
+    """What the manifest says of a module; `file` is where it will stand in the bundle."""
+    return BundleModule(
+        name=kernel_name(module.name),
+        file=file,
+        sha256=module.sha256,
+        size=module.size,
+        build_id=module.build_id,
+        srcversion=module.srcversion,
+        vermagic=module.vermagic,
+        depends=tuple(module.depends),
+        imports={symbol: _hex(crc) for symbol, crc in module.imports.items()},
+        exports={symbol: _hex(crc) for symbol, crc in module.exports.items()},
+        weak_imports={symbol: _hex(crc) for symbol, crc in module.weak_imports.items()},
+        license=module.license,
+        import_namespaces=tuple(module.import_namespaces),
+        signer=(module.signature.signer or "unnamed") if module.signature else "",
+    )
+
+
+def canonical(manifest: BundleManifest) -> bytes:
+    """The bytes of `manifest.json`: equal for equal manifests."""
+    return (json.dumps(encode(manifest), sort_keys=True, indent=1) + "\n").encode()
+
+
+def digest(manifest: BundleManifest) -> str:
+    """The digest of the bundle that this manifest describes."""
+    return digest_of(canonical(manifest))
+
+
+def digest_of(data: bytes) -> str:
+    """`sha256:<hex>` of some bytes."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def same_modules(one: BundleManifest, other: BundleManifest) -> bool:
+    """Whether two bundles hold the same files, though built at different times."""
+    return one.key == other.key and set(one.files()) == set(other.files())
+
+
+def parse(data: bytes, where: str) -> BundleManifest:
+    """The manifest in some bytes that anybody may have written. Raises BundleError.
+
+    `where` names the file or the archive in error messages.
+    """
+    if len(data) > MANIFEST_LIMIT:
+        raise BundleError(f"{where}: the manifest has more than {MANIFEST_LIMIT >> 20} MiB")
+    try:
+        record = json.loads(data)
+    except (ValueError, RecursionError) as exc:
+        raise BundleError(f"{where}: the manifest is not JSON: {exc}") from exc
+    if not isinstance(record, dict):
+        raise BundleError(f"{where}: the manifest is not a JSON object")
+    if record.get("schema") != SCHEMA:
+        raise BundleError(
+            f"{where}: the manifest has schema {record.get('schema')!r:.40}, "
+            f"this nodeside reads {SCHEMA}",
+            hint="the bundle was published by another version of nodeside: publish it again",
+        )
+    try:
+        manifest = decode(BundleManifest, record, where="manifest")
+    except MalformedRecord as exc:
+        raise BundleError(f"{where}: {exc}") from exc
+    check(manifest, where)
+    return manifest
+
+
+def check(manifest: BundleManifest, where: str) -> None:
+    """Refuse a manifest whose names or digests could do harm or mean nothing."""
+    for what, problem in _problems(manifest):
+        raise BundleError(f"{where}: the manifest's {what} {problem}")
+
+
+def _problems(manifest: BundleManifest) -> Iterator[tuple[str, str]]:
+    if not _DRIVER.fullmatch(manifest.driver):
+        yield "driver", f"is not a driver's name: {manifest.driver!r:.80}"
+    if not _HEX64.fullmatch(manifest.key):
+        yield "key", f"is not 64 hex digits: {manifest.key!r:.80}"
+    if not manifest.modules:
+        yield "list of modules", "is empty"
+    for module in manifest.modules:
+        yield from _module_problems(module)
+    files = [file.file for file in manifest.files()]
+    yield from _file_problems(manifest.files())
+    yield from _doubles("file", files)
+    yield from _doubles("module", [module.name for module in manifest.modules])
+    yield from _unprintable(manifest)
+
+
+def _module_problems(module: BundleModule) -> Iterator[tuple[str, str]]:
+    if not _MODULE_NAME.fullmatch(module.name):
+        yield "modules", f"have one that is not named like a module: {module.name!r:.80}"
+    if not MODULE_FILE.fullmatch(module.file):
+        yield f"module {module.name}", f"may not be in the file {module.file!r:.80}"
+    crcs = (module.imports, module.weak_imports, module.exports)
+    for symbol, crc in (pair for mapping in crcs for pair in mapping.items()):
+        if not _CRC.fullmatch(crc) or not symbol.isprintable():
+            yield f"module {module.name}", f"has a CRC that is none: {symbol!r:.80}: {crc!r:.40}"
+
+
+def _file_problems(files: Iterable[BundleFile]) -> Iterator[tuple[str, str]]:
+    for file in files:
+        if not _HEX64.fullmatch(file.sha256):
+            yield f"sha256 of {file.file}", f"is not 64 hex digits: {file.sha256!r:.80}"
+        if file.size < 0:
+            yield f"size of {file.file}", f"is negative: {file.size}"
+
+
+def _doubles(what: str, names: list[str]) -> Iterator[tuple[str, str]]:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            yield what, f"{name} is there twice"
+        seen.add(name)
+
+
+def _unprintable(manifest: BundleManifest) -> Iterator[tuple[str, str]]:
+    """What a person sees of a manifest must not move the cursor of a terminal."""
+    kernel, toolchain = manifest.kernel, manifest.toolchain
+    words = [manifest.version, manifest.source_digest, manifest.certificate, manifest.created]
+    words += [kernel.release, kernel.version, kernel.architecture]
+    words += [toolchain.compiler, toolchain.headers] if toolchain else []
+    for module in manifest.modules:
+        words += [module.build_id, module.srcversion, module.vermagic, module.license]
+        words += [module.signer, *module.depends, *module.import_namespaces]
+    for word in words:
+        if not word.isprintable():
+            yield "text", f"has control characters: {word!r:.80}"
+
+
+def _hex(crc: int | None) -> str:
+    return "" if crc is None else f"0x{crc:08x}"

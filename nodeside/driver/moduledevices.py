@@ -1,0 +1,117 @@
+"""Which device numbers and network interfaces a module has: sysfs does not say it straight.
+
+A device of a bus (PCI, USB, virtio, platform) leads by its parents to a driver and its module. A
+device without hardware (a misc device such as /dev/vpoll, /dev/zram0) leads nowhere; it is the
+module's if its number appeared while the module was loaded (`device_numbers` before and after,
+kept by the caller), or if device, class or major number (/proc/devices) have the module's name. A
+device number is written c10:123 or b252:0. Called by `holders.py`; only reads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeside.driver import sysfs
+from nodeside.host import Host
+from nodeside.modulenames import kernel_name
+
+_KINDS = {"char": "c", "block": "b"}
+
+
+@dataclass(frozen=True)
+class Device:
+    """A character or block device; `node` is its name below /dev, `path` its directory in sysfs."""
+
+    number: str
+    node: str
+    path: Path
+
+
+def device_numbers(host: Host) -> frozenset[str]:
+    """Every device number there is now. The difference after a load belongs to what was loaded."""
+    return frozenset(number for number, _ in _all(host))
+
+
+def devices_of(
+    module: str, host: Host, recorded: frozenset[str] = frozenset()
+) -> tuple[Device, ...]:
+    """The devices of a module; `recorded` are numbers that appeared while it was loaded."""
+    majors = _majors(host, module)
+    return tuple(
+        Device(number, _uevent(path, "DEVNAME") or path.name, path)
+        for number, path in _all(host)
+        if number in recorded or _belongs(module, number, path, majors)
+    )
+
+
+def interfaces_of(module: str, host: Host) -> tuple[str, ...]:
+    """The network interfaces of a module. They hold no reference, and vanish with it."""
+    root = host.sys / "class" / "net"
+    return tuple(name for name in sysfs.names(root) if _is_interface_of(module, root / name))
+
+
+def _is_interface_of(module: str, path: Path) -> bool:
+    if (path / "device").exists():
+        return kernel_name(sysfs.link_name(path / "device" / "driver" / "module")) == module
+    return _named_after(module, path.name) or kernel_name(_uevent(path, "DEVTYPE")) == module
+
+
+def _all(host: Host) -> Iterator[tuple[str, Path]]:
+    for directory, letter in _KINDS.items():
+        root = host.sys / "dev" / directory
+        for number in sysfs.names(root):
+            yield f"{letter}{number}", (root / number).resolve()
+
+
+def _belongs(module: str, number: str, path: Path, majors: frozenset[str]) -> bool:
+    owner = _driving_module(path)
+    if owner is not None:
+        return kernel_name(owner) == module
+    names = (path.name, sysfs.link_name(path / "subsystem"))
+    return number.partition(":")[0] in majors or any(_named_after(module, name) for name in names)
+
+
+def _driving_module(path: Path) -> str | None:
+    """The module of the nearest driver above a device, "" for a built-in one, None without any."""
+    for directory in _upward(path):
+        if (directory / "driver").is_symlink():
+            return sysfs.link_name(directory / "driver" / "module")
+    return None
+
+
+def _upward(path: Path) -> Iterable[Path]:
+    yield path
+    for parent in path.parents:
+        if parent.name == "devices":
+            return
+        yield parent
+
+
+def _named_after(module: str, name: str) -> bool:
+    """Whether a name is the module's, with or without a number: zram0, dummy0, vpoll."""
+    return re.fullmatch(re.escape(module) + r"_?\d*", kernel_name(name)) is not None
+
+
+def _majors(host: Host, module: str) -> frozenset[str]:
+    """The major numbers that were registered under the module's name, as c240 or b252."""
+    found = set()
+    letter = "c"
+    for line in (sysfs.read(host.proc / "devices") or "").splitlines():
+        if line.endswith("devices:"):
+            letter = line[0].lower()
+            continue
+        major, _, name = line.strip().partition(" ")
+        if kernel_name(name) == module:
+            found.add(f"{letter}{major}")
+    return frozenset(found)
+
+
+def _uevent(path: Path, key: str) -> str:
+    for line in (sysfs.read(path / "uevent") or "").splitlines():
+        name, _, value = line.partition("=")
+        if name == key:
+            return value
+    return ""

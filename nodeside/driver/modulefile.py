@@ -1,0 +1,281 @@
+"""A kernel module file, read without loading it: who it is, what it needs, what it offers.
+
+Everything that nodeside knows of a module before the kernel sees it comes from here. The file may
+be compressed and may be hostile; what cannot be read raises NotAModule and nothing else.
+
+Where each fact stands in the kernel's own sources (6.x):
+
+    section              content                        defined in
+    .modinfo             key=value strings              include/linux/moduleparam.h, module.h
+    __versions           struct modversion_info         include/linux/module.h
+    __version_ext_*      CRCs and names apart (6.14)    kernel/module/version.c
+    __ksymtab* __kcrctab*  what it exports              include/linux/export-internal.h
+    __param              struct kernel_param            include/linux/moduleparam.h
+    .note.gnu.build-id   the identity of one build      Documentation/ABI/testing/sysfs-module
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nodeside.digests import sha256_and_size
+from nodeside.driver.compression import decompress, opened
+from nodeside.driver.elf import ElfObject, MalformedElf, NotAModule, Symbol, parse_notes
+from nodeside.driver.signature import Signature, describe, find_appended
+from nodeside.modulenames import kernel_name, name_of_file
+
+__all__ = [
+    "ElfObject",
+    "ModuleFile",
+    "NotAModule",
+    "Parameter",
+    "Signature",
+    "decompress",
+    "parse_notes",
+    "read_module",
+]
+
+_PARAMETER_LIMIT = 4096  # the largest drivers declare ~200
+_EXPORT_LIMIT = 65536  # all of a kernel exports ~15,000
+_CRC, _EXPORT, _PARAM = "__crc_", "__ksymtab_", "__param_str_"
+# The loader leaves this one alone: kernel/module/main.c, ignore_undef_symbol.
+_IGNORED = ("_GLOBAL_OFFSET_TABLE_",)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A module parameter. `type` is as in modinfo ("bool", "array of int"), "" if unknown."""
+
+    name: str
+    type: str = ""
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class ModuleFile:
+    """What a module file says of itself.
+
+    `name` is the kernel's name (`_`, never `-`). `sha256` and `size` are of the file as it is on
+    disk. `imports` maps every symbol the module cannot be loaded without to its CRC, None where it
+    has none; `weak_imports` are those it can do without, whose CRC must still fit where the kernel
+    has them. `modversions` says whether there are CRCs at all. `exports` are symbols for others.
+    """
+
+    path: Path
+    name: str
+    sha256: str = ""
+    size: int = 0
+    elf_class: int = 64
+    machine: str = ""
+    vermagic: str = ""
+    srcversion: str = ""
+    license: str = ""
+    build_id: str = ""
+    modversions: bool = False
+    depends: tuple[str, ...] = ()
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    imports: Mapping[str, int | None] = field(default_factory=dict)
+    weak_imports: Mapping[str, int | None] = field(default_factory=dict)
+    exports: Mapping[str, int | None] = field(default_factory=dict)
+    import_namespaces: tuple[str, ...] = ()
+    signature: Signature | None = None
+
+
+def read_module(path: Path) -> ModuleFile:
+    """Read a module file: .ko, .ko.gz, .ko.xz or .ko.zst. Raises NotAModule, SystemRefused."""
+    with opened(path) as file:
+        elf = ElfObject(file, str(path))
+        info = _read_modinfo(elf.contents(".modinfo"))
+        if elf.section(".modinfo") is None:
+            raise NotAModule(
+                f"{path}: not a kernel module: an object file without a .modinfo section",
+                hint="name the .ko that the build linked, not a .o",
+            )
+        symbols = list(elf.symbols((_CRC, _EXPORT, _PARAM)))
+        versions = _read_versions(elf)
+        imports, weak = _imports(symbols, versions or {})
+        sha256, size = sha256_and_size(path)
+        return ModuleFile(
+            path=path,
+            name=kernel_name(_one(info, "name")) or name_of_file(path.name),
+            sha256=sha256,
+            size=size,
+            elf_class=elf.elf_class,
+            machine=elf.machine,
+            vermagic=_one(info, "vermagic"),
+            srcversion=_one(info, "srcversion"),
+            license=_one(info, "license"),
+            build_id=parse_notes(
+                elf.contents(".note.gnu.build-id"), little_endian=elf.little_endian
+            ),
+            modversions=versions is not None,
+            depends=tuple(kernel_name(name) for name in _one(info, "depends").split(",") if name),
+            parameters=_parameters(elf, info, symbols),
+            imports=imports,
+            weak_imports=weak,
+            exports=_exports(elf, symbols),
+            import_namespaces=tuple(info.get("import_ns", ())),
+            signature=describe(find_appended(file, str(path))),
+        )
+
+
+# --- .modinfo ---------------------------------------------------------------------------------
+
+
+def _read_modinfo(data: bytes) -> dict[str, list[str]]:
+    """Every value of every key, in the order of the file."""
+    info: dict[str, list[str]] = {}
+    for entry in data.split(b"\0"):
+        key, found, value = entry.partition(b"=")
+        if found:
+            info.setdefault(key.decode("utf-8", "replace"), []).append(
+                value.decode("utf-8", "replace")
+            )
+    return info
+
+
+def _one(info: Mapping[str, list[str]], key: str) -> str:
+    """The first value of a key, as the kernel's get_modinfo takes it; "" if there is none."""
+    return info.get(key, [""])[0]
+
+
+# --- imports ----------------------------------------------------------------------------------
+
+
+def _read_versions(elf: ElfObject) -> dict[str, int] | None:
+    """The CRC of every versioned import; None if the module was built without CRCs."""
+    if elf.section("__versions") is None and elf.section("__version_ext_crcs") is None:
+        return None
+    return {**_basic_versions(elf), **_extended_versions(elf)}
+
+
+def _basic_versions(elf: ElfObject) -> dict[str, int]:
+    """struct modversion_info: an unsigned long and a name, 64 bytes together."""
+    form = struct.Struct(elf.byte_order + ("Q56s" if elf.elf_class == 64 else "I60s"))
+    data = elf.contents("__versions")
+    if len(data) % form.size:
+        raise MalformedElf(f"{elf.where}: __versions has {len(data)} bytes, not a multiple of 64")
+    versions = {}
+    for crc, name in form.iter_unpack(data):
+        # 64-bit PowerPC names functions with a dot before; the kernel drops it (dedotify_versions).
+        text = name.partition(b"\0")[0].decode("utf-8", "replace").removeprefix(".")
+        versions[text] = crc & 0xFFFFFFFF
+    return versions
+
+
+def _extended_versions(elf: ElfObject) -> dict[str, int]:
+    """CRCs as an array of u32, and as many names, each ended by a NUL."""
+    crcs = elf.contents("__version_ext_crcs")
+    names = elf.contents("__version_ext_names").split(b"\0")
+    count = len(crcs) // 4
+    if len(names) < count:
+        raise MalformedElf(f"{elf.where}: {count} extended CRCs, but {len(names)} names")
+    numbers = struct.unpack(f"{elf.byte_order}{count}I", crcs[: count * 4])
+    return {name.decode("utf-8", "replace"): crc for name, crc in zip(names, numbers, strict=False)}
+
+
+def _imports(
+    symbols: list[Symbol], versions: Mapping[str, int]
+) -> tuple[dict[str, int | None], dict[str, int | None]]:
+    """What the module needs, and what it can do without: two maps from symbol to CRC."""
+    weak: dict[str, int | None] = {
+        symbol.name: versions.get(symbol.name)
+        for symbol in symbols
+        if symbol.undefined and symbol.weak
+    }
+    needed: dict[str, int | None] = {
+        name: crc for name, crc in versions.items() if name not in weak
+    }
+    for symbol in symbols:
+        if symbol.undefined and not symbol.weak and symbol.name not in _IGNORED:
+            needed.setdefault(symbol.name, None)
+    return needed, weak
+
+
+# --- exports ----------------------------------------------------------------------------------
+
+
+def _exports(elf: ElfObject, symbols: list[Symbol]) -> dict[str, int | None]:
+    """Symbol → CRC of what the module exports."""
+    defined = [symbol for symbol in symbols if not symbol.undefined]
+    names = [s.name.removeprefix(_EXPORT) for s in defined if s.name.startswith(_EXPORT)]
+    if not names:
+        names = _export_strings(elf)
+    if len(names) > _EXPORT_LIMIT:
+        raise MalformedElf(f"{elf.where}: {len(names)} exports, at most {_EXPORT_LIMIT} are read")
+    exported = set(names)
+    crcs = {
+        symbol.name.removeprefix(_CRC): _crc(elf, symbol)
+        for symbol in defined
+        if symbol.name.startswith(_CRC) and symbol.name.removeprefix(_CRC) in exported
+    }
+    return {name: crcs.get(name) for name in names}
+
+
+def _crc(elf: ElfObject, symbol: Symbol) -> int:
+    """The value of an absolute symbol before 5.19, else the number that the symbol points at.
+
+    The latter is in __kcrctab*, or in .rodata where 4.11 to 5.18 used relative CRCs.
+    """
+    if symbol.section is None:
+        return symbol.value & 0xFFFFFFFF
+    return elf.u32_at(symbol.section, symbol.value)
+
+
+def _export_strings(elf: ElfObject) -> list[str]:
+    """Names of a module whose local symbols were stripped; namespaces stand among them."""
+    strings = elf.contents("__ksymtab_strings").split(b"\0")
+    return list(dict.fromkeys(text.decode("utf-8", "replace") for text in strings if text))
+
+
+# --- parameters -------------------------------------------------------------------------------
+
+
+def _parameters(
+    elf: ElfObject, info: Mapping[str, list[str]], symbols: list[Symbol]
+) -> dict[str, Parameter]:
+    """Every parameter the kernel would accept, with what modinfo says of it.
+
+    The kernel matches the names in __param. modinfo alone is not enough: it lacks a parameter
+    of module_param_cb without a description.
+    """
+    descriptions = dict(_named(info.get("parm", [])))
+    types = dict(_named(info.get("parmtype", [])))
+    names = [*_param_names(elf), *_param_strings(elf, symbols), *types, *descriptions]
+    return {
+        name: Parameter(name, types.get(name, ""), descriptions.get(name, ""))
+        for name in dict.fromkeys(names)
+    }
+
+
+def _named(values: list[str]) -> Iterator[tuple[str, str]]:
+    """`name:text` entries."""
+    for value in values:
+        name, _, text = value.partition(":")
+        yield name, text
+
+
+def _param_names(elf: ElfObject) -> list[str]:
+    """The names in __param: the first field of each struct kernel_param is a pointer to one."""
+    row = 40 if elf.elf_class == 64 else 20
+    names = []
+    for target in elf.targets("__param"):
+        if target.offset % row == 0:
+            names.append(elf.string_at(target.section, target.address))
+            _limit_parameters(elf, len(names))
+    return names
+
+
+def _param_strings(elf: ElfObject, symbols: list[Symbol]) -> list[str]:
+    """The same names by their symbols, for machines whose relocations are read differently."""
+    found = [s for s in symbols if s.name.startswith(_PARAM) and s.section is not None]
+    _limit_parameters(elf, len(found))
+    return [elf.string_at(s.section, s.value) for s in found if s.section is not None]
+
+
+def _limit_parameters(elf: ElfObject, count: int) -> None:
+    if count > _PARAMETER_LIMIT:
+        raise MalformedElf(f"{elf.where}: {count} parameters, at most {_PARAMETER_LIMIT} are read")

@@ -1,0 +1,282 @@
+"""Bundles in an OCI registry (OCI distribution specification 1.1, Docker Registry HTTP API v2).
+
+A bundle is an artifact: an image manifest whose config is the bundle's `manifest.json` and whose
+one layer is its archive.
+
+    <repository>:<tag>                    image manifest, artifactType ...bundle.v1
+      config  ...bundle.config.v1+json    manifest.json: its digest is the digest of the bundle
+      layer   tar+gzip                    the same manifest.json, modules/*.ko
+
+So whoever wants only the manifest fetches a few kilobytes, and a digest that is pinned is compared
+before a module is fetched. `skopeo copy` carries such an artifact to another registry unchanged.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlencode, urljoin, urlsplit
+
+from nodeside.digests import sha256_and_size
+from nodeside.driver.archive import pack, unpack
+from nodeside.driver.bundle import MANIFEST, Bundle
+from nodeside.driver.credentials import find_credentials
+from nodeside.driver.manifest import (
+    MANIFEST_LIMIT,
+    BundleError,
+    BundleManifest,
+    digest_of,
+    parse,
+)
+from nodeside.driver.registry import RegistryAuthorization, parse_repository
+from nodeside.driver.store import (
+    Accept,
+    Described,
+    Fetched,
+    FetchError,
+    FetchOptions,
+    NotThere,
+    Published,
+    Store,
+    already_there,
+    download_place,
+)
+from nodeside.driver.transport import Transport
+from nodeside.records import disk_errors
+
+ARTIFACT_TYPE = "application/vnd.nodeside.bundle.v1"
+CONFIG_TYPE = "application/vnd.nodeside.bundle.config.v1+json"
+LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
+MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+
+_IMAGE_LIMIT = 4 << 20  # bytes; registries allow no larger manifest
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class _Blob:
+    """A descriptor of an image manifest."""
+
+    digest: str
+    size: int
+
+    @property
+    def sha256(self) -> str:
+        return self.digest.removeprefix("sha256:")
+
+
+@dataclass(frozen=True)
+class _Image:
+    config: _Blob
+    layer: _Blob
+
+
+class OciStore(Store):
+    """Use as a context manager. `insecure` is plain HTTP."""
+
+    def __init__(self, repository: str, options: FetchOptions, *, insecure: bool = False) -> None:
+        self._repository = parse_repository(repository)
+        self._options = options
+        self._transport = Transport(options, insecure=insecure)
+        self._url = self._repository.url("http" if insecure else "https")
+        self.where = str(self._repository)
+        self.confidential = not insecure
+
+    def __enter__(self) -> Self:
+        self._speak(push=False)
+        self._transport.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._transport.__exit__(kind, value, traceback)
+
+    def _speak(self, *, push: bool) -> None:
+        repository = self._repository
+        known = find_credentials(self._options.credentials_file, repository.host, repository.path)
+        self._transport.authorization = RegistryAuthorization(
+            repository, known, self._transport, push=push
+        )
+
+    def describe(self, tag: str) -> Described | None:
+        image = self._image(tag)
+        return self._described(image, tag) if image else None
+
+    def fetch(self, tag: str, to: Path, accept: Accept) -> Fetched | NotThere:
+        image = self._image(tag)
+        if image is None:
+            return NotThere(f"no tag {tag} there")
+        described = self._described(image, tag)
+        accept(described.manifest, described.digest)
+        limit, name = self._options.size_limit, self._name(tag)
+        with download_place(to, tag) as archive:
+            self._download(image.layer, archive)
+            bundle = unpack(archive, to, limit, what=name, accept=_same_as(described))
+        return Fetched(bundle, f"{name} ({bundle.digest})")
+
+    def publish(self, bundle: Bundle, tag: str, *, overwrite: bool = False) -> Published:
+        self._speak(push=True)
+        there = self.describe(tag) if not overwrite else None
+        if there is not None:
+            return already_there(there, bundle, self.where, tag)
+        with disk_errors(Path(tempfile.gettempdir())), tempfile.TemporaryDirectory() as scratch:
+            archive = Path(scratch) / f"{tag}.tar.gz"
+            pack(bundle, archive)
+            config = _blob_of(bundle.directory / MANIFEST)
+            layer = _blob_of(archive)
+            self._upload(config, bundle.directory / MANIFEST)
+            self._upload(layer, archive)
+        self._put_image(_image_manifest(bundle.manifest, tag, config, layer), tag)
+        return Published(self.where, tag, bundle.digest, already=False)
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def _image(self, tag: str) -> _Image | None:
+        url = f"{self._url}/manifests/{tag}"
+        reply = self._transport.get(url, limit=_IMAGE_LIMIT, accept=MANIFEST_TYPE)
+        if reply is None:
+            return None
+        said = reply.headers.get("Docker-Content-Digest", "")
+        if _DIGEST.fullmatch(said) and said != digest_of(reply.body):
+            raise FetchError(
+                f"{self._name(tag)}: the image manifest is not the one that the registry announced",
+                reason="WrongDigest",
+                retryable=True,
+            )
+        return _parse_image(reply.body, self._name(tag))
+
+    def _described(self, image: _Image, tag: str) -> Described:
+        url = f"{self._url}/blobs/{image.config.digest}"
+        if image.config.size > MANIFEST_LIMIT:
+            raise BundleError(f"{self._name(tag)}: a manifest of {image.config.size} bytes")
+        reply = self._transport.get(url, limit=MANIFEST_LIMIT)
+        if reply is None:
+            raise FetchError(f"{self._name(tag)}: the registry has lost the blob of the manifest")
+        if digest_of(reply.body) != image.config.digest:
+            raise FetchError(
+                f"{self._name(tag)}: the manifest has digest {digest_of(reply.body)}, "
+                f"expected {image.config.digest}",
+                reason="WrongDigest",
+            )
+        return Described(parse(reply.body, self._name(tag)), image.config.digest)
+
+    def _download(self, layer: _Blob, to: Path) -> None:
+        url = f"{self._url}/blobs/{layer.digest}"
+        limit = self._options.size_limit
+        if not self._transport.download(url, to, limit=limit, size=layer.size, sha256=layer.sha256):
+            raise FetchError(f"{self.where}: the registry has lost the blob {layer.digest}")
+
+    # --- writing ------------------------------------------------------------------------------
+
+    def _upload(self, blob: _Blob, path: Path) -> None:
+        there = f"{self._url}/blobs/{blob.digest}"
+        if self._transport.retrying(lambda: self._transport.ask("HEAD", there)) is None:
+            self._transport.retrying(lambda: self._upload_once(blob, path))
+
+    def _upload_once(self, blob: _Blob, path: Path) -> None:
+        """Ask for an upload, then send everything in one request."""
+        started = self._transport.ask(
+            "POST", f"{self._url}/blobs/uploads/", headers={"Content-Length": "0"}
+        )
+        location = started.headers.get("Location", "") if started else ""
+        if not location:
+            raise FetchError(f"{self.where}: the registry accepts no upload here")
+        url = urljoin(f"{self._url}/", location)
+        url += ("&" if urlsplit(url).query else "?") + urlencode({"digest": blob.digest})
+        headers = {"Content-Type": "application/octet-stream"}
+        if self._transport.ask("PUT", url, headers=headers, body=path) is None:
+            raise FetchError(f"{self.where}: the registry forgot the upload", retryable=True)
+
+    def _put_image(self, manifest: bytes, tag: str) -> None:
+        url = f"{self._url}/manifests/{tag}"
+        headers = {"Content-Type": MANIFEST_TYPE}
+        self._transport.retrying(
+            lambda: self._transport.ask("PUT", url, headers=headers, body=manifest)
+        )
+        reply = self._transport.get(url, limit=_IMAGE_LIMIT, accept=MANIFEST_TYPE)
+        if reply is None or reply.body != manifest:
+            raise FetchError(
+                f"{self._name(tag)}: the registry does not give back what was published",
+                hint="another publisher may have been at work: publish again",
+            )
+
+    def _name(self, tag: str) -> str:
+        return f"{self._repository}:{tag}"
+
+
+def _same_as(described: Described) -> Accept:
+    """The archive must hold the very manifest that was accepted before it was fetched."""
+
+    def accept(_: BundleManifest, digest: str) -> None:
+        if digest != described.digest:
+            raise BundleError(
+                f"the archive holds a bundle with digest {digest}, "
+                f"the registry's config says {described.digest}"
+            )
+
+    return accept
+
+
+def _parse_image(data: bytes, what: str) -> _Image:
+    """The two blobs of a bundle's image manifest. Raises BundleError for any other image."""
+    try:
+        image = json.loads(data)
+        config, layers = image["config"], image["layers"]
+        kind = config["mediaType"]
+    except (ValueError, LookupError, TypeError, RecursionError) as exc:
+        raise BundleError(f"{what} is no image manifest, so it is no bundle") from exc
+    if kind != CONFIG_TYPE:
+        raise BundleError(f"{what} is no bundle: its config is of type {kind!r:.120}")
+    if not isinstance(layers, list) or len(layers) != 1:
+        raise BundleError(f"{what} is no bundle: expected exactly one layer")
+    return _Image(_descriptor(config, what), _descriptor(layers[0], what))
+
+
+def _descriptor(record: Any, what: str) -> _Blob:
+    digest = record.get("digest") if isinstance(record, dict) else None
+    size = record.get("size") if isinstance(record, dict) else None
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise BundleError(f"{what}: expected a sha256 digest, got {digest!r:.80}")
+    if type(size) is not int or size < 0:
+        raise BundleError(f"{what}: expected a size in bytes, got {size!r:.40}")
+    return _Blob(digest, size)
+
+
+def _image_manifest(manifest: BundleManifest, tag: str, config: _Blob, layer: _Blob) -> bytes:
+    image = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST_TYPE,
+        "artifactType": ARTIFACT_TYPE,
+        "config": {"mediaType": CONFIG_TYPE, "digest": config.digest, "size": config.size},
+        "layers": [
+            {
+                "mediaType": LAYER_TYPE,
+                "digest": layer.digest,
+                "size": layer.size,
+                "annotations": {"org.opencontainers.image.title": f"{tag}.tar.gz"},
+            }
+        ],
+        "annotations": {
+            "org.opencontainers.image.title": manifest.driver,
+            "org.opencontainers.image.version": manifest.version,
+            "org.opencontainers.image.created": manifest.created,
+            "io.nodeside.kernel": manifest.kernel.release,
+            "io.nodeside.architecture": manifest.kernel.architecture,
+            "io.nodeside.key": manifest.key,
+        },
+    }
+    return json.dumps(image, sort_keys=True).encode()
+
+
+def _blob_of(path: Path) -> _Blob:
+    sha256, size = sha256_and_size(path)
+    return _Blob(f"sha256:{sha256}", size)

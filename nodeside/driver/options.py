@@ -1,0 +1,191 @@
+"""The options that the verbs of `nodeside driver` share, and what they mean.
+
+Each has an environment variable, which is how a pod sets it: the same words work on a node, in a
+debug shell of the container, and on a laptop.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from nodeside import log
+from nodeside.errors import NoHeaders
+from nodeside.host import Host, Kernel
+
+if TYPE_CHECKING:
+    from nodeside.driver.task import Place
+
+Verb = Callable[..., Any]
+
+_PATH = click.Path(path_type=Path)
+
+_PLACE = (
+    click.option(
+        "--driver",
+        "-f",
+        "driver_file",
+        envvar="NODESIDE_DRIVER",
+        default="driver.yaml",
+        show_default=True,
+        type=_PATH,
+        help="The driver.yaml, or the directory it is in.",
+    ),
+    click.option(
+        "--host-root",
+        envvar="NODESIDE_HOST",
+        default="/",
+        show_default=True,
+        type=_PATH,
+        help="Where the host's /sys, /proc, /lib/modules and /run/nodeside are; /host in a pod.",
+    ),
+    click.option(
+        "--shared",
+        envvar="NODESIDE_SHARED",
+        type=_PATH,
+        help="The directory shared with a toolkit sidecar.",
+    ),
+    click.option(
+        "--cache",
+        envvar="NODESIDE_CACHE",
+        type=_PATH,
+        help="The cache of bundles.  [default: <host root>/var/lib/nodeside/cache]",
+    ),
+    click.option("--node", envvar="NODE_NAME", default="", help="Name of the Kubernetes node."),
+    click.option("--revision", envvar="NODESIDE_REVISION", default="", hidden=True),
+    click.option(
+        "--ca-file",
+        envvar="NODESIDE_CA_FILE",
+        type=_PATH,
+        help="PEM file of the CAs to trust for prebuilt sources.",
+    ),
+    click.option(
+        "--credentials-file",
+        envvar="NODESIDE_CREDENTIALS",
+        type=_PATH,
+        help="A docker config.json with the credentials of registries.",
+    ),
+    click.option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        envvar="NODESIDE_LOG_FORMAT",
+        default="text",
+        show_default=True,
+        help="One line per fact on stderr.",
+    ),
+    click.option("--verbose", "-v", is_flag=True, help="Log details too."),
+)
+
+_KERNEL = (
+    click.option("--kernel", help="Kernel release to work for.  [default: the running one]"),
+    click.option(
+        "--kernel-version",
+        help="Its `uname -v`.  [default: read from the kernel's headers or from the node]",
+    ),
+)
+
+output_option = click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="What is printed on stdout.",
+)
+dry_run_option = click.option(
+    "--dry-run", "-n", is_flag=True, help="Say what would be done; do nothing."
+)
+
+
+def in_place(verb: Verb) -> Verb:
+    """Give a verb the common options, as one argument: its `Place`."""
+
+    @functools.wraps(verb)
+    def with_place(
+        *,
+        driver_file: Path,
+        host_root: Path,
+        shared: Path | None,
+        cache: Path | None,
+        node: str,
+        revision: str,
+        ca_file: Path | None,
+        credentials_file: Path | None,
+        log_format: log.LogFormat,
+        verbose: bool,
+        **rest: Any,
+    ) -> Any:
+        from nodeside.driver.cache import Cache
+        from nodeside.driver.task import Place
+        from nodeside.shared import SharedDir
+
+        log.setup("driver", format=log_format, verbose=verbose)
+        host = Host(host_root)
+        place = Place(
+            driver_file=driver_file / "driver.yaml" if driver_file.is_dir() else driver_file,
+            host=host,
+            cache=Cache(cache or host.cache),
+            shared=SharedDir(shared) if shared else None,
+            node=node or os.uname().nodename,
+            revision=revision,
+            ca_file=ca_file,
+            credentials_file=credentials_file,
+        )
+        return verb(place=place, **rest)
+
+    for option in reversed(_PLACE):
+        with_place = option(with_place)
+    return with_place
+
+
+def for_kernel(verb: Verb) -> Verb:
+    """Give a verb `--kernel` and `--kernel-version`, as one argument: a `Kernel` or None."""
+
+    @functools.wraps(verb)
+    def with_kernel(
+        *, place: Place, kernel: str | None, kernel_version: str | None, **rest: Any
+    ) -> Any:
+        if kernel_version and not kernel:
+            raise click.UsageError("--kernel-version says more about --kernel, which is missing")
+        named = _kernel(place.host, kernel, kernel_version) if kernel else None
+        return verb(place=place, kernel=named, **rest)
+
+    for option in reversed(_KERNEL):
+        with_kernel = option(with_kernel)
+    return with_kernel
+
+
+def _kernel(host: Host, release: str, version: str | None) -> Kernel:
+    """A kernel by its release; its version string stands in its headers."""
+    running = host.kernel
+    if release == running.release and version in (None, running.version):
+        return running
+    if version is None:
+        version = _version_in_headers(host, release)
+    return Kernel(release, version, running.architecture)
+
+
+def _version_in_headers(host: Host, release: str) -> str:
+    for headers in (
+        host.inside(host.lib_modules(release) / "build"),
+        host.root / "usr/src/kernels" / release,
+        host.root / f"usr/src/linux-headers-{release}",
+    ):
+        for name in ("utsversion.h", "compile.h"):
+            with suppress(OSError):
+                text = (headers / "include/generated" / name).read_text(errors="replace")
+                if found := re.search(r'#define UTS_VERSION "(.*)"', text):
+                    return found[1]
+    raise NoHeaders(
+        f"the `uname -v` of kernel {release} is not known: there are no headers of it below "
+        f"{host.root}",
+        hint="install its headers, or say it: --kernel-version '#1 SMP ...'; it is part of a "
+        "bundle's key",
+    )

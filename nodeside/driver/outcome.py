@@ -1,0 +1,52 @@
+"""What a verb prints: text for people, a document for machines, and an exit code.
+
+The documents are described in docs/output.md, which a test compares with what the verbs print.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from nodeside.errors import ExitCode
+from nodeside.spec.schema import camel_case
+from nodeside.table import table
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`rows` are (what, value) for the table; `document` is what `--output json` prints."""
+
+    document: Mapping[str, Any]
+    rows: Sequence[Sequence[str]] = ()
+    text: str = ""
+    exit_code: ExitCode = ExitCode.OK
+
+    def render(self, output: str) -> str:
+        if output == "json":
+            return json.dumps(self.document, indent=2)
+        return self.text or table(self.rows)
+
+
+def as_document(value: Any) -> Any:
+    """A dataclass as a JSON object with camelCase keys. The keys of a mapping are data and stay.
+
+    Empty values are left in, so that a reader can rely on every key.
+    """
+    if is_dataclass(value):
+        return {
+            camel_case(item.name): as_document(getattr(value, item.name)) for item in fields(value)
+        }
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: as_document(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [as_document(item) for item in value]
+    return value

@@ -1,0 +1,111 @@
+"""Module parameters: would the kernel take this name and this value?
+
+The kernel ignores a parameter it does not know and loads the module all the same, and answers a
+wrong value with a bare EINVAL. So nodeside checks both before the load. The rules are those of the
+kernel's kernel/params.c (parse_args, param_set_*) and lib/kstrtox.c; what they leave to the module
+(a callback, the number of elements of an array) is left to the module here too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from nodeside.driver.modulefile import ModuleFile, Parameter
+
+# Handled by the module loader for every module: kernel/module/main.c, unknown_module_param_cb.
+ALWAYS_ALLOWED = frozenset({"dyndbg", "async_probe"})
+
+_BOOLEAN = re.compile(r"[yYnNtTfF01]|[oO][nNfF]")  # kstrtobool looks at the first characters only
+_INTEGER = re.compile(r"(?P<minus>-?)\+?(?:0[xX][0-9a-fA-F]+|[0-9]+)\n?$")
+_STRING_LIMIT = 1024  # param_set_charp
+_ARRAY = "array of "
+_BOOLEANS = frozenset({"bool", "invbool", "bint", "bool_enable_only"})
+_BITS: dict[str, tuple[int, bool]] = {  # type → bits (0: a machine word), signed
+    "byte": (8, False),
+    "hexint": (32, False),
+    "short": (16, True),
+    "ushort": (16, False),
+    "int": (32, True),
+    "uint": (32, False),
+    "long": (0, True),
+    "ulong": (0, False),
+    "ullong": (64, False),
+}
+
+
+def find_parameter(module: ModuleFile, name: str) -> Parameter | None:
+    """The declared parameter of that name; `-` and `_` are the same (kernel/params.c, parameq)."""
+    wanted = name.replace("-", "_")
+    for known, parameter in module.parameters.items():
+        if known.replace("-", "_") == wanted:
+            return parameter
+    return None
+
+
+def wrong_parameters(module: ModuleFile, wanted: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """What is wrong with the wanted parameters: name → (message, hint)."""
+    wrong = {}
+    for name, value in wanted.items():
+        if name in ALWAYS_ALLOWED:
+            continue
+        parameter = find_parameter(module, name)
+        if parameter is None:
+            wrong[name] = (f"{module.name} has no parameter {name!r}", _known(module, name))
+        elif problem := wrong_value(parameter.type, value, module.elf_class):
+            wrong[name] = (
+                f"parameter {name} of {module.name}: expected {problem}, got {value!r}",
+                parameter.description and f"{name}: {parameter.description}",
+            )
+    return wrong
+
+
+def _known(module: ModuleFile, name: str) -> str:
+    """The hint for an unknown name: the nearest one, and all there are."""
+    if not module.parameters:
+        return f"{module.name} takes no parameters: remove it from driver.yaml"
+    from difflib import get_close_matches  # late: only a mistake needs it
+
+    near = get_close_matches(name, module.parameters, n=1)
+    guess = f"did you mean {near[0]}? " if near else ""
+    return f"{guess}known parameters: {', '.join(sorted(module.parameters))}"
+
+
+def wrong_value(type: str, value: str, elf_class: int = 64) -> str:
+    """What the kernel expects of a value of that type, if this is not it; "" if it is."""
+    if type.startswith(_ARRAY):
+        inner = type.removeprefix(_ARRAY)
+        problem = next((p for v in value.split(",") if (p := _wrong_one(inner, v, elf_class))), "")
+        return f"a list separated by commas, each {problem}" if problem else ""
+    return _wrong_one(type, value, elf_class)
+
+
+def _wrong_one(type: str, value: str, elf_class: int) -> str:
+    if type in _BOOLEANS and not _BOOLEAN.match(value):
+        return "a boolean (y, n, 1, 0, on or off)"
+    if type in _BITS:
+        bits, signed = _BITS[type]
+        return _wrong_integer(value, bits or elf_class, signed=signed)
+    if type == "charp" and len(value.encode()) > _STRING_LIMIT:
+        return f"a string of at most {_STRING_LIMIT} bytes"
+    return ""
+
+
+def _wrong_integer(value: str, bits: int, *, signed: bool) -> str:
+    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+    number = _number(value)
+    return "" if number is not None and low <= number <= high else f"an integer {low} to {high}"
+
+
+def _number(value: str) -> int | None:
+    """The value as kstrtoll(…, 0) reads it: 0x… is hexadecimal, 0… octal, else decimal."""
+    found = _INTEGER.match(value)
+    if not found or len(value) > 64:
+        return None
+    digits = value.strip().lstrip("+-")
+    base = 16 if digits[:2].lower() == "0x" else 8 if digits.startswith("0") else 10
+    try:
+        number = int(digits, base)
+    except ValueError:  # a digit 8 or 9 in an octal number
+        return None
+    return -number if found["minus"] else number

@@ -1,0 +1,73 @@
+"""A download under way: what is on disk, its digest so far, and how it can go on after a break.
+
+Called by `transport.py` only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import IO, TYPE_CHECKING
+
+from nodeside.driver.http_trouble import shown
+from nodeside.driver.store import FetchError
+
+if TYPE_CHECKING:
+    import requests
+
+
+class Partial:
+    """A download under way: what is on disk, and its sha256 so far."""
+
+    def __init__(self, file: IO[bytes], limit: int) -> None:
+        self._file = file
+        self.limit = limit
+        self.validator = ""
+        self.restart()
+
+    def restart(self) -> None:
+        self._file.seek(0)
+        self._file.truncate()
+        self.size = 0
+        self._hash = hashlib.sha256()
+
+    def add(self, chunk: bytes, url: str) -> None:
+        if self.size + len(chunk) > self.limit:
+            raise too_large(url, self.limit)
+        self._file.write(chunk)
+        self._hash.update(chunk)
+        self.size += len(chunk)
+
+    def compare(self, url: str, size: int | None, sha256: str) -> None:
+        """Raise FetchError if this is not the file that was announced."""
+        found = self._hash.hexdigest()
+        if size is not None and self.size != size:
+            raise FetchError(
+                f"{shown(url)} has {self.size} bytes, expected {size}", reason="WrongDigest"
+            )
+        if sha256 and found != sha256:
+            raise FetchError(
+                f"{shown(url)} has sha256 {found}, expected {sha256}: "
+                "damaged on the way, or replaced",
+                reason="WrongDigest",
+            )
+
+
+def goes_on(response: requests.Response, offset: int) -> bool:
+    """Whether the body starts at `offset`. A server may ignore Range and send everything."""
+    if response.status_code != 206:
+        return False
+    return response.headers.get("Content-Range", "").startswith(f"bytes {offset}-")
+
+
+def validator(response: requests.Response) -> str:
+    """What If-Range needs to notice that the file was replaced (RFC 9110, 13.1.5)."""
+    etag = response.headers.get("ETag", "")
+    return etag if etag and not etag.startswith("W/") else response.headers.get("Last-Modified", "")
+
+
+def too_large(url: str, limit: int) -> FetchError:
+    return FetchError(
+        f"{shown(url)} has more than {limit} bytes",
+        reason="TooLarge",
+        hint="raise spec.prebuilt.sizeLimitMib in driver.yaml if that is right",
+    )

@@ -1,0 +1,43 @@
+"""The PCI devices of a node, and which driver and module has each of them.
+
+Called by whoever asks what a driver is bound to: validation, conflicts, the holders of a module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeside.driver import sysfs
+from nodeside.host import Host
+
+
+@dataclass(frozen=True)
+class PciDevice:
+    """A PCI device. `driver` is the driver that has it, `module` that driver's module."""
+
+    address: str
+    vendor: str
+    device: str
+    driver: str = ""
+    module: str = ""
+
+    def is_of(self, vendor: str, device: str) -> bool:
+        """Whether it has this vendor id, and this device id unless that is empty."""
+        return self.vendor == vendor.lower() and device.lower() in ("", self.device)
+
+
+def pci_devices(host: Host) -> tuple[PciDevice, ...]:
+    """All PCI devices of the node, in the order of their addresses."""
+    root = host.sys / "bus" / "pci" / "devices"
+    return tuple(_pci_device(root / address) for address in sysfs.names(root))
+
+
+def _pci_device(path: Path) -> PciDevice:
+    return PciDevice(
+        address=path.name,
+        vendor=(sysfs.read(path / "vendor") or "").removeprefix("0x"),
+        device=(sysfs.read(path / "device") or "").removeprefix("0x"),
+        driver=sysfs.link_name(path / "driver"),
+        module=sysfs.link_name(path / "driver" / "module"),
+    )

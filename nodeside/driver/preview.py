@@ -1,0 +1,211 @@
+"""What the verbs would do, without doing it: `plan` and every `--dry-run`.
+
+Pure decisions with harmless looks: the cache is read, prebuilt sources are asked for the manifest
+only, nothing is fetched, built, loaded, unloaded or waited for.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from nodeside.contract import Rung
+from nodeside.driver import (
+    bringup,
+    bundling,
+    conflicts,
+    installation,
+    plan,
+    readyfile,
+    rungs,
+)
+from nodeside.driver.compatible import look_for_compatible
+from nodeside.driver.load import Loader
+from nodeside.driver.outcome import Outcome, as_document
+from nodeside.driver.pci import pci_devices
+from nodeside.driver.plan import Finding
+from nodeside.driver.task import Task
+from nodeside.driver.unload import plan_unload
+from nodeside.spec.model import Reuse
+from nodeside.table import table
+
+
+def preview(task: Task) -> Outcome:
+    """The verdict on each rung, and what a run would do."""
+    known = _observe(task)
+    would, verdicts = _climb(task, known)
+    document = {
+        "driver": task.name,
+        "version": task.version,
+        "kernel": as_document(task.kernel),
+        "key": task.key,
+        "tag": task.tag,
+        "rungs": as_document(verdicts),
+        "would": would,
+    }
+    rows = [(v.rung.value, "serves" if v.served else "-", v.why) for v in verdicts]
+    head = [
+        ("driver", f"{task.name} {task.version}"),
+        ("kernel", task.kernel.release),
+        ("bundle", task.tag),
+    ]
+    ladder = table(rows, header=("RUNG", "", "WHY"))
+    text = "\n\n".join([table(head), ladder, "\n".join(f"would {line}" for line in would)])
+    return Outcome(document, text=text)
+
+
+def _runs_here(task: Task) -> bool:
+    return task.kernel == task.host.kernel
+
+
+def _observe(task: Task) -> plan.Known:
+    """What is in the kernel; of a kernel that does not run here, nothing is."""
+    return bringup.observe(task, Loader(task.host)) if _runs_here(task) else plan.Known({})
+
+
+def _climb(task: Task, known: plan.Known) -> tuple[list[str], tuple[plan.Verdict, ...]]:
+    while True:
+        decided = plan.climb(task.wanted, known)
+        verdicts = decided.verdicts
+        if not _runs_here(task):
+            elsewhere = f"{task.kernel.release} does not run here"
+            verdicts = (plan.Verdict(Rung.LOADED, False, elsewhere), *verdicts[1:])
+        match decided.action:
+            case plan.Keep():
+                return [_KEEP, "validate"], verdicts
+            case plan.GiveUp():
+                return ["fail: no rung is left"], verdicts
+            case plan.Use(rung, _):
+                return [f"use the bundle ({rung.value})", *_loading(task, known)], verdicts
+            case plan.Look(rung):
+                finding = _peek(task, rung)
+                if finding is None:
+                    return [_MAKE[rung], *_loading(task, known)], verdicts
+                known = known.with_finding(rung, finding)
+            case _:
+                assert_never(decided.action)
+
+
+_KEEP = "touch nothing: the right modules are loaded"
+_MAKE = {Rung.FETCHED: "fetch the bundle", Rung.BUILT: "ask the toolkit to build"}
+
+
+def _peek(task: Task, rung: Rung) -> Finding | None:
+    """What a look at this rung would find; None: it would fetch, or build."""
+    match rung:
+        case Rung.LOADED | Rung.CACHED:
+            return rungs.peek_in_cache(task)
+        case Rung.FETCHED:
+            said = rungs.ask_sources(task)
+            there = said.manifest is not None
+            return None if there else Finding("; ".join(str(line) for line in said.said))
+        case Rung.COMPATIBLE if not _runs_here(task):
+            return Finding(f"known once {task.kernel.release} runs")
+        case Rung.COMPATIBLE:
+            return look_for_compatible(task, None)
+        case Rung.BUILT:
+            return None
+    assert_never(rung)
+
+
+def _loading(task: Task, known: plan.Known) -> list[str]:
+    """What would be done once there is a bundle."""
+    if not _runs_here(task):
+        return []
+    wanted = task.wanted
+    who = plan.occupant(known)
+    decision, why = plan.replacement(who, wanted.upgrade, wanted.unload, wanted.foreign)
+    cleared = conflicts.plan_clear(
+        task.driver.spec.conflicts,
+        Loader(task.host).modules.rows(),
+        pci_devices(task.host),
+        wanted.names,
+    )
+    loads = [*cleared.words, f"load {', '.join(wanted.names)}", "validate"]
+    match decision:
+        case plan.Replacement.LOAD:
+            return loads
+        case plan.Replacement.REPLACE:
+            return [f"unload {', '.join(known.in_kernel)} ({who.value})", *loads]
+        case plan.Replacement.AFTER_REBOOT:
+            return [f"wait for a reboot: {why}"]
+        case plan.Replacement.REFUSE:
+            return [f"refuse: {why}"]
+    assert_never(decision)
+
+
+def fetch(task: Task) -> Outcome:
+    """Whether a source has the bundle."""
+    if rungs.peek_in_cache(task).bundle is not None:
+        return _would(task, "fetch nothing: the cache has it")
+    if not task.sources:
+        return _would(task, "fail: driver.yaml names no prebuilt sources")
+    said = rungs.ask_sources(task)
+    if said.manifest is None:
+        return _would(task, f"fail: {'; '.join(str(line) for line in said.said)}")
+    return _would(task, f"fetch it: {said.said[-1]}")
+
+
+def build(task: Task, *, local: bool = False, again: bool = False) -> Outcome:
+    """Whether the cache has it already."""
+    if not again and rungs.peek_in_cache(task).bundle is not None:
+        return _would(task, "build nothing: the cache has it")
+    if not local and task.place.shared is None:
+        return _would(task, "fail: no toolkit to build with (--shared or --local)")
+    where = "with this machine's compiler" if local else "in the toolkit sidecar"
+    return _would(task, f"build {', '.join(task.wanted.names)} from {task.source}, {where}")
+
+
+def load(task: Task) -> Outcome:
+    """What would be loaded, and every reason not to."""
+    known = _observe(task)
+    if plan.loaded_rung(task.wanted, known)[0] is not None:
+        return _would(task, _KEEP, "validate")
+    finding = rungs.peek_in_cache(task)
+    if finding.bundle is None and task.wanted.reuse is Reuse.CRC:
+        finding = look_for_compatible(task, None)
+    _, refusals = installation.check_bundle(task, bundling.cached(task, finding))
+    would = [f"refuse: {refusal.message}" for refusal in refusals] or _loading(task, known)
+    return _would(task, *would)
+
+
+def validate(task: Task) -> Outcome:
+    """What would be looked at."""
+    spec = task.driver.spec.validate
+    lines = [f"check that the module {name} is live" for name in task.wanted.names]
+    lines += [f"check that {path} is a device" for path in spec.devices]
+    for pci in spec.bound:
+        device = f"{pci.vendor}:{pci.device or '*'}"
+        lines.append(f"check that {device} is bound to {pci.driver}")
+    for check in spec.sysfs:
+        path = f"/sys/{check.path.removeprefix('/sys/')}"
+        lines.append(
+            f"write {check.write!r} to {path} and check it" if check.write else f"check {path}"
+        )
+    lines += [f"run {' '.join(item.command)}" for item in spec.commands]
+    return _would(task, *lines)
+
+
+def unload(task: Task) -> Outcome:
+    """What would be unloaded, and what is in the way."""
+    record = readyfile.read_loaded(task.host, task.name, task.boot_id)
+    ours = [module.name for module in record.modules] if record else []
+    names = [*reversed(task.wanted.names), *reversed(ours)]
+    decided = plan_unload(dict.fromkeys(names), Loader(task.host).modules.rows(), ours)
+    would = [f"unload {name}" for name in decided.order]
+    if decided.blocked:
+        would = [f"fail: {item.module} is {item.obstacle.value}" for item in decided.blocked]
+    return _would(task, *(would or ["unload nothing: none of its modules is loaded"]))
+
+
+def publish(task: Task, to: str | None, *, overwrite: bool) -> Outcome:
+    """Where the bundle would go."""
+    source = bundling.target(task, to)
+    bundle = bundling.cached(task, rungs.peek_in_cache(task))
+    where = source.oci or source.directory or source.http
+    replacing = ", replacing another one of that tag" if overwrite else ""
+    return _would(task, f"publish {task.tag} ({bundle.digest}) to {where}{replacing}")
+
+
+def _would(task: Task, *lines: str) -> Outcome:
+    document = {"driver": task.name, "tag": task.tag, "would": list(lines)}
+    return Outcome(document, text="\n".join(f"would {line}" for line in lines))

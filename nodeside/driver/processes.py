@@ -1,0 +1,167 @@
+"""Who on the node has a device open or mapped, or a filesystem mounted.
+
+The host's /proc is read without psutil, because in a pod the host's is at /host/proc, and a few
+lines do. To look at the open files of another user's process takes SYS_PTRACE and
+DAC_READ_SEARCH; who cannot be looked at is counted. Called by `holders.py`; only reads.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeside.driver import sysfs
+from nodeside.host import Host
+from nodeside.modulenames import kernel_name
+
+_COMMAND_LIMIT = 200  # characters
+_POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})")
+_CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that holds `files` open files (or mappings) of which `path` is one.
+
+    `pod` is the uid of its pod, `container` the id of its container, "" outside of one.
+    """
+
+    pid: int
+    program: str
+    command: str
+    path: str
+    files: int = 1
+    pod: str = ""
+    container: str = ""
+
+
+@dataclass(frozen=True)
+class Users:
+    """The processes found, and of how many the open files could not be seen."""
+
+    processes: tuple[Process, ...] = ()
+    unseen: int = 0
+
+
+def users_of(numbers: frozenset[str], nodes: frozenset[str], host: Host) -> Users:
+    """The processes with a device open or mapped.
+
+    `numbers` are device numbers (c10:123); `nodes` the devices' names below /dev, by which alone a
+    mapping can be told.
+    """
+    found = []
+    unseen = 0
+    for pid in _pids(host):
+        try:
+            paths = _open_paths(host.proc / str(pid), numbers, nodes)
+        except PermissionError:
+            unseen += 1
+            continue
+        if paths:
+            found.append(_describe(host, pid, paths))
+    return Users(tuple(found), unseen)
+
+
+def mounts_of(module: str, numbers: frozenset[str], host: Host) -> tuple[str, ...]:
+    """Where block devices with these numbers, or filesystems of the module's name, are mounted.
+
+    Every mount namespace that can be told apart is looked at: a pod's mounts are in its own.
+    """
+    points: dict[str, None] = {}
+    namespaces = set()
+    for pid in _pids(host):
+        directory = host.proc / str(pid)
+        namespace = _link(directory / "ns" / "mnt")
+        if namespace not in namespaces:
+            namespaces.add(namespace)
+            text = sysfs.read(directory / "mountinfo") or ""
+            points.update(dict.fromkeys(parse_mountinfo(text, module, numbers)))
+    return tuple(points)
+
+
+def parse_mountinfo(text: str, module: str, numbers: frozenset[str]) -> Iterator[str]:
+    """Mount points of /proc/PID/mountinfo that use the module, proc(5)."""
+    for line in text.splitlines():
+        left, _, right = line.partition(" - ")
+        fields = left.split()
+        if len(fields) < 5 or not right:
+            continue
+        if f"b{fields[2]}" in numbers or kernel_name(right.split()[0]) == module:
+            yield fields[4]
+
+
+def pod_and_container(cgroup: str) -> tuple[str, str]:
+    """The pod uid and the container id in a text of /proc/PID/cgroup, "" where there is none.
+
+    kubelet writes kubepods-burstable-pod<uid with _>.slice (systemd) or pod<uid> (cgroupfs);
+    containerd, CRI-O and docker put the container's 64 hex digits below it.
+    """
+    pod = _POD.search(cgroup)
+    container = _CONTAINER.search(cgroup)
+    return (
+        pod.group(1).replace("_", "-") if pod else "",
+        container.group(1) if container else "",
+    )
+
+
+def _pids(host: Host) -> list[int]:
+    return sorted(int(name) for name in sysfs.names(host.proc) if name.isdigit())
+
+
+def _open_paths(process: Path, numbers: frozenset[str], nodes: frozenset[str]) -> list[str]:
+    """What the process has open or mapped of these devices. Raises PermissionError."""
+    try:
+        paths = [path for fd in (process / "fd").iterdir() if (path := _device(fd, numbers))]
+        return paths or _mapped(process, nodes)
+    except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        return []
+
+
+def _device(link: Path, numbers: frozenset[str]) -> str:
+    """The path of an open file if it is one of the devices.
+
+    Only what looks like a device is asked for its number: to ask a file on a dead network mount
+    would hang.
+    """
+    try:
+        target = str(link.readlink())
+        if "/dev/" not in target:
+            return ""
+        return target if _number(link.stat()) in numbers else ""
+    except FileNotFoundError:  # closed meanwhile
+        return ""
+
+
+def _number(status: os.stat_result) -> str:
+    kind = "c" if stat.S_ISCHR(status.st_mode) else "b" if stat.S_ISBLK(status.st_mode) else ""
+    return f"{kind}{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" if kind else ""
+
+
+def _mapped(process: Path, nodes: frozenset[str]) -> list[str]:
+    """Devices that are mapped though no longer open; several mappings of one count once."""
+    text = (process / "maps").read_text(errors="replace") if nodes else ""
+    paths = {fields[5] for line in text.splitlines() if len(fields := line.split(maxsplit=5)) == 6}
+    return sorted(path for path in paths if path.removeprefix("/dev/") in nodes)
+
+
+def _describe(host: Host, pid: int, paths: list[str]) -> Process:
+    directory = host.proc / str(pid)
+    arguments = (sysfs.read(directory / "cmdline") or "").strip("\0").split("\0")
+    program = Path(arguments[0]).name or sysfs.read(directory / "comm") or "?"
+    command = shlex.join(arguments) if arguments[0] else program
+    if len(command) > _COMMAND_LIMIT:
+        command = command[: _COMMAND_LIMIT - 1] + "…"
+    pod, container = pod_and_container(sysfs.read(directory / "cgroup") or "")
+    return Process(pid, program, command, paths[0], len(paths), pod, container)
+
+
+def _link(path: Path) -> str:
+    try:
+        return str(path.readlink())
+    except OSError:
+        return ""

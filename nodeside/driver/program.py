@@ -1,0 +1,71 @@
+"""toolkit.pyz: the sidecar and the common ground it stands on, as one file that Python runs.
+
+Made by the driver's side, which reads the package's files and imports nothing of the sidecar. The
+same sources and the same Python give the same bytes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import marshal
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import nodeside
+
+COMMON = (
+    "contract",
+    "digests",
+    "errors",
+    "host",
+    "log",
+    "modulenames",
+    "notice",
+    "process",
+    "records",
+    "shared",
+)
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_MAIN = b"import sys\n\nfrom nodeside.toolkit_sidecar.cli import main\n\nsys.exit(main())\n"
+_UNCHECKED_HASH = (1).to_bytes(4, "little")  # PEP 552: valid without a look at the source
+_MARSHAL_WITHOUT_REFERENCES = 2  # later formats depend on what else the process has loaded
+
+
+def program() -> bytes:
+    """The bytes of toolkit.pyz.
+
+    Every module is there as source, for tracebacks and for another version of Python, and compiled,
+    which starts the sidecar in half the time. A compiled file of another version is passed over.
+    Nothing is compressed: the file is small, and reading is faster than inflating.
+    """
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, source in _sources():
+            _add(archive, name, source)
+            _add(archive, f"{name}c", compiled(source, f"toolkit.pyz/{name}"))
+    return buffer.getvalue()
+
+
+def compiled(source: bytes, filename: str, *, optimize: int = 0) -> bytes:
+    """A .pyc that is never checked against its source, equal for equal sources."""
+    code = compile(source, filename, "exec", dont_inherit=True, optimize=optimize)
+    data = marshal.dumps(code, _MARSHAL_WITHOUT_REFERENCES)
+    header = importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + importlib.util.source_hash(source)
+    return header + data
+
+
+def _sources() -> Iterator[tuple[str, bytes]]:
+    package = Path(nodeside.__file__).parent
+    yield "__main__.py", _MAIN
+    for stem in ("__init__", *COMMON):
+        yield f"nodeside/{stem}.py", (package / f"{stem}.py").read_bytes()
+    for path in sorted((package / "toolkit_sidecar").glob("*.py")):
+        yield f"nodeside/toolkit_sidecar/{path.name}", path.read_bytes()
+
+
+def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+    entry = zipfile.ZipInfo(name, _EPOCH)
+    entry.external_attr = 0o644 << 16
+    archive.writestr(entry, data)

@@ -1,0 +1,92 @@
+"""What the init container does: fill the shared directory before the toolkit container starts.
+
+The program and its Python appear by rename, and are left alone if they are there: a sidecar that
+runs already keeps what it runs on.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nodeside import log
+from nodeside.driver.program import program
+from nodeside.driver.relocatable import pack_python
+from nodeside.host import Host
+from nodeside.records import TEMPORARY_PREFIX, disk_errors, publish_bytes
+from nodeside.shared import SharedDir
+
+
+def provide(shared: SharedDir, python: Path | None = None, *, host: Host | None = None) -> None:
+    """Make the shared directory ready for a sidecar.
+
+    `python` is a Python that `pack_python` packed when the image was built; None: pack the one
+    that is running now, which takes some seconds. `host` is asked for the boot id.
+    """
+    boot_id = (host or Host()).boot_id
+    shared.create()
+    data = program()
+    if not _holds(shared.program, data):
+        publish_bytes(shared.program, data)
+    with log.step("provide Python", at=shared.python):
+        _provide_python(shared, python, boot_id)
+
+
+def command(root: Path) -> tuple[str, ...]:
+    """The argv that starts the sidecar on the shared directory `root`, on any architecture.
+
+    -I ignores PYTHON* variables and the user's directories, -S the site, -B writes no .pyc.
+    """
+    python = root / "python"
+    return (
+        str(python / "loader"),
+        "--library-path",
+        str(python / "libs"),
+        str(python / "bin/python3"),
+        *("-I", "-S", "-B"),
+        str(root / "toolkit.pyz"),
+        *("run", "--shared", str(root)),
+    )
+
+
+def _provide_python(shared: SharedDir, python: Path | None, boot_id: str) -> None:
+    """Put the Python into place. One of another boot may be torn by a power cut: not believed."""
+    stamp = shared.python / "STAMP"
+    mark = f"boot {boot_id}\n"
+    wanted = (python / "STAMP").read_text() + mark if python else None
+    if stamp.is_file():
+        there = stamp.read_text()
+        if there == wanted or (wanted is None and there.endswith(mark)):
+            return
+    with disk_errors(shared.python), _aside(shared.python) as new:
+        if python:
+            shutil.copytree(python, new, symlinks=True)
+        else:
+            pack_python(new)
+        with open(new / "STAMP", "a") as file:
+            file.write(mark)
+
+
+@contextmanager
+def _aside(path: Path) -> Iterator[Path]:
+    """A temporary place beside `path` that takes its name at the end of the block."""
+    new = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}")
+    old = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-old-{path.name}")
+    try:
+        yield new
+        if path.exists():
+            path.rename(old)
+        new.rename(path)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    try:
+        return path.read_bytes() == data
+    except OSError:
+        return False

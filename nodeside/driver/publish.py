@@ -1,0 +1,34 @@
+"""Put a bundle where other nodes find it: an OCI registry, or a directory.
+
+Publishing the same bundle twice is a success that says so. A bundle that should be signed and is
+not is refused here, so that no store ever has one. Called by `nodeside driver publish` and by build
+Jobs.
+"""
+
+from __future__ import annotations
+
+from nodeside.contract import store_tag
+from nodeside.driver.bundle import Bundle, verify
+from nodeside.driver.manifest import BundleError
+from nodeside.driver.store import FetchOptions, Published, open_source
+from nodeside.spec.model import PrebuiltSource
+
+
+def publish(
+    bundle: Bundle, source: PrebuiltSource, options: FetchOptions, *, overwrite: bool = False
+) -> Published:
+    """Verify a bundle and put it into the store under its own tag.
+
+    Raises BundleError if another bundle has that tag (unless `overwrite`), FetchError, NoSpace.
+    """
+    verify(bundle)
+    manifest = bundle.manifest
+    unsigned = [module.name for module in manifest.modules if not module.signer]
+    if manifest.certificate and unsigned:
+        raise BundleError(
+            f"{', '.join(unsigned)} not signed, though the bundle is for signed modules",
+            hint="build again with spec.signing: nodeside driver build",
+        )
+    tag = store_tag(manifest.version, manifest.kernel, manifest.key)
+    with open_source(source, options) as store:
+        return store.publish(bundle, tag, overwrite=overwrite)

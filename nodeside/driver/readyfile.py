@@ -1,0 +1,196 @@
+"""What stands in the host's /run/nodeside: the ready file, loaded.json, and the lock of a driver.
+
+    /run/nodeside/                 a tmpfs of the host: all of it is gone at reboot by nature
+      <driver>.lock                locked (flock) by the one actor; says who that is; never removed
+      <driver>/ready               ReadyRecord; there exactly while readiness is observed
+      <driver>/loaded.json         LoadedRecord: what nodeside loaded in this boot, as asked
+
+Records appear by rename. One whose boot id is not this boot's is void (a /run that is no tmpfs, a
+restored snapshot). Written under the lock only, read by anybody.
+
+The ready file is the health check, and it costs nothing: a consumer mounts /run/nodeside read-only
+and waits for `<driver>/ready`. The driver pod itself needs no probe: an exec probe starts a process
+every few seconds on every node, an HTTP probe needs a server and a port, and neither would tell the
+kubelet more than the state label tells the cluster. A driver that failed is not helped by
+restarting its container, so there is no liveness probe either.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from nodeside import log
+from nodeside.clock import Clock
+from nodeside.contract import LoadedRecord, Rung
+from nodeside.errors import Locked, NodesideError
+from nodeside.filelock import take_lock
+from nodeside.host import Host
+from nodeside.records import decode, disk_errors, encode, publish, read_untrusted
+
+R = TypeVar("R", "ReadyRecord", LoadedRecord)
+
+
+@dataclass(frozen=True)
+class ReadyRecord:
+    """`ready`: this driver works, on this kernel, in this boot. `since` is the wall clock."""
+
+    driver: str
+    version: str
+    kernel: str
+    boot_id: str
+    source: Rung
+    modules: tuple[str, ...]
+    since: float
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a lock: written into the lock file. `pod` is the host name the holder sees."""
+
+    pid: int
+    command: str
+    pod: str
+    since: float
+
+    def sentence(self) -> str:
+        at = time.strftime("%H:%M:%S", time.gmtime(self.since))
+        return f"pid {self.pid} ({self.command}) in {self.pod}, since {at} UTC"
+
+
+def ready_path(host: Host, driver: str) -> Path:
+    return host.run / driver / "ready"
+
+
+def loaded_path(host: Host, driver: str) -> Path:
+    return host.run / driver / "loaded.json"
+
+
+def lock_path(host: Host, driver: str) -> Path:
+    return host.run / f"{driver}.lock"
+
+
+def read_ready(host: Host, driver: str, boot_id: str) -> ReadyRecord | None:
+    """The ready file of this boot, or None."""
+    return _read(ReadyRecord, ready_path(host, driver), boot_id)
+
+
+def write_ready(host: Host, record: ReadyRecord) -> bool:
+    """Make the driver ready for its consumers; False if the file said so already.
+
+    A file that says the same is left alone, with its `since` and its `source`: how the modules
+    came here does not change because they were found loaded later.
+    """
+    old = read_ready(host, record.driver, record.boot_id)
+    if old is not None and _same(old, record):
+        return False
+    _write(ready_path(host, record.driver), record)
+    return True
+
+
+def clear_ready(host: Host, driver: str) -> bool:
+    """Take the ready file away; False if there was none."""
+    return _remove(ready_path(host, driver))
+
+
+def read_loaded(host: Host, driver: str, boot_id: str) -> LoadedRecord | None:
+    """What nodeside loaded in this boot, or None."""
+    return _read(LoadedRecord, loaded_path(host, driver), boot_id)
+
+
+def write_loaded(host: Host, record: LoadedRecord) -> None:
+    _write(loaded_path(host, record.driver), record)
+
+
+def clear_loaded(host: Host, driver: str) -> bool:
+    """Forget what was loaded, after it was unloaded; False if there was nothing."""
+    return _remove(loaded_path(host, driver))
+
+
+@contextmanager
+def hold_lock(
+    host: Host, driver: str, *, timeout: float, clock: Clock | None = None
+) -> Iterator[None]:
+    """Be the one actor for this driver on this node while the block runs.
+
+    Waits up to `timeout` seconds, then raises Locked, which names the holder. The kernel releases
+    the lock when the holder ends, however it ends; the file stays, since a lock on a removed file
+    excludes nobody.
+    """
+    path = lock_path(host, driver)
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        if not take_lock(fd, within=timeout, clock=clock):
+            raise _locked(path, driver, timeout)
+        with disk_errors(path):
+            _sign(fd)
+        yield
+        os.ftruncate(fd, 0)  # who left is no holder
+    finally:
+        os.close(fd)
+
+
+def _locked(path: Path, driver: str, timeout: float) -> Locked:
+    holder = _holder(path)
+    return Locked(
+        f"another process works on driver {driver} on this node: "
+        f"{holder.sentence() if holder else 'it did not say who it is'}"
+        + (f"; waited {timeout:g} s" if timeout else ""),
+        hint=f"wait for it, or see who it is: fuser -v {path}",
+    )
+
+
+def _sign(fd: int) -> None:
+    """Write who we are into the file we locked: in place, since a rename would undo the lock."""
+    holder = Holder(os.getpid(), shlex.join(sys.argv), os.uname().nodename, time.time())
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, (json.dumps(encode(holder)) + "\n").encode(), 0)
+
+
+def _holder(path: Path) -> Holder | None:
+    """Who wrote into a lock file. Read without the lock: half written, it is unknown."""
+    with suppress(NodesideError):
+        record = read_untrusted(path)
+        return decode(Holder, record, where=path.name) if record else None
+    return None
+
+
+def _same(old: ReadyRecord, new: ReadyRecord) -> bool:
+    return (old.version, old.kernel, old.modules) == (new.version, new.kernel, new.modules)
+
+
+def _read(kind: type[R], path: Path, boot_id: str) -> R | None:
+    try:
+        record = read_untrusted(path)
+        if record is None or record.get("boot_id") != boot_id:
+            return None
+        return decode(kind, record, where=path.name)
+    except NodesideError as error:
+        log.warning("a record cannot be read and counts as absent", path=path, error=error)
+        return None
+
+
+def _write(path: Path, record: ReadyRecord | LoadedRecord) -> None:
+    document: Mapping[str, Any] = encode(record)
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    publish(path, document)
+
+
+def _remove(path: Path) -> bool:
+    with disk_errors(path):
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return False
+    return True

@@ -1,0 +1,256 @@
+"""A Python that needs nothing of the image it runs in.
+
+The toolkit image is not ours and has no Python to rely on. So this interpreter, the driver image's
+own, is packed with its ELF loader, its libraries and the part of the standard library that a
+sidecar can need:
+
+    <to>/
+      loader                 -> libs/<the ELF loader>; the same name on every architecture
+      bin/python3            the interpreter
+      libs/                  the loader and every shared library, found by the loader itself
+      lib/python3.X/         the standard library as .pyc without sources, and lib-dynload/
+      STAMP                  what is in it; written last
+
+`loader --library-path libs bin/python3` starts it: no variable that children would inherit, no file
+of the image, and no line of ours in between.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import struct
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeside import process
+from nodeside.driver.program import compiled
+from nodeside.errors import SystemRefused
+from nodeside.records import disk_errors
+
+_TIMEOUT = 60.0  # seconds for the interpreter or the loader to answer
+_FACTS = (
+    "import json, sys, sysconfig; print(json.dumps([sys._base_executable, sys.platlibdir, "
+    "'python%d.%d' % sys.version_info[:2], sysconfig.get_path('stdlib'), "
+    "sysconfig.get_config_var('DESTSHARED') or '', sys.version]))"
+)
+# Extension modules of the standard library, where they are not built in. Without _hashlib, hashlib
+# falls back on the interpreter's own SHA-2, which saves libcrypto: 5 MB on disk, 3 MiB of memory.
+_EXTENSIONS = re.compile(
+    r"^(_bisect|_blake2|_contextvars|_ctypes|_datetime|_heapq|_json|_md5|_opcode|_pickle"
+    r"|_posixsubprocess|_queue|_random|_sha1|_sha2|_sha256|_sha3|_sha512|_socket|_struct|_typing"
+    r"|array|binascii|fcntl|grp|math|mmap|resource|select|syslog|termios|unicodedata|zlib)\."
+)
+# Parts of the standard library that no sidecar can need: tests, windows, networks, tools.
+_LEFT_OUT = frozenset(
+    [
+        "__pycache__",
+        "asyncio",
+        "concurrent",
+        "config",
+        "ctypes.test",
+        "curses",
+        "dbm",
+        "dist-packages",
+        "distutils",
+        "email",
+        "ensurepip",
+        "html",
+        "http",
+        "idlelib",
+        "lib-dynload",
+        "lib2to3",
+        "mailbox",
+        "multiprocessing",
+        "pydoc",
+        "pydoc_data",
+        "site-packages",
+        "sqlite3",
+        "test",
+        "tests",
+        "tkinter",
+        "tomllib",
+        "turtle",
+        "turtledemo",
+        "unittest",
+        "venv",
+        "wsgiref",
+        "xml",
+        "xmlrpc",
+        "zoneinfo",
+        "doctest",
+        "pdb",
+        "cgi",
+        "smtplib",
+        "smtpd",
+        "nntplib",
+        "imaplib",
+        "ftplib",
+        "poplib",
+        "telnetlib",
+        "tarfile",
+        "_pydecimal",
+        "_pyio",
+        "decimal",
+        "statistics",
+        "optparse",
+        "difflib",
+        "profile",
+        "cProfile",
+        "pstats",
+        "__phello__",
+        "_pyrepl",
+        "antigravity",
+        "this",
+        "aifc",
+        "sunau",
+        "wave",
+        "chunk",
+        "colorsys",
+        "sndhdr",
+        "imghdr",
+    ]
+)
+_ENCODINGS = re.compile(r"^(__init__|aliases|ascii|latin_1|utf_8|idna|raw_unicode_escape|cp437)$")
+_LISTED = re.compile(r"^\s*(?P<name>\S+)(?: => (?P<path>\S+))? \(0x[0-9a-f]+\)$")
+_PT_INTERP = 3
+_NO_DOCSTRINGS = 2  # an idle sidecar is 1 MiB smaller without those of the standard library
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """What an interpreter says of itself."""
+
+    executable: Path
+    library_name: str  # lib, or lib64 on some distributions
+    version: str  # python3.11
+    stdlib: Path
+    extensions: Path
+    full_version: str
+
+
+def pack_python(to: Path, interpreter: Path | None = None) -> None:
+    """Pack an interpreter (this one) into the directory `to`, which must not exist.
+
+    Raises SystemRefused if it is not an ELF program with a loader, as on musl's static builds.
+    """
+    found = ask(interpreter or Path(sys.executable))
+    loader = elf_loader(found.executable)
+    with disk_errors(to):
+        (to / "bin").mkdir(parents=True)
+        (to / "libs").mkdir()
+        _copy(found.executable, to / "bin/python3")
+        target = to / found.library_name / found.version
+        _pack_library(found.stdlib, target)
+        extensions = list(_pack_extensions(found, target / "lib-dynload"))
+        _copy(loader, to / "libs" / loader.name)
+        for path in sorted(shared_libraries(loader, [found.executable, *extensions])):
+            if path.name != loader.name:
+                _copy(path, to / "libs" / path.name)
+        (to / "loader").symlink_to(f"libs/{loader.name}")
+        (to / "STAMP").write_text(f"{found.full_version}\n{_digest(to)}\n")
+
+
+def ask(interpreter: Path) -> Interpreter:
+    """Where an interpreter has its parts; a virtual environment's is its base's."""
+    said = process.run([interpreter, "-I", "-S", "-c", _FACTS], timeout=_TIMEOUT).output
+    executable, library_name, version, stdlib, extensions, full_version = json.loads(said)
+    return Interpreter(
+        Path(os.path.realpath(executable)),
+        library_name,
+        version,
+        Path(stdlib),
+        Path(extensions) if extensions else Path(stdlib) / "lib-dynload",
+        full_version.replace("\n", " "),
+    )
+
+
+def elf_loader(program: Path) -> Path:
+    """The PT_INTERP of a 64-bit ELF program: elf(5)."""
+    with open(program, "rb") as file:
+        header = file.read(64)
+        if header[:5] == b"\x7fELF\x02":
+            offset, size, count = *struct.unpack_from("<Q", header, 32), 56, header[56]
+            for index in range(count):
+                file.seek(offset + index * size)
+                kind, _, start, _, _, length = struct.unpack("<IIQQQQ", file.read(40))
+                if kind == _PT_INTERP:
+                    file.seek(start)
+                    return Path(os.fsdecode(file.read(length).rstrip(b"\0")))
+    raise SystemRefused(
+        f"{program} is not a 64-bit ELF program with a loader, so it cannot be packed",
+        hint="use a driver image whose Python is linked dynamically, such as Debian's",
+    )
+
+
+def shared_libraries(loader: Path, files: Iterable[Path]) -> set[Path]:
+    """The libraries that ELF files need, all the way down, as the loader itself finds them."""
+    found: set[Path] = set()
+    for file in files:
+        listed = process.run([loader, "--list", file], timeout=_TIMEOUT, check=False).output
+        missing = [line.strip() for line in listed.splitlines() if "not found" in line]
+        if missing:
+            raise SystemRefused(f"{file} needs a library that is not there: {missing[0]}")
+        found |= set(parse_listing(listed))
+    return found
+
+
+def parse_listing(text: str) -> Iterator[Path]:
+    """Paths in the output of `ld.so --list`; the kernel's own vdso has none."""
+    for line in text.splitlines():
+        match = _LISTED.match(line)
+        path = (match["path"] or match["name"]) if match else ""
+        if path.startswith("/"):
+            yield Path(path)
+
+
+def _pack_library(source: Path, target: Path) -> None:
+    """The standard library, compiled, without sources."""
+    for directory, names, files in os.walk(source):
+        here = Path(directory).relative_to(source)
+        names[:] = sorted(name for name in names if _is_wanted(here / name))
+        for name in sorted(files):
+            path = here / name
+            if path.suffix == ".py" and _is_wanted(path.with_suffix("")):
+                _compile(source / path, target / path.with_suffix(".pyc"))
+
+
+def _is_wanted(module: Path) -> bool:
+    if module.parent.name == "encodings":
+        return bool(_ENCODINGS.match(module.name))
+    names = {module.name, ".".join(module.parts)}
+    return not names & _LEFT_OUT and not module.name.startswith(("config-", "_sysconfigdata"))
+
+
+def _compile(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(
+        compiled(source.read_bytes(), f"python/{target.name[:-1]}", optimize=_NO_DOCSTRINGS)
+    )
+
+
+def _pack_extensions(found: Interpreter, target: Path) -> Iterator[Path]:
+    target.mkdir(parents=True)
+    for path in sorted(found.extensions.glob("*.so")):
+        if _EXTENSIONS.match(path.name):
+            _copy(path, target / path.name)
+            yield path
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copyfile(source, target)
+    target.chmod(0o755)
+
+
+def _digest(root: Path) -> str:
+    """sha256 over the names and contents of all files below `root`."""
+    digest = hashlib.sha256()
+    for path in sorted(item for item in root.rglob("*") if item.is_file()):
+        digest.update(f"{path.relative_to(root)}\0".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()

@@ -1,0 +1,82 @@
+"""A `Report` for people (a table) and for machines (JSON, documented in docs/output.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nodeside.contract import NodeDriverStatus, Rung, State, ready_marker
+from nodeside.driver.announcement import labels as announced_labels
+from nodeside.driver.announcement import node_driver
+from nodeside.driver.journal import Journal, Report
+from nodeside.driver.outcome import Outcome, as_document
+from nodeside.driver.readyfile import ready_path
+from nodeside.table import table
+
+
+def as_outcome(report: Report, announced: Mapping[str, Any] | None = None) -> Outcome:
+    """The report as a document, and with it what was announced (None: nothing)."""
+    document = as_document(report) | {"announced": announced}
+    return Outcome(document, text=as_table(report, announced), exit_code=report.exit_code)
+
+
+def as_table(report: Report, announced: Mapping[str, Any] | None = None) -> str:
+    """What happened, for a person: the outcome, each rung, each check, where the time went."""
+    labels = announced["labels"] if announced else {}
+    head = [*_head(report), *(("label", f"{key}={value}") for key, value in labels.items())]
+    parts = [table(head)]
+    if report.rungs:
+        rows = [(v.rung.value, "served" if v.served else "-", v.why) for v in report.rungs]
+        parts.append(table(rows, header=("RUNG", "", "WHY")))
+    if report.checks:
+        rows = [_check(check) for check in report.checks]
+        parts.append(table(rows, header=("CHECK", "", "FOUND")))
+    if report.stages:
+        stages = [(name, f"{seconds:.2f} s") for name, seconds in report.stages.items()]
+        parts.append(table(stages, header=("STAGE", "TIME")))
+    return "\n\n".join(parts)
+
+
+def announcement(journal: Journal) -> dict[str, Any] | None:
+    """What a cluster is told last, and what stands on the node: the documents themselves."""
+    status = journal.told
+    if status is None:
+        return None
+    ready = status.state is State.READY
+    return {
+        "labels": announced_labels(status),
+        "nodeDriver": node_driver(status),
+        "readyFile": str(ready_path(journal.task.host, status.driver)) if ready else "",
+        "marker": _marker(status) if ready else "",
+    }
+
+
+def _head(report: Report) -> list[tuple[str, str]]:
+    rows = [
+        ("driver", f"{report.driver} {report.version}"),
+        ("kernel", report.kernel),
+        ("state", report.state.value),
+    ]
+    if report.source:
+        rows.append(("source", report.source.value))
+    rows.append(("modules", ", ".join(report.modules)))
+    rows += [("note", note) for note in report.notes]
+    if report.message:
+        rows.append(("reason", report.reason))
+        rows.append(("message", report.message))
+    if report.hint:
+        rows.append(("hint", report.hint))
+    return rows
+
+
+def _check(check: Mapping[str, object]) -> tuple[str, str, str]:
+    found = str(check.get("found", ""))
+    expected = str(check.get("expected", ""))
+    good = bool(check.get("ok"))
+    words = found if good else f"{found or 'nothing'}; expected {expected}"
+    return str(check.get("name", "")), "ok" if good else "FAILED", words
+
+
+def _marker(status: NodeDriverStatus) -> str:
+    source = status.source or Rung.LOADED
+    return ready_marker(status.driver, status.version, status.kernel, source, status.modules)

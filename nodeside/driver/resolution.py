@@ -1,0 +1,86 @@
+"""Resolve a task, and tell the cluster if that fails: with a wrong driver.yaml there is no journal.
+
+A node whose driver cannot even be read must not look as if nobody had tried. Told is what can be
+known all the same: the driver's name, from the file if that much of it is right, else from the last
+time that it was. Called by `run.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nodeside import log
+from nodeside.contract import NodeDriverStatus, State
+from nodeside.driver.task import Place, Task, resolve
+from nodeside.errors import NodesideError
+from nodeside.spec import glance
+
+_UNKNOWN = "unknown"  # a NodeDriver must have a version
+
+
+@dataclass
+class Known:
+    """What this process has learned of its driver, for the time when it cannot be read."""
+
+    name: str = ""
+    version: str = ""
+
+
+def resolve_or_tell(
+    place: Place,
+    tell: Callable[[NodeDriverStatus], None],
+    known: Known,
+    *,
+    expected_kernel: str = "",
+) -> Task:
+    """The task of a place. What `task.resolve` raises is announced as a failure, and raised.
+
+    A pod that was made for another kernel says nothing: whoever is there for this one does.
+    """
+    try:
+        task = resolve(place)
+    except NodesideError as error:
+        _tell(place, tell, known, error, expected_kernel)
+        raise
+    known.name, known.version = task.name, task.version
+    return task
+
+
+def _tell(
+    place: Place,
+    tell: Callable[[NodeDriverStatus], None],
+    known: Known,
+    error: NodesideError,
+    expected_kernel: str,
+) -> None:
+    name, version = glance(place.driver_file)
+    about = Known(name or known.name, version or known.version or _UNKNOWN)
+    if not about.name:
+        log.warning(
+            "not announced: nobody can tell whose failure it is, metadata.name cannot be read",
+            file=place.driver_file,
+        )
+        return
+    try:
+        status = _failure(place, about, error)
+    except NodesideError as problem:
+        log.warning("not announced: the node cannot be read", driver=about.name, problem=problem)
+        return
+    if expected_kernel in ("", status.kernel):
+        tell(status)
+
+
+def _failure(place: Place, about: Known, error: NodesideError) -> NodeDriverStatus:
+    return NodeDriverStatus(
+        driver=about.name,
+        node=place.node,
+        state=State.FAILED,
+        version=about.version,
+        kernel=place.host.kernel.release,
+        boot_id=place.host.boot_id,
+        reason=error.reason,
+        message=str(error),
+        hint=error.hint,
+        revision=place.revision,
+    )

@@ -1,0 +1,160 @@
+"""`nodeside driver run`: the driver container's whole life, once or for ever.
+
+Once: bring the driver up, announce, exit with the code. For ever: the same, then wait for a reason
+to look again (a kernel event, a changed driver.yaml, a slow poll). A failed driver never ends the
+process: it stays, unready, says why, retries what is retryable and wakes when its inputs change.
+SIGTERM ends the process and leaves the modules alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nodeside import log
+from nodeside.clock import Clock
+from nodeside.contract import NodeDriverStatus, State
+from nodeside.driver.bringup import bring_up
+from nodeside.driver.journal import Journal, Report
+from nodeside.driver.load import Loader
+from nodeside.driver.readyfile import hold_lock
+from nodeside.driver.resolution import Known, resolve_or_tell
+from nodeside.driver.rungs import Listener
+from nodeside.driver.task import Place, Task, read_driver
+from nodeside.driver.waiting import StoppedWaiting
+from nodeside.errors import Locked, NodesideError, SystemRefused
+
+if TYPE_CHECKING:
+    from nodeside.driver.watch import Watch
+
+Tell = Callable[[NodeDriverStatus], None]
+
+_LOCK_TIMEOUT = 60.0  # seconds; another actor of this driver is a person or the pod of before
+_FIRST_RETRY = 5.0  # seconds, doubled up to the longest
+_LONGEST_RETRY = 300.0
+
+
+class WrongKernel(SystemRefused):
+    """This pod was made for another kernel than the one that runs now: it must do nothing."""
+
+    reason = "WrongKernel"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a driver in one place. `expected_kernel` is the release this pod was made for.
+
+    `loader` is how modules get into the kernel; None: by its system calls.
+    """
+
+    place: Place
+    listener: Listener
+    tell: Tell
+    expected_kernel: str = ""
+    loader: Loader | None = None
+    known: Known = field(default_factory=Known, repr=False)
+
+    def once(self) -> tuple[Journal, Report]:
+        """Bring the driver up. Expected failures are in the report; what is told is observed.
+
+        Raises NodesideError only where there is not even a task: a wrong driver.yaml, which is
+        told too.
+        """
+        task = resolve_or_tell(
+            self.place, self.tell, self.known, expected_kernel=self.expected_kernel
+        )
+        journal = Journal(task, self.tell)
+        try:
+            self._check_kernel(task)
+            listener = replace(self.listener, on_sidecar_lost=lambda: _sidecar_lost(journal))
+            with hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT, clock=self._clock()):
+                return journal, bring_up(task, journal, listener, loader=self.loader)
+        except (Locked, WrongKernel, StoppedWaiting) as error:
+            # Nothing was observed of the driver, so nothing is announced: whoever is at work on
+            # it, or will be, says how it is.
+            log.warning(str(error), driver=task.name, reason=error.reason, hint=error.hint)
+            return journal, journal.failed(error, announce=False)
+        except NodesideError as error:
+            log.warning(str(error), driver=task.name, reason=error.reason, hint=error.hint)
+            return journal, journal.failed(error)
+
+    def for_ever(self) -> None:
+        """Keep the driver up until SIGTERM or SIGINT."""
+        from nodeside.driver.watch import Watch, Why
+
+        retry, again = _FIRST_RETRY, True
+        with Watch(*self._watched()) as watch:
+            while watch.stopping is None:
+                watch.drain()
+                patience = self._heeding(watch, repeat_failed=again)._try_once(retry)
+                retry = min(retry * 2, _LONGEST_RETRY) if patience else _FIRST_RETRY
+                if watch.stopping is not None:
+                    break
+                reason = watch.wait(patience)
+                log.detail("looking again", why=reason.why.value, detail=reason.detail)
+                again = reason.why in (Why.INPUT, Why.PATIENCE)
+                if reason.why is Why.INPUT:
+                    retry = _FIRST_RETRY
+                    watch.follow(*self._watched())
+        name = watch.stopping.name if watch.stopping else ""
+        log.fact("stopping; the modules stay loaded", signal=name)
+
+    def _heeding(self, watch: Watch, *, repeat_failed: bool) -> Run:
+        """This run, but no wait in it goes on once the watch was told to stop."""
+        heard = replace(
+            self.listener,
+            stopping=lambda: watch.stopping is not None,
+            repeat_failed=repeat_failed,
+        )
+        return replace(self, listener=heard)
+
+    def _clock(self) -> Clock:
+        """For the wait for the lock, which must not outlive a SIGTERM."""
+
+        def sleep(seconds: float) -> None:
+            if self.listener.stopping():
+                raise StoppedWaiting("stopped while waiting for the lock of this driver")
+            time.sleep(seconds)
+
+        return Clock(sleep=sleep)
+
+    def _try_once(self, retry: float) -> float | None:
+        """One look; how long to wait before the next one, None for the slow poll."""
+        try:
+            _, report = self.once()
+        except NodesideError as error:
+            log.warning(str(error), reason=error.reason, hint=error.hint)
+            log.fact("waiting until that changes", file=self.place.driver_file)
+            return None  # a wrong driver.yaml: only a new one helps
+        if report.state is State.READY:
+            return None
+        return retry if report.retryable else None
+
+    def _watched(self) -> tuple[tuple[str, ...], tuple[Path, ...]]:
+        """The modules whose coming and going matters, and the files whose change does."""
+        place = self.place
+        files = [place.driver_file, place.ca_file, place.credentials_file]
+        names: tuple[str, ...] = ()
+        with suppress(NodesideError):
+            spec = read_driver(place).spec
+            names = tuple(module.name for module in spec.modules)
+            signing, trust = spec.signing, spec.prebuilt.trust
+            secrets = [signing.key, signing.certificate] if signing else []
+            files += [place.beside_driver(path) for path in (*secrets, trust.certificate) if path]
+        return names, tuple(file for file in files if file is not None)
+
+    def _check_kernel(self, task: Task) -> None:
+        if self.expected_kernel and self.expected_kernel != task.kernel.release:
+            raise WrongKernel(
+                f"this pod was made for kernel {self.expected_kernel}, "
+                f"the node runs {task.kernel.release}",
+                hint="the controller moves the node to the DaemonSet of its kernel",
+            )
+
+
+def _sidecar_lost(journal: Journal) -> None:
+    journal.state(State.BUILDING, "the toolkit sidecar is gone; waiting for it to come back")

@@ -1,0 +1,162 @@
+"""The looks at each rung of the ladder: cache, prebuilt sources, other kernels' bundles, a build.
+
+`plan.climb` says which rung to look at; `look` does it and says in words what was found. Each look
+that finds something leaves a verified bundle in the node's cache. What follows a build is in
+`adoption.py`, what makes another kernel's bundle a compatible one in `compatible.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, assert_never
+
+from nodeside.contract import BuildRequest, Rung
+from nodeside.driver import plan
+from nodeside.driver.build import refuse_repetition, request_build, sole_builder, withdraw
+from nodeside.driver.bundle import Bundle, BundleError
+from nodeside.driver.fitting import fitting
+from nodeside.driver.source import drop_sources, provide_source
+from nodeside.driver.task import Task
+from nodeside.driver.waiting import BuildListener, Patience, await_result
+from nodeside.records import UntrustedFile
+from nodeside.shared import request_id
+
+if TYPE_CHECKING:
+    from nodeside.driver.store import FetchOptions, ManifestOutcome, WantedBundle
+
+
+@dataclass(frozen=True)
+class Listener:
+    """What the caller wants to hear and how long it waits; the same for every rung.
+
+    `repeat_failed`: whether a build that failed for good is tried again. Where nothing has changed
+    since, it would only fail again, on every node, at every look.
+    """
+
+    patience: Patience = field(default_factory=Patience)
+    on_build_line: Callable[[str], None] = field(default=lambda _: None)
+    on_sidecar_lost: Callable[[], None] = field(default=lambda: None)
+    stopping: Callable[[], bool] = field(default=lambda: False)
+    repeat_failed: bool = True
+
+
+def look(task: Task, rung: Rung, listener: Listener) -> plan.Finding:
+    """Look at one rung. Raises what a build raises; the other rungs only say why not."""
+    match rung:
+        case Rung.CACHED:
+            return look_in_cache(task)
+        case Rung.FETCHED:
+            return fetch(task)
+        case Rung.COMPATIBLE:
+            from nodeside.driver.compatible import look_for_compatible  # late: few drivers allow it
+
+            return look_for_compatible(task, listener)
+        case Rung.BUILT:
+            return build(task, listener)
+        case Rung.LOADED:
+            raise AssertionError("the loaded rung is decided from what is in the kernel")
+    assert_never(rung)
+
+
+def look_in_cache(task: Task) -> plan.Finding:
+    """The wanted bundle in the node's cache; a damaged one is set aside."""
+    return _cached(task, task.cache.lookup(task.tag, task.key, task.name))
+
+
+def peek_in_cache(task: Task) -> plan.Finding:
+    """As `look_in_cache`, but a damaged bundle stays where it is: for who must change nothing."""
+    try:
+        bundle = task.cache.peek(task.tag, task.key, task.name)
+    except BundleError as problem:
+        return plan.Finding(f"the bundle {task.tag} is damaged: {problem}")
+    return _cached(task, bundle)
+
+
+def _cached(task: Task, bundle: Bundle | None) -> plan.Finding:
+    if bundle is None:
+        return plan.Finding(f"no bundle {task.tag} in {task.cache.root}")
+    return fitting(task, bundle, f"the cache holds {task.tag}")
+
+
+def fetch(task: Task) -> plan.Finding:
+    """Ask the prebuilt sources in order; what they deliver is verified, then in the cache."""
+    from nodeside.driver import store  # late: imports requests
+
+    with task.cache.staging() as staging:
+        outcome = store.fetch_first(
+            task.sources, _asked_of_store(task), task.trust, fetch_options(task), staging
+        )
+        if outcome.bundle is None:
+            return plan.Finding(outcome.why)
+        finding = fitting(task, outcome.bundle, outcome.description)
+        if finding.bundle is None:
+            return finding
+        bundle = task.cache.adopt(outcome.bundle.directory)
+    return plan.Finding(outcome.description, bundle)
+
+
+def ask_sources(task: Task) -> ManifestOutcome:
+    """Whether a prebuilt source has the wanted bundle, and what each of them said."""
+    from nodeside.driver import store
+
+    asked = _asked_of_store(task)
+    return store.find_manifest(task.sources, asked, task.trust, fetch_options(task))
+
+
+def fetch_options(task: Task) -> FetchOptions:
+    """Limits from driver.yaml, CA and credentials from the place."""
+    from nodeside.driver import store
+
+    prebuilt = task.driver.spec.prebuilt
+    return store.FetchOptions(
+        timeout=float(prebuilt.timeout_seconds),
+        size_limit=prebuilt.size_limit_mib << 20,
+        ca_file=task.place.ca_file,
+        credentials_file=task.place.credentials_file,
+    )
+
+
+def _asked_of_store(task: Task) -> WantedBundle:
+    from nodeside.driver import store
+
+    return store.WantedBundle(task.name, task.version, task.kernel, task.key)
+
+
+def build(task: Task, listener: Listener) -> plan.Finding:
+    """Have the sidecar build, sign what came out, and put it into the cache."""
+    shared = task.place.shared
+    assert shared is not None  # plan.closed_rung sees to it
+    with sole_builder(shared):
+        if not listener.repeat_failed:
+            refuse_repetition(shared, _request(task))
+        provide_source(task.source, shared, task.source_digest)
+        request = request_build(shared, _request(task))
+        from nodeside.driver.adoption import adopt_build  # late: the sidecar is at work meanwhile
+
+        heard = BuildListener(listener.on_build_line, listener.on_sidecar_lost, listener.stopping)
+        try:
+            result = await_result(shared, request, patience=listener.patience, listener=heard)
+            bundle = adopt_build(task, shared, result)
+        except (KeyboardInterrupt, BundleError, UntrustedFile):
+            # A person gave up (SIGTERM leaves the build to be joined), or what came out cannot be
+            # used: the same answer would be joined again and again.
+            withdraw(shared, request)
+            raise
+        withdraw(shared, request)
+        drop_sources(shared, keep={task.source_digest})
+    compiler = result.toolchain.compiler if result.toolchain else "an unnamed compiler"
+    return plan.Finding(f"the toolkit built it with {compiler}", bundle)
+
+
+def _request(task: Task) -> BuildRequest:
+    return BuildRequest(
+        id=request_id(task.key, 1),
+        driver=task.name,
+        version=task.version,
+        kernel=task.kernel,
+        boot_id=task.boot_id,
+        source=task.source_digest,
+        settings=task.settings,
+        timeout=float(task.driver.spec.build.timeout_seconds),
+    )

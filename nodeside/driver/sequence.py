@@ -1,0 +1,109 @@
+"""Load several modules in order; if one fails, bring back what was there before.
+
+Called by `installation.py` after conflicts are cleared, and to roll back what failed before that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nodeside import log
+from nodeside.driver.load import Loader
+from nodeside.errors import NodesideError
+
+
+@dataclass(frozen=True)
+class Insertion:
+    """A module file to load. `needs` are in-tree modules that must be there first."""
+
+    path: Path
+    name: str
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RollBack:
+    """What a roll-back did, and in `problems` what of it did not work."""
+
+    removed: tuple[str, ...] = ()
+    restored: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def sentence(self) -> str:
+        """One line for a message."""
+        done = []
+        if self.removed:
+            done.append(f"unloaded {', '.join(self.removed)} again")
+        if self.restored:
+            done.append(f"the previous {', '.join(self.restored)} is loaded again")
+        if self.problems:
+            done.append(f"the roll-back failed: {'; '.join(self.problems)}")
+        return f"rolled back: {'; '.join(done)}" if done else "nothing had to be rolled back"
+
+
+class SequenceFailed(NodesideError):
+    """One of several modules was refused; exit code, reason and hint are those of its cause."""
+
+    def __init__(self, cause: NodesideError, rolled_back: RollBack) -> None:
+        super().__init__(
+            f"{cause}\n{rolled_back.sentence()}", hint=cause.hint, retryable=cause.retryable
+        )
+        self.exit_code = cause.exit_code
+        self.reason = cause.reason
+        self.cause = cause
+        self.rolled_back = rolled_back
+
+
+def load_sequence(
+    wanted: Sequence[Insertion], loader: Loader, *, previous: Sequence[Insertion] = ()
+) -> tuple[str, ...]:
+    """Load modules in this order; returns their names. Raises SequenceFailed.
+
+    `previous` are the modules that were loaded in their place before, already unloaded, in load
+    order. In-tree modules that were loaded on the way stay.
+    """
+    inserted: list[str] = []
+    for item in wanted:
+        try:
+            insert(item, loader)
+        except NodesideError as exc:
+            raise SequenceFailed(exc, roll_back(inserted, previous, loader)) from exc
+        inserted.append(item.name)
+    return tuple(inserted)
+
+
+def insert(item: Insertion, loader: Loader) -> None:
+    """Load one module and before it what it needs of the kernel's own."""
+    for name in item.needs:
+        loader.load_in_tree(name)
+    loader.insert(item.path, item.parameters, name=item.name)
+
+
+def roll_back(inserted: Sequence[str], previous: Sequence[Insertion], loader: Loader) -> RollBack:
+    """Unload `inserted`, last first, then load `previous`. Never raises for a module's sake.
+
+    If one of `inserted` cannot go, `previous` is not tried: its names are taken.
+    """
+    removed: list[str] = []
+    for name in reversed(inserted):
+        try:
+            if loader.remove(name):
+                removed.append(name)
+        except NodesideError as exc:
+            return _said(RollBack(tuple(removed), problems=(str(exc),)))
+    restored: list[str] = []
+    for item in previous:
+        try:
+            insert(item, loader)
+        except NodesideError as exc:
+            return _said(RollBack(tuple(removed), tuple(restored), (str(exc),)))
+        restored.append(item.name)
+    return _said(RollBack(tuple(removed), tuple(restored)))
+
+
+def _said(done: RollBack) -> RollBack:
+    log.fact(done.sentence())
+    return done

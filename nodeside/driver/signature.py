@@ -1,0 +1,288 @@
+"""What the signature appended to a kernel module says, and what a certificate says of itself.
+
+A signed module ends with a PKCS#7 message, `struct module_signature` and a marker line
+(include/linux/module_signature.h, kernel/module/signing.c). The message is DER; a walk along a
+known path needs no crypto library. Nothing here decides whether a signature is good:
+`signing.verify` does.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import io
+import re
+import struct
+from dataclasses import dataclass, field
+from typing import IO
+
+from nodeside.driver.elf import NotAModule
+
+MARKER = b"~Module signature appended~\n"
+TRAILER = struct.Struct(">BBBBB3xI")  # algo, hash, id_type, signer_len, key_id_len, sig_len
+ID_PKCS7 = 2
+
+_ID_X509 = 1  # kernels before 4.3: the signer's name and the key id stand beside a bare signature
+_SIGNATURE_LIMIT = 1 << 20  # bytes; a real one has ~400 to ~4,000
+_X509_HASHES = ("md4", "md5", "sha1", "ripemd160", "sha256", "sha384", "sha512", "sha224")
+
+_SEQUENCE, _SET, _INTEGER, _OID, _OCTETS = 0x30, 0x31, 0x02, 0x06, 0x04
+_CONTEXT_0, _CONTEXT_3, _KEY_ID = 0xA0, 0xA3, 0x80
+_NAME_OIDS = ("550403", "55040a", "2a864886f70d010901")  # common name, organization, e-mail
+_SUBJECT_KEY_ID = bytes.fromhex("551d0e")
+_HASHES = {
+    "2a864886f70d0205": "md5",
+    "2b0e03021a": "sha1",
+    "608648016503040201": "sha256",
+    "608648016503040202": "sha384",
+    "608648016503040203": "sha512",
+    "608648016503040204": "sha224",
+    "608648016503040208": "sha3-256",
+    "608648016503040209": "sha3-384",
+    "60864801650304020a": "sha3-512",
+    "2a811ccf55018311": "sm3",
+}
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Who signed a module, as the signature itself claims.
+
+    `key_id` is in lower-case hex: the serial number of the certificate, or its subject key
+    identifier if `by_key_id`. With a serial number `signer` is the certificate's *issuer*, which is
+    also its subject where it is self-signed. All are empty if the message cannot be understood.
+    """
+
+    signer: str = ""
+    key_id: str = ""
+    hash: str = ""
+    by_key_id: bool = False
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """An X.509 certificate. `serial` and `subject_key_id` are in lower-case hex, "" if absent."""
+
+    der: bytes = field(repr=False)
+    subject: str
+    issuer: str
+    serial: str
+    subject_key_id: str
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the DER, in hex."""
+        return hashlib.sha256(self.der).hexdigest()
+
+    @property
+    def keyring_id(self) -> str:
+        """The id under which /proc/keys shows the certificate once it is enrolled.
+
+        crypto/asymmetric_keys/x509_public_key.c, x509_key_preparse: the subject key identifier,
+        else the serial number.
+        """
+        return self.subject_key_id or self.serial
+
+    def signed(self, signature: Signature) -> bool:
+        """Whether the signature claims to be by this certificate."""
+        if signature.by_key_id:
+            return signature.key_id == self.subject_key_id
+        return signature.key_id == self.serial and signature.signer == self.issuer
+
+
+@dataclass(frozen=True)
+class Appended:
+    """Where the parts of a signed module are: the module is the first `content` bytes."""
+
+    content: int
+    id_type: int
+    hash: int
+    signer: bytes
+    key_id: bytes
+    message: bytes
+
+
+def read_signature(data: bytes) -> Signature | None:
+    """The signature at the end of a module's bytes, or None if it is not signed."""
+    return describe(find_appended(io.BytesIO(data), "module"))
+
+
+def find_appended(file: IO[bytes], where: str, *, end: int | None = None) -> Appended | None:
+    """Find the signature at the end of a module, or at `end`.
+
+    Raises NotAModule if its sizes cannot be true: the kernel refuses such a module whether it
+    enforces signatures or not (mod_check_sig).
+    """
+    stop = file.seek(0, 2) if end is None else end
+    tail = stop - len(MARKER) - TRAILER.size
+    if tail < 0:
+        return None
+    file.seek(tail)
+    trailer = file.read(TRAILER.size + len(MARKER))
+    if trailer[TRAILER.size :] != MARKER:
+        return None
+    _, digest, id_type, signer_size, key_size, size = TRAILER.unpack_from(trailer)
+    content = tail - size - signer_size - key_size
+    if content < 0 or not 0 < size <= _SIGNATURE_LIMIT:
+        raise NotAModule(
+            f"{where}: damaged signature: it claims {size} bytes in a file of {stop}",
+            hint="strip the signature (strip -g removes it), then sign the module again",
+        )
+    file.seek(content)
+    return Appended(
+        content, id_type, digest, file.read(signer_size), file.read(key_size), file.read(size)
+    )
+
+
+def describe(appended: Appended | None) -> Signature | None:
+    """What an appended signature says of itself."""
+    if appended is None:
+        return None
+    if appended.id_type == _ID_X509:
+        known = appended.hash < len(_X509_HASHES)
+        return Signature(
+            signer=appended.signer.decode("utf-8", "replace"),
+            key_id=appended.key_id.hex(),
+            hash=_X509_HASHES[appended.hash] if known else "",
+            by_key_id=True,
+        )
+    try:
+        return _read_pkcs7(appended.message)
+    except _NotDerError:
+        return Signature()
+
+
+def parse_certificate(data: bytes, where: str) -> Certificate:
+    """A certificate in PEM or DER. Raises ValueError, which `signing` puts into words."""
+    der = _pem_to_der(data, where) if b"-----BEGIN" in data else data
+    try:
+        return _read_x509(der)
+    except _NotDerError as exc:
+        raise ValueError(f"{where}: expected an X.509 certificate in PEM or DER") from exc
+
+
+def certificate_pem(certificate: Certificate) -> str:
+    """The certificate as PEM, the one form that every version of openssl reads."""
+    body = base64.encodebytes(certificate.der).decode()
+    return f"-----BEGIN CERTIFICATE-----\n{body}-----END CERTIFICATE-----\n"
+
+
+def _pem_to_der(data: bytes, where: str) -> bytes:
+    found = re.search(rb"-----BEGIN CERTIFICATE-----([^-]*)-----END CERTIFICATE-----", data)
+    if not found:
+        raise ValueError(f"{where}: expected a CERTIFICATE block in the PEM file, found none")
+    try:
+        return base64.b64decode(b"".join(found[1].split()), validate=True)
+    except binascii.Error as exc:
+        raise ValueError(f"{where}: the PEM block is damaged: {exc}") from exc
+
+
+# --- DER (X.690), along known paths only ------------------------------------------------------
+
+
+class _NotDerError(Exception):
+    """The bytes are not the structure they were read as."""
+
+
+def _items(data: bytes) -> list[tuple[int, bytes]]:
+    """The (tag, content) pairs that stand one after another in `data`."""
+    items = []
+    at = 0
+    while at < len(data):
+        tag, start, stop = _header(data, at)
+        items.append((tag, data[start:stop]))
+        at = stop
+    return items
+
+
+def _header(data: bytes, at: int) -> tuple[int, int, int]:
+    """Tag, start and end of the content of the item at `at`."""
+    if at + 2 > len(data):
+        raise _NotDerError
+    tag, length, start = data[at], data[at + 1], at + 2
+    if length > 0x84 or length == 0x80 or tag & 0x1F == 0x1F:
+        raise _NotDerError
+    if length > 0x80:
+        width = length - 0x80
+        length = int.from_bytes(data[start : start + width], "big")
+        start += width
+    if start + length > len(data):
+        raise _NotDerError
+    return tag, start, start + length
+
+
+def _inside(item: tuple[int, bytes], tag: int) -> list[tuple[int, bytes]]:
+    """The items inside a constructed item, which must have the tag."""
+    return _items(_content(item, tag))
+
+
+def _content(item: tuple[int, bytes], tag: int) -> bytes:
+    if item[0] != tag:
+        raise _NotDerError
+    return item[1]
+
+
+def _at(items: list[tuple[int, bytes]], index: int) -> tuple[int, bytes]:
+    if index >= len(items):
+        raise _NotDerError
+    return items[index]
+
+
+def _read_pkcs7(message: bytes) -> Signature:
+    """ContentInfo → SignedData → the first SignerInfo (RFC 5652, sections 3 and 5)."""
+    content_info = _inside(_at(_items(message), 0), _SEQUENCE)
+    signed_data = _inside(_at(_inside(_at(content_info, 1), _CONTEXT_0), 0), _SEQUENCE)
+    signer_infos = _inside(_at(signed_data, len(signed_data) - 1), _SET)
+    info = _inside(_at(signer_infos, 0), _SEQUENCE)
+    oid = _content(_at(_inside(_at(info, 2), _SEQUENCE), 0), _OID)
+    digest = _HASHES.get(oid.hex(), oid.hex())
+    who = _at(info, 1)
+    if who[0] == _KEY_ID:
+        return Signature("", who[1].hex(), digest, by_key_id=True)
+    name, serial = _at(_inside(who, _SEQUENCE), 0), _at(_inside(who, _SEQUENCE), 1)
+    return Signature(_read_name(name), _read_integer(serial), digest)
+
+
+def _read_x509(der: bytes) -> Certificate:
+    """The fields of RFC 5280, section 4.1, that name a certificate."""
+    whole = _at(_items(der), 0)
+    body = _inside(_at(_inside(whole, _SEQUENCE), 0), _SEQUENCE)
+    if _at(body, 0)[0] == _CONTEXT_0:  # the version, absent in version 1
+        body = body[1:]
+    extensions = next((item for item in body if item[0] == _CONTEXT_3), None)
+    return Certificate(
+        der=der[: _header(der, 0)[2]],
+        serial=_read_integer(_at(body, 0)),
+        issuer=_read_name(_at(body, 2)),
+        subject=_read_name(_at(body, 4)),
+        subject_key_id="" if extensions is None else _read_key_id(extensions),
+    )
+
+
+def _read_key_id(extensions: tuple[int, bytes]) -> str:
+    for extension in _inside(_at(_items(extensions[1]), 0), _SEQUENCE):
+        parts = _inside(extension, _SEQUENCE)
+        if _content(_at(parts, 0), _OID) == _SUBJECT_KEY_ID:
+            value = _content(_at(parts, len(parts) - 1), _OCTETS)
+            return _content(_at(_items(value), 0), _OCTETS).hex()
+    return ""
+
+
+def _read_name(name: tuple[int, bytes]) -> str:
+    """The common name, else organization, else e-mail address of an X.501 name."""
+    found: dict[str, str] = {}
+    for group in _inside(name, _SEQUENCE):
+        for pair in _inside(group, _SET):
+            parts = _inside(pair, _SEQUENCE)
+            oid = _content(_at(parts, 0), _OID).hex()
+            tag, text = _at(parts, 1)
+            coding = "utf-16-be" if tag == 0x1E else "utf-8"  # 0x1E: BMPString
+            found.setdefault(oid, text.decode(coding, "replace"))
+    return next((found[oid] for oid in _NAME_OIDS if oid in found), "")
+
+
+def _read_integer(item: tuple[int, bytes]) -> str:
+    """A serial number in hex, without the zero byte that DER puts before a high bit."""
+    content = _content(item, _INTEGER)
+    return (content[1:] if len(content) > 1 and content[0] == 0 else content).hex()

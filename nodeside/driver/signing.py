@@ -1,0 +1,324 @@
+"""Signing kernel modules with the kernel's own scheme, and proving that it worked.
+
+The scheme is that of the kernel's scripts/sign-file.c: a detached CMS message over the module's
+bytes, without certificates and without signed attributes, then `struct module_signature` and a
+marker line. `openssl cms` makes and verifies the message. The key is named to it by path: nodeside
+itself does not read it, and no vendor code ever runs where it is.
+
+Called by the driver side after a build and before a publish or load of what was signed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import IO
+
+from nodeside import log
+from nodeside.driver.modulefile import NotAModule, read_module
+from nodeside.driver.signature import (
+    ID_PKCS7,
+    MARKER,
+    TRAILER,
+    Appended,
+    Certificate,
+    Signature,
+    certificate_pem,
+    describe,
+    find_appended,
+    parse_certificate,
+    read_signature,
+)
+from nodeside.errors import ExitCode, NodesideError
+from nodeside.host import Host
+from nodeside.process import ToolError, run
+from nodeside.records import TEMPORARY_PREFIX, disk_errors, sync_directory
+
+__all__ = [
+    "Certificate",
+    "Signature",
+    "SigningError",
+    "certificate_digest",
+    "kernel_hash",
+    "read_certificate",
+    "read_signature",
+    "sign",
+    "verify",
+]
+
+HASHES = (
+    "sha1", "sha224", "sha256", "sha384", "sha512", "sha3-256", "sha3-384", "sha3-512"
+)  # fmt: skip
+DEFAULT_HASH = "sha256"
+
+_TIMEOUT = 60.0  # seconds for one openssl command; the largest module takes about one
+_FILE_LIMIT = 1 << 20  # bytes of a certificate or a key; real ones have a few thousand
+_STRIPPED_AT_MOST = 8  # signatures one after another
+_ENCRYPTED = (b"BEGIN ENCRYPTED PRIVATE KEY", b"Proc-Type: 4,ENCRYPTED")
+_NO_PASSWORD = ("-passin", "pass:")  # so that openssl fails instead of asking
+_SIG_HASH = re.compile(r'^CONFIG_MODULE_SIG_HASH="([\w-]+)"$', re.MULTILINE)
+_KEY_HINT = "spec.signing.key in driver.yaml names it; it must be a PEM file without a password"
+_OPENSSL_HINT = "install openssl in the driver image: apt-get install openssl"
+
+
+class SigningError(NodesideError):
+    """A module was not signed, or a signature is not what it must be."""
+
+    exit_code = ExitCode.SIGNING
+    reason = "SigningFailed"
+
+
+def sign(module: Path, key: Path, certificate: Path, hash: str = DEFAULT_HASH) -> None:
+    """Sign a plain .ko in place, whole or not at all; a signature that it had is replaced.
+
+    `hash` is the kernel's CONFIG_MODULE_SIG_HASH, see `kernel_hash`.
+    """
+    if hash not in HASHES:
+        raise SigningError(f"unknown hash {hash!r}: expected one of {', '.join(HASHES)}")
+    signer = read_certificate(certificate)
+    _check_key(key)
+    with _scratch() as scratch:
+        pem = scratch / "certificate.pem"
+        pem.write_text(certificate_pem(signer))
+        _check_pair(key, certificate, pem)
+        _sign_with(module, key, pem, hash, scratch / "message.der")
+    log.detail("module signed", module=module.name, signer=signer.subject, hash=hash)
+
+
+def verify(module: Path, certificate: Path) -> None:
+    """Prove that a module is signed by the key of a certificate; raises SigningError if not."""
+    signer = read_certificate(certificate)
+    with _opened(module) as file, _scratch() as scratch:
+        appended = find_appended(file, str(module))
+        signature = describe(appended)
+        if appended is None or signature is None:
+            raise SigningError(
+                f"{module}: not signed; expected a signature by {signer.subject}",
+                hint=f"nodeside signs what it builds: remove {module} and build again",
+            )
+        if appended.id_type != ID_PKCS7 or not signer.signed(signature):
+            raise SigningError(
+                f"{module}: signed by {signature.signer or 'an unnamed signer'} "
+                f"(key id {signature.key_id or 'unknown'}), expected {signer.subject} "
+                f"(serial number {signer.serial})",
+                hint=f"see who signed it: modinfo {module}",
+            )
+        _verify_message(module, file, appended, signer, scratch)
+
+
+def certificate_digest(path: Path) -> str:
+    """sha256 of the certificate's DER, in hex; the same for its PEM and DER files."""
+    return read_certificate(path).digest
+
+
+def read_certificate(path: Path) -> Certificate:
+    """Read a PEM or DER certificate. Raises SigningError."""
+    try:
+        with open(path, "rb") as file:
+            return parse_certificate(file.read(_FILE_LIMIT), str(path))
+    except OSError as exc:
+        raise SigningError(
+            f"cannot read the certificate {path}: {exc.strerror}",
+            hint="spec.signing.certificate in driver.yaml names it",
+        ) from exc
+    except ValueError as exc:
+        raise SigningError(str(exc), hint=f"openssl x509 -in {path} -noout -subject") from exc
+
+
+# --- the kernel's hash ------------------------------------------------------------------------
+
+
+def kernel_hash(host: Host, release: str) -> str:
+    """The hash this kernel's own modules are signed with: CONFIG_MODULE_SIG_HASH.
+
+    From the kernel's configuration where it is on the node, else from the signature of an in-tree
+    module, else sha256: any hash that the kernel has built in is accepted by it.
+    """
+    tree = host.lib_modules(release)
+    for path in (tree / "config", host.root / "boot" / f"config-{release}"):
+        with suppress(OSError):
+            if found := _SIG_HASH.search(path.read_text(errors="replace")):
+                return found[1]
+    return _hash_of_tree(tree) or DEFAULT_HASH
+
+
+def _hash_of_tree(tree: Path) -> str:
+    for path in islice((tree / "kernel").rglob("*.ko*"), 1):
+        with suppress(NodesideError):
+            signature = read_module(path).signature
+            return signature.hash if signature and signature.hash in HASHES else ""
+    return ""
+
+
+# --- key and certificate ----------------------------------------------------------------------
+
+
+def _check_key(key: Path) -> None:
+    """The key must be a file that we may read and others may not; it is not read here."""
+    try:
+        with open(key, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+    except OSError as exc:
+        raise SigningError(f"cannot read the key {key}: {exc.strerror}", hint=_KEY_HINT) from exc
+    if mode & stat.S_IROTH:
+        log.warning("every user can read the signing key", key=key, fix=f"chmod 600 {key}")
+
+
+def _public_key(key: Path) -> str:
+    """The public half of a private key, as PEM text."""
+    try:
+        argv: list[str | Path] = ["openssl", "pkey", "-in", key, *_NO_PASSWORD, "-pubout"]
+        return run(argv, timeout=_TIMEOUT, hint=_OPENSSL_HINT).output
+    except ToolError as exc:
+        raise _wrong_key(key) from exc
+
+
+def _wrong_key(key: Path) -> SigningError:
+    """Why openssl cannot use a key, from the marks that stand before its content."""
+    with open(key, "rb") as file:
+        head = file.read(_FILE_LIMIT)
+    if any(mark in head for mark in _ENCRYPTED):
+        return SigningError(
+            f"the key {key} is encrypted, and nobody is there to type its password",
+            hint=f"openssl pkey -in {key} -out plain.pem, and let only root read that file",
+        )
+    return SigningError(f"{key}: expected a private key in PEM", hint=_KEY_HINT)
+
+
+def _check_pair(key: Path, certificate: Path, pem: Path) -> None:
+    """The key and the certificate must belong together, or the kernel trusts what nobody signed."""
+    certified = _openssl(
+        "x509", "-in", pem, "-noout", "-pubkey", failed=f"cannot use the certificate {certificate}"
+    )
+    if _public_key(key).strip() != certified.strip():
+        raise SigningError(
+            f"the key {key} does not belong to the certificate {certificate}",
+            hint="both must come from one `openssl req -x509 -newkey ...`; mount the matching pair",
+        )
+
+
+# --- openssl and the files around it ----------------------------------------------------------
+
+
+def _openssl(*words: str | Path, failed: str) -> str:
+    """Run one openssl command; `failed` begins the message if it does not succeed."""
+    try:
+        return run(["openssl", *words], timeout=_TIMEOUT, hint=_OPENSSL_HINT).output
+    except ToolError as exc:
+        raise SigningError(f"{failed}: {exc}") from exc
+
+
+def _sign_with(module: Path, key: Path, pem: Path, hash: str, message: Path) -> None:
+    temporary = module.parent / f"{TEMPORARY_PREFIX}{os.getpid()}-{module.name}"
+    with disk_errors(module):
+        try:
+            with _opened(module) as file, open(temporary, "wb") as target:
+                os.fchmod(target.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode))
+                _copy(file, target, _unsigned_size(file, module))
+            _make_message(temporary, key, pem, hash, message)
+            with open(temporary, "ab") as target:
+                _append(target, message.read_bytes())
+                target.flush()
+                os.fsync(target.fileno())
+            os.replace(temporary, module)
+            sync_directory(module.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _make_message(content: Path, key: Path, pem: Path, hash: str, message: Path) -> None:
+    """Make the CMS message with the flags of scripts/sign-file.c.
+
+    They are CMS_NOCERTS, CMS_BINARY, CMS_DETACHED, CMS_NOATTR and CMS_NOSMIMECAP; `openssl cms
+    -sign` is detached unless told otherwise.
+    """
+    _openssl(
+        "cms", "-sign", "-binary", "-nocerts", "-noattr", "-nosmimecap", "-outform", "DER",
+        "-md", hash, "-signer", pem, "-inkey", key, *_NO_PASSWORD,
+        "-in", content, "-out", message,
+        failed=f"cannot sign with {key}",
+    )  # fmt: skip
+
+
+def _append(target: IO[bytes], message: bytes) -> None:
+    target.write(message)
+    target.write(TRAILER.pack(0, 0, ID_PKCS7, 0, 0, len(message)))
+    target.write(MARKER)
+
+
+def _verify_message(
+    module: Path, file: IO[bytes], appended: Appended, signer: Certificate, scratch: Path
+) -> None:
+    """Let openssl check the message against exactly this certificate.
+
+    `-nointern` ignores certificates inside the message. `-noverify` leaves the chain alone: the
+    kernel asks only whether it has this certificate, not who issued it or when it expires.
+    """
+    pem, message, content = (scratch / name for name in ("certificate.pem", "message", "content"))
+    pem.write_text(certificate_pem(signer))
+    message.write_bytes(appended.message)
+    with open(content, "wb") as target:
+        _copy(file, target, appended.content)
+    try:
+        argv: list[str | Path] = [
+            "openssl", "cms", "-verify", "-binary", "-noverify", "-nointern", "-inform", "DER",
+            "-in", message, "-content", content, "-certfile", pem, "-out", "/dev/null",
+        ]  # fmt: skip
+        run(argv, timeout=_TIMEOUT, hint=_OPENSSL_HINT)
+    except ToolError as exc:
+        raise SigningError(
+            f"{module}: its signature by {signer.subject} is wrong: "
+            "the module was changed after it was signed",
+            hint="remove the file and build or fetch it again",
+        ) from exc
+
+
+def _unsigned_size(file: IO[bytes], module: Path) -> int:
+    """Where the module itself ends, before any signature."""
+    end = file.seek(0, os.SEEK_END)
+    for _ in range(_STRIPPED_AT_MOST):
+        appended = find_appended(file, str(module), end=end)
+        if appended is None:
+            return end
+        end = appended.content
+    raise SigningError(f"{module}: more than {_STRIPPED_AT_MOST} signatures one after another")
+
+
+def _copy(source: IO[bytes], target: IO[bytes], size: int) -> None:
+    source.seek(0)
+    while size > 0 and (chunk := source.read(min(size, 1 << 20))):
+        target.write(chunk)
+        size -= len(chunk)
+
+
+@contextmanager
+def _opened(module: Path) -> Iterator[IO[bytes]]:
+    try:
+        file = open(module, "rb")
+    except OSError as exc:
+        raise SigningError(f"cannot read the module {module}: {exc.strerror}") from exc
+    with file:
+        if file.read(4) != b"\x7fELF":
+            raise NotAModule(
+                f"{module}: not a plain kernel module: expected an ELF file",
+                hint="decompress it first: the kernel checks signatures of plain modules",
+            )
+        yield file
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A directory for what openssl reads and writes; no key is ever in it."""
+    with disk_errors(Path(tempfile.gettempdir())):
+        directory = Path(tempfile.mkdtemp(prefix="nodeside-"))
+        try:
+            yield directory
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,86 @@
+"""`nodeside driver status`: what is true on this node now, observed and not remembered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nodeside.driver import bringup, plan, readyfile
+from nodeside.driver.holders import who_holds
+from nodeside.driver.load import Loader
+from nodeside.driver.outcome import Outcome, as_document
+from nodeside.driver.task import Task
+from nodeside.errors import ExitCode
+from nodeside.table import table
+
+
+def read_status(task: Task) -> Outcome:
+    """Exit code 0 only if the ready file of this boot stands and the kernel agrees with it.
+
+    Nothing outside the node is asked: a registry that stalls must not delay an answer about here.
+    """
+    known = bringup.observe(task, Loader(task.host), ask=False)
+    proof, why = plan.loaded_rung(task.wanted, known)
+    ready = readyfile.read_ready(task.host, task.name, task.boot_id)
+    modules = [_module(task, name, known) for name in task.wanted.names]
+    bundles = [cached.tag for cached in task.cache.manifests(task.name)]
+    good = proof is not None and ready is not None and ready.version == task.version
+    document = {
+        "driver": task.name,
+        "version": task.version,
+        "kernel": as_document(task.kernel),
+        "key": task.key,
+        "tag": task.tag,
+        "ready": good,
+        "readyFile": as_document(ready) if ready else None,
+        "loaded": {"proven": proof is not None, "why": why},
+        "record": as_document(known.record) if known.record else None,
+        "modules": modules,
+        "cache": bundles,
+    }
+    code = ExitCode.OK if good else ExitCode.NOT_READY
+    return Outcome(document, text=_text(task, document), exit_code=code)
+
+
+def _module(task: Task, name: str, known: plan.Known) -> dict[str, Any]:
+    state = known.in_kernel.get(name)
+    if state is None:
+        return {
+            "name": name,
+            "state": "not loaded",
+            "refcnt": 0,
+            "buildId": "",
+            "holders": "",
+            "taint": "",
+        }
+    devices = frozenset(known.record.devices) if known.record else frozenset()
+    holding = who_holds(name, task.host, devices)
+    return {
+        "name": name,
+        "state": state.initstate,
+        "refcnt": state.refcnt,
+        "buildId": state.build_id,
+        "holders": holding.sentence() if state.refcnt else "",
+        "taint": state.taint,
+    }
+
+
+def _text(task: Task, document: dict[str, Any]) -> str:
+    head = [
+        ("driver", f"{task.name} {task.version}"),
+        ("kernel", task.kernel.release),
+        ("ready", "yes" if document["ready"] else "no"),
+        ("loaded", document["loaded"]["why"]),
+        ("bundle", f"{task.tag}{'' if task.tag in document['cache'] else ' (not in the cache)'}"),
+    ]
+    rows = [
+        (
+            module["name"],
+            module["state"],
+            str(module["refcnt"]),
+            module["buildId"][:12],
+            module["holders"],
+        )
+        for module in document["modules"]
+    ]
+    columns = ("MODULE", "STATE", "REFCNT", "BUILD-ID", "HELD BY")
+    return "\n\n".join([table(head), table(rows, header=columns)])

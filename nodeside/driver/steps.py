@@ -1,0 +1,106 @@
+"""The verbs of `nodeside driver` that touch the kernel: load, validate, unload. One function each,
+made of the same parts as the container's own run; each returns what is to be printed.
+"""
+
+from __future__ import annotations
+
+from nodeside.contract import Rung, State
+from nodeside.driver import bringup, plan, readyfile, rungs
+from nodeside.driver.console import SIDECAR_TIMEOUT, listener
+from nodeside.driver.container import announcing
+from nodeside.driver.journal import Journal, Report
+from nodeside.driver.load import Loader
+from nodeside.driver.outcome import Outcome
+from nodeside.driver.report import announcement, as_outcome
+from nodeside.driver.task import Task
+from nodeside.driver.unload import refusal, settled_plan, unload_modules
+from nodeside.errors import ExitCode, NodesideError
+
+_LOCK_TIMEOUT = 10.0  # seconds; a person waits less long than a pod
+
+
+class NotProven(NodesideError):
+    """What is loaded passes the checks, and nothing proves that it is the right thing."""
+
+    exit_code = ExitCode.VALIDATION_FAILED
+    reason = "NotProven"
+
+
+def load(task: Task) -> Outcome:
+    """Load from the cache without fetching or building, under the lock; validate; announce."""
+    heard = listener(SIDECAR_TIMEOUT)
+    closed = (Rung.FETCHED, Rung.BUILT)
+    with announcing(task.place) as announcer:
+        journal = Journal(task, announcer.state)
+        with readyfile.hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT):
+            report = _bring_up(task, journal, heard, closed)
+    return as_outcome(report, announcement(journal))
+
+
+def _bring_up(
+    task: Task, journal: Journal, heard: rungs.Listener, closed: tuple[Rung, ...]
+) -> Report:
+    try:
+        return bringup.bring_up(task, journal, heard, closed=closed)
+    except NodesideError as error:
+        # What was refused before anything was touched is said to who asked, and to nobody else.
+        return journal.failed(error, announce=journal.told is not None)
+
+
+def validate(task: Task) -> Outcome:
+    """The checks of driver.yaml against what is loaded now."""
+    journal = Journal(task)
+    loader = Loader(task.host)
+    known = bringup.observe(task, loader)
+    loaded, unproven = bringup.loaded_now(task, known)
+    _, why = plan.loaded_rung(task.wanted, known)
+    journal.verdicts = (plan.Verdict(Rung.LOADED, not unproven, why),)
+    journal.source = None if unproven else Rung.LOADED
+    try:
+        if all(module.name not in known.in_kernel for module in loaded):
+            raise NotProven(why, hint=f"nodeside driver load -f {task.place.driver_file}")
+        bringup.validate_loaded(task, journal, loader, loaded)
+        if unproven:
+            raise NotProven(
+                f"every check passes, but nothing proves that the right modules are loaded: {why}",
+                hint=f"nodeside driver plan -f {task.place.driver_file}",
+            )
+    except NodesideError as error:
+        return as_outcome(journal.failed(error))
+    return as_outcome(journal.ready())
+
+
+def unload(task: Task) -> Outcome:
+    """Unload what is loaded of this driver; what is in the way is said before anything is touched.
+
+    A driver that is about to go is not ready, whatever comes of it, and the cluster is told.
+    """
+    with announcing(task.place) as announcer:
+        journal = Journal(task, announcer.state)
+        with readyfile.hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT):
+            try:
+                removed = _unload(task, journal)
+            except NodesideError as error:
+                journal.failed(error, announce=journal.told is not None)
+                raise
+        journal.state(State.WAITING, "unloaded")
+    words = ", ".join(removed) or "nothing: none of its modules was loaded"
+    return Outcome({"driver": task.name, "removed": list(removed)}, [("unloaded", words)])
+
+
+def _unload(task: Task, journal: Journal) -> tuple[str, ...]:
+    loader = Loader(task.host)
+    record = readyfile.read_loaded(task.host, task.name, task.boot_id)
+    ours = tuple(module.name for module in record.modules) if record else ()
+    devices = frozenset(record.devices) if record else frozenset()
+    names = tuple(dict.fromkeys((*reversed(task.wanted.names), *reversed(ours))))
+    for item in settled_plan(names, loader, ours).blocked:
+        raise refusal(item, loader, devices)
+    journal.state(State.UNLOADING)
+    removed = unload_modules(names, loader, ours=ours, devices=devices)
+    readyfile.clear_loaded(task.host, task.name)
+    if task.driver.spec.firmware is not None:
+        from nodeside.driver import firmware
+
+        firmware.remove(task.name, task.host)
+    return removed

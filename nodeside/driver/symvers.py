@@ -1,0 +1,169 @@
+"""Module.symvers: the symbols a kernel offers to modules, and whether given modules fit them.
+
+`compare` answers the question of the compatible rung and of the check before a load: would this
+kernel resolve every symbol of these modules? It decides as the kernel does in resolve_symbol()
+(kernel/module/main.c) and check_version() (kernel/module/version.c), before the kernel is asked.
+
+The format is in Documentation/kbuild/modules.rst, "Symbols From the Kernel". Fields are separated
+by tabs; their number and order changed:
+
+    before 5.4    CRC  symbol  module  export
+    5.4 to 5.6    CRC  symbol  namespace  module  export
+    since 5.7     CRC  symbol  module  export  namespace
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from nodeside.driver.modulefile import ModuleFile
+from nodeside.errors import ExitCode, NodesideError
+from nodeside.modulenames import kernel_name
+
+_SYMBOL = r"[A-Za-z_.$][\w.$]*"
+_PLACE = r"[^\t\n]+"
+_EXPORT = r"EXPORT_(?:UNUSED_)?SYMBOL(?:_GPL(?:_FUTURE)?)?"
+_LINE = re.compile(
+    rf"^(0x[0-9a-fA-F]{{8}})\t({_SYMBOL})\t(?:"
+    rf"({_PLACE})\t({_EXPORT})(?:\t([^\t\n]*))?"
+    rf"|([^\t\n]*)\t({_PLACE})\t({_EXPORT}))[ \r]*$\n?",
+    re.MULTILINE | re.ASCII,
+)
+_GPL_ONLY = ("EXPORT_SYMBOL_GPL", "EXPORT_UNUSED_SYMBOL_GPL")
+_MODULES = "module:"
+
+# include/linux/license.h, license_is_gpl_compatible
+_GPL_COMPATIBLE = frozenset(
+    {
+        "GPL",
+        "GPL v2",
+        "GPL and additional rights",
+        "Dual BSD/GPL",
+        "Dual MIT/GPL",
+        "Dual MPL/GPL",
+    }
+)
+
+
+class MalformedSymvers(NodesideError):
+    """A line of Module.symvers that no kernel build writes."""
+
+    exit_code = ExitCode.NO_HEADERS
+    reason = "MalformedSymvers"
+
+
+class KernelSymbol(NamedTuple):
+    """An exported symbol. `module` is "vmlinux" or the path of a module without its suffix."""
+
+    name: str
+    crc: int
+    module: str
+    export: str
+    namespace: str = ""
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A symbol that keeps a module out of a kernel. `why` is a clause: "has CRC …, not …"."""
+
+    symbol: str
+    why: str
+    module: str = ""
+
+
+def parse_symvers(text: str, *, where: str = "Module.symvers") -> Mapping[str, KernelSymbol]:
+    """Every symbol by name. Raises MalformedSymvers with the number of the first wrong line."""
+    symbols: dict[str, KernelSymbol] = {}
+    make = KernelSymbol
+    end = 0
+    for match in _LINE.finditer(text):
+        if match.start() != end:
+            break
+        end = match.end()
+        crc, name, module, export, namespace, old_space, old_module, old_export = match.groups()
+        if module is not None:
+            symbols[name] = make(name, int(crc, 16), module, export, namespace or "")
+        else:
+            symbols[name] = make(name, int(crc, 16), old_module, old_export, old_space)
+    if text[end:].strip():
+        raise _malformed(text, end, where)
+    return symbols
+
+
+def _malformed(text: str, end: int, where: str) -> MalformedSymvers:
+    number = text.count("\n", 0, end) + 1
+    line = text[end : end + 200].splitlines()[0] if text[end:] else ""
+    return MalformedSymvers(
+        f"{where}:{number}: expected CRC, symbol, module, export type and namespace, "
+        f"separated by tabs; got {line!r}",
+        hint="install the headers of this kernel again: the file is damaged",
+    )
+
+
+def gpl_compatible(license: str) -> bool:
+    """Whether the kernel lets a module of this licence use EXPORT_SYMBOL_GPL symbols."""
+    return license in _GPL_COMPATIBLE
+
+
+def compare(
+    modules: Sequence[ModuleFile], symbols: Mapping[str, KernelSymbol]
+) -> tuple[Mismatch, ...]:
+    """Every symbol on which the modules and the kernel disagree; empty: they fit.
+
+    What one of the modules exports satisfies the others. CRCs are compared where both sides have
+    them: a kernel without CONFIG_MODVERSIONS has zeroes in all of its Module.symvers.
+    """
+    versioned = any(symbol.crc for symbol in symbols.values())
+    siblings = {name: (m.name, crc) for m in modules for name, crc in m.exports.items()}
+    return tuple(
+        mismatch
+        for module in modules
+        for mismatch in _compare_one(module, symbols, siblings, versioned=versioned)
+    )
+
+
+def _compare_one(
+    module: ModuleFile,
+    symbols: Mapping[str, KernelSymbol],
+    siblings: Mapping[str, tuple[str, int | None]],
+    *,
+    versioned: bool,
+) -> Iterator[Mismatch]:
+    for name, crc in sorted([*module.imports.items(), *module.weak_imports.items()]):
+        if name in siblings:
+            who, found = siblings[name]
+            if crc is not None and found is not None and crc != found:
+                why = f"has CRC {found:#010x} in {who}, not {crc:#010x}"
+                yield Mismatch(name, why, module.name)
+        elif name in symbols:
+            symbol = symbols[name]
+            if why := _why_not(module, symbol, crc if versioned else None):
+                yield Mismatch(name, why, module.name)
+        elif name in module.imports:
+            yield Mismatch(name, "is not exported by this kernel", module.name)
+
+
+def _why_not(module: ModuleFile, symbol: KernelSymbol, crc: int | None) -> str:
+    """Why the kernel would not give `symbol` to the module; "" if it would."""
+    if crc is not None and crc != symbol.crc:
+        return f"has CRC {symbol.crc:#010x} in this kernel, not {crc:#010x}"
+    if symbol.export in _GPL_ONLY and not gpl_compatible(module.license):
+        return f"is for GPL-compatible modules only, the licence is {module.license!r}"
+    if symbol.namespace.startswith(_MODULES):
+        if not _listed(module.name, symbol.namespace):
+            return f"is for the modules {symbol.namespace.removeprefix(_MODULES)} only"
+    elif symbol.namespace and symbol.namespace not in module.import_namespaces:
+        return f"is in the namespace {symbol.namespace}, which the module does not import"
+    return ""
+
+
+def _listed(name: str, namespace: str) -> bool:
+    """EXPORT_SYMBOL_FOR_MODULES (6.16): names separated by commas, a `*` at the end matches all."""
+    for entry in namespace.removeprefix(_MODULES).split(","):
+        wanted = kernel_name(entry.strip())
+        if wanted == name or (wanted.endswith("*") and name.startswith(wanted[:-1])):
+            return True
+    return False

@@ -1,0 +1,95 @@
+"""Attributes and links of sysfs: read, write, expand a `*`; nothing outside it can be named.
+
+Called by whoever looks at devices. Writing is a function of its own type, so that a test can
+stand in for the kernel that reacts to it.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from nodeside.driver.syscalls import DiedInKernel, in_child
+from nodeside.errors import DeadlinePassed, SpecError, SystemRefused
+from nodeside.host import Host
+
+_WRITE_SECONDS = 120.0
+
+Write = Callable[[Path, str], None]
+
+
+def read(path: Path) -> str | None:
+    """The content without white space at its ends; None if there is none to be read."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return None
+
+
+def write(path: Path, value: str) -> None:
+    """Write an attribute in one write(2), as sysfs wants it. Raises SystemRefused.
+
+    Nothing is created: in a read-only or incomplete mount that would hide the mistake. The write
+    may run a driver's code for long (an unbind), so it has a deadline.
+    """
+    try:
+        in_child(lambda: _write(path, value.encode()), _WRITE_SECONDS)
+    except OSError as exc:
+        raise SystemRefused(
+            f"cannot write {value.strip() or 'nothing'!r} to {path}: {exc.strerror}",
+            hint="in a pod, mount the host's /sys read-write at /host/sys",
+        ) from exc
+    except (DeadlinePassed, DiedInKernel) as exc:
+        raise SystemRefused(
+            f"writing {value.strip()!r} to {path} did not end: {exc}",
+            hint="see the kernel log: dmesg | tail",
+        ) from exc
+
+
+def _write(path: Path, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+
+
+def link_name(path: Path) -> str:
+    """The last word of a symbolic link's target, "" if there is no link."""
+    try:
+        return path.readlink().name
+    except OSError:
+        return ""
+
+
+def names(directory: Path) -> tuple[str, ...]:
+    """The entries of a directory in order; none if it is not there."""
+    try:
+        return tuple(sorted(path.name for path in directory.iterdir()))
+    except OSError:
+        return ()
+
+
+def expand(host: Host, pattern: str) -> tuple[Path, ...]:
+    """The paths that a pattern of driver.yaml names; `*` stands within one component.
+
+    The pattern is relative to /sys, or begins with /sys/. Only its text is judged: links that lead
+    from one place of sysfs to another are what sysfs is made of. Raises SpecError for `..`.
+    """
+    text = pattern.removeprefix("/sys/")
+    parts = [part for part in text.split("/") if part not in ("", ".")]
+    if text.startswith("/") or ".." in parts or not parts:
+        raise SpecError(f"{pattern}: expected a path below /sys, without ..")
+    found = [host.sys]
+    for part in parts:
+        found = [path / name for path in found for name in _step(path, part)]
+    return tuple(path for path in found if path.exists())
+
+
+def _step(directory: Path, part: str) -> tuple[str, ...]:
+    if "*" not in part:
+        return (part,)
+    literal = part.replace("[", "[[]").replace("?", "[?]")
+    return tuple(name for name in names(directory) if fnmatch.fnmatchcase(name, literal))

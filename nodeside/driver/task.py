@@ -1,0 +1,159 @@
+"""One driver on one node for one kernel, with everything that can be known beforehand resolved.
+
+A `Task` is made from a driver.yaml and a host; it computes the bundle's key without a toolkit, so
+that the driver container, a build Job and an engineer all come to the same one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nodeside.contract import BuildSettings, bundle_key, store_tag
+from nodeside.driver.cache import Cache
+from nodeside.driver.plan import WantedDriver
+from nodeside.driver.source import build_settings, source_digest
+from nodeside.host import Host, Kernel
+from nodeside.shared import SharedDir
+from nodeside.spec import load, node_load
+from nodeside.spec.model import Driver, PrebuiltSource, Signing, Trust
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a command works; every field has a flag and an environment variable.
+
+    `driver_file` is the driver.yaml, `shared` the directory shared with a toolkit sidecar (None:
+    there is no toolkit), `node` the name of the Kubernetes node, `revision` what the controller
+    calls this driver.yaml ("": a person wrote it).
+    """
+
+    driver_file: Path
+    host: Host
+    cache: Cache
+    shared: SharedDir | None = None
+    node: str = ""
+    revision: str = ""
+    ca_file: Path | None = None
+    credentials_file: Path | None = None
+
+    def beside_driver(self, relative: str) -> Path:
+        """A path of driver.yaml: absolute, or relative to its directory."""
+        return (self.driver_file.parent / relative).absolute()
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be done, resolved. `source` is an absolute path."""
+
+    place: Place
+    driver: Driver
+    kernel: Kernel
+    boot_id: str
+    source: Path
+    source_digest: str
+    settings: BuildSettings
+    certificate: str
+    key: str
+    tag: str
+
+    @property
+    def name(self) -> str:
+        return self.driver.name
+
+    @property
+    def version(self) -> str:
+        return self.driver.spec.version
+
+    @property
+    def host(self) -> Host:
+        return self.place.host
+
+    @property
+    def cache(self) -> Cache:
+        return self.place.cache
+
+    @property
+    def signing(self) -> Signing | None:
+        return self.driver.spec.signing
+
+    def path(self, relative: str) -> Path:
+        """A path of driver.yaml: absolute, or relative to its directory."""
+        return self.place.beside_driver(relative)
+
+    @property
+    def sources(self) -> tuple[PrebuiltSource, ...]:
+        """Where prebuilt bundles may be, local directories made absolute."""
+        return tuple(
+            replace(source, directory=str(self.path(source.directory)))
+            if source.directory
+            else source
+            for source in self.driver.spec.prebuilt.sources
+        )
+
+    @property
+    def trust(self) -> Trust:
+        trust = self.driver.spec.prebuilt.trust
+        if not trust.certificate:
+            return trust
+        return replace(trust, certificate=str(self.path(trust.certificate)))
+
+    @property
+    def wanted(self) -> WantedDriver:
+        spec = self.driver.spec
+        return WantedDriver(
+            driver=self.name,
+            version=self.version,
+            key=self.key,
+            tag=self.tag,
+            modules=spec.modules,
+            prebuilt=bool(spec.prebuilt.sources),
+            toolkit=self.place.shared is not None,
+            reuse=spec.reuse,
+            upgrade=spec.upgrade,
+            unload=spec.unload.policy,
+            foreign=spec.unload.foreign,
+        )
+
+
+def resolve(place: Place, kernel: Kernel | None = None) -> Task:
+    """Read driver.yaml and the source tree, and compute the key for `kernel` (the running one).
+
+    Raises SpecError, SigningError, SystemRefused.
+    """
+    driver = read_driver(place)
+    source = place.beside_driver(driver.spec.source.path)
+    digest = source_digest(source)
+    settings = build_settings(driver.spec, source)
+    running = kernel or place.host.kernel
+    certificate = _certificate(driver.spec.signing, place)
+    key = bundle_key(digest, settings, running, certificate)
+    return Task(
+        place=place,
+        driver=driver,
+        kernel=running,
+        boot_id=place.host.boot_id,
+        source=source,
+        source_digest=digest,
+        settings=settings,
+        certificate=certificate,
+        key=key,
+        tag=store_tag(driver.spec.version, running, key),
+    )
+
+
+def read_driver(place: Place) -> Driver:
+    """driver.yaml. Raises SpecError.
+
+    One with a revision is what the controller handed over: it may be newer than this node. What a
+    person wrote is read strictly.
+    """
+    return node_load(place.driver_file) if place.revision else load(place.driver_file)
+
+
+def _certificate(signing: Signing | None, place: Place) -> str:
+    if signing is None:
+        return ""
+    from nodeside.driver.signing import certificate_digest  # late: most drivers do not sign
+
+    return certificate_digest(place.beside_driver(signing.certificate))

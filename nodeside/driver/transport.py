@@ -1,0 +1,360 @@
+"""HTTP for the stores: one deadline, size caps, resume, redirects that leak nothing, plain errors.
+
+A `Transport` is one conversation with one server and those it redirects to. Everything that
+`requests` and urllib3 raise stops here and becomes a FetchError in words that says whether trying
+again can help. Passing trouble (a broken connection, 429, 5xx) is tried again here, within the
+deadline; a broken download goes on where it stopped. Credentials go to the server that was named
+and to no other. Called by `oci.py` and `http_store.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+from urllib.parse import urljoin, urlsplit
+
+from nodeside import __version__
+from nodeside.driver.bundle import CHUNK
+from nodeside.driver.http_trouble import network_errors, refusal, shown, trouble
+from nodeside.driver.partial import Partial, goes_on, too_large, validator
+from nodeside.driver.store import FetchError, FetchOptions
+from nodeside.records import disk_errors
+
+if TYPE_CHECKING:
+    import requests
+
+    from nodeside.driver.deadline import Deadline
+
+T = TypeVar("T")
+
+_ATTEMPTS = 4  # in a row without a byte of progress
+_REDIRECTS = 5
+_SIP = 1 << 14  # bytes read at a time where the reader may stop early
+_REDIRECT_CODES = (301, 302, 303, 307, 308)
+
+
+class Authorization(Protocol):
+    """How requests to the server that was named prove who asks."""
+
+    def header(self) -> str:
+        """The value of the Authorization header; empty for none."""
+
+    def learn(self, challenge: str) -> bool:
+        """Understand a WWW-Authenticate header; whether asking again makes sense."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer whose body was read whole."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Transport:
+    """Use as a context manager; the deadline runs from the moment it is entered."""
+
+    def __init__(self, options: FetchOptions, *, insecure: bool = False) -> None:
+        self._options = options
+        self.insecure = insecure  # whether plain HTTP was asked for
+        self.authorization: Authorization | None = None
+        self._stack = ExitStack()
+        self._session: requests.Session
+        self.deadline: Deadline
+
+    def __enter__(self) -> Self:
+        import requests  # late: 15 MiB and 80 ms that most starts of a driver do not need
+
+        from nodeside.driver.deadline import Deadline
+
+        ca_file = self._options.ca_file
+        if ca_file is not None and not ca_file.is_file():
+            raise FetchError(f"no CA file at {ca_file}", reason="Tls")
+        with ExitStack() as stack:
+            self.deadline = Deadline(self._options.timeout)
+            stack.callback(self.deadline.close)
+            self._session = stack.enter_context(requests.Session())
+            self._session.headers.update(
+                {"User-Agent": f"nodeside/{__version__}", "Accept-Encoding": "identity"}
+            )
+            self.deadline.watch(self._session)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def get(self, url: str, *, limit: int, accept: str = "*/*") -> Reply | None:
+        """A small document of at most `limit` bytes, or None if there is none (404)."""
+        return self.retrying(lambda: self.ask("GET", url, limit=limit, headers={"Accept": accept}))
+
+    def ask(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | Path | None = None,
+        limit: int = CHUNK,
+    ) -> Reply | None:
+        """One request, one try; None for 404. Raises FetchError for every other refusal."""
+        with self._opened(method, url, headers or {}, body) as response:
+            if response.status_code == 404:
+                return None
+            data = bytearray()
+            for chunk in self._chunks(response, url):
+                data += chunk
+                if len(data) > limit:
+                    raise too_large(url, limit)
+            return Reply(response.status_code, response.headers, bytes(data))
+
+    def download(
+        self, url: str, to: Path, *, limit: int, size: int | None = None, sha256: str = ""
+    ) -> bool:
+        """Download to the new file `to`; False if it is not there (404).
+
+        A broken transfer goes on where it stopped if the server can. At most `limit` bytes are
+        written; with `size` and `sha256`, only exactly those are accepted.
+        """
+        if size is not None and size > limit:
+            raise too_large(url, limit)
+        with disk_errors(to), open(to, "xb") as file:
+            partial = Partial(file, limit if size is None else size)
+            failures = 0
+            while True:
+                before = partial.size
+                try:
+                    if not self._continue(url, partial):
+                        return False
+                    break
+                except FetchError as exc:
+                    failures = 0 if partial.size > before else failures + 1
+                    self._wait_or_raise(exc, failures)
+        partial.compare(url, size, sha256)
+        return True
+
+    @contextmanager
+    def stream(self, url: str) -> Iterator[Body | None]:
+        """The body of a document from its beginning, as far as the caller reads; None for 404."""
+        with self._opened("GET", url, {}, None) as response:
+            found = response.status_code != 404
+            yield Body(self._chunks(response, url, _SIP)) if found else None
+
+    @contextmanager
+    def speaking_for_nobody(self) -> Iterator[None]:
+        """Requests in this block carry no Authorization but one given in their own headers."""
+        kept, self.authorization = self.authorization, None
+        try:
+            yield
+        finally:
+            self.authorization = kept
+
+    def retrying(self, attempt: Callable[[], T]) -> T:
+        """Call `attempt` until it succeeds, as long as its FetchErrors are retryable."""
+        failures = 0
+        while True:
+            try:
+                return attempt()
+            except FetchError as exc:
+                failures += 1
+                self._wait_or_raise(exc, failures)
+
+    def _wait_or_raise(self, exc: FetchError, failures: int) -> None:
+        if not exc.retryable or failures >= _ATTEMPTS or self.deadline.passed:
+            raise exc
+        pause = self._options.backoff * 2 ** max(0, failures - 1)
+        if exc.after is not None:
+            pause = exc.after
+        if pause >= self.deadline.left:
+            raise exc
+        self.deadline.pause(pause)
+
+    def _continue(self, url: str, partial: Partial) -> bool:
+        """Fetch what is missing of a partial download; False for 404."""
+        headers = {}
+        if partial.size:
+            headers["Range"] = f"bytes={partial.size}-"
+            if partial.validator:
+                headers["If-Range"] = partial.validator
+        with self._opened("GET", url, headers, None, also=(416,)) as response:
+            if response.status_code == 404:
+                return False
+            if not goes_on(response, partial.size):
+                partial.restart()
+            if response.status_code == 416:  # the file changed, or there is nothing more of it
+                raise FetchError(f"{shown(url)} cannot be resumed", retryable=True)
+            partial.validator = validator(response)
+            if int(response.headers.get("Content-Length") or 0) + partial.size > partial.limit:
+                raise too_large(url, partial.limit)
+            for chunk in self._chunks(response, url):
+                partial.add(chunk, url)
+        return True
+
+    # --- one exchange ---------------------------------------------------------------------------
+
+    @contextmanager
+    def _opened(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | Path | None,
+        also: tuple[int, ...] = (),
+    ) -> Iterator[requests.Response]:
+        """The answer, its body not read. Raises FetchError for 400 and above but 404 and `also`."""
+        response = self._follow(method, url, headers, body)
+        try:
+            if response.status_code >= 400 and response.status_code not in (404, *also):
+                raise refusal(url, response, self._detail(response))
+            yield response
+        finally:
+            response.close()
+
+    def _follow(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | Path | None
+    ) -> requests.Response:
+        """Follow redirects and answer one challenge. Only `url`'s own server is told who asks."""
+        here, learned = url, False
+        for _ in range(_REDIRECTS + 2):
+            at_home = _origin(here) == _origin(url)
+            response = self._once(method, here, headers, body, at_home=at_home)
+            if response.status_code == 401 and at_home and not learned:
+                learned = True
+                if self._learn(response):
+                    continue
+            if response.status_code not in _REDIRECT_CODES or method not in ("GET", "HEAD"):
+                return response
+            response.close()
+            here = _redirected(here, response.headers.get("Location", ""))
+        raise FetchError(f"{shown(url)}: more than {_REDIRECTS} redirects", reason="Redirects")
+
+    def _learn(self, response: requests.Response) -> bool:
+        """Whether the challenge in a 401 can be answered; then the response is done with."""
+        if self.authorization is None:
+            return False
+        with ExitStack() as stack:
+            stack.callback(response.close)
+            if self.authorization.learn(response.headers.get("WWW-Authenticate", "")):
+                return True
+            stack.pop_all()
+        return False
+
+    def _once(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | Path | None,
+        *,
+        at_home: bool,
+    ) -> requests.Response:
+        sent = dict(headers)
+        if not at_home:
+            sent.pop("Authorization", None)
+        elif self.authorization is not None and (proof := self.authorization.header()):
+            sent["Authorization"] = proof
+        left = self.deadline.left
+        if self.deadline.passed or left <= 0:
+            raise self._late(url)
+        options = self._options
+        stall = left if body is not None else min(options.stall_timeout, left)
+        with ExitStack() as stack:
+            data = stack.enter_context(open(body, "rb")) if isinstance(body, Path) else body
+            try:
+                return self._session.request(
+                    method,
+                    url,
+                    headers=sent,
+                    data=data,
+                    stream=True,
+                    allow_redirects=False,
+                    timeout=(min(options.connect_timeout, left), stall),
+                    verify=str(options.ca_file) if options.ca_file else None,
+                    auth=_unchanged,
+                )
+            except network_errors() as exc:
+                raise self._trouble(url, exc) from exc
+
+    def _chunks(self, response: requests.Response, url: str, piece: int = CHUNK) -> Iterator[bytes]:
+        """The body as it was sent, in pieces. An early end is an error."""
+        received = 0
+        try:
+            for chunk in response.raw.stream(piece, decode_content=False):
+                received += len(chunk)
+                yield chunk
+        except network_errors() as exc:
+            raise self._trouble(url, exc) from exc
+        if self.deadline.passed:
+            raise self._late(url)
+        expected = response.headers.get("Content-Length", "")
+        if expected.isdigit() and received < int(expected):
+            raise FetchError(
+                f"{shown(url)} broke off after {received} of {expected} bytes",
+                reason="Truncated",
+                retryable=True,
+            )
+
+    def _detail(self, response: requests.Response) -> bytes:
+        """The beginning of an error's body."""
+        try:
+            return bytes(next(response.raw.stream(4096, decode_content=False), b""))
+        except network_errors():  # the status says enough
+            return b""
+
+    def _trouble(self, url: str, exc: Exception) -> FetchError:
+        return self._late(url) if self.deadline.passed else trouble(url, exc)
+
+    def _late(self, url: str) -> FetchError:
+        return FetchError(
+            f"{shown(url)}: no end after {self.deadline.seconds:g} s",
+            reason="Timeout",
+            hint="raise spec.prebuilt.timeoutSeconds in driver.yaml if the server is just slow",
+            retryable=True,
+        )
+
+
+class Body:
+    """Pieces of a body as something to read from."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = b""
+
+    def read(self, count: int) -> bytes:
+        """At most `count` bytes; none at the end."""
+        data = self._rest or next(self._chunks, b"")
+        self._rest = data[count:]
+        return data[:count]
+
+
+def _redirected(here: str, location: str) -> str:
+    there = urljoin(here, location)
+    old, new = urlsplit(here), urlsplit(there)
+    if not location or new.scheme not in ("http", "https"):
+        raise FetchError(f"{shown(here)} redirects to {shown(there)!r}", reason="Redirects")
+    if old.scheme == "https" and new.scheme != "https":
+        raise FetchError(
+            f"{shown(here)} redirects from https to plain http: {shown(there)}", reason="Redirects"
+        )
+    return there
+
+
+def _origin(url: str) -> tuple[str, str, int | None]:
+    parts = urlsplit(url)
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    return parts.scheme, parts.hostname or "", port
+
+
+def _unchanged(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """An `auth` of requests that adds nothing, so that it does not look into ~/.netrc."""
+    return request

@@ -1,0 +1,164 @@
+"""Unload a set of modules, leaf first, or say why not before any of them is touched.
+
+`plan_unload` decides purely from what is in the kernel; `unload_modules` carries it out. Whether
+modules may be replaced at all is decided in `plan.py`; here only `policy: never` is honoured once
+more, as the last door.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import assert_never
+
+from nodeside.driver.kernelerrors import CannotUnload, InUse, RebootRequired
+from nodeside.driver.kernelmodules import LoadedState
+from nodeside.driver.load import Loader, cannot_go, in_use
+from nodeside.modulenames import kernel_name
+from nodeside.spec.model import UnloadPolicy
+
+_PAUSE = 0.05  # seconds between looks at a module that is still held
+
+
+class Obstacle(Enum):
+    """Why a module cannot be unloaded now."""
+
+    PERMANENT = "permanent"
+    COMING_OR_GOING = "coming-or-going"
+    NEEDED = "needed"  # by a module that is not ours to remove
+    HELD = "held"  # by open files, mounts or the like
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether a moment's wait may help: udev opens new devices, a module finishes going."""
+        match self:
+            case Obstacle.HELD | Obstacle.COMING_OR_GOING:
+                return True
+            case Obstacle.PERMANENT | Obstacle.NEEDED:
+                return False
+        assert_never(self)
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """A module that cannot go; `by` are the modules that need it, if that is why."""
+
+    module: str
+    obstacle: Obstacle
+    by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class UnloadPlan:
+    """`order` is leaf first. With anything in `blocked`, nothing is to be removed."""
+
+    order: tuple[str, ...]
+    blocked: tuple[Blocked, ...] = ()
+
+
+def plan_unload(
+    names: Iterable[str], states: Mapping[str, LoadedState], ours: Iterable[str] = ()
+) -> UnloadPlan:
+    """What to remove, and in which order, so that none of `names` remains.
+
+    Modules that use one of them go too if they are in `ours`. Names not in the kernel are ignored.
+    """
+    may_go = {kernel_name(name) for name in (*names, *ours)}
+    order: dict[str, None] = {}
+    for name in names:
+        _leaves_first(kernel_name(name), states, may_go, order)
+    blocked = [_blocked(states[name], frozenset(order)) for name in order]
+    return UnloadPlan(tuple(order), tuple(item for item in blocked if item is not None))
+
+
+def unload_modules(
+    names: Iterable[str],
+    loader: Loader,
+    *,
+    policy: UnloadPolicy = UnloadPolicy.WHEN_IDLE,
+    ours: Iterable[str] = (),
+    devices: frozenset[str] = frozenset(),
+) -> tuple[str, ...]:
+    """Unload `names` and what of `ours` uses them. Returns what was removed, in that order.
+
+    `devices` are device numbers recorded at the load (`moduledevices.device_numbers`). Raises InUse
+    with the holders named, RebootRequired or UnloadFailed; its `removed` says how far it came,
+    which is not at all if anything was known to be in the way.
+    """
+    wanted = tuple(names)
+    plan = settled_plan(wanted, loader, tuple(ours))
+    if plan.order and policy is UnloadPolicy.NEVER:
+        raise RebootRequired(
+            f"{', '.join(plan.order)}: not unloaded, since driver.yaml says unload.policy: never",
+            hint="reboot the node: the next boot loads the wanted version",
+        )
+    for item in plan.blocked:
+        raise refusal(item, loader, devices)
+    return remove_all(plan.order, loader, devices)
+
+
+def remove_all(
+    order: Iterable[str], loader: Loader, devices: frozenset[str] = frozenset()
+) -> tuple[str, ...]:
+    """Remove modules in this order. An exception carries those that went before it."""
+    removed: list[str] = []
+    for name in order:
+        try:
+            if loader.remove(name, devices=devices):
+                removed.append(name)
+        except CannotUnload as exc:
+            exc.removed = tuple(removed)
+            raise
+    return tuple(removed)
+
+
+def refusal(
+    item: Blocked, loader: Loader, devices: frozenset[str] = frozenset()
+) -> InUse | RebootRequired:
+    """A blocked module as the exception that says so."""
+    match item.obstacle:
+        case Obstacle.PERMANENT | Obstacle.COMING_OR_GOING:
+            return cannot_go(item.module, loader.modules.state(item.module))
+        case Obstacle.NEEDED | Obstacle.HELD:
+            return in_use(item.module, loader.host, devices)
+    assert_never(item.obstacle)
+
+
+def settled_plan(names: tuple[str, ...], loader: Loader, ours: tuple[str, ...] = ()) -> UnloadPlan:
+    """The plan, after a moment's wait if what is in the way may pass."""
+    until = loader.clock.now() + loader.deadlines.idle
+    while True:
+        plan = plan_unload(names, loader.modules.rows(), ours)
+        passing = plan.blocked and all(item.obstacle.may_pass for item in plan.blocked)
+        if not passing or loader.clock.now() >= until:
+            return plan
+        loader.clock.sleep(_PAUSE)
+
+
+def _leaves_first(
+    name: str,
+    states: Mapping[str, LoadedState],
+    may_go: set[str],
+    order: dict[str, None],
+) -> None:
+    """Add to `order` the modules that use `name` and may go, then `name` itself."""
+    if name in order or name not in states:
+        return
+    for user in states[name].holders:
+        if user in may_go:
+            _leaves_first(user, states, may_go, order)
+    order[name] = None
+
+
+def _blocked(state: LoadedState, going: frozenset[str]) -> Blocked | None:
+    if state.permanent:
+        return Blocked(state.name, Obstacle.PERMANENT)
+    if state.initstate != "live":
+        return Blocked(state.name, Obstacle.COMING_OR_GOING)
+    staying = tuple(user for user in state.holders if user not in going)
+    if staying:
+        return Blocked(state.name, Obstacle.NEEDED, staying)
+    if state.refcnt > len(state.holders):
+        return Blocked(state.name, Obstacle.HELD)
+    return None

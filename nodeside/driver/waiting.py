@@ -1,0 +1,251 @@
+"""Wait for a toolkit sidecar, and for its answer, and never for what cannot come.
+
+A sidecar that is lost in the middle is given time to come back; one that reads another boot id than
+we do, or something that is no answer in the place of one, ends the wait within seconds. Called by
+`rungs.py`, and by `compatible.py` for the kernel's symbol list.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+
+from nodeside import log
+from nodeside.contract import BuildRequest, BuildResult
+from nodeside.driver.build import RequestWithdrawn, ToolkitBuildFailed, answer_to
+from nodeside.driver.logfollower import LogFollower
+from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
+from nodeside.notice import Notice
+from nodeside.records import UntrustedFile
+from nodeside.shared import SharedDir
+
+_LOOK = 0.25  # seconds between looks at the sidecar's lock while nothing else happens
+_SETTLING = 5.0  # seconds in which a sidecar that has just come may not have said who it is
+_UNUSABLE = 30.0  # seconds in which the sidecar puts its answer in the place of what is none
+
+
+class StoppedWaiting(NodesideError):
+    """We were asked to stop while waiting; the build goes on and can be joined again."""
+
+    exit_code = ExitCode.INTERRUPTED
+    reason = "Stopped"
+    retryable = True
+
+
+class SidecarMissing(DeadlinePassed):
+    """No toolkit sidecar has been there, or the one that was has gone."""
+
+    exit_code = ExitCode.TIMEOUT
+    reason = "SidecarMissing"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Deadlines in seconds: for a sidecar to appear (its image may be large and still on its way),
+    and for one that was lost to come back (the kubelet restarts it)."""
+
+    appear: float = 1800.0
+    come_back: float = 360.0
+
+
+@dataclass
+class BuildListener:
+    """What the caller wants to hear while a build runs, and whether it still wants to wait."""
+
+    on_line: Callable[[str], None] = field(default=lambda _: None)
+    on_lost: Callable[[], None] = field(default=lambda: None)
+    stopping: Callable[[], bool] = field(default=lambda: False)
+
+
+class SidecarElsewhere(NodesideError):
+    """The sidecar that lives there reads another boot id: it ignores everything that we ask."""
+
+    reason = "BootIdMismatch"
+    retryable = True
+
+
+def await_result(
+    shared: SharedDir,
+    request: BuildRequest,
+    *,
+    patience: Patience,
+    listener: BuildListener,
+    clock: Callable[[], float] = time.monotonic,
+) -> BuildResult:
+    """Wait for the answer, handing over the build's output as it appears.
+
+    Raises ToolkitBuildFailed, SidecarMissing, SidecarElsewhere, DeadlinePassed, UntrustedFile.
+    """
+    waiting = _Waiting(shared, request, patience, listener, clock)
+    with waiting:
+        result = waiting.result()
+    if not result.succeeded:
+        raise ToolkitBuildFailed(result)
+    return result
+
+
+def await_sidecar(
+    shared: SharedDir,
+    boot_id: str,
+    patience: Patience,
+    stopping: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Wait until a sidecar has been there in this boot; with it comes the kernel's symbol list.
+
+    Raises SidecarMissing after `patience.appear` seconds, SidecarElsewhere, StoppedWaiting.
+    """
+    shared.create()
+    started = clock()
+    elsewhere = _Elsewhere(shared, boot_id)
+    with Notice([shared.results]) as notice:
+        while shared.sidecar(boot_id) is None:
+            if stopping():
+                raise StoppedWaiting("stopped while waiting for a toolkit sidecar")
+            now = clock()
+            if now - started > patience.appear:
+                raise _never_seen(shared, patience)
+            elsewhere.check(now)
+            notice.wait(_LOOK)
+
+
+class _Waiting:
+    """One wait for one result: the log being followed, and what is known of the sidecar."""
+
+    def __init__(
+        self,
+        shared: SharedDir,
+        request: BuildRequest,
+        patience: Patience,
+        listener: BuildListener,
+        clock: Callable[[], float],
+    ) -> None:
+        self.shared = shared
+        self.request = request
+        self.patience = patience
+        self.listener = listener
+        self.clock = clock
+        self.started = clock()
+        self.seen = False
+        self.lost_since: float | None = None
+        self.unusable_since: float | None = None
+        self.elsewhere = _Elsewhere(shared, request.boot_id)
+        self.log = LogFollower(shared.build_log(request.id), listener.on_line)
+        self.stack = ExitStack()
+
+    def __enter__(self) -> _Waiting:
+        self.notice = self.stack.enter_context(Notice([self.shared.results, self.shared.out]))
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stack.close()
+
+    def result(self) -> BuildResult:
+        watched = False
+        while True:
+            result = answer_to(self.shared, self.request.id, self.request.boot_id)
+            self.log.follow()
+            if result is not None:
+                self.log.follow(to_end=True)
+                return result
+            out = self.shared.out_dir(self.request.id)
+            if not watched and out.is_dir():
+                self.notice.add(out)
+                watched = True
+                continue
+            if self.listener.stopping():
+                raise StoppedWaiting(f"stopped while build {self.request.id} was running")
+            if not self.shared.request_path(self.request.id).exists():
+                raise RequestWithdrawn(
+                    f"build request {self.request.id} was withdrawn by somebody else"
+                )
+            self._check_sidecar()
+            self.notice.wait(_LOOK)
+
+    def _check_sidecar(self) -> None:
+        now = self.clock()
+        if self.shared.sidecar_lives():
+            if self.lost_since is not None:
+                log.fact("the toolkit sidecar is back", request=self.request.id)
+            self.seen, self.lost_since = True, None
+            self.elsewhere.check(now)
+            self._check_what_stands_there(now)
+            self._check_deadline(now)
+            return
+        if self.seen and self.lost_since is None:
+            self.lost_since = now
+            log.warning("the toolkit sidecar is gone in the middle of a build")
+            self.listener.on_lost()
+        if self.lost_since is not None and now - self.lost_since > self.patience.come_back:
+            raise SidecarMissing(
+                f"the toolkit sidecar was lost during build {self.request.id} and did not come "
+                f"back within {self.patience.come_back:g} s",
+                hint="look at the log of the toolkit container of this pod",
+            )
+        if not self.seen and now - self.started > self.patience.appear:
+            raise _never_seen(self.shared, self.patience)
+
+    def _check_what_stands_there(self, now: float) -> None:
+        """Raise UntrustedFile if something that is no answer stays in the answer's place.
+
+        What a build plants there the sidecar replaces when it answers; what a process that
+        outlived the build leaves there afterwards it does not.
+        """
+        path = self.shared.result_path(self.request.id)
+        if not os.path.lexists(path):
+            self.unusable_since = None
+        elif self.unusable_since is None:
+            self.unusable_since = now
+        elif now - self.unusable_since > _UNUSABLE:
+            raise UntrustedFile(
+                f"{path} is no answer to this build, and the sidecar has put none in its place "
+                f"for {_UNUSABLE:g} s",
+                hint="only the build's own code can have written it: look at what it runs",
+            )
+
+    def _check_deadline(self, now: float) -> None:
+        # The sidecar keeps the deadline of the build itself; this one is for a sidecar that lives
+        # but does nothing, so it leaves room for copying and for a build queued before this one.
+        limit = self.patience.appear + 2 * self.request.timeout + 60
+        if now - self.started > limit:
+            raise DeadlinePassed(f"no result for build {self.request.id} after {limit:g} s")
+
+
+class _Elsewhere:
+    """Notices a living sidecar that sees another boot than we do."""
+
+    def __init__(self, shared: SharedDir, boot_id: str) -> None:
+        self.shared = shared
+        self.boot_id = boot_id
+        self.since: float | None = None
+
+    def check(self, now: float) -> None:
+        """Raise SidecarElsewhere if that has been so for longer than it takes to settle in."""
+        theirs = self._their_boot()
+        if theirs in ("", self.boot_id):
+            self.since = None
+        elif self.since is None:
+            self.since = now
+        elif now - self.since > _SETTLING:
+            raise SidecarElsewhere(
+                f"the toolkit sidecar at {self.shared.root} reads the boot id {theirs}, the driver "
+                f"reads {self.boot_id}: what the one asks is ignored by the other",
+                hint="both must see the node's own kernel: compare /proc/sys/kernel/random/boot_id "
+                "in the toolkit container with the one below the driver's --host-root",
+            )
+
+    def _their_boot(self) -> str:
+        with suppress(NodesideError):
+            if self.shared.sidecar_lives():
+                return self.shared.sidecar_boot()
+        return ""
+
+
+def _never_seen(shared: SharedDir, patience: Patience) -> SidecarMissing:
+    return SidecarMissing(
+        f"waited {patience.appear:g} s for a toolkit sidecar at {shared.root}; none has been there",
+        hint="is the toolkit container running? By hand: nodeside driver build --local",
+    )

@@ -1,0 +1,249 @@
+"""Wait until there is a reason to look again at a driver that is ready, or that failed.
+
+Called by the run loop, in the main thread, between two looks. `Watch.wait` sleeps in one select(2)
+and returns the first reason: a kernel uevent about our modules or a PCI device, a changed input
+file, SIGTERM or SIGINT, the slow poll, or the end of the caller's own patience.
+
+Uevents come from the kernel itself (pyudev source `kernel`), not from udevd: those of udevd reach
+only the host's network namespace, those of the kernel reach an ordinary pod too. Where netlink is
+not permitted, or libudev is not there, the poll becomes faster and the log says so.
+
+A signal never interrupts what runs between two waits: `stopping` says that one came, and
+`on_signal` is called from the handler for whoever wants to know at once.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from nodeside import log
+from nodeside.clock import Clock
+from nodeside.modulenames import kernel_name
+
+POLL = 300.0  # seconds between looks where uevents work: a net for what they do not say
+POLL_WITHOUT_UEVENTS = 30.0
+INPUTS = 5.0  # seconds between two looks at the input files: one stat(2) each
+
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_MODULE_ACTIONS = ("add", "remove")
+_PCI_ACTIONS = ("add", "remove", "bind", "unbind")
+
+
+class Why(Enum):
+    """Why to look again, the most urgent first."""
+
+    STOP = "stop"
+    INPUT = "input"
+    UEVENT = "uevent"
+    POLL = "poll"
+    PATIENCE = "patience"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """`detail` is for the log: the signal, the file, or the events."""
+
+    why: Why
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Uevent:
+    """What the kernel said: `remove` `module` `edu`, or `unbind` `pci` `0000:00:04.0`."""
+
+    action: str
+    subsystem: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.subsystem} {self.name}"
+
+
+def concerns(event: Uevent, modules: frozenset[str]) -> bool:
+    """Whether an event is a reason to look: our modules, and any PCI device that comes or goes."""
+    if event.subsystem == "module":
+        return event.action in _MODULE_ACTIONS and kernel_name(event.name) in modules
+    return event.subsystem == "pci" and event.action in _PCI_ACTIONS
+
+
+class Watch:
+    """Use as a context manager in the main thread; create it before the first look.
+
+    `modules` are the names whose coming and going matters. `inputs` are files and directories
+    (driver.yaml, a ConfigMap's directory) whose replacement does; they need not exist.
+    """
+
+    def __init__(
+        self,
+        modules: Iterable[str],
+        inputs: Iterable[Path] = (),
+        *,
+        poll: float = POLL,
+        uevents: Callable[[], Uevents | None] | None = None,
+        on_signal: Callable[[signal.Signals], None] = lambda _: None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._modules = frozenset(kernel_name(name) for name in modules)
+        self._inputs = {path: _identity(path) for path in inputs}
+        self._poll = poll
+        self._open_uevents = uevents or open_uevents
+        self._on_signal = on_signal
+        self._clock = clock or Clock()
+        self._uevents: Uevents | None = None
+        self._handlers: dict[signal.Signals, Any] = {}
+        self._wakeup = (-1, -1)
+        self._previous_wakeup = -1
+        self._looked_at = self._clock.now()
+        self.stopping: signal.Signals | None = None
+
+    def __enter__(self) -> Watch:
+        self._uevents = self._open_uevents()
+        if self._uevents is None:
+            self._poll = min(self._poll, POLL_WITHOUT_UEVENTS)
+        self._wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._previous_wakeup = signal.set_wakeup_fd(self._wakeup[1], warn_on_full_buffer=False)
+        for number in _STOP_SIGNALS:
+            self._handlers[number] = signal.signal(number, self._note_signal)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._previous_wakeup)
+        for fd in self._wakeup:
+            os.close(fd)
+        if self._uevents is not None:
+            self._uevents.close()
+
+    def follow(self, modules: Iterable[str], inputs: Iterable[Path]) -> None:
+        """From now on these matter, for instance because an input said so."""
+        self._modules = frozenset(kernel_name(name) for name in modules)
+        self._inputs = {path: self._inputs.get(path, _identity(path)) for path in inputs}
+
+    def drain(self) -> None:
+        """Forget the events so far. Call it right before a look, which sees what they did."""
+        for _ in self._events():
+            pass
+
+    def wait(self, timeout: float | None = None) -> Reason:
+        """Sleep until there is a reason to look again; `timeout` seconds at most."""
+        started = self._clock.now()
+        while True:
+            reason = self._reason(started, timeout)
+            if reason is not None:
+                self._looked_at = self._clock.now()
+                return reason
+            self._sleep(started, timeout)
+
+    def _reason(self, started: float, timeout: float | None) -> Reason | None:
+        if self.stopping is not None:
+            return Reason(Why.STOP, self.stopping.name)
+        changed = self._changed_input()
+        if changed is not None:
+            return Reason(Why.INPUT, str(changed))
+        events = [str(event) for event in self._events() if concerns(event, self._modules)]
+        if events:
+            more = f" and {len(events) - 3} more" if len(events) > 3 else ""
+            return Reason(Why.UEVENT, ", ".join(events[:3]) + more)
+        now = self._clock.now()
+        if now >= self._looked_at + self._poll:
+            return Reason(Why.POLL)
+        if timeout is not None and now >= started + timeout:
+            return Reason(Why.PATIENCE)
+        return None
+
+    def _sleep(self, started: float, timeout: float | None) -> None:
+        now = self._clock.now()
+        ends = [self._looked_at + self._poll]
+        if timeout is not None:
+            ends.append(started + timeout)
+        if self._inputs:
+            ends.append(now + INPUTS)
+        fds = [self._wakeup[0]] + ([self._uevents.fileno()] if self._uevents else [])
+        readable, _, _ = select.select(fds, [], [], max(0.0, min(ends) - now))
+        if self._wakeup[0] in readable:
+            with suppress(BlockingIOError):
+                os.read(self._wakeup[0], 4096)
+
+    def _events(self) -> Iterator[Uevent]:
+        return iter(()) if self._uevents is None else self._uevents.read()
+
+    def _changed_input(self) -> Path | None:
+        for path, before in self._inputs.items():
+            now = _identity(path)
+            if now != before:
+                self._inputs[path] = now
+                return path
+        return None
+
+    def _note_signal(self, number: int, _frame: FrameType | None) -> None:
+        """The first one is noted; a second Ctrl-C means: now."""
+        if self.stopping is signal.SIGINT and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.stopping = signal.Signals(number)
+        self._on_signal(self.stopping)
+
+
+class Uevents:
+    """The kernel's uevents about modules and PCI devices, through pyudev."""
+
+    def __init__(self, monitor: Any) -> None:
+        self._monitor = monitor
+
+    def fileno(self) -> int:
+        return int(self._monitor.fileno())
+
+    def read(self) -> Iterator[Uevent]:
+        """Every event that has arrived. Where some were lost, an event that says so."""
+        try:
+            while (device := self._monitor.poll(timeout=0)) is not None:
+                yield Uevent(device.action or "", device.subsystem or "", device.sys_name)
+        except OSError as exc:  # ENOBUFS: the queue was full
+            log.detail("uevents were lost", error=exc)
+            yield Uevent("bind", "pci", "(events were lost)")
+
+    def close(self) -> None:
+        """pyudev closes the socket when the last reference to the monitor goes."""
+        self._monitor = None
+
+
+def open_uevents() -> Uevents | None:
+    """The kernel's uevents, or None, with a log line, where they cannot be had."""
+    try:
+        import pyudev
+
+        monitor = pyudev.Monitor.from_netlink(pyudev.Context(), source="kernel")
+        for subsystem in ("module", "pci"):
+            monitor.filter_by(subsystem)
+        monitor.start()
+    except (ImportError, OSError) as exc:
+        log.warning(
+            "no kernel uevents here; looking at the driver by the clock instead",
+            error=exc,
+            seconds=POLL_WITHOUT_UEVENTS,
+        )
+        return None
+    return Uevents(monitor)
+
+
+def _identity(path: Path) -> tuple[int, ...] | None:
+    """What changes when a file is rewritten or replaced, or a ConfigMap's `..data` is swapped."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size

@@ -1,0 +1,92 @@
+"""`nodeside …` as a person types it, in this process: what it printed, and its exit code."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeside import cli, process
+
+LONG = 30.0  # seconds: a deadline that only a broken test meets
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of a command."""
+
+    code: int
+    output: str
+    errors: str
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.output)
+
+    @property
+    def error(self) -> str:
+        """The text from `error:` to the end."""
+        assert "error: " in self.errors, self.errors
+        return self.errors[self.errors.index("error: ") :]
+
+
+def nodeside(*argv: str | Path, env: Mapping[str, str] | None = None) -> Done:
+    """Run the command in this process, through the same `main` as the console script."""
+    output, errors = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
+    with pytest.MonkeyPatch().context() as patch, _signals_kept():
+        patch.setattr(sys, "argv", ["nodeside", *map(str, argv)])
+        patch.setenv("COLUMNS", "400")
+        for name, value in (env or {}).items():
+            patch.setenv(name, value)
+        with redirect_stdout(output), redirect_stderr(errors):
+            try:
+                cli.main()
+                code: object = 0
+            except SystemExit as end:
+                code = end.code or 0
+    assert isinstance(code, int), code
+    return Done(int(code), _text(output), _text(errors))
+
+
+def _text(stream: io.TextIOWrapper) -> str:
+    stream.seek(0)
+    return stream.read()
+
+
+@contextmanager
+def running(*argv: str | Path) -> Iterator[process.Child]:
+    """Start it as a process of its own; killed at the end of the block if it still lives."""
+    words = [sys.executable, "-m", "nodeside", *map(str, argv)]
+    child = process.start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def run(*argv: str | Path, env: Mapping[str, str] | None = None) -> Done:
+    """Run it as a process of its own, to its end."""
+    words = [sys.executable, "-m", "nodeside", *map(str, argv)]
+    done = process.run(words, timeout=LONG, env=env, check=False)
+    return Done(done.exit_code, done.output, done.errors)
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

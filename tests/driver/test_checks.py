@@ -1,0 +1,291 @@
+"""The checks before a load: each refusal in the words that a person reads, and no false ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nodeside.driver.checks import KernelFacts, Refusal, check_before_load
+from nodeside.driver.modulefile import ModuleFile, Parameter
+from nodeside.driver.signature import Certificate, Signature
+from nodeside.driver.symvers import KernelSymbol
+from nodeside.host import Kernel
+from nodeside.spec.model import Module
+
+RELEASE = "6.1.0-56-cloud-amd64"
+MAGIC = f"{RELEASE} SMP preempt mod_unload modversions "
+FACTS = KernelFacts(
+    kernel=Kernel(RELEASE, "#1 SMP Debian 6.1.192-2", "x86_64"),
+    vermagic=MAGIC,
+    modversions=True,
+    loaded=frozenset({"virtio"}),
+    available=frozenset({"videodev", "mc"}),
+    builtin=frozenset({"crc32c"}),
+)
+EDU = ModuleFile(
+    path=Path("edu.ko"),
+    name="edu",
+    machine="x86_64",
+    vermagic=MAGIC,
+    license="GPL",
+    modversions=True,
+    parameters={
+        "debug": Parameter("debug", "int", "how much to say"),
+        "irq_mode": Parameter("irq_mode", "charp"),
+        "hidden": Parameter("hidden"),
+    },
+)
+
+
+def refusals(module: ModuleFile = EDU, facts: KernelFacts = FACTS, **parameters: str) -> list[str]:
+    found = check_before_load([module], [Module(module.name, parameters)], facts)
+    return [refusal.message for refusal in found]
+
+
+def test_good_module_is_not_refused() -> None:
+    assert check_before_load([EDU], [Module("edu", {"debug": "1"})], FACTS, {}) == ()
+
+
+def test_module_for_another_machine() -> None:
+    assert refusals(replace(EDU, machine="aarch64")) == [
+        "edu.ko is for aarch64 (64-bit), this kernel runs on x86_64"
+    ]
+
+
+@pytest.mark.parametrize(("machine", "running"), [("i686", "i586"), ("armv7l", "armv8l")])
+def test_members_of_one_family_are_one_machine(machine: str, running: str) -> None:
+    facts = replace(FACTS, kernel=replace(FACTS.kernel, architecture=running))
+
+    assert refusals(replace(EDU, machine=machine, elf_class=32), facts) == []
+
+
+def test_machine_that_nodeside_does_not_know_is_left_to_the_kernel() -> None:
+    facts = replace(FACTS, kernel=replace(FACTS.kernel, architecture="parisc64"))
+
+    assert refusals(replace(EDU, machine="elf-machine-15"), facts) == []
+
+
+# --- vermagic ---------------------------------------------------------------------------------
+
+
+def test_release_in_vermagic_is_ignored_if_both_sides_have_crcs() -> None:
+    assert refusals(replace(EDU, vermagic=MAGIC.replace("-56-", "-55-"))) == []
+
+
+def test_release_in_vermagic_counts_for_a_kernel_without_crcs() -> None:
+    other = "6.1.0-55-cloud-amd64 SMP preempt mod_unload "
+    facts = replace(FACTS, vermagic=f"{RELEASE} SMP preempt mod_unload ", modversions=False)
+
+    assert refusals(replace(EDU, vermagic=other, modversions=False), facts) == [
+        (
+            "edu.ko is for another kernel: its vermagic is "
+            "'6.1.0-55-cloud-amd64 SMP preempt mod_unload', the kernel's is "
+            "'6.1.0-56-cloud-amd64 SMP preempt mod_unload'"
+        )
+    ]
+
+
+def test_other_words_of_vermagic_always_count() -> None:
+    assert refusals(replace(EDU, vermagic=MAGIC.replace("preempt", "preempt_rt"))) == [
+        (
+            "edu.ko is for another kernel: its vermagic is "
+            "'6.1.0-56-cloud-amd64 SMP preempt_rt mod_unload modversions', the kernel's is "
+            "'6.1.0-56-cloud-amd64 SMP preempt mod_unload modversions'"
+        )
+    ]
+
+
+def test_unknown_vermagic_of_the_kernel_still_shows_another_release() -> None:
+    facts = replace(FACTS, vermagic="", modversions=False)
+
+    assert refusals(replace(EDU, vermagic="5.10.0 SMP "), facts) == []
+    assert refusals(replace(EDU, vermagic="5.10.0 SMP ", modversions=False), facts) == [
+        "edu.ko is for another kernel: it was built for 5.10.0, this kernel is 6.1.0-56-cloud-amd64"
+    ]
+
+
+def test_module_without_vermagic() -> None:
+    assert refusals(replace(EDU, vermagic="")) == [
+        "edu.ko has no vermagic: it was not linked by a kernel build"
+    ]
+
+
+def test_module_without_crcs_for_a_kernel_that_checks_them() -> None:
+    assert refusals(replace(EDU, modversions=False)) == [
+        "edu.ko has no symbol CRCs, and this kernel checks them"
+    ]
+
+
+# --- names, dependencies, symbols -------------------------------------------------------------
+
+
+def test_wanted_module_that_is_not_there() -> None:
+    assert check_before_load([EDU], [Module("edu"), Module("edu-net")], FACTS) == (
+        Refusal(
+            "edu_net",
+            "name",
+            "driver.yaml wants the module edu_net; there is: edu",
+            "name the modules that the build makes",
+        ),
+    )
+
+
+def test_file_that_calls_itself_differently() -> None:
+    renamed = replace(EDU, path=Path("edu2.ko"))
+
+    assert [r.message for r in check_before_load([renamed], [Module("edu2")], FACTS)] == [
+        "edu2.ko calls itself edu, driver.yaml wants edu2"
+    ]
+
+
+def test_dependency_may_be_loaded_in_tree_built_in_or_an_earlier_sibling() -> None:
+    library = replace(EDU, path=Path("library.ko"), name="library")
+    user = replace(EDU, depends=("virtio", "videodev", "crc32c", "library"))
+
+    assert check_before_load([library, user], [Module("library"), Module("edu")], FACTS) == ()
+
+
+def test_dependency_that_driver_yaml_loads_later() -> None:
+    library = replace(EDU, path=Path("library.ko"), name="library")
+    user = replace(EDU, depends=("library",))
+    found = check_before_load([user, library], [Module("edu"), Module("library")], FACTS)
+
+    assert [(r.message, r.hint) for r in found] == [
+        (
+            "edu needs library, which driver.yaml loads after it",
+            "list library before edu in spec.modules",
+        )
+    ]
+
+
+def test_dependency_that_is_nowhere() -> None:
+    assert refusals(replace(EDU, depends=("videodev", "v4l2_mem2mem"))) == [
+        (
+            "edu needs v4l2_mem2mem: neither loaded, nor one of this driver's modules, "
+            "nor in /lib/modules/6.1.0-56-cloud-amd64"
+        )
+    ]
+
+
+def test_symbols_that_differ_are_named_and_the_rest_counted() -> None:
+    imports: dict[str, int | None] = {f"symbol_{n}": n for n in range(8)}
+    found = check_before_load(
+        [replace(EDU, imports=imports)],
+        [Module("edu")],
+        FACTS,
+        {"symbol_0": KernelSymbol("symbol_0", 0xFF, "vmlinux", "EXPORT_SYMBOL")},
+    )
+
+    assert len(found) == 1
+    assert found[0].check == "symbols"
+    assert found[0].message.startswith(
+        "edu does not fit this kernel's symbols: symbol_0 has CRC 0x000000ff in this kernel, "
+        "not 0x00000000; symbol_1 is not exported by this kernel; "
+    )
+    assert found[0].message.endswith("; and 3 more")
+    assert found[0].hint == f"build it against the headers of {RELEASE}"
+
+
+def test_nothing_loads_where_modules_are_disabled() -> None:
+    assert refusals(facts=replace(FACTS, modules_disabled=True)) == [
+        "this kernel loads no more modules in this boot (kernel.modules_disabled is 1), so not edu"
+    ]
+
+
+# --- signatures -------------------------------------------------------------------------------
+
+SIGNED = replace(EDU, signature=Signature("Acme module key", "0badcafe", "sha256"))
+CERTIFICATE = Certificate(b"", "Acme module key", "Acme module key", "0badcafe", "5ca1ab1e")
+ENFORCED = replace(FACTS, signatures_enforced=True)
+
+
+def test_unsigned_module_is_refused_where_signatures_are_enforced() -> None:
+    assert refusals() == []
+    assert refusals(facts=ENFORCED) == [
+        "this kernel enforces module signatures (module.sig_enforce); edu.ko is not signed"
+    ]
+
+
+@pytest.mark.parametrize("mode", ["integrity", "confidentiality"])
+def test_unsigned_module_is_refused_under_lockdown(mode: str) -> None:
+    assert refusals(facts=replace(FACTS, lockdown=mode)) == [
+        f"this kernel takes only signed modules (lockdown is {mode}); edu.ko is not signed"
+    ]
+
+
+def test_signer_that_is_not_enrolled_is_named() -> None:
+    facts = replace(ENFORCED, enrolled=frozenset({"aaaa"}))
+    found = check_before_load([SIGNED], [Module("edu")], facts, certificate=CERTIFICATE)
+
+    assert [refusal.message for refusal in found] == [
+        (
+            "this kernel enforces module signatures (module.sig_enforce); edu.ko is signed by "
+            "Acme module key (key id 0badcafe), which is not enrolled"
+        )
+    ]
+
+
+def test_enrolled_signer_is_let_through() -> None:
+    facts = replace(ENFORCED, enrolled=frozenset({"5ca1ab1e"}))
+
+    assert check_before_load([SIGNED], [Module("edu")], facts, certificate=CERTIFICATE) == ()
+
+
+def test_signature_by_key_id_needs_no_certificate() -> None:
+    by_id = replace(EDU, signature=Signature("", "5ca1ab1e", "sha256", by_key_id=True))
+
+    assert refusals(by_id, replace(ENFORCED, enrolled=frozenset({"5ca1ab1e"}))) == []
+    assert refusals(by_id, replace(ENFORCED, enrolled=frozenset({"aaaa"}))) == [
+        (
+            "this kernel enforces module signatures (module.sig_enforce); edu.ko is signed by "
+            "an unnamed signer (key id 5ca1ab1e), which is not enrolled"
+        )
+    ]
+
+
+def test_what_cannot_be_known_of_a_signature_is_left_to_the_kernel() -> None:
+    assert refusals(SIGNED, ENFORCED) == []  # the keyrings are not visible
+    assert refusals(SIGNED, replace(ENFORCED, enrolled=frozenset({"aaaa"}))) == []
+
+
+def test_empty_keyrings_trust_nobody() -> None:
+    assert len(refusals(SIGNED, replace(ENFORCED, enrolled=frozenset()))) == 1
+
+
+# --- parameters -------------------------------------------------------------------------------
+
+
+def test_unknown_parameter_is_refused_with_the_known_ones() -> None:
+    found = check_before_load([EDU], [Module("edu", {"debgu": "1"})], FACTS)
+
+    assert found == (
+        Refusal(
+            "edu",
+            "parameters",
+            "edu has no parameter 'debgu'",
+            "did you mean debug? known parameters: debug, hidden, irq_mode",
+        ),
+    )
+
+
+def test_module_without_parameters_says_so() -> None:
+    found = check_before_load([replace(EDU, parameters={})], [Module("edu", {"debug": "1"})], FACTS)
+
+    assert found[0].hint == "edu takes no parameters: remove it from driver.yaml"
+
+
+def test_dashes_in_parameters_dyndbg_and_undescribed_ones_are_allowed() -> None:
+    wanted = {"irq-mode": "msi", "dyndbg": "+p", "async_probe": "1", "hidden": "whatever"}
+
+    assert check_before_load([EDU], [Module("edu", wanted)], FACTS) == ()
+
+
+def test_value_of_the_wrong_type_is_refused_with_the_description() -> None:
+    found = check_before_load([EDU], [Module("edu", {"debug": "loud"})], FACTS)
+
+    assert found[0].message == (
+        "parameter debug of edu: expected an integer -2147483648 to 2147483647, got 'loud'"
+    )
+    assert found[0].hint == "debug: how much to say"

@@ -1,0 +1,48 @@
+"""The order in which the modules of one driver load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeside.driver.loadorder import in_load_order
+from nodeside.driver.modulefile import ModuleFile
+
+
+def module(name: str, *depends: str) -> ModuleFile:
+    return ModuleFile(
+        path=Path(f"/tmp/{name}.ko"),
+        name=name,
+        sha256="",
+        size=1,
+        depends=depends,
+    )
+
+
+def names(*modules: ModuleFile) -> list[str]:
+    return [item.name for item in in_load_order(modules)]
+
+
+def test_modules_that_need_nothing_of_each_other_stay_in_their_order() -> None:
+    assert names(module("b"), module("a", "videodev"), module("c")) == ["b", "a", "c"]
+
+
+def test_what_a_module_needs_comes_before_it_and_nothing_else_moves() -> None:
+    given_order = (module("nat", "conntrack", "x_tables"), module("other"), module("conntrack"))
+    assert names(*given_order) == ["conntrack", "nat", "other"]
+
+
+def test_needs_of_needs_come_first() -> None:
+    assert names(module("top", "middle"), module("middle", "base"), module("base")) == [
+        "base",
+        "middle",
+        "top",
+    ]
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), st.lists(st.sampled_from("abcdefgh"))))
+def test_no_module_is_lost_and_circles_end(needs: dict[str, list[str]]) -> None:
+    modules = [module(name, *depends) for name, depends in needs.items()]
+    assert sorted(names(*modules)) == sorted(needs)

@@ -1,0 +1,220 @@
+"""The ladder and the replacement policy: pure decisions, every row of them."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from nodeside.contract import BuildKind, BuildSettings, LoadedModule, LoadedRecord, Rung
+from nodeside.driver.bundle import Bundle
+from nodeside.driver.kernelmodules import LoadedState
+from nodeside.driver.manifest import BundleManifest, BundleModule
+from nodeside.driver.plan import (
+    Finding,
+    GiveUp,
+    Keep,
+    Known,
+    Look,
+    Occupant,
+    Replacement,
+    Use,
+    WantedDriver,
+    climb,
+    occupant,
+    replacement,
+)
+from nodeside.host import Kernel
+from nodeside.spec.model import Foreign, Module, Reuse, UnloadPolicy, Upgrade
+
+KERNEL = Kernel("6.1.0-1-amd64", "#1 SMP", "x86_64")
+
+
+def wanted(
+    *,
+    parameters: dict[str, str] | None = None,
+    prebuilt: bool = True,
+    toolkit: bool = True,
+    reuse: Reuse = Reuse.CRC,
+) -> WantedDriver:
+    return WantedDriver(
+        driver="edu",
+        version="1.0",
+        key="a" * 64,
+        tag="tag",
+        modules=(Module(name="edu", parameters=parameters or {}),),
+        prebuilt=prebuilt,
+        toolkit=toolkit,
+        reuse=reuse,
+    )
+
+
+def manifest(build_id: str = "b1") -> BundleManifest:
+    module = BundleModule(
+        name="edu",
+        file="modules/edu.ko",
+        sha256="0" * 64,
+        size=1,
+        build_id=build_id,
+        srcversion="",
+        vermagic="",
+        depends=(),
+        imports={},
+        weak_imports={},
+        exports={},
+        license="GPL",
+        import_namespaces=(),
+        signer="",
+    )
+    return BundleManifest(
+        driver="edu",
+        version="1.0",
+        key="a" * 64,
+        kernel=KERNEL,
+        modules=(module,),
+        source_digest="s",
+        settings=BuildSettings(BuildKind.KBUILD, ("edu",)),
+        toolchain=None,
+        certificate="",
+        created="",
+    )
+
+
+def bundle() -> Bundle:
+    return Bundle(Path("/nowhere"), manifest(), "sha256:0")
+
+
+def record(build_id: str = "b1", **parameters: str) -> LoadedRecord:
+    return LoadedRecord(
+        "edu", "1.0", "a" * 64, "boot", Rung.BUILT, (LoadedModule("edu", build_id, parameters),)
+    )
+
+
+def in_kernel(build_id: str = "b1", **parameters: str) -> dict[str, LoadedState]:
+    return {"edu": LoadedState("edu", build_id=build_id, parameters=parameters)}
+
+
+def why_not_loaded(want: WantedDriver, known: Known) -> str:
+    first = climb(want, known).verdicts[0]
+    assert first.rung is Rung.LOADED
+    assert not first.served
+    return first.why
+
+
+def test_each_rung_is_looked_at_in_order_and_says_why_it_did_not_serve() -> None:
+    known = Known({})
+    for rung in (Rung.CACHED, Rung.FETCHED, Rung.COMPATIBLE, Rung.BUILT):
+        assert climb(wanted(), known).action == Look(rung)
+        known = known.with_finding(rung, Finding(f"nothing in {rung.value}"))
+    last = climb(wanted(), known)
+    assert last.action == GiveUp()
+    assert [(v.rung, v.why) for v in last.verdicts] == [
+        (Rung.LOADED, "edu not loaded"),
+        (Rung.CACHED, "nothing in cached"),
+        (Rung.FETCHED, "nothing in fetched"),
+        (Rung.COMPATIBLE, "nothing in compatible"),
+        (Rung.BUILT, "nothing in built"),
+    ]
+
+
+def test_the_first_rung_that_has_a_bundle_serves() -> None:
+    found = Known({}).with_finding(Rung.CACHED, Finding("there", bundle()))
+    assert climb(wanted(), found).action == Use(Rung.CACHED, bundle())
+
+
+def test_closed_rungs_are_passed_over_with_their_reason() -> None:
+    want = wanted(prebuilt=False, toolkit=False, reuse=Reuse.EXACT)
+    plan = climb(want, Known({}).with_finding(Rung.CACHED, Finding("empty")))
+    assert plan.action == GiveUp()
+    assert [v.why for v in plan.verdicts[2:]] == [
+        "driver.yaml names no prebuilt sources",
+        "driver.yaml says reuse: exact",
+        "no toolkit here: no shared directory was given",
+    ]
+
+
+def test_a_loaded_module_with_the_right_build_id_is_left_alone() -> None:
+    known = Known(in_kernel(), record(), (manifest(),))
+    assert climb(wanted(), known).action == Keep(manifest())
+
+
+def test_a_name_in_the_kernel_proves_nothing_without_a_known_bundle() -> None:
+    why = why_not_loaded(wanted(), Known(in_kernel()))
+    assert why.startswith("edu loaded, but no bundle of 1.0 for this kernel is known")
+
+
+def test_another_build_id_is_not_the_wanted_module() -> None:
+    why = why_not_loaded(wanted(), Known(in_kernel("0123456789abcdef"), record(), (manifest(),)))
+    assert why == "edu loaded, but with another build-id (0123456789ab)"
+
+
+def test_a_module_without_build_id_is_never_taken_for_ours() -> None:
+    why = why_not_loaded(wanted(), Known(in_kernel(""), record(""), (manifest(""),)))
+    assert why == "the bundle records no build-id for edu"
+
+
+def test_a_module_that_is_going_is_not_loaded() -> None:
+    going = {"edu": LoadedState("edu", build_id="b1", initstate="going")}
+    assert why_not_loaded(wanted(), Known(going, record(), (manifest(),))) == (
+        "edu is going, not live"
+    )
+
+
+def test_a_parameter_change_alone_is_noticed_from_the_record() -> None:
+    known = Known(in_kernel(), record("b1", debug="0"), (manifest(),))
+    why = why_not_loaded(wanted(parameters={"debug": "1"}), known)
+    assert why == "edu loaded with parameters debug=0, wanted debug=1"
+
+
+def test_a_bool_given_as_1_reads_back_as_y_and_is_no_contradiction() -> None:
+    known = Known(in_kernel("b1", debug="Y"), record("b1", debug="1"), (manifest(),))
+    assert climb(wanted(parameters={"debug": "1"}), known).action == Keep(manifest())
+
+
+def test_sysfs_contradicts_the_record_when_somebody_changed_a_parameter() -> None:
+    known = Known(in_kernel("b1", depth="7"), record("b1", depth="0x10"), (manifest(),))
+    why = why_not_loaded(wanted(parameters={"depth": "0x10"}), known)
+    assert why == "edu has depth=7, wanted 0x10"
+
+
+def test_without_a_record_an_unreadable_parameter_is_no_proof() -> None:
+    why = why_not_loaded(
+        wanted(parameters={"secret": "1"}), Known(in_kernel(), None, (manifest(),))
+    )
+    assert why == "edu was not loaded by nodeside, and secret cannot be read back"
+
+
+def test_whose_module_is_in_the_way() -> None:
+    ours = Known(in_kernel(), record(), ())
+    foreign = Known(in_kernel("zz"), record(), ())
+    assert occupant(Known({})) is Occupant.NOBODY
+    assert occupant(ours) is Occupant.OURS
+    assert occupant(foreign) is Occupant.FOREIGN
+
+
+EXPECTED = {
+    # who, upgrade, unload, foreign -> decision; None stands for any value
+    (Occupant.NOBODY, None, None, None): Replacement.LOAD,
+    (Occupant.FOREIGN, None, None, Foreign.KEEP): Replacement.REFUSE,
+    (Occupant.FOREIGN, Upgrade.ON_REBOOT, None, Foreign.REPLACE): Replacement.AFTER_REBOOT,
+    (Occupant.FOREIGN, Upgrade.LIVE, UnloadPolicy.NEVER, Foreign.REPLACE): Replacement.AFTER_REBOOT,
+    (Occupant.FOREIGN, Upgrade.LIVE, UnloadPolicy.WHEN_IDLE, Foreign.REPLACE): Replacement.REPLACE,
+    (Occupant.OURS, Upgrade.ON_REBOOT, None, None): Replacement.AFTER_REBOOT,
+    (Occupant.OURS, Upgrade.LIVE, UnloadPolicy.NEVER, None): Replacement.AFTER_REBOOT,
+    (Occupant.OURS, Upgrade.LIVE, UnloadPolicy.WHEN_IDLE, None): Replacement.REPLACE,
+}
+
+
+@pytest.mark.parametrize("row", list(itertools.product(Occupant, Upgrade, UnloadPolicy, Foreign)))
+def test_every_combination_has_one_decision(
+    row: tuple[Occupant, Upgrade, UnloadPolicy, Foreign],
+) -> None:
+    rules = [
+        decision
+        for pattern, decision in EXPECTED.items()
+        if all(want is None or want is got for want, got in zip(pattern, row, strict=True))
+    ]
+    decision, why = replacement(*row)
+    assert [decision] == rules
+    assert bool(why) == (decision in (Replacement.AFTER_REBOOT, Replacement.REFUSE))

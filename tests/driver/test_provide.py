@@ -1,0 +1,239 @@
+"""What the init container leaves in the shared directory; it runs where nothing else does."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from nodeside import process
+from nodeside.driver import program, relocatable
+from nodeside.driver.provide import command, provide
+from nodeside.errors import SystemRefused
+from nodeside.host import Host
+from nodeside.shared import SharedDir
+from tests.toolkit_sidecar.faketoolkit import until
+
+LONG = 120.0  # seconds: a deadline that only a broken test meets
+SYSTEM_PYTHON = Path("/usr/bin/python3")
+SIZE_LIMIT = 25 << 20  # bytes of the packed Python
+IDLE_LIMIT_KIB = 13 << 10  # PSS of a sidecar that waits
+
+_CHILD = """
+import hashlib, json, os, sys
+sys.path.insert(0, "/toolkit.pyz")
+from nodeside import process
+import ctypes, nodeside.toolkit_sidecar.builder
+env = process.run(["/bin/busybox", "env"], timeout=9).output
+hidden = sorted(name for name in os.listdir("/") if not name.startswith("."))
+pid = ctypes.CDLL(None).getpid()
+print(json.dumps([hidden, hashlib.sha256(b"x").hexdigest(), env, sys.path, pid]))
+"""
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A packed Python, made from the system's where there is one."""
+    to = tmp_path_factory.mktemp("packed") / "python"
+    relocatable.pack_python(to, SYSTEM_PYTHON if SYSTEM_PYTHON.exists() else None)
+    return to
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    path = tmp_path / "host/proc/sys/kernel/random/boot_id"
+    path.parent.mkdir(parents=True)
+    path.write_text("boot-1\n")
+    return Host(tmp_path / "host")
+
+
+def size_of(directory: Path) -> int:
+    return sum(path.lstat().st_size for path in directory.rglob("*") if not path.is_dir())
+
+
+def start(root: Path, python: Path, *arguments: str) -> process.Completed:
+    """Run the packed Python by hand."""
+    argv = ["loader", "--library-path", "libs", "bin/python3"]
+    argv = [str(python / word) if "--" not in word else word for word in argv]
+    return process.run([*argv, "-I", "-S", "-B", *arguments], timeout=LONG, cwd=root)
+
+
+def test_the_program_is_the_same_bytes_each_time(tmp_path: Path) -> None:
+    (tmp_path / "one.pyz").write_bytes(program.program())
+    (tmp_path / "two.pyz").write_bytes(program.program())
+    assert (tmp_path / "one.pyz").read_bytes() == (tmp_path / "two.pyz").read_bytes()
+
+
+def test_the_program_holds_the_sidecar_and_its_common_ground_alone(tmp_path: Path) -> None:
+    (tmp_path / "toolkit.pyz").write_bytes(program.program())
+    with zipfile.ZipFile(tmp_path / "toolkit.pyz") as archive:
+        names = {name for name in archive.namelist() if name.endswith(".py")}
+    common = {name for name in names if name.count("/") == 1}
+    assert common == {f"nodeside/{stem}.py" for stem in ("__init__", *program.COMMON)}
+    assert all("/toolkit_sidecar/" in name for name in names - common - {"__main__.py"})
+
+
+def test_the_program_runs_on_the_packed_python(tmp_path: Path, python: Path) -> None:
+    (tmp_path / "toolkit.pyz").write_bytes(program.program())
+    said = start(tmp_path, python, str(tmp_path / "toolkit.pyz"), "run", "--help")
+    assert "--shared" in said.output
+
+
+def test_a_traceback_of_the_program_shows_its_source(tmp_path: Path, python: Path) -> None:
+    (tmp_path / "toolkit.pyz").write_bytes(program.program())
+    code = "import sys; sys.path.insert(0, 'toolkit.pyz'); import nodeside.host as h; h.Kernel(1)"
+    with pytest.raises(process.ToolError, match="missing 2 required positional arguments"):
+        start(tmp_path, python, "-c", code)
+
+
+def test_the_packed_python_is_small_and_has_no_sources(python: Path) -> None:
+    assert size_of(python) < SIZE_LIMIT
+    assert not list(python.rglob("*.py"))
+    assert not list(python.rglob("libcrypto*"))
+
+
+def test_every_part_of_the_standard_library_that_was_packed_can_be_imported(python: Path) -> None:
+    library = next(python.glob("lib*/python3.*"))
+    names = {path.name.partition(".")[0] for path in library.iterdir()} - {"lib-dynload"}
+    absent = {
+        "msilib",
+        "winreg",
+        "ntpath",
+        "nturl2path",
+        "crypt",
+        "nis",
+        "ossaudiodev",
+        "antigravity",
+    }
+    foreign = {
+        "_osx_support",
+        "_bootsubprocess",
+        "_sysconfigdata",
+        "idlelib",
+        "__hello__",
+        "pty",
+        "tty",
+    }
+    wanted = sorted(names - absent - foreign - {"sysconfig", "site", "sitecustomize"})
+    code = (
+        "import importlib, sys\nbad = []\n"
+        f"for name in {wanted!r}:\n"
+        "    try: importlib.import_module(name)\n"
+        "    except ImportError as error: bad.append((name, str(error)))\n"
+        "print(bad)"
+    )
+    said = start(python, python, "-c", code).output
+    needed = ("argparse", "ctypes", "dataclasses", "hashlib", "json", "logging", "subprocess")
+    broken = {name for name, _ in eval(said)}
+    assert not broken & set(needed)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root")
+def test_it_runs_in_a_root_that_holds_nothing_but_busybox(tmp_path: Path, python: Path) -> None:
+    busybox = shutil.which("busybox")
+    assert busybox, "busybox-static is needed: apt-get install busybox-static"
+    root = tmp_path / "root"
+    for name in ("bin", "dev", "python"):
+        (root / name).mkdir(parents=True)
+    (root / "dev/null").touch()  # the one file that every container has
+    shutil.copy(busybox, root / "bin/busybox")
+    shutil.copytree(python, root / "python", symlinks=True, dirs_exist_ok=True)
+    (root / "toolkit.pyz").write_bytes(program.program())
+    argv = ["chroot", str(root), "/python/loader", "--library-path", "/python/libs"]
+    argv += ["/python/bin/python3", "-I", "-S", "-B", "-c", _CHILD]
+    hostile = {"PYTHONPATH": "/evil", "PYTHONHOME": "/evil", "LD_LIBRARY_PATH": "/evil"}
+    there, digest, env, path, pid = json.loads(process.run(argv, timeout=LONG, env=hostile).output)
+    assert there == ["bin", "dev", "python", "toolkit.pyz"]
+    assert digest == "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
+    assert not [line for line in env.splitlines() if line.startswith(("LD_", "PYTHON"))]
+    assert all(place.startswith(("/toolkit.pyz", "/python/")) for place in path)
+    assert pid > 0
+
+
+def test_an_interpreter_that_is_no_elf_program_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\n")
+    with pytest.raises(SystemRefused, match="is not a 64-bit ELF program with a loader"):
+        relocatable.elf_loader(script)
+
+
+def test_the_loaders_listing_is_read() -> None:
+    text = (
+        "\tlinux-vdso.so.1 (0x00007ffd2b5f2000)\n"
+        "\tlibm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 (0x00007f3c5a400000)\n"
+        "\t/lib64/ld-linux-x86-64.so.2 (0x00007f3c5ab0c000)\n"
+        "\tstatically linked\n"
+    )
+    assert [str(path) for path in relocatable.parse_listing(text)] == [
+        "/lib/x86_64-linux-gnu/libm.so.6",
+        "/lib64/ld-linux-x86-64.so.2",
+    ]
+
+
+def test_the_shared_directory_is_ready_for_a_sidecar(
+    tmp_path: Path, python: Path, host: Host
+) -> None:
+    shared = SharedDir(tmp_path / "shared")
+    provide(shared, python, host=host)
+    assert shared.requests.is_dir()
+    assert shared.out.stat().st_mode & 0o7777 == 0o1777
+    said = process.run(
+        [*command(shared.root)[:-2], "--shared", shared.root, "--once"], timeout=LONG, check=False
+    )
+    assert said.exit_code == 0, said
+    assert (shared.results / "sidecar.json").exists()
+
+
+def test_an_idle_sidecar_is_small(tmp_path: Path, python: Path, host: Host) -> None:
+    shared = SharedDir(tmp_path / "shared")
+    provide(shared, python, host=host)
+    child = process.start(command(shared.root))
+    try:
+        until((shared.results / "sidecar.json").exists)
+        until(lambda: not children_of(child.pid), "the first worker to end")
+        rollup = Path(f"/proc/{child.pid}/smaps_rollup").read_text()
+        pss = next(line.split()[1] for line in rollup.splitlines() if line.startswith("Pss:"))
+        assert int(pss) <= IDLE_LIMIT_KIB
+    finally:
+        child.kill()
+        child.wait()
+
+
+def children_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text()
+
+
+def test_what_is_there_is_left_alone_in_the_same_boot(
+    tmp_path: Path, python: Path, host: Host
+) -> None:
+    shared = SharedDir(tmp_path / "shared")
+    provide(shared, python, host=host)
+    before = {path: path.lstat().st_ino for path in shared.root.rglob("*")}
+    provide(shared, python, host=host)
+    assert {path: path.lstat().st_ino for path in shared.root.rglob("*")} == before
+
+
+def test_a_python_of_an_earlier_boot_is_not_believed(
+    tmp_path: Path, python: Path, host: Host
+) -> None:
+    shared = SharedDir(tmp_path / "shared")
+    provide(shared, python, host=host)
+    (shared.python / "libs/libc.so.6").write_bytes(b"torn by a power cut")
+    (host.root / "proc/sys/kernel/random/boot_id").write_text("boot-2\n")
+    provide(shared, python, host=host)
+    assert (shared.python / "libs/libc.so.6").stat().st_size > 1 << 20
+    assert sorted(path.name for path in shared.root.iterdir()) == [
+        *("out", "python", "requests", "results", "source", "toolkit.pyz")
+    ]
+
+
+def test_the_argv_is_the_same_on_every_architecture() -> None:
+    assert command(Path("/shared")) == (
+        "/shared/python/loader",
+        *("--library-path", "/shared/python/libs", "/shared/python/bin/python3"),
+        *("-I", "-S", "-B", "/shared/toolkit.pyz", "run", "--shared", "/shared"),
+    )

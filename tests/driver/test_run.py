@@ -1,0 +1,408 @@
+"""The driver container's whole life: once, and for ever. The kernel is fake, the rest is real."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import subprocess
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeside.contract import READY_PATTERN, FailureKind, Rung, State
+from nodeside.driver import announcement, watch
+from nodeside.driver.readyfile import hold_lock, read_ready
+from nodeside.driver.run import Run
+from nodeside.driver.rungs import Listener
+from nodeside.driver.waiting import StoppedWaiting
+from nodeside.driver.watch import Reason, Why
+from nodeside.errors import ExitCode, SpecError
+from nodeside.shared import SharedDir
+from nodeside.spec import check_node_driver
+from tests import console
+from tests.driver.fakekernel import Refusal
+from tests.driver.fakenode import BOOT_ID, FakeNode
+from tests.driver.handoff import failed
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> FakeNode:
+    return FakeNode(tmp_path)
+
+
+def run_of(node: FakeNode, *, expected_kernel: str = "") -> Run:
+    return Run(node.place(), Listener(), node.told.append, expected_kernel, node.kernel.loader)
+
+
+# --- once ------------------------------------------------------------------------------------
+
+
+def test_once_brings_the_driver_up_and_tells_every_state(node: FakeNode) -> None:
+    node.put_bundle(node.task())
+    _, report = run_of(node).once()
+    assert report.state is State.READY
+    assert node.states == [State.LOADING, State.READY]
+    assert node.told[-1].node == "n1"
+    assert node.told[-1].boot_id == BOOT_ID
+    assert node.told[-1].source is Rung.CACHED
+
+
+def test_a_failure_is_told_with_reason_message_and_hint(node: FakeNode) -> None:
+    node.write_driver()
+    _, report = run_of(node).once()
+    assert report.exit_code == ExitCode.FETCH
+    told = node.told[-1]
+    assert told.state is State.FAILED
+    assert told.reason == "NoRungServed"
+    assert told.message.startswith("no way to get the modules: ")
+    assert "--shared" in told.hint
+
+
+def test_a_module_that_cannot_go_is_a_state_of_its_own(node: FakeNode) -> None:
+    node.fill()
+    node.upgrade(upgrade="onReboot")
+    node.put_bundle(node.task())
+    run_of(node).once()
+    assert node.told[-1].state is State.REBOOT_REQUIRED
+    assert "reboot the node" in node.told[-1].hint
+
+
+def test_while_another_process_is_at_work_nothing_is_told(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.fill()
+    monkeypatch.setattr("nodeside.driver.run._LOCK_TIMEOUT", 0.0)
+    with hold_lock(node.host, "straw", timeout=0):
+        journal, report = run_of(node).once()
+    assert report.exit_code == ExitCode.LOCKED
+    assert report.retryable
+    assert "another process works on driver straw" in report.message
+    assert node.told == []
+    assert journal.told is None
+
+
+def test_a_pod_of_another_kernel_does_nothing_and_tells_nothing(node: FakeNode) -> None:
+    node.put_bundle(node.task())
+    _, report = run_of(node, expected_kernel="5.10.0-other").once()
+    assert report.message == "this pod was made for kernel 5.10.0-other, the node runs 6.1.0-test"
+    assert node.told == []
+    assert node.kernel.loads == []
+
+
+def test_the_wait_for_the_lock_ends_when_the_process_is_told_to_stop(node: FakeNode) -> None:
+    node.fill()
+    run = run_of(node)
+    stopping = replace(run, listener=Listener(stopping=lambda: True))
+    with hold_lock(node.host, "straw", timeout=0):
+        _, report = stopping.once()
+    assert report.reason == StoppedWaiting.reason
+    assert node.told == []
+
+
+def test_what_a_controller_handed_over_may_be_newer_than_this_node(node: FakeNode) -> None:
+    node.put_bundle(node.task())
+    text = node.driver_file.read_text().replace("spec:\n", "spec:\n  colour: blue\n")
+    node.driver_file.write_text(text)
+    strict = run_of(node)
+    with pytest.raises(Exception, match="colour"):
+        strict.once()
+    _, report = replace(strict, place=replace(strict.place, revision="r1")).once()
+    assert report.state is State.READY
+
+
+# --- a driver.yaml that is wrong -------------------------------------------------------------
+
+
+def test_a_wrong_driver_yaml_is_told_under_the_name_that_stands_in_it(node: FakeNode) -> None:
+    node.write_driver(colour="blue")
+    with pytest.raises(SpecError, match="colour"):
+        run_of(node).once()
+    (told,) = node.told
+    assert (told.driver, told.node, told.version) == ("straw", "n1", "1.0")
+    assert (told.state, told.reason, told.boot_id) == (State.FAILED, "InvalidSpec", BOOT_ID)
+    assert "colour" in told.message
+    assert check_node_driver(announcement.node_driver(told)) == []
+
+
+def test_one_that_is_no_yaml_any_more_is_told_under_the_name_of_before(node: FakeNode) -> None:
+    node.put_bundle(node.task())
+    run = run_of(node)
+    run.once()
+    node.driver_file.write_text("spec: [")
+    with pytest.raises(SpecError):
+        run.once()
+    told = node.told[-1]
+    assert (told.driver, told.version, told.state) == ("straw", "1.0", State.FAILED)
+
+
+def test_a_wrong_version_is_told_as_an_unknown_one(node: FakeNode) -> None:
+    node.write_driver(version="../1")
+    with pytest.raises(SpecError, match="version"):
+        run_of(node).once()
+    assert node.told[-1].version == "unknown"
+    assert check_node_driver(announcement.node_driver(node.told[-1])) == []
+
+
+def test_a_source_that_is_not_there_is_told_too(node: FakeNode) -> None:
+    node.write_driver(source={"path": "nowhere"})
+    with pytest.raises(SpecError):
+        run_of(node).once()
+    assert "nowhere is not a directory" in node.told[-1].message
+
+
+@pytest.mark.parametrize("text", ["spec: [", "- a list", "metadata: {name: Not_A_Name}"])
+def test_without_a_name_nothing_can_be_told_and_the_log_says_why(
+    node: FakeNode, text: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("nodeside"), "propagate", True)
+    node.write_driver()
+    node.driver_file.write_text(text)
+    with pytest.raises(SpecError):
+        run_of(node).once()
+    assert node.told == []
+    assert "not announced: nobody can tell whose failure it is" in caplog.text
+
+
+def test_a_pod_of_another_kernel_does_not_tell_of_a_wrong_driver_yaml(node: FakeNode) -> None:
+    node.write_driver(colour="blue")
+    with pytest.raises(SpecError):
+        run_of(node, expected_kernel="5.10.0-other").once()
+    assert node.told == []
+
+
+# --- for ever --------------------------------------------------------------------------------
+
+
+class Script:
+    """A Watch that gives one reason after the other, then SIGTERM. `acts` come with the reasons."""
+
+    def __init__(self, reasons: Iterable[Why]) -> None:
+        self.reasons = list(reasons)
+        self.patience: list[float | None] = []
+        self.stopping: signal.Signals | None = None
+        self.modules: tuple[str, ...] = ()
+        self.inputs: tuple[Path, ...] = ()
+        self.acts: dict[int, Any] = {}
+
+    def __call__(self, modules: Iterable[str], inputs: Iterable[Path]) -> Script:
+        self.follow(modules, inputs)
+        return self
+
+    def follow(self, modules: Iterable[str], inputs: Iterable[Path]) -> None:
+        self.modules, self.inputs = tuple(modules), tuple(inputs)
+
+    def __enter__(self) -> Script:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def drain(self) -> None:
+        pass
+
+    def wait(self, timeout: float | None) -> Reason:
+        self.patience.append(timeout)
+        act = self.acts.get(len(self.patience))
+        if act:
+            act()
+        if not self.reasons:
+            self.stopping = signal.SIGTERM
+            return Reason(Why.STOP, "SIGTERM")
+        return Reason(self.reasons.pop(0))
+
+
+def live(
+    node: FakeNode,
+    monkeypatch: pytest.MonkeyPatch,
+    *reasons: Why,
+    acts: dict[int, Any] | None = None,
+) -> Script:
+    script = Script(reasons)
+    script.acts = acts or {}
+    monkeypatch.setattr(watch, "Watch", script)
+    run_of(node).for_ever()
+    return script
+
+
+def test_a_failed_driver_never_ends_the_process_and_is_tried_ever_less_often(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.write_driver()
+    script = live(node, monkeypatch, *[Why.PATIENCE] * 8)
+    assert script.patience == [5, 10, 20, 40, 80, 160, 300, 300, 300]
+    assert set(node.states) == {State.FAILED}
+
+
+def test_a_changed_input_starts_the_retries_anew_and_is_followed(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.write_driver()
+
+    def edit() -> None:
+        node.write_driver(modules=[{"name": "hay"}])
+
+    script = live(node, monkeypatch, Why.PATIENCE, Why.PATIENCE, Why.INPUT, acts={3: edit})
+    assert script.patience == [5, 10, 20, 5]
+    assert script.modules == ("hay",)
+
+
+def test_every_file_that_driver_yaml_depends_on_is_watched(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.write_driver(
+        signing={"key": "secret/key.pem", "certificate": "secret/cert.pem"},
+        prebuilt={"trust": {"certificate": "/etc/trust.pem"}},
+    )
+    script = live(node, monkeypatch)
+    assert set(script.inputs) == {
+        node.driver_file,
+        node.image / "secret/key.pem",
+        node.image / "secret/cert.pem",
+        Path("/etc/trust.pem"),
+    }
+
+
+def test_a_driver_that_is_ready_waits_for_the_slow_poll(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.put_bundle(node.task())
+    script = live(node, monkeypatch, Why.UEVENT, Why.POLL)
+    assert script.patience == [None, None, None]
+    assert node.states[-3:] == [State.READY] * 3
+    assert node.kernel.loads == ["straw"], "looking again loads nothing again"
+
+
+def test_a_module_that_somebody_unloaded_is_loaded_again(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.put_bundle(node.task())
+    live(node, monkeypatch, Why.UEVENT, acts={1: lambda: node.kernel.delete_module("straw")})
+    assert node.kernel.loads == ["straw", "straw"]
+
+
+def test_a_wrong_driver_yaml_waits_for_a_new_one(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.put_bundle(node.task())
+    good = node.driver_file.read_text()
+    node.driver_file.write_text("spec: [")
+    script = live(node, monkeypatch, Why.INPUT, acts={1: lambda: node.driver_file.write_text(good)})
+    assert script.patience == [None, None]
+    assert node.states == [State.LOADING, State.READY]
+
+
+def test_a_load_that_the_kernel_refused_for_good_is_not_hurried(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.put_bundle(node.task())
+    node.kernel.refuse_load["straw"] = [Refusal(19)] * 2
+    script = live(node, monkeypatch, Why.POLL)
+    assert script.patience == [None, None]
+
+
+def test_a_compile_error_is_not_compiled_again_at_every_poll_but_after_an_edit(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    node.shared = SharedDir(tmp_path / "shared")
+    node.write_driver()
+    answered: list[str] = []
+
+    def answer(stop: threading.Event) -> None:
+        """A sidecar for which nothing compiles."""
+        assert node.shared is not None
+        while not stop.wait(0.01):
+            for name in node.shared.request_ids() if node.shared.root.exists() else ():
+                request = node.shared.request(name)
+                if request is not None and name not in answered:
+                    answered.append(name)
+                    node.shared.publish_result(failed(request, FailureKind.COMPILE))
+
+    stop = threading.Event()
+    sidecar = threading.Thread(target=answer, args=(stop,))
+    sidecar.start()
+    try:
+        node.shared.create()
+        with node.shared.hold_sidecar_lock():
+            live(node, monkeypatch, Why.POLL, Why.UEVENT, Why.POLL)
+            assert len(answered) == 1
+            assert {status.message for status in node.told if status.state is State.FAILED} == {
+                "it failed"
+            }
+            live(node, monkeypatch, Why.INPUT)
+            assert len(answered) == 3, "a restart and an edit each try once more"
+    finally:
+        stop.set()
+        sidecar.join()
+
+
+# --- a real process --------------------------------------------------------------------------
+
+
+def test_sigterm_ends_the_process_and_leaves_the_module_alone(node: FakeNode) -> None:
+    """What runs here is the real thing; it finds the right module loaded."""
+    node.fill()
+    with console_run(node) as child:
+        line = next(line for line in lines(child) if "NODESIDE_READY" in line)
+        assert READY_PATTERN.fullmatch(line)
+        child.send_signal(signal.SIGTERM)
+        _, errors = child.communicate(timeout=console.LONG)
+    assert child.returncode == 0
+    assert b"stopping; the modules stay loaded signal=SIGTERM" in errors
+    assert "straw " in (node.host.proc / "modules").read_text()
+    assert read_ready(node.host, "straw", BOOT_ID) is not None
+
+
+def test_sigkill_leaves_nothing_that_keeps_the_next_one_out(node: FakeNode) -> None:
+    node.fill()
+    for _ in range(2):
+        with console_run(node) as child:
+            assert any("NODESIDE_READY" in line for line in lines(child))
+            child.kill()
+    done = console.run(*node.command("run", "--once"))
+    assert done.code == 0, done.errors
+
+
+def test_a_failed_driver_keeps_a_real_process_alive_until_it_is_stopped(node: FakeNode) -> None:
+    node.write_driver()
+    with console_run(node) as child:
+        assert any("no way to get the modules" in line for line in lines(child))
+        assert child.poll() is None
+        child.send_signal(signal.SIGINT)
+        child.communicate(timeout=console.LONG)
+    assert child.returncode == 0
+
+
+def test_once_in_a_real_process_exits_with_the_code_and_prints_the_report(node: FakeNode) -> None:
+    node.write_driver()
+    done = console.run(*node.command("run", "--once", "--output", "json"))
+    assert done.code == ExitCode.FETCH
+    report = json.loads(done.output)
+    assert report["state"] == "failed"
+    assert report["announced"]["labels"] == {"nodeside.io/straw.state": "failed"}
+    assert "Traceback" not in done.errors
+
+
+def test_the_log_in_json_has_one_object_a_line_but_for_the_marker(node: FakeNode) -> None:
+    node.fill()
+    done = console.run(*node.command("run", "--once", "--log-format", "json"))
+    assert done.code == 0
+    lines_ = done.errors.splitlines()
+    assert [line for line in lines_ if not line.startswith("{")] == [
+        line for line in lines_ if READY_PATTERN.fullmatch(line)
+    ]
+    assert all(json.loads(line)["component"] == "driver" for line in lines_ if line[0] == "{")
+
+
+def console_run(node: FakeNode) -> Any:
+    return console.running(*node.command("run"))
+
+
+def lines(child: subprocess.Popen[bytes]) -> Iterable[str]:
+    assert child.stderr is not None
+    for line in child.stderr:
+        yield line.decode().rstrip("\n")

@@ -1,0 +1,249 @@
+"""Reasons to look again: real signals, real files, and the real kernel's uevents."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nodeside.clock import Clock
+from nodeside.driver.watch import (
+    POLL_WITHOUT_UEVENTS,
+    Reason,
+    Uevent,
+    Uevents,
+    Watch,
+    Why,
+    concerns,
+    open_uevents,
+)
+
+PCI_DEVICES = sorted(Path("/sys/bus/pci/devices").glob("*/uevent"))
+
+
+class Queue(Uevents):
+    """Uevents out of a pipe and a list, for what a test cannot make the kernel say."""
+
+    def __init__(self) -> None:
+        self.events: list[Uevent] = []
+        self.closed = False
+        self._readable, self._writable = os.pipe()
+
+    def fileno(self) -> int:
+        return self._readable
+
+    def put(self, event: Uevent) -> None:
+        self.events.append(event)
+        os.write(self._writable, b"!")
+
+    def read(self) -> Iterator[Uevent]:
+        while self.events:
+            os.read(self._readable, 1)
+            yield self.events.pop(0)
+
+    def close(self) -> None:
+        self.closed = True
+        os.close(self._readable)
+        os.close(self._writable)
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_module_that_goes_away_is_a_reason_to_look() -> None:
+    queue = Queue()
+    with Watch(["edu-core"], uevents=lambda: queue) as watch:
+        queue.put(Uevent("remove", "module", "edu_core"))
+
+        assert watch.wait(60) == Reason(Why.UEVENT, "remove module edu_core")
+        assert watch.wait(0) == Reason(Why.PATIENCE)
+    assert queue.closed
+
+
+def test_burst_of_events_is_one_reason() -> None:
+    queue = Queue()
+    with Watch(["edu"], uevents=lambda: queue) as watch:
+        for number in range(5):
+            queue.put(Uevent("add", "pci", f"0000:00:0{number}.0"))
+
+        assert watch.wait(60).detail == (
+            "add pci 0000:00:00.0, add pci 0000:00:01.0, add pci 0000:00:02.0 and 2 more"
+        )
+
+
+def test_events_before_a_look_can_be_drained() -> None:
+    queue = Queue()
+    with Watch(["edu"], uevents=lambda: queue) as watch:
+        queue.put(Uevent("add", "module", "edu"))
+        watch.drain()
+
+        assert watch.wait(0).why is Why.PATIENCE
+
+
+@pytest.mark.parametrize(
+    ("event", "concerned"),
+    [
+        (Uevent("add", "module", "edu"), True),
+        (Uevent("remove", "module", "edu"), True),
+        (Uevent("add", "module", "other"), False),
+        (Uevent("change", "module", "edu"), False),
+        (Uevent("bind", "pci", "0000:00:04.0"), True),
+        (Uevent("unbind", "pci", "0000:00:04.0"), True),
+        (Uevent("change", "pci", "0000:00:04.0"), False),
+        (Uevent("add", "net", "edu"), False),
+    ],
+)
+def test_only_our_modules_and_pci_devices_concern_us(event: Uevent, concerned: bool) -> None:
+    assert concerns(event, frozenset({"edu"})) is concerned
+
+
+def test_event_that_does_not_concern_us_wakes_nobody() -> None:
+    queue = Queue()
+    with Watch(["edu"], uevents=lambda: queue) as watch:
+        queue.put(Uevent("add", "module", "other"))
+
+        assert watch.wait(0.01).why is Why.PATIENCE
+
+
+@pytest.mark.skipif(
+    not PCI_DEVICES or not os.access(PCI_DEVICES[0], os.W_OK),
+    reason="no PCI device whose uevent file may be written: needs root on a machine with PCI",
+)
+def test_uevent_of_the_kernel_arrives() -> None:
+    uevents = open_uevents()
+    assert uevents is not None, "netlink uevents are not permitted here"
+    with Watch(["edu"], uevents=lambda: uevents) as watch:
+        PCI_DEVICES[0].write_text("add")  # what `udevadm trigger` does
+
+        assert watch.wait(10) == Reason(Why.UEVENT, f"add pci {PCI_DEVICES[0].parent.name}")
+
+
+def test_lost_events_are_a_reason_to_look() -> None:
+    class Overrun:
+        def poll(self, timeout: float) -> None:
+            raise OSError(105, "No buffer space available")
+
+    (event,) = Uevents(Overrun()).read()
+
+    assert concerns(event, frozenset())
+    assert "lost" in str(event)
+
+
+def test_without_netlink_the_clock_must_do_and_the_log_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyudev", None)  # as where libudev is missing
+    monkeypatch.setattr(logging.getLogger("nodeside"), "propagate", True)
+
+    assert open_uevents() is None
+    assert "no kernel uevents here; looking at the driver by the clock instead" in caplog.text
+
+
+def test_slow_poll_is_faster_where_there_are_no_uevents() -> None:
+    now = 0.0
+    with Watch([], poll=300, uevents=lambda: None, clock=Clock(now=lambda: now)) as watch:
+        now = POLL_WITHOUT_UEVENTS
+
+        assert watch.wait(1000).why is Why.POLL
+
+
+def test_slow_poll_counts_from_the_last_look() -> None:
+    now = 0.0
+    with Watch([], poll=300, uevents=Queue, clock=Clock(now=lambda: now)) as watch:
+        now = 299.0
+        assert watch.wait(0).why is Why.PATIENCE
+        now = 598.0
+        assert watch.wait(0).why is Why.PATIENCE
+        now = 898.0
+        assert watch.wait(0).why is Why.POLL
+
+
+def test_rewritten_driver_yaml_is_a_reason_to_look(tmp_path: Path) -> None:
+    path = tmp_path / "driver.yaml"
+    path.write_text("version: 1")
+    with Watch([], [path], uevents=Queue) as watch:
+        assert watch.wait(0).why is Why.PATIENCE
+        path.write_text("version: 2 and more")
+
+        assert watch.wait(0) == Reason(Why.INPUT, str(path))
+        assert watch.wait(0).why is Why.PATIENCE
+
+
+def test_swapped_configmap_is_a_reason_to_look(tmp_path: Path) -> None:
+    for number in ("1", "2"):
+        (tmp_path / f"..{number}").mkdir()
+        (tmp_path / f"..{number}" / "driver.yaml").write_text("same size")
+    (tmp_path / "..data").symlink_to("..1")
+    (tmp_path / "driver.yaml").symlink_to("..data/driver.yaml")
+    with Watch([], [tmp_path / "driver.yaml"], uevents=Queue) as watch:
+        (tmp_path / "..new").symlink_to("..2")
+        (tmp_path / "..new").rename(tmp_path / "..data")
+
+        assert watch.wait(0).why is Why.INPUT
+
+
+def test_input_that_appears_or_disappears_is_a_reason_to_look(tmp_path: Path) -> None:
+    path = tmp_path / "driver.yaml"
+    with Watch([], [path], uevents=Queue) as watch:
+        path.write_text("")
+        assert watch.wait(0).why is Why.INPUT
+        path.unlink()
+        assert watch.wait(0).why is Why.INPUT
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_before_a_wait_is_not_lost(number: signal.Signals) -> None:
+    told: list[signal.Signals] = []
+    with Watch([], uevents=Queue, on_signal=told.append) as watch:
+        os.kill(os.getpid(), number)
+
+        assert watch.stopping is number
+        assert watch.wait(60) == Reason(Why.STOP, number.name)
+    assert told == [number]
+
+
+def test_signal_during_a_wait_ends_it() -> None:
+    class Sender(Queue):
+        """Sends the signal when select asks for the descriptor: nothing is looked at after."""
+
+        def fileno(self) -> int:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return super().fileno()
+
+    with Watch([], uevents=Sender) as watch:
+        assert watch.wait(60) == Reason(Why.STOP, "SIGTERM")
+
+
+def test_second_control_c_means_now() -> None:
+    with Watch([], uevents=Queue):
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_handlers_and_descriptors_are_given_back() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    count = open_descriptors()
+
+    with Watch([], uevents=Queue):
+        assert signal.getsignal(signal.SIGTERM) != before[0]
+
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+    assert open_descriptors() == count
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_monitor_is_closed_with_the_watch() -> None:
+    open_uevents()  # the first one loads libudev
+    count = open_descriptors()
+
+    with Watch(["edu"]) as watch:
+        assert watch.wait(0).why is Why.PATIENCE
+
+    assert open_descriptors() == count

@@ -1,0 +1,175 @@
+"""The `nodeside` command itself: help, completion, exit codes, and what starting it costs."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from nodeside import __version__, process
+from nodeside.cli import _COMMANDS, exit_on_error
+from nodeside.errors import ExitCode, NodesideError
+from tests import console
+from tests.console import nodeside
+
+
+def loaded_by(*argv: str) -> set[str]:
+    """The modules that a command has imported at its end."""
+    code = (
+        "import sys\n"
+        f"sys.argv = ['nodeside', *{list(argv)!r}]\n"
+        "from nodeside.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print(*sys.modules, sep='\\n', file=sys.stderr)\n"
+    )
+    done = process.run([sys.executable, "-c", code], timeout=console.LONG)
+    return set(done.errors.split())
+
+
+HEAVY = {"requests", "yaml", "pyudev", "subprocess", "hashlib", "ctypes", "ssl"}
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["driver", "--help"], ["driver", "build", "--help"]])
+def test_help_imports_nothing_heavy(argv: list[str]) -> None:
+    assert loaded_by(*argv) & HEAVY == set()
+
+
+def test_help_names_every_command_and_every_exit_code() -> None:
+    done = nodeside("--help")
+    assert done.code == 0
+    for name in ("driver", "try", "spec", "completion"):
+        assert f"\n  {name} " in done.output
+    words = " ".join(done.output.split())
+    for code in ExitCode:
+        assert f"{code.value} {code.meaning}" in words
+
+
+def test_the_help_of_the_group_says_what_each_command_says() -> None:
+    for name, (_, _, text) in _COMMANDS.items():
+        assert text in " ".join(nodeside(name, "--help").output.split()) or name == "driver"
+
+
+def test_short_help_works_everywhere() -> None:
+    for argv in (["-h"], ["driver", "-h"], ["driver", "plan", "-h"]):
+        assert nodeside(*argv).output.startswith("Usage: nodeside")
+
+
+def test_the_version_is_printed() -> None:
+    assert nodeside("--version").output == f"nodeside, version {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "argv", [["fly"], ["driver", "fly"], ["driver", "plan", "--fly"], ["driver", "plan", "extra"]]
+)
+def test_a_wrong_command_line_is_2_and_says_where_to_look(argv: list[str]) -> None:
+    done = nodeside(*argv)
+    assert done.code == ExitCode.USAGE
+    assert "Usage: nodeside" in done.errors
+    assert "--help" in done.errors
+    assert "Traceback" not in done.errors
+
+
+# --- completion ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_completion_script_is_printed(shell: str) -> None:
+    done = nodeside("completion", shell)
+    assert done.code == 0
+    assert "_NODESIDE_COMPLETE" in done.output
+
+
+def complete(*words: str) -> list[str]:
+    """What bash would offer for the last of these words."""
+    env = {
+        "_NODESIDE_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(("nodeside", *words)),
+        "COMP_CWORD": str(len(words)),
+    }
+    done = nodeside(env=env)
+    return [line.partition(",")[2] for line in done.output.splitlines()]
+
+
+def test_commands_verbs_and_options_complete() -> None:
+    assert complete("dr") == ["driver"]
+    assert set(complete("")) == {"driver", "try", "spec", "completion"}
+    assert complete("driver", "do") == ["doctor"]
+    assert complete("driver", "build", "--ag") == ["--again"]
+    assert set(complete("driver", "plan", "--output", "")) == {"table", "json"}
+
+
+def test_the_completion_script_is_good_bash(tmp_path: Path) -> None:
+    script = tmp_path / "completion.bash"
+    script.write_text(nodeside("completion", "bash").output)
+    process.run(["bash", "-n", script], timeout=console.LONG)
+
+
+def test_completing_a_command_imports_none() -> None:
+    code = (
+        "import os, sys\n"
+        "os.environ.update(_NODESIDE_COMPLETE='bash_complete', COMP_WORDS='nodeside d',\n"
+        "                  COMP_CWORD='1')\n"
+        "from nodeside.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print(*sys.modules, sep='\\n', file=sys.stderr)\n"
+    )
+    done = process.run([sys.executable, "-c", code], timeout=console.LONG)
+    assert done.output == "plain,driver\n"
+    assert not {name for name in done.errors.split() if name.startswith("nodeside.driver")}
+
+
+# --- failures --------------------------------------------------------------------------------
+
+
+def test_an_expected_failure_is_one_sentence_a_hint_and_its_code(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as end, exit_on_error():
+        raise NodesideError("the disk is upside down: /mnt", hint="turn it")
+    assert end.value.code == ExitCode.SYSTEM
+    assert capsys.readouterr().err == "error: the disk is upside down: /mnt\nhint: turn it\n"
+
+
+def test_ctrl_c_is_130(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end, exit_on_error():
+        raise KeyboardInterrupt
+    assert end.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_a_bug_shows_its_traceback() -> None:
+    with pytest.raises(ZeroDivisionError), exit_on_error():
+        raise ZeroDivisionError
+
+
+def test_a_reader_that_goes_away_is_no_bug() -> None:
+    script = f"{sys.executable} -m nodeside spec json-schema | head -c 10"
+    done = process.run(["bash", "-c", script], timeout=console.LONG)
+    assert "Traceback" not in done.errors
+    assert "Exception ignored" not in done.errors
+
+
+def test_a_reader_who_has_had_enough_is_no_bug() -> None:
+    done = printing_to("r, w = os.pipe(); os.close(r); os.dup2(w, 1)")
+
+    assert (done.exit_code, done.errors) == (128 + signal.SIGPIPE, "")
+
+
+def test_a_full_disk_below_the_output_is_told_as_one() -> None:
+    done = printing_to("os.dup2(os.open('/dev/full', os.O_WRONLY), 1)")
+
+    assert done.exit_code == ExitCode.NO_SPACE
+    assert done.errors == "error: no space left writing the output\n"
+
+
+def printing_to(output: str) -> process.Completed:
+    """A command that prints much, to what the given statements make its output."""
+    code = (
+        f"import os, sys; {output}\n"
+        "sys.argv = ['nodeside', 'spec', 'json-schema']\n"
+        "from nodeside.cli import main\n"
+        "main()\n"
+    )
+    return process.run([sys.executable, "-c", code], timeout=console.LONG, check=False)
