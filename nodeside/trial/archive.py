@@ -1,0 +1,317 @@
+"""Debian packages, through apt with state of our own: nothing of the host's apt is changed.
+
+On a Debian host the host's own sources serve (those whose origin is Debian), with the host's proxy
+and TLS settings; elsewhere, the sources that mmdebstrap knows for Debian. NODESIDE_MIRROR names
+another mirror, NODESIDE_SUITE another release.
+
+    <cache>/archive/<digest of the settings>/
+      apt.conf, sources.list    what apt is told
+      state/, cache/            what apt keeps
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeside import process
+from nodeside.trial.cache import TrialCache, digest_of
+from nodeside.trial.errors import ArchiveError
+from nodeside.trial.progress import Progress
+
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+DEFAULT_SUITE = "bookworm"  # where the host is not Debian; what the tests are proven on
+_FRESH = 24 * 3600.0  # seconds for which package lists are used without asking again
+_PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy")
+
+
+def proxy_environment() -> dict[str, str]:
+    """The proxy variables of the caller: tools that fetch need them, others do not."""
+    names = [name for low in _PROXIES for name in (low, low.upper())]
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+_OTHER_COMPONENTS = ("contrib", "non-free")
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where packages come from: one-line sources, and the suite that mmdebstrap is told."""
+
+    suite: str
+    lines: tuple[str, ...]
+
+
+class Archive:
+    """One package archive. Everything that needs the network is said on `progress`."""
+
+    def __init__(self, cache: TrialCache, progress: Progress) -> None:
+        self.cache = cache
+        self.progress = progress
+        self._sources: Sources | None = None
+        self._names: tuple[str, ...] | None = None
+
+    @property
+    def sources(self) -> Sources:
+        if self._sources is None:
+            self._sources = self._find_sources()
+        return self._sources
+
+    @property
+    def digest(self) -> str:
+        """Names the archive in the names of things that are made from it."""
+        return digest_of("\n".join((self.sources.suite, *self.sources.lines)))
+
+    def not_free(self) -> Archive:
+        """The same archive's other components: contrib and non-free, where zfs-dkms is."""
+        other = Archive(self.cache, self.progress)
+        other._sources = Sources(self.sources.suite, other_components(self.sources.lines))
+        return other
+
+    def names(self) -> tuple[str, ...]:
+        """The names of all packages there are."""
+        if self._names is None:
+            self._names = tuple(self._apt_cache("pkgnames").split())
+        return self._names
+
+    def depends(self, package: str) -> tuple[str, ...]:
+        """Direct dependencies; of alternatives, every one. None if there is no such package."""
+        rows = self._apt_cache("depends", package, check=False).splitlines()
+        found = (re.match(r"^\s*\|?Depends: <?([^\s:>]+)", row) for row in rows)
+        return tuple(match[1] for match in found if match)
+
+    def show(self, package: str) -> Mapping[str, str]:
+        """The fields of the version that would be installed; empty if there is none."""
+        text = self._apt_cache("show", "--no-all-versions", package, check=False)
+        pairs = (line.split(": ", 1) for line in text.splitlines() if re.match(r"^[\w-]+: ", line))
+        return {pair[0]: pair[1] for pair in pairs}
+
+    def download(self, packages: Sequence[str], directory: Path) -> tuple[Path, ...]:
+        """Fetch package files into `directory`; lists that are out of date are renewed once."""
+        try:
+            self._download(packages, directory)
+        except process.ToolError:
+            self.update()
+            try:
+                self._download(packages, directory)
+            except process.ToolError as exc:
+                raise _failed(f"cannot fetch {', '.join(packages)}", exc) from exc
+        return tuple(sorted(directory.glob("*.deb")))
+
+    def update(self) -> None:
+        """Renew the package lists. Old lists serve if the archive cannot be reached."""
+        self.progress.say("fetching the package lists")
+        directory = self._prepare(self.sources)
+        try:
+            self._update(directory)
+        except process.ToolError as exc:
+            if not _stamp(directory).exists():
+                raise _failed("cannot fetch the package lists", exc) from exc
+            self.progress.say("the archive cannot be reached; going on with the old package lists")
+        self._names = None
+
+    def fetch_settings(self) -> tuple[str, ...]:
+        """The host's apt settings for fetching (proxy, TLS), as `apt.conf` lines."""
+        rows = _host_settings().splitlines()
+        return tuple(
+            row
+            for row in rows
+            if row.startswith("Acquire::")
+            and not re.match(r"Acquire::(IndexTargets|Changelogs)", row)
+        )
+
+    # --- where packages come from
+
+    def _find_sources(self) -> Sources:
+        suite = os.environ.get("NODESIDE_SUITE", "")
+        if mirror := os.environ.get("NODESIDE_MIRROR"):
+            suite = suite or _host_suite() or DEFAULT_SUITE
+            return Sources(suite, tuple(_line(mirror, s) for s in (suite, f"{suite}-updates")))
+        if _host_suite() and not suite:
+            return Sources(_host_suite(), self._host_sources())
+        return Sources(suite or DEFAULT_SUITE, self._mmdebstrap_sources(suite or DEFAULT_SUITE))
+
+    def _host_sources(self) -> tuple[str, ...]:
+        """The host's sources whose origin is Debian; only the fetched lists know the origin."""
+        made = self.cache.make("sources", digest_of(_host_sources_text()), self._ask_host_sources)
+        return tuple((made / "sources.list").read_text().splitlines())
+
+    def _ask_host_sources(self, directory: Path) -> None:
+        self.progress.say("fetching the package lists")
+        apt = directory / "apt"
+        _write_settings(apt, None, self.fetch_settings())
+        try:
+            self._update(apt)
+        except process.ToolError as exc:
+            if not any((apt / "state" / "lists").glob("*_Packages*")):
+                raise _failed("cannot fetch the package lists", exc) from exc
+        targets = _run("apt-get", "indextargets", "Created-By: Packages", conf=apt)
+        lines = dict.fromkeys(debian_lines(targets))
+        if not lines:
+            raise ArchiveError(
+                "the host's apt sources name no Debian archive",
+                hint="set NODESIDE_MIRROR to the URL of a Debian mirror",
+            )
+        (directory / "sources.list").write_text("\n".join(lines))
+
+    def _mmdebstrap_sources(self, suite: str) -> tuple[str, ...]:
+        made = self.cache.make("sources", suite, lambda path: _ask_mmdebstrap(suite, path))
+        return tuple((made / "sources.list").read_text().splitlines())
+
+    # --- running apt
+
+    def _prepare(self, sources: Sources) -> Path:
+        directory = self.cache.path("archive", self.digest)
+        with self.cache.locked("archive", self.digest):
+            if not (directory / "apt.conf").exists():
+                _write_settings(directory, sources, self.fetch_settings())
+                self._adopt_lists(directory, sources)
+        return directory
+
+    def _adopt_lists(self, directory: Path, sources: Sources) -> None:
+        """The lists that told which of the host's sources are Debian's need no second fetching."""
+        told = self.cache.path("sources", digest_of(_host_sources_text()))
+        fetched = told / "apt"
+        if not _stamp(fetched).exists():
+            return
+        if tuple((told / "sources.list").read_text().splitlines()) == sources.lines:
+            shutil.copytree(fetched / "state", directory / "state", dirs_exist_ok=True)
+            shutil.copy2(_stamp(fetched), _stamp(directory))
+
+    def _ready(self) -> Path:
+        directory = self._prepare(self.sources)
+        stamp = _stamp(directory)
+        if not stamp.exists() or time.time() - stamp.stat().st_mtime > _FRESH:
+            self.update()
+        return directory
+
+    def _update(self, directory: Path) -> None:
+        with self.cache.locked("archive", "update"):
+            _run("apt-get", "update", "-q", "--error-on=any", conf=directory, timeout=600)
+            _stamp(directory).touch()
+
+    def _apt_cache(self, *words: str, check: bool = True) -> str:
+        return _run("apt-cache", *words, conf=self._ready(), check=check)
+
+    def _download(self, packages: Sequence[str], directory: Path) -> None:
+        conf = self._ready()
+        _run("apt-get", "download", "-q", *packages, conf=conf, timeout=1800, cwd=directory)
+
+
+def unpack(package: Path, directory: Path) -> None:
+    """Unpack a .deb below a directory, without running anything of it."""
+    process.run(["dpkg-deb", "-x", package, directory], timeout=600)
+
+
+def _run(
+    *argv: str, conf: Path, timeout: float = 120, cwd: Path | None = None, check: bool = True
+) -> str:
+    env = proxy_environment() | {"APT_CONFIG": str(conf / "apt.conf")}
+    return process.run(argv, env=env, timeout=timeout, cwd=cwd, check=check).output
+
+
+def _write_settings(directory: Path, sources: Sources | None, settings: Sequence[str]) -> None:
+    """apt.conf that replaces the host's, and keeps its state below `directory`."""
+    for name in ("state/lists/partial", "cache/archives/partial"):
+        (directory / name).mkdir(parents=True, exist_ok=True)
+    (directory / "status").touch()
+    rows = [
+        *settings,
+        'Dir::Etc::main "/dev/null";',
+        'Dir::Etc::parts "/dev/null";',
+        f'Dir::State "{directory}/state";',
+        f'Dir::State::status "{directory}/status";',
+        f'Dir::Cache "{directory}/cache";',
+        'APT::Sandbox::User "root";',
+        'APT::Architecture "amd64";',
+        'APT::Architectures { "amd64"; };',
+        'Acquire::Languages "none";',
+        'Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";',
+        'Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled "false";',
+        'Acquire::Retries "3";',
+    ]
+    if sources is not None:
+        (directory / "sources.list").write_text("\n".join(sources.lines) + "\n")
+        rows += [
+            f'Dir::Etc::sourcelist "{directory}/sources.list";',
+            'Dir::Etc::sourceparts "/dev/null";',
+        ]
+    (directory / "apt.conf").write_text("\n".join(rows) + "\n")
+
+
+def _ask_mmdebstrap(suite: str, directory: Path) -> None:
+    """Let mmdebstrap write its sources.list, and stop it there: /bin/false is its second hook."""
+    hooks = [f"--setup-hook=copy-out /etc/apt/sources.list {directory}", "--setup-hook=/bin/false"]
+    root = directory / "root"
+    argv = ["mmdebstrap", "--variant=custom", "--mode=root", *hooks, suite, str(root)]
+    done = process.run(argv, timeout=120, check=False, env=proxy_environment())
+    if not (directory / "sources.list").exists():
+        raise ArchiveError(
+            f"mmdebstrap knows no Debian release named {suite}\n{process.tail(done.errors)}",
+            hint="set NODESIDE_SUITE to a release of Debian",
+        )
+    lines = (directory / "sources.list").read_text().splitlines()
+    signed = [re.sub(r"^deb (?!\[)", f"deb {_signed_by()}", line) for line in lines if line]
+    (directory / "sources.list").write_text("\n".join(signed))
+
+
+def debian_lines(targets: str) -> list[str]:
+    """One-line sources out of `apt-get indextargets`, those with the origin Debian."""
+    lines = []
+    for block in targets.split("\n\n"):
+        pairs = (line.split(": ", 1) for line in block.splitlines() if ": " in line)
+        fields = {pair[0]: pair[1] for pair in pairs}
+        if fields.get("Origin") == "Debian":
+            where = f"{fields['Repo-URI']} {fields['Release']} {fields['Component']}"
+            lines.append(f"deb {_signed_by()}{where}")
+    return lines
+
+
+def other_components(lines: Sequence[str]) -> tuple[str, ...]:
+    """The sources that have contrib and non-free of what these have main of."""
+    mains = (line.removesuffix(" main") for line in lines if line.endswith(" main"))
+    return tuple(f"{main} {component}" for main in mains for component in _OTHER_COMPONENTS)
+
+
+def _line(mirror: str, suite: str) -> str:
+    return f"deb {_signed_by()}{mirror} {suite} main"
+
+
+def _signed_by() -> str:
+    return f"[signed-by={KEYRING}] " if KEYRING.exists() else ""
+
+
+def _host_suite() -> str:
+    """The code name of the host's release if the host is Debian, else nothing."""
+    try:
+        rows = Path("/etc/os-release").read_text().splitlines()
+    except OSError:
+        return ""
+    fields = {key: value.strip('"') for key, _, value in (row.partition("=") for row in rows)}
+    return fields.get("VERSION_CODENAME", "") if fields.get("ID") == "debian" else ""
+
+
+def _host_sources_text() -> str:
+    files = [Path("/etc/apt/sources.list"), *sorted(Path("/etc/apt/sources.list.d").glob("*"))]
+    return "\n".join(file.read_text(errors="replace") for file in files if file.is_file())
+
+
+def _host_settings() -> str:
+    return process.run(["apt-config", "dump"], timeout=30).output
+
+
+def _stamp(directory: Path) -> Path:
+    return directory / "updated"
+
+
+def _failed(what: str, exc: process.ToolError) -> ArchiveError:
+    said = [row for row in exc.completed.errors.splitlines() if row.startswith(("E:", "W:"))]
+    return ArchiveError(
+        "\n".join([what, *said[-5:]]),
+        hint="check the network and the proxy, or set NODESIDE_MIRROR to a Debian mirror",
+    )

@@ -1,0 +1,147 @@
+"""The trial's cache: what is dear to make and the same next time, outside the checkout.
+
+    <cache>/                $XDG_CACHE_HOME/nodeside/trial, or NODESIDE_TRIAL_CACHE
+      lock                  shared while a trial runs, exclusive while the cache is removed
+      consoles/             what the consoles of the latest machines said
+      <kind>/<name>/        one thing, complete: it appears by rename
+      <kind>/.lock-<name>   held while it is being made, so two trials make it once
+      <kind>/.tmp-<name>    where it is being made; a crash leaves it, the next maker removes it
+
+Names carry a digest of the recipe, so a changed recipe makes a new thing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nodeside.errors import NodesideError, NoSpace
+from nodeside.filelock import take_lock
+from nodeside.records import TEMPORARY_PREFIX, disk_errors
+from nodeside.trial.errors import TrialError
+
+MIB = 1 << 20
+_REMOVING = 120.0  # seconds; the largest caches are gone in ten
+_MAKING = 7200.0  # seconds; a root file system over a slow line may take half an hour
+
+Maker = Callable[[Path], None]  # fills a new directory
+
+
+def digest_of(recipe: str | bytes) -> str:
+    """What stands for a recipe in the name of a thing that is made by it."""
+    data = recipe.encode() if isinstance(recipe, str) else recipe
+    return hashlib.sha256(data).hexdigest()[:12]
+
+
+def default_directory() -> Path:
+    """Where the cache is, unless told otherwise."""
+    if told := os.environ.get("NODESIDE_TRIAL_CACHE"):
+        return Path(told).absolute()
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base).absolute() / "nodeside" / "trial"
+
+
+class TrialCache:
+    """Use as a context manager: the cache cannot be removed while it is in use."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self.directory = directory or default_directory()
+        self._lock: int | None = None
+
+    def __enter__(self) -> TrialCache:
+        with disk_errors(self.directory):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        if not take_lock(self._lock, within=_REMOVING, shared=True):
+            os.close(self._lock)
+            raise TrialError(
+                f"{self.directory} is still being removed after {_REMOVING:g} s",
+                hint=f"see who has it open: fuser -v {self.directory}/lock",
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._lock is not None
+        os.close(self._lock)
+        self._lock = None
+
+    def path(self, kind: str, name: str) -> Path:
+        return self.directory / kind / name
+
+    def make(self, kind: str, name: str, maker: Maker, *, needs_mib: int = 64) -> Path:
+        """The directory `<kind>/<name>`; `maker` fills a new one if it is not there yet."""
+        wanted = self.path(kind, name)
+        if wanted.exists():
+            return wanted
+        with disk_errors(wanted):
+            wanted.parent.mkdir(parents=True, exist_ok=True)
+        with self.locked(kind, name):
+            if not wanted.exists():
+                self._make(wanted, maker, needs_mib)
+        return wanted
+
+    @contextmanager
+    def locked(self, kind: str, name: str) -> Iterator[None]:
+        """Alone with one thing of the cache, for as long as the block runs."""
+        lock = self.directory / kind / f".lock-{name}"
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        with open(lock, "wb") as file:
+            if not take_lock(file.fileno(), within=_MAKING):
+                raise TrialError(
+                    f"another trial has been making {kind}/{name} for {_MAKING:g} s",
+                    hint=f"see which one: fuser -v {lock}",
+                )
+            yield
+
+    def require_space(self, needs_mib: int, what: str) -> None:
+        """Say that the disk is too full before an hour of work shows it."""
+        free = shutil.disk_usage(self.directory).free // MIB
+        if free < needs_mib:
+            raise NoSpace(
+                f"{self.directory} has {free} MiB free, {what} needs {needs_mib} MiB",
+                hint="free some space, or point NODESIDE_TRIAL_CACHE at a larger disk",
+            )
+
+    def _make(self, wanted: Path, maker: Maker, needs_mib: int) -> None:
+        self.require_space(needs_mib, f"{wanted.parent.name}/{wanted.name}")
+        unfinished = wanted.parent / f"{TEMPORARY_PREFIX}{wanted.name}"
+        remove_tree(unfinished)
+        try:
+            unfinished.mkdir()
+            maker(unfinished)
+            unfinished.replace(wanted)
+        except OSError as exc:
+            remove_tree(unfinished)
+            with disk_errors(wanted):
+                raise exc
+        except BaseException as exc:
+            remove_tree(unfinished)
+            if isinstance(exc, NodesideError) and "No space left on device" in str(exc):
+                raise NoSpace(
+                    f"no space left making {wanted}", hint=f"free some space: df -h {wanted.parent}"
+                ) from exc
+            raise
+
+
+def remove(directory: Path | None = None) -> Path:
+    """Remove the whole cache. Raises TrialError while a trial uses it."""
+    directory = directory or default_directory()
+    if not (directory / "lock").exists():
+        return directory
+    with open(directory / "lock", "rb+") as file:
+        if not take_lock(file.fileno()):
+            raise TrialError(
+                f"{directory} is in use by another `nodeside try`", hint="wait until it has ended"
+            )
+        remove_tree(directory)
+    return directory
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory that may hold read-only directories; silent if it is not there."""
+    if path.exists():
+        shutil.rmtree(path)

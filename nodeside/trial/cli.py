@@ -1,0 +1,176 @@
+"""`nodeside try`: the whole product on a machine with no cluster, no hardware and no modules."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+from collections.abc import Sequence
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from nodeside.trial.kernels import DEFAULT
+
+if TYPE_CHECKING:
+    from nodeside.trial.trial import Run
+
+Argv = tuple[str, ...]
+
+_DEFAULT_TARGET = "examples/edu"
+_EPILOG = (
+    "The exit code is the node side's own (see nodeside --help); 70 if the machine could not be "
+    "made, 42 if a --command failed. With several boots it is that of the last one that failed. "
+    "The cache is in $XDG_CACHE_HOME/nodeside/trial, or NODESIDE_TRIAL_CACHE; temporary files are "
+    "in $TMPDIR; NODESIDE_MIRROR and NODESIDE_SUITE choose another Debian mirror and release."
+)
+
+
+def _split(_context: click.Context, _option: click.Parameter, lines: Sequence[str]) -> list[Argv]:
+    """The commands as argvs, split as a shell would."""
+    try:
+        argvs = [tuple(shlex.split(line)) for line in lines]
+    except ValueError as exc:
+        raise click.BadParameter(f"{exc} in {' '.join(lines)}") from None
+    if not all(argv and argv[0] for argv in argvs):
+        raise click.BadParameter("expected a program and its arguments, got nothing")
+    return argvs
+
+
+@click.command(name="try", epilog=_EPILOG)
+@click.argument("target", required=False)
+@click.option(
+    "--kernel",
+    "-k",
+    default=DEFAULT,
+    show_default=True,
+    metavar="KERNEL",
+    help="A release, a flavour (amd64), a version (6.12), both (6.12-amd64), or list.",
+)
+@click.option("--device", "devices", multiple=True, metavar="DEVICE", help="A QEMU device more.")
+@click.option(
+    "--command",
+    "-c",
+    "commands",
+    multiple=True,
+    metavar="COMMAND",
+    callback=_split,
+    help="Run this in the machine afterwards, in a container with its devices.",
+)
+@click.option(
+    "--reboot-into",
+    "reboots",
+    multiple=True,
+    metavar="KERNEL",
+    help="Then reboot the same node into this kernel, and again.",
+)
+@click.option("--keep", is_flag=True, help="Give a shell in the machine before it ends.")
+@click.option(
+    "--build-on",
+    type=click.Choice(["auto", "node", "host"]),
+    default="auto",
+    show_default=True,
+    help="Where to compile: in the machine, or in the toolkit's root file system on this host.",
+)
+@click.option(
+    "--accel",
+    type=click.Choice(["auto", "kvm", "tcg"]),
+    default="auto",
+    show_default=True,
+    help="KVM, or software emulation; auto tries KVM once.",
+)
+@click.option(
+    "--append", multiple=True, metavar="WORD", help="A word more for the kernel's command line."
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="What is printed on stdout.",
+)
+@click.option("--clean-cache", is_flag=True, help="Remove everything that is cached, and end.")
+def trial(
+    *,
+    target: str | None,
+    kernel: str,
+    devices: Sequence[str],
+    commands: Sequence[Argv],
+    reboots: Sequence[str],
+    keep: bool,
+    build_on: str,
+    accel: str,
+    append: Sequence[str],
+    output: str,
+    clean_cache: bool,
+) -> None:
+    """Boot a throwaway machine and try a driver in it.
+
+    TARGET is a directory with a driver.yaml (or that file), a dkms tree, or the name of a Debian
+    package such as vpoll-dkms.
+    """
+    signal.signal(signal.SIGTERM, _interrupt)
+    from nodeside.trial.privilege import become_root
+
+    become_root()
+    if clean_cache:
+        _clean()
+    elif "" in (target, kernel, *reboots):
+        raise click.UsageError("a target or a kernel is empty; an unset variable of the shell?")
+    elif kernel == "list":
+        _list(accel, output)
+    elif target is None:
+        raise click.UsageError(f"name a driver to try, such as {_DEFAULT_TARGET}")
+    else:
+        from nodeside.trial.session import Order, session
+
+        order = Order(
+            target=target,
+            kernels=(kernel, *reboots),
+            devices=tuple(devices),
+            commands=tuple(commands),
+            append=tuple(append),
+            keep=keep,
+            build_on=build_on,
+            accelerator=accel,
+        )
+        _report(target, session(order), output)
+
+
+def _report(target: str, runs: Sequence[Run], output: str) -> None:
+    from nodeside.trial import result
+
+    text = result.as_json(target, runs) if output == "json" else result.as_table(runs)
+    click.echo(text)
+    raise SystemExit(int(result.exit_code(runs)))
+
+
+def _clean() -> None:
+    from nodeside.trial import cache
+
+    click.echo(f"removed {cache.remove()}")
+
+
+def _list(accelerator: str, output: str) -> None:
+    from nodeside.table import table
+    from nodeside.trial.workshop import Workshop
+
+    with Workshop(accelerator=accelerator) as workshop:
+        kernels = workshop.available_kernels()
+    if output == "json":
+        found = [
+            {"release": k.release, "flavour": k.flavour, "headers": bool(k.headers)}
+            for k in kernels
+        ]
+        click.echo(json.dumps({"kernels": found}, indent=2))
+        return
+    words = {True: "yes", False: "no: boots, cannot build"}
+    rows = [(kernel.release, kernel.flavour, words[bool(kernel.headers)]) for kernel in kernels]
+    click.echo(table(rows, header=("KERNEL", "FLAVOUR", "HEADERS")))
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    """SIGTERM ends a trial the way Ctrl-C does: everything is cleaned up."""
+    raise KeyboardInterrupt

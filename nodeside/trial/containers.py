@@ -1,0 +1,108 @@
+"""What the containers of a node's pod see and may do. Data; `guest/container.py` acts on it.
+
+The driver container has what a container of an ordinary pod has by default, and the four
+capabilities of docs/architecture.md; device nodes of the host cannot be opened in it, as in a pod
+that is not privileged. The toolkit container has nothing: an ordinary user, no capability, no
+network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+TOOLKIT_UID = 65532
+
+# What containerd and CRI-O give a container that asks for nothing (oci/spec_opts.go,
+# defaultUnixCaps, without the ones that only a privileged runtime adds).
+_DEFAULT_CAPABILITIES = (
+    "chown", "dac_override", "fsetid", "fowner", "mknod", "net_raw", "setgid", "setuid", "setfcap",
+    "setpcap", "net_bind_service", "sys_chroot", "kill", "audit_write",
+)  # fmt: skip
+_DRIVER_CAPABILITIES = ("sys_module", "syslog", "sys_ptrace", "dac_read_search")
+
+SHARED_ON_NODE = "/var/lib/pod/shared"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True)
+class ContainerSpec:
+    """One kind of container.
+
+    `layers` are directories of the node, the first on top. `binds` are (path on the node, path in
+    the container, options). `capabilities` None keeps all. `limits` are files of the control
+    group, such as {"cpu.max": "50000 100000"}. `privileged` gives the node's devices and a
+    writable /sys.
+    """
+
+    layers: tuple[str, ...]
+    binds: tuple[tuple[str, str, str], ...] = ()
+    capabilities: tuple[str, ...] | None = ()
+    uid: int = 0
+    network: bool = False
+    no_new_privileges: bool = False
+    privileged: bool = False
+    limits: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+_POD_ENV = {"PATH": _PATH, "HOME": "/root", "LC_ALL": "C.UTF-8"}
+
+_DRIVER_BINDS = (
+    ("/sys", "/host/sys", ""),
+    ("/proc", "/host/proc", ""),
+    ("/dev", "/host/dev", "nodev"),
+    ("/kernel/usr/lib/modules", "/host/lib/modules", "ro"),
+    ("/run/nodeside", "/host/run/nodeside", ""),
+    ("/var/lib/nodeside", "/host/var/lib/nodeside", ""),
+    (SHARED_ON_NODE, "/shared", ""),
+    ("/payload/driver-image", "/driver-image", "ro"),
+    ("/payload/python", "/opt/nodeside", "ro"),
+    ("/payload/toolkit", "/usr/lib/nodeside", "ro"),
+    ("/payload/bin", "/usr/local/bin", "ro"),
+)
+
+DRIVER = ContainerSpec(
+    layers=("/driver",),
+    binds=_DRIVER_BINDS,
+    capabilities=_DEFAULT_CAPABILITIES + _DRIVER_CAPABILITIES,
+    network=True,
+    env=_POD_ENV
+    | {
+        "NODESIDE_HOST": "/host",
+        "NODESIDE_SHARED": "/shared",
+        "NODESIDE_DRIVER": "/driver-image/driver.yaml",
+        "NODE_NAME": "trial",
+    },
+)
+
+PRIVILEGED_DRIVER = ContainerSpec(
+    layers=DRIVER.layers,
+    binds=tuple((a, b, options.replace("nodev", "")) for a, b, options in DRIVER.binds),
+    capabilities=None,
+    network=True,
+    privileged=True,
+    env=DRIVER.env,
+)
+
+# A consumer of the driver, or an engineer's debug shell: the driver's tools, the node's devices.
+CONSUMER = PRIVILEGED_DRIVER
+
+# The kernel's headers and kbuild tools are the top layer, as they are the last one of a toolkit
+# image.
+TOOLKIT = ContainerSpec(
+    layers=("/kernel", "/toolkit"),
+    binds=((SHARED_ON_NODE, "/shared", ""),),
+    uid=TOOLKIT_UID,
+    no_new_privileges=True,
+    env=_POD_ENV | {"HOME": "/", "NODESIDE_SHARED": "/shared"},
+)
+
+KINDS: Mapping[str, ContainerSpec | None] = {
+    "driver": DRIVER,
+    "privileged-driver": PRIVILEGED_DRIVER,
+    "consumer": CONSUMER,
+    "toolkit": TOOLKIT,
+    "node": None,
+}
+NODE_ENV: Mapping[str, str] = {"PATH": "/bin:/sbin", "HOME": "/root"}

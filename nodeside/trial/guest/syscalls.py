@@ -1,0 +1,64 @@
+"""System calls that Python 3.11 has no function for. x86-64 numbers."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_RDONLY = 0x1
+MS_NOSUID = 0x2
+MS_NODEV = 0x4
+MS_NOEXEC = 0x8
+MS_REMOUNT = 0x20
+MS_BIND = 0x1000
+MS_REC = 0x4000
+MS_PRIVATE = 0x40000
+
+_MNT_DETACH = 2
+_RB_POWER_OFF = 0x4321FEDC
+_SYS_PIVOT_ROOT = 155
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def unshare(flags: int) -> None:
+    _check(_LIBC.unshare(flags), "unshare")
+
+
+def setns(fd: int, flags: int) -> None:
+    """Enter namespaces of the process behind a pidfd, or the namespace behind any other fd."""
+    _check(_LIBC.setns(fd, flags), "setns")
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
+    words = (word.encode() or None for word in (source, target, kind))
+    _check(_LIBC.mount(*words, ctypes.c_ulong(flags), options.encode() or None), target)
+
+
+def pivot_root(root: str) -> None:
+    """Make `root` the root of this mount namespace, and forget the old one.
+
+    Both arguments of pivot_root(2) are the same directory: the man page's own way.
+    """
+    os.chdir(root)
+    _check(_LIBC.syscall(_SYS_PIVOT_ROOT, b".", b"."), "pivot_root")
+    _check(_LIBC.umount2(b".", _MNT_DETACH), "umount")
+    os.chdir("/")
+
+
+def power_off() -> None:
+    """Returns only if the machine cannot."""
+    _check(_LIBC.reboot(ctypes.c_int(_RB_POWER_OFF)), "reboot")
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)

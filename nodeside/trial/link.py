@@ -1,0 +1,125 @@
+"""The host's end of the line to the agent in the machine (`guest/agent.py` has the protocol).
+
+One thread reads the line and hands every event to the call or process it belongs to. When the
+machine is gone, every wait ends with MachineLost.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from nodeside.errors import DeadlinePassed
+from nodeside.trial.errors import MachineLost, TrialError
+
+OnData = Callable[[str, bytes], None]  # the stream (output, errors, data), and what came
+
+
+@dataclass
+class Conversation:
+    """Everything the agent says about one id."""
+
+    id: int
+    events: queue.SimpleQueue[dict[str, Any]] = field(default_factory=queue.SimpleQueue)
+    on_data: OnData | None = None
+
+
+class Link:
+    """The line. `why_lost` gives what an error adds when the machine is gone."""
+
+    def __init__(self, connection: socket.socket, why_lost: Callable[[], str]) -> None:
+        self._socket = connection
+        self._why_lost = why_lost
+        self._lock = threading.Lock()
+        self._conversations: dict[int, Conversation] = {0: Conversation(0)}
+        self._last = 0
+        self._lost = False
+        self._reader = threading.Thread(target=self._read, name="link", daemon=True)
+        self._reader.start()
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._reader.join(timeout=5)
+
+    def hello(self, timeout: float) -> dict[str, Any]:
+        """The agent's first words: the machine has booted."""
+        return self.next(self._conversations[0], timeout, "the agent in the machine")
+
+    def ask(self, op: str, *, on_data: OnData | None = None, **fields: object) -> Conversation:
+        """Send a request under a new id. `on_data` gets output as it comes, on another thread."""
+        with self._lock:
+            self._last += 1
+            talk = Conversation(self._last, on_data=on_data)
+            self._conversations[talk.id] = talk
+        if self._lost:
+            talk.events.put({"event": "lost"})
+        self.tell(op, talk, **fields)
+        return talk
+
+    def tell(self, op: str, about: Conversation, **fields: object) -> None:
+        """Send a request about something that is already there."""
+        line = (json.dumps({"op": op, "id": about.id, **fields}) + "\n").encode()
+        try:
+            with self._lock:
+                self._socket.sendall(line)
+        except OSError as exc:
+            raise MachineLost(f"the machine is gone{self._why_lost()}") from exc
+
+    def next(self, talk: Conversation, timeout: float, what: str) -> dict[str, Any]:
+        """The next event of a conversation. Raises DeadlinePassed, MachineLost, TrialError."""
+        try:
+            event = talk.events.get(timeout=max(0.0, timeout))
+        except queue.Empty:
+            raise DeadlinePassed(f"no end after {timeout:g} s: {what}") from None
+        if event["event"] == "lost":
+            talk.events.put(event)  # whoever asks again gets the same answer
+            raise MachineLost(
+                f"the machine ended while it was needed for: {what}{self._why_lost()}"
+            )
+        if event["event"] == "failed":
+            raise TrialError(f"the agent in the machine: {event['message']} (for: {what})")
+        return event
+
+    def until(self, talk: Conversation, wanted: str, timeout: float, what: str) -> dict[str, Any]:
+        """The first event of this kind; others are dropped."""
+        deadline = time.monotonic() + timeout
+        while True:
+            event = self.next(talk, deadline - time.monotonic(), what)
+            if event["event"] == wanted:
+                return event
+
+    def forget(self, talk: Conversation) -> None:
+        with self._lock:
+            self._conversations.pop(talk.id, None)
+
+    def _read(self) -> None:
+        try:
+            with self._socket.makefile("rb") as lines:
+                for line in lines:
+                    self._deliver(json.loads(line))
+        except (OSError, ValueError):
+            pass  # the machine died in the middle of a line: what follows says so
+        with self._lock:
+            self._lost = True
+            talks = list(self._conversations.values())
+        for talk in talks:
+            talk.events.put({"event": "lost"})
+
+    def _deliver(self, event: dict[str, Any]) -> None:
+        talk = self._conversations.get(event.get("id", 0))
+        if talk is None:
+            return
+        if event["event"] in ("output", "errors", "data") and talk.on_data is not None:
+            talk.on_data(event["event"], base64.b64decode(event["data"]))
+        else:
+            talk.events.put(event)

@@ -1,0 +1,41 @@
+"""Root file systems and mounts take root: another user's command goes on with sudo."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import NoReturn
+
+from nodeside.trial.archive import proxy_environment
+from nodeside.trial.cache import default_directory
+from nodeside.trial.errors import TrialError
+from nodeside.trial.progress import Progress
+
+_KEPT = ("NODESIDE_MIRROR", "NODESIDE_SUITE", "TERM", "LANG", "PATH")
+
+
+def become_root() -> None:
+    """Return if we are root; else start the same command again with sudo, once."""
+    if os.geteuid() == 0:
+        return
+    sudo = shutil.which("sudo")
+    if sudo is None:
+        raise TrialError("root file systems can only be made by root", hint="run it again as root")
+    Progress().say("root file systems belong to root: going on with sudo")
+    _replace([sudo, "env", *_environment(), sys.executable, *sys.argv])
+
+
+def _environment() -> list[str]:
+    """What the command needs of this environment; sudo drops it all. The cache stays the user's."""
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    kept |= proxy_environment()
+    kept["NODESIDE_TRIAL_CACHE"] = str(default_directory())
+    kept["PYTHONDONTWRITEBYTECODE"] = "1"  # no files of root in the user's checkout
+    return [f"{name}={value}" for name, value in kept.items()]
+
+
+def _replace(argv: list[str]) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(argv[0], argv)  # noqa: S606  # this process becomes sudo; nothing of ours is left

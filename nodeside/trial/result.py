@@ -1,0 +1,137 @@
+"""What a trial prints on stdout: a table for people, a JSON document for machines.
+
+The document is documented in docs/output.md; its keys are stable. `report` is what `nodeside
+driver run --once --output json` printed on the node, unchanged.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from nodeside.errors import ExitCode
+from nodeside.table import table
+from nodeside.trial.trial import Consumed, Run
+
+_EMULATION = {"kvm": "KVM", "tcg": "software emulation"}
+
+
+def exit_code(runs: Sequence[Run]) -> int:
+    """That of the last run that failed, 0 if none did."""
+    return next((run.verdict for run in reversed(runs) if run.verdict), ExitCode.OK)
+
+
+def as_json(target: str, runs: Sequence[Run]) -> str:
+    document = {
+        "target": target,
+        "runs": [_document(run) for run in runs],
+        "exitCode": int(exit_code(runs)),
+    }
+    return json.dumps(document, indent=2)
+
+
+def as_table(runs: Sequence[Run]) -> str:
+    return "\n\n".join(_run_table(run) for run in runs)
+
+
+def _document(run: Run) -> dict[str, Any]:
+    return {
+        "kernel": run.kernel,
+        "accelerator": run.accelerator,
+        "bootSeconds": run.boot_seconds,
+        "builtOn": run.built_on,
+        "exitCode": run.exit_code,
+        "report": run.report,
+        "announcementMistakes": list(run.mistakes),
+        "kernelComplaints": list(run.splats),
+        "commands": [
+            {"argv": list(command.argv), "exitCode": command.exit_code, "output": command.output}
+            for command in run.commands
+        ],
+    }
+
+
+def _run_table(run: Run) -> str:
+    report = run.report
+    parts = [table(_head(run))]
+    if rungs := report.get("rungs"):
+        rows = [(r["rung"], "served" if r["served"] else "-", r["why"]) for r in rungs]
+        parts.append(table(rows, header=("RUNG", "", "WHY")))
+    if checks := report.get("checks"):
+        parts.append(table([_check(check) for check in checks], header=("CHECK", "", "FOUND")))
+    if stages := report.get("stages"):
+        rows = [(name, f"{seconds:.2f} s", _where(name)) for name, seconds in stages.items()]
+        parts.append(table(rows, header=("STAGE", "TIME", "WHERE")))
+    if announced := _announced(run):
+        parts.append(table(announced, header=("ANNOUNCED", "")))
+    if run.commands:
+        rows = [_command(command) for command in run.commands]
+        parts.append(table(rows, header=("COMMAND", "", "OUTPUT")))
+    return "\n\n".join(parts)
+
+
+def _head(run: Run) -> list[tuple[str, str]]:
+    report = run.report
+    code = ExitCode(run.exit_code) if run.exit_code in list(ExitCode) else None
+    meaning = f": {code.meaning}" if code is not None else ""
+    rows = [
+        ("driver", f"{report.get('driver', '?')} {report.get('version', '')}".strip()),
+        ("kernel", run.kernel),
+        ("machine", _machine(run)),
+        ("state", str(report.get("state", "no report"))),
+    ]
+    if run.built_on:
+        words = {"host": "in the toolkit's root file system on this host", "node": "on the node"}
+        rows.append(("build", words[run.built_on]))
+    rows += [(key, str(report[key])) for key in ("source", "message", "hint") if report.get(key)]
+    if modules := report.get("modules"):
+        rows.append(("modules", ", ".join(modules)))
+    rows += [("note", str(note)) for note in report.get("notes", ())]
+    rows += [("complaint", f"of the kernel: {row}") for row in run.splats]
+    return [*rows, ("exit code", f"{run.exit_code}{meaning}")]
+
+
+def _machine(run: Run) -> str:
+    if not run.accelerator:
+        return "not booted: there is nothing to load"
+    return f"{_EMULATION[run.accelerator]}, booted in {run.boot_seconds} s"
+
+
+def _where(stage: str) -> str:
+    return "toolkit container" if stage == "build" else "driver container"
+
+
+def _check(check: Any) -> tuple[str, str, str]:
+    found = str(check.get("found", ""))
+    if check.get("ok"):
+        return str(check.get("name", "")), "ok", found
+    expected = str(check.get("expected", ""))
+    return str(check.get("name", "")), "FAILED", f"{found or 'nothing'}; expected {expected}"
+
+
+def _announced(run: Run) -> list[tuple[str, str]]:
+    """What an API server would have been told, and whether it would have taken it."""
+    announced = run.report.get("announced") or {}
+    rows = [("label", f"{key}={value}") for key, value in announced.get("labels", {}).items()]
+    node_driver = announced.get("nodeDriver") or {}
+    if name := (node_driver.get("metadata") or {}).get("name"):
+        status = node_driver.get("status") or {}
+        rows.append(
+            ("NodeDriver", f"{name}: {status.get('state', '')} {status.get('source') or ''}")
+        )
+    if announced.get("readyFile") and run.ready:
+        rows.append(("ready file", str(announced["readyFile"])))
+    if announced.get("marker"):
+        rows.append(("log marker", str(announced["marker"])))
+    if rows:
+        verdict = "; ".join(run.mistakes) or "labels and NodeDriver are valid"
+        rows.append(("checked", verdict))
+    return rows
+
+
+def _command(command: Consumed) -> tuple[str, str, str]:
+    good = "ok" if command.exit_code == 0 else f"exit {command.exit_code}"
+    last = "\n".join(command.output.splitlines()[-3:])
+    return shlex.join(command.argv), good, last

@@ -1,0 +1,156 @@
+"""From the words on the command line to the runs: what `nodeside try` does, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from nodeside.errors import ExitCode, UsageError
+from nodeside.scratch import scratch_directory
+from nodeside.trial import dependencies, dkms_tree, host_build, qemu, shell, target, trial
+from nodeside.trial.dkms_tree import Evaluated
+from nodeside.trial.host_build import HostBuild
+from nodeside.trial.kernel_disk import KernelDisk
+from nodeside.trial.kernels import AvailableKernel
+from nodeside.trial.progress import Progress
+from nodeside.trial.target import Target
+from nodeside.trial.trial import Run, Wishes
+from nodeside.trial.workshop import Workshop
+
+
+@dataclass(frozen=True)
+class Order:
+    """The command line of `nodeside try`. `kernels`: the first boot's, then the reboots'."""
+
+    target: str
+    kernels: tuple[str, ...]
+    devices: tuple[str, ...] = ()
+    commands: tuple[tuple[str, ...], ...] = ()
+    append: tuple[str, ...] = ()
+    keep: bool = False
+    build_on: str = "auto"
+    accelerator: str = "auto"
+
+
+def session(order: Order, progress: Progress | None = None) -> tuple[Run, ...]:
+    """Try a driver. Raises NodesideError; whatever happens, nothing is left running or mounted."""
+    progress = progress or Progress()
+    if order.keep:
+        shell.require_terminal()
+    with (
+        Workshop(progress, accelerator=order.accelerator) as workshop,
+        scratch_directory("try") as scratch,
+    ):
+        return _Session(order, workshop, scratch, progress).run()
+
+
+@dataclass(frozen=True)
+class _Session:
+    order: Order
+    workshop: Workshop
+    scratch: Path
+    progress: Progress
+
+    def run(self) -> tuple[Run, ...]:
+        """What the user got wrong is said before what takes minutes is made."""
+        order, workshop = self.order, self.workshop
+        _check_devices(order.devices)
+        chosen = [workshop.resolve(word) for word in order.kernels]
+        image = self.scratch / "driver-image"
+        evaluate = partial(self._evaluate, chosen[0])
+        wanted = target.prepare(order.target, image, workshop.archive, evaluate)
+        _check_devices(wanted.extras.devices)
+        kernels = tuple(workshop.kernel(kernel) for kernel in chosen)
+        toolkit = workshop.roots.toolkit(kernels[0].compiler)
+        runs = self._try(wanted, kernels, self._builds(wanted, kernels, toolkit))
+        failed = next((run for run in runs if run.exit_code != 0), None)
+        if failed is not None:
+            self._advise(failed, toolkit)
+        return runs
+
+    def _evaluate(self, kernel: AvailableKernel, tree: Path) -> Evaluated:
+        """A dkms.conf: the only thing that takes a kernel before there is a driver to try."""
+        disk = self.workshop.kernel(kernel)
+        return dkms_tree.evaluator(disk, self.workshop.roots.toolkit(disk.compiler))(tree)
+
+    def _try(
+        self, wanted: Target, kernels: tuple[KernelDisk, ...], builds: tuple[HostBuild, ...]
+    ) -> tuple[Run, ...]:
+        """Boot the kernels; those for which it did not compile here are not booted."""
+        order = self.order
+        built = [build.kernel for build in builds if build.exit_code == 0]
+        failed = {
+            build.kernel: trial.failed_build(wanted, build)
+            for build in builds
+            if build.exit_code != 0
+        }
+        bootable = [kernel for kernel in kernels if kernel.release not in failed]
+        if not bootable:
+            if order.keep:
+                self.progress.say(
+                    "no shell: nothing was booted. --build-on node builds in a machine and keeps it"
+                )
+            return tuple(failed.values())
+        with self.workshop.node(
+            bootable[0],
+            driver_image=wanted.image,
+            bundles=self.scratch / "cache" if built else None,
+            host_builds=built,
+        ) as node:
+            wishes = Wishes(kernels, order.devices, order.commands, order.append, order.keep)
+            return trial.run(node, wanted, wishes, self.progress, failed)
+
+    def _advise(self, run: Run, toolkit: Path) -> None:
+        """What the node side cannot know of why it would not build: packages, other kernels."""
+        name, exit_code = self.order.target, run.exit_code
+        if exit_code == ExitCode.EXCLUDED and "-cloud-" in run.kernel:
+            self.progress.say(
+                "cloud kernels leave out video, sound, USB and I2C; with the ordinary kernel: "
+                f"nodeside try {name} --kernel amd64"
+            )
+        if exit_code != ExitCode.BUILD_FAILED:
+            return
+        if lacking := dependencies.missing(name, self.workshop.archive, toolkit):
+            self.progress.say(
+                f"{name} also depends on {', '.join(lacking)}, which the toolkit does not have: "
+                "if the build needs one of them, that is why it failed"
+            )
+
+    def _builds(
+        self, wanted: Target, kernels: tuple[KernelDisk, ...], toolkit: Path
+    ) -> tuple[HostBuild, ...]:
+        """Builds on the host, one for each kernel, if that is what was asked for or is wise."""
+        if not self._on_host(wanted, kernels[0]):
+            return ()
+        python = self.workshop.packed_python()
+        return tuple(
+            host_build.build(
+                wanted.image,
+                kernel,
+                toolkit=toolkit,
+                python=python,
+                cache=self.scratch / "cache",
+                driver=wanted.driver,
+                progress=self.progress,
+            )
+            for kernel in dict.fromkeys(kernels)
+            if kernel.headers
+        )
+
+    def _on_host(self, wanted: Target, kernel: KernelDisk) -> bool:
+        if self.order.build_on != "auto":
+            return self.order.build_on == "host"
+        slow = self.workshop.accelerator_for(kernel) == "tcg"
+        return slow and host_build.is_large(wanted.driver, wanted.image)
+
+
+def _check_devices(devices: Sequence[str]) -> None:
+    """QEMU's own message about an unknown device would come a minute later."""
+    unknown = sorted(set(qemu.device_names(devices)) - qemu.known_devices()) if devices else []
+    if unknown:
+        raise UsageError(
+            f"QEMU has no device named {', '.join(unknown) or '(nothing)'}",
+            hint="all of them: qemu-system-x86_64 -device help",
+        )

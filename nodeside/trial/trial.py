@@ -1,0 +1,311 @@
+"""One trial: boot the node, play the pod, run what the user asked for, boot again if asked.
+
+The node side does all the work; this starts its containers in the order a kubelet does and
+listens. What comes out is a `Run` for each kernel; nothing is judged here but the kernel's own
+complaints.
+
+A kernel that a driver crashes, or for which it does not compile, is a result like any other: the
+next kernel is tried after it, on the same disk, as a node goes on after a power cut.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from nodeside.driver.provide import command as sidecar_command
+from nodeside.errors import ExitCode
+from nodeside.process import Completed
+from nodeside.spec import check_labels, check_node_driver
+from nodeside.trial import shell
+from nodeside.trial.errors import MachineLost, TrialError
+from nodeside.trial.host_build import HostBuild
+from nodeside.trial.kernel_disk import KernelDisk
+from nodeside.trial.machine import GuestProcess, Machine
+from nodeside.trial.progress import Progress
+from nodeside.trial.target import Target
+from nodeside.trial.workshop import Node
+
+_PROVIDE_SECONDS = 300.0
+_RUN_SECONDS = 6 * 3600.0  # the node side has deadlines of its own; this one is for a stuck machine
+_COMMAND_SECONDS = 600.0
+_OF_THE_BUILD = (
+    ExitCode.BUILD_FAILED,
+    ExitCode.NO_HEADERS,
+    ExitCode.TOOLCHAIN,
+    ExitCode.EXCLUDED,
+)
+_CRASH_LINES = 60  # of the console, from the first complaint on
+
+
+@dataclass(frozen=True)
+class Consumed:
+    """A command that used the driver, or that the user asked for."""
+
+    argv: tuple[str, ...]
+    exit_code: int
+    output: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """One boot. `report` is the node side's own, empty if it ended without one."""
+
+    kernel: str
+    accelerator: str
+    boot_seconds: float
+    exit_code: int
+    built_on: str
+    report: Mapping[str, Any] = field(default_factory=dict)
+    commands: tuple[Consumed, ...] = ()
+    mistakes: tuple[str, ...] = ()
+    splats: tuple[str, ...] = ()
+    crashed: bool = False
+
+    @property
+    def ready(self) -> bool:
+        return self.report.get("state") == "ready"
+
+    @property
+    def verdict(self) -> int:
+        """The node side's exit code; if that is 0, that of a failed validation if a command failed
+        or the kernel complained. A command's own code would be taken for one of ours.
+        """
+        failed = self.splats or any(command.exit_code for command in self.commands)
+        return self.exit_code or int(ExitCode.VALIDATION_FAILED if failed else ExitCode.OK)
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the user asked for on the command line."""
+
+    kernels: tuple[KernelDisk, ...]
+    devices: tuple[str, ...] = ()
+    commands: tuple[tuple[str, ...], ...] = ()
+    append: tuple[str, ...] = ()
+    keep: bool = False
+
+
+def run(
+    node: Node, target: Target, wishes: Wishes, progress: Progress, settled: Mapping[str, Run]
+) -> tuple[Run, ...]:
+    """Boot every kernel in turn on the node's disk, and bring the driver up in each boot.
+
+    `settled` has the runs of kernels, by release, that need no boot: there is nothing to load.
+    """
+    runs: list[Run] = []
+    for index, kernel in enumerate(wishes.kernels):
+        if kernel.release in settled:
+            runs.append(settled[kernel.release])
+        elif any(run.crashed and run.kernel == kernel.release for run in runs):
+            progress.say(f"not booting {kernel.release} again: the driver crashed it")
+        else:
+            last = index == len(wishes.kernels) - 1
+            runs.append(_boot(node, kernel, target, wishes, progress, keep=last))
+    return tuple(runs)
+
+
+def _boot(
+    node: Node,
+    kernel: KernelDisk,
+    target: Target,
+    wishes: Wishes,
+    progress: Progress,
+    *,
+    keep: bool,
+) -> Run:
+    devices = (*target.extras.devices, *wishes.devices)
+    progress.say(f"booting {kernel.release}")
+    with node.boot(kernel, devices=devices, append=wishes.append, allow_splats=True) as machine:
+        progress.say(f"booted in {machine.boot_seconds:.1f} s")
+        run = _Pod(node, machine, target, wishes, progress).play(keep=keep)
+        if not run.crashed:
+            _power_off(machine)
+    return replace(run, splats=machine.splats())
+
+
+def _power_off(machine: Machine) -> None:
+    """A kernel that has crashed by now is off; its splats tell of it."""
+    try:
+        machine.power_off()
+    except MachineLost:
+        if not machine.splats():
+            raise
+
+
+@dataclass(frozen=True)
+class _Pod:
+    """The pod of one boot: init container, toolkit container, driver container, consumers."""
+
+    node: Node
+    machine: Machine
+    target: Target
+    wishes: Wishes
+    progress: Progress
+
+    def play(self, *, keep: bool) -> Run:
+        self._fill_cache()
+        self._provide()
+        sidecar = self._start_sidecar()
+        moment = "the driver was brought up"
+        try:
+            done = self._run_driver()
+            report = _report(done)
+            moment = "the commands ran"
+            commands = self._consume(ready=report.get("state") == "ready")
+            moment = "the shell was open"
+            if keep and self.wishes.keep:
+                self._give_shell(done.exit_code)
+        except MachineLost:
+            if not self.machine.splats():
+                raise
+            return self._crashed(moment)
+        self._stop(sidecar)
+        return self._result(done.exit_code, report, commands)
+
+    def _give_shell(self, exit_code: int) -> None:
+        """Where a person wants to look around: after a failed build, that is where it failed."""
+        self.progress.say("the machine keeps running; leave the shell to end it (exit, or Ctrl-D)")
+        shell.interact(self.machine, "toolkit" if exit_code in _OF_THE_BUILD else "consumer")
+
+    def _crashed(self, moment: str) -> Run:
+        """The run of a driver that took the kernel with it: a result, and no fault of ours."""
+        splats, console = self.machine.splats(), self.machine.serial_log()
+        for row in console[console.find(splats[0]) :].splitlines()[:_CRASH_LINES]:
+            self.progress.line("kernel  |", row)
+        site = re.search(r"RIP: \w+:(\S+ \[\w+\])", console)
+        where = f", in {site[1]}" if site else ""
+        spec = self.target.driver
+        report = {
+            "driver": spec.name,
+            "version": spec.spec.version,
+            "kernel": self.machine.files.kernel.release,
+            "state": "failed",
+            "message": f"the kernel crashed while {moment}: {splats[0]}{where}",
+            "hint": "the kernel's own account of it is above, in the lines marked kernel",
+            "exitCode": int(ExitCode.LOAD_FAILED),
+        }
+        return replace(self._result(ExitCode.LOAD_FAILED, report, ()), crashed=True)
+
+    def _result(
+        self, exit_code: int, report: Mapping[str, Any], commands: tuple[Consumed, ...]
+    ) -> Run:
+        return Run(
+            kernel=self.machine.files.kernel.release,
+            accelerator=self.machine.settings.accelerator,
+            boot_seconds=round(self.machine.boot_seconds, 1),
+            exit_code=exit_code,
+            built_on=self._built_on(report),
+            report=report,
+            commands=commands,
+            mistakes=_mistakes(report),
+            splats=self.machine.splats(),
+        )
+
+    def _fill_cache(self) -> None:
+        """Bundles that were built on the host go where the node keeps its own."""
+        if self.node.host_builds:
+            self.machine.run(
+                ["cp", "-a", "/payload/cache", "/var/lib/nodeside/"],
+                "node",
+                timeout=300,
+            )
+
+    def _provide(self) -> None:
+        """The init container: it puts the sidecar's program into the shared directory."""
+        done = self.machine.run(
+            ["nodeside", "driver", "provide"],
+            timeout=_PROVIDE_SECONDS,
+            check=False,
+            on_error=partial(self.progress.line, "init    |"),
+        )
+        if done.exit_code != 0:
+            raise TrialError(
+                f"the init container failed, exit code {done.exit_code}\n{done.errors.strip()}"
+            )
+
+    def _start_sidecar(self) -> GuestProcess:
+        tell = partial(_tell, self.progress, "toolkit")
+        argv = sidecar_command(Path("/shared"))
+        return self.machine.start(argv, "toolkit", on_line=tell, on_error=tell)
+
+    def _run_driver(self) -> Completed:
+        where = "privileged-driver" if self.target.driver.spec.privileged else "driver"
+        argv = ["nodeside", "driver", "run", "--once", "--output", "json"]
+        tell = partial(_tell, self.progress, "driver")
+        return self.machine.run(argv, where, timeout=_RUN_SECONDS, check=False, on_error=tell)
+
+    def _consume(self, *, ready: bool) -> tuple[Consumed, ...]:
+        """The consumers of a ready driver, and what the user asked for in any case."""
+        argvs = (*(self.target.extras.commands if ready else ()), *self.wishes.commands)
+        return tuple(self._command(argv) for argv in argvs)
+
+    def _command(self, argv: Sequence[str]) -> Consumed:
+        self.progress.say(f"running {shlex.join(argv)}")
+        tell = partial(self.progress.line, "command |")
+        done = self.machine.run(
+            argv,
+            "consumer",
+            cwd="/driver-image",
+            timeout=_COMMAND_SECONDS,
+            check=False,
+            on_line=tell,
+            on_error=tell,
+        )
+        return Consumed(tuple(argv), done.exit_code, (done.output or done.errors).strip())
+
+    def _stop(self, sidecar: GuestProcess) -> None:
+        with suppress(TrialError):
+            sidecar.kill()
+
+    def _built_on(self, report: Mapping[str, Any]) -> str:
+        if self.machine.files.kernel.release in self.node.host_builds:
+            return "host"
+        return "node" if report.get("source") == "built" else ""
+
+
+def _tell(progress: Progress, container: str, line: str) -> None:
+    """A line of a container's log; the build's output is shown once, as the toolkit's."""
+    text = line.removeprefix(f"{container} ")
+    if not text.startswith("build | "):
+        progress.line(f"{container:7} |", text)
+
+
+def failed_build(target: Target, build: HostBuild) -> Run:
+    """The run of a driver that did not compile on the host: there is nothing to boot for."""
+    spec = target.driver
+    report = {
+        "driver": spec.name,
+        "version": spec.spec.version,
+        "kernel": build.kernel,
+        "state": "failed",
+        "message": build.message,
+        "hint": build.hint,
+        "exitCode": build.exit_code,
+    }
+    return Run(build.kernel, "", 0.0, build.exit_code, "host", report)
+
+
+def _report(done: Completed) -> Mapping[str, Any]:
+    """The JSON document that `run --once` printed; nothing if it ended before it had one."""
+    try:
+        document = json.loads(done.output)
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _mistakes(report: Mapping[str, Any]) -> tuple[str, ...]:
+    """What an API server would refuse of what the node announced."""
+    announced = report.get("announced") or {}
+    found = list(check_labels(announced.get("labels", {})))
+    if "nodeDriver" in announced:
+        found += check_node_driver(announced["nodeDriver"])
+    return tuple(found)

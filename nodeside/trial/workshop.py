@@ -1,0 +1,196 @@
+"""Everything a trial is made with, behind one door, for `nodeside try` and the tests of tier `vm`.
+
+    with Workshop() as workshop:
+        with workshop.node("cloud-amd64", driver_image=Path("examples/edu")) as node:
+            with node.boot(devices=["edu"]) as machine:
+                machine.run(["nodeside", "driver", "plan"], timeout=60)
+            with node.boot("amd64", devices=["edu"]) as machine:  # the same disk, another kernel
+                ...
+
+A node is a directory below the system's temporary directory; it is removed with the node.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from nodeside.scratch import scratch_directory
+from nodeside.trial import disks, kernel_disk, kernels, node_disk, packed_python, payload, qemu
+from nodeside.trial.archive import Archive
+from nodeside.trial.cache import TrialCache
+from nodeside.trial.errors import TrialError
+from nodeside.trial.kernel_disk import KernelDisk
+from nodeside.trial.kernels import AvailableKernel
+from nodeside.trial.machine import Machine
+from nodeside.trial.progress import Progress
+from nodeside.trial.qemu import MachineFiles, MachineSettings
+from nodeside.trial.root_filesystems import RootFileSystems, require_root
+
+_CONSOLES = 40  # files; a console has 20 kB, and one of QEMU's own messages beside it
+
+
+class Workshop:
+    """Kernels, root file systems and nodes. A context manager: it holds the cache."""
+
+    def __init__(
+        self,
+        progress: Progress | None = None,
+        *,
+        cache: Path | None = None,
+        accelerator: str = "auto",
+    ) -> None:
+        self.progress = progress or Progress()
+        self.accelerator = accelerator
+        self.cache = TrialCache(cache)
+        self.archive = Archive(self.cache, self.progress)
+        self.roots = RootFileSystems(self.archive, self.cache, self.progress)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Workshop:
+        require_amd64()
+        require_root()
+        self._stack.enter_context(self.cache)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    def available_kernels(self) -> tuple[AvailableKernel, ...]:
+        """Every kernel of the archive, oldest first."""
+        return kernels.available(self.archive)
+
+    def resolve(self, wanted: str) -> AvailableKernel:
+        """The kernel that a release, flavour or version means."""
+        return kernels.resolve(
+            wanted, self.available_kernels(), kernels.default_series(self.archive)
+        )
+
+    def kernel(self, wanted: str | AvailableKernel) -> KernelDisk:
+        """A kernel ready to boot."""
+        chosen = self.resolve(wanted) if isinstance(wanted, str) else wanted
+        return kernel_disk.make(chosen, self.archive, self.cache, self.progress)
+
+    def packed_python(self) -> Path:
+        """The Python that sidecars run on."""
+        return packed_python.make(self.roots.driver(), self.cache, self.progress)
+
+    def accelerator_for(self, kernel: KernelDisk) -> str:
+        """`kvm` or `tcg`."""
+        return qemu.choose_accelerator(self.accelerator, kernel, self.cache)
+
+    def node(
+        self,
+        kernel: str | KernelDisk = kernels.DEFAULT,
+        *,
+        driver_image: Path | None = None,
+        bundles: Path | None = None,
+        host_builds: Sequence[str] = (),
+    ) -> Node:
+        """A node with this kernel.
+
+        `driver_image` is what is at /driver-image in the driver container; `bundles` the content
+        of its cache, with bundles for the releases in `host_builds`.
+        """
+        disk = self.kernel(kernel) if isinstance(kernel, str) else kernel
+        return Node(self, disk, driver_image, bundles, frozenset(host_builds))
+
+
+class Node:
+    """A node's disk over several boots. Use as a context manager."""
+
+    def __init__(
+        self,
+        workshop: Workshop,
+        kernel: KernelDisk,
+        driver_image: Path | None,
+        bundles: Path | None,
+        host_builds: frozenset[str],
+    ) -> None:
+        self.workshop = workshop
+        self.kernel = kernel
+        self._driver_image = driver_image
+        self._bundles = bundles
+        self.host_builds = host_builds
+        self._boots = 0
+        self._directory: Path | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Node:
+        roots = self.workshop.roots
+        driver = roots.driver()
+        toolkit = roots.toolkit(self.kernel.compiler)
+        base = node_disk.make(driver, toolkit, self.workshop.cache, self.workshop.progress)
+        with ExitStack() as stack:
+            self._directory = stack.enter_context(scratch_directory("node"))
+            disks.overlay(base, self.directory / "node.qcow2")
+            self._make_payload()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._directory = None
+        self._stack.close()
+
+    @property
+    def directory(self) -> Path:
+        assert self._directory is not None
+        return self._directory
+
+    def boot(
+        self,
+        kernel: str | KernelDisk | None = None,
+        *,
+        devices: Sequence[str] = (),
+        append: Sequence[str] = (),
+        network: bool = False,
+        memory_mib: int = 1536,
+        cpus: int = 2,
+        allow_splats: bool = False,
+    ) -> Machine:
+        """A machine on this node's disk; one at a time."""
+        if kernel is not None:
+            self.kernel = self.workshop.kernel(kernel) if isinstance(kernel, str) else kernel
+        self._boots += 1
+        accelerator = self.workshop.accelerator_for(self.kernel)
+        settings = MachineSettings(
+            accelerator, memory_mib, cpus, tuple(devices), tuple(append), network
+        )
+        files = MachineFiles(
+            kernel=self.kernel,
+            node=self.directory / "node.qcow2",
+            payload=self.directory / "payload.ext4",
+            serial=_console(self.workshop.cache, f"{self.directory.name}-{self._boots}"),
+        )
+        return Machine(settings, files, allow_splats=allow_splats)
+
+    def _make_payload(self) -> None:
+        driver_root = self.workshop.roots.driver()
+        payload.make(
+            self.directory / "payload.ext4",
+            driver_image=self._driver_image,
+            driver_root=driver_root,
+            cache=self._bundles,
+            python=self.workshop.packed_python(),
+        )
+
+
+def _console(cache: TrialCache, name: str) -> Path:
+    """Where the console of a boot is kept, beyond the trial; of earlier boots, the latest."""
+    directory = cache.directory / "consoles"
+    directory.mkdir(parents=True, exist_ok=True)
+    old = sorted(directory.iterdir(), key=lambda path: path.stat().st_mtime)
+    for path in old[:-_CONSOLES]:
+        path.unlink(missing_ok=True)
+    return directory / f"{name}.log"
+
+
+def require_amd64() -> None:
+    """Only amd64 hosts so far."""
+    if platform.machine() != "x86_64":
+        raise TrialError(
+            f"`nodeside try` needs an amd64 host, this one is {platform.machine()}",
+            hint="use an amd64 machine; the node side itself is not limited to amd64",
+        )

@@ -1,0 +1,117 @@
+"""`nodeside try` as a new user types it."""
+
+from __future__ import annotations
+
+import io
+import os
+import platform
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from nodeside.errors import NodesideError
+from nodeside.trial.cache import default_directory
+from nodeside.trial.cli import trial
+from nodeside.trial.errors import TrialError
+from nodeside.trial.progress import Progress
+from nodeside.trial.qemu import device_names
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NODESIDE_TRIAL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    return tmp_path / "cache"
+
+
+def fails(*words: str) -> NodesideError:
+    outcome = CliRunner().invoke(trial, words)
+    assert isinstance(outcome.exception, NodesideError), outcome.output
+    return outcome.exception
+
+
+@pytest.mark.usefixtures("cache")
+def test_without_a_target_an_example_is_named() -> None:
+    outcome = CliRunner().invoke(trial, [])
+
+    assert outcome.exit_code == 2
+    assert "name a driver to try, such as examples/edu" in outcome.output
+
+
+@pytest.mark.usefixtures("cache")
+def test_keep_without_a_terminal_is_refused_before_any_work() -> None:
+    error = fails("examples/edu", "--keep")
+
+    assert str(error) == "--keep opens a shell and needs a terminal"
+    assert "--command" in error.hint
+
+
+def test_the_cache_is_removed_on_demand(cache: Path) -> None:
+    cache.mkdir()
+    (cache / "lock").touch()
+    (cache / "kernels").mkdir()
+
+    outcome = CliRunner().invoke(trial, ["--clean-cache"])
+
+    assert outcome.output == f"removed {cache}\n"
+    assert not cache.exists()
+
+
+@pytest.mark.usefixtures("cache")
+def test_another_architecture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+
+    assert "needs an amd64 host, this one is aarch64" in str(fails("examples/edu"))
+
+
+def test_without_root_and_sudo_it_is_said(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("PATH", str(cache))
+
+    error = fails("examples/edu")
+
+    assert isinstance(error, TrialError)
+    assert "can only be made by root" in str(error)
+
+
+def test_help_stands_alone() -> None:
+    text = CliRunner().invoke(trial, ["--help"]).output
+
+    for word in ("TARGET is a directory", "--reboot-into", "--build-on", "NODESIDE_MIRROR"):
+        assert word in text
+
+
+def test_a_device_is_known_by_its_model() -> None:
+    assert device_names(["edu,dma_mask=0xff", "pvpanic"]) == ("edu", "pvpanic")
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize(
+    ("command", "said"), [("'", "No closing quotation"), ("", "got nothing"), ("''", "got nothing")]
+)
+def test_a_command_that_is_no_command_is_refused_before_any_work(command: str, said: str) -> None:
+    outcome = CliRunner().invoke(trial, ["examples/edu", "--command", command])
+
+    assert outcome.exit_code == 2
+    assert "'--command'" in outcome.output
+    assert said in outcome.output
+
+
+def test_a_relative_cache_is_below_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NODESIDE_TRIAL_CACHE", "cache")
+
+    assert default_directory() == tmp_path / "cache"  # apt would look for it below /
+
+
+def test_a_terminal_that_wants_no_color_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    Progress(terminal).line("host    |", "CC [M] edu.o")
+
+    assert terminal.getvalue() == "host    | CC [M] edu.o\n"

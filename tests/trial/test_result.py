@@ -1,0 +1,120 @@
+"""What a trial prints, and the exit code it ends with."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from nodeside.trial import result
+from nodeside.trial.trial import Consumed, Run
+
+REPORT: dict[str, Any] = {
+    "driver": "edu",
+    "version": "1.0.0",
+    "kernel": "6.1.0-56-cloud-amd64",
+    "state": "ready",
+    "source": "built",
+    "modules": ["edu"],
+    "rungs": [
+        {"rung": "loaded", "served": False, "why": "edu not loaded"},
+        {"rung": "built", "served": True, "why": "the toolkit built it"},
+    ],
+    "checks": [
+        {"name": "/dev/edu0", "ok": True, "found": "a character device"},
+        {"name": "/sys/x", "ok": False, "found": "119", "expected": "120"},
+    ],
+    "stages": {"build": 20.5, "load": 0.25},
+    "announced": {
+        "labels": {"nodeside.io/edu.state": "ready"},
+        "nodeDriver": {"metadata": {"name": "edu.trial"}, "status": {"state": "ready"}},
+        "readyFile": "/host/run/nodeside/edu/ready",
+        "marker": "NODESIDE_READY driver=edu",
+    },
+}
+
+
+def run(**changes: Any) -> Run:
+    values: dict[str, Any] = {
+        "kernel": "6.1.0-56-cloud-amd64",
+        "accelerator": "tcg",
+        "boot_seconds": 5.2,
+        "exit_code": 0,
+        "built_on": "node",
+        "report": REPORT,
+    }
+    return Run(**values | changes)
+
+
+def test_the_table_says_what_happened() -> None:
+    text = result.as_table([run(commands=(Consumed(("cat", "/dev/edu0"), 0, "120"),))])
+
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    for expected in (
+        "driver edu 1.0.0",
+        "machine software emulation, booted in 5.2 s",
+        "build on the node",
+        "exit code 0: done; for `run --once`, the driver is ready",
+        "loaded - edu not loaded",
+        "built served the toolkit built it",
+        "/dev/edu0 ok a character device",
+        "/sys/x FAILED 119; expected 120",
+        "build 20.50 s toolkit container",
+        "load 0.25 s driver container",
+        "label nodeside.io/edu.state=ready",
+        "checked labels and NodeDriver are valid",
+        "cat /dev/edu0 ok 120",
+    ):
+        assert expected in lines
+
+
+def test_what_an_api_server_would_refuse_is_shown() -> None:
+    text = result.as_table([run(mistakes=("the label is too long",))])
+
+    assert "the label is too long" in text
+
+
+def test_a_build_on_the_host_is_told_apart() -> None:
+    text = result.as_table([run(built_on="host")])
+
+    assert "in the toolkit's root file system on this host" in text
+
+
+def test_the_document_carries_the_nodes_own_report_unchanged() -> None:
+    document = json.loads(result.as_json("examples/edu", [run()]))
+
+    assert document["target"] == "examples/edu"
+    assert document["exitCode"] == 0
+    assert document["runs"][0]["report"] == REPORT
+    assert document["runs"][0]["builtOn"] == "node"
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"), [((0,), 0), ((10,), 10), ((0, 41), 41), ((10, 0), 10), ((10, 41), 41)]
+)
+def test_the_exit_code_is_that_of_the_last_boot_that_failed(
+    codes: tuple[int, ...], expected: int
+) -> None:
+    assert result.exit_code([run(exit_code=code) for code in codes]) == expected
+
+
+def test_a_consumer_that_fails_fails_the_trial_of_a_ready_driver() -> None:
+    commands = (Consumed(("true",), 0, ""), Consumed(("false",), 1, ""))
+
+    assert result.exit_code([run(commands=commands)]) == 42
+    assert result.exit_code([run(commands=commands, exit_code=41)]) == 41
+
+
+def test_a_kernel_that_complained_later_fails_the_trial_of_a_ready_driver() -> None:
+    complained = run(splats=("WARNING: CPU: 0 PID: 1 at edu.c:1",))
+
+    assert result.exit_code([complained]) == 42
+    assert "of the kernel: WARNING: CPU: 0 PID: 1 at edu.c:1" in result.as_table([complained])
+
+
+def test_a_node_side_that_ended_without_a_report_is_no_crash() -> None:
+    text = result.as_table([run(report={}, exit_code=45, built_on="")])
+
+    assert "no report" in text
+    assert "45: another process is working on this driver on this node" in text
