@@ -1,0 +1,223 @@
+"""A driver pod on a throwaway machine, as the kubelet would run it, for the tests of this tier."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from nodeside.driver.bundle import MANIFEST, Bundle
+from nodeside.driver.provide import command
+from nodeside.process import Completed
+from nodeside.trial.containers import TOOLKIT, ContainerSpec
+from nodeside.trial.errors import MachineLost
+from nodeside.trial.machine import GuestProcess, Machine
+
+_COMMAND_TIMEOUT = 300.0  # seconds; a compile in an emulated machine is the longest
+_SIDECAR = {"NODESIDE_SIDECAR_TIMEOUT": "60"}  # nobody waits half an hour for a missing one here
+_SHARED = Path("/shared")
+
+CACHE = "/var/lib/nodeside/cache"  # on the node
+SHARED = "/var/lib/pod/shared"  # on the node
+
+# A toolkit image that has a compiler and no headers of this kernel.
+BARE_TOOLKIT = replace(TOOLKIT, layers=("/toolkit",))
+
+_RESET = f"""
+awk '/\\([A-Z]*O[A-Z]*\\)$/ {{ print $1 }}' /proc/modules | xargs -r rmmod
+rm -rf /var/lib/nodeside/* /run/nodeside/* {SHARED}/*
+"""
+
+
+class Lines:
+    """What a process says, line by line, as it comes."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._more = threading.Condition()
+
+    def add(self, line: str) -> None:
+        with self._more:
+            self._lines.append(line)
+            self._more.notify_all()
+
+    def matching(self, pattern: str) -> list[str]:
+        with self._more:
+            return [line for line in self._lines if re.search(pattern, line)]
+
+    def until(self, pattern: str, *, times: int = 1, timeout: float = 240) -> str:
+        """Wait for a line that matches, or for the n-th such line."""
+        with self._more:
+            there = self._more.wait_for(lambda: len(self.matching(pattern)) >= times, timeout)
+            assert there, f"no line {pattern!r} after {timeout:g} s; there were:\n{self}"
+            return self.matching(pattern)[times - 1]
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A container that goes on running, and what it says on its standard error."""
+
+    process: GuestProcess
+    says: Lines
+
+    def kill(self, number: int = signal.SIGKILL) -> Completed:
+        """Send a signal and wait for the end."""
+        self.process.kill(number)
+        return self.process.wait(120)
+
+
+class Pod:
+    """The driver container and the toolkit container on `machine`.
+
+    Every `driver` command is a new container, as after a restart; the cache, `/run/nodeside` and
+    the shared directory stay. `of` is the driver's directory in the image, "" for the image itself.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.sidecar: GuestProcess | None = None
+        self._started: list[GuestProcess] = []
+
+    # --- the driver container
+
+    def driver(
+        self,
+        *arguments: str,
+        of: str = "",
+        where: str = "driver",
+        env: Mapping[str, str] | None = None,
+        timeout: float = _COMMAND_TIMEOUT,
+    ) -> Completed:
+        """`nodeside driver ...` in a driver container of its own; the exit code is the caller's."""
+        argv = ["nodeside", "driver", *arguments]
+        return self.machine.run(argv, where, timeout=timeout, env=_of(of, env), check=False)
+
+    def report(
+        self, *arguments: str, of: str = "", where: str = "driver", code: int = 0
+    ) -> dict[str, Any]:
+        """The JSON document of a verb, which must exit with `code`."""
+        done = self.driver(*arguments, "--output", "json", of=of, where=where)
+        assert done.exit_code == code, f"{done.output}\n{done.errors}"
+        found = json.loads(done.output)
+        assert isinstance(found, dict)
+        return found
+
+    def run_once(
+        self, *arguments: str, of: str = "", where: str = "driver", code: int = 0
+    ) -> dict[str, Any]:
+        """What the driver container does at its start."""
+        return self.report("run", "--once", *arguments, of=of, where=where, code=code)
+
+    def start_driver(
+        self, *arguments: str, of: str = "", env: Mapping[str, str] | None = None
+    ) -> Running:
+        """A driver container that goes on running."""
+        says = Lines()
+        argv = ["nodeside", "driver", *arguments]
+        process = self.machine.start(argv, "driver", env=_of(of, env), on_error=says.add)
+        self._started.append(process)
+        return Running(process, says)
+
+    # --- the toolkit container
+
+    def start_sidecar(self, where: str | ContainerSpec = "toolkit") -> GuestProcess:
+        """The init container, then the toolkit container."""
+        provided = self.driver("provide")
+        assert provided.exit_code == 0, provided.errors
+        self.sidecar = self.machine.start(command(_SHARED), where)
+        self._started.append(self.sidecar)
+        return self.sidecar
+
+    def kill_sidecar(self) -> None:
+        assert self.sidecar is not None
+        self.sidecar.kill(signal.SIGKILL)
+        self.sidecar.wait(30)
+        self.sidecar = None
+
+    # --- the node
+
+    def put_bundle(self, bundle: Bundle, under: str = CACHE) -> str:
+        """Put a bundle that was built elsewhere into the node's cache; its directory there."""
+        manifest = bundle.manifest
+        place = f"{under}/{manifest.driver}/{bundle.directory.name}"
+        for file in manifest.files():
+            self.machine.put(f"{place}/{file.file}", (bundle.directory / file.file).read_bytes())
+        self.machine.put(f"{place}/{MANIFEST}", (bundle.directory / MANIFEST).read_bytes())
+        return place
+
+    def node(self, *argv: str, check: bool = True) -> str:
+        """The output of a command on the node itself, outside every container."""
+        return self.machine.run(argv, "node", timeout=120, check=check).output
+
+    def until(self, condition: str, timeout: float = 240) -> None:
+        """Wait until a shell command on the node succeeds."""
+        script = f"until {condition}; do sleep 0.02; done >/dev/null 2>&1"
+        self.machine.run(["sh", "-c", script], "node", timeout=timeout)
+
+    def exists(self, path: str) -> bool:
+        return self.machine.run(["ls", path], "node", timeout=30, check=False).exit_code == 0
+
+    def delete(self) -> None:
+        """The pod is deleted: its containers end and its shared directory goes."""
+        self.close()
+        self.node("sh", "-c", f"rm -rf {SHARED}/*")
+
+    def reset(self) -> None:
+        """A node that has never seen a driver, as far as a running kernel can be one."""
+        self.node("sh", "-c", _RESET, check=False)
+
+    def close(self) -> None:
+        """End every container that still runs."""
+        for process in self._started:
+            with suppress(MachineLost):
+                process.kill()
+                process.wait(60)
+        self._started.clear()
+        self.sidecar = None
+
+    # --- the kernel
+
+    def kernel_log(self) -> str:
+        return self.node("dmesg")
+
+    def said(self, text: str) -> int:
+        """How often the kernel has said this since the machine was switched on."""
+        return self.kernel_log().count(text)
+
+    def lines_of_probe(self) -> int:
+        """How often the edu driver has probed a device since the machine was switched on."""
+        return self.said("edu: probe")
+
+    def loaded(self, module: str = "edu") -> bool:
+        return self.exists(f"/sys/module/{module}/initstate")
+
+    def version(self, module: str = "edu") -> str:
+        """The MODULE_VERSION of what is in the kernel."""
+        return self.node("cat", f"/sys/module/{module}/version").strip()
+
+    def parameter(self, name: str, module: str = "edu") -> str:
+        return self.node("cat", f"/sys/module/{module}/parameters/{name}").strip()
+
+    def ready(self, driver: str = "edu") -> bool:
+        """Whether the ready file stands that consumers wait for."""
+        return self.exists(f"/run/nodeside/{driver}/ready")
+
+
+def whys(report: Mapping[str, Any]) -> dict[str, str]:
+    """Why each rung did or did not serve."""
+    rungs: Sequence[Mapping[str, Any]] = report["rungs"]
+    return {rung["rung"]: rung["why"] for rung in rungs}
+
+
+def _of(driver: str, env: Mapping[str, str] | None) -> dict[str, str]:
+    named = {"NODESIDE_DRIVER": f"/driver-image/{driver}/driver.yaml"} if driver else {}
+    return _SIDECAR | named | dict(env or {})

@@ -1,0 +1,78 @@
+"""Builds that cannot succeed: who is asked to repair what, and how it is repeated by hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from nodeside.trial.kernel_disk import KernelDisk
+from nodeside.trial.machine import Machine
+from nodeside.trial.workshop import Workshop
+from tests.vm.conftest import switched_on
+from tests.vm.pod import BARE_TOOLKIT, Pod, whys
+from tests.vm.variants import DriverImage, SmallModule
+
+pytestmark = pytest.mark.vm
+
+_REPEAT = "\nto repeat it, in the toolkit container: "
+_DKMS_CONF = """\
+PACKAGE_NAME="ancient"
+PACKAGE_VERSION="1.0"
+BUILT_MODULE_NAME[0]="ancient"
+DEST_MODULE_LOCATION[0]="/extra"
+BUILD_EXCLUSIVE_KERNEL="^2\\.6\\."
+"""
+
+
+@pytest.fixture(scope="module")
+def machine(workshop: Workshop, newest: KernelDisk, image: DriverImage) -> Iterator[Machine]:
+    image.small("broken", SmallModule("broken", init="no_such_function();"))
+    ancient = SmallModule("ancient")
+    image.driver("ancient", "ancient", {"ancient.c": ancient.source, "dkms.conf": _DKMS_CONF}, {})
+    with switched_on(workshop, newest, image, devices=()) as machine:
+        yield machine
+
+
+def test_source_that_does_not_compile_is_told_with_the_first_error_and_how_to_repeat_it(
+    pod: Pod,
+) -> None:
+    sidecar = pod.start_sidecar()
+
+    failed = pod.run_once(of="broken", code=10)
+
+    assert (failed["state"], failed["reason"]) == ("failed", "Compile")
+    assert not failed["retryable"]
+    message, _, by_hand = failed["message"].partition(_REPEAT)
+    assert "make failed: exit code 2; first error: " in message
+    assert re.search(r"broken\.c:\d+:\d+: error: implicit declaration of function", message)
+    assert "make -C " in by_hand
+
+    again = pod.machine.run(
+        ["sh", "-c", by_hand], "toolkit", timeout=240, check=False, join=sidecar
+    )
+    assert again.exit_code == 2
+    assert "error: implicit declaration of function" in again.errors
+
+
+def test_a_kernel_that_the_source_excludes_is_a_code_of_its_own(pod: Pod) -> None:
+    pod.start_sidecar()
+
+    excluded = pod.run_once(of="ancient", code=77)
+
+    assert excluded["reason"] == "Excluded"
+    assert "BUILD_EXCLUSIVE_KERNEL" in excluded["message"]
+    assert not excluded["retryable"]
+
+
+def test_a_toolkit_without_headers_of_this_kernel_is_told_at_once(
+    pod: Pod, newest: KernelDisk
+) -> None:
+    pod.start_sidecar(BARE_TOOLKIT)
+
+    failed = pod.run_once(of="broken", code=21)
+
+    assert failed["reason"] == "NoHeaders"
+    assert newest.release in failed["message"]
+    assert whys(failed)["cached"].startswith("no bundle ")

@@ -1,0 +1,200 @@
+"""Bundles that others built: from a real registry and over HTTP; good, wrong, broken, stalling.
+
+The machine reaches this host's loopback at 10.0.2.2, where the registry and the web server are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeside.driver.archive import pack
+from nodeside.driver.publish import publish
+from nodeside.driver.store import FetchOptions
+from nodeside.spec.model import PrebuiltSource
+from nodeside.trial.kernel_disk import KernelDisk
+from nodeside.trial.machine import Machine
+from nodeside.trial.workshop import Workshop
+from tests.driver.registry import registry
+from tests.driver.webserver import WebServer, file, silent
+from tests.vm.conftest import Kernels, switched_on
+from tests.vm.forgeries import forged
+from tests.vm.hostbuilds import HostBuilds
+from tests.vm.pod import CACHE, Pod, whys
+from tests.vm.variants import EDU, DriverImage, spec_of
+
+pytestmark = [pytest.mark.vm, pytest.mark.registry]
+
+_PATIENCE = 15  # seconds for one source; a good one takes one or two in an emulated machine
+
+
+@dataclass(frozen=True)
+class Places:
+    """A registry, its files, and a web server; and what the machine calls them."""
+
+    registry: str
+    data: Path
+    web: WebServer
+
+    def oci(self, name: str) -> dict[str, Any]:
+        """A source of driver.yaml: a repository of the registry."""
+        return {"oci": f"{_from_machine(self.registry)}/{name}", "insecure": True}
+
+    def http(self, name: str) -> dict[str, Any]:
+        """A source of driver.yaml: a directory of the web server."""
+        return {"http": f"http://{_from_machine(self.web.host)}/{name}"}
+
+    @property
+    def silent(self) -> dict[str, Any]:
+        """A source of driver.yaml: a registry that takes requests and never answers."""
+        return {"oci": f"{_from_machine(self.web.host)}/silent", "insecure": True}
+
+
+def _from_machine(host: str) -> str:
+    return f"10.0.2.2:{host.rpartition(':')[2]}"
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+    data = tmp_path_factory.mktemp("registry")
+    with registry(data) as host, WebServer() as web:
+        yield Places(host, data, web)
+
+
+class Vendor:
+    """Whoever builds and publishes. All drivers have one source, so that there is one bundle."""
+
+    def __init__(
+        self, image: DriverImage, builds: HostBuilds, kernels: Kernels, places: Places
+    ) -> None:
+        self.image = image
+        self.builds = builds
+        self.kernels = kernels
+        self.places = places
+        self.module = builds(image.edu("edu"), kernels.newest).module_path("edu")
+
+    def driver(self, name: str, *sources: Mapping[str, Any], **trust: Any) -> Path:
+        """The edu driver with these sources; its build takes no time."""
+        prebuilt = {"sources": list(sources), "timeoutSeconds": _PATIENCE, "trust": trust}
+        return self.image.instant(name, self.module, spec={**spec_of(EDU), "prebuilt": prebuilt})
+
+    def offer_in_registry(self, scratch: Path) -> None:
+        """A good bundle, whose digest is pinned rightly and wrongly, and one that lies."""
+        places, newest = self.places, self.kernels.newest
+        good = self.driver("registry", places.oci("good"))
+        digest = self.builds.publish(good, newest, f"oci+http:{places.registry}/good")
+        self.driver("pinned", places.oci("good"), digests=[digest])
+        self.driver("pinned-to-another", places.oci("good"), digests=["sha256:" + "0" * 64])
+        other = self.builds(self.image.directory / "edu", self.kernels.different)
+        liar = forged(self.builds(good, newest), {"edu": other.module_path("edu")}, scratch)
+        repository = PrebuiltSource(oci=f"{places.registry}/other-kernel", insecure=True)
+        publish(liar, repository, FetchOptions())
+        self.driver("other-kernel", places.oci("other-kernel"))
+
+    def offer_over_http(self, scratch: Path) -> None:
+        """A good archive, damaged ones, none, and a registry that never answers."""
+        bundle = self.builds(self.image.directory / "registry", self.kernels.newest)
+        pack(bundle, scratch / "bundle.tar.gz")
+        archive = (scratch / "bundle.tar.gz").read_bytes()
+        altered = bytearray(archive)
+        altered[len(archive) // 2] ^= 1
+        offered = {"good": archive, "truncated": archive[:-1000], "altered": bytes(altered)}
+        tag, web = bundle.directory.name, self.places.web
+        for name, content in offered.items():
+            web.on(f"/{name}/{tag}.tar.gz", file(content))
+        for name in (*offered, "empty"):
+            self.driver(f"http-{name}", self.places.http(name))
+        web.on(f"/v2/silent/manifests/{tag}", silent)
+        self.driver("stalling", self.places.silent, self.places.oci("good"))
+
+
+@pytest.fixture(scope="module")
+def vendor(image: DriverImage, host_builds: HostBuilds, kernels: Kernels, places: Places) -> Vendor:
+    return Vendor(image, host_builds, kernels, places)
+
+
+@pytest.fixture(scope="module")
+def machine(
+    workshop: Workshop, newest: KernelDisk, vendor: Vendor, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Machine]:
+    scratch = tmp_path_factory.mktemp("bundles")
+    vendor.offer_in_registry(scratch)
+    vendor.offer_over_http(scratch)
+    with switched_on(workshop, newest, vendor.image, network=True) as machine:
+        yield machine
+
+
+@pytest.mark.parametrize("source", ["registry", "http-good", "pinned"])
+def test_a_good_bundle_is_fetched_loaded_and_kept_in_the_cache(pod: Pod, source: str) -> None:
+    fetched = pod.run_once(of=source)
+    assert fetched["source"] == "fetched"
+    assert fetched["state"] == "ready"
+
+    assert pod.driver("unload", of=source).exit_code == 0
+    assert pod.run_once(of=source)["source"] == "cached"
+
+
+def test_what_is_loaded_is_recognised_by_the_manifest_in_the_registry(pod: Pod) -> None:
+    assert pod.run_once(of="registry")["source"] == "fetched"
+    probes = pod.lines_of_probe()
+    pod.node("rm", "-r", CACHE)
+
+    assert pod.run_once(of="registry")["source"] == "loaded"
+    assert pod.lines_of_probe() == probes
+    assert not pod.exists(f"{CACHE}/edu"), "there was no need to fetch the modules"
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("http-truncated", ": it ends in the middle: truncated"),
+        ("http-altered", ": not a gzip file, or damaged: "),
+        ("http-empty", "404 for "),
+        ("pinned-to-another", "which is not among those pinned in spec.prebuilt.trust.digests"),
+    ],
+    ids=["truncated", "altered", "not there", "not pinned"],
+)
+def test_where_nothing_good_comes_from_a_source_it_is_built(
+    pod: Pod, source: str, why: str
+) -> None:
+    pod.start_sidecar()
+
+    built = pod.run_once(of=source)
+
+    assert built["source"] == "built"
+    assert why in whys(built)["fetched"]
+
+
+def test_a_source_that_stalls_costs_its_deadline_and_no_more(pod: Pod) -> None:
+    fetched = pod.run_once(of="stalling")
+
+    assert fetched["source"] == "fetched"
+    assert fetched["stages"]["fetch"] >= _PATIENCE - 1
+
+
+def test_modules_of_another_kernel_with_a_manifest_that_lies_are_not_loaded(pod: Pod) -> None:
+    pod.start_sidecar()
+
+    done = pod.driver("run", "--once", of="other-kernel")
+
+    assert "edu does not fit this kernel's symbols" in done.errors + done.output
+    assert done.exit_code == 40
+    assert not pod.loaded()
+
+
+def test_modules_altered_in_the_registry_are_not_used(pod: Pod, places: Places) -> None:
+    """Somebody can write to the registry's disk."""
+    for blob in places.data.rglob("sha256/*/*/data"):
+        content = blob.read_bytes()
+        if not content.startswith(b"{"):  # the archive, and not the documents about it
+            blob.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    pod.start_sidecar()
+
+    built = pod.run_once(of="registry")
+
+    assert built["source"] == "built"
+    assert "sha256" in whys(built)["fetched"], whys(built)["fetched"]

@@ -1,0 +1,197 @@
+"""Loads and unloads that are refused: by us before the kernel is asked, or by the kernel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from nodeside.trial.kernel_disk import KernelDisk
+from nodeside.trial.machine import GuestProcess, Machine
+from nodeside.trial.workshop import Workshop
+from tests.vm.conftest import Give, switched_on
+from tests.vm.pod import Lines, Pod
+from tests.vm.variants import DriverImage, SmallModule, parameters
+
+pytestmark = pytest.mark.vm
+
+_SECOND = {'VERSION("1.0.0")': 'VERSION("1.1.0")'}
+_HOLD = "import signal, sys; kept = open(sys.argv[1]); print('held', flush=True); signal.pause()"
+
+
+@pytest.fixture(scope="module")
+def machine(workshop: Workshop, newest: KernelDisk, image: DriverImage) -> Iterator[Machine]:
+    image.edu("edu")
+    image.edu("second", {"version": "1.1.0"}, _SECOND)
+    image.edu("misspelt", {"modules": parameters(timout_ms="2000")})
+    image.edu("instead-of-dummy", {"conflicts": {"modules": ["dummy"]}})
+    image.edu("instead-of-loop", {"conflicts": {"modules": ["loop"]}})
+    image.edu("keeping", {"unload": {"foreign": "keep"}})
+    image.edu("never", {"unload": {"policy": "never"}})
+    refuser = SmallModule("refuser")
+    for answer in ("19", "22"):
+        modules = [{"name": "refuser", "parameters": {"answer": answer}}]
+        image.small(f"refuser-{answer}", refuser, {"modules": modules})
+    image.small("permanent", SmallModule("permanent", permanent=True))
+    with switched_on(workshop, newest, image) as machine:
+        yield machine
+
+
+@contextmanager
+def held_open(pod: Pod, device: str) -> Iterator[GuestProcess]:
+    """A consumer in a container of its own has the device open."""
+    says = Lines()
+    argv = ["python3", "-c", _HOLD, f"/host{device}"]
+    consumer = pod.machine.start(argv, "consumer", on_line=says.add)
+    try:
+        says.until("held")
+        yield consumer
+    finally:
+        consumer.kill()
+        consumer.wait(60)
+
+
+def insmod(pod: Pod, module: Path) -> None:
+    """Load a module as a person would who knows nothing of nodeside."""
+    place = f"/tmp/by-hand/{module.name}"
+    pod.machine.put(place, module.read_bytes())
+    pod.node("insmod", place)
+
+
+def test_a_parameter_that_the_module_does_not_have_never_reaches_the_kernel(
+    pod: Pod, give: Give
+) -> None:
+    give("edu")
+    before = pod.kernel_log()
+
+    refused = pod.run_once(of="misspelt", code=40)
+
+    assert refused["message"] == "edu: edu has no parameter 'timout_ms'"
+    assert refused["hint"] == "did you mean timeout_ms? known parameters: timeout_ms"
+    assert refused["announced"]["labels"] == {"nodeside.io/edu.state": "failed"}
+    assert not pod.loaded()
+    assert pod.kernel_log() == before
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("19", "ENODEV (No such device): the module itself is sound, but its init function"),
+        ("22", "EINVAL (Invalid argument): its init function refused: a parameter it needs"),
+    ],
+    ids=["ENODEV", "EINVAL"],
+)
+def test_what_init_answers_is_told_in_words_with_the_line_of_the_kernel(
+    pod: Pod, give: Give, answer: str, said: str
+) -> None:
+    give(f"refuser-{answer}")
+
+    failed = pod.run_once(of=f"refuser-{answer}", code=41)
+
+    assert f"cannot load refuser: {said}" in failed["message"]
+    kernel = rf"\n  kernel: .*\] refuser: init returns -{answer}"
+    assert re.search(kernel, failed["message"])
+    assert not pod.loaded("refuser")
+    assert not pod.exists("/run/nodeside/refuser/loaded.json")
+
+
+def test_a_module_that_is_held_open_stays_and_its_holder_is_named(pod: Pod, give: Give) -> None:
+    give("edu")
+    give("second")
+    assert pod.run_once(of="edu")["state"] == "ready"
+    holder = r"cannot unload edu: edu is held by 1 open file of python3 \(pid \d+\)"
+    with held_open(pod, "/dev/edu0"):
+        refused = pod.driver("unload", of="edu")
+        assert refused.exit_code == 43
+        assert re.search(holder, refused.errors)
+
+        waiting = pod.run_once(of="second", code=43)
+        assert waiting["state"] == "reboot-required"
+        assert re.match(holder, waiting["message"])
+        assert waiting["announced"]["labels"] == {"nodeside.io/edu.state": "reboot-required"}
+        assert pod.version() == "1.0.0"
+
+    assert pod.run_once(of="second")["state"] == "ready"
+    assert pod.version() == "1.1.0"
+
+
+def test_a_conflicting_driver_of_the_kernel_is_removed_first(pod: Pod, give: Give) -> None:
+    give("edu")
+    pod.node("modprobe", "dummy")
+
+    loaded = pod.run_once(of="instead-of-dummy")
+
+    assert loaded["state"] == "ready"
+    assert loaded["notes"] == ["removed the module dummy"]
+    assert not pod.loaded("dummy")
+
+
+def test_a_conflicting_driver_that_is_in_use_stays_and_its_holder_is_named(
+    pod: Pod, give: Give
+) -> None:
+    give("edu")
+    pod.node("modprobe", "loop", "max_loop=1")
+    pod.until("[ -b /dev/loop0 ]")
+    with held_open(pod, "/dev/loop0"):
+        refused = pod.run_once(of="instead-of-loop", code=43)
+        assert re.match(
+            r"cannot unload loop: loop is held by 1 open file of python3 \(pid \d+\)",
+            refused["message"],
+        )
+        assert pod.loaded("loop")
+        assert not pod.loaded("edu")
+
+    assert pod.run_once(of="instead-of-loop")["notes"] == ["removed the module loop"]
+
+
+def test_a_module_loaded_by_hand_is_replaced_unless_driver_yaml_says_to_keep_it(
+    pod: Pod, give: Give
+) -> None:
+    give("edu")
+    by_hand = give("second").module_path("edu")
+    insmod(pod, by_hand)
+
+    kept = pod.run_once(of="keeping", code=40)
+    assert kept["message"] == (
+        "edu: a module of that name is loaded that nodeside did not load, and driver.yaml says "
+        "unload.foreign: keep"
+    )
+    never = pod.run_once(of="never", code=44)
+    assert never["message"] == "another edu is loaded, and driver.yaml says unload.policy: never"
+    assert pod.version() == "1.1.0"
+
+    replaced = pod.run_once(of="edu")
+    assert replaced["source"] == "cached"
+    assert pod.version() == "1.0.0"
+
+
+def test_the_very_module_loaded_by_hand_is_recognised_if_its_parameters_are_those_wanted(
+    pod: Pod, give: Give
+) -> None:
+    insmod(pod, give("edu").module_path("edu"))
+    probes = pod.lines_of_probe()
+
+    other = pod.run_once(of="edu")  # the module's default is 1000, driver.yaml wants 2000
+    assert other["source"] == "cached"
+    assert pod.lines_of_probe() == probes + 1
+
+    pod.node("rm", "-r", "/run/nodeside/edu")
+    assert pod.run_once(of="edu")["source"] == "loaded"
+    assert pod.lines_of_probe() == probes + 1
+
+
+def test_a_permanent_module_asks_for_a_reboot(pod: Pod, give: Give) -> None:
+    give("permanent")
+    assert pod.run_once(of="permanent")["state"] == "ready"
+
+    refused = pod.driver("unload", of="permanent")
+
+    assert refused.exit_code == 44
+    assert (
+        "cannot unload permanent: it is permanent, that is, it has no exit function"
+        in refused.errors
+    )
+    assert pod.loaded("permanent")

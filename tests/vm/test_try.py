@@ -1,0 +1,166 @@
+"""`nodeside try` from the command line to the exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeside import process
+from nodeside.errors import ExitCode
+from nodeside.process import Completed
+from nodeside.trial.cache import default_directory
+from nodeside.trial.kernel_disk import KernelDisk
+from nodeside.trial.workshop import Workshop
+from tests.vm.variants import EDU
+
+pytestmark = pytest.mark.vm
+
+SECONDS = 600.0
+CODE = "from nodeside.__main__ import main; main()"
+
+# It crashes a cloud kernel, and does not compile for a new one.
+MOODY = """\
+#include <linux/module.h>
+#include <linux/string.h>
+#include <linux/utsname.h>
+#include <linux/version.h>
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 2, 0)
+#error not for this version
+#endif
+
+static int __init moody_init(void)
+{
+	BUG_ON(strstr(init_utsname()->release, "-cloud-"));
+	return 0;
+}
+
+static void __exit moody_exit(void)
+{
+}
+
+module_init(moody_init);
+module_exit(moody_exit);
+MODULE_LICENSE("GPL");
+"""
+
+
+def try_out(*words: str) -> Completed:
+    argv = [sys.executable, "-c", CODE, "try", *words]
+    return process.run(argv, timeout=SECONDS, check=False)
+
+
+def document(done: Completed) -> Mapping[str, Any]:
+    found = json.loads(done.output)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_edu_is_tried_in_two_kernels_with_a_consumer(
+    newest: KernelDisk, generic: KernelDisk
+) -> None:
+    done = try_out(
+        *(str(EDU), "--build-on", "host", "--output", "json"),
+        *("--kernel", newest.release, "--reboot-into", generic.release),
+        *("--command", "cat /proc/sys/kernel/osrelease"),
+    )
+
+    assert done.exit_code == 0, done.errors
+    first, second = document(done)["runs"]
+    assert [first["kernel"], second["kernel"]] == [newest.release, generic.release]
+    for run in (first, second):
+        assert run["builtOn"] == "host"
+        assert run["announcementMistakes"] == []
+        assert run["report"]["state"] == "ready"
+        assert "10! = 3628800" in run["commands"][0]["output"]
+        assert run["commands"][1]["output"] == run["kernel"]
+
+
+def test_a_driver_that_does_not_compile_has_its_exit_code_and_boots_nothing(tmp_path: Path) -> None:
+    (tmp_path / "dkms.conf").write_text(
+        "PACKAGE_NAME=broken\nPACKAGE_VERSION=1\nDEST_MODULE_LOCATION[0]=/updates\n"
+    )
+    (tmp_path / "Makefile").write_text("obj-m := broken.o\n")
+    (tmp_path / "broken.c").write_text("#error this is broken\n")
+
+    done = try_out(str(tmp_path), "--build-on", "host")
+
+    assert done.exit_code == 10
+    assert "this is broken" in done.output
+    assert "not booted: there is nothing to load" in done.output
+    assert "10: the module does not compile" in done.output
+
+
+def test_every_kernel_is_tried_whatever_became_of_the_one_before(
+    newest: KernelDisk, compressed: KernelDisk, generic: KernelDisk, tmp_path: Path
+) -> None:
+    (tmp_path / "dkms.conf").write_text(
+        "PACKAGE_NAME=moody\nPACKAGE_VERSION=1\nDEST_MODULE_LOCATION[0]=/updates\n"
+    )
+    (tmp_path / "Makefile").write_text("obj-m := moody.o\n")
+    (tmp_path / "moody.c").write_text(MOODY)
+
+    done = try_out(
+        *(str(tmp_path), "--build-on", "host", "--output", "json", "--kernel", newest.release),
+        *("--reboot-into", compressed.release, "--reboot-into", generic.release),
+        *("--reboot-into", newest.release),
+    )
+
+    crashed, broken, fine = document(done)["runs"]
+    assert crashed["kernel"] == newest.release
+    assert crashed["exitCode"] == ExitCode.LOAD_FAILED
+    assert "crashed while the driver was brought up: " in crashed["report"]["message"]
+    assert crashed["kernelComplaints"]
+    assert broken["kernel"] == compressed.release
+    assert broken["exitCode"] == ExitCode.BUILD_FAILED
+    assert "not for this version" in broken["report"]["message"]
+    assert fine["kernel"] == generic.release
+    assert fine["report"]["state"] == "ready"
+    assert f"not booting {newest.release} again: the driver crashed it" in done.errors
+    assert done.exit_code == ExitCode.BUILD_FAILED  # that of the last one that failed
+
+
+def test_a_kernel_without_headers_is_said_by_the_node(workshop: Workshop) -> None:
+    bare = [kernel for kernel in workshop.available_kernels() if not kernel.headers]
+    if not bare:
+        pytest.fail("every kernel of the archive has headers now", pytrace=False)
+
+    done = try_out(str(EDU), "--kernel", bare[-1].release)
+
+    assert done.exit_code == 21, done.output + done.errors
+    assert "no kernel headers for exactly this kernel" in done.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_trial_leaves_nothing_behind(number: signal.Signals, tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    child = process.start(
+        [sys.executable, "-c", CODE, "try", str(EDU)],
+        env={"TMPDIR": str(tmp_path), "NODESIDE_TRIAL_CACHE": str(default_directory())},
+        stderr=writing,
+    )
+    os.close(writing)
+    with os.fdopen(reading, "r") as said:
+        for line in said:
+            if "] booted in" in line:
+                os.kill(child.pid, number)
+                break
+        rest = said.read()
+
+    assert child.wait(SECONDS) == 130
+    assert rest.endswith("interrupted\n")
+    assert list(tmp_path.iterdir()) == []
+    assert str(tmp_path) not in _commands()
+
+
+def _commands() -> str:
+    """The command lines of all processes; QEMU's has its disks in it."""
+    done = process.run(["ps", "-eo", "args"], timeout=20)
+    return done.output
