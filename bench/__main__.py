@@ -1,0 +1,82 @@
+"""`python -m bench`: measure, show the page, and write it if everything was measured."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import click
+
+from bench import builds, failure, footprint, handoff, page, starts, surroundings
+from bench.candidates import CANDIDATES, QUICK
+from bench.ground import Ground
+from bench.page import Section
+from nodeside.cli import exit_on_error
+from nodeside.errors import ExitCode, NodesideError
+from nodeside.trial.progress import Progress
+
+PAGE = Path("docs/benchmarks.md")
+Measurement = Callable[..., Section]
+
+_FULL: dict[str, Measurement] = {
+    "handoff": handoff.measure,
+    "footprint": footprint.measure,
+    "failure": failure.measure,
+    "starts": starts.measure,
+    "builds": partial(builds.measure, candidates=CANDIDATES, rounds=None),
+}
+_QUICK: dict[str, Measurement] = {
+    "handoff": partial(handoff.measure, samples=10),
+    "footprint": partial(footprint.measure, times=5),
+    "failure": partial(failure.measure, samples=3),
+    "starts": partial(starts.measure, times=3),
+    "builds": partial(builds.measure, candidates=QUICK, rounds=2),
+}
+_ORDER = ("builds", "handoff", "footprint", "starts", "failure")  # on the page
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--quick", is_flag=True, help="A subset in three minutes; the page is only shown.")
+@click.option("--only", type=click.Choice(_ORDER), multiple=True, help="Only these measurements.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Of each build.  [default: 5, long: 3]")
+@click.option("--to", type=click.Path(path_type=Path), default=PAGE, show_default=True)
+def bench(*, quick: bool, only: tuple[str, ...], rounds: int | None, to: Path) -> None:
+    """Measure nodeside on this machine, beside plain make and dkms."""
+    progress = Progress()
+    load_before = os.getloadavg()[0]
+    wanted = {n: work for n, work in (_QUICK if quick else _FULL).items() if not only or n in only}
+    if rounds and "builds" in wanted:
+        wanted["builds"] = partial(wanted["builds"], rounds=rounds)
+    with exit_on_error(), Ground(progress) as ground:
+        sections, failures = _measure(ground, wanted)
+        kernel = ground.kernel(starts.FLAVOUR)
+        accelerator = ground.workshop.accelerator_for(kernel)
+        about = surroundings.describe(ground, builds.FLAVOUR, accelerator, load_before)
+    command = f"make bench ARGS='--rounds {rounds}'" if rounds else "make bench"
+    text = page.render(command, about, sections)
+    click.echo(text)
+    if failures:
+        progress.say(f"not measured: {', '.join(failures)}")
+        sys.exit(ExitCode.SYSTEM)
+    if not quick and not only:
+        to.write_text(text)
+        progress.say(f"written: {to}")
+
+
+def _measure(ground: Ground, wanted: dict[str, Measurement]) -> tuple[list[Section], list[str]]:
+    """Every measurement that could be made, in the page's order; and those that could not."""
+    found: dict[str, Section] = {}
+    for name, work in wanted.items():
+        try:
+            found[name] = work(ground)
+        except NodesideError as error:
+            ground.progress.say(f"{name} failed: {error}")
+    failures = [name for name in wanted if name not in found]
+    return [found[name] for name in _ORDER if name in found], failures
+
+
+if __name__ == "__main__":
+    bench()
