@@ -1,0 +1,258 @@
+"""Start a control plane in order, talk to it, stop it in order, leave nothing.
+
+`ControlPlane` is a context manager. Every wait has a deadline, and a program that does not become
+ready is shown with the last lines of its log. The programs die with the process that started them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from nodeside import process
+from nodeside.errors import DeadlinePassed, NodesideError
+from nodeside.scratch import scratch_directory
+from tests.controlplane import components
+from tests.controlplane.binaries import Binaries, Say, binaries
+from tests.controlplane.certificates import (
+    make_certificates,
+    write_kubeconfig,
+    write_kubeconfigs,
+)
+from tests.controlplane.components import Component, Place
+
+MERGE_PATCH = "application/merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+
+_START = 120.0  # seconds for one program to become ready; 4 are usual
+_STOP = 20.0  # seconds for one program to end by itself
+_REQUEST = 30.0  # seconds
+_KUBECTL = 60.0  # seconds
+_LOOK = 0.05  # seconds between two looks whether something is so
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the API server said."""
+
+    status: int
+    document: Mapping[str, Any]
+
+    @property
+    def message(self) -> str:
+        return str(self.document.get("message", ""))
+
+
+class Refused(AssertionError):
+    """The API server did not do what a test's own preparation asked of it."""
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A started program and its log."""
+
+    component: Component
+    child: process.Child
+    log: Path
+
+    def check(self) -> None:
+        """Raise if it has ended."""
+        if self.child.poll() is not None:
+            code = process.in_words(self.child.returncode)
+            raise NodesideError(f"{self.component.name} ended: {code}\n{self.last_words}")
+
+    @property
+    def last_words(self) -> str:
+        return process.tail(self.log.read_text(errors="replace"))
+
+    def stop(self) -> None:
+        with suppress(ProcessLookupError):
+            self.child.send_signal(signal.SIGTERM)
+        with suppress(process.StillRunning):
+            self.child.wait(_STOP)
+        process.kill_group(self.child.pid)
+        self.child.wait(_STOP)
+
+
+class ControlPlane:
+    """etcd, API server, controller manager, scheduler and KWOK on loopback."""
+
+    def __init__(self, say: Say = lambda _: None) -> None:
+        self._say = say
+        self._stack = ExitStack()
+        self._sessions: dict[str, requests.Session] = {}
+        self._running: dict[str, _Running] = {}
+        self.binaries: Binaries
+        self.place: Place
+
+    def __enter__(self) -> ControlPlane:
+        self.binaries = binaries(self._say)
+        with ExitStack() as stack:
+            directory = stack.enter_context(scratch_directory("control-plane"))
+            directory.chmod(0o700)  # keys and the data of etcd
+            stack.callback(self._close_sessions)
+            self.place = self._settle_in(directory)
+            self._start_all(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _settle_in(self, directory: Path) -> Place:
+        names = ("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager")
+        ports = components.free_ports(*names, "kube-scheduler", "kwok")
+        place = Place(directory, make_certificates(directory), ports)
+        write_kubeconfigs(place.certificates, place.url("kube-apiserver"))
+        return place
+
+    def _start_all(self, stack: ExitStack) -> None:
+        """In the order of need. What was started last stops first: the API server before etcd."""
+        start = partial(self._start, stack)
+        self._await_ready(start(components.etcd(self.binaries, self.place)))
+        self._await_ready(start(components.api_server(self.binaries, self.place)))
+        rest = (components.controller_manager, components.scheduler, components.kwok)
+        for running in [start(make(self.binaries, self.place)) for make in rest]:
+            self._await_ready(running)
+        path = "/api/v1/namespaces/default/serviceaccounts/default"
+        self.wait_for(
+            lambda: self.request("GET", path).status == 200, "the default service account"
+        )
+
+    def _start(self, stack: ExitStack, component: Component) -> _Running:
+        log = self.place.directory / f"{component.name}.log"
+        with log.open("wb") as output:
+            # A parent that is killed takes them along.
+            argv = [_setpriv(), "--pdeathsig", "KILL", *component.argv]
+            child = process.start(argv, stdout=output, stderr=process.INTO_STDOUT)
+        running = _Running(component, child, log)
+        self._running[component.name] = running
+        stack.callback(running.stop)
+        return running
+
+    def _await_ready(self, running: _Running) -> None:
+        def is_ready() -> bool:
+            running.check()
+            with suppress(requests.RequestException):
+                return self._session().get(running.component.ready, timeout=_REQUEST).ok
+            return False
+
+        name = running.component.name
+        try:
+            self.wait_for(is_ready, f"{name} to be ready", timeout=_START)
+        except DeadlinePassed as error:
+            raise DeadlinePassed(f"{error}\n{running.last_words}") from None
+        self._say(f"{name} is ready")
+
+    @property
+    def url(self) -> str:
+        return self.place.url("kube-apiserver")
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Of the administrator."""
+        return self.place.certificates.kubeconfig("admin")
+
+    @property
+    def ca(self) -> Path:
+        return self.place.certificates.ca
+
+    def pid(self, name: str) -> int:
+        """The process of a program, for measurements: `kube-apiserver`, `etcd`, ..."""
+        return self._running[name].child.pid
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        document: Mapping[str, Any] | None = None,
+        *,
+        content_type: str = "application/json",
+        token: str = "",
+    ) -> Answer:
+        """One request as the administrator, or with a token; any answer is an answer."""
+        response = self._session(token).request(
+            method,
+            self.url + path,
+            data=None if document is None else json.dumps(document).encode(),
+            headers={"Content-Type": content_type},
+            timeout=_REQUEST,
+        )
+        text = response.text
+        body = json.loads(text) if text.startswith("{") else {"message": text}
+        return Answer(response.status_code, body)
+
+    def do(self, method: str, path: str, document: Any = None, **more: Any) -> Mapping[str, Any]:
+        """A request that must succeed; the document that came back."""
+        answer = self.request(method, path, document, **more)
+        if answer.status >= 300:
+            raise Refused(f"{method} {path}: {answer.status} {answer.message}")
+        return answer.document
+
+    def kubectl(self, *argv: str | Path, input: str = "", check: bool = True) -> process.Completed:
+        """kubectl as the administrator. Raises ToolError if `check` and it fails."""
+        words = [self.binaries["kubectl"], f"--kubeconfig={self.kubeconfig}", *argv]
+        given = input.encode() if input else None
+        env = {"HOME": str(self.place.directory)}  # where kubectl keeps what it discovered
+        return process.run(words, timeout=_KUBECTL, input=given, check=check, env=env)
+
+    def pod_token(self, namespace: str, account: str, pod: Mapping[str, Any] | None) -> str:
+        """A token of a service account, bound to a pod (and so to its node) if there is one."""
+        spec: dict[str, Any] = {"expirationSeconds": 3600}
+        if pod is not None:
+            meta = pod["metadata"]
+            named = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
+            spec["boundObjectRef"] = named
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        return str(self.do("POST", path, body)["status"]["token"])
+
+    def kubeconfig_of(self, token: str) -> Path:
+        """A kubeconfig with which a program acts as the owner of a token."""
+        name = hashlib.sha256(token.encode()).hexdigest()[:16]
+        path = self.place.directory / f"token-{name}.kubeconfig"
+        write_kubeconfig(path, self.place.certificates, self.url, {"token": token})
+        return path
+
+    def wait_for(self, holds: Callable[[], object], what: str, *, timeout: float = _START) -> None:
+        """Look again and again until something is so."""
+        deadline = time.monotonic() + timeout
+        while not holds():
+            if time.monotonic() > deadline:
+                raise DeadlinePassed(f"waited {timeout:g} s for {what}")
+            time.sleep(_LOOK)
+
+    def _session(self, token: str = "") -> requests.Session:
+        if token not in self._sessions:
+            session = requests.Session()
+            session.trust_env = False
+            session.verify = str(self.ca)
+            if token:
+                session.headers["Authorization"] = f"Bearer {token}"
+            else:
+                certificate, key = self.place.certificates.pair("admin")
+                session.cert = (str(certificate), str(key))
+            self._sessions[token] = session
+        return self._sessions[token]
+
+    def _close_sessions(self) -> None:
+        for session in self._sessions.values():
+            session.close()
+
+
+def _setpriv() -> str:
+    found = shutil.which("setpriv")
+    if found is None:
+        raise NodesideError("setpriv is not installed", hint="apt-get install util-linux")
+    return found
