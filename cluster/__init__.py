@@ -1,0 +1,1 @@
+"""The controller in the cluster: which node gets which driver pod, and when."""

@@ -1,0 +1,5 @@
+"""`python -m cluster` is `nodeside-cluster`."""
+
+from cluster.cli import main
+
+main()

@@ -1,0 +1,150 @@
+"""Where the API server is and who we are: the configuration that the `kubernetes` client reads.
+
+A kubeconfig or a pod's service account; tokens that are renewed, client certificates, exec plugins,
+proxies. Of that client we take only this, and its connection pool: its typed models are slow and
+fat. It is imported when the first connection is made. Called by api.py only.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cluster.apierror import ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from urllib3 import PoolManager
+
+_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+_KUBECONFIG = Path("~/.kube/config")
+
+# A watch is silent for minutes: without these, a peer that vanished would be noticed by nobody.
+_SOCKET_OPTIONS = [
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),  # seconds
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),  # seconds
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+]
+
+CONNECTIONS = 32  # kept open at once: parallel writes and one watch for each kind
+
+
+class Access:
+    """Configuration, connection pool and headers; made again by `renew` after a 401."""
+
+    def __init__(self, kubeconfig: Path | None = None, context: str = "") -> None:
+        self._kubeconfig = kubeconfig
+        self._context = context
+        self._lock = threading.Lock()
+        self._generation = 0
+        self._configuration: Any = None
+        self._pool: PoolManager | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the API server is."""
+        with self._lock:
+            return str(self._loaded().host).rstrip("/")
+
+    def open(self) -> tuple[PoolManager, dict[str, str], int]:
+        """The pool, the headers that say who asks, and what to give to `renew`."""
+        with self._lock:
+            configuration = self._loaded()
+            if self._pool is None:
+                self._pool = _pool(configuration)
+            with _in_words(self._where):
+                return self._pool, _headers(configuration), self._generation
+
+    def renew(self, generation: int) -> None:
+        """Read everything again, unless another thread did since `generation`."""
+        with self._lock:
+            if generation != self._generation:
+                return
+            self._generation += 1
+            self._configuration, self._pool = None, None
+
+    def close(self) -> None:
+        with self._lock:
+            if self._pool is not None:
+                self._pool.clear()
+            self._configuration, self._pool = None, None
+
+    def _loaded(self) -> Any:
+        if self._configuration is None:
+            with _in_words(self._where):
+                self._configuration = self._load()
+        return self._configuration
+
+    def _load(self) -> Any:
+        from kubernetes import client, config
+
+        configuration: Any = client.Configuration()
+        configuration.connection_pool_maxsize = CONNECTIONS
+        configuration.socket_options = _SOCKET_OPTIONS
+        loading: Any = config
+        file = self._file(os.environ)
+        if file is None:
+            loading.load_incluster_config(client_configuration=configuration)
+        else:
+            loading.load_kube_config(
+                config_file=file,
+                context=self._context or None,
+                client_configuration=configuration,
+                persist_config=False,
+            )
+        return configuration
+
+    def _file(self, environ: Mapping[str, str]) -> str | None:
+        """The kubeconfig, as kubectl finds it; None in a pod."""
+        if self._kubeconfig is not None:
+            return str(self._kubeconfig)
+        if environ.get("KUBECONFIG"):
+            return environ["KUBECONFIG"]
+        if environ.get("KUBERNETES_SERVICE_HOST") and _TOKEN.exists():
+            return None
+        return str(_KUBECONFIG.expanduser())
+
+    @property
+    def _where(self) -> str:
+        return self._file(os.environ) or "this pod's service account"
+
+
+@contextmanager
+def _in_words(where: str) -> Iterator[None]:
+    """Whatever the client's configuration raises, as an ApiError.
+
+    It raises its own exceptions, but also KeyError, TypeError and what yaml, ssl and subprocess do:
+    the file is somebody else's, and so is the plugin that it may name.
+    """
+    try:
+        yield
+    except ApiError:
+        raise
+    except Exception as exc:
+        said = str(exc).strip() or type(exc).__name__
+        raise ApiError(
+            f"cannot connect with {where}: {said}",
+            hint="name a kubeconfig with --kubeconfig or KUBECONFIG, and try: kubectl version",
+        ) from exc
+
+
+def _pool(configuration: Any) -> PoolManager:
+    from kubernetes.client import rest
+
+    door: Any = rest.RESTClientObject
+    pool: PoolManager = door(configuration).pool_manager
+    return pool
+
+
+def _headers(configuration: Any) -> dict[str, str]:
+    """Reads the token anew where it may have expired."""
+    found = configuration.auth_settings().values()
+    return {entry["key"]: entry["value"] for entry in found if entry["value"]}

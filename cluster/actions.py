@@ -1,0 +1,149 @@
+"""What a plan says is to be done: values that controller.py carries out, in their order.
+
+An action that failed ends the plan for its driver: a later one may rest on it (a node is labelled
+only after the DaemonSet of that label is there, a finalizer goes last).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.resources import Resource
+from nodeside.contract import API_GROUP, API_VERSION
+
+FINALIZER = f"{API_GROUP}/driver"
+EVENT_NAMESPACE = "default"  # where the API server wants events about objects without a namespace
+
+_NOTE_LIMIT = 1024  # bytes, of an Event's note; a longer one is refused
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Server-side apply of a whole document, field manager nodeside-cluster, forced."""
+
+    driver: str
+    document: Mapping[str, Any]
+
+    @property
+    def words(self) -> str:
+        return f"apply {self.document['kind']} {self.document['metadata']['name']}"
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete one object, if it is still the one with this uid ("" where it does not matter)."""
+
+    driver: str
+    resource: Resource
+    name: str
+    namespace: str = ""
+    uid: str = ""
+
+    @property
+    def words(self) -> str:
+        return f"delete {self.resource.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class LabelNode:
+    """Merge-patch these labels of a node; None takes a label away."""
+
+    driver: str
+    node: str
+    labels: Mapping[str, str | None]
+    why: str = ""
+
+    @property
+    def words(self) -> str:
+        changed = (f"{key}={value}" if value else f"{key}-" for key, value in self.labels.items())
+        return f"label node {self.node} {' '.join(changed)}"
+
+
+@dataclass(frozen=True, slots=True)
+class SetStatus:
+    """Replace the status of a Driver (merge patch of its status subresource does, lists are whole).
+
+    The status is complete: what it does not hold is to be removed.
+    """
+
+    driver: str
+    status: Mapping[str, Any]
+
+    @property
+    def words(self) -> str:
+        return f"set the status of driver {self.driver}"
+
+
+@dataclass(frozen=True, slots=True)
+class SetFinalizers:
+    """Make these the finalizers of a Driver, if it is still the one with this uid."""
+
+    driver: str
+    uid: str
+    finalizers: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        return f"set the finalizers of driver {self.driver} to {list(self.finalizers)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """An Event about a Driver. Said once: the plan that says it also changes what caused it."""
+
+    driver: str
+    uid: str
+    warning: bool
+    reason: str
+    note: str
+
+    @property
+    def words(self) -> str:
+        return f"say of driver {self.driver}: {self.reason}"
+
+
+Action = Apply | Delete | LabelNode | SetStatus | SetFinalizers | Say
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`again_in`: seconds after which to plan again though nothing changed; None: never."""
+
+    actions: tuple[Action, ...] = ()
+    again_in: float | None = None
+
+    def of(self, driver: str) -> tuple[Action, ...]:
+        """The actions for one driver, in order: drivers do not wait for each other."""
+        return tuple(action for action in self.actions if action.driver == driver)
+
+    def drivers(self) -> Iterator[str]:
+        """Whom there is something to do for, in order."""
+        return iter(dict.fromkeys(action.driver for action in self.actions))
+
+
+def event(say: Say, *, now: float, instance: str) -> dict[str, Any]:
+    """The Event of a `Say`. `now` is the wall clock, `instance` the name of our pod."""
+    mark = hashlib.sha256(f"{say.uid}{say.reason}{say.note}{now}".encode()).hexdigest()[:16]
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1e6):06d}Z"
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": f"{say.driver}.{mark}", "namespace": EVENT_NAMESPACE},
+        "eventTime": moment,
+        "reportingController": f"{API_GROUP}/cluster",
+        "reportingInstance": instance[:128],
+        "action": "Reconcile",
+        "reason": say.reason,
+        "type": "Warning" if say.warning else "Normal",
+        "regarding": {
+            "apiVersion": API_VERSION,
+            "kind": "Driver",
+            "name": say.driver,
+            "uid": say.uid,
+        },
+        "note": say.note.encode()[:_NOTE_LIMIT].decode(errors="ignore"),
+    }

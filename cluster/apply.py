@@ -1,0 +1,260 @@
+"""Carry out the actions of a plan.
+
+Each Driver has a lane of its own: its actions are done in their order, and the first that fails
+ends the lane, since a later one may rest on it. Neighbours of one kind (the labels of 5,000 nodes,
+the DaemonSets of 20 pools) do not rest on each other and go out in parallel. A round takes a few
+seconds at most: what is left over then is planned again, by what is seen then, so that a Driver
+with many nodes keeps no other one waiting. Nothing begins, and no request lasts, when the lead is
+over. Called by controller.py.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any, assert_never
+
+from cluster.actions import (
+    Action,
+    Apply,
+    Delete,
+    LabelNode,
+    Plan,
+    Say,
+    SetFinalizers,
+    SetStatus,
+    event,
+)
+from cluster.api import Api
+from cluster.apierror import ApiError, Conflict, NotFound
+from cluster.leader import Leadership, LostLead
+from cluster.resources import DRIVERS, NODES, Resource, resource_of
+from cluster.trouble import Trouble, trouble_of
+from cluster.world import World
+from nodeside import log
+
+PARALLEL = 16  # requests at once: more than this only queues up in the API server
+_LANES = 8  # Drivers at once
+_OUTAGE = (0, 401, 429, 502, 503, 504)  # HTTP statuses; 0: no answer
+_ROUND = 5.0  # seconds, after which labels and what rests on them are left to the next round
+_REQUEST = 10.0  # seconds for one request with its repetitions
+
+
+@dataclass
+class Outcome:
+    """What came of a plan.
+
+    `written` is the newest version of each kind that we wrote, `deleted` what was deleted.
+    `troubles` concern one Driver; `outage` concerns all: the API server is gone, or overloaded.
+    `unfinished` are Drivers for whom time ran out. `overtaken`: somebody else was faster somewhere.
+    """
+
+    done: int = 0
+    written: dict[Resource, str] = field(default_factory=dict)
+    deleted: list[Delete] = field(default_factory=list)
+    troubles: dict[str, Trouble] = field(default_factory=dict)
+    unfinished: set[str] = field(default_factory=set)
+    overtaken: bool = False
+    outage: ApiError | None = None
+    lost: LostLead | None = None
+
+
+class Applier:
+    """Use as a context manager: its threads end with it."""
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        instance: str,
+        parallel: int = PARALLEL,
+        seconds: float = _ROUND,
+        now: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._api = api
+        self._seconds = seconds
+        self._now = now
+        self._instance = instance
+        self._wall = wall
+        self._requests = ThreadPoolExecutor(parallel, thread_name_prefix="request")
+        self._lanes = ThreadPoolExecutor(_LANES, thread_name_prefix="driver")
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Applier:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lanes.shutdown()
+        self._requests.shutdown()
+
+    def carry_out(self, plan: Plan, world: World, leadership: Leadership) -> Outcome:
+        """Everything that can be done; returns when nothing is under way any more."""
+        ends = self._now() + self._seconds
+        lanes = _Lanes(self, world, leadership, Outcome(), lambda: self._now() >= ends)
+        list(self._lanes.map(lambda name: lanes.run(name, plan.of(name)), plan.drivers()))
+        return lanes.outcome
+
+    def in_parallel(
+        self, do: Callable[[Action], None], actions: Sequence[Action]
+    ) -> Iterator[None]:
+        return self._requests.map(do, actions)
+
+    def do(self, action: Action, world: World, seconds: float, outcome: Outcome) -> None:
+        """One action, as one request of at most so many seconds. Raises ApiError."""
+        limit: dict[str, Any] = {"deadline": min(seconds, _REQUEST)}
+        match action:
+            case Apply(document=document):
+                self._wrote(outcome, resource_of(document), self._api.apply(document, **limit))
+            case LabelNode(node=node, labels=labels):
+                patch: dict[str, Any] = {"metadata": {"labels": dict(labels)}}
+                with suppress(NotFound):  # a node that is gone needs no label
+                    answer = self._api.merge_patch(NODES, node, patch, **limit)
+                    self._wrote(outcome, NODES, answer)
+            case SetStatus():
+                self._set_status(action, world, outcome, limit)
+            case SetFinalizers(driver=name, uid=uid, finalizers=finalizers):
+                patch = {"metadata": {"uid": uid, "finalizers": list(finalizers)}}
+                with suppress(NotFound):
+                    self._wrote(
+                        outcome, DRIVERS, self._api.merge_patch(DRIVERS, name, patch, **limit)
+                    )
+            case Delete():
+                self._delete(action, outcome, limit)
+            case Say():
+                self._say(action, limit)
+            case _:
+                assert_never(action)
+
+    def _set_status(
+        self, action: SetStatus, world: World, outcome: Outcome, limit: Mapping[str, Any]
+    ) -> None:
+        driver = world.drivers.get(action.driver)
+        patch = {"status": difference(driver.status if driver else {}, action.status)}
+        with suppress(NotFound):  # deleted meanwhile
+            answer = self._api.merge_patch(
+                DRIVERS, action.driver, patch, subresource="status", **limit
+            )
+            self._wrote(outcome, DRIVERS, answer)
+
+    def _delete(self, action: Delete, outcome: Outcome, limit: Mapping[str, Any]) -> None:
+        with suppress(NotFound, Conflict):  # gone, or already another one of that name
+            self._api.delete(
+                action.resource, action.name, namespace=action.namespace, uid=action.uid, **limit
+            )
+        with self._lock:
+            outcome.deleted.append(action)
+
+    def _say(self, action: Say, limit: Mapping[str, Any]) -> None:
+        """An Event is worth no retry and no trouble."""
+        try:
+            self._api.create(event(action, now=self._wall(), instance=self._instance), **limit)
+        except LostLead:
+            raise
+        except ApiError as error:
+            log.warning(f"cannot {action.words}: {error}", hint=error.hint)
+
+    def _wrote(self, outcome: Outcome, resource: Resource, answer: Mapping[str, Any]) -> None:
+        version = str(answer.get("metadata", {}).get("resourceVersion", ""))
+        with self._lock:
+            before = outcome.written.get(resource, "0")
+            if version.isdecimal() and int(version) > int(before):
+                outcome.written[resource] = version
+
+
+@dataclass
+class _Lanes:
+    """One plan being carried out."""
+
+    applier: Applier
+    world: World
+    leadership: Leadership
+    outcome: Outcome
+    late: Callable[[], bool]
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, driver: str, actions: Sequence[Action]) -> None:
+        """The lane of a Driver."""
+        for _, neighbours in groupby(actions, key=_kind):
+            self._all(driver, list(neighbours))
+            if self._ended(driver):
+                return
+
+    def _all(self, driver: str, actions: Sequence[Action]) -> None:
+        if len(actions) == 1:
+            self._one(driver, actions[0])
+        else:
+            list(self.applier.in_parallel(lambda action: self._one(driver, action), actions))
+
+    def _one(self, driver: str, action: Action) -> None:
+        if self._ended(driver) or self._left_over(driver, action):
+            return
+        try:
+            self.applier.do(action, self.world, self.leadership.left(), self.outcome)
+        except LostLead as lost:
+            self.outcome.lost = lost
+        except ApiError as error:
+            self._failed(driver, action, error)
+        except Exception as exc:  # a bug of ours: shown, and no reason to let others down
+            traceback.print_exc()
+            self._note(driver, action, exc)
+        else:
+            log.detail(action.words, driver=driver)
+            with self._lock:
+                self.outcome.done += 1
+
+    def _failed(self, driver: str, action: Action, error: ApiError) -> None:
+        """A silent or overloaded API server concerns everybody, a refusal this Driver only.
+
+        A conflict is neither: somebody was faster, and the next look sees what he did.
+        """
+        if isinstance(error, Conflict):
+            log.detail(f"cannot {action.words}: {error}")
+            self.outcome.overtaken = True
+        elif error.retryable and error.status in _OUTAGE:
+            self.outcome.outage = error
+        else:
+            self._note(driver, action, error)
+
+    def _note(self, driver: str, action: Action, error: Exception) -> None:
+        trouble = replace(trouble_of(error, action.words), mute=isinstance(action, SetStatus))
+        with self._lock:
+            self.outcome.troubles.setdefault(driver, trouble)
+
+    def _left_over(self, driver: str, action: Action) -> bool:
+        """Whether there is no time for it. A status says what was seen, so it is always true."""
+        if isinstance(action, SetStatus):
+            return False
+        if isinstance(action, LabelNode) and self.late():
+            self.outcome.unfinished.add(driver)
+        return driver in self.outcome.unfinished
+
+    def _ended(self, driver: str) -> bool:
+        outcome = self.outcome
+        return bool(outcome.lost or outcome.outage) or driver in outcome.troubles
+
+
+def _kind(action: Action) -> tuple[object, ...]:
+    """Neighbours of the same kind may go out together."""
+    if isinstance(action, Apply):
+        return Apply, action.document.get("kind")
+    return (type(action),)
+
+
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """The merge patch (RFC 7386) that makes `after` of `before`."""
+    patch: dict[str, Any] = {key: None for key in before if key not in after}
+    for key, value in after.items():
+        old = before.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            if inner := difference(old, value):
+                patch[key] = inner
+        elif key not in before or old != value:
+            patch[key] = value
+    return patch

@@ -1,0 +1,310 @@
+"""`nodeside-cluster …`: run the controller, look at drivers, install.
+
+Subcommands import what they need when they are used. A failure becomes text and an exit code where
+all commands of nodeside do it: what failed, a hint, and a code of `nodeside.errors.ExitCode`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cluster.options import (
+    ARCHITECTURES,
+    CA_CONFIG_MAP,
+    NAMESPACE,
+    OUTPUT,
+    PROXIES,
+    PROXY_NAMES,
+    Connection,
+    connected,
+    installed,
+    not_empty,
+)
+from nodeside import __version__
+from nodeside.errors import ExitCode, NodesideError
+
+if TYPE_CHECKING:
+    from cluster.overview import Overview
+
+_MEANINGS = {
+    ExitCode.OK: "done; for `status`, every driver is ready",
+    ExitCode.BUG: ExitCode.BUG.meaning,
+    ExitCode.USAGE: "the command line is wrong, or names what is not there",
+    ExitCode.NOT_READY: "`status`: a driver is not ready, or no controller leads; "
+    "`resolve`: there is no image",
+    ExitCode.TIMEOUT: ExitCode.TIMEOUT.meaning,
+    ExitCode.SYSTEM: ExitCode.SYSTEM.meaning,
+    ExitCode.CLUSTER: ExitCode.CLUSTER.meaning,
+    ExitCode.INTERRUPTED: ExitCode.INTERRUPTED.meaning,
+}
+_EPILOG = "Exit codes: " + "; ".join(f"{code.value} {text}" for code, text in _MEANINGS.items())
+_CLOSED_PIPE = 128 + signal.SIGPIPE  # as a shell says it of a program that a signal ended
+
+_PORT = click.IntRange(0, 65535)
+
+
+class _Root(click.Group):
+    """Ends as SIGPIPE would when nobody reads any more; click's own way is exit code 1."""
+
+    def make_context(self, *args: Any, **more: Any) -> click.Context:
+        with _closed_pipe():
+            return super().make_context(*args, **more)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _closed_pipe():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _closed_pipe() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # for what Python still holds of the output
+        os.dup2(nowhere, sys.stdout.fileno())
+        raise SystemExit(_CLOSED_PIPE) from None
+
+
+@click.group(cls=_Root, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="nodeside-cluster")
+def root() -> None:
+    """The controller: which node gets which driver pod, and when."""
+
+
+@root.command()
+@connected
+@click.option("--scc", default="", help="SecurityContextConstraints for driver pods (OpenShift).")
+@click.option("--pull-secret", multiple=True, help="Secret in the namespace to pull images with.")
+@CA_CONFIG_MAP
+@PROXIES
+@click.option(
+    "--health-port", type=_PORT, default=8080, show_default=True, help="Of /healthz and /readyz."
+)
+@click.option("--log-format", type=click.Choice(["json", "text"]), default="json")
+@click.option("--verbose", is_flag=True, help="Also log what is of no interest when all is well.")
+def run(
+    *,
+    connection: Connection,
+    scc: str,
+    pull_secret: tuple[str, ...],
+    ca_config_map: str,
+    proxy: dict[str, str],
+    health_port: int,
+    log_format: Any,
+    verbose: bool,
+) -> None:
+    """Be the controller, one replica of several, until SIGTERM."""
+    from cluster import service
+    from cluster.plan import plan
+    from nodeside import log
+
+    log.setup("nodeside-cluster", format=log_format, verbose=verbose)
+    settings = connection.settings(
+        scc=scc,
+        pull_secrets=pull_secret,
+        ca_config_map=ca_config_map,
+        proxy=_proxy_variables() | proxy,
+    )
+    options = service.Options(settings, service.identity(os.environ), health_port)
+    with service.ending_signals() as stopping:
+        service.run(connection.open(), options, plan, stopping)
+
+
+@root.command()
+@connected
+@click.argument("driver", default="")
+@OUTPUT
+@click.option("--watch", "-w", is_flag=True, help="Again after each change, until interrupted.")
+def status(*, connection: Connection, driver: str, output: str, watch: bool) -> None:
+    """Show all drivers, or DRIVER, and their pools.
+
+    Exit code 46 if one is not ready, or if no controller leads.
+    """
+    from cluster import overview
+
+    api, namespace = connection.open(), connection.namespace
+    if watch:
+        for found in overview.follow(api, namespace, driver):  # never ends by itself
+            if output == "table" and sys.stdout.isatty():
+                click.clear()
+            _show(found, output)
+    found = overview.look(api, namespace, driver)
+    _show(found, output)
+    raise SystemExit(ExitCode.OK if found.ready else ExitCode.NOT_READY)
+
+
+def _show(found: Overview, output: str) -> None:
+    if output == "table":
+        click.echo(found.table())
+        return
+    click.echo(found.json())
+    if found.presence.words:
+        click.echo(found.presence.words, err=True)
+
+
+@root.command()
+@connected
+@click.argument("driver")
+@click.argument("node", default="")
+@OUTPUT
+def explain(*, connection: Connection, driver: str, node: str, output: str) -> None:
+    """Say of DRIVER (on NODE): what is wanted, what is there, what blocks, what happens next."""
+    from cluster import inspection
+
+    found = inspection.explain(connection.open(), connection.settings(), driver, node)
+    click.echo(found.json() if output == "json" else found.text())
+
+
+@root.command()
+@connected
+@click.argument("os_version", callback=not_empty)
+@click.option("--kernel", default="", help="Kernel release, for images that are named by kernel.")
+@click.option(
+    "--architecture",
+    type=click.Choice(ARCHITECTURES),
+    default=ARCHITECTURES[0],
+    show_default=True,
+    help="As `uname -m` says it.",
+)
+@click.option("--driver", default="", help="A Driver of the cluster whose `toolkit` is used.")
+@OUTPUT
+def resolve(
+    *,
+    connection: Connection,
+    os_version: str,
+    kernel: str,
+    architecture: str,
+    driver: str,
+    output: str,
+) -> None:
+    """Find the toolkit image for OS_VERSION, such as 418.94.202501221327-0."""
+    from cluster import inspection
+    from cluster.world import Pool
+
+    pool = Pool(architecture, os_version, kernel)
+    found = inspection.resolve(connection.open(), pool, driver)
+    click.echo(found.json() if output == "json" else found.text())
+    raise SystemExit(ExitCode.OK if found.image else ExitCode.NOT_READY)
+
+
+@root.command()
+def crds() -> None:
+    """Print the custom resource definitions, as YAML."""
+    from cluster.crds import crds as definitions
+    from cluster.manifests import to_yaml
+
+    click.echo(to_yaml(definitions()), nl=False)
+
+
+@root.command()
+@click.option("--namespace", "-n", default=NAMESPACE, show_default=True, help="Of nodeside.")
+@installed
+def manifests(*, namespace: str, chosen: Mapping[str, Any]) -> None:
+    """Print everything that `install` applies, as YAML for kubectl."""
+    from cluster.manifests import IMAGE, to_yaml
+
+    documents = _documents(namespace, chosen)
+    if not chosen["image"]:
+        click.echo(f"note: without --image the controller's is {IMAGE}, on no registry", err=True)
+    click.echo(to_yaml(documents), nl=False)
+
+
+@root.command()
+@connected
+@installed
+def install(*, connection: Connection, chosen: Mapping[str, Any]) -> None:
+    """Apply definitions, rules and the controller; again after an upgrade."""
+    from cluster.installation import install as apply_all
+    from cluster.manifests import NotInstallable
+
+    if not chosen["image"]:
+        raise NotInstallable(
+            "--image is missing: where do the nodes pull the controller from?",
+            hint="make the image and push it (images/README.md), then: nodeside-cluster install "
+            "--image registry.example.com/nodeside-cluster:TAG",
+        )
+    documents = _documents(connection.namespace, chosen)
+    _tell(apply_all(connection.open(), documents))
+
+
+@root.command()
+@connected
+@installed
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def uninstall(*, connection: Connection, chosen: Mapping[str, Any], yes: bool) -> None:
+    """Delete all Drivers, then the controller and the definitions. Modules stay loaded."""
+    from cluster.installation import uninstall as delete_all
+
+    documents = _documents(connection.namespace, chosen)
+    if not yes:
+        click.confirm("Delete every Driver and nodeside itself from this cluster?", abort=True)
+    _tell(delete_all(connection.open(), documents))
+
+
+def _documents(namespace: str, chosen: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    from cluster.manifests import IMAGE, Installation
+    from cluster.manifests import manifests as all_of
+
+    ca, proxy = chosen["ca_config_map"], chosen["proxy"]
+    arguments = [f"--ca-config-map={ca}"] if ca else []
+    arguments += [f"--proxy={name}={value}" for name, value in proxy.items()]
+    return all_of(
+        Installation(
+            namespace,
+            chosen["image"] or IMAGE,
+            chosen["openshift"],
+            chosen["pull_secret"],
+            tuple(arguments),
+        )
+    )
+
+
+def _tell(steps: Iterable[str]) -> None:
+    """Say each step as it is done. Who stops listening (`| head`) does not stop them."""
+    closed: BrokenPipeError | None = None
+    for line in steps:
+        if closed is None:
+            try:
+                click.echo(line)
+            except BrokenPipeError as error:
+                closed = error
+    if closed is not None:
+        raise closed
+
+
+def _proxy_variables() -> dict[str, str]:
+    found = {name: os.environ.get(name) or os.environ.get(name.lower(), "") for name in PROXY_NAMES}
+    return {name: value for name, value in found.items() if value}
+
+
+@contextmanager
+def exit_on_error() -> Iterator[None]:
+    """The one place where an expected failure becomes text and an exit code."""
+    try:
+        yield
+    except NodesideError as error:
+        click.secho(f"error: {error}", fg="red", err=True)
+        if error.hint:
+            click.echo(f"hint: {error.hint}", err=True)
+        raise SystemExit(error.exit_code) from None
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        raise SystemExit(ExitCode.INTERRUPTED) from None
+
+
+def main() -> None:
+    """The console script."""
+    with exit_on_error():
+        try:
+            code = root.main(standalone_mode=False, prog_name="nodeside-cluster")
+        except click.ClickException as error:
+            error.show()
+            raise SystemExit(error.exit_code) from None
+    raise SystemExit(code if isinstance(code, int) else ExitCode.OK)

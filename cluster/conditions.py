@@ -1,0 +1,360 @@
+"""The status of a Driver: conditions, and a row for each pool. What stands there was observed.
+
+Pure; called by plan.py. A condition's reason is that of the first line of its table that applies,
+so each table is read from the worst to the best. Every field is always there: a merge patch of the
+status leaves nothing of an older one behind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cluster.members import Member
+from cluster.rollout import Act, Health, Phase, Place
+from cluster.toolkit import Link, Resolution
+from cluster.turns import Standing, Verdict
+from cluster.world import DriverObject, Pool
+from nodeside.spec import Driver
+from nodeside.spec.model import Upgrade
+
+_NAMED = 3  # nodes or tags that a message names
+_POOL_LIMIT = 256  # rows, as in the CRD
+_MESSAGE_LIMIT = 2000  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Everything that the tables below look at. `contested` maps a rival Driver to nodes."""
+
+    found: DriverObject
+    driver: Driver
+    standing: Standing
+    verdicts: Sequence[Verdict]
+    resolutions: Mapping[Pool, Resolution]
+    served: Collection[Pool]
+    contested: Mapping[str, Collection[str]] = field(default_factory=dict)
+
+    def named(self, wanted: Callable[[Verdict], bool]) -> list[str]:
+        return [verdict.member.node.name for verdict in self.verdicts if wanted(verdict)]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A condition without its time."""
+
+    type: str
+    true: bool
+    reason: str
+    message: str
+
+
+def status(picture: Picture, *, now: float) -> dict[str, Any]:
+    """The whole status."""
+    said = (_ready(picture), _progressing(picture), _degraded(picture))
+    return {
+        "observedGeneration": picture.found.generation,
+        "revision": picture.standing.newest,
+        "lastGoodRevision": picture.standing.good,
+        "nodes": counts(picture.verdicts),
+        "pools": _pools(picture),
+        "conditions": conditions(picture.found, said, now=now),
+    }
+
+
+def unreadable(found: DriverObject, mistakes: str, *, now: float) -> dict[str, Any]:
+    """The status of a Driver that cannot be read: what runs stays, and what was said of it too."""
+    message = _cut(f"{mistakes}; what runs on the nodes stays as it is")
+    said = (
+        Said("Ready", False, "InvalidSpec", message),
+        Said("Progressing", False, "InvalidSpec", message),
+        Said("Degraded", True, "InvalidSpec", message),
+    )
+    return _kept(found) | {"conditions": conditions(found, said, now=now)}
+
+
+def going(found: DriverObject, message: str, *, now: float) -> dict[str, Any]:
+    """The status of a Driver that is being deleted."""
+    said = (
+        Said("Ready", False, "Deleting", message),
+        Said("Progressing", True, "Deleting", message),
+        Said("Degraded", False, "Deleting", message),
+    )
+    return _kept(found) | {"conditions": conditions(found, said, now=now)}
+
+
+def _kept(found: DriverObject) -> dict[str, Any]:
+    empty = {"revision": "", "lastGoodRevision": "", "nodes": counts(()), "pools": []}
+    kept = {key: found.status.get(key, value) for key, value in empty.items()}
+    return {"observedGeneration": found.generation, **kept}
+
+
+def conditions(found: DriverObject, said: Iterable[Said], *, now: float) -> list[dict[str, Any]]:
+    """As in metav1.Condition; the time is that of the last change of true to false or back."""
+    old = {c.get("type"): c for c in found.status.get("conditions") or ()}
+    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
+    return [
+        {
+            "type": one.type,
+            "status": str(one.true),
+            "observedGeneration": found.generation,
+            "lastTransitionTime": _since(old.get(one.type), str(one.true)) or moment,
+            "reason": one.reason,
+            "message": _cut(one.message),
+        }
+        for one in said
+    ]
+
+
+def _since(old: Mapping[str, Any] | None, status: str) -> str:
+    return str(old.get("lastTransitionTime", "")) if old and old.get("status") == status else ""
+
+
+# --- counting ----------------------------------------------------------------------------------
+
+
+def counts(verdicts: Iterable[Verdict]) -> dict[str, int]:
+    total = {"wanted": 0, "assigned": 0, "updated": 0, "ready": 0, "failed": 0}
+    for verdict in verdicts:
+        member = verdict.member
+        total["wanted"] += 1
+        total["assigned"] += bool(member.assigned)
+        total["updated"] += verdict.place is Place.NEWEST
+        total["ready"] += member.health is Health.WORKING
+        total["failed"] += member.health is Health.BROKEN
+    return total
+
+
+def _pools(picture: Picture) -> list[dict[str, Any]]:
+    of: dict[Pool, list[Verdict]] = {}
+    for verdict in picture.verdicts:
+        of.setdefault(verdict.member.pool, []).append(verdict)
+    rows = [_pool(picture, pool, of[pool]) for pool in sorted(of, key=_order)]
+    return rows[:_POOL_LIMIT]
+
+
+def _order(pool: Pool) -> tuple[str, str, str]:
+    return pool.os_version, pool.kernel, pool.architecture
+
+
+def _pool(picture: Picture, pool: Pool, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    resolution = picture.resolutions[pool]
+    reason, message = _pool_reason(picture, pool, verdicts)
+    return {
+        "architecture": pool.architecture,
+        "osVersion": pool.os_version,
+        "kernel": pool.kernel,
+        "nodes": counts(verdicts),
+        "toolkit": resolution.image,
+        "link": resolution.link.value,
+        "reason": reason,
+        "message": _cut(message),
+    }
+
+
+def _pool_reason(picture: Picture, pool: Pool, verdicts: Sequence[Verdict]) -> tuple[str, str]:
+    if pool not in picture.served:
+        return "ToolkitMissing", toolkit_message(picture.resolutions[pool])
+    members = [verdict.member for verdict in verdicts]
+    if broken := [member for member in members if member.health is Health.BROKEN]:
+        return "NodesFailed", f"{some(m.node.name for m in broken)}: {cause(broken[0])}"
+    if down := [member.node.name for member in members if member.health is Health.DOWN]:
+        return "NodesNotReady", f"{some(down)}: the node is not ready"
+    if busy := [member.node.name for member in members if member.health is Health.BUSY]:
+        return "NodesBusy", f"{some(busy)}: on the way"
+    if picture.resolutions[pool].link is Link.NONE:
+        return "PrebuiltOnly", "prebuilt modules serve; there is no toolkit image to build with"
+    return "Ready", ""
+
+
+def toolkit_message(resolution: Resolution) -> str:
+    seen = some(reversed(resolution.tags_seen), of="tags") if resolution.tags_seen else "none"
+    return f"no toolkit image: {resolution.why}; tags seen: {seen}"
+
+
+def cause(member: Member) -> str:
+    """Why the driver does not work on a node, in the node's own words if it said anything."""
+    report = member.report
+    if member.trouble or report is None:
+        return f"its pod cannot start: {member.trouble}" if member.trouble else "no report"
+    words = ": ".join(part for part in (report.reason, report.message) if part)
+    return words or report.state
+
+
+def some(names: Iterable[str], of: str = "nodes") -> str:
+    """A few names, and how many more: `n1, n2, n3 and 7 more nodes`."""
+    every = list(names)
+    rest = len(every) - _NAMED
+    shown = ", ".join(every[:_NAMED])
+    return f"{shown} and {rest} more {of}" if rest > 0 else shown
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= _MESSAGE_LIMIT else message[:_MESSAGE_LIMIT] + " [cut]"
+
+
+# --- the tables --------------------------------------------------------------------------------
+
+
+def _degraded(picture: Picture) -> Said:
+    """Somebody should look."""
+    for reason, message in _complaints(picture):
+        if message:
+            return Said("Degraded", True, reason, message)
+    return Said("Degraded", False, "AsExpected", "nothing failed")
+
+
+def _complaints(picture: Picture) -> Iterable[tuple[str, str]]:
+    """From the worst. A complaint without a message does not apply."""
+    yield "ModuleConflict", _conflict(picture)
+    yield "RolloutStopped", _stopped(picture)
+    yield "NodesFailed", _failed(picture)
+    yield "ToolkitMissing", _unserved(picture)
+
+
+def _ready(picture: Picture) -> Said:
+    """Whether it works on every node that is up; the reason is the one word on the whole."""
+    for reason, message in (*_complaints(picture), *_obstacles(picture)):
+        if message:
+            return Said("Ready", False, reason, message)
+    ready = counts(picture.verdicts)["ready"]
+    rest = f"; {_down(picture)}" if ready < len(picture.verdicts) else ""
+    return Said("Ready", True, "Ready", f"works on {_nodes(ready)}{rest}")
+
+
+def _obstacles(picture: Picture) -> Iterable[tuple[str, str]]:
+    """What is no fault, and yet not ready. In the middle of a rollout, how far it is."""
+    yield "NoNodes", _no_nodes(picture)
+    moving = _moving(picture)
+    if moving is not None:
+        yield moving
+    none_up = all(v.member.health is Health.DOWN for v in picture.verdicts)
+    yield "NodesNotReady", _down(picture) if none_up else ""
+
+
+def _down(picture: Picture) -> str:
+    down = picture.named(lambda v: v.member.health is Health.DOWN)
+    return f"not ready as nodes: {some(down)}" if down else ""
+
+
+def _progressing(picture: Picture) -> Said:
+    """Whether something changes by itself."""
+    moving = _moving(picture)
+    if moving is None:
+        return Said("Progressing", False, "Complete", "there is nothing to change")
+    reason, message = moving
+    return Said("Progressing", reason not in _AT_REST, reason, message)
+
+
+_AT_REST: Final = ("RolloutPaused", "RolloutStopped", "RolloutBlocked", "WaitingForReboot")
+
+
+def _moving(picture: Picture) -> tuple[str, str] | None:
+    """What goes on, or would if it were not held; None if nothing."""
+    for applies, reason, message in _movements(picture):
+        if applies:
+            return reason, message
+    return None
+
+
+def _movements(picture: Picture) -> Iterator[tuple[bool, str, str]]:
+    now = picture.standing
+    updated = counts(picture.verdicts)["updated"]
+    progress = f"{updated} of {_nodes(now.nodes)} have revision {now.newest}"
+    under_way = now.phase in (Phase.CANARY, Phase.OPEN)
+    paused = now.phase in (Phase.HELD, Phase.PAUSED)
+    yield paused, "RolloutPaused", f"spec.rollout.paused; {progress}"
+    yield now.phase is Phase.STOPPED, "RolloutStopped", _stopped(picture)
+    yield (
+        bool(picture.named(_waits_for_turn)) and not now.budget and _only_failures(picture),
+        "RolloutBlocked",
+        f"{progress}; {some(now.unavailable)} failed, and maxUnavailable is {now.allowed}",
+    )
+    yield (
+        under_way and picture.driver.spec.upgrade is Upgrade.ON_REBOOT,
+        "WaitingForReboot",
+        f"{progress}; the others change at their next reboot",
+    )
+    first = f"{progress}; {_nodes(now.canaries)} to try it first"
+    yield now.phase is Phase.CANARY, "Canary", first
+    going = f"{progress}; {len(now.unavailable)} of {now.allowed} under way"
+    yield now.phase is Phase.OPEN, "RollingOut", going
+    stale = picture.named(_is_stale)
+    yield bool(stale), "RollingOut", f"{some(stale)} go to revision {now.newest}"
+    busy = picture.named(lambda v: _is_busy(v) and v.member.pool in picture.served)
+    ready = counts(picture.verdicts)["ready"]
+    on_the_way = f"works on {ready} of {_nodes(now.nodes)}; on the way: {some(busy)}"
+    yield bool(busy), "NodesBusy", on_the_way
+
+
+def _waits_for_turn(verdict: Verdict) -> bool:
+    return verdict.row.act in (Act.IN_TURN, Act.IN_TURN_OR_GOOD)
+
+
+def _is_stale(verdict: Verdict) -> bool:
+    return verdict.place is Place.STALE and verdict.member.health is not Health.DOWN
+
+
+def _is_busy(verdict: Verdict) -> bool:
+    return verdict.member.health is Health.BUSY
+
+
+def _only_failures(picture: Picture) -> bool:
+    """Whether nothing that holds the budget will come back by itself."""
+    held = set(picture.standing.unavailable)
+    healths = {v.member.health for v in picture.verdicts if v.member.node.name in held}
+    return bool(healths) and Health.BUSY not in healths
+
+
+def _conflict(picture: Picture) -> str:
+    words = [
+        f"driver {rival} came first and has a module of the same name: not assigned to "
+        f"{some(sorted(nodes))}"
+        for rival, nodes in picture.contested.items()
+        if nodes
+    ]
+    return "; ".join(words)
+
+
+def _stopped(picture: Picture) -> str:
+    now = picture.standing
+    if now.phase is not Phase.STOPPED:
+        return ""
+    broken = next(v.member for v in picture.verdicts if v.member.node.name == now.failed[0])
+    return (
+        f"revision {now.newest} failed on {some(now.failed)}, where {now.good} worked: "
+        f"{cause(broken)}; correct the spec or go back to the old one"
+    )
+
+
+def _failed(picture: Picture) -> str:
+    broken = [v.member for v in picture.verdicts if v.member.health is Health.BROKEN]
+    return f"{some(m.node.name for m in broken)}: {cause(broken[0])}" if broken else ""
+
+
+def _unserved(picture: Picture) -> str:
+    missing = [pool for pool in picture.resolutions if pool not in picture.served]
+    if not missing:
+        return ""
+    first = min(missing, key=_order)
+    nodes = picture.named(lambda v: v.member.pool == first)
+    more = f" (and {len(missing) - 1} more pools)" if missing[1:] else ""
+    words = toolkit_message(picture.resolutions[first])
+    return f"kernel {first.kernel} on {some(nodes)}{more}: {words}"
+
+
+def _no_nodes(picture: Picture) -> str:
+    if picture.verdicts:
+        return ""
+    hardware = picture.driver.spec.hardware
+    wanted = [f"PCI device {d.vendor}:{d.device or '*'}" for d in hardware.pci]
+    selector = [f"{key}={value}" for key, value in hardware.node_selector.items()]
+    words = " and ".join(part for part in (" or ".join(wanted), ", ".join(selector)) if part)
+    nfd = "; PCI devices are known by the labels of Node Feature Discovery" if wanted else ""
+    return f"no node has {words or 'come up'}{nfd}"
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node" if count == 1 else f"{count} nodes"

@@ -1,0 +1,252 @@
+"""The loop: look at everything, decide, do it, wait until something changes.
+
+Level-triggered: a plan is made of all that is known, never of what changed; a watch only wakes us.
+So a change that was missed, a crash in the middle and a hand edit are all the same case. Nothing is
+kept from one round to the next but when to try again what failed.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cluster.actions import Plan
+from cluster.apply import Applier, Outcome
+from cluster.health import Pulse
+from cluster.leader import Leadership
+from cluster.quiet import Quiet
+from cluster.trouble import Trouble, again, trouble_of, with_troubles
+from cluster.view import View, Wakes
+from cluster.world import World
+from nodeside import log
+
+Planner = Callable[[World, float], Plan]
+
+_OVERTAKEN = 1.0  # seconds until we look at what somebody else was faster with
+
+
+@dataclass(frozen=True)
+class Pace:
+    """In seconds. `settle`: news seldom come alone; `between`: from one plan to the next, but not
+    more than a `share` of the time goes into planning, however large the cluster is.
+
+    `echo`: how long to wait for our own writes to come back before planning again. `counts`: how
+    often a status is written in which nothing but counts changed. `refresh`: how
+    long a new leader tries to have everything up to date; `sync`: how often it looks meanwhile
+    whether it still leads.
+    """
+
+    settle: float = 0.05
+    between: float = 0.25
+    share: float = 0.2
+    echo: float = 5.0
+    first_retry: float = 1.0
+    longest_retry: float = 30.0
+    counts: float = 1.0
+    sync: float = 1.0
+    refresh: float = 30.0
+
+
+class Controller:
+    """`work` is what a leader does."""
+
+    def __init__(
+        self,
+        view: View,
+        wakes: Wakes,
+        applier: Applier,
+        planner: Planner,
+        *,
+        stopping: threading.Event,
+        pulse: Pulse | None = None,
+        pace: Pace | None = None,
+        now: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._view = view
+        self._wakes = wakes
+        self._applier = applier
+        self._planner = planner
+        self._stopping = stopping
+        self._pulse = pulse or Pulse()
+        self._pace = pace or Pace()
+        self._now = now
+        self._wall = wall
+        self._jitter = jitter
+        self._troubles: dict[str, Trouble] = {}
+        self._outages = 0
+        self._planning = 0.0
+        self._quiet = Quiet(self._pace.counts)
+
+    def work(self, leadership: Leadership) -> None:
+        """Lead until the lead is lost or we are to stop. Nothing is under way when it returns."""
+        self._troubles.clear()
+        self._look_first(leadership)
+        while self._may_go_on(leadership):
+            began = self._now()
+            self._pulse.begin()
+            wait = self._round(leadership)
+            self._pulse.end()
+            self._rest(began, wait)
+
+    def _look_first(self, leadership: Leadership) -> None:
+        """Nothing may be concluded from an absence before every kind was listed.
+
+        What is known may be of before an outage, so a while is spent on having it renewed; but a
+        kind that goes on making trouble does not keep the others from being served.
+        """
+        began = self._now()
+        while self._may_go_on(leadership):
+            fresh = self._view.refresh(self._pace.sync)
+            late = self._now() >= began + self._pace.refresh
+            if fresh or (late and self._view.wait_synced(0)):
+                log.fact("first look", fresh=fresh, seconds=round(self._now() - began, 3))
+                return
+
+    def _round(self, leadership: Leadership) -> float | None:
+        """One look, one plan, carried out; seconds until the next though nothing changes."""
+        began = self._now()
+        world = self._view.world()
+        plan = self._plan(world)
+        planned = self._now()
+        self._planning = planned - began
+        outcome = self._applier.carry_out(plan, world, leadership)
+        self._remember(world, outcome)
+        self._say(plan, outcome, planned - began, self._now() - planned)
+        self._await_echo(outcome)
+        return self._next(plan, outcome)
+
+    def _plan(self, world: World) -> Plan:
+        """The plan for everybody; a Driver that cannot be planned has none, and says why."""
+        plan, failed = plan_apart(self._planner, world, self._wall())
+        for name, trouble in failed.items():
+            self._trouble(name, trouble, world)
+        now, wall = self._now(), self._wall()
+        plan = with_troubles(plan, world, self._troubles, now=now, wall=wall)
+        return self._quiet(plan, world, now)
+
+    def _remember(self, world: World, outcome: Outcome) -> None:
+        """A Driver whose turn it was, and for whom all went well, is in trouble no more."""
+        for name, trouble in outcome.troubles.items():
+            self._trouble(name, trouble, world)
+            if not trouble.mute:
+                self._wakes.wake()  # its condition says so
+        if outcome.lost or outcome.outage:
+            return
+        now = self._now()
+        for name, trouble in list(self._troubles.items()):
+            if name not in outcome.troubles and trouble.again_at <= now:
+                del self._troubles[name]
+                self._wakes.wake()
+
+    def _trouble(self, name: str, trouble: Trouble, world: World) -> None:
+        before, driver = self._troubles.get(name), world.drivers.get(name)
+        if before is None or before.message != trouble.message:
+            log.warning(trouble.message, driver=name, reason=trouble.reason)
+        self._troubles[name] = again(
+            before,
+            trouble,
+            generation=driver.generation if driver else 0,
+            now=self._now(),
+            jitter=self._jitter(),
+        )
+
+    def _await_echo(self, outcome: Outcome) -> None:
+        """A plan made before our own writes came back would do them again."""
+        ends = self._now() + self._pace.echo
+        seen = self._view.wait_written(outcome.written, self._pace.echo)
+        for deleted in outcome.deleted:
+            left = max(0.0, ends - self._now())
+            seen &= self._view.wait_gone(deleted.resource, deleted.name, deleted.uid, left)
+        if not seen:
+            log.detail("our own writes have not come back yet")
+
+    def _next(self, plan: Plan, outcome: Outcome) -> float | None:
+        if outcome.outage is None:
+            self._outages = 0
+            return _soonest(plan, outcome)
+        self._outages += 1
+        pace = self._pace
+        wait: float = min(pace.first_retry * 2 ** min(self._outages - 1, 10), pace.longest_retry)
+        return max(wait * (0.5 + self._jitter() / 2), outcome.outage.retry_after or 0.0)
+
+    def _rest(self, began: float, wait: float | None) -> None:
+        """Until something changes; then a moment more, since news seldom come alone."""
+        self._wakes.wait(wait)
+        between = max(self._pace.between, self._planning / self._pace.share)
+        self._stopping.wait(max(self._pace.settle, began + between - self._now()))
+
+    def _may_go_on(self, leadership: Leadership) -> bool:
+        return leadership.leads and not self._stopping.is_set()
+
+    def _say(self, plan: Plan, outcome: Outcome, planning: float, doing: float) -> None:
+        if outcome.outage is not None:
+            say = log.warning if self._outages == 0 else log.detail
+            say(f"put off: {outcome.outage}", hint=outcome.outage.hint)
+        if not plan.actions:
+            log.detail("nothing to do", planning=f"{planning:.3f}s")
+        else:
+            log.fact(
+                "round",
+                actions=len(plan.actions),
+                done=outcome.done,
+                planning=f"{planning:.3f}s",
+                doing=f"{doing:.3f}s",
+            )
+
+
+def _soonest(plan: Plan, outcome: Outcome) -> float | None:
+    """Seconds until there is something to do, if nobody wakes us before."""
+    if outcome.unfinished:
+        return 0.0
+    return min(_OVERTAKEN, plan.again_in or _OVERTAKEN) if outcome.overtaken else plan.again_in
+
+
+def plan_apart(planner: Planner, world: World, wall: float) -> tuple[Plan, dict[str, Trouble]]:
+    """One plan for all; if that fails, one for each Driver, so that one bad one hurts nobody."""
+    try:
+        return planner(world, wall), {}
+    except Exception:
+        traceback.print_exc()
+    plans: list[Plan] = []
+    failed: dict[str, Trouble] = {}
+    for name in sorted(names(world)):
+        try:
+            plans.append(planner(only(world, name), wall))
+        except Exception as exc:
+            failed[name] = trouble_of(exc, f"plan driver {name}")
+    waits = [plan.again_in for plan in plans if plan.again_in is not None]
+    actions = tuple(action for plan in plans for action in plan.actions)
+    return Plan(actions, min(waits, default=None)), failed
+
+
+def names(world: World) -> set[str]:
+    """Every Driver that is there, or has left something over."""
+    owned: tuple[Mapping[str, Any], ...] = (
+        world.daemonsets,
+        world.node_drivers,
+        world.revisions,
+    )
+    return {*world.drivers} | {item.driver for kind in owned for item in kind.values()}
+
+
+def only(world: World, driver: str) -> World:
+    """The world as if there were no other Driver."""
+
+    def mine(items: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: item for name, item in items.items() if item.driver == driver}
+
+    return replace(
+        world,
+        drivers={name: item for name, item in world.drivers.items() if name == driver},
+        daemonsets=mine(world.daemonsets),
+        node_drivers=mine(world.node_drivers),
+        pods=mine(world.pods),
+        revisions=mine(world.revisions),
+    )

@@ -1,0 +1,209 @@
+"""The custom resource definitions: Driver, which people write, and NodeDriver, which nodes write.
+
+Their schemas come from the one definition of driver.yaml; here is what only a cluster has: the
+status that the controller writes, the columns of `kubectl get`, short names. Pure.
+
+Driver has a status subresource, so that who may write drivers cannot write what became of them.
+NodeDriver has none: a node would need a second request for it, and one identity writes it anyway.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nodeside.contract import API_GROUP, API_VERSION
+from nodeside.spec import node_driver_schema, openapi_schema
+
+Schema = dict[str, Any]
+
+VERSION = API_VERSION.removeprefix(f"{API_GROUP}/")
+CATEGORY = "nodeside"  # `kubectl get nodeside` shows both
+
+POOL_LIMIT = 256  # rows of a status; a cluster has a pool for each kernel
+_WORD_LIMIT = 253  # characters of a name, a kernel, a version
+_TEXT_LIMIT = 4096  # characters of a message
+
+
+def crds() -> tuple[Schema, ...]:
+    """Both definitions, as documents to apply."""
+    return driver_crd(), node_driver_crd()
+
+
+def driver_crd() -> Schema:
+    schema = openapi_schema()
+    schema["properties"] |= {"status": _driver_status()}
+    return _definition(
+        kind="Driver",
+        short_name="drv",
+        schema=schema,
+        columns=[
+            _column("Version", "string", ".spec.version", "Version that is wanted"),
+            _column("Nodes", "integer", ".status.nodes.wanted", "Nodes with the hardware"),
+            _column("Ready", "integer", ".status.nodes.ready", "Nodes where it works"),
+            _column("Failed", "integer", ".status.nodes.failed", "Nodes where it failed"),
+            _column("Status", "string", _of_ready("reason"), "One word on the whole"),
+            _column("Age", "date", ".metadata.creationTimestamp", ""),
+            _column("Why", "string", _of_ready("message"), "The same in a sentence"),
+        ],
+        subresources={"status": {}},
+    )
+
+
+def node_driver_crd() -> Schema:
+    return _definition(
+        kind="NodeDriver",
+        short_name="ndrv",
+        schema=node_driver_schema(),
+        columns=[
+            _column("State", "string", ".status.state", "As the node sees it"),
+            _column("Version", "string", ".status.version", "Version of the driver"),
+            _column("Kernel", "string", ".status.kernel", "Kernel that it is for"),
+            _column("Source", "string", ".status.source", "Where the modules came from"),
+            _column("Age", "date", ".metadata.creationTimestamp", ""),
+            _column("Why", "string", ".status.reason", "What keeps it from being ready"),
+            _column("Message", "string", ".status.message", "The same in a sentence", wide=True),
+        ],
+    )
+
+
+def _definition(
+    *,
+    kind: str,
+    short_name: str,
+    schema: Schema,
+    columns: list[Schema],
+    subresources: Schema | None = None,
+) -> Schema:
+    plural = f"{kind.lower()}s"
+    version: Schema = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema},
+        "additionalPrinterColumns": columns,
+    }
+    if subresources is not None:
+        version["subresources"] = subresources
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{plural}.{API_GROUP}",
+            "labels": {"app.kubernetes.io/managed-by": "nodeside"},
+        },
+        "spec": {
+            "group": API_GROUP,
+            "scope": "Cluster",
+            "names": {
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": kind.lower(),
+                "shortNames": [short_name],
+                "categories": [CATEGORY],
+            },
+            "versions": [version],
+        },
+    }
+
+
+def _column(name: str, kind: str, path: str, description: str, *, wide: bool = False) -> Schema:
+    """A column of `kubectl get`; `wide`: only with `-o wide`."""
+    column = {"name": name, "type": kind, "jsonPath": path}
+    said = {"description": description} if description else {}
+    return column | said | ({"priority": 1} if wide else {})
+
+
+def _of_ready(field: str) -> str:
+    return f'.status.conditions[?(@.type=="Ready")].{field}'
+
+
+# --- what the controller says of a Driver ------------------------------------------------------
+
+
+def _driver_status() -> Schema:
+    return {
+        "type": "object",
+        "description": "What became of it; written by the controller.",
+        "properties": {
+            "observedGeneration": _count("The generation of the spec that this is about."),
+            "revision": _text("What nodes are to run: a hash of what a node sees of the spec."),
+            "lastGoodRevision": _text("The revision that new and moved nodes get."),
+            "nodes": _nodes("All nodes with the hardware."),
+            "conditions": _conditions(),
+            "pools": {
+                "type": "array",
+                "description": "The nodes by kernel: each pool needs modules of its own.",
+                "items": _pool(),
+                "maxItems": POOL_LIMIT,
+                "x-kubernetes-list-type": "atomic",
+            },
+        },
+    }
+
+
+def _nodes(description: str) -> Schema:
+    return {
+        "type": "object",
+        "description": description,
+        "properties": {
+            "wanted": _count("Nodes with the hardware."),
+            "assigned": _count("Nodes that have a driver pod assigned."),
+            "updated": _count("Nodes that run the wanted revision."),
+            "ready": _count("Nodes where the driver works."),
+            "failed": _count("Nodes where it failed, or needs a reboot."),
+        },
+    }
+
+
+def _pool() -> Schema:
+    return {
+        "type": "object",
+        "description": "Nodes of one architecture, operating system version and kernel.",
+        "properties": {
+            "architecture": _text("As `uname -m` says it."),
+            "osVersion": _text("Version of the operating system."),
+            "kernel": _text("Kernel release."),
+            "nodes": _nodes("The nodes of this pool."),
+            "toolkit": _text("Pull spec of the toolkit image.", _TEXT_LIMIT),
+            "link": _text("Which rule found the toolkit image."),
+            "reason": _text("One word on what keeps the pool from being ready."),
+            "message": _text("The same in a sentence.", _TEXT_LIMIT),
+        },
+    }
+
+
+def _conditions() -> Schema:
+    """As in metav1.Condition."""
+    return {
+        "type": "array",
+        "description": "Ready, Progressing and Degraded, each with a reason.",
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["type"],
+        "maxItems": 16,
+        "items": {
+            "type": "object",
+            "required": ["type", "status", "lastTransitionTime", "reason", "message"],
+            "properties": {
+                "type": _text("Name of the condition."),
+                "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
+                "observedGeneration": _count("The generation of the spec that this is about."),
+                "lastTransitionTime": {"type": "string", "format": "date-time"},
+                "reason": {
+                    "type": "string",
+                    "maxLength": 1024,
+                    "minLength": 1,
+                    "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+                },
+                "message": _text("What, which, and what to do.", 32768),
+            },
+        },
+    }
+
+
+def _text(description: str, limit: int = _WORD_LIMIT) -> Schema:
+    return {"type": "string", "description": description, "maxLength": limit}
+
+
+def _count(description: str) -> Schema:
+    return {"type": "integer", "format": "int64", "minimum": 0, "description": description}

@@ -1,0 +1,368 @@
+"""What `explain` and `resolve` say: one look at the cluster, by the controller's eyes.
+
+The world is read by one list of each kind and put through the very functions that the controller
+plans with. What is *there* was observed; what is *next* is a plan made now, which is carried out if
+a controller leads: where none does, that is said first. Called by cli.py.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+from cluster import toolkit
+from cluster.actions import Action, LabelNode, SetStatus
+from cluster.api import Api
+from cluster.apierror import NotFound
+from cluster.overview import NoSuchObject, condition, named, no_driver, overtaken
+from cluster.plan import Case, plan
+from cluster.pools import Fit, disagreement, has_hardware
+from cluster.presence import Presence, presence
+from cluster.resources import DRIVERS, IMAGE_STREAMS
+from cluster.rollout import Act, Health, Phase, Place
+from cluster.turns import Verdict
+from cluster.view import read_once
+from cluster.world import (
+    DriverObject,
+    ImageStream,
+    Node,
+    Pool,
+    Settings,
+    World,
+    driver_from,
+    image_stream_from,
+)
+from nodeside.contract import assigned_label, node_driver_name
+from nodeside.errors import ExitCode, NodesideError
+from nodeside.spec.model import Hardware, Toolkit
+from nodeside.table import table
+
+Row = Sequence[str]
+
+_HALTED = (Phase.HELD, Phase.PAUSED, Phase.STOPPED)
+_KERNEL = "{kernel}"
+
+
+class KernelNeeded(NodesideError):
+    """The images of a Driver are named by kernel, and no kernel was named."""
+
+    exit_code = ExitCode.USAGE
+    reason = "KernelNeeded"
+
+
+# --- explain -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The four questions, each answered in lines. `notice` comes before everything."""
+
+    subject: str
+    wanted: tuple[str, ...]
+    there: tuple[str, ...]
+    blocks: tuple[str, ...]
+    next: tuple[str, ...]
+    notice: str = ""
+
+    def said_with(self, who: Presence) -> Explanation:
+        """The same, by somebody who knows whether a controller leads."""
+        if not who.absent:
+            return replace(self, notice=who.words)
+        later = ("once a controller leads:", *self.next) if self.next else ()
+        blocks = ("no controller leads", *self.blocks)
+        return replace(self, notice=who.words, blocks=blocks, next=later)
+
+    def text(self) -> str:
+        notice = f"{self.notice}\n\n" if self.notice else ""
+        rows = [
+            *_section("wanted", self.wanted),
+            *_section("there", self.there),
+            *_section("blocks", self.blocks or ("nothing",)),
+            *_section("next", self.next or (self._nothing,)),
+        ]
+        return f"{notice}{self.subject}\n" + table(rows)
+
+    @property
+    def _nothing(self) -> str:
+        return "nothing, until that changes" if self.blocks else "nothing: it is as it should be"
+
+    def json(self) -> str:
+        return json.dumps(asdict(self), indent=2)
+
+
+def explain(api: Api, settings: Settings, driver: str, node: str = "") -> Explanation:
+    """Read the cluster once, and say what the controller thinks of it. Raises NotInstalled."""
+    who = presence(api, settings.namespace)
+    world = read_once(api, settings)
+    said = explain_node(world, driver, node) if node else explain_driver(world, driver)
+    return said.said_with(who)
+
+
+def explain_driver(world: World, name: str) -> Explanation:
+    found = named(world.drivers, name)
+    ready, degraded = condition(found.status, "Ready"), condition(found.status, "Degraded")
+    progressing = condition(found.status, "Progressing")
+    blocks = [f"{c['reason']}: {c['message']}" for c in (degraded,) if c["status"] == "True"]
+    if ready["status"] != "True" and not blocks and progressing["status"] != "True":
+        blocks = [f"{ready['reason']}: {ready['message']}"]
+    return Explanation(
+        subject=f"driver {name}",
+        wanted=tuple(_wanted(world, found)),
+        there=tuple(_there(found)),
+        blocks=tuple(blocks),
+        next=tuple(_next(world, name, progressing)),
+    )
+
+
+def _wanted(world: World, found: DriverObject) -> Iterator[str]:
+    if found.deleting:
+        yield "to be deleted"
+    if found.driver is None:
+        yield "its document has mistakes"
+        return
+    spec, case = found.driver.spec, Case(world, found, found.driver)
+    yield f"version {spec.version} from {spec.image or 'no image'}, revision {case.newest}"
+    yield f"on {len(case.members)} nodes; hardware: {_hardware(found)}"
+    rollout = spec.rollout
+    yield (
+        f"changes {spec.upgrade.value}, {rollout.max_unavailable} at once, {rollout.canary} first, "
+        f"stop at {rollout.max_failed} failed{', paused' if rollout.paused else ''}"
+    )
+
+
+def _there(found: DriverObject) -> Iterator[str]:
+    """What the controller wrote last."""
+    if old := overtaken(found):
+        yield old
+    status = found.status
+    nodes = status.get("nodes", {})
+    words = ("assigned", "updated", "ready", "failed")
+    yield ", ".join(f"{nodes.get(word, 0)} {word}" for word in words)
+    if good := status.get("lastGoodRevision"):
+        yield f"last good revision {good}"
+    for row in status.get("pools", ()):
+        pool = f"{row['osVersion']} {row['kernel']} {row['architecture']}"
+        counts = row["nodes"]
+        image = f"toolkit {row['toolkit']} ({row['link']})" if row["toolkit"] else "no toolkit"
+        yield f"pool {pool}: {counts['ready']} of {counts['wanted']} ready; {image}"
+
+
+def _next(world: World, name: str, progressing: Mapping[str, str]) -> Iterator[str]:
+    """The actions of a plan made now, those of one kind in one line, then what goes on."""
+    actions = [a for a in plan(world, time.time()).actions if a.driver == name]
+    labels = Counter(action.why for action in actions if isinstance(action, LabelNode))
+    yield from (f"relabel {count} nodes: {why}" for why, count in labels.items())
+    rest = (a for a in actions if not isinstance(a, LabelNode | SetStatus))
+    yield from (action.words for action in rest)
+    if progressing["status"] == "True":
+        yield f"{progressing['reason']}: {progressing['message']}"
+
+
+@dataclass
+class _Notes:
+    """What is said of a node, as it is found out."""
+
+    wanted: list[str] = field(default_factory=list)
+    blocks: list[str] = field(default_factory=list)
+    next: list[str] = field(default_factory=list)
+
+
+def explain_node(world: World, name: str, node_name: str) -> Explanation:
+    found = named(world.drivers, name)
+    node = world.nodes.get(node_name)
+    if node is None:
+        raise NoSuchObject(f"no node {node_name!r}", hint="kubectl get nodes")
+    actions = [a for a in plan(world, time.time()).actions if _concerns(a, name, node_name)]
+    notes = _verdict(world, found, node)
+    return Explanation(
+        subject=f"driver {name} on node {node_name}",
+        wanted=tuple(notes.wanted),
+        there=tuple(_on_node(world, name, node)),
+        blocks=tuple(notes.blocks),
+        next=tuple(action.words for action in actions) or tuple(notes.next),
+    )
+
+
+def _verdict(world: World, found: DriverObject, node: Node) -> _Notes:
+    """What is wanted of a node, what blocks there, and what it waits for."""
+    if found.driver is None or found.deleting:
+        word = "its document has mistakes" if found.driver is None else "it is being deleted"
+        return _Notes([f"nothing: {word}"], [found.mistakes] if found.mistakes else [])
+    case = Case(world, found, found.driver)
+    verdict = next((v for v in case.verdicts if v.member.node is node), None)
+    if verdict is None:
+        return _not_for(case, node)
+    fit, resolution = verdict.member.fit, case.resolutions[verdict.member.pool]
+    notes = _Notes([f"the node {fit.value}", f"pool {_pool(verdict.member.pool)}"])
+    notes.wanted.append(f"toolkit: {resolution.why}")
+    notes.wanted.append(f"revision {case.newest}; last good {case.standing.good or 'none yet'}")
+    if fit is Fit.KEPT:
+        notes.wanted.append("labels of Node Feature Discovery are absent: what runs is kept")
+    notes.blocks += _blocks(case, verdict)
+    if not notes.blocks:
+        notes.next += _awaited(verdict)
+    return notes
+
+
+def _not_for(case: Case, node: Node) -> _Notes:
+    """Of a node that a Driver is not for: the labels that would do."""
+    hardware, name = case.driver.spec.hardware, case.driver.name
+    fit = has_hardware(node, hardware, assigned=assigned_label(name) in node.labels)
+    rivals = [rival for rival, nodes in case.contested.items() if node.name in nodes]
+    notes = _Notes([f"nothing: the node {fit.value}"])
+    if rivals:
+        why = f"driver {rivals[0]} came first and has a module of the same name"
+        notes.blocks.append(why)
+    if not fit.wanted:
+        notes.blocks += _labels_it_takes(node, hardware)
+    return notes
+
+
+def _labels_it_takes(node: Node, hardware: Hardware) -> Iterator[str]:
+    """Each label of the selector that the node does not have."""
+    for key, value in hardware.node_selector.items():
+        there = node.labels.get(key)
+        if there != value:
+            yield f"it takes the label {key}={value}" + (f", not {there}" if there else "")
+    alone = replace(hardware, node_selector={})
+    if hardware.pci and has_hardware(node, alone, assigned=False) is not Fit.HAS:
+        ids = ["_".join(filter(None, (each.vendor, each.device))) for each in hardware.pci]
+        labels = [f"feature.node.kubernetes.io/pci-{each}.present=true" for each in ids]
+        yield (
+            f"it takes the label {' or '.join(labels)}, with or without a class before the ids; "
+            "Node Feature Discovery sets it where the device is"
+        )
+
+
+def _blocks(case: Case, verdict: Verdict) -> Iterator[str]:
+    member, row = verdict.member, verdict.row
+    if member.pool not in case.served:
+        yield f"no toolkit image: {case.resolutions[member.pool].why}"
+    if member.health is Health.DOWN:
+        yield "the node is not ready"
+    if member.trouble:
+        yield f"its pod cannot start: {member.trouble}"
+    if (report := member.report) is not None and member.health is Health.BROKEN:
+        hint = f" ({report.hint})" if report.hint else ""
+        yield f"{report.reason}: {report.message}{hint}"
+    halted = row.act is Act.KEEP and case.standing.phase in _HALTED
+    if halted and verdict.place is not Place.NEWEST and member.pool in case.served:
+        degraded = condition(case.found.status, "Degraded")
+        stopped = case.standing.phase is Phase.STOPPED and degraded["reason"] == "RolloutStopped"
+        yield f"{row.why}: {degraded['message']}" if stopped else row.why
+
+
+def _awaited(verdict: Verdict) -> Iterator[str]:
+    """What goes on by itself on a node that nothing blocks."""
+    if verdict.place is not Place.NEWEST:
+        yield verdict.row.why
+    elif verdict.member.health is not Health.WORKING:
+        yield "its pod comes up, and says how the driver is"
+
+
+def _on_node(world: World, name: str, node: Node) -> Iterator[str]:
+    yield f"kernel {node.kernel} ({node.architecture}), {node.os_image}"
+    if odd := disagreement(node):
+        yield odd
+    assigned = node.labels.get(assigned_label(name), "")
+    yield f"assigned to {name}-{assigned}" if assigned else "assigned to nothing"
+    pods = [p for p in world.pods.values() if p.driver == name and p.node == node.name]
+    for pod in pods:
+        waiting = "; ".join(f"{where}: {why}" for where, why in pod.waiting.items())
+        yield f"pod {pod.name}{' (ending)' if pod.deleting else ''}" + (waiting and f": {waiting}")
+    report = world.node_drivers.get(node_driver_name(name, node.name))
+    if report is None:
+        yield "the node has not said anything"
+        return
+    void = "" if report.boot_id == node.boot_id else " (void: said before the last reboot)"
+    source = f", {report.source}" if report.source else ""
+    yield f"the node says {report.state}{source}: version {report.version}{void}"
+    if report.message:
+        yield f"{report.reason}: {report.message}"
+
+
+def _concerns(action: Action, driver: str, node: str) -> bool:
+    return isinstance(action, LabelNode) and (action.driver, action.node) == (driver, node)
+
+
+def _section(name: str, lines: Sequence[str]) -> list[Row]:
+    return [(name if i == 0 else "", line) for i, line in enumerate(lines)]
+
+
+def _hardware(found: DriverObject) -> str:
+    assert found.driver is not None
+    hardware = found.driver.spec.hardware
+    devices = [f"PCI {d.vendor}:{d.device or '*'}" for d in hardware.pci]
+    labels = [f"{key}={value}" for key, value in hardware.node_selector.items()]
+    return " and ".join([" or ".join(devices), *labels] if devices else labels) or "every node"
+
+
+def _pool(pool: Pool) -> str:
+    return f"{pool.os_version} {pool.kernel} {pool.architecture}"
+
+
+# --- resolve -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The toolkit image for a pool, by hand."""
+
+    pool: Pool
+    image: str
+    link: str
+    why: str
+    tags_seen: tuple[str, ...]
+
+    def text(self) -> str:
+        rows = [
+            ("image", self.image or "none"),
+            ("found by", self.link),
+            ("why", self.why),
+            ("tags seen", ", ".join(self.tags_seen) or "none"),
+        ]
+        return table(rows)
+
+    def json(self) -> str:
+        return json.dumps(asdict(self), indent=2)
+
+
+def resolve(api: Api, pool: Pool, driver: str = "") -> Resolved:
+    """The chain of toolkit.py; the chain's settings are those of a Driver, else the defaults.
+
+    Raises NoSuchObject, and KernelNeeded if it cannot be said without one.
+    """
+    chain = _chain(api, driver) if driver else Toolkit()
+    if not pool.kernel and _KERNEL in chain.image_template:
+        raise KernelNeeded(
+            f"toolkit.imageTemplate of driver {driver} names the kernel",
+            hint=f"add it, as `uname -r` says it: nodeside-cluster resolve {pool.os_version} "
+            f"--driver {driver} --kernel RELEASE",
+        )
+    pool = replace(pool, kernel=pool.kernel or "(none named)")
+    found_image = toolkit.resolve(pool, chain, _streams(api))
+    return Resolved(
+        pool, found_image.image, found_image.link.value, found_image.why, found_image.tags_seen
+    )
+
+
+def _chain(api: Api, driver: str) -> Toolkit:
+    try:
+        found = driver_from(api.get(DRIVERS, driver))
+    except NotFound:
+        there = api.list(DRIVERS, lambda each: str(each["metadata"]["name"])).items
+        raise no_driver(driver, there) from None
+    if found.driver is None:
+        raise NoSuchObject(f"driver {driver} cannot be used: {found.mistakes}")
+    return found.driver.spec.toolkit
+
+
+def _streams(api: Api) -> Mapping[str, ImageStream] | None:
+    try:
+        page = api.list(IMAGE_STREAMS, image_stream_from)
+    except NotFound:
+        return None
+    return {stream.name: stream for stream in page.items}

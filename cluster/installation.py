@@ -1,0 +1,139 @@
+"""Put nodeside into a cluster, and take it out again: in order, and each step said.
+
+Called by cli.py with the documents of manifests.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from cluster.api import Api
+from cluster.apierror import NotFound
+from cluster.resources import CRDS, DRIVERS, resource_of
+from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
+
+Document = Mapping[str, Any]
+
+_DEADLINE = 120.0  # seconds for the API server to serve a new kind, or for all Drivers to be gone
+_LOOK = 0.2  # seconds between two looks
+
+
+class InstalledElsewhere(NodesideError):
+    """There is one nodeside in a cluster: its rules, and the labels of nodes, have one owner."""
+
+    exit_code = ExitCode.USAGE
+    reason = "InstalledElsewhere"
+
+
+def install(
+    api: Api, documents: Sequence[Document], *, pause: Callable[[float], None] = time.sleep
+) -> Iterator[str]:
+    """Server-side apply of everything, in order; a line for each. Raises InstalledElsewhere."""
+    _check_place(api, documents)
+    for document in documents:
+        before = _version(api, document)
+        after = _version_of(api.apply(document))
+        done = "unchanged" if before == after else "configured" if before else "created"
+        yield f"{_words(document)} {done}"
+        if resource_of(document) == CRDS:
+            name = _name(document)
+            _await(partial(_served, api, name), f"{name} to be served", pause)
+
+
+def uninstall(
+    api: Api, documents: Sequence[Document], *, pause: Callable[[float], None] = time.sleep
+) -> Iterator[str]:
+    """First the Drivers, while the controller lives that cleans up after them.
+
+    Raises InstalledElsewhere.
+    """
+    _check_place(api, documents)
+    yield from _delete_drivers(api, pause)
+    for document in reversed(documents):
+        try:
+            resource = resource_of(document)
+            namespace = str(document["metadata"].get("namespace", ""))
+            api.delete(resource, _name(document), namespace=namespace)
+            yield f"{_words(document)} deleted"
+        except NotFound:
+            yield f"{_words(document)} was not there"
+
+
+def _check_place(api: Api, documents: Sequence[Document]) -> None:
+    """A binding for the whole cluster names the namespace: applied for another one, it would take
+    the rights of the controller that runs, and nobody would see but that one's log."""
+    for document in documents:
+        if document["kind"] != "ClusterRoleBinding":
+            continue
+        with suppress(NotFound):
+            found = api.get(resource_of(document), _name(document))
+            others = _namespaces(found) - _namespaces(document)
+            if others:
+                there = min(others)
+                raise InstalledElsewhere(
+                    f"nodeside is installed in namespace {there}, and a cluster has it once",
+                    hint=f"name that one: --namespace {there}; to move, remove it there first: "
+                    f"nodeside-cluster uninstall --namespace {there}",
+                )
+
+
+def _namespaces(binding: Document) -> set[str]:
+    return {str(subject.get("namespace", "")) for subject in binding.get("subjects") or ()}
+
+
+def _delete_drivers(api: Api, pause: Callable[[float], None]) -> Iterator[str]:
+    def drivers() -> list[str]:
+        try:
+            return api.list(DRIVERS, _name).items
+        except NotFound:
+            return []
+
+    for name in drivers():
+        api.delete(DRIVERS, name)
+        yield f"driver {name} deleted; its modules stay loaded until a reboot or an unload"
+    try:
+        _await(lambda: not drivers(), "all Drivers to be gone", pause)
+    except DeadlinePassed as error:
+        raise DeadlinePassed(
+            f"{error}: {', '.join(drivers())}",
+            hint="is a controller running that cleans up? kubectl -n nodeside get pods; else take "
+            "the finalizer away: kubectl patch driver NAME --type=merge "
+            '-p \'{"metadata":{"finalizers":null}}\'',
+        ) from None
+
+
+def _served(api: Api, name: str) -> bool:
+    conditions = (api.get(CRDS, name).get("status") or {}).get("conditions") or ()
+    return any(c.get("type") == "Established" and c.get("status") == "True" for c in conditions)
+
+
+def _await(holds: Callable[[], bool], what: str, pause: Callable[[float], None]) -> None:
+    ends = time.monotonic() + _DEADLINE
+    while not holds():
+        if time.monotonic() > ends:
+            raise DeadlinePassed(f"waited {_DEADLINE:g} s for {what}")
+        pause(_LOOK)
+
+
+def _version(api: Api, document: Document) -> str:
+    namespace = str(document["metadata"].get("namespace", ""))
+    try:
+        return _version_of(api.get(resource_of(document), _name(document), namespace=namespace))
+    except NotFound:
+        return ""
+
+
+def _version_of(document: Document) -> str:
+    return str(document["metadata"].get("resourceVersion", ""))
+
+
+def _name(document: Document) -> str:
+    return str(document["metadata"]["name"])
+
+
+def _words(document: Document) -> str:
+    return f"{document['kind']} {_name(document)}"

@@ -1,0 +1,84 @@
+"""A list of the API server, read item by item.
+
+A page of 500 nodes is 10 MB of JSON and five times that as Python objects. Here only one item is
+whole at a time: it goes to `trim`, which keeps what we use, and is gone before the next one.
+Pure; called by api.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+_BLANK = re.compile(r"[ \t\r\n]*")
+_SCAN = json.JSONDecoder().raw_decode
+
+
+@dataclass(slots=True)
+class Page(Generic[T]):
+    """What one answer holds. `next` is the continue token, empty on the last page."""
+
+    items: list[T] = field(default_factory=list)
+    resource_version: str = ""
+    next: str = ""
+
+
+def read_page(text: str, trim: Callable[[dict[str, Any]], T | None]) -> Page[T]:
+    """The page in `text`. What `trim` answers None to is left out.
+
+    Raises ValueError for what is no list: to take it for an empty one would be a disaster.
+    """
+    page: Page[T] = Page()
+    if not text.rstrip().endswith("}"):
+        raise ValueError("the list is cut off")
+    at, found = _expect(text, _skip(text, 0), "{"), False
+    while text[at] != "}":
+        key, at = _SCAN(text, at)
+        at = _expect(text, at, ":")
+        found |= key == "items"
+        if key == "items" and text[at] == "[":
+            at = _items(text, at, trim, page.items)
+        else:
+            value, at = _SCAN(text, at)
+            if key == "metadata" and isinstance(value, dict):
+                page.resource_version = str(value.get("resourceVersion", ""))
+                page.next = str(value.get("continue", ""))
+        at = _comma(text, _skip(text, at), "}")
+    if not found or _skip(text, at + 1) != len(text):
+        raise ValueError("it has no items, or more than a list")
+    return page
+
+
+def _items(text: str, at: int, trim: Callable[[dict[str, Any]], T | None], kept: list[T]) -> int:
+    at = _skip(text, at + 1)
+    while text[at] != "]":
+        item, at = _SCAN(text, at)
+        small = trim(item)
+        if small is not None:
+            kept.append(small)
+        at = _comma(text, _skip(text, at), "]")
+    return at + 1
+
+
+def _skip(text: str, at: int) -> int:
+    found = _BLANK.match(text, at)
+    return found.end() if found else at
+
+
+def _expect(text: str, at: int, character: str) -> int:
+    at = _skip(text, at)
+    if text[at : at + 1] != character:
+        raise ValueError(f"expected {character!r} at {at}, got {text[at : at + 20]!r}")
+    return _skip(text, at + 1)
+
+
+def _comma(text: str, at: int, end: str) -> int:
+    """Past a comma; where the list or object ends, at its end."""
+    if text[at : at + 1] == end:
+        return at
+    return _expect(text, at, ",")

@@ -1,0 +1,143 @@
+"""How a Driver stands on each of its nodes: what is observed, put into the words of rollout.py.
+
+Pure; the first half of plan.py. A `Member` is a node that has the hardware of a Driver. Nothing is
+believed that is not about this boot and the revision that the node has: a report of an older boot
+is void, one for another revision comes from the pod before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from cluster.pools import Fit, before_label, has_hardware, pool_of
+from cluster.rollout import Boot, Health, Place
+from cluster.world import DriverPod, Node, NodeDriverObject, Pool, World
+from nodeside.contract import State, assigned_label
+from nodeside.spec import Driver
+from nodeside.spec.model import Upgrade
+
+_FAILED, _READY, _REBOOT = State.FAILED.value, State.READY.value, State.REBOOT_REQUIRED.value
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """What an assignment stands for."""
+
+    pool: Pool
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node of a Driver. `at` is None if nobody knows the assignment.
+
+    `before` is the assignment under which the driver worked there until we changed the node.
+    `was_ready` is what the node said last, in whatever boot. `trouble` is why its pod cannot start.
+    """
+
+    node: Node
+    fit: Fit
+    pool: Pool
+    assigned: str
+    at: At | None
+    health: Health
+    boot: Boot
+    before: str
+    was_ready: bool
+    report: NodeDriverObject | None
+    trouble: str
+
+    def place(self, newest: str, good: str) -> Place:
+        if not self.assigned:
+            return Place.NOWHERE
+        if self.at is None or self.at.pool != self.pool:
+            return Place.MOVED
+        if self.at.revision == newest:
+            return Place.NEWEST
+        return Place.GOOD if self.at.revision == good else Place.STALE
+
+
+def members(
+    world: World, driver: Driver, known: Mapping[str, At], without: Collection[str] = ()
+) -> Iterator[Member]:
+    """Every node that the Driver is for, in the order of the world's nodes.
+
+    `known` maps assignments to what they stand for. `without` are names that another Driver has.
+    """
+    hardware, on_reboot = driver.spec.hardware, driver.spec.upgrade is Upgrade.ON_REBOOT
+    assigned_key, before_key = assigned_label(driver.name), before_label(driver.name)
+    troubles = dict(_troubles(world, driver.name))
+    reports, prefix = world.node_drivers, f"{driver.name}."
+    for node in world.nodes.values():
+        labels = node.labels
+        assigned = labels.get(assigned_key, "")
+        fit = has_hardware(node, hardware, assigned=bool(assigned))
+        if not fit.wanted or node.name in without:
+            continue
+        report = reports.get(prefix + node.name)
+        boot = Boot.FRESH if report and report.boot_id != node.boot_id else Boot.RUNNING
+        at, before = known.get(assigned), labels.get(before_key, "")
+        trouble = troubles.get((node.name, assigned), "") if troubles else ""
+        yield Member(
+            node=node,
+            fit=fit,
+            pool=pool_of(node, at.pool if at else None, rebooted=boot is Boot.FRESH),
+            assigned=assigned,
+            at=at,
+            health=_health(node, at, report, trouble, on_reboot=on_reboot),
+            boot=boot,
+            before=before,
+            was_ready=report is not None and report.state == _READY,
+            report=report,
+            trouble=trouble,
+        )
+
+
+def contested(world: World, driver: Driver, rivals: Sequence[Driver]) -> frozenset[str]:
+    """Nodes that `rivals`, which have a module in common with `driver` and came first, are for.
+
+    Where this driver is assigned already it stays: to take it away would help nobody.
+    """
+    own = assigned_label(driver.name)
+    return frozenset(
+        node.name
+        for node in world.nodes.values()
+        if own not in node.labels
+        and any(
+            has_hardware(
+                node, rival.spec.hardware, assigned=assigned_label(rival.name) in node.labels
+            ).wanted
+            for rival in rivals
+        )
+    )
+
+
+def _health(
+    node: Node, at: At | None, report: NodeDriverObject | None, trouble: str, *, on_reboot: bool
+) -> Health:
+    if not node.ready:
+        return Health.DOWN
+    # Where nobody knows any more what was assigned, the node's own word is all there is.
+    if (
+        report is not None
+        and report.boot_id == node.boot_id
+        and (at is None or report.revision == at.revision)
+    ):
+        if report.state == _READY:
+            return Health.WORKING
+        # Where a change waits for a reboot by the administrator's wish, to wait is no failure.
+        if report.state == _FAILED or (report.state == _REBOOT and not on_reboot):
+            return Health.BROKEN
+    return Health.BROKEN if trouble else Health.BUSY
+
+
+def _troubles(world: World, driver: str) -> Iterator[tuple[tuple[str, str], str]]:
+    """By node and assignment: why the pod there cannot start."""
+    for pod in world.pods.values():
+        if pod.waiting and pod.driver == driver and not pod.deleting:
+            yield (pod.node, pod.daemonset.rpartition("-")[2]), _words(pod)
+
+
+def _words(pod: DriverPod) -> str:
+    return "; ".join(f"{container}: {why}" for container, why in pod.waiting.items())

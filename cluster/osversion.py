@@ -1,0 +1,70 @@
+"""The version of a node's operating system, from what the kubelet says of it.
+
+Pure. On CoreOS it is the OSTREE_VERSION, which is also the name of the image stream tag of its
+Driver Toolkit; elsewhere the id and version of /etc/os-release as far as `osImage` shows them, such
+as `ubuntu22.04`: coarse on purpose, since the kernel release stands beside it in a pool.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
+
+OSTREE_LABEL: Final = "feature.node.kubernetes.io/system-os_release.OSTREE_VERSION"
+
+# 49.84.202110081407-0, 418.94.202501221327-0 and, since OpenShift 4.19, 9.6.20260616-0.
+_OSTREE = re.compile(r"(?<![\w.-])[0-9]{1,4}\.[0-9]{1,4}\.(?:[0-9]{8}|[0-9]{12})-[0-9]+(?![\w.-])")
+_VERSION = re.compile(r"(?<![\w.])v?([0-9]+(?:\.[0-9]+)?)(?:[.+-][\w.+-]*)?(?: SP([0-9]))?")
+_NOT_IN_A_SLUG = re.compile(r"[^a-z0-9.]+")
+
+# PRETTY_NAME begins with -> ID, as in /etc/os-release. The longer one first.
+_IDS: Final = (
+    ("Red Hat Enterprise Linux CoreOS", "rhcos"),
+    ("CentOS Stream CoreOS", "scos"),
+    ("Fedora CoreOS", "fedora-coreos"),
+    ("Red Hat Enterprise Linux", "rhel"),
+    ("CentOS Stream", "centos"),
+    ("Rocky Linux", "rocky"),
+    ("AlmaLinux", "almalinux"),
+    ("Oracle Linux", "ol"),
+    ("Fedora", "fedora"),
+    ("Debian GNU/Linux", "debian"),
+    ("Ubuntu", "ubuntu"),
+    ("SUSE Linux Enterprise", "sles"),
+    ("openSUSE Leap", "opensuse-leap"),
+    ("Amazon Linux", "amzn"),
+    ("Flatcar Container Linux", "flatcar"),
+    ("Bottlerocket OS", "bottlerocket"),
+    ("Container-Optimized OS", "cos"),
+    ("Talos", "talos"),
+)
+
+
+def ostree_version(labels: Mapping[str, str], os_image: str) -> str:
+    """The OSTREE_VERSION of a node, "" if it has none.
+
+    The kubelet's `osImage` wins: it is fresh after a reboot, when the label of Node Feature
+    Discovery may still be that of the old system.
+    """
+    return _ostree_in(os_image) or _ostree_in(labels.get(OSTREE_LABEL, ""))
+
+
+@lru_cache(maxsize=1024)
+def os_version(os_image: str) -> str:
+    """OSTREE_VERSION, or id and version of any other system: `debian12`, `rhel9.4`, `sles15.5`."""
+    if found := _ostree_in(os_image):
+        return found
+    name = next((word for begin, word in _IDS if os_image.startswith(begin)), "")
+    version = _VERSION.search(os_image)
+    if not name:
+        name = _NOT_IN_A_SLUG.sub("-", os_image[: version.start() if version else None].lower())
+    number = ".".join(part for part in version.groups() if part) if version else ""
+    return f"{name.strip('-.')[:40]}{number}" or "unknown"
+
+
+@lru_cache(maxsize=1024)
+def _ostree_in(text: str) -> str:
+    found = _OSTREE.search(text)
+    return found[0] if found else ""

@@ -1,0 +1,160 @@
+"""Which nodes a Driver is for, and which of them one build serves: pools.
+
+Pure; called by plan.py. The kubelet's own word (`status.nodeInfo`) decides what a node is. The
+labels of Node Feature Discovery confirm it: they lag a reboot by up to a minute and vanish when it
+is restarted, so they can bring a driver to a node, but their absence takes none away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from enum import Enum
+from functools import lru_cache
+from typing import Final
+
+from cluster.osversion import OSTREE_LABEL, os_version, ostree_version
+from cluster.world import Node, Pool
+from nodeside.contract import API_GROUP
+from nodeside.spec.model import Hardware, PciId
+
+KERNEL_LABEL: Final = "feature.node.kubernetes.io/kernel-version.full"
+
+# feature.node.kubernetes.io/pci-<fields>.present, fields by NFD's deviceLabelFields: any of class,
+# vendor, device, subsystem_vendor, subsystem_device, in this order, joined by `_`.
+# https://kubernetes-sigs.github.io/node-feature-discovery/stable/usage/features.html#pci
+_PCI = re.compile(r"^feature\.node\.kubernetes\.io/pci-([0-9a-f_]+)\.present$")
+_NFD = re.compile(r"^([a-z0-9.-]+\.)?feature\.node\.kubernetes\.io/")
+
+
+class Fit(Enum):
+    """Whether a Driver is for a node."""
+
+    HAS = "has the hardware"
+    KEPT = "is assigned, and its labels of Node Feature Discovery are absent"
+    LACKS = "has no label that says so"
+    CONTRADICTED = "has a label that says no"
+
+    @property
+    def wanted(self) -> bool:
+        return self in (Fit.HAS, Fit.KEPT)
+
+
+@lru_cache(maxsize=4096)
+def assignment(driver: str, pool: Pool, revision: str) -> str:
+    """What the node label `assigned` says: 12 hex digits for a driver's revision in a pool."""
+    words = "\n".join((driver, pool.architecture, pool.os_version, pool.kernel, revision))
+    return hashlib.sha256(words.encode()).hexdigest()[:12]
+
+
+def before_label(driver: str) -> str:
+    """The node label with the assignment under which the node was ready before its last change.
+
+    It comes and goes in the same request as `assigned`, and tells a later controller which of the
+    nodes that are not ready are so by our doing.
+    """
+    return f"{API_GROUP}/{driver}.before"
+
+
+def pool_of(node: Node, assigned: Pool | None = None, *, rebooted: bool = True) -> Pool:
+    """The pool of a node that is in pool `assigned` until now.
+
+    It stays there while its kernel does, unless it `rebooted` into another OS version: a package
+    that changes /etc/os-release, or a label that flaps, moves nothing that runs.
+    """
+    if (
+        assigned is not None
+        and assigned.kernel == node.kernel
+        and assigned.architecture == node.architecture
+        and not (rebooted and _told_by_kubelet(node.os_image))
+    ):
+        return assigned
+    version = ostree_version(node.labels, node.os_image) or os_version(node.os_image)
+    return _pool(node.architecture, version, node.kernel)
+
+
+def disagreement(node: Node) -> str:
+    """What Node Feature Discovery says otherwise than the kubelet; for people, decides nothing."""
+    labelled = node.labels.get(KERNEL_LABEL, "")
+    if labelled and labelled != node.kernel:
+        return f"the label {KERNEL_LABEL} still says {labelled}, the kubelet says {node.kernel}"
+    ostree = node.labels.get(OSTREE_LABEL, "")
+    if ostree and ostree != ostree_version({}, node.os_image or ostree):
+        return f"the label {OSTREE_LABEL} still says {ostree}, the kubelet says {node.os_image}"
+    return ""
+
+
+def has_hardware(node: Node, hardware: Hardware, *, assigned: bool) -> Fit:
+    """Whether the hardware selector of a Driver holds for a node.
+
+    A node that is `assigned` leaves only when a label *says* so: one of the selector's own keys
+    with another value or, if it is not Node Feature Discovery's, gone; a device label that says
+    something else than `true`. A device that was taken out looks to us exactly like a Node Feature
+    Discovery that was: there the administrator decides, by taking away the label `assigned`.
+    """
+    said = [
+        _selected(node.labels, key, value, assigned=assigned)
+        for key, value in hardware.node_selector.items()
+    ]
+    if hardware.pci:
+        said.append(_devices(node.labels, hardware.pci, assigned=assigned))
+    return max(said, key=_SEVERITY.__getitem__, default=Fit.HAS)
+
+
+_SEVERITY: Final = {Fit.HAS: 0, Fit.KEPT: 1, Fit.LACKS: 2, Fit.CONTRADICTED: 3}
+
+
+def _selected(labels: Mapping[str, str], key: str, value: str, *, assigned: bool) -> Fit:
+    found = labels.get(key)
+    if found == value:
+        return Fit.HAS
+    if found is not None:
+        return Fit.CONTRADICTED
+    if not assigned:
+        return Fit.LACKS
+    return Fit.KEPT if _NFD.match(key) else Fit.CONTRADICTED
+
+
+def _devices(labels: Mapping[str, str], wanted: tuple[PciId, ...], *, assigned: bool) -> Fit:
+    if any(labels.get(key) == "true" for key in _usual_labels(wanted)):
+        return Fit.HAS
+    said = [
+        value
+        for key, value in labels.items()
+        if "/pci-" in key and any(_names(key, device) for device in wanted)
+    ]
+    if "true" in said:
+        return Fit.HAS
+    if said:
+        return Fit.CONTRADICTED
+    return Fit.KEPT if assigned else Fit.LACKS
+
+
+@lru_cache(maxsize=64)
+def _usual_labels(wanted: tuple[PciId, ...]) -> tuple[str, ...]:
+    """Labels that need no search among a node's hundred: those without a class."""
+    ids = [device.vendor for device in wanted]
+    ids += [f"{device.vendor}_{device.device}" for device in wanted if device.device]
+    return tuple(f"feature.node.kubernetes.io/pci-{each}.present" for each in ids)
+
+
+@lru_cache(maxsize=65536)
+def _names(key: str, device: PciId) -> bool:
+    """Whether a label speaks of a device. One without device ids speaks of all of the vendor's."""
+    found = _PCI.match(key)
+    fields = found[1].split("_") if found else []
+    if device.vendor not in fields[:2]:  # the first, or the second after a class
+        return False
+    rest = fields[fields.index(device.vendor) + 1 :]
+    return not rest or device.device in ("", rest[0])
+
+
+def _told_by_kubelet(os_image: str) -> bool:
+    return bool(ostree_version({}, os_image)) or os_version(os_image) != "unknown"
+
+
+@lru_cache(maxsize=4096)
+def _pool(architecture: str, version: str, kernel: str) -> Pool:
+    """One object for each pool: it is a key in many mappings."""
+    return Pool(architecture, version, kernel)

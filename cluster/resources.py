@@ -1,0 +1,95 @@
+"""The kinds of objects that the controller touches, and their URLs.
+
+A `Resource` is what a REST path and an RBAC rule are made of; nobody spells a path a second time.
+`resource_of` finds it for a document that is to be applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from nodeside.contract import API_GROUP
+from nodeside.errors import NodesideError
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind and where the API server keeps it. `group` is empty for the core group."""
+
+    kind: str
+    plural: str
+    group: str = ""
+    version: str = "v1"
+    namespaced: bool = False
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, name: str = "", *, namespace: str = "", subresource: str = "") -> str:
+        """The path of one object, or of all of them; without `namespace`, of all namespaces."""
+        parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
+        if self.namespaced and namespace:
+            parts += ["namespaces", namespace]
+        parts += [part for part in (self.plural, name, subresource) if part]
+        return "/" + "/".join(quote(part, safe="") for part in parts)
+
+
+NODES = Resource("Node", "nodes")
+PODS = Resource("Pod", "pods", namespaced=True)
+CONFIG_MAPS = Resource("ConfigMap", "configmaps", namespaced=True)
+NAMESPACES = Resource("Namespace", "namespaces")
+SERVICE_ACCOUNTS = Resource("ServiceAccount", "serviceaccounts", namespaced=True)
+DAEMON_SETS = Resource("DaemonSet", "daemonsets", "apps", namespaced=True)
+DEPLOYMENTS = Resource("Deployment", "deployments", "apps", namespaced=True)
+EVENTS = Resource("Event", "events", "events.k8s.io", namespaced=True)
+LEASES = Resource("Lease", "leases", "coordination.k8s.io", namespaced=True)
+DRIVERS = Resource("Driver", "drivers", API_GROUP, "v1alpha1")
+NODE_DRIVERS = Resource("NodeDriver", "nodedrivers", API_GROUP, "v1alpha1")
+IMAGE_STREAMS = Resource("ImageStream", "imagestreams", "image.openshift.io", namespaced=True)
+CRDS = Resource("CustomResourceDefinition", "customresourcedefinitions", "apiextensions.k8s.io")
+
+_RBAC = "rbac.authorization.k8s.io"
+_ADMISSION = "admissionregistration.k8s.io"
+
+KNOWN = (
+    NODES,
+    PODS,
+    CONFIG_MAPS,
+    NAMESPACES,
+    SERVICE_ACCOUNTS,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    EVENTS,
+    LEASES,
+    DRIVERS,
+    NODE_DRIVERS,
+    IMAGE_STREAMS,
+    CRDS,
+    Resource("ClusterRole", "clusterroles", _RBAC),
+    Resource("ClusterRoleBinding", "clusterrolebindings", _RBAC),
+    Resource("Role", "roles", _RBAC, namespaced=True),
+    Resource("RoleBinding", "rolebindings", _RBAC, namespaced=True),
+    Resource("ValidatingAdmissionPolicy", "validatingadmissionpolicies", _ADMISSION),
+    Resource("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", _ADMISSION),
+    Resource("PodDisruptionBudget", "poddisruptionbudgets", "policy", namespaced=True),
+    Resource("SecurityContextConstraints", "securitycontextconstraints", "security.openshift.io"),
+)
+_BY_KIND = {(known.api_version, known.kind): known for known in KNOWN}
+
+
+class UnknownKind(NodesideError):
+    """A document of a kind that nothing here knows the URL of."""
+
+    reason = "UnknownKind"
+
+
+def resource_of(document: Mapping[str, Any]) -> Resource:
+    """The resource of a document, by its `apiVersion` and `kind`."""
+    found = (str(document.get("apiVersion", "")), str(document.get("kind", "")))
+    if found not in _BY_KIND:
+        raise UnknownKind(f"no resource known for kind {found[1]!r} of {found[0]!r}")
+    return _BY_KIND[found]

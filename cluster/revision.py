@@ -1,0 +1,88 @@
+"""The revision of a Driver: what a node sees of it, hashed, in an immutable ConfigMap.
+
+Pure. `rollout`, `hardware` and `toolkit` are the controller's business and stay out: to pause a
+rollout, or to select one more node, makes no new revision. The ConfigMap's driver.yaml is JSON,
+which is YAML; a node reads it with `nodeside.spec.node_load`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from typing import Any
+
+from cluster.world import (
+    DRIVER_LABEL,
+    MANAGED_BY,
+    MANAGER,
+    REVISION_LABEL,
+    DriverObject,
+    RevisionObject,
+    Settings,
+)
+from nodeside.contract import API_VERSION
+from nodeside.errors import SpecError
+from nodeside.spec import Driver, parse, to_document
+from nodeside.spec.model import Hardware, Rollout, Toolkit
+
+
+def revision_text(driver: Driver) -> str:
+    """The driver.yaml of a revision: canonical, so that equal drivers have equal texts."""
+    seen = replace(driver.spec, rollout=Rollout(), hardware=Hardware(), toolkit=Toolkit())
+    document = to_document(Driver(driver.name, seen))
+    return json.dumps(document, sort_keys=True, separators=(",", ":")) + "\n"
+
+
+def revision_of(text: str) -> str:
+    """The revision: 12 hex digits of what a node sees."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def config_map_name(driver: str, revision: str) -> str:
+    return f"{driver}-revision-{revision}"
+
+
+def read_revision(found: RevisionObject) -> Driver | None:
+    """The Driver of a revision; None if the ConfigMap is not what its label says."""
+    if revision_of(found.document) != found.revision:
+        return None
+    try:
+        return parse(json.loads(found.document), where=f"ConfigMap {found.name}")
+    except (SpecError, ValueError):
+        return None
+
+
+def owner(driver: DriverObject) -> list[dict[str, Any]]:
+    """The owner reference to a Driver: were the controller gone, the garbage collector cleans."""
+    reference = {
+        "apiVersion": API_VERSION,
+        "kind": "Driver",
+        "name": driver.name,
+        "uid": driver.uid,
+        "controller": True,
+    }
+    return [reference]
+
+
+def labels(driver: str, revision: str) -> dict[str, str]:
+    """The labels of every object of ours that belongs to a revision."""
+    return {MANAGED_BY: MANAGER, DRIVER_LABEL: driver, REVISION_LABEL: revision}
+
+
+def config_map(
+    driver: DriverObject, revision: str, text: str, settings: Settings
+) -> dict[str, Any]:
+    """The ConfigMap that a pod of this revision mounts."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": config_map_name(driver.name, revision),
+            "namespace": settings.namespace,
+            "labels": labels(driver.name, revision),
+            "ownerReferences": owner(driver),
+        },
+        "immutable": True,
+        "data": {"driver.yaml": text},
+    }

@@ -1,0 +1,204 @@
+"""What happens to a node: one table over everything that matters. The policy is here only.
+
+`TABLE` has exactly one row for each `Situation` (a test counts them), so no row depends on its
+place in the table, and who asks "why was this node not changed" reads one line.
+
+Words: the *newest* revision is that of the Driver's spec as it is now. The *good* one is the last
+that a whole rollout ended with. Relabelling a node is the only act: it moves the node to the
+DaemonSet of another pool or revision. turns.py counts who may change now; plan.py acts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from itertools import product
+from typing import Final, NamedTuple
+
+from nodeside.spec.model import Upgrade
+
+
+class Word(Enum):
+    """A word of the table: hashed by identity, since 5,000 nodes are looked up in every plan."""
+
+    __hash__ = object.__hash__
+
+
+class Place(Word):
+    """Where a node is now, by its label `assigned`."""
+
+    NOWHERE = "assigned to nothing"
+    MOVED = "assigned to another pool: its kernel or OS changed"
+    GOOD = "has the last good revision"
+    STALE = "has a revision that is neither the newest nor good"
+    NEWEST = "has the newest revision"
+
+
+class Phase(Word):
+    """How the rollout of a Driver stands."""
+
+    HELD = "paused before any revision was good"
+    FIRST = "no revision was ever good"
+    SETTLED = "the newest revision is good"
+    CANARY = "the first nodes try the newest revision"
+    OPEN = "the newest revision goes to the other nodes"
+    PAUSED = "paused"
+    STOPPED = "stopped by failures"
+
+
+class Health(Word):
+    """How the driver is on a node, said in this boot and for the revision it has."""
+
+    WORKING = "works"
+    BUSY = "is on its way, or says nothing yet"
+    BROKEN = "failed"
+    ECHO = "its last word is of the revision it would get, from before it was sent elsewhere"
+    DOWN = "the node is not ready"
+
+
+class Boot(Word):
+    """Whether this boot may have seen the driver. FRESH takes proof: a report of an older boot."""
+
+    RUNNING = "the driver may have run in this boot"
+    FRESH = "rebooted"
+
+
+class Supply(Word):
+    """Whether the node's pool has a toolkit image, or needs none."""
+
+    SERVED = "has"
+    UNSERVED = "has not"
+
+
+class Act(Enum):
+    KEEP = "leave it as it is"
+    RELEASE = "assign it to nothing"
+    GIVE_GOOD = "assign the good revision"
+    GIVE_NEWEST = "assign the newest revision"
+    IN_TURN = "assign the newest revision when it is its turn"
+    IN_TURN_OR_GOOD = "assign the newest revision if it is its turn, else the good one"
+
+
+class Situation(NamedTuple):
+    place: Place
+    phase: Phase
+    health: Health
+    boot: Boot
+    upgrade: Upgrade
+    supply: Supply
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`why` is said to people: "node n1: <why>"."""
+
+    places: tuple[Place, ...]
+    phases: tuple[Phase, ...]
+    healths: tuple[Health, ...]
+    boots: tuple[Boot, ...]
+    upgrades: tuple[Upgrade, ...]
+    supplies: tuple[Supply, ...]
+    act: Act
+    why: str
+
+    def situations(self) -> product[tuple[object, ...]]:
+        return product(
+            self.places, self.phases, self.healths, self.boots, self.upgrades, self.supplies
+        )
+
+
+NOWHERE, MOVED, GOOD, STALE, NEWEST = ((place,) for place in Place)
+HELD, FIRST, SETTLED, CANARY, OPEN, PAUSED, STOPPED = ((phase,) for phase in Phase)
+WORKING, BUSY, BROKEN, ECHO, DOWN = ((health,) for health in Health)
+RUNNING, FRESH = ((boot,) for boot in Boot)
+LIVE, ON_REBOOT = ((upgrade,) for upgrade in Upgrade)
+SERVED, UNSERVED = ((supply,) for supply in Supply)
+
+ANY_PHASE, ANY_HEALTH = tuple(Phase), tuple(Health)
+ANY_BOOT, ANY_UPGRADE = tuple(Boot), tuple(Upgrade)
+UNDER_WAY = CANARY + OPEN
+HALTED = PAUSED + STOPPED
+FAULTY = BUSY + BROKEN
+HEARD = WORKING + FAULTY
+UP = HEARD + ECHO
+THERE = GOOD + STALE
+
+TABLE: Final = (
+    # No toolkit image for its kernel.
+    Row(MOVED, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, UNSERVED,
+        Act.RELEASE, "its kernel changed, the pod of the old one cannot serve it, "
+        "and there is no toolkit image for the new one"),
+    Row(NOWHERE + GOOD + STALE + NEWEST, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, UNSERVED,
+        Act.KEEP, "there is no toolkit image for its kernel"),
+    # Where it should be, in any case.
+    Row(NEWEST, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
+        Act.KEEP, "has the newest revision"),
+    # Paused, and nothing to fall back on.
+    Row(NOWHERE + MOVED + GOOD + STALE, HELD, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
+        Act.KEEP, "the rollout is paused, and no revision was ever good"),
+    # New and moved nodes.
+    Row(NOWHERE + MOVED, FIRST, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
+        Act.GIVE_NEWEST, "nothing was there before that could be lost"),
+    Row(NOWHERE, SETTLED + UNDER_WAY + HALTED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
+        Act.GIVE_GOOD, "a new node gets the last good revision"),
+    Row(MOVED, SETTLED + HALTED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
+        Act.GIVE_GOOD, "a moved node gets the last good revision"),
+    Row(MOVED, UNDER_WAY, ANY_HEALTH, ANY_BOOT, LIVE, SERVED,
+        Act.GIVE_GOOD, "a moved node gets the last good revision, and its turn later"),
+    Row(MOVED, UNDER_WAY, ANY_HEALTH, ANY_BOOT, ON_REBOOT, SERVED,
+        Act.IN_TURN_OR_GOOD, "it rebooted, which is when it may change"),
+    # Whoever took a node down brings it up again first.
+    Row(THERE, FIRST + SETTLED + UNDER_WAY + HALTED, DOWN, ANY_BOOT, ANY_UPGRADE, SERVED,
+        Act.KEEP, "the node is not ready"),
+    # Somebody, or too many failures, said stop.
+    Row(THERE, PAUSED, UP, ANY_BOOT, ANY_UPGRADE, SERVED,
+        Act.KEEP, "the rollout is paused"),
+    Row(THERE, STOPPED, UP, ANY_BOOT, ANY_UPGRADE, SERVED,
+        Act.KEEP, "the rollout is stopped by failures"),
+    # The good revision where there is a newer one.
+    Row(GOOD, FIRST + SETTLED, UP, ANY_BOOT, ANY_UPGRADE, SERVED,
+        Act.KEEP, "has the good revision"),  # which is the newest, or there is none: cannot be
+    Row(GOOD, UNDER_WAY, WORKING, ANY_BOOT, LIVE, SERVED,
+        Act.IN_TURN, "its turn to change comes"),
+    Row(GOOD, UNDER_WAY, BUSY + ECHO, ANY_BOOT, LIVE, SERVED,
+        Act.KEEP, "comes up with the good revision first"),
+    Row(GOOD, CANARY, BROKEN, ANY_BOOT, LIVE, SERVED,
+        Act.KEEP, "does not work anyway, so it is no canary"),
+    Row(GOOD, OPEN, BROKEN, ANY_BOOT, LIVE, SERVED,
+        Act.GIVE_NEWEST, "does not work anyway, so there is nothing to lose"),
+    Row(GOOD, UNDER_WAY, UP, FRESH, ON_REBOOT, SERVED,
+        Act.IN_TURN, "it rebooted, which is when it may change"),
+    Row(GOOD, UNDER_WAY, UP, RUNNING, ON_REBOOT, SERVED,
+        Act.KEEP, "changes at its next reboot"),
+    # A revision that was given up: a correction follows, or the way back.
+    Row(STALE, FIRST + SETTLED + UNDER_WAY, ECHO, ANY_BOOT, ANY_UPGRADE, SERVED,
+        Act.KEEP, "goes back once it has said how it is: its old word would pass for a new one"),
+    Row(STALE, FIRST + SETTLED, WORKING, ANY_BOOT, LIVE, SERVED,
+        Act.IN_TURN, "its turn to change comes"),
+    Row(STALE, FIRST + SETTLED, FAULTY, ANY_BOOT, LIVE, SERVED,
+        Act.GIVE_NEWEST, "does not work, so there is nothing to lose"),
+    Row(STALE, UNDER_WAY, HEARD, ANY_BOOT, LIVE, SERVED,
+        Act.IN_TURN, "its turn to change comes"),
+    Row(STALE, FIRST, BROKEN, ANY_BOOT, ON_REBOOT, SERVED,
+        Act.GIVE_NEWEST, "no revision was ever good, so there is nothing to lose"),
+    Row(STALE, FIRST, WORKING + BUSY, RUNNING, ON_REBOOT, SERVED,
+        Act.KEEP, "changes at its next reboot"),
+    Row(STALE, FIRST, WORKING + BUSY, FRESH, ON_REBOOT, SERVED,
+        Act.GIVE_NEWEST, "it rebooted, which is when it may change"),
+    Row(STALE, SETTLED, HEARD, FRESH, ON_REBOOT, SERVED,
+        Act.GIVE_NEWEST, "it rebooted, which is when it may change"),
+    Row(STALE, UNDER_WAY, HEARD, FRESH, ON_REBOOT, SERVED,
+        Act.IN_TURN, "it rebooted, which is when it may change"),
+    Row(STALE, SETTLED + UNDER_WAY, HEARD, RUNNING, ON_REBOOT, SERVED,
+        Act.KEEP, "changes at its next reboot"),
+)  # fmt: skip
+
+_ROWS: Final[Mapping[tuple[object, ...], Row]] = {
+    situation: row for row in TABLE for situation in row.situations()
+}
+
+
+def decide(situation: Situation) -> Row:
+    """The one row for a situation."""
+    return _ROWS[situation]

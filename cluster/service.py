@@ -1,0 +1,117 @@
+"""`nodeside-cluster run`: what is wired to what, and how it ends.
+
+Health checks, the view of the cluster and the election live side by side; whoever is elected works.
+SIGTERM and SIGINT end the work, give the lease back and return: the next replica, whose view is
+warm already, leads within a second.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from cluster import leader
+from cluster.api import Api
+from cluster.apply import PARALLEL, Applier
+from cluster.controller import Controller, Pace, Planner
+from cluster.health import HealthServer, Pulse, alive, ready
+from cluster.leader import Election
+from cluster.view import View, Wakes
+from cluster.world import Settings
+from nodeside import log
+
+LEASE = "nodeside-controller"
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `run` is told. `identity` is one process at a time: see leader.py."""
+
+    settings: Settings
+    identity: str
+    health_port: int
+    lease: str = LEASE
+    election: leader.Pace | None = None
+    pace: Pace | None = None
+    parallel: int = PARALLEL
+
+
+def identity(environ: Mapping[str, str]) -> str:
+    """The name of our pod; outside of one, a name that nobody else has."""
+    return environ.get("POD_NAME") or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+def run(api: Api, options: Options, planner: Planner, stopping: threading.Event) -> None:
+    """Until `stopping`. Ends with nothing under way."""
+    wakes, pulse = Wakes(), Pulse()
+    with ExitStack() as stack:
+        view = View(api, options.settings, wakes.wake)
+        checks = {
+            "/healthz": lambda: alive(pulse),
+            "/readyz": lambda: ready(view.health()),
+        }
+        server = stack.enter_context(HealthServer(options.health_port, checks))
+        log.fact("started", api_server=api.url, health_port=server.port, as_=options.identity)
+        stack.enter_context(_waking(stopping, wakes.wake))
+        stack.enter_context(view)
+        applier = stack.enter_context(
+            Applier(api, instance=options.identity, parallel=options.parallel)
+        )
+        controller = Controller(
+            view, wakes, applier, planner, stopping=stopping, pulse=pulse, pace=options.pace
+        )
+        election = Election(
+            api,
+            namespace=options.settings.namespace,
+            name=options.lease,
+            identity=options.identity,
+            stopping=stopping,
+            pace=options.election,
+            on_end=wakes.wake,
+        )
+        election.campaign(controller.work)
+    calls = " ".join(f"{verb}={count}" for verb, count in sorted(api.calls.items()))
+    log.fact("stopped", as_=options.identity, api_calls=calls)
+
+
+@contextmanager
+def ending_signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM or SIGINT sets. Enter it before any thread is started.
+
+    A handler runs in the middle of anything, locks held; so the signals are blocked, in every
+    thread to come, and one thread waits for them.
+    """
+    stopping = threading.Event()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+
+    def wait() -> None:
+        number = signal.sigwait(_ENDING)
+        log.fact("ending", signal=signal.Signals(number).name)
+        stopping.set()
+        signal.sigwait(_ENDING)  # a second one is impatience
+        os._exit(128 + number)
+
+    threading.Thread(target=wait, name="signals", daemon=True).start()
+    try:
+        yield stopping
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _waking(stopping: threading.Event, wake: Callable[[], None]) -> Iterator[None]:
+    """Wake the loop when it is to stop."""
+
+    def wait() -> None:
+        stopping.wait()
+        wake()
+
+    threading.Thread(target=wait, name="stop", daemon=True).start()
+    yield

@@ -1,0 +1,133 @@
+"""Where the toolkit image of a pool comes from: a chain, and which link of it served.
+
+Pure; called by plan.py and by `nodeside-cluster resolve`. The order is that of
+`nodeside.spec.model.Toolkit`: what somebody wrote for this very kernel, then the image stream, then
+the template. Where none of them serves: the image that the pool has now, else one that has built
+for the same kernel elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+
+from cluster.world import ImageStream, Pool
+from nodeside.spec.model import Toolkit
+
+# By kernel release and architecture, an image that has compiled a module for it.
+Proven = Mapping[tuple[str, str], str]
+NO_PROOF: Proven = MappingProxyType({})
+
+
+class Link(Enum):
+    """Which link of the chain gave the image."""
+
+    MAP = "map"
+    STREAM = "image-stream"
+    TEMPLATE = "template"
+    KEPT = "kept"
+    PROVEN = "proven"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The image that a pool has now, and the link that gave it."""
+
+    image: str = ""
+    link: str = ""
+
+
+NOTHING_KEPT = Kept()
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """`image` is empty exactly if `link` is NONE. `why` says which link served and why none before.
+
+    `tags_seen` are those of the image stream, newest text last.
+    """
+
+    image: str
+    link: Link
+    why: str
+    tags_seen: tuple[str, ...] = ()
+
+
+def resolve(
+    pool: Pool,
+    toolkit: Toolkit,
+    streams: Mapping[str, ImageStream] | None,
+    proven: Proven = NO_PROOF,
+    kept: Kept = NOTHING_KEPT,
+) -> Resolution:
+    """The toolkit image of a pool. `streams` None: the API has no image streams.
+
+    `kept` is what the pool has now: a tag that vanishes changes nothing there.
+    """
+    passed: list[str] = []
+    stream = (streams or {}).get(toolkit.image_stream)
+    seen = tuple(sorted(stream.tags)) if stream else ()
+    for link, image, why in _chain(pool, toolkit, streams, proven, kept):
+        if image:
+            return Resolution(image, link, "; ".join([why, *passed]), seen)
+        if why:
+            passed.append(why)
+    return Resolution("", Link.NONE, "; ".join(passed), seen)
+
+
+def _chain(
+    pool: Pool,
+    toolkit: Toolkit,
+    streams: Mapping[str, ImageStream] | None,
+    proven: Proven,
+    kept: Kept,
+) -> Iterator[tuple[Link, str, str]]:
+    """Each link in order: its image or nothing, and why."""
+    mapped = toolkit.images.get(pool.kernel, "")
+    yield (
+        Link.MAP,
+        mapped,
+        f"toolkit.images {'names' if mapped else 'does not name'} kernel {pool.kernel}",
+    )
+    yield Link.STREAM, *_from_stream(pool, toolkit.image_stream, streams)
+    filled = fill(toolkit.image_template, pool)
+    yield (
+        Link.TEMPLATE,
+        filled,
+        "toolkit.imageTemplate, filled in" if filled else "there is no toolkit.imageTemplate",
+    )
+    link = Link.PROVEN if kept.link == Link.PROVEN.value else Link.KEPT
+    yield link, kept.image, "the image used before" if kept.image else ""
+    built = proven.get((pool.kernel, pool.architecture), "")
+    yield (
+        Link.PROVEN,
+        built,
+        f"{'an image has' if built else 'no known image has'} built for {pool.kernel} before",
+    )
+
+
+def _from_stream(
+    pool: Pool, name: str, streams: Mapping[str, ImageStream] | None
+) -> tuple[str, str]:
+    if streams is None:
+        return "", "this cluster has no image streams"
+    if name not in streams:
+        return "", f"there is no image stream {name}"
+    image = streams[name].tags.get(pool.os_version, "")
+    word = "has" if image else "has no"
+    return image, f"image stream {name} {word} tag {pool.os_version}"
+
+
+def fill(template: str, pool: Pool) -> str:
+    """A pull spec for a pool. A tag holds no `+`, as kernel releases do: `_` stands for it."""
+    values = {
+        "{kernel}": pool.kernel.replace("+", "_"),
+        "{osVersion}": pool.os_version,
+        "{arch}": pool.architecture,
+    }
+    for word, value in values.items():
+        template = template.replace(word, value)
+    return template

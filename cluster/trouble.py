@@ -1,0 +1,120 @@
+"""What went wrong for one Driver, as its conditions say it, and when to try again.
+
+Another Driver never sees it. Pure; called by controller.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cluster.actions import Action, Plan, SetStatus
+from cluster.world import World
+from nodeside.errors import NodesideError
+
+_FIRST, _LONGEST = 1.0, 60.0  # seconds until the next try
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """`generation` is that of the Driver: a changed Driver is tried at once.
+
+    `again_at` is monotonic; `failures` is how often in a row. `mute`: it is the status itself that
+    cannot be written, so only the log can say it.
+    """
+
+    reason: str
+    message: str
+    generation: int = 0
+    failures: int = 1
+    again_at: float = 0.0
+    mute: bool = False
+
+
+def trouble_of(error: Exception, doing: str) -> Trouble:
+    """What a person reads of an exception; one that nobody expected is a bug of ours."""
+    if isinstance(error, NodesideError):
+        hint = f" ({error.hint})" if error.hint else ""
+        return Trouble(error.reason, f"cannot {doing}: {error}{hint}")
+    return Trouble(
+        "InternalError",
+        f"a bug in nodeside, please report it with the controller's log: cannot {doing}: {error!r}",
+    )
+
+
+def again(
+    before: Trouble | None, trouble: Trouble, *, generation: int, now: float, jitter: float
+) -> Trouble:
+    """The same with the time of the next try: later each time, and never in step."""
+    same = before is not None and before.generation == generation
+    failures = before.failures + 1 if before is not None and same else 1
+    wait = min(_FIRST * 2 ** min(failures - 1, 10), _LONGEST) * (0.5 + jitter / 2)
+    return replace(trouble, generation=generation, failures=failures, again_at=now + wait)
+
+
+def resting(trouble: Trouble, *, generation: int, now: float) -> bool:
+    """Whether it is too early to try again."""
+    return trouble.generation == generation and now < trouble.again_at
+
+
+def with_troubles(
+    plan: Plan, world: World, troubles: Mapping[str, Trouble], *, now: float, wall: float
+) -> Plan:
+    """The plan, in which a Driver in trouble says so, and rests until its next try."""
+    actions: list[Action] = [a for a in plan.actions if not _left_out(a, world, troubles, now)]
+    for name, trouble in troubles.items():
+        driver = world.drivers.get(name)
+        if driver is None or trouble.mute:
+            continue
+        planned = [a for a in actions if isinstance(a, SetStatus) and a.driver == name]
+        wanted = with_trouble(planned[-1].status if planned else driver.status, trouble, wall)
+        first = next((i for i, a in enumerate(actions) if a in planned), len(actions))
+        actions = [action for action in actions if action not in planned]
+        if _without_times(wanted) != _without_times(driver.status):
+            actions.insert(first, SetStatus(name, wanted))
+    return replace(plan, actions=tuple(actions), again_in=_soonest(plan, troubles.values(), now))
+
+
+def with_trouble(status: Mapping[str, Any], trouble: Trouble, wall: float) -> dict[str, Any]:
+    """A status that says it: Degraded, and the same words where `kubectl get` shows them."""
+    conditions = {c["type"]: dict(c) for c in status.get("conditions", ())}
+    ready = conditions.get("Ready", {}).get("status", "Unknown")
+    for kind, value in (("Ready", ready), ("Degraded", "True")):
+        before = conditions.get(kind, {})
+        changed = before.get("status") != value or "lastTransitionTime" not in before
+        since = _moment(wall) if changed else before["lastTransitionTime"]
+        conditions[kind] = before | {
+            "type": kind,
+            "status": value,
+            "reason": trouble.reason,
+            "message": trouble.message,
+            "lastTransitionTime": since,
+        }
+    return {**status, "conditions": list(conditions.values())}
+
+
+def _left_out(action: Action, world: World, troubles: Mapping[str, Trouble], now: float) -> bool:
+    trouble, driver = troubles.get(action.driver), world.drivers.get(action.driver)
+    if trouble is None or (isinstance(action, SetStatus) and not trouble.mute):
+        return False
+    return resting(trouble, generation=driver.generation if driver else 0, now=now)
+
+
+def _soonest(plan: Plan, troubles: Iterable[Trouble], now: float) -> float | None:
+    waits = [max(0.0, trouble.again_at - now) for trouble in troubles]
+    waits += [plan.again_in] if plan.again_in is not None else []
+    return min(waits, default=None)
+
+
+def _without_times(status: Mapping[str, Any]) -> dict[str, Any]:
+    conditions = [
+        {key: value for key, value in condition.items() if key != "lastTransitionTime"}
+        for condition in status.get("conditions", ())
+    ]
+    return {**status, "conditions": sorted(conditions, key=lambda c: str(c.get("type")))}
+
+
+def _moment(wall: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall))

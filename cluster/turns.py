@@ -1,0 +1,280 @@
+"""Whose turn it is: the phase of a rollout, its budget, its canaries, and when it is complete.
+
+Pure, between members.py and plan.py. Everything is counted anew from what is observed; what must
+outlive a controller stands in the Driver's status (the last good revision) and on the nodes (the
+label `before`, under which assignment the driver worked until we changed the node).
+
+Amounts: `maxUnavailable` nodes may be without a working driver at a time, whoever's fault it is:
+failed ones among them, so with a budget of one the first failure holds the rollout. A percentage is
+rounded down, to at least one; 0 changes no working node at all. `maxFailed` is the number of
+failures that stops a rollout, at least one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from cluster.members import Member
+from cluster.rollout import Act, Boot, Health, Phase, Place, Row, Situation, Supply, decide
+from cluster.world import Pool
+from nodeside.spec import Driver
+from nodeside.spec.model import Rollout, Upgrade
+
+Served = Callable[[Pool], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a rollout stands. `unavailable` and `failed` name nodes; `limit` is maxFailed in nodes.
+
+    `budget` nodes that work may be changed now; `slots` nodes may become canaries (None: all).
+    """
+
+    phase: Phase
+    newest: str
+    good: str
+    nodes: int
+    allowed: int
+    limit: int
+    canaries: int
+    unavailable: tuple[str, ...]
+    failed: tuple[str, ...]
+    budget: int
+    slots: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What happens to a member now. `revision` is what it gets, "" for none; None: no change.
+
+    `before` is the assignment under which it worked until now, "" if it did not.
+    """
+
+    member: Member
+    place: Place
+    row: Row
+    revision: str | None = None
+    before: str = ""
+
+
+def amount(text: str, nodes: int) -> int:
+    """A number, or a percentage of `nodes`, rounded down but not to nothing."""
+    if not text.endswith("%"):
+        return int(text)
+    percent = int(text[:-1])
+    return max(1, nodes * percent // 100) if percent else 0
+
+
+def standing(
+    all_members: Sequence[Member], driver: Driver, newest: str, good: str, served: Served
+) -> Standing:
+    """Count. `good` is the last good revision so far, "" for none."""
+    rollout, nodes = driver.spec.rollout, len(all_members)
+    settled = good == newest
+    placed = [(member, member.place(newest, good)) for member in all_members]
+    unavailable = tuple(m.node.name for m, p in placed if _is_unavailable(m, p))
+    changed = [] if settled else [m for m, p in placed if p is Place.NEWEST and m.before]
+    failed = tuple(m.node.name for m in changed if m.health is Health.BROKEN)
+    limit = max(1, amount(rollout.max_failed, nodes))
+    allowed = amount(rollout.max_unavailable, nodes)
+    candidates = _candidates(placed, driver.spec.upgrade, served)
+    canaries = min(rollout.canary, len(changed) + candidates)
+    passed = sum(m.health is Health.WORKING for m in changed)
+    phase = _phase(rollout, good, settled=settled, tried=passed >= canaries, failed=len(failed),
+                   limit=limit)  # fmt: skip
+    if phase is not Phase.SETTLED and _is_complete(placed, phase, good, served):
+        return standing(all_members, driver, newest, newest, served)
+    return Standing(
+        phase=phase,
+        newest=newest,
+        good=good,
+        nodes=nodes,
+        allowed=allowed,
+        limit=limit,
+        canaries=canaries,
+        unavailable=unavailable,
+        failed=failed,
+        budget=max(0, allowed - len(unavailable)),
+        slots=max(0, canaries - len(changed)) if phase is Phase.CANARY else None,
+    )
+
+
+def verdicts(
+    all_members: Sequence[Member], driver: Driver, now: Standing, served: Served
+) -> tuple[Verdict, ...]:
+    """What happens to each member, in the order given."""
+    upgrade = driver.spec.upgrade
+    rows = [_row(member, upgrade, now, served) for member in all_members]
+    granted = _grant(rows, now)
+    return tuple(
+        _verdict(member, place, row, now, turn=id(member) in granted) for member, place, row in rows
+    )
+
+
+def forgiven(every: Sequence[Verdict], now: Standing) -> tuple[Member, ...]:
+    """Members whose label `before` goes, since the rollout that harmed them is over.
+
+    Only of those that do not work: it stays on thousands that do, for whom it changes nothing.
+    """
+    if now.phase is not Phase.SETTLED or any(
+        verdict.place is Place.STALE and verdict.member.health is not Health.DOWN
+        for verdict in every
+    ):
+        return ()
+    return tuple(
+        verdict.member
+        for verdict in every
+        if verdict.place is Place.NEWEST
+        and verdict.member.before
+        and verdict.member.health in (Health.BROKEN, Health.DOWN)
+    )
+
+
+def _row(
+    member: Member, upgrade: Upgrade, now: Standing, served: Served
+) -> tuple[Member, Place, Row]:
+    place = member.place(now.newest, now.good)
+    supply = Supply.SERVED if served(member.pool) else Supply.UNSERVED
+    health = Health.ECHO if _is_echo(member, now.newest) else member.health
+    return (
+        member,
+        place,
+        decide(Situation(place, now.phase, health, member.boot, upgrade, supply)),
+    )
+
+
+def _grant(rows: Iterable[tuple[Member, Place, Row]], now: Standing) -> set[int]:
+    """Whose turn it is: first those who lose nothing by it, then by name.
+
+    A canary must be able to prove something: a node where the driver worked before.
+    """
+    waiting = [
+        (_is_working(member), member.node.name, member, place)
+        for member, place, row in rows
+        if row.act in (Act.IN_TURN, Act.IN_TURN_OR_GOOD)
+        and (now.slots is None or _worked_before(member, place))
+    ]
+    waiting.sort(key=lambda entry: entry[:2])
+    budget, slots, granted = now.budget, now.slots, set()
+    for costs, _, member, _ in waiting:
+        if slots == 0 or (costs and budget == 0):
+            break
+        granted.add(id(member))
+        budget -= costs
+        slots = None if slots is None else slots - 1
+    return granted
+
+
+def _verdict(member: Member, place: Place, row: Row, now: Standing, *, turn: bool) -> Verdict:
+    match row.act:
+        case Act.RELEASE:
+            return Verdict(member, place, row, "")
+        case Act.GIVE_NEWEST:
+            return _given(member, place, row, now.newest)
+        case Act.GIVE_GOOD:
+            return _given(member, place, row, now.good)
+        case Act.IN_TURN | Act.IN_TURN_OR_GOOD if turn:
+            return _given(member, place, row, now.newest, counts=True)
+        case Act.IN_TURN_OR_GOOD:
+            return _given(member, place, row, now.good)
+        case _:
+            return Verdict(member, place, row)
+
+
+def _given(
+    member: Member, place: Place, row: Row, revision: str, *, counts: bool = False
+) -> Verdict:
+    """`counts`: a change of the rollout, which it answers for if the driver worked before.
+
+    What was harmed already stays so until it works again, whatever it is given next.
+    """
+    before = member.assigned if counts and _worked_before(member, place) else ""
+    if _was_harmed(member, place):
+        before = member.before
+    return Verdict(member, place, row, revision, before)
+
+
+def _is_echo(member: Member, newest: str) -> bool:
+    """Whether, given the newest revision, the node would seem to work by an old report."""
+    return (
+        member.health is Health.BUSY
+        and member.boot is Boot.RUNNING
+        and member.report is not None
+        and member.report.revision == newest
+    )
+
+
+def _is_working(member: Member) -> bool:
+    return member.health is Health.WORKING
+
+
+def _worked_before(member: Member, place: Place) -> bool:
+    """Whether a failure after a change would be the change's."""
+    rebooted = member.boot is Boot.FRESH and member.was_ready
+    return _is_working(member) or _was_harmed(member, place) or rebooted
+
+
+def _was_harmed(member: Member, place: Place) -> bool:
+    """Whether it does not work since an earlier change of ours, which it still has."""
+    return place is Place.STALE and bool(member.before) and not _is_working(member)
+
+
+def _is_unavailable(member: Member, place: Place) -> bool:
+    """Whether it counts against the budget: by our doing, or because it is just coming back.
+
+    One that is down or failed without our doing does not: it would block a correction for ever. One
+    that failed in a rollout that is over is forgiven: see `forgiven`.
+    """
+    if member.health is Health.WORKING:
+        return False
+    if member.before and place in (Place.STALE, Place.NEWEST):
+        return True
+    return member.health is Health.BUSY and member.report is not None
+
+
+def _candidates(placed: Iterable[tuple[Member, Place]], upgrade: Upgrade, served: Served) -> int:
+    """How many nodes could still become canaries: at once, or with `onReboot` one day."""
+    one_day = upgrade is Upgrade.ON_REBOOT
+    places = (Place.GOOD, Place.STALE, Place.MOVED) if one_day else (Place.GOOD, Place.STALE)
+    return sum(
+        place in places and served(member.pool) and (one_day or _worked_before(member, place))
+        for member, place in placed
+    )
+
+
+def _phase(
+    rollout: Rollout, good: str, *, settled: bool, tried: bool, failed: int, limit: int
+) -> Phase:
+    if settled:
+        return Phase.SETTLED
+    if not good:
+        return Phase.HELD if rollout.paused else Phase.FIRST
+    if failed >= (limit if tried else 1):
+        return Phase.STOPPED
+    if rollout.paused:
+        return Phase.PAUSED
+    return Phase.OPEN if tried else Phase.CANARY
+
+
+def _is_complete(
+    placed: Sequence[tuple[Member, Place]], phase: Phase, good: str, served: Served
+) -> bool:
+    """Whether the newest revision has proven itself.
+
+    The very first does so with the first node where it works: anything better than nothing is good.
+    Later ones when every node that is up has it and has said how it went.
+    """
+    newest = [member for member, place in placed if place is Place.NEWEST]
+    if not any(_is_working(member) for member in newest):
+        return False
+    if not good:
+        return True
+    if phase not in (Phase.OPEN, Phase.PAUSED):
+        return False
+    if any(member.health is Health.BUSY for member in newest):
+        return False
+    return all(
+        place is Place.NEWEST or member.health is Health.DOWN or not served(member.pool)
+        for member, place in placed
+    )

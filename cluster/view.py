@@ -1,0 +1,162 @@
+"""The cluster as it was last seen: one reflector for each kind, and the World made of them.
+
+Called by controller.py and, read once, by cli.py.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from cluster import resources, world
+from cluster.api import Api
+from cluster.apierror import NotFound
+from cluster.reflector import Health, Reflector, Selection
+from cluster.resources import Resource
+from cluster.world import DriverObject, Settings, World
+
+_JOIN = 2.0  # seconds for all threads to end; they are daemons
+
+
+def selections(namespace: str) -> dict[str, Selection[Any]]:
+    """The field of the World that each kind fills."""
+    ours: dict[str, Any] = {"namespace": namespace, "selector": world.OURS}
+    return {
+        "nodes": Selection(resources.NODES, world.node_from),
+        "drivers": Selection(resources.DRIVERS, driver_from),
+        "daemonsets": Selection(resources.DAEMON_SETS, world.daemonset_from, **ours),
+        "node_drivers": Selection(resources.NODE_DRIVERS, world.node_driver_from),
+        "pods": Selection(resources.PODS, world.pod_from, **ours),
+        "revisions": Selection(resources.CONFIG_MAPS, world.revision_from, **ours),
+        "image_streams": Selection(resources.IMAGE_STREAMS, world.image_stream_from, optional=True),
+    }
+
+
+def driver_from(document: Mapping[str, Any]) -> DriverObject:
+    """A Driver, whatever stands in it. If it could vanish by a bug of ours in reading it, what it
+    owns would be taken for left over."""
+    try:
+        return world.driver_from(document)
+    except Exception as exc:
+        traceback.print_exc()
+        mistake = f"a bug in nodeside, please report it with the controller's log: {exc!r}"
+        without = {key: value for key, value in document.items() if key != "spec"}
+        return replace(world.driver_from(without), mistakes=mistake)
+
+
+class View:
+    """All reflectors. Use as a context manager: they run inside of it."""
+
+    def __init__(self, api: Api, settings: Settings, wake: Callable[[], None]) -> None:
+        self._settings = settings
+        chosen = selections(settings.namespace)
+        self._reflectors = {
+            field: Reflector(api, selection, wake) for field, selection in chosen.items()
+        }
+        self._by_resource: dict[Resource, Reflector[Any]] = {
+            selection.resource: self._reflectors[field] for field, selection in chosen.items()
+        }
+
+    def __enter__(self) -> View:
+        for reflector in self._reflectors.values():
+            reflector.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for reflector in self._reflectors.values():
+            reflector.stop()
+        ends = time.monotonic() + _JOIN
+        for reflector in self._reflectors.values():
+            reflector.join(max(0.0, ends - time.monotonic()))
+
+    @property
+    def synced(self) -> bool:
+        """Whether every kind was listed: before, nothing may be concluded from an absence."""
+        return all(health.synced for health in self.health())
+
+    def wait_synced(self, timeout: float) -> bool:
+        ends = time.monotonic() + timeout
+        return all(
+            reflector.wait_synced(max(0.0, ends - time.monotonic()))
+            for reflector in self._reflectors.values()
+        )
+
+    def refresh(self, timeout: float) -> bool:
+        """Whether everything is up to date, trying at once what is waiting to be tried again."""
+        ends = time.monotonic() + timeout
+        for reflector in self._reflectors.values():
+            if reflector.health().trouble:
+                reflector.poke()
+        return all(
+            reflector.wait_current(max(0.0, ends - time.monotonic()))
+            for reflector in self._reflectors.values()
+        )
+
+    def world(self) -> World:
+        """What is known now."""
+        found: dict[str, Any] = {
+            field: reflector.objects() for field, reflector in self._reflectors.items()
+        }
+        return World(**found, settings=self._settings)
+
+    def health(self) -> list[Health]:
+        return [reflector.health() for reflector in self._reflectors.values()]
+
+    def wait_written(self, written: Mapping[Resource, str], timeout: float) -> bool:
+        """Whether our own writes came back: a plan made before would do them again."""
+        ends = time.monotonic() + timeout
+        return all(
+            self._by_resource[resource].wait_seen(version, max(0.0, ends - time.monotonic()))
+            for resource, version in written.items()
+            if resource in self._by_resource
+        )
+
+    def wait_gone(self, resource: Resource, name: str, uid: str, timeout: float) -> bool:
+        """Whether an object that we deleted is seen to be gone, or to be going."""
+        reflector = self._by_resource.get(resource)
+        return reflector is None or reflector.wait_gone(name, uid, timeout)
+
+
+def read_once(api: Api, settings: Settings) -> World:
+    """The World by one list of each kind, for a command that looks once."""
+    found: dict[str, Any] = {}
+    for field, selection in selections(settings.namespace).items():
+        try:
+            page = api.list(
+                selection.resource,
+                selection.trim,
+                namespace=selection.namespace,
+                selector=selection.selector,
+            )
+        except NotFound:
+            if not selection.optional:
+                raise
+            found[field] = None
+            continue
+        found[field] = {item.name: item for item in page.items}
+    return World(**found, settings=settings)
+
+
+class Wakes:
+    """Something changed: look again. Any thread may say so; one waits."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._changed = threading.Condition()
+        self._woken = False
+
+    def wake(self) -> None:
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Until somebody wakes us; forgets it, so that what comes from now on wakes again."""
+        with self._changed:
+            woken = self._changed.wait_for(lambda: self._woken, timeout)
+            self._woken = False
+            return woken

@@ -1,0 +1,46 @@
+"""Fixtures of the tier `cluster`: one control plane for the session, nodes for each test."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from cluster.manifests import Installation
+from nodeside.trial.progress import Progress
+from tests.cluster.installed import install_all
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.nodes import Nodes
+
+
+@pytest.fixture(scope="session")
+def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """etcd, API server, controller manager, scheduler, KWOK; building them is shown as it goes."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    assert capture is not None
+    progress = Progress()
+
+    def say(text: str) -> None:
+        with capture.global_and_fixture_disabled():
+            progress.stream = sys.stderr
+            progress.say(text)
+
+    with ControlPlane(say) as control_plane:
+        yield control_plane
+
+
+@pytest.fixture(scope="session")
+def installed(control_plane: ControlPlane) -> Installation:
+    """Definitions, accounts, roles and admission policies; no controller runs."""
+    installation = Installation()
+    install_all(control_plane, installation)
+    return installation
+
+
+@pytest.fixture
+def nodes(control_plane: ControlPlane) -> Iterator[Nodes]:
+    """A maker of simulated nodes; those that a test made are gone after it."""
+    nodes = Nodes(control_plane)
+    yield nodes
+    nodes.clear()

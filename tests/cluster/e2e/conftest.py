@@ -1,0 +1,41 @@
+"""What an end-to-end test starts from: everything installed, no Driver, no node, no controller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.manifests import Installation
+from tests.cluster.e2e.controllers import Replicas
+from tests.cluster.e2e.fleet import Fleet
+from tests.cluster.e2e.scene import Scene
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.imagestreams import install_image_streams
+from tests.controlplane.nodes import Nodes
+
+
+@pytest.fixture
+def replicas(
+    control_plane: ControlPlane, installed: Installation, tmp_path: Path
+) -> Iterator[Replicas]:
+    replicas = Replicas(control_plane, tmp_path)
+    yield replicas
+    for replica in replicas.running:
+        print(f"--- {replica.name}\n{replica.last_words}")  # noqa: T201 - shown if the test fails
+    replicas.clear()
+
+
+@pytest.fixture
+def fleet(control_plane: ControlPlane, installed: Installation, tmp_path: Path) -> Iterator[Fleet]:
+    with Fleet(control_plane, tmp_path / "tokens") as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def scene(control_plane: ControlPlane, installed: Installation, nodes: Nodes) -> Iterator[Scene]:
+    install_image_streams(control_plane)
+    scene = Scene(control_plane, nodes)
+    yield scene
+    scene.clear()

@@ -1,0 +1,102 @@
+"""Replicas of the controller, as processes of their own with the controller's own real rights."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from cluster.manifests import CONTROLLER, NAMESPACE
+from nodeside import process
+from tests.controlplane.certificates import write_kubeconfig
+from tests.controlplane.components import LOOPBACK, free_ports
+from tests.controlplane.controlplane import ControlPlane
+
+_END = 20.0  # seconds for a replica to end by itself
+_REQUEST = 10.0  # seconds
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/nodeside-controller"
+
+
+@dataclass
+class Replica:
+    """One process. `name` is what its pod would be called."""
+
+    name: str
+    child: process.Child
+    port: int
+    log: Path
+
+    def terminate(self) -> int:
+        """As the kubelet ends it; the exit code."""
+        self.child.send_signal(signal.SIGTERM)
+        return self.child.wait(_END)
+
+    def kill(self) -> None:
+        process.kill_group(self.child.pid)
+        self.child.wait(_END)
+
+    def health(self, path: str) -> requests.Response:
+        return requests.get(f"http://{LOOPBACK}:{self.port}{path}", timeout=_REQUEST)
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        text = self.log.read_text(errors="replace")
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+    def said(self, message: str) -> list[dict[str, Any]]:
+        return [line for line in self.lines if message in line["message"]]
+
+    @property
+    def last_words(self) -> str:
+        return process.tail(self.log.read_text(errors="replace"), 60)
+
+
+@dataclass
+class Replicas:
+    """Starts replicas, and ends those that a test left running."""
+
+    control_plane: ControlPlane
+    directory: Path
+    running: list[Replica] = field(default_factory=list)
+
+    def start(self, name: str = "controller-0", *, url: str = "", lead: bool = True) -> Replica:
+        """A replica with a token of the controller's account; `lead`: wait until it leads."""
+        port = free_ports("health")["health"]
+        log = self.directory / f"{name}-{port}.log"
+        config = self._kubeconfig(name, url or self.control_plane.url)
+        argv = [sys.executable, "-m", "cluster", "run", "--kubeconfig", str(config)]
+        argv += ["--health-port", str(port), "--verbose"]
+        with log.open("wb") as output:
+            child = process.start(
+                argv, stdout=output, stderr=process.INTO_STDOUT, env={"POD_NAME": name}
+            )
+        replica = Replica(name, child, port, log)
+        self.running.append(replica)
+        if lead:
+            self.control_plane.wait_for(lambda: self.leader == name, f"{name} to lead")
+        return replica
+
+    @property
+    def leader(self) -> str:
+        """Who holds the lease, "" for nobody."""
+        answer = self.control_plane.request("GET", LEASE)
+        return str(answer.document.get("spec", {}).get("holderIdentity", ""))
+
+    def clear(self) -> None:
+        """None runs any more, and nobody waits for the lease of a dead one."""
+        for replica in self.running:
+            if replica.child.poll() is None:
+                replica.kill()
+        self.running.clear()
+        self.control_plane.request("DELETE", LEASE)
+
+    def _kubeconfig(self, name: str, url: str) -> Path:
+        token = self.control_plane.pod_token(NAMESPACE, CONTROLLER, None)
+        path = self.directory / f"{name}.kubeconfig"
+        write_kubeconfig(path, self.control_plane.place.certificates, url, {"token": token})
+        return path

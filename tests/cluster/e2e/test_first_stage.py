@@ -1,0 +1,362 @@
+"""One Driver on a real control plane: from nothing to ready, through changes, to nothing again.
+
+The nodes are simulated by KWOK; what they say is said by the node side's own announcing code with
+tokens of their pods. The controller is a process of its own with the rights it is installed with.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nodeside.contract import State, assigned_label, state_label
+from nodeside.errors import ExitCode
+from tests.cluster.e2e.controllers import Replicas
+from tests.cluster.e2e.fleet import Fleet
+from tests.cluster.e2e.scene import DRIVERS, NEW, NODE_DRIVERS, OLD, REVISIONS, Scene
+
+pytestmark = pytest.mark.cluster
+
+IMAGE = "registry.example.com/drivers/edu"
+ASSIGNED, STATE = assigned_label("edu"), state_label("edu")
+
+
+def test_a_node_with_the_hardware_gets_a_label_a_daemonset_and_a_pod(
+    scene: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    scene.toolkits(OLD)
+    scene.node("has-it")
+    scene.node("lacks-it", hardware=False)
+    replicas.start()
+
+    scene.driver()
+    scene.until_ready(1)
+
+    [daemonset] = scene.daemonsets()
+    assert daemonset["metadata"]["name"] == f"edu-{scene.labels('has-it')[ASSIGNED]}"
+    [pod] = scene.pods()
+    assert pod["spec"]["nodeName"] == "has-it"
+    assert scene.labels("has-it")[STATE] == "ready"
+    assert ASSIGNED not in scene.labels("lacks-it")
+    assert scene.column("STATUS") == "Ready"
+    assert scene.column("WHY") == "works on 1 node"
+
+
+def test_a_node_that_changes_its_kernel_moves_to_the_daemonset_of_that_kernel(
+    scene: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    scene.toolkits(OLD, NEW)
+    for name in ("stays", "moves"):
+        scene.node(name)
+    replicas.start()
+    scene.driver()
+    scene.until_ready(2)
+    before = scene.labels("moves")[ASSIGNED]
+
+    scene.reboot("moves", NEW)
+    scene.control_plane.wait_for(
+        lambda: [row["nodes"]["ready"] for row in scene.status()["pools"]] == [1, 1],
+        "both pools to be ready",
+    )
+
+    assert scene.labels("moves")[ASSIGNED] != before
+    assert scene.labels("stays")[ASSIGNED] == before
+    scene.reboot("stays", NEW)
+    scene.control_plane.wait_for(
+        lambda: len(scene.daemonsets()) == 1, "the DaemonSet of the old kernel to be gone"
+    )
+    scene.until_ready(2)
+
+
+def test_a_missing_toolkit_tag_is_named_with_the_tags_seen_and_heals_when_it_appears(
+    scene: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    scene.toolkits(OLD)
+    scene.node("new-kernel", NEW)
+    replicas.start()
+    scene.driver()
+
+    message = scene.until_reason("Degraded", "ToolkitMissing")
+    assert NEW[0] in message
+    assert f"tags seen: {OLD[1]}" in message
+    assert scene.column("STATUS") == "ToolkitMissing"
+    assert scene.daemonsets() == []
+
+    scene.toolkits(OLD, NEW)
+    scene.until_ready(1)
+    assert scene.condition("Degraded")["status"] == "False"
+
+
+def test_a_new_revision_goes_through_the_nodes_within_its_budget(
+    scene: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    scene.toolkits(OLD)
+    names = [scene.node(f"n{i}") for i in range(6)]
+    replicas.start()
+    scene.driver(maxUnavailable=2)
+    scene.until_ready(6)
+
+    with scene.watching() as seen:
+        scene.driver("2.0.0", maxUnavailable=2)
+        scene.control_plane.wait_for(
+            lambda: (
+                scene.versions() == dict.fromkeys(names, "2.0.0")
+                and scene.condition("Progressing")["reason"] == "Complete"
+            ),
+            "all nodes to have the new version",
+        )
+    scene.until_ready(6)
+
+    assert seen.most_unavailable <= 2
+    assert len(scene.daemonsets()) == 1
+    assert len(scene.items(REVISIONS)) == 1
+
+
+def test_a_canary_that_fails_stops_the_rollout_and_going_back_heals_it(
+    scene: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    scene.toolkits(OLD)
+    for i in range(4):
+        scene.node(f"n{i}")
+    replicas.start()
+    scene.driver()
+    scene.until_ready(4)
+
+    fleet.outcome = lambda _node, version: State.FAILED if version == "2.0.0" else State.READY
+    scene.driver("2.0.0")
+    message = scene.until_reason("Degraded", "RolloutStopped")
+    assert "edu.c:42: error: too few arguments" in message
+    assert sorted(scene.versions().values()) == ["1.0.0", "1.0.0", "1.0.0", "2.0.0"]
+
+    scene.driver("1.0.0")
+    scene.until_ready(4)
+    assert set(scene.versions().values()) == {"1.0.0"}
+
+
+def test_a_paused_rollout_changes_no_node_and_gives_new_ones_the_good_revision(
+    scene: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    scene.toolkits(OLD)
+    for i in range(2):
+        scene.node(f"n{i}")
+    replicas.start()
+    scene.driver()
+    scene.until_ready(2)
+
+    scene.driver("2.0.0", paused=True)
+    scene.until_reason("Progressing", "RolloutPaused")
+    scene.node("late")
+    scene.control_plane.wait_for(
+        lambda: scene.status()["nodes"]["ready"] == 3, "the new node to be ready"
+    )
+    assert set(scene.versions().values()) == {"1.0.0"}
+
+    scene.change({"rollout": {"paused": False}})
+    scene.until_ready(3)
+    scene.control_plane.wait_for(
+        lambda: set(scene.versions().values()) == {"2.0.0"}, "all nodes to have the new version"
+    )
+
+
+def test_a_deleted_driver_leaves_nothing_over(
+    scene: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    scene.toolkits(OLD)
+    for i in range(3):
+        scene.node(f"n{i}")
+    replicas.start()
+    scene.driver()
+    scene.until_ready(3)
+
+    scene.control_plane.kubectl("delete", "driver", "edu", "--wait=true")
+
+    for kind in (DRIVERS, NODE_DRIVERS, REVISIONS):
+        assert scene.items(kind) == []
+    assert scene.daemonsets() == []
+    assert scene.pods() == []
+    for i in range(3):
+        assert not [key for key in scene.labels(f"n{i}") if key.startswith("nodeside.io/")]
+
+
+def test_a_driver_with_a_mistake_says_so_and_another_one_goes_on(
+    scene: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    scene.toolkits(OLD)
+    scene.node("n0")
+    replicas.start()
+    scene.driver()
+    scene.until_ready(1)
+
+    broken = {
+        "apiVersion": "nodeside.io/v1alpha1",
+        "kind": "Driver",
+        "metadata": {"name": "imageless"},
+        "spec": {"version": "1.0", "modules": [{"name": "other"}]},
+    }
+    scene.control_plane.request("POST", DRIVERS, broken)
+    scene.until_ready(1)
+    scene.driver("1.0.1")
+    scene.control_plane.wait_for(
+        lambda: set(scene.versions().values()) == {"1.0.1"}, "the good driver to go on"
+    )
+
+
+def test_a_driver_that_changes_on_reboot_touches_no_running_node(
+    scene: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    scene.toolkits(OLD)
+    for name in ("n0", "n1"):
+        scene.node(name)
+    replicas.start()
+    scene.driver()
+    scene.until_ready(2)
+    scene.change({"upgrade": "onReboot", "version": "2.0.0", "image": f"{IMAGE}:2.0.0"})
+
+    scene.until_reason("Progressing", "WaitingForReboot")
+    assert set(scene.versions().values()) == {"1.0.0"}
+
+    scene.reboot("n1", OLD)
+    scene.control_plane.wait_for(
+        lambda: scene.versions() == {"n0": "1.0.0", "n1": "2.0.0"}, "the rebooted node to change"
+    )
+
+
+def test_a_daemonset_that_somebody_edited_is_as_before_within_seconds(
+    scene: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    scene.toolkits(OLD)
+    scene.node("n0")
+    replicas.start()
+    scene.driver()
+    scene.until_ready(1)
+    [daemonset] = scene.daemonsets()
+    name = daemonset["metadata"]["name"]
+
+    image = "jsonpath={.spec.template.spec.containers[0].image}"
+    edit = '{"spec":{"template":{"spec":{"containers":[{"name":"driver","image":"evil:1"}]}}}}'
+    plane = scene.control_plane
+    plane.kubectl("patch", "daemonset", name, "-n", "nodeside", "--type=strategic", "-p", edit)
+    plane.wait_for(
+        lambda: (
+            plane.kubectl("get", "daemonset", name, "-n", "nodeside", "-o", image).output
+            == f"{IMAGE}:1.0.0"
+        ),
+        "the edit to be reverted",
+    )
+
+
+def test_a_missing_rule_is_a_condition_and_heals_when_it_is_there(
+    scene: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    scene.toolkits(OLD)
+    scene.node("n0")
+    with scene.rule_missing("daemonsets", "patch"):
+        replicas.start()
+        scene.driver()
+        message = scene.until_reason("Degraded", "Forbidden")
+        assert "cannot apply DaemonSet edu-" in message
+        assert "kubectl auth can-i patch daemonsets.apps" in message
+        assert scene.column("STATUS") == "Forbidden"
+
+    scene.until_ready(1)
+    assert scene.condition("Degraded")["status"] == "False"
+
+
+def test_two_drivers_for_one_module_are_named_and_the_first_one_keeps_its_nodes(
+    scene: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    scene.toolkits(OLD)
+    scene.node("n0")
+    replicas.start()
+    scene.driver()
+    scene.until_ready(1)
+
+    # The API server's clock has seconds; who came first must not be a matter of the name.
+    scene.control_plane.wait_for(lambda: scene.age() >= 1, "the second one to be younger")
+    scene.driver(name="a-rival")
+
+    message = scene.until_reason("Degraded", "ModuleConflict", "a-rival")
+    assert "driver edu came first and has a module of the same name" in message
+    assert scene.condition("Ready")["status"] == "True"
+    assert assigned_label("a-rival") not in scene.labels("n0")
+
+
+def test_status_and_explain_tell_the_truth_at_each_step(
+    scene: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    scene.toolkits()
+    scene.node("n0")
+    replicas.start()
+    scene.driver()
+    scene.until_reason("Degraded", "ToolkitMissing")
+    assert scene.cli("status").exit_code == ExitCode.NOT_READY
+    assert "ToolkitMissing" in scene.cli("explain", "edu").output
+    assert "no toolkit image" in scene.cli("explain", "edu", "n0").output
+
+    scene.toolkits(OLD)
+    scene.until_ready(1)
+    status = scene.cli("status", "--output", "json")
+    assert status.exit_code == ExitCode.OK
+    assert json.loads(status.output)["edu"] == scene.status()
+    said = scene.cli("explain", "edu", "n0").output
+    assert "the node says ready, built: version 1.0.0" in said
+    assert "blocks  nothing" in said
+    assert scene.cli("resolve", OLD[1]).output.startswith("image      quay.example.com/toolkit:")
+
+
+def test_a_controller_that_is_gone_is_what_status_and_explain_begin_with(
+    scene: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    scene.toolkits(OLD)
+    scene.node("n0")
+    replica = replicas.start()
+    scene.driver()
+    scene.until_ready(1)
+    assert replica.terminate() == ExitCode.OK
+    scene.node("n1")
+
+    status, said = scene.cli("status"), scene.cli("explain", "edu", "n1").output
+
+    assert status.exit_code == ExitCode.NOT_READY
+    assert status.output.startswith("no controller leads since ")
+    assert "edu 1.0.0 1 1 1 0 Ready" in " ".join(status.output.split()), "what is there"
+    assert said.startswith("no controller leads since ")
+    assert "blocks  no controller leads" in said
+    assert "next    once a controller leads:" in said
+
+
+def test_a_namespace_without_nodeside_is_refused_with_the_right_one(
+    scene: Scene, replicas: Replicas
+) -> None:
+    replicas.start()
+
+    for words in (["status"], ["explain", "edu"]):
+        done = scene.cli(*words, "--namespace", "elsewhere")
+        assert done.exit_code == ExitCode.USAGE
+        assert "nodeside is not installed in namespace elsewhere" in done.errors
+        assert "hint: it is in namespace nodeside: add --namespace nodeside" in done.errors
+
+
+def test_status_watch_shows_what_changes_as_it_changes(
+    scene: Scene, replicas: Replicas, fleet: Fleet, tmp_path: Path
+) -> None:
+    scene.toolkits()
+    scene.node("n0")
+    replicas.start()
+    scene.driver()
+    shown = tmp_path / "status"
+
+    def rows() -> list[str]:
+        return [" ".join(line.split()) for line in shown.read_text().splitlines()]
+
+    with scene.status_watched(shown):
+        scene.control_plane.wait_for(
+            lambda: any(row.startswith("edu 1.0.0 1 0 0 0 ToolkitMissing") for row in rows()),
+            "the missing toolkit to be shown",
+        )
+        scene.toolkits(OLD)
+        scene.control_plane.wait_for(
+            lambda: "edu 1.0.0 1 1 1 0 Ready" in rows(), "the driver to be shown as ready"
+        )

@@ -1,0 +1,239 @@
+"""A cluster in memory for plans: it does what a plan says, and plays what nodes say.
+
+What is applied goes through the same `*_from` as what the API server answers. There is no pod and
+no clock in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cluster.actions import Action, Apply, Delete, LabelNode, Plan, Say, SetFinalizers, SetStatus
+from cluster.plan import plan
+from cluster.world import (
+    DaemonSetObject,
+    DriverObject,
+    DriverPod,
+    ImageStream,
+    Node,
+    NodeDriverObject,
+    RevisionObject,
+    Settings,
+    World,
+    daemonset_from,
+    driver_from,
+    revision_from,
+)
+from nodeside.contract import API_VERSION, Rung, State, assigned_label, node_driver_name
+
+KERNEL = "6.1.0-50-amd64"
+OS_IMAGE = "Debian GNU/Linux 12 (bookworm)"
+PCI = "feature.node.kubernetes.io/pci-1234.present"
+EDU: dict[str, Any] = {
+    "version": "1.0.0",
+    "image": "registry.example.com/drivers/edu:1.0.0",
+    "modules": [{"name": "edu"}],
+    "hardware": {"pci": [{"vendor": "1234", "device": "11e8"}]},
+    "toolkit": {"imageTemplate": "registry.example.com/toolkits:{kernel}"},
+}
+
+
+def document(name: str = "edu", **spec: Any) -> dict[str, Any]:
+    """A Driver as the API server would give it: `EDU` with other fields."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Driver",
+        "metadata": {"name": name, "uid": f"uid-{name}", "generation": 1},
+        "spec": {**EDU, **spec},
+    }
+
+
+@dataclass
+class Model:
+    """Mappings of a `World` that can be changed."""
+
+    nodes: dict[str, Node] = field(default_factory=dict)
+    drivers: dict[str, DriverObject] = field(default_factory=dict)
+    daemonsets: dict[str, DaemonSetObject] = field(default_factory=dict)
+    node_drivers: dict[str, NodeDriverObject] = field(default_factory=dict)
+    pods: dict[str, DriverPod] = field(default_factory=dict)
+    revisions: dict[str, RevisionObject] = field(default_factory=dict)
+    image_streams: dict[str, ImageStream] | None = None
+    settings: Settings = field(default_factory=Settings)
+    said: list[Say] = field(default_factory=list)
+    uids: int = 0
+
+    @property
+    def world(self) -> World:
+        return World(
+            dict(self.nodes),
+            dict(self.drivers),
+            dict(self.daemonsets),
+            dict(self.node_drivers),
+            dict(self.pods),
+            dict(self.revisions),
+            self.image_streams,
+            self.settings,
+        )
+
+    # --- what people and nodes do ---
+
+    def add(self, names: Iterable[str], *, kernel: str = KERNEL, **fields: Any) -> None:
+        for name in names:
+            usual = Node(
+                name=name,
+                uid=f"uid-{name}",
+                labels={PCI: "true"},
+                kernel=kernel,
+                os_image=OS_IMAGE,
+                architecture="x86_64",
+                boot_id=f"{name}-1",
+                ready=True,
+            )
+            self.nodes[name] = replace(usual, **fields)
+
+    def apply_driver(self, name: str = "edu", **spec: Any) -> None:
+        found, old = driver_from(document(name, **spec)), self.drivers.get(name)
+        if old is not None:
+            found = replace(
+                found,
+                generation=old.generation + 1,
+                finalizers=old.finalizers,
+                status=old.status,
+            )
+        self.drivers[name] = found
+
+    def relabel(self, name: str, labels: dict[str, str | None]) -> None:
+        node = self.nodes[name]
+        merged = {**node.labels, **labels}
+        kept = {key: value for key, value in merged.items() if value is not None}
+        self.nodes[name] = replace(node, labels=kept)
+
+    def change(self, name: str, **fields: Any) -> None:
+        self.nodes[name] = replace(self.nodes[name], **fields)
+
+    def reboot(self, name: str, **fields: Any) -> None:
+        node = self.nodes[name]
+        stem, _, count = node.boot_id.rpartition("-")
+        self.change(name, boot_id=f"{stem}-{int(count) + 1}", **fields)
+
+    def report(
+        self, name: str, state: State = State.READY, driver: str = "edu", **said: Any
+    ) -> None:
+        """The pod of the DaemonSet that the node is assigned to says how it is; no pod, no word."""
+        found = self.serving(name, driver)
+        if found is None or found.pool.kernel != self.nodes[name].kernel:
+            return
+        source = Rung.BUILT.value if state is State.READY else ""
+        key = node_driver_name(driver, name)
+        self.node_drivers[key] = NodeDriverObject(
+            name=key,
+            driver=driver,
+            node=name,
+            state=state.value,
+            boot_id=self.nodes[name].boot_id,
+            kernel=self.nodes[name].kernel,
+            revision=found.revision,
+            source=source,
+            **said,
+        )
+
+    def report_all(self, state: State = State.READY, driver: str = "edu") -> None:
+        for name in self.nodes:
+            self.report(name, state, driver)
+
+    # --- what a plan does ---
+
+    def plan(self, now: float = 0.0) -> Plan:
+        return plan(self.world, now)
+
+    def settle(self) -> tuple[Action, ...]:
+        """Carry a plan out; the next one must be empty."""
+        first = self.plan()
+        self.carry_out(first.actions)
+        again = self.plan(now=60.0)
+        assert again.actions == (), f"planned twice: {[a.words for a in again.actions]}"
+        return first.actions
+
+    def settle_deleting(self) -> tuple[Action, ...]:
+        """One step of a deletion: what is gone must be seen to be gone before the next."""
+        actions = self.plan().actions
+        self.carry_out(actions)
+        return actions
+
+    def settle_ready(self, rounds: int = 100) -> None:
+        """Let the nodes get ready after each plan, until nothing is left to do."""
+        for _ in range(rounds):
+            if not self.settle():
+                return
+            self.report_all()
+        raise AssertionError(f"not settled after {rounds} rounds")
+
+    def carry_out(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            self._do(action)
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Apply():
+                self._apply(dict(action.document))
+            case Delete():
+                self._delete(action)
+            case LabelNode():
+                self.relabel(action.node, dict(action.labels))
+            case SetStatus():
+                driver = self.drivers[action.driver]
+                self.drivers[action.driver] = replace(driver, status=action.status)
+            case SetFinalizers():
+                self._set_finalizers(action)
+            case Say():
+                self.said.append(action)
+
+    def _apply(self, wanted: dict[str, Any]) -> None:
+        self.uids += 1
+        wanted["metadata"] = {**wanted["metadata"], "uid": f"uid-{self.uids}"}
+        name = wanted["metadata"]["name"]
+        if wanted["kind"] == "DaemonSet":
+            self.daemonsets[name] = daemonset_from(wanted)
+        else:
+            assert wanted["kind"] == "ConfigMap"
+            assert name not in self.revisions, "an immutable ConfigMap cannot be changed"
+            self.revisions[name] = revision_from(wanted)
+
+    def _delete(self, action: Delete) -> None:
+        of: dict[str, dict[str, Any]] = {
+            "DaemonSet": self.daemonsets,
+            "ConfigMap": self.revisions,
+            "NodeDriver": self.node_drivers,
+        }
+        gone = of[action.resource.kind].pop(action.name)
+        assert action.uid in ("", getattr(gone, "uid", ""))
+
+    def _set_finalizers(self, action: SetFinalizers) -> None:
+        driver = self.drivers[action.driver]
+        if driver.deleting and not action.finalizers:
+            del self.drivers[action.driver]
+        else:
+            self.drivers[action.driver] = replace(driver, finalizers=action.finalizers)
+
+    # --- what is there ---
+
+    def serving(self, node: str, driver: str = "edu") -> DaemonSetObject | None:
+        """The DaemonSet whose pod is on a node: the label decides, as in Kubernetes."""
+        assigned = self.nodes[node].labels.get(assigned_label(driver))
+        found = (
+            each
+            for each in self.daemonsets.values()
+            if each.driver == driver and each.assignment == assigned
+        )
+        return next(found, None)
+
+    def revision(self, node: str, driver: str = "edu") -> str:
+        found = self.serving(node, driver)
+        return found.revision if found else ""
+
+    def condition(self, type: str, driver: str = "edu") -> dict[str, Any]:
+        found: list[dict[str, Any]] = self.drivers[driver].status["conditions"]
+        return next(condition for condition in found if condition["type"] == type)

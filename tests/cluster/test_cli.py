@@ -1,0 +1,229 @@
+"""The command as a person types it: help, errors with hints, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cluster.cli import root
+from nodeside import process
+from nodeside.errors import ExitCode
+from tests.cluster.model import document
+from tests.cluster.scripted import Asked, Said, ScriptedServer, kubeconfig
+
+NOTHING = Said(404, json.dumps({"kind": "Status", "code": 404, "message": "not found"}))
+LONG = 60.0  # seconds: a deadline that only a broken test meets
+COMMANDS = ("run", "status", "explain", "resolve", "crds", "manifests", "install", "uninstall")
+
+
+def command(*argv: str | Path) -> process.Completed:
+    words = [sys.executable, "-m", "cluster", *map(str, argv)]
+    return process.run(words, timeout=LONG, check=False, env={"COLUMNS": "200"})
+
+
+def config(server: ScriptedServer, directory: Path) -> Path:
+    path = directory / "kubeconfig"
+    path.write_text(json.dumps(kubeconfig(server.url, "secret")))
+    return path
+
+
+def test_help_names_every_command_and_the_exit_codes() -> None:
+    done = command("--help")
+
+    assert done.exit_code == 0
+    for name in COMMANDS:
+        assert f"\n  {name} " in done.output
+    words = " ".join(done.output.split())
+    assert "60 the Kubernetes API server refused or did not answer" in words
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(name: str) -> None:
+    assert command(name, "--help").output.startswith(f"Usage: nodeside-cluster {name}")
+
+
+def test_help_imports_neither_the_client_nor_templates() -> None:
+    code = (
+        "import sys, cluster.cli; "
+        "print({'kubernetes', 'urllib3', 'jinja2', 'yaml', 'requests'} & {*sys.modules})"
+    )
+    done = process.run([sys.executable, "-c", code], timeout=LONG)
+
+    assert done.output == "set()\n"
+
+
+def test_an_api_server_that_refuses_is_one_line_and_a_hint(tmp_path: Path) -> None:
+    refusal = json.dumps({"kind": "Status", "code": 403, "message": "it is forbidden"})
+    with ScriptedServer(Said(403, refusal), Said(403, refusal)) as server:
+        done = command("status", "--kubeconfig", config(server, tmp_path))
+
+    assert done.exit_code == ExitCode.CLUSTER
+    error, hint = done.errors.splitlines()
+    assert error.startswith("error: no permission to list drivers")
+    assert error.endswith(": it is forbidden")
+    assert hint.startswith("hint: see what is missing: kubectl auth can-i list drivers")
+
+
+def test_a_kubeconfig_that_is_not_there_is_said(tmp_path: Path) -> None:
+    done = command("explain", "edu", "--kubeconfig", tmp_path / "none")
+
+    assert done.exit_code == ExitCode.CLUSTER
+    assert f"error: cannot connect with {tmp_path}/none" in done.errors
+
+
+def test_a_wrong_command_line_is_exit_code_2() -> None:
+    assert command("explain").exit_code == ExitCode.USAGE
+
+
+def test_resolve_looks_into_the_image_stream_of_the_cluster(tmp_path: Path) -> None:
+    version = "418.94.202501221327-0"
+    tag = {
+        "name": version,
+        "from": {"kind": "DockerImage", "name": "quay.example.com/toolkit@sha256:1"},
+    }
+    stream = {
+        "metadata": {"name": "driver-toolkit", "namespace": "openshift"},
+        "spec": {"tags": [tag]},
+    }
+    streams = Said(body=json.dumps({"metadata": {}, "items": [stream]}))
+    with ScriptedServer(streams, streams) as server:
+        path = config(server, tmp_path)
+        found = command("resolve", version, "--kubeconfig", path, "--output", "json")
+        missing = command("resolve", "419.96.202507011200-0", "--kubeconfig", path)
+
+    assert json.loads(found.output)["image"] == "quay.example.com/toolkit@sha256:1"
+    assert found.exit_code == ExitCode.OK
+    assert missing.exit_code == ExitCode.NOT_READY
+    assert version in missing.output
+
+
+def test_resolve_for_a_driver_that_is_not_there_says_which_are(tmp_path: Path) -> None:
+    listed = {"metadata": {}, "items": [{"metadata": {"name": "edu"}}]}
+    with ScriptedServer(NOTHING, Said(body=json.dumps(listed))) as server:
+        path = config(server, tmp_path)
+        done = command("resolve", "12", "--driver", "nope", "--kubeconfig", path)
+
+    assert done.exit_code == ExitCode.USAGE
+    assert done.errors == "error: no Driver 'nope' in this cluster\nhint: there is: edu\n"
+
+
+def test_resolve_asks_for_the_kernel_where_the_images_are_named_by_it(tmp_path: Path) -> None:
+    with ScriptedServer(Said(body=json.dumps(document()))) as server:
+        path = config(server, tmp_path)
+        done = command("resolve", "12", "--driver", "edu", "--kubeconfig", path)
+
+    assert done.exit_code == ExitCode.USAGE
+    assert "error: toolkit.imageTemplate of driver edu names the kernel" in done.errors
+    assert "resolve 12 --driver edu --kernel RELEASE" in done.errors
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["resolve", ""], "it is empty"),
+        (["resolve", "12", "--architecture", "amd64"], "'amd64' is not one of 'x86_64'"),
+        (["run", "--health-port", "99999"], "99999 is not in the range"),
+        (["run", "--health-port", "-1"], "-1 is not in the range"),
+        (["run", "--proxy", "FTP_PROXY=x"], "expected one of HTTP_PROXY=VALUE"),
+        (["manifests", "--proxy", "HTTPS_PROXY"], "expected one of HTTP_PROXY=VALUE"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_by_its_option(words: list[str], said: str) -> None:
+    done = command(*words)
+
+    assert done.exit_code == ExitCode.USAGE
+    assert said in done.errors
+    assert "Traceback" not in done.errors
+
+
+def test_install_wants_to_know_the_image() -> None:
+    done = command("install")
+
+    assert done.exit_code == ExitCode.USAGE
+    assert done.errors.startswith("error: --image is missing: ")
+    assert "hint: make the image and push it (images/README.md), then: " in done.errors
+
+
+def test_manifests_without_an_image_say_so_beside_the_text() -> None:
+    assert command("manifests").errors.startswith("note: without --image the controller's is ")
+    assert command("manifests", "--image", "registry.example.com/x").errors == ""
+
+
+def test_what_driver_pods_are_given_reaches_the_command_line_of_the_controller() -> None:
+    given = [
+        "--ca-config-map",
+        "trust",
+        "--proxy",
+        "NO_PROXY=.svc",
+        "--proxy",
+        "HTTP_PROXY=http://p",
+    ]
+    documents = yaml.safe_load_all(command("manifests", "--image", "x", *given).output)
+    [deployment] = [document for document in documents if document["kind"] == "Deployment"]
+    arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+
+    params = root.commands["run"].make_context("run", arguments[1:]).params
+    assert params["ca_config_map"] == "trust"
+    assert params["proxy"] == {"NO_PROXY": ".svc", "HTTP_PROXY": "http://p"}
+
+
+def into_a_closed_pipe(*argv: str | Path) -> tuple[int, str]:
+    """The exit code, and what was said on stderr, of a command to whose output nobody listens."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = [sys.executable, "-m", "cluster", *map(str, argv)]
+    try:
+        with tempfile.TemporaryFile() as errors:
+            child = process.start(words, stdout=writing, stderr=errors)
+            code = child.wait(LONG)
+            errors.seek(0)
+            return code, errors.read().decode()
+    finally:
+        os.close(writing)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["crds"]])
+def test_a_closed_pipe_ends_a_command_as_the_signal_would(words: list[str]) -> None:
+    assert into_a_closed_pipe(*words) == (141, "")
+
+
+def test_install_goes_on_when_nobody_listens_any_more(tmp_path: Path) -> None:
+    """Half of an installation, because of a `| head`, would be a bad surprise."""
+    with ScriptedServer() as server:
+        server.always = applied
+        path = config(server, tmp_path)
+        done = into_a_closed_pipe("install", "--image", "x", "--kubeconfig", path)
+
+    written = [asked.path for asked in server.asked if asked.method == "PATCH"]
+    assert done == (141, "")
+    assert "/poddisruptionbudgets/nodeside-controller" in written[-1]
+
+
+def applied(asked: Asked) -> Said:
+    """A server on which everything is there and established."""
+    established = {"conditions": [{"type": "Established", "status": "True"}]}
+    metadata = {"name": asked.path.rpartition("/")[2], "resourceVersion": "1"}
+    return Said(body=json.dumps({"metadata": metadata, "status": established}))
+
+
+def test_crds_and_manifests_are_yaml_for_kubectl() -> None:
+    kinds = [document["kind"] for document in yaml.safe_load_all(command("crds").output)]
+    more = [document["kind"] for document in yaml.safe_load_all(command("manifests").output)]
+
+    assert kinds == ["CustomResourceDefinition"] * 2
+    assert more[:2] == kinds
+    assert "Deployment" in more
+
+
+def test_a_cluster_without_image_streams_resolves_nothing_and_says_so(tmp_path: Path) -> None:
+    with ScriptedServer(Said(404, "404 page not found")) as server:
+        done = command("resolve", "12", "--kernel", "6.1", "--kubeconfig", config(server, tmp_path))
+
+    assert done.exit_code == ExitCode.NOT_READY
+    assert "this cluster has no image streams" in done.output

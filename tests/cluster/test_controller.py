@@ -1,0 +1,235 @@
+"""The loop: debounced, apart for each Driver, patient while the API server is gone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from cluster.actions import Action, Apply, Plan, SetStatus
+from cluster.apierror import Forbidden, Unreachable
+from cluster.apply import Outcome
+from cluster.controller import Controller, Pace, names, only, plan_apart
+from cluster.leader import Leadership
+from cluster.plan import plan
+from cluster.trouble import trouble_of
+from cluster.view import Wakes
+from cluster.world import World
+from tests.cluster.model import Model
+
+LONG = 30.0  # seconds: a deadline that only a broken test meets
+QUICK = Pace(
+    settle=0.0, between=0.0, echo=0.0, counts=0.0, first_retry=0.01, longest_retry=0.02, sync=0.01
+)
+
+
+@dataclass
+class FakeView:
+    """A model as what the reflectors know."""
+
+    model: Model
+
+    def wait_synced(self, _timeout: float) -> bool:
+        return True
+
+    def refresh(self, _timeout: float) -> bool:
+        return True
+
+    def world(self) -> World:
+        return self.model.world
+
+    def wait_written(self, *_: object) -> bool:
+        return True
+
+    def wait_gone(self, *_: object) -> bool:
+        return True
+
+
+@dataclass
+class FakeApplier:
+    """Carries plans out in the model; `fails` may answer an outcome instead."""
+
+    model: Model
+    fails: Callable[[Plan], Outcome | None] = lambda _: None
+    plans: list[Plan] = field(default_factory=list)
+
+    def carry_out(self, plan: Plan, _world: World, _leadership: Leadership) -> Outcome:
+        self.plans.append(plan)
+        failed = self.fails(plan)
+        if failed is not None:
+            return failed
+        self.model.carry_out(plan.actions)
+        return Outcome(done=len(plan.actions))
+
+
+def model(*names: str) -> Model:
+    made = Model()
+    made.add(["n1"])
+    for name in names:
+        made.apply_driver(name, modules=[{"name": name}])
+    return made
+
+
+def run_until(
+    made: Model, applier: FakeApplier, planner: Any, holds: Callable[[], bool]
+) -> Controller:
+    """Lead until something is so."""
+    stopping, wakes = threading.Event(), Wakes()
+    controller = Controller(
+        FakeView(made),  # type: ignore[arg-type]
+        wakes,
+        applier,  # type: ignore[arg-type]
+        planner,
+        stopping=stopping,
+        pace=QUICK,
+        wall=lambda: 0.0,
+        jitter=lambda: 1.0,
+    )
+    leadership = Leadership()
+    leadership.begin(float("inf"))
+    thread = threading.Thread(target=controller.work, args=(leadership,), daemon=True)
+    thread.start()
+    pause = threading.Event()
+    held = False
+    for _ in range(int(LONG / 0.01)):
+        if held := holds():
+            break
+        wakes.wake()
+        pause.wait(0.01)
+    stopping.set()
+    wakes.wake()
+    thread.join(LONG)
+    assert held
+    assert not thread.is_alive()
+    return controller
+
+
+def broken_for(name: str) -> Callable[[World, float], Plan]:
+    """A planner with a bug that one Driver brings out."""
+
+    def planner(world: World, now: float) -> Plan:
+        if name in world.drivers:
+            raise KeyError("a bug")
+        return plan(world, now)
+
+    return planner
+
+
+def degraded(made: Model, name: str) -> str:
+    status = made.drivers[name].status
+    found = (c for c in status.get("conditions", ()) if c["type"] == "Degraded")
+    return next((c["reason"] for c in found), "")
+
+
+def test_a_driver_that_cannot_be_planned_says_so_and_the_others_go_on() -> None:
+    made = model("bad", "good")
+
+    run_until(
+        made,
+        FakeApplier(made),
+        broken_for("bad"),
+        lambda: degraded(made, "bad") == "InternalError" and degraded(made, "good") != "",
+    )
+
+    assert degraded(made, "good") == "AsExpected"
+    assert [found.driver for found in made.daemonsets.values()] == ["good"]
+
+
+def test_what_is_refused_for_one_driver_becomes_its_condition_and_goes_when_it_is_mended() -> None:
+    made, refuse = model("bad", "good"), [True]
+
+    def fails(made_plan: Plan) -> Outcome | None:
+        if not refuse[0] or not any(isinstance(a, Apply) for a in made_plan.of("bad")):
+            return None
+        made.carry_out(a for a in made_plan.actions if a.driver == "good")
+        error = Forbidden("no rule", status=403)
+        return Outcome(troubles={"bad": trouble_of(error, "apply DaemonSet bad-1")})
+
+    applier = FakeApplier(made, fails)
+    run_until(made, applier, plan, lambda: degraded(made, "bad") == "Forbidden")
+    assert degraded(made, "good") == "AsExpected"
+
+    refuse[0] = False
+    run_until(made, applier, plan, lambda: degraded(made, "bad") == "AsExpected")
+
+
+def test_while_the_server_is_gone_it_is_asked_again_and_again_and_no_driver_is_blamed() -> None:
+    made = model("edu")
+    outage = Outcome(outage=Unreachable("no answer"))
+    applier = FakeApplier(made)
+    applier.fails = lambda _: outage if len(applier.plans) < 5 else None
+
+    run_until(made, applier, plan, lambda: degraded(made, "edu") != "")
+
+    assert degraded(made, "edu") == "AsExpected"
+
+
+def test_work_ends_with_the_lead() -> None:
+    leadership, made = Leadership(), model()
+    controller = Controller(
+        FakeView(made),  # type: ignore[arg-type]
+        Wakes(),
+        FakeApplier(made),  # type: ignore[arg-type]
+        plan,
+        stopping=threading.Event(),
+    )
+    controller.work(leadership)  # which was never ours
+
+
+def test_a_driver_alone_sees_all_nodes_and_nothing_of_other_drivers() -> None:
+    made = model("a", "b")
+    made.settle_ready()
+
+    alone = only(made.world, "a")
+
+    assert names(made.world) == {"a", "b"}
+    assert alone.nodes == made.world.nodes
+    assert alone.drivers.keys() == {"a"}
+    assert {item.driver for item in alone.daemonsets.values()} == {"a"}
+    assert {item.driver for item in alone.revisions.values()} == {"a"}
+
+
+def test_drivers_planned_apart_are_planned_as_together() -> None:
+    made = model("a", "b")
+    failing = [True]
+
+    def planner(world: World, now: float) -> Plan:
+        if failing.pop() if failing else False:
+            raise KeyError("once")
+        return plan(world, now)
+
+    apart, failed = plan_apart(planner, made.world, 0.0)
+
+    assert failed == {}
+    assert _words(apart.actions) == _words(plan(made.world, 0.0).actions)
+
+
+def _words(actions: tuple[Action, ...]) -> list[str]:
+    return [action.words for action in actions if not isinstance(action, SetStatus)]
+
+
+def test_one_wake_is_enough_for_many() -> None:
+    wakes = Wakes()
+    for _ in range(1000):
+        wakes.wake()
+
+    assert wakes.wait(0)
+    assert not wakes.wait(0)
+
+
+@pytest.mark.parametrize("finalizers", [(), ("nodeside.io/driver",)])
+def test_a_driver_that_is_being_deleted_in_trouble_is_still_its_own(
+    finalizers: tuple[str, ...],
+) -> None:
+    made = model("bad", "good")
+    made.drivers["bad"] = replace(made.drivers["bad"], deleting=True, finalizers=finalizers)
+
+    run_until(
+        made,
+        FakeApplier(made),
+        broken_for("bad"),
+        lambda: degraded(made, "bad") == "InternalError" and degraded(made, "good") != "",
+    )

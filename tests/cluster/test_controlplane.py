@@ -1,0 +1,115 @@
+"""The control plane itself: it starts, plays nodes, and leaves nothing."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from nodeside import process
+from nodeside.errors import NodesideError
+from tests.controlplane.binaries import binaries
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.nodes import Nodes
+
+pytestmark = pytest.mark.cluster
+
+LONG = 180.0  # seconds: a deadline that only a broken test meets
+TOP = Path(__file__).parents[2]
+
+
+def alive(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def test_a_node_runs_a_pod_of_a_daemon_set_and_reboots_with_another_kernel(
+    control_plane: ControlPlane, nodes: Nodes
+) -> None:
+    nodes.create("plays-1", kernel="6.1.0-50-amd64", labels={"play": "yes"})
+    control_plane.kubectl("apply", "-f", "-", input=DAEMON_SET)
+
+    def is_running() -> bool:
+        shown = control_plane.kubectl("get", "pods", "-l", "play=yes", "--no-headers").output
+        return "Running" in shown
+
+    control_plane.wait_for(is_running, "the daemon pod to run")
+    before = nodes.get("plays-1")["status"]["nodeInfo"]
+    boot_id = nodes.reboot("plays-1", kernel="6.1.0-51-amd64")
+    after = nodes.get("plays-1")["status"]["nodeInfo"]
+    control_plane.kubectl("delete", "-f", "-", input=DAEMON_SET)
+
+    assert (before["kernelVersion"], after["kernelVersion"]) == ("6.1.0-50-amd64", "6.1.0-51-amd64")
+    assert before["bootID"] != after["bootID"] == boot_id
+    assert nodes.is_ready("plays-1")
+
+
+DAEMON_SET = """\
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: plays}
+spec:
+  selector: {matchLabels: {play: "yes"}}
+  template:
+    metadata: {labels: {play: "yes"}}
+    spec:
+      nodeSelector: {play: "yes"}
+      containers: [{name: one, image: registry.example.com/one}]
+"""
+
+
+def test_nothing_is_left_of_a_control_plane() -> None:
+    with ControlPlane() as second:
+        directory = second.place.directory
+        pids = [second.pid(name) for name in ("etcd", "kube-apiserver", "kwok")]
+        assert alive(pids) == pids
+    assert alive(pids) == []
+    assert not directory.exists()
+
+
+def test_killed_it_takes_its_programs_along(control_plane: ControlPlane) -> None:
+    child = process.start(
+        [sys.executable, "-m", "tests.controlplane"], cwd=TOP, stdout=-1, stderr=process.NOWHERE
+    )
+    assert child.stdout is not None
+    line = child.stdout.readline().decode().strip()
+    children = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+    assert len(children) == 5
+    child.kill()
+    child.wait(LONG)
+    control_plane.wait_for(lambda: not alive([int(pid) for pid in children]), "their end")
+    # The directory goes with the next one, once it is a minute old.
+    shutil.rmtree(Path(line.removeprefix("export KUBECONFIG=")).parent)
+
+
+def test_a_program_that_does_not_start_is_shown_with_its_last_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = tmp_path / "etcd"
+    broken.write_text("#!/bin/sh\necho 'listen tcp: no such interface' >&2\nexit 3\n")
+    broken.chmod(0o755)
+    found = binaries()
+    patched = type(found)({**found.paths, "etcd": broken}, found.stages)
+    monkeypatch.setattr("tests.controlplane.controlplane.binaries", lambda say: patched)
+    with pytest.raises(NodesideError) as caught:
+        ControlPlane().__enter__()
+    assert str(caught.value) == "etcd ended: exit code 3\nlisten tcp: no such interface"
+
+
+def test_the_command_for_a_person_prints_one_line_and_ends_with_ctrl_c() -> None:
+    child = process.start(
+        [sys.executable, "-m", "tests.controlplane"], cwd=TOP, stdout=-1, stderr=process.NOWHERE
+    )
+    assert child.stdout is not None
+    try:
+        line = child.stdout.readline().decode().strip()
+        kubeconfig = Path(line.removeprefix("export KUBECONFIG="))
+        assert kubeconfig.is_file()
+        child.send_signal(signal.SIGINT)
+        assert child.wait(LONG) == 0
+        assert not kubeconfig.parent.exists()
+    finally:
+        child.terminate()  # where the test fails; it ends what it has started
+        child.wait(LONG)

@@ -1,0 +1,72 @@
+"""What the kubelet is told, and what a person reads with curl."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+import requests
+
+from cluster.health import HealthServer, Pulse, Report, alive, ready
+from cluster.reflector import Health
+
+LONG = 30.0  # seconds: a deadline that only a broken test meets
+
+
+def test_ready_means_that_every_kind_was_listed() -> None:
+    report = ready([Health("Node", True, 1.0), Health("Pod", False, 1.0, "no rule")])
+
+    assert not report.well
+    assert report.text == "Node: up to date\nPod: not listed yet: no rule\n"
+
+
+def test_a_short_silence_is_said_and_a_long_one_is_not_ready() -> None:
+    short, long = Health("Node", True, 20.0, "no answer"), Health("Node", True, 600.0, "no answer")
+
+    assert ready([short]) == Report(True, ("Node: nothing heard for 20 s: no answer",))
+    assert not ready([long]).well
+
+
+def test_a_quiet_cluster_is_no_silence() -> None:
+    assert ready([Health("Node", True, 9999.0)]).well
+
+
+def test_only_a_round_that_never_ends_asks_for_a_restart() -> None:
+    now = [0.0]
+    pulse = Pulse(now=lambda: now[0])
+    assert alive(pulse).well
+    pulse.begin()
+    now[0] = 299
+    assert alive(pulse).well
+    now[0] = 301
+    assert alive(pulse).text == "stuck: one round has taken 301 s\n"
+    pulse.end()
+    now[0] = 99999
+    assert alive(pulse).well
+
+
+def test_it_is_served_over_http() -> None:
+    checks = {"/healthz": lambda: Report(True, ("ok",)), "/readyz": lambda: Report(False, ("no",))}
+    with HealthServer(0, checks, host="127.0.0.1") as server:
+        url = f"http://127.0.0.1:{server.port}"
+        answers = [requests.get(url + path, timeout=LONG) for path in ("/healthz", "/readyz", "/x")]
+
+    assert [answer.status_code for answer in answers] == [200, 503, 404]
+    assert [answer.text for answer in answers[:2]] == ["ok\n", "no\n"]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "[::1]"])
+def test_it_listens_on_whatever_address_the_pod_has(address: str) -> None:
+    assert socket.has_dualstack_ipv6(), "this test needs IPv6 on loopback"
+    with HealthServer(0, {"/healthz": lambda: Report(True, ("ok",))}) as server:
+        answer = requests.get(f"http://{address}:{server.port}/healthz", timeout=LONG)
+
+    assert answer.text == "ok\n"
+
+
+def test_a_host_without_ipv6_is_served_over_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    with HealthServer(0, {"/healthz": lambda: Report(True, ("ok",))}) as server:
+        answer = requests.get(f"http://127.0.0.1:{server.port}/healthz", timeout=LONG)
+
+    assert answer.text == "ok\n"

@@ -1,0 +1,227 @@
+"""The lease: who may lead, for how long, and that two never work at the same time."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from cluster.apierror import Conflict, NotFound, Unreachable
+from cluster.leader import Election, Leadership, LostLead, Pace
+
+LONG = 30.0  # seconds: a deadline that only a broken test meets
+QUICK = Pace(lease=1.0, work=0.6, renew=0.1, request=0.2, retry=0.05)
+
+
+@dataclass
+class FakeLeases:
+    """One Lease with the conflict rules of the API server; `gone` answers nobody."""
+
+    gone: bool = False
+    lease: dict[str, Any] | None = None
+    writes: list[str] = field(default_factory=list)
+    _versions: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def get(self, *_: object, **__: object) -> dict[str, Any]:
+        self._answer()
+        if self.lease is None:
+            raise NotFound("no lease", status=404)
+        return self.lease
+
+    def create(self, document: dict[str, Any], **_: object) -> dict[str, Any]:
+        with self._lock:
+            self._answer()
+            if self.lease is not None:
+                raise Conflict("there already", status=409)
+            return self._keep(document)
+
+    def replace(self, document: dict[str, Any], **_: object) -> dict[str, Any]:
+        with self._lock:
+            self._answer()
+            current = (self.lease or {"metadata": {}})["metadata"].get("resourceVersion")
+            if document["metadata"]["resourceVersion"] != current:
+                raise Conflict("changed meanwhile", status=409)
+            return self._keep(document)
+
+    def watch(self, *_: object, **__: object) -> Any:
+        self._answer()
+        return FakeWatch(threading.Event())
+
+    def _answer(self) -> None:
+        if self.gone:
+            raise Unreachable("no answer")
+
+    def _keep(self, document: dict[str, Any]) -> dict[str, Any]:
+        metadata = document["metadata"] | {"resourceVersion": str(next(self._versions))}
+        self.lease = {**document, "metadata": metadata}
+        self.writes.append(document["spec"]["holderIdentity"])
+        return self.lease
+
+
+@dataclass
+class FakeWatch:
+    """Says nothing and ends when it is closed: a lost event is no harm."""
+
+    closed: threading.Event
+
+    def __iter__(self) -> Iterator[Any]:
+        self.closed.wait(LONG)
+        return iter(())
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+@dataclass
+class Replica:
+    """An election in a thread of its own whose work notes when it begins and ends."""
+
+    leases: FakeLeases
+    name: str
+    notes: list[tuple[str, str]]
+    stopping: threading.Event = field(default_factory=threading.Event)
+    leading: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.election = Election(
+            self.leases,  # type: ignore[arg-type]
+            namespace="x",
+            name="lease",
+            identity=self.name,
+            stopping=self.stopping,
+            pace=QUICK,
+        )
+        self.thread = threading.Thread(target=self.election.campaign, args=(self._work,))
+
+    def _work(self, leadership: Leadership) -> None:
+        self.notes.append((self.name, "begins"))
+        self.leading.set()
+        with suppress(LostLead):
+            while not self.stopping.is_set():
+                leadership.left()
+                self.stopping.wait(0.01)
+        self.leading.clear()
+        self.notes.append((self.name, "ends"))
+
+
+@contextmanager
+def running(*replicas: Replica) -> Iterator[None]:
+    for replica in replicas:
+        replica.thread.start()
+    try:
+        yield
+    finally:
+        for replica in replicas:
+            replica.stopping.set()
+        for replica in replicas:
+            replica.thread.join(LONG)
+            assert not replica.thread.is_alive()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    assert any(holds() or pause.wait(0.01) for _ in range(int(LONG / 0.01)))
+
+
+def test_who_stops_gives_the_lease_back_and_the_next_one_leads() -> None:
+    leases, notes = FakeLeases(), list[tuple[str, str]]()
+    first, second = Replica(leases, "a", notes), Replica(leases, "b", notes)
+    with running(first):
+        until(first.leading.is_set)
+        with running(second):
+            first.stopping.set()
+            first.thread.join(LONG)
+            assert leases.writes[-1] in ("", "b")
+            until(second.leading.is_set)
+
+    assert notes == [("a", "begins"), ("a", "ends"), ("b", "begins"), ("b", "ends")]
+
+
+def test_who_cannot_renew_has_stopped_before_anybody_else_begins() -> None:
+    mine, notes = FakeLeases(), list[tuple[str, str]]()
+    cut_off = FakeLeases()
+    first = Replica(mine, "a", notes)
+    with running(first):
+        until(first.leading.is_set)
+        # From here on `a` talks to nobody, and `b` sees the lease as `a` left it.
+        cut_off.lease, mine.gone = mine.lease, True
+        second = Replica(cut_off, "b", notes)
+        with running(second):
+            until(second.leading.is_set)
+            assert notes == [("a", "begins"), ("a", "ends"), ("b", "begins")]
+
+
+def test_a_lease_of_somebody_silent_is_taken_only_after_its_whole_time_on_our_own_clock() -> None:
+    leases, now = FakeLeases(), [1000.0]
+    leases.create({"metadata": {}, "spec": {"holderIdentity": "dead", "leaseDurationSeconds": 15}})
+    election = Election(
+        leases,  # type: ignore[arg-type]
+        namespace="x",
+        name="lease",
+        identity="b",
+        stopping=threading.Event(),
+        now=lambda: now[0],
+    )
+    election._look()
+    now[0] += 14.9
+    election._look()
+    assert not election._seen.free("b", now[0])
+    now[0] += 0.2
+    assert election._seen.free("b", now[0])
+
+
+def test_a_restarted_container_of_the_same_pod_need_not_wait_for_itself() -> None:
+    leases, notes = FakeLeases(), list[tuple[str, str]]()
+    leases.create({"metadata": {}, "spec": {"holderIdentity": "a", "leaseDurationSeconds": 900}})
+    again = Replica(leases, "a", notes)
+    with running(again):
+        until(again.leading.is_set)
+
+
+def test_of_two_that_begin_at_once_one_leads() -> None:
+    leases, notes = FakeLeases(), list[tuple[str, str]]()
+    replicas = [Replica(leases, name, notes) for name in "abcd"]
+    with running(*replicas):
+        until(lambda: any(r.leading.is_set() for r in replicas))
+        assert sum(r.leading.is_set() for r in replicas) == 1
+    for (name, word), (other, then) in itertools.pairwise(notes):
+        assert word != "begins" or (other, then) == (name, "ends")
+
+
+def test_nothing_begins_any_more_after_the_lead_has_ended() -> None:
+    leadership = Leadership(now=lambda: 0.0)
+    with pytest.raises(LostLead):
+        leadership.left()
+    leadership.begin(10.0)
+    assert leadership.left() == 10.0
+    leadership.end()
+    leadership.extend(99.0)  # a renewal that was under way
+    with pytest.raises(LostLead):
+        leadership.left()
+    assert not leadership.leads
+
+
+def test_work_that_waits_for_news_is_woken_when_the_time_runs_out() -> None:
+    leases, woken, stopping = FakeLeases(), threading.Event(), threading.Event()
+
+    def work(_: Leadership) -> None:
+        leases.gone = True
+        assert woken.wait(LONG)
+        stopping.set()
+
+    election = Election(
+        leases,  # type: ignore[arg-type]
+        namespace="x",
+        name="lease",
+        identity="a",
+        stopping=stopping,
+        pace=QUICK,
+        on_end=woken.set,
+    )
+    election.campaign(work)

@@ -1,0 +1,148 @@
+"""Which nodes a driver is for, and which of them belong together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.osversion import OSTREE_LABEL
+from cluster.pools import KERNEL_LABEL, Fit, assignment, disagreement, has_hardware, pool_of
+from cluster.world import Node, Pool
+from nodeside.contract import LABEL_VALUE
+from nodeside.spec.model import Hardware, PciId
+
+RHCOS = "Red Hat Enterprise Linux CoreOS 418.94.202501221327-0"
+KERNEL = "5.14.0-427.50.1.el9_4.x86_64"
+EDU = Hardware(pci=(PciId("1234", "11e8"),))
+
+
+def node(**fields: Any) -> Node:
+    whole = {"name": "n1", "architecture": "x86_64", "kernel": KERNEL, "os_image": RHCOS}
+    return Node(**{**whole, **fields})
+
+
+def nfd(*fields: str) -> dict[str, str]:
+    return {f"feature.node.kubernetes.io/pci-{each}.present": "true" for each in fields}
+
+
+def test_a_pool_is_architecture_os_version_and_kernel_as_the_kubelet_says_them() -> None:
+    labels = {KERNEL_LABEL: "5.14.0-100.el9.x86_64", OSTREE_LABEL: "417.94.202401010000-0"}
+
+    pool = pool_of(node(labels=labels))
+
+    assert pool == Pool("x86_64", "418.94.202501221327-0", KERNEL)
+
+
+def test_a_realtime_kernel_is_a_pool_of_its_own() -> None:
+    plain, realtime = node(), node(kernel=f"{KERNEL}+rt")
+
+    assert pool_of(plain) != pool_of(realtime)
+    assert LABEL_VALUE.match(assignment("edu", pool_of(realtime), "0123456789ab"))
+
+
+def test_an_assignment_differs_with_everything_in_it() -> None:
+    pools = [Pool("x86_64", "1", "2"), Pool("aarch64", "1", "2"), Pool("x86_64", "12", "")]
+    made = {assignment(d, p, r) for d in ("edu", "e") for p in pools for r in ("a", "b")}
+
+    assert len(made) == 12
+
+
+def test_a_node_stays_in_its_pool_while_its_kernel_does_and_it_did_not_reboot() -> None:
+    here = Pool("x86_64", "debian12", KERNEL)
+    upgraded = node(os_image="Debian GNU/Linux 13 (trixie)")
+
+    assert pool_of(upgraded, here, rebooted=False) == here
+    assert pool_of(upgraded, here, rebooted=True).os_version == "debian13"
+    assert pool_of(node(kernel="6.1.0"), here, rebooted=False).kernel == "6.1.0"
+
+
+def test_an_os_version_that_only_a_label_tells_may_come_and_go() -> None:
+    labelled = node(os_image="", labels={OSTREE_LABEL: "418.94.202501221327-0"})
+    here = pool_of(labelled)
+
+    assert here.os_version == "418.94.202501221327-0"
+    assert pool_of(node(os_image=""), here, rebooted=True) == here
+
+
+def test_what_labels_say_otherwise_is_told_and_decides_nothing() -> None:
+    lagging = node(labels={KERNEL_LABEL: "5.14.0-100.el9.x86_64"})
+
+    assert "still says 5.14.0-100.el9.x86_64" in disagreement(lagging)
+    assert disagreement(node(labels={KERNEL_LABEL: KERNEL})) == ""
+    assert "418.94.2025" in disagreement(node(labels={OSTREE_LABEL: "417.94.202401010000-0"}))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    ["1234", "1234_11e8", "00ff_1234", "00ff_1234_11e8", "1234_11e8_1af4_1100"],
+)
+def test_a_device_is_found_in_every_form_of_the_label(fields: str) -> None:
+    assert has_hardware(node(labels=nfd(fields)), EDU, assigned=False) is Fit.HAS
+
+
+@pytest.mark.parametrize("fields", ["8086", "1234_11e9", "00ff_1234_11e9", "0300_8086_1234"])
+def test_another_device_is_not_this_one(fields: str) -> None:
+    assert has_hardware(node(labels=nfd(fields)), EDU, assigned=False) is Fit.LACKS
+
+
+def test_a_vendor_id_alone_means_every_device_of_the_vendor() -> None:
+    vendor = Hardware(pci=(PciId("1234"),))
+
+    assert has_hardware(node(labels=nfd("0300_1234_0001")), vendor, assigned=False) is Fit.HAS
+
+
+def test_a_device_label_that_vanished_takes_no_driver_away() -> None:
+    assert has_hardware(node(), EDU, assigned=False) is Fit.LACKS
+    assert has_hardware(node(), EDU, assigned=True) is Fit.KEPT
+    assert Fit.KEPT.wanted
+
+
+def test_a_device_label_that_says_no_does() -> None:
+    labels = {"feature.node.kubernetes.io/pci-1234.present": "false"}
+
+    assert has_hardware(node(labels=labels), EDU, assigned=True) is Fit.CONTRADICTED
+    assert not Fit.CONTRADICTED.wanted
+
+
+def test_a_label_of_the_selector_is_the_administrators_word() -> None:
+    zone = Hardware(node_selector={"example.com/edu": "yes"})
+
+    assert has_hardware(node(labels={"example.com/edu": "yes"}), zone, assigned=False) is Fit.HAS
+    assert has_hardware(node(), zone, assigned=False) is Fit.LACKS
+    assert has_hardware(node(), zone, assigned=True) is Fit.CONTRADICTED
+    said_no = node(labels={"example.com/edu": "no"})
+    assert has_hardware(said_no, zone, assigned=True) is Fit.CONTRADICTED
+
+
+def test_a_label_of_the_selector_that_is_node_feature_discoverys_may_vanish() -> None:
+    key = "feature.node.kubernetes.io/system-os_release.ID"
+    rhcos = Hardware(node_selector={key: "rhcos"})
+
+    assert has_hardware(node(), rhcos, assigned=True) is Fit.KEPT
+    assert has_hardware(node(labels={key: "fedora"}), rhcos, assigned=True) is Fit.CONTRADICTED
+
+
+def test_a_node_must_fit_both_the_devices_and_the_selector() -> None:
+    both = Hardware(pci=EDU.pci, node_selector={"example.com/edu": "yes"})
+    labels = nfd("1234") | {"example.com/edu": "yes"}
+
+    assert has_hardware(node(labels=labels), both, assigned=False) is Fit.HAS
+    assert has_hardware(node(labels=nfd("1234")), both, assigned=False) is Fit.LACKS
+    assert has_hardware(node(labels={"example.com/edu": "yes"}), both, assigned=True) is Fit.KEPT
+
+
+def test_no_hardware_at_all_means_every_node() -> None:
+    assert has_hardware(node(), Hardware(), assigned=False) is Fit.HAS
+
+
+@given(kernel=st.text(max_size=80), version=st.text(max_size=80))
+def test_an_assignment_is_a_label_value_whatever_the_kernel_is_called(
+    kernel: str, version: str
+) -> None:
+    made = assignment("edu", Pool("x86_64", version, kernel), "0123456789ab")
+
+    assert LABEL_VALUE.match(made)
+    assert len(made) == 12

@@ -1,0 +1,59 @@
+"""Counts wait for a second; what a person waits for does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cluster.actions import LabelNode, Plan, SetStatus
+from cluster.quiet import Quiet
+from tests.cluster.model import Model
+
+LABEL = LabelNode("edu", "n1", {})
+
+
+def status(ready: int, reason: str = "RollingOut") -> dict[str, Any]:
+    condition = {"type": "Ready", "status": "False", "reason": reason, "message": f"{ready} ready"}
+    return {"nodes": {"ready": ready}, "conditions": [condition]}
+
+
+def model() -> Model:
+    made = Model()
+    made.apply_driver()
+    made.carry_out([SetStatus("edu", status(0))])
+    return made
+
+
+def test_the_first_count_is_told_at_once_and_the_next_one_a_second_later() -> None:
+    quiet, world = Quiet(), model().world
+    first, second = (Plan((LABEL, SetStatus("edu", status(n)))) for n in (1, 2))
+
+    assert quiet(first, world, 10.0) == first
+    held = quiet(second, world, 10.25)
+    assert held.actions == (LABEL,)
+    assert held.again_in == 0.75
+    assert quiet(second, world, 11.0) == second
+
+
+def test_another_reason_is_told_at_once() -> None:
+    quiet, world = Quiet(), model().world
+    quiet(Plan((SetStatus("edu", status(1)),)), world, 10.0)
+    news = Plan((SetStatus("edu", status(1, "NodesFailed")),))
+
+    assert quiet(news, world, 10.1) == news
+
+
+def test_one_driver_does_not_hold_back_another_one() -> None:
+    made = model()
+    made.apply_driver("other", modules=[{"name": "other"}])
+    quiet = Quiet()
+    quiet(Plan((SetStatus("edu", status(1)),)), made.world, 10.0)
+    other = Plan((SetStatus("other", status(1)),))
+
+    assert quiet(other, made.world, 10.1) == other
+
+
+def test_a_plan_that_wants_to_be_made_again_sooner_is() -> None:
+    quiet, world = Quiet(), model().world
+    quiet(Plan((SetStatus("edu", status(1)),)), world, 10.0)
+
+    assert quiet(Plan((SetStatus("edu", status(2)),), again_in=0.1), world, 10.2).again_in == 0.1

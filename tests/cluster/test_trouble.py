@@ -1,0 +1,115 @@
+"""A Driver in trouble says so, rests, and hurts nobody else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cluster.actions import LabelNode, Plan, SetStatus
+from cluster.apierror import Forbidden
+from cluster.trouble import Trouble, again, resting, trouble_of, with_trouble, with_troubles
+from tests.cluster.model import Model
+
+REFUSED = Trouble("Forbidden", "cannot apply DaemonSet edu-1: no rule", generation=1, again_at=50)
+READY: dict[str, Any] = {
+    "type": "Ready",
+    "status": "True",
+    "reason": "Ready",
+    "message": "works on 3 nodes",
+    "lastTransitionTime": "2026-01-02T03:04:05Z",
+}
+
+
+def model() -> Model:
+    made = Model()
+    made.apply_driver("edu")
+    made.apply_driver("other", modules=[{"name": "other"}])
+    return made
+
+
+def test_what_failed_and_what_to_do_stand_in_the_condition() -> None:
+    error = Forbidden('no permission to patch nodes "n1"', hint="kubectl auth can-i patch nodes")
+
+    trouble = trouble_of(error, "label node n1")
+
+    assert trouble.reason == "Forbidden"
+    assert trouble.message == (
+        'cannot label node n1: no permission to patch nodes "n1" (kubectl auth can-i patch nodes)'
+    )
+
+
+def test_a_bug_of_ours_says_that_it_is_one() -> None:
+    assert trouble_of(KeyError("x"), "plan driver edu").message == (
+        "a bug in nodeside, please report it with the controller's log: "
+        "cannot plan driver edu: KeyError('x')"
+    )
+
+
+def test_the_trouble_is_said_where_kubectl_shows_it_and_what_works_goes_on_working() -> None:
+    status = with_trouble({"conditions": [READY], "pools": [1]}, REFUSED, wall=0)
+
+    ready, degraded = status["conditions"]
+    assert ready == READY | {"reason": "Forbidden", "message": REFUSED.message}
+    assert (degraded["type"], degraded["status"]) == ("Degraded", "True")
+    assert degraded["lastTransitionTime"] == "1970-01-01T00:00:00Z"
+    assert status["pools"] == [1]
+
+
+def test_a_driver_that_rests_has_no_action_but_its_status() -> None:
+    made = model()
+    labels = (LabelNode("edu", "n1", {}), LabelNode("other", "n1", {}))
+
+    plan = with_troubles(Plan(labels), made.world, {"edu": REFUSED}, now=49, wall=0)
+
+    assert [type(action) for action in plan.of("edu")] == [SetStatus]
+    assert plan.of("other") == labels[1:]
+    assert plan.again_in == 1
+
+
+def test_a_status_that_says_it_already_is_not_written_again() -> None:
+    made = model()
+    first = with_troubles(Plan(), made.world, {"edu": REFUSED}, now=0, wall=0)
+    made.carry_out(first.actions)
+
+    second = with_troubles(Plan(), made.world, {"edu": REFUSED}, now=0, wall=999)
+
+    assert len(first.actions) == 1
+    assert second.actions == ()
+
+
+def test_the_planned_status_is_kept_and_the_trouble_said_in_it() -> None:
+    planned = SetStatus("edu", {"revision": "new", "conditions": [READY]})
+
+    plan = with_troubles(Plan((planned,)), model().world, {"edu": REFUSED}, now=0, wall=0)
+
+    [said] = plan.actions
+    assert isinstance(said, SetStatus)
+    assert said.status["revision"] == "new"
+    assert said.status["conditions"][0]["message"] == REFUSED.message
+
+
+def test_a_status_that_cannot_be_written_is_not_tried_again_before_its_time() -> None:
+    made = model()
+    mute = Trouble("Forbidden", "cannot set the status", generation=1, again_at=50, mute=True)
+    wanted = Plan((SetStatus("edu", {"revision": "r"}), SetStatus("other", {"revision": "r"})))
+
+    early = with_troubles(wanted, made.world, {"edu": mute}, now=49, wall=0)
+    later = with_troubles(wanted, made.world, {"edu": mute}, now=50, wall=0)
+
+    assert early.actions == wanted.of("other")
+    assert later.actions == wanted.actions
+
+
+def test_each_failure_in_a_row_rests_longer_up_to_a_minute() -> None:
+    waits, before = [], None
+    for _ in range(9):
+        before = again(before, REFUSED, generation=1, now=0, jitter=1)
+        waits.append(before.again_at)
+
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+def test_a_driver_that_was_changed_is_tried_at_once() -> None:
+    assert resting(REFUSED, generation=1, now=49)
+    assert not resting(REFUSED, generation=2, now=49)
+    assert not resting(REFUSED, generation=1, now=50)
+    assert again(REFUSED, REFUSED, generation=2, now=0, jitter=1).failures == 1
