@@ -1,0 +1,152 @@
+"""The rules that keep the parts apart, checked on the code as it stands."""
+
+from __future__ import annotations
+
+import ast
+import pkgutil
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import nodeside.toolkit_sidecar
+from nodeside import process
+from nodeside.errors import NodesideError
+
+ROOT = Path(__file__).parents[1]
+LONG = 120.0  # seconds: a deadline that only a broken test meets
+
+COMMON = (
+    "clock",
+    "contract",
+    "digests",
+    "errors",
+    "filelock",
+    "host",
+    "log",
+    "modulenames",
+    "notice",
+    "process",
+    "records",
+    "scratch",
+    "shared",
+)
+SIDECAR = tuple(
+    f"toolkit_sidecar.{module.name}"
+    for module in pkgutil.iter_modules(nodeside.toolkit_sidecar.__path__)
+    if module.name != "__main__"
+)
+PACKAGES = ("nodeside", "cluster")
+DIRECTORIES = (*PACKAGES, "tests", "docs", "examples", "images", ".ci")
+
+# Split, so that this file does not hold them.
+PACKAGE_HOSTS = [
+    "deb." + "debian.org",
+    "security." + "debian.org",
+    "archive." + "ubuntu.com",
+    "py" + "pi.org",
+    "pythonhosted" + ".org",
+    "npmjs" + ".org",
+    "proxy." + "golang.org",
+]
+
+
+def modules() -> Iterator[tuple[Path, ast.Module]]:
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield path.relative_to(ROOT), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(tree: ast.Module) -> set[str]:
+    """The names of all modules that a module imports, also late."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
+    return names
+
+
+def text_files() -> Iterator[Path]:
+    yield from (path for path in ROOT.iterdir() if path.is_file())
+    for name in DIRECTORIES:
+        for path in sorted((ROOT / name).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield path
+
+
+def fresh_python(code: str) -> str:
+    """The output of a Python that has nothing but the standard library and this checkout."""
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}"
+    return process.run([sys.executable, "-I", "-S", "-c", code], timeout=LONG).output
+
+
+def test_only_one_module_imports_subprocess() -> None:
+    doors = [str(path) for path, tree in modules() if "subprocess" in imported(tree)]
+    assert doors == ["nodeside/process.py"]
+
+
+def test_nothing_starts_a_process_behind_its_back() -> None:
+    forbidden = re.compile(r"\bos\.(system|popen|spawn\w+|posix_spawnp?)\(|\bshell=True")
+    for path, _ in modules():
+        assert not forbidden.search((ROOT / path).read_text(encoding="utf-8")), path
+
+
+def test_only_one_module_of_the_spec_imports_yaml() -> None:
+    readers = [str(path) for path, tree in modules() if "yaml" in imported(tree)]
+    assert [path for path in readers if path.startswith("nodeside/spec/")] == [
+        "nodeside/spec/yamltext.py"
+    ]
+
+
+@pytest.mark.parametrize("name", [*COMMON, *SIDECAR])
+def test_what_runs_in_the_toolkit_image_needs_nothing_but_the_standard_library(name: str) -> None:
+    fresh_python(f"import nodeside.{name}")
+
+
+def test_what_runs_in_the_toolkit_image_imports_nothing_of_the_other_parts() -> None:
+    names = ", ".join(f"nodeside.{name}" for name in (*COMMON, *SIDECAR))
+    said = fresh_python(f"import {names}\nprint(*sys.modules, sep='\\n')")
+    loaded = {name for name in said.split() if name.startswith("nodeside.")}
+    allowed = {f"nodeside.{name}" for name in (*COMMON, *SIDECAR, "toolkit_sidecar")}
+    assert loaded == allowed
+
+
+def test_every_common_module_says_that_it_needs_nothing_but_the_standard_library() -> None:
+    for name in COMMON:
+        text = (ROOT / "nodeside" / f"{name}.py").read_text(encoding="utf-8")
+        assert "Stdlib only" in (ast.get_docstring(ast.parse(text)) or ""), name
+
+
+def test_importing_the_spec_imports_nothing_heavy() -> None:
+    said = fresh_python("import nodeside.spec.model\nprint(*sys.modules, sep='\\n')")
+    heavy = {"yaml", "click", "requests", "difflib", "subprocess", "nodeside.driver"}
+    assert heavy & set(said.split()) == set()
+
+
+def test_the_layers_are_kept() -> None:
+    tool = Path(sys.executable).with_name("lint-imports")
+    try:
+        process.run([tool, "--no-cache"], timeout=LONG, cwd=ROOT)
+    except NodesideError as error:
+        pytest.fail(str(error))
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [str(path) for path, tree in modules() if tree.body and not ast.get_docstring(tree)]
+    assert silent == []
+
+
+def test_no_file_names_a_host_of_packages_or_the_place_of_this_checkout() -> None:
+    """Hosts come from the machine's own configuration; a path of one machine is no other's."""
+    words = "|".join(re.escape(host) for host in PACKAGE_HOSTS)
+    checkout = rf"(?<![\w.-]){re.escape(str(ROOT))}(?![\w.-])" if len(ROOT.parts) > 2 else "$^"
+    forbidden = re.compile(rf"{words}|{checkout}")
+    found = []
+    for path in text_files():
+        text = path.read_bytes().decode("utf-8", errors="replace")
+        found += [f"{path.relative_to(ROOT)}: {match[0]}" for match in forbidden.finditer(text)]
+    assert found == []

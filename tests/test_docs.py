@@ -1,0 +1,244 @@
+"""What the documents say is true: exit codes, commands, options, links, the map of the modules."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import click
+import pytest
+
+import cluster
+import nodeside
+from cluster.cli import root as cluster_root
+from nodeside.cli import root
+from nodeside.contract import FailureKind
+from nodeside.driver.cli import driver
+from nodeside.driver.provide import command as sidecar_command
+from nodeside.errors import ExitCode
+from nodeside.toolkit_sidecar import cli as sidecar
+
+TOP = Path(__file__).parents[1]
+README = (TOP / "README.md").read_text()
+DEBUGGING = (TOP / "docs/debugging-a-build.md").read_text()
+ARCHITECTURE = (TOP / "docs/architecture.md").read_text()
+DOCUMENTS = sorted([*TOP.glob("*.md"), *TOP.glob("docs/*.md"), *TOP.glob("*/*/README.md")])
+PACKAGE = Path(nodeside.__file__).parent
+CLUSTER = Path(cluster.__file__).parent
+
+# Made by programs, of examples and measurements.
+GENERATED = {"driver-yaml.md", "benchmarks.md", "dkms-packages.md"}
+# Options of others: pip, pytest, the sidecar's loader, container engines, Debian's tools, kubectl.
+FOREIGN = {
+    *("--editable", "--all-tiers", "--check", "--library-path", "--isolation", "--build-arg"),
+    *("--strict", "--import"),
+    *("--for", "--overwrite", "--show-labels", "--timeout", "--type"),
+}
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(TOP))
+
+
+def code(text: str) -> Iterator[str]:
+    """Each line of a code block, and each piece of code in a sentence."""
+    fenced = False
+    for line in text.splitlines():
+        if line.startswith("```"):
+            fenced = not fenced
+        elif fenced or line.startswith("    "):
+            yield line.strip()
+        else:
+            yield from re.findall(r"`([^`]+)`", line)
+
+
+def words_of(line: str) -> list[str]:
+    """The words of a command: without its comment, and without what a shell reads."""
+    plain = re.split(r"\s{2,}|\s[#>|]", line.removeprefix("$ "))[0]
+    return shlex.split(plain.removeprefix(".venv/bin/"))
+
+
+def nodeside_commands() -> list[tuple[str, str]]:
+    return [
+        (named(path), line)
+        for path in DOCUMENTS
+        if path.name != "benchmarks.md"  # it names ways of building, by their options
+        for line in code(path.read_text())
+        if re.match(r"(\$ )?(\.venv/bin/)?nodeside(-cluster)? ", line)
+    ]
+
+
+def parse(program: str, words: list[str]) -> None:
+    """Parse what follows the program's name as click does, down to the verb, and run nothing."""
+    command: click.Command = {"nodeside": root, "nodeside-cluster": cluster_root}[program]
+    context = command.make_context(program, list(words))
+    while isinstance(command, click.Group):
+        attribute = "_protected_args" if hasattr(context, "_protected_args") else "protected_args"
+        rest = [*getattr(context, attribute), *context.args]
+        name, found, rest = command.resolve_command(context, rest)
+        assert found is not None
+        if isinstance(found, click.Group) and not rest:
+            return
+        command, context = found, found.make_context(name, rest, parent=context)
+
+
+def options_of(command: click.Command) -> set[str]:
+    own = {word for p in command.params for word in (*p.opts, *p.secondary_opts)}
+    if not isinstance(command, click.Group):
+        return own | {"--help"}
+    context = click.Context(command)
+    below = [command.get_command(context, name) for name in command.list_commands(context)]
+    return own.union(*(options_of(found) for found in below if found is not None))
+
+
+def sidecar_options(parser: argparse.ArgumentParser) -> set[str]:
+    found = {word for action in parser._actions for word in action.option_strings}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found = found.union(*(sidecar_options(below) for below in action.choices.values()))
+    return found
+
+
+# --- the README -------------------------------------------------------------------------------
+
+
+def test_the_exit_codes_are_those_of_the_program() -> None:
+    rows = re.findall(r"^\| (\d+) \| (.+) \|$", README, re.MULTILINE)
+
+    assert rows == [(str(code.value), code.meaning) for code in ExitCode]
+
+
+def test_every_verb_is_in_the_readme_and_every_verb_there_exists() -> None:
+    said = re.findall(r"^nodeside driver (\w+)  ", README, re.MULTILINE)
+    assert isinstance(driver, click.Group)
+
+    assert sorted(said) == sorted(n for n, verb in driver.commands.items() if not verb.hidden)
+
+
+def test_the_recorded_session_ends_with_a_driver_that_is_ready() -> None:
+    session = README.partition("<!-- session -->")[2].partition("<!-- /session -->")[0]
+
+    assert "make try" in session
+    assert re.search(r"^state +ready$", session, re.MULTILINE)
+    assert re.search(r"^exit code +0: ", session, re.MULTILINE)
+
+
+def test_every_make_target_in_the_documents_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (TOP / "Makefile").read_text(), re.MULTILINE))
+    said = {
+        (named(path), found[1])
+        for path in DOCUMENTS
+        for line in code(path.read_text())
+        if (found := re.match(r"(?:\$ )?make ([a-z][a-z-]*)\b", line))
+    }
+
+    assert {(path, target) for path, target in said if target not in targets} == set()
+
+
+# --- commands and options ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("document", "line"), nodeside_commands())
+def test_every_command_in_the_documents_is_one(document: str, line: str) -> None:
+    try:
+        with suppress(click.exceptions.Exit):  # --help, --version
+            program, *words = words_of(line)
+            parse(program, words)
+    except click.UsageError as error:
+        pytest.fail(f"{document}: {line}: {error.format_message()}")
+
+
+def test_every_option_in_the_documents_exists() -> None:
+    known = options_of(root) | options_of(cluster_root) | FOREIGN
+    known |= sidecar_options(sidecar._parser())
+    unknown = [
+        f"{named(path)}: {word}"
+        for path in DOCUMENTS
+        if path.name not in GENERATED
+        for piece in code(path.read_text())
+        for word in re.findall(r"(?<![\w-])--[a-z][a-z-]+", piece)
+        if word not in known
+    ]
+
+    assert unknown == []
+
+
+def test_every_variable_in_the_documents_is_read_somewhere() -> None:
+    source = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    said = {
+        name
+        for path in DOCUMENTS
+        for name in re.findall(r"\bNODESIDE_[A-Z_]*[A-Z]\b", path.read_text())
+    }
+
+    assert {name for name in said if name not in source} == set()
+
+
+def test_the_sidecars_command_is_the_one_that_the_pod_runs() -> None:
+    argv = sidecar_command(Path("/shared"))
+
+    assert shlex.join(argv[: argv.index("run")]) in DEBUGGING
+
+
+# --- tables and maps --------------------------------------------------------------------------
+
+
+def test_every_kind_of_failure_is_explained_with_its_exit_code() -> None:
+    rows = re.findall(r"^\| `([a-z-]+)` \| (\d+) \|", DEBUGGING, re.MULTILINE)
+
+    assert rows == [(kind.value, str(kind.exit_code.value)) for kind in FailureKind]
+
+
+def test_what_is_said_to_be_retried_is_retried() -> None:
+    said = re.search(r"^(.*) are retried without anybody", DEBUGGING, re.MULTILINE)
+
+    assert said is not None
+    assert set(re.findall(r"`([a-z-]+)`", said[1])) == {k.value for k in FailureKind if k.retryable}
+
+
+@pytest.mark.parametrize("part", ["", "spec", "driver", "toolkit_sidecar"])
+def test_every_module_is_on_the_map(part: str) -> None:
+    modules = {path.stem for path in (PACKAGE / part).glob("*.py")} - {"__init__", "__main__"}
+    on_map = set(re.findall(r"[a-z_]+", ARCHITECTURE))
+
+    assert modules - on_map == set()
+
+
+def test_every_module_of_the_proving_ground_is_on_its_map() -> None:
+    modules = {path.stem for path in (PACKAGE / "trial").glob("*.py")} - {"__init__"}
+    on_map = set(re.findall(r"[a-z_]+", (PACKAGE / "trial/__init__.py").read_text()))
+
+    assert modules - on_map == set()
+
+
+def test_every_module_of_the_cluster_is_on_the_map() -> None:
+    modules = {path.stem for path in CLUSTER.glob("*.py")} - {"__init__", "__main__"}
+    section = ARCHITECTURE.partition("\n## The cluster side\n")[2].partition("\n## ")[0]
+    table = "\n".join(line for line in section.splitlines() if line.startswith("| "))
+    on_map = set(re.findall(r"`([a-z_]+)`", table))
+
+    assert on_map == modules
+
+
+# --- links ------------------------------------------------------------------------------------
+
+
+def anchors(document: Path) -> set[str]:
+    """The anchors of a page, as GitHub makes them of its headings."""
+    headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings}
+
+
+def test_every_link_of_the_documents_leads_somewhere() -> None:
+    broken = []
+    for document in DOCUMENTS:
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", document.read_text()):
+            there = document.parent / target if target else document
+            if not there.exists() or (anchor and anchor not in anchors(there)):
+                broken.append(f"{named(document)}: {target}#{anchor}")
+
+    assert broken == []
