@@ -147,7 +147,9 @@ class Build:
         directory = package / "build"
         move_to(place.directory, directory)
         # Where dkms keeps what it has built when POST_BUILD runs: the one of zfs copies into it.
-        (package / kernel.release / kernel.architecture / "module").mkdir(parents=True)
+        base = package / kernel.release / kernel.architecture
+        with disk_errors(base):
+            (base / "module").mkdir(parents=True, exist_ok=True)
         return dkms_recipe(plan, place, directory)
 
     def _step(self, step: Step) -> None:
@@ -169,7 +171,9 @@ class Build:
         if code == 0:
             return
         problem = self._step_failed(step, code, said)
-        if step.required or problem.kind is FailureKind.DISK_FULL:
+        # What was killed in the middle (128 + n is how a shell says so) left half of something.
+        killed = code < 0 or code > 128
+        if step.required or killed or problem.kind is FailureKind.DISK_FULL:
             raise problem
         self.notes.append(f"{problem}; dkms goes on after that, and so does this build")
 

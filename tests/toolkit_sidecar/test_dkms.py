@@ -188,6 +188,24 @@ def test_scripts_before_and_after_may_fail_as_with_dkms(toolkit: FakeToolkit) ->
     assert f"POST_BUILD failed: exit code 1; {going_on}" in result.notes
 
 
+@pytest.mark.parametrize("end", ["kill -KILL $$", "exit 137"])
+def test_a_script_that_was_killed_fails_the_build(toolkit: FakeToolkit, end: str) -> None:
+    tree(toolkit)
+    toolkit.vendor("before.sh", f"#!/bin/sh\n{end}\n", 0o755)
+    result = toolkit.answer(toolkit.request(kind=BuildKind.DKMS, modules=("straw",)))
+    assert not result.succeeded
+    assert "PRE_BUILD failed" in result.message
+    assert "SIGKILL" in result.message
+
+
+def test_a_directory_that_cannot_be_made_is_no_bug_of_ours(toolkit: FakeToolkit) -> None:
+    tree(toolkit)
+    toolkit.vendor("dkms.conf", CONF + 'mkdir -p "$dkms_tree/straw/1.0"\n')
+    result = toolkit.answer(toolkit.request(kind=BuildKind.DKMS, modules=("straw",)))
+    assert not result.succeeded
+    assert result.message.startswith("File exists: ")
+
+
 def test_a_wanted_name_that_only_the_file_has_is_explained(toolkit: FakeToolkit) -> None:
     tree(toolkit)
     result = toolkit.answer(toolkit.request(kind=BuildKind.DKMS, modules=("hay-new",)))
