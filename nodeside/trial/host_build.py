@@ -47,7 +47,7 @@ class HostBuild:
 def is_large(driver: Driver, image: Path) -> bool:
     """Whether the source is one that nobody wants to wait for under emulation."""
     source = image / driver.spec.source.path
-    sizes = [path.stat().st_size for path in source.rglob("*") if path.suffix in _SOURCES]
+    sizes = [path.lstat().st_size for path in source.rglob("*") if path.suffix in _SOURCES]
     return len(sizes) > LARGE or sum(sizes) > LARGE_BYTES
 
 
