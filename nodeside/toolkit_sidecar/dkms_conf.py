@@ -42,7 +42,9 @@ _DUMP_LIMIT = 1 << 20  # bytes of all values together
 _END = "nodeside-end"
 
 # Arguments: dkms.conf, dump file, then name=value of the shell variables that dkms sets.
-# The file is read twice, since $module and $module_version are what its first reading says.
+# The file is read twice, since $module and $module_version are what its first reading says. The
+# second time not in ( ): there bash takes the last program of a file that ends in `a && b` for the
+# last thing of all, and becomes it instead of starting it (execute_cmd.c, should_suppress_fork).
 _EVALUATE = r"""
 _ns_conf=$1 _ns_dump=$2; shift 2
 for _ns_word in "$@"; do declare "$_ns_word"; done
@@ -85,11 +87,9 @@ _ns_again=$(
     builtin printf '%s %s' "$PACKAGE_NAME" "$PACKAGE_VERSION" >&3
 )
 module=${_ns_again%% *} module_version=${_ns_again#* }
-(
-    read_conf
-    set +eufvx
-    _ns_print >"$_ns_dump"
-)
+read_conf
+set +eufvx
+_ns_print >"$_ns_dump"
 """
 
 

@@ -116,6 +116,13 @@ def test_a_file_that_ends_its_shell_has_no_values(tmp_path: Path, ending: str) -
     assert caught.value.kind is FailureKind.BAD_SOURCE
 
 
+@pytest.mark.parametrize("last", ["true && ls", "true; ls", "false || ls", "{ true; ls; }", "ls"])
+def test_a_program_in_the_last_line_does_not_take_the_place_of_the_shell(
+    tmp_path: Path, last: str
+) -> None:
+    assert read(f"MAKE=x\n{last}\n", tmp_path).first("MAKE") == "x"
+
+
 def test_strict_settings_of_the_file_do_not_hide_its_values(tmp_path: Path) -> None:
     assert read(f"set -eu\n{NAMED}", tmp_path).first("PACKAGE_NAME") == "straw"
 
