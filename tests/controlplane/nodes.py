@@ -36,11 +36,10 @@ class Nodes:
     ) -> dict[str, Any]:
         """A node as its kubelet would register it; `ready`: wait until KWOK has taken it over."""
         info = _node_info(kernel, os_image) | {"architecture": architecture}
-        own = {"kubernetes.io/hostname": name, "kubernetes.io/arch": architecture}
         node = {
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": {"name": name, "labels": own | {"kubernetes.io/os": "linux"} | _of(labels)},
+            "metadata": {"name": name, "labels": _kubelet_labels(name, architecture, labels)},
             "status": {"nodeInfo": info},
         }
         made = self.control_plane.do("POST", "/api/v1/nodes", node)
@@ -99,5 +98,11 @@ def _node_info(kernel: str, os_image: str) -> dict[str, str]:
     }
 
 
-def _of(labels: Mapping[str, str] | None) -> dict[str, str]:
-    return dict(labels or {})
+def _kubelet_labels(
+    name: str, architecture: str, others: Mapping[str, str] | None
+) -> dict[str, str]:
+    """What a kubelet registers with; the beta ones too, else the controller manager adds them."""
+    own = {"kubernetes.io/hostname": name}
+    for prefix in ("kubernetes.io", "beta.kubernetes.io"):
+        own |= {f"{prefix}/arch": architecture, f"{prefix}/os": "linux"}
+    return own | dict(others or {})
