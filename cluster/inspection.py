@@ -17,27 +17,21 @@ from cluster import toolkit
 from cluster.actions import Action, LabelNode, SetStatus
 from cluster.api import Api
 from cluster.apierror import NotFound
+from cluster.case import Case
+from cluster.documents import driver_from, image_stream_from
 from cluster.overview import NoSuchObject, condition, named, no_driver, overtaken
-from cluster.plan import Case, plan
+from cluster.plan import plan
 from cluster.pools import Fit, disagreement, has_hardware
 from cluster.presence import Presence, presence
 from cluster.resources import DRIVERS, IMAGE_STREAMS
 from cluster.rollout import Act, Health, Phase, Place
 from cluster.turns import Verdict
 from cluster.view import read_once
-from cluster.world import (
-    DriverObject,
-    ImageStream,
-    Node,
-    Pool,
-    Settings,
-    World,
-    driver_from,
-    image_stream_from,
-)
+from cluster.world import DriverObject, ImageStream, Node, Pool, Settings, World
 from nodeside.contract import assigned_label, node_driver_name
 from nodeside.errors import ExitCode, NodesideError
-from nodeside.spec.model import Hardware, Toolkit
+from nodeside.spec.fleet import Toolkit
+from nodeside.spec.model import Hardware
 from nodeside.table import table
 
 Row = Sequence[str]

@@ -8,8 +8,7 @@ not planned again. One Driver's plan knows of the others only which modules are 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import Any
 
 from cluster import conditions
@@ -24,18 +23,18 @@ from cluster.actions import (
     SetFinalizers,
     SetStatus,
 )
-from cluster.daemonset import Wanted, daemonset, differs, name
+from cluster.case import Case
+from cluster.daemonset import daemonset, differs
 from cluster.deletion import delete, leave
-from cluster.members import At, Member, contested, members
-from cluster.pools import assignment, before_label, pool_of
+from cluster.members import At
+from cluster.pod import Wanted
+from cluster.pools import assignment, before_label
 from cluster.resources import CONFIG_MAPS, DAEMON_SETS
-from cluster.revision import config_map, config_map_name, read_revision, revision_of, revision_text
+from cluster.revision import config_map, config_map_name
 from cluster.rollout import Place
-from cluster.toolkit import NOTHING_KEPT, Kept, Proven, Resolution, resolve
-from cluster.turns import Standing, Verdict, forgiven, standing, verdicts
-from cluster.world import DaemonSetObject, DriverObject, Pool, World
-from nodeside.contract import Rung, State, assigned_label, state_label
-from nodeside.spec import Driver
+from cluster.turns import Verdict, forgiven
+from cluster.world import DaemonSetObject, DriverObject, World
+from nodeside.contract import State, assigned_label, state_label
 
 _SOON = 1.0  # seconds, after which something that is being deleted may be gone
 _LOOKS = 8  # at what follows from our own labels; two are usual
@@ -72,170 +71,6 @@ def plan_driver(world: World, found: DriverObject, now: float) -> Plan:
     ]
     waits = any(world.daemonsets[key].deleting for key in case.wanted if key in world.daemonsets)
     return Plan(tuple(actions), _SOON if waits else None)
-
-
-@dataclass(frozen=True)
-class Case:
-    """A Driver in a world, with everything that follows from the two, each computed once.
-
-    `given` are assignments that this plan gives, whose DaemonSets are still to be made.
-    """
-
-    world: World
-    found: DriverObject
-    driver: Driver
-    given: Mapping[str, At] = field(default_factory=dict)
-
-    @cached_property
-    def text(self) -> str:
-        """The driver.yaml of the newest revision."""
-        return revision_text(self.driver)
-
-    @cached_property
-    def newest(self) -> str:
-        return revision_of(self.text)
-
-    @cached_property
-    def revisions(self) -> Mapping[str, Driver]:
-        """The Driver as of every revision that can still be given to a node."""
-        found = {
-            each.revision: read_revision(each)
-            for each in self.world.revisions.values()
-            if each.driver == self.driver.name
-        }
-        readable = {revision: driver for revision, driver in found.items() if driver is not None}
-        return readable | {self.newest: self.driver}
-
-    @cached_property
-    def daemonsets(self) -> Sequence[DaemonSetObject]:
-        mine = (d for d in self.world.daemonsets.values() if d.driver == self.driver.name)
-        return tuple(mine)
-
-    @cached_property
-    def known(self) -> Mapping[str, At]:
-        """What assignments stand for: those of DaemonSets, and those that a DaemonSet had here."""
-        there = {
-            found.assignment: At(found.pool, found.revision)
-            for found in self.daemonsets
-            if assignment(self.driver.name, found.pool, found.revision) == found.assignment
-        } | dict(self.given)
-        key = assigned_label(self.driver.name)
-        lost = {
-            pool_of(node)
-            for node in self.world.nodes.values()
-            if key in node.labels and node.labels[key] not in there
-        }
-        return there | {
-            assignment(self.driver.name, pool, revision): At(pool, revision)
-            for pool in lost
-            for revision in self.revisions
-        }
-
-    @cached_property
-    def rivals(self) -> Sequence[Driver]:
-        """Drivers that came first and have a module of ours."""
-        mine = _modules(self.driver)
-        return tuple(
-            other.driver
-            for other in self.world.drivers.values()
-            if other.driver is not None
-            and (other.created, other.name) < (self.found.created, self.found.name)
-            and not mine.isdisjoint(_modules(other.driver))
-        )
-
-    @cached_property
-    def contested(self) -> Mapping[str, frozenset[str]]:
-        return {r.name: contested(self.world, self.driver, [r]) for r in self.rivals}
-
-    @cached_property
-    def members(self) -> Sequence[Member]:
-        without = frozenset().union(*self.contested.values())
-        return tuple(members(self.world, self.driver, self.known, without))
-
-    @cached_property
-    def resolutions(self) -> Mapping[Pool, Resolution]:
-        """The toolkit image of each pool."""
-        pools = {member.pool for member in self.members}
-        kept = {d.pool: Kept(d.toolkit, d.link) for d in self.daemonsets if d.toolkit}
-        streams, toolkit = self.world.image_streams, self.driver.spec.toolkit
-        found = {
-            pool: resolve(pool, toolkit, streams, kept=kept.get(pool, NOTHING_KEPT))
-            for pool in pools
-        }
-        if all(resolution.image for resolution in found.values()):
-            return found
-        proof = proven(self.world)
-        return {
-            pool: each if each.image else resolve(pool, toolkit, streams, proof)
-            for pool, each in found.items()
-        }
-
-    @cached_property
-    def served(self) -> frozenset[Pool]:
-        """Pools with a toolkit image; all of them if modules may be fetched."""
-        prebuilt = bool(self.driver.spec.prebuilt.sources)
-        return frozenset(p for p, each in self.resolutions.items() if each.image or prebuilt)
-
-    @cached_property
-    def standing(self) -> Standing:
-        good = str(self.found.status.get("lastGoodRevision") or "")
-        good = good if good in self.revisions else ""
-        return standing(self.members, self.driver, self.newest, good, self.served.__contains__)
-
-    @cached_property
-    def verdicts(self) -> Sequence[Verdict]:
-        return verdicts(self.members, self.driver, self.standing, self.served.__contains__)
-
-    @cached_property
-    def wanted(self) -> Mapping[str, At]:
-        """By name, the DaemonSets that a node is assigned to once this plan is carried out."""
-        ats = {at for verdict in self.verdicts if (at := self.target(verdict)) is not None}
-        driver = self.driver.name
-        return {name(driver, assignment(driver, at.pool, at.revision)): at for at in ats}
-
-    def target(self, verdict: Verdict) -> At | None:
-        """Where a member is after this plan."""
-        if verdict.revision is None:
-            return verdict.member.at
-        return At(verdict.member.pool, verdict.revision) if verdict.revision else None
-
-    @cached_property
-    def picture(self) -> conditions.Picture:
-        return conditions.Picture(
-            found=self.found,
-            driver=self.driver,
-            standing=self.standing,
-            verdicts=self.verdicts,
-            resolutions=self.resolutions,
-            served=self.served,
-            contested=self.contested,
-        )
-
-
-def proven(world: World) -> Proven:
-    """Toolkit images that have built a module, by kernel release and architecture."""
-    built = {
-        (report.driver, report.node)
-        for report in world.node_drivers.values()
-        if report.source == Rung.BUILT.value and report.state == State.READY.value
-    }
-    assigned = {
-        (driver, node.labels.get(assigned_label(driver), ""))
-        for driver, name_ in built
-        if (node := world.nodes.get(name_)) is not None
-    }
-    return {
-        (found.pool.kernel, found.pool.architecture): found.toolkit
-        for found in world.daemonsets.values()
-        if found.toolkit and (found.driver, found.assignment) in assigned
-    }
-
-
-def _modules(driver: Driver) -> frozenset[str]:
-    return frozenset(module.name.replace("-", "_") for module in driver.spec.modules)
-
-
-# --- the steps ---------------------------------------------------------------------------------
 
 
 def _finalizer(found: DriverObject) -> Iterator[Action]:

@@ -24,7 +24,8 @@ from cluster.world import (
 from nodeside.contract import API_VERSION
 from nodeside.errors import SpecError
 from nodeside.spec import Driver, parse, to_document
-from nodeside.spec.model import Hardware, Rollout, Toolkit
+from nodeside.spec.fleet import Rollout, Toolkit
+from nodeside.spec.model import Hardware
 
 
 def revision_text(driver: Driver) -> str:

@@ -1,7 +1,7 @@
 """Where the toolkit image of a pool comes from: a chain, and which link of it served.
 
 Pure; called by plan.py and by `nodeside-cluster resolve`. The order is that of
-`nodeside.spec.model.Toolkit`: what somebody wrote for this very kernel, then the image stream, then
+`nodeside.spec.fleet.Toolkit`: what somebody wrote for this very kernel, then the image stream, then
 the template. Where none of them serves: the image that the pool has now, else one that has built
 for the same kernel elsewhere.
 """
@@ -14,7 +14,7 @@ from enum import Enum
 from types import MappingProxyType
 
 from cluster.world import ImageStream, Pool
-from nodeside.spec.model import Toolkit
+from nodeside.spec.fleet import Toolkit
 
 # By kernel release and architecture, an image that has compiled a module for it.
 Proven = Mapping[tuple[str, str], str]

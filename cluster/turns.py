@@ -19,7 +19,8 @@ from cluster.members import Member
 from cluster.rollout import Act, Boot, Health, Phase, Place, Row, Situation, Supply, decide
 from cluster.world import Pool
 from nodeside.spec import Driver
-from nodeside.spec.model import Rollout, Upgrade
+from nodeside.spec.fleet import Rollout
+from nodeside.spec.model import Upgrade
 
 Served = Callable[[Pool], bool]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from cluster import resources, world
+from cluster import documents, resources, world
 from cluster.api import Api
 from cluster.apierror import NotFound
 from cluster.reflector import Health, Reflector, Selection
@@ -26,13 +26,15 @@ def selections(namespace: str) -> dict[str, Selection[Any]]:
     """The field of the World that each kind fills."""
     ours: dict[str, Any] = {"namespace": namespace, "selector": world.OURS}
     return {
-        "nodes": Selection(resources.NODES, world.node_from),
+        "nodes": Selection(resources.NODES, documents.node_from),
         "drivers": Selection(resources.DRIVERS, driver_from),
-        "daemonsets": Selection(resources.DAEMON_SETS, world.daemonset_from, **ours),
-        "node_drivers": Selection(resources.NODE_DRIVERS, world.node_driver_from),
-        "pods": Selection(resources.PODS, world.pod_from, **ours),
-        "revisions": Selection(resources.CONFIG_MAPS, world.revision_from, **ours),
-        "image_streams": Selection(resources.IMAGE_STREAMS, world.image_stream_from, optional=True),
+        "daemonsets": Selection(resources.DAEMON_SETS, documents.daemonset_from, **ours),
+        "node_drivers": Selection(resources.NODE_DRIVERS, documents.node_driver_from),
+        "pods": Selection(resources.PODS, documents.pod_from, **ours),
+        "revisions": Selection(resources.CONFIG_MAPS, documents.revision_from, **ours),
+        "image_streams": Selection(
+            resources.IMAGE_STREAMS, documents.image_stream_from, optional=True
+        ),
     }
 
 
@@ -40,12 +42,12 @@ def driver_from(document: Mapping[str, Any]) -> DriverObject:
     """A Driver, whatever stands in it. If it could vanish by a bug of ours in reading it, what it
     owns would be taken for left over."""
     try:
-        return world.driver_from(document)
+        return documents.driver_from(document)
     except Exception as exc:
         traceback.print_exc()
         mistake = f"a bug in nodeside, please report it with the controller's log: {exc!r}"
         without = {key: value for key, value in document.items() if key != "spec"}
-        return replace(world.driver_from(without), mistakes=mistake)
+        return replace(documents.driver_from(without), mistakes=mistake)
 
 
 class View:

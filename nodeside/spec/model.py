@@ -12,6 +12,7 @@ from enum import Enum
 
 from nodeside.contract import BuildKind
 from nodeside.spec import patterns
+from nodeside.spec.fleet import Rollout, Toolkit
 from nodeside.spec.schema import item, section
 
 
@@ -302,53 +303,6 @@ class Signing:
 
     key: str = item("PEM file of the private key.")
     certificate: str = item("PEM or DER file of its X.509 certificate.")
-
-
-@section
-class Toolkit:
-    """Where a kernel's toolkit image comes from: `images`, else the stream, else the template."""
-
-    image_stream: str = item(
-        "namespace/name of the image stream, one tag for each OS version.",
-        default="openshift/driver-toolkit",
-        pattern=patterns.IMAGE_STREAM,
-        max_length=253,
-    )
-    image_template: str = item(
-        "A pull spec with {kernel}, {osVersion} or {arch} in it.",
-        default="",
-        pattern=patterns.PULL_SPEC,
-    )
-    images: Mapping[str, str] = item(
-        "Pull specs by kernel release.",
-        default_factory=dict,
-        key_pattern=patterns.KERNEL_RELEASE,
-        pattern=patterns.PULL_SPEC,
-        max_items=256,
-    )
-
-
-@section
-class Rollout:
-    """How fast a change goes through the nodes."""
-
-    max_unavailable: str = item(
-        "Nodes changed at once: a number, or a percentage of the nodes.",
-        default="1",
-        pattern=patterns.AMOUNT,
-        or_number=True,
-    )
-    max_failed: str = item(
-        "Failed nodes at which the rollout pauses: a number, or a percentage of the nodes; only "
-        "nodes that were ready before count.",
-        default="10%",
-        pattern=patterns.AMOUNT,
-        or_number=True,
-    )
-    canary: int = item(
-        "Nodes changed first; the failure of one pauses.", default=1, minimum=0, maximum=10000
-    )
-    paused: bool = item("Stop changing nodes.", default=False)
 
 
 @section

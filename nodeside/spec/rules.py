@@ -13,7 +13,8 @@ from typing import Any, Generic, TypeVar
 
 from nodeside.contract import BuildKind
 from nodeside.modulenames import kernel_name
-from nodeside.spec.model import Build, DriverSpec, Module, PrebuiltSource, SysfsCheck, Toolkit
+from nodeside.spec.fleet import Toolkit
+from nodeside.spec.model import Build, DriverSpec, Module, PrebuiltSource, SysfsCheck
 
 S = TypeVar("S")
 

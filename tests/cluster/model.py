@@ -11,6 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cluster.actions import Action, Apply, Delete, LabelNode, Plan, Say, SetFinalizers, SetStatus
+from cluster.documents import (
+    daemonset_from,
+    driver_from,
+    revision_from,
+)
 from cluster.plan import plan
 from cluster.world import (
     DaemonSetObject,
@@ -22,9 +27,6 @@ from cluster.world import (
     RevisionObject,
     Settings,
     World,
-    daemonset_from,
-    driver_from,
-    revision_from,
 )
 from nodeside.contract import API_VERSION, Rung, State, assigned_label, node_driver_name
 

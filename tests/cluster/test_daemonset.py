@@ -16,20 +16,20 @@ import click
 import pytest
 import yaml
 
-from cluster.daemonset import (
+from cluster.daemonset import daemonset, differs
+from cluster.documents import daemonset_from, driver_from, revision_from
+from cluster.pod import (
     DRIVER_FILE,
     SHARED,
     SIDECAR_COMMAND,
     TOKEN_DIRECTORY,
     TOOLKIT_USER,
     Wanted,
-    daemonset,
-    differs,
     pod,
     signing_secret,
 )
 from cluster.revision import config_map, read_revision, revision_of, revision_text
-from cluster.world import Pool, Settings, daemonset_from, driver_from, revision_from
+from cluster.world import Pool, Settings
 from nodeside.contract import assigned_label
 from nodeside.driver import cli
 from nodeside.driver.kubernetes import Access

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cluster.daemonset import daemonset, differs
+from cluster.documents import daemonset_from
 from cluster.resources import DAEMON_SETS
-from cluster.world import daemonset_from
 from tests.cluster.test_daemonset import CASES
 from tests.controlplane.controlplane import APPLY_PATCH, ControlPlane
 

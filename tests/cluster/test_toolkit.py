@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cluster.toolkit import Kept, Link, Resolution, fill, resolve
 from cluster.world import ImageStream, Pool
-from nodeside.spec.model import Toolkit
+from nodeside.spec.fleet import Toolkit
 
 KERNEL = "5.14.0-427.50.1.el9_4.x86_64"
 POOL = Pool("x86_64", "418.94.202501221327-0", KERNEL)

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.actions import Say, event
-from cluster.world import (
-    Pool,
+from cluster.documents import (
     daemonset_from,
     driver_from,
     image_stream_from,
@@ -16,6 +15,9 @@ from cluster.world import (
     node_from,
     pod_from,
     revision_from,
+)
+from cluster.world import (
+    Pool,
 )
 from nodeside.contract import NodeDriverStatus, Rung, State
 from nodeside.driver.announcement import node_driver

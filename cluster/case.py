@@ -1,0 +1,182 @@
+"""A Driver in a world: everything that follows from the two, each thing computed once.
+
+Pure; plan.py makes actions of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from cluster import conditions
+from cluster.members import At, Member, contested, members
+from cluster.pod import name
+from cluster.pools import assignment, pool_of
+from cluster.revision import read_revision, revision_of, revision_text
+from cluster.toolkit import NOTHING_KEPT, Kept, Proven, Resolution, resolve
+from cluster.turns import Standing, Verdict, standing, verdicts
+from cluster.world import DaemonSetObject, DriverObject, Pool, World
+from nodeside.contract import Rung, State, assigned_label
+from nodeside.spec import Driver
+
+
+@dataclass(frozen=True)
+class Case:
+    """A Driver in a world, with everything that follows from the two, each computed once.
+
+    `given` are assignments that this plan gives, whose DaemonSets are still to be made.
+    """
+
+    world: World
+    found: DriverObject
+    driver: Driver
+    given: Mapping[str, At] = field(default_factory=dict)
+
+    @cached_property
+    def text(self) -> str:
+        """The driver.yaml of the newest revision."""
+        return revision_text(self.driver)
+
+    @cached_property
+    def newest(self) -> str:
+        return revision_of(self.text)
+
+    @cached_property
+    def revisions(self) -> Mapping[str, Driver]:
+        """The Driver as of every revision that can still be given to a node."""
+        found = {
+            each.revision: read_revision(each)
+            for each in self.world.revisions.values()
+            if each.driver == self.driver.name
+        }
+        readable = {revision: driver for revision, driver in found.items() if driver is not None}
+        return readable | {self.newest: self.driver}
+
+    @cached_property
+    def daemonsets(self) -> Sequence[DaemonSetObject]:
+        mine = (d for d in self.world.daemonsets.values() if d.driver == self.driver.name)
+        return tuple(mine)
+
+    @cached_property
+    def known(self) -> Mapping[str, At]:
+        """What assignments stand for: those of DaemonSets, and those that a DaemonSet had here."""
+        there = {
+            found.assignment: At(found.pool, found.revision)
+            for found in self.daemonsets
+            if assignment(self.driver.name, found.pool, found.revision) == found.assignment
+        } | dict(self.given)
+        key = assigned_label(self.driver.name)
+        lost = {
+            pool_of(node)
+            for node in self.world.nodes.values()
+            if key in node.labels and node.labels[key] not in there
+        }
+        return there | {
+            assignment(self.driver.name, pool, revision): At(pool, revision)
+            for pool in lost
+            for revision in self.revisions
+        }
+
+    @cached_property
+    def rivals(self) -> Sequence[Driver]:
+        """Drivers that came first and have a module of ours."""
+        mine = _modules(self.driver)
+        return tuple(
+            other.driver
+            for other in self.world.drivers.values()
+            if other.driver is not None
+            and (other.created, other.name) < (self.found.created, self.found.name)
+            and not mine.isdisjoint(_modules(other.driver))
+        )
+
+    @cached_property
+    def contested(self) -> Mapping[str, frozenset[str]]:
+        return {r.name: contested(self.world, self.driver, [r]) for r in self.rivals}
+
+    @cached_property
+    def members(self) -> Sequence[Member]:
+        without = frozenset().union(*self.contested.values())
+        return tuple(members(self.world, self.driver, self.known, without))
+
+    @cached_property
+    def resolutions(self) -> Mapping[Pool, Resolution]:
+        """The toolkit image of each pool."""
+        pools = {member.pool for member in self.members}
+        kept = {d.pool: Kept(d.toolkit, d.link) for d in self.daemonsets if d.toolkit}
+        streams, toolkit = self.world.image_streams, self.driver.spec.toolkit
+        found = {
+            pool: resolve(pool, toolkit, streams, kept=kept.get(pool, NOTHING_KEPT))
+            for pool in pools
+        }
+        if all(resolution.image for resolution in found.values()):
+            return found
+        proof = proven(self.world)
+        return {
+            pool: each if each.image else resolve(pool, toolkit, streams, proof)
+            for pool, each in found.items()
+        }
+
+    @cached_property
+    def served(self) -> frozenset[Pool]:
+        """Pools with a toolkit image; all of them if modules may be fetched."""
+        prebuilt = bool(self.driver.spec.prebuilt.sources)
+        return frozenset(p for p, each in self.resolutions.items() if each.image or prebuilt)
+
+    @cached_property
+    def standing(self) -> Standing:
+        good = str(self.found.status.get("lastGoodRevision") or "")
+        good = good if good in self.revisions else ""
+        return standing(self.members, self.driver, self.newest, good, self.served.__contains__)
+
+    @cached_property
+    def verdicts(self) -> Sequence[Verdict]:
+        return verdicts(self.members, self.driver, self.standing, self.served.__contains__)
+
+    @cached_property
+    def wanted(self) -> Mapping[str, At]:
+        """By name, the DaemonSets that a node is assigned to once this plan is carried out."""
+        ats = {at for verdict in self.verdicts if (at := self.target(verdict)) is not None}
+        driver = self.driver.name
+        return {name(driver, assignment(driver, at.pool, at.revision)): at for at in ats}
+
+    def target(self, verdict: Verdict) -> At | None:
+        """Where a member is after this plan."""
+        if verdict.revision is None:
+            return verdict.member.at
+        return At(verdict.member.pool, verdict.revision) if verdict.revision else None
+
+    @cached_property
+    def picture(self) -> conditions.Picture:
+        return conditions.Picture(
+            found=self.found,
+            driver=self.driver,
+            standing=self.standing,
+            verdicts=self.verdicts,
+            resolutions=self.resolutions,
+            served=self.served,
+            contested=self.contested,
+        )
+
+
+def proven(world: World) -> Proven:
+    """Toolkit images that have built a module, by kernel release and architecture."""
+    built = {
+        (report.driver, report.node)
+        for report in world.node_drivers.values()
+        if report.source == Rung.BUILT.value and report.state == State.READY.value
+    }
+    assigned = {
+        (driver, node.labels.get(assigned_label(driver), ""))
+        for driver, name_ in built
+        if (node := world.nodes.get(name_)) is not None
+    }
+    return {
+        (found.pool.kernel, found.pool.architecture): found.toolkit
+        for found in world.daemonsets.values()
+        if found.toolkit and (found.driver, found.assignment) in assigned
+    }
+
+
+def _modules(driver: Driver) -> frozenset[str]:
+    return frozenset(module.name.replace("-", "_") for module in driver.spec.modules)

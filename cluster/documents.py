@@ -1,0 +1,209 @@
+"""From the API server's JSON to the values of world.py.
+
+Each `*_from` takes an object and keeps what is read somewhere, which is a hundredth of a Node; the
+reflectors call them, once for each object that comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from sys import intern
+
+from cluster.world import (
+    APPLIED_NOTE,
+    ARCHITECTURE_NOTE,
+    DRIVER_LABEL,
+    KERNEL_NOTE,
+    LINK_NOTE,
+    NOTHING,
+    OS_VERSION_NOTE,
+    REVISION_LABEL,
+    TOOLKIT_NOTE,
+    DaemonSetObject,
+    Document,
+    DriverObject,
+    DriverPod,
+    ImageStream,
+    Node,
+    NodeDriverObject,
+    Pool,
+    RevisionObject,
+)
+from nodeside.errors import SpecError
+from nodeside.spec import parse
+
+# The kubelet speaks Go's words, `uname -m` its own; the latter are ours.
+_ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
+
+
+def node_from(data: Document) -> Node:
+    metadata, spec, status = _part(data, "metadata"), _part(data, "spec"), _part(data, "status")
+    info = _part(status, "nodeInfo")
+    architecture = _text(info, "architecture")
+    return Node(
+        name=_text(metadata, "name"),
+        uid=_text(metadata, "uid"),
+        labels={intern(k): intern(v) for k, v in _part(metadata, "labels").items()},
+        kernel=_text(info, "kernelVersion"),
+        os_image=_text(info, "osImage"),
+        architecture=intern(_ARCHITECTURES.get(architecture, architecture)),
+        boot_id=_text(info, "bootID"),
+        ready=_is_true(status, "Ready"),
+        unschedulable=bool(spec.get("unschedulable")),
+    )
+
+
+def driver_from(data: Document) -> DriverObject:
+    """A Driver; one with mistakes has them in `mistakes`, and does nobody else any harm."""
+    metadata = _part(data, "metadata")
+    name = _text(metadata, "name")
+    driver, mistakes = None, ""
+    try:
+        driver = parse(data, where=f"driver {name}")
+    except SpecError as error:
+        mistakes = str(error)
+    return DriverObject(
+        name=name,
+        uid=_text(metadata, "uid"),
+        generation=int(metadata.get("generation") or 0),
+        created=_text(metadata, "creationTimestamp"),
+        deleting="deletionTimestamp" in metadata,
+        finalizers=tuple(metadata.get("finalizers") or ()),
+        driver=driver,
+        mistakes=mistakes,
+        status=_part(data, "status"),
+    )
+
+
+def daemonset_from(data: Document) -> DaemonSetObject:
+    metadata, status = _part(data, "metadata"), _part(data, "status")
+    labels, notes = _part(metadata, "labels"), _part(metadata, "annotations")
+    name = _text(metadata, "name")
+    return DaemonSetObject(
+        name=name,
+        uid=_text(metadata, "uid"),
+        driver=_text(labels, DRIVER_LABEL),
+        pool=Pool(
+            _text(notes, ARCHITECTURE_NOTE),
+            _text(notes, OS_VERSION_NOTE),
+            _text(notes, KERNEL_NOTE),
+        ),
+        revision=_text(labels, REVISION_LABEL),
+        assignment=name.rpartition("-")[2],
+        applied=_text(notes, APPLIED_NOTE),
+        toolkit=_text(notes, TOOLKIT_NOTE),
+        link=_text(notes, LINK_NOTE),
+        deleting="deletionTimestamp" in metadata,
+        desired=int(status.get("desiredNumberScheduled") or 0),
+        ready=int(status.get("numberReady") or 0),
+        spec=_part(data, "spec"),
+    )
+
+
+def node_driver_from(data: Document) -> NodeDriverObject:
+    """A NodeDriver, by what is in it; by its name `<driver>.<node>` if nobody filled it in."""
+    metadata, status = _part(data, "metadata"), _part(data, "status")
+    name = _text(metadata, "name")
+    driver, _, node = name.partition(".")
+    return NodeDriverObject(
+        name=name,
+        driver=_text(status, "driver") or intern(driver),
+        node=_text(status, "node") or intern(node),
+        state=_text(status, "state"),
+        boot_id=_text(status, "bootId"),
+        kernel=_text(status, "kernel"),
+        revision=_text(status, "revision"),
+        version=_text(status, "version"),
+        source=_text(status, "source"),
+        reason=_text(status, "reason"),
+        message=_text(status, "message"),
+        hint=_text(status, "hint"),
+    )
+
+
+def pod_from(data: Document) -> DriverPod:
+    metadata, spec = _part(data, "metadata"), _part(data, "spec")
+    owners = metadata.get("ownerReferences") or ()
+    return DriverPod(
+        name=_text(metadata, "name"),
+        namespace=_text(metadata, "namespace"),
+        uid=_text(metadata, "uid"),
+        driver=_text(_part(metadata, "labels"), DRIVER_LABEL),
+        node=_text(spec, "nodeName") or _pinned_to(spec),
+        daemonset=next((_text(o, "name") for o in owners if o.get("kind") == "DaemonSet"), ""),
+        deleting="deletionTimestamp" in metadata,
+        waiting=_waiting(_part(data, "status")),
+    )
+
+
+def revision_from(data: Document) -> RevisionObject:
+    metadata = _part(data, "metadata")
+    labels = _part(metadata, "labels")
+    return RevisionObject(
+        name=_text(metadata, "name"),
+        driver=_text(labels, DRIVER_LABEL),
+        revision=_text(labels, REVISION_LABEL),
+        document=str(_part(data, "data").get("driver.yaml", "")),
+        uid=_text(metadata, "uid"),
+    )
+
+
+def image_stream_from(data: Document) -> ImageStream:
+    """The tags whose images are named by a pull spec; an empty tag name has been seen, and is none.
+
+    The registry's own copy (`status.tags`) is not needed: nodes pull the release's image.
+    """
+    metadata = _part(data, "metadata")
+    tags: dict[str, str] = {}
+    for tag in _part(data, "spec").get("tags") or ():
+        source = _part(tag, "from")
+        if tag.get("name") and source.get("kind") == "DockerImage" and source.get("name"):
+            tags[str(tag["name"])] = str(source["name"])
+    return ImageStream(f"{_text(metadata, 'namespace')}/{_text(metadata, 'name')}", tags)
+
+
+def _part(data: Document, key: str) -> Document:
+    found = data.get(key)
+    return found if isinstance(found, Mapping) else NOTHING
+
+
+def _text(data: Document, key: str) -> str:
+    """One copy in memory of what 5,000 objects repeat."""
+    return intern(str(data.get(key) or ""))
+
+
+def _is_true(status: Document, condition: str) -> bool:
+    found = (c for c in status.get("conditions") or () if c.get("type") == condition)
+    return any(c.get("status") == "True" for c in found)
+
+
+def _pinned_to(spec: Document) -> str:
+    """The node of a daemon pod that is not bound yet: the controller pins it by affinity."""
+    required = _part(_part(_part(spec, "affinity"), "nodeAffinity"), _REQUIRED)
+    for term in required.get("nodeSelectorTerms") or ():
+        for match in term.get("matchFields") or ():
+            if match.get("key") == "metadata.name" and match.get("values"):
+                return intern(str(match["values"][0]))
+    return ""
+
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def _waiting(status: Document) -> Mapping[str, str]:
+    """Why containers wait, without those that are merely being started."""
+    found: dict[str, str] = {}
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(kind) or ():
+            waiting = _part(_part(container, "state"), "waiting")
+            if waiting.get("reason") not in (None, "", "ContainerCreating", "PodInitializing"):
+                found[str(container.get("name"))] = _words(waiting)
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            found["pod"] = _words(condition)
+    return found or NOTHING
+
+
+def _words(cause: Document) -> str:
+    message = str(cause.get("message") or "")
+    return f"{cause.get('reason')}: {message}" if message else str(cause.get("reason"))
