@@ -42,11 +42,12 @@ class Identity:
     control_plane: ControlPlane
     directory: Path
     token: str
+    url: str = ""
 
     @property
     def api(self) -> Cluster:
         """What a driver container announces with."""
-        return Cluster(Access(self.control_plane.url, self.directory))
+        return Cluster(Access(self.url or self.control_plane.url, self.directory))
 
 
 def identity(
@@ -56,10 +57,14 @@ def identity(
     *,
     namespace: str = NAMESPACE,
     account: str = DRIVER,
+    url: str = "",
 ) -> Identity:
-    """The identity of a pod; without a pod, the service account's alone."""
+    """The identity of a pod; without a pod, the service account's alone.
+
+    `url` is where it finds the API server, "" for the real one.
+    """
     token = control_plane.pod_token(namespace, account, pod)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "token").write_text(token)
     shutil.copy(control_plane.ca, directory / "ca.crt")
-    return Identity(control_plane, directory, token)
+    return Identity(control_plane, directory, token, url)

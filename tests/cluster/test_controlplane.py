@@ -12,8 +12,9 @@ import pytest
 from nodeside import process
 from nodeside.errors import NodesideError
 from tests.controlplane.binaries import binaries
-from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane
 from tests.controlplane.nodes import Nodes
+from tests.controlplane.stages import LINGER
 
 pytestmark = pytest.mark.cluster
 
@@ -44,6 +45,33 @@ def test_a_node_runs_a_pod_of_a_daemon_set_and_reboots_with_another_kernel(
     assert (before["kernelVersion"], after["kernelVersion"]) == ("6.1.0-50-amd64", "6.1.0-51-amd64")
     assert before["bootID"] != after["bootID"] == boot_id
     assert nodes.is_ready("plays-1")
+
+
+def test_a_node_can_be_down_and_a_pod_can_take_its_time_to_end(
+    control_plane: ControlPlane, nodes: Nodes
+) -> None:
+    nodes.create("slow-1", labels={"play": "yes"})
+    control_plane.kubectl("apply", "-f", "-", input=DAEMON_SET)
+    pods = "/api/v1/namespaces/default/pods"
+
+    def running() -> list[str]:
+        found = control_plane.do("GET", pods)["items"]
+        return [p["metadata"]["name"] for p in found if p["status"]["phase"] == "Running"]
+
+    control_plane.wait_for(running, "the daemon pod to run")
+    nodes.down("slow-1")
+    [name] = running()
+    note = {"metadata": {"annotations": {LINGER: "1h"}}}
+    control_plane.do("PATCH", f"{pods}/{name}", note, content_type=MERGE_PATCH)
+    control_plane.kubectl("delete", "-f", "-", input=DAEMON_SET)
+    control_plane.wait_for(
+        lambda: "deletionTimestamp" in control_plane.do("GET", f"{pods}/{name}")["metadata"],
+        "the deletion of the pod",
+    )
+    assert running() == [name]
+    assert not nodes.is_ready("slow-1")
+    nodes.up("slow-1")
+    assert nodes.is_ready("slow-1")
 
 
 DAEMON_SET = """\

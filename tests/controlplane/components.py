@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.controlplane.audit import Audit
 from tests.controlplane.binaries import Binaries
 from tests.controlplane.certificates import Certificates
+from tests.controlplane.stages import OWN_STATUS, stages
 
 LOOPBACK = "127.0.0.1"
 _BELOW_THE_EPHEMERAL = (20000, 32000)  # no outgoing connection takes one of these ports
@@ -104,6 +106,7 @@ def api_server(binaries: Binaries, place: Place) -> Component:
         "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-signing-key-file={signing}",
         f"--service-account-key-file={verifying}",
+        *Audit(place.directory).flags(),
         *_serving(place, "kube-apiserver"),
     )
     return Component("kube-apiserver", argv, f"{place.url('kube-apiserver')}/readyz")
@@ -137,13 +140,14 @@ def scheduler(binaries: Binaries, place: Place) -> Component:
 
 def kwok(binaries: Binaries, place: Place) -> Component:
     """Every node is simulated: it keeps a lease, and its pods run at once."""
-    stages = place.directory / "stages.yaml"
-    stages.write_text("---\n".join(path.read_text() for path in binaries.stages))
+    played = place.directory / "stages.yaml"
+    played.write_text(stages(binaries.stages))
     argv: Argv = (
         binaries["kwok"],
         f"--kubeconfig={place.certificates.kubeconfig('kwok')}",
-        f"--config={stages}",
+        f"--config={played}",
         "--manage-all-nodes",
+        f"--disregard-status-with-annotation-selector={'='.join(OWN_STATUS)}",
         "--node-lease-duration-seconds=40",
         f"--server-address={LOOPBACK}:{place.ports['kwok']}",
     )

@@ -33,6 +33,7 @@ from tests.controlplane.certificates import (
 from tests.controlplane.components import Component, Place
 
 MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
 _START = 120.0  # seconds for one program to become ready; 4 are usual

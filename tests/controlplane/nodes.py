@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane
+from tests.controlplane.controlplane import MERGE_PATCH, STRATEGIC_PATCH, ControlPlane
+from tests.controlplane.stages import OWN_STATUS
 
 DEBIAN = "Debian GNU/Linux 12 (bookworm)"
 KERNEL = "6.1.0-50-cloud-amd64"
@@ -54,6 +55,36 @@ class Nodes:
     def is_ready(self, name: str) -> bool:
         conditions = self.get(name)["status"].get("conditions", [])
         return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+    def down(self, name: str) -> None:
+        """The kubelet says for the last time that it goes; KWOK leaves the node alone."""
+        key, value = OWN_STATUS
+        path = f"/api/v1/nodes/{name}"
+        note = {"metadata": {"annotations": {key: value}}}
+        self.control_plane.do("PATCH", path, note, content_type=MERGE_PATCH)
+        self._set_ready(name, "False", "KubeletNotReady")
+
+    def up(self, name: str) -> None:
+        """It is ready again, and KWOK's again."""
+        self._set_ready(name, "True", "KubeletReady")
+        note = {"metadata": {"annotations": {OWN_STATUS[0]: None}}}
+        path = f"/api/v1/nodes/{name}"
+        self.control_plane.do("PATCH", path, note, content_type=MERGE_PATCH)
+
+    def _set_ready(self, name: str, status: str, reason: str) -> None:
+        ready = {"type": "Ready", "status": status, "reason": reason}
+        self.control_plane.do(
+            "PATCH",
+            f"/api/v1/nodes/{name}/status",
+            {"status": {"conditions": [ready]}},
+            content_type=STRATEGIC_PATCH,
+        )
+
+    def cordon(self, name: str, on: bool = True) -> None:
+        """What whoever reboots the node does before and undoes after."""
+        spec = {"spec": {"unschedulable": on or None}}
+        path = f"/api/v1/nodes/{name}"
+        self.control_plane.do("PATCH", path, spec, content_type=MERGE_PATCH)
 
     def reboot(self, name: str, *, kernel: str = "", os_image: str = "") -> str:
         """Another boot id, and the kernel and system that are given; returns the boot id."""

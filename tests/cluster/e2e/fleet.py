@@ -1,31 +1,43 @@
 """The node side of simulated nodes: its own announcing code, with real tokens of real pods.
 
-For each driver pod that runs, the fleet says what `nodeside driver run` would say in it: with a
-token that is bound to this very pod, through `nodeside.driver.announce`. What becomes of a driver
-on a node is decided by `outcome`, which a test sets.
+For each driver pod that runs, the fleet does what `nodeside driver run` does in it: look whether
+the kernel is the pod's, take the host's lock, act, and tell the cluster, with a token that is bound
+to this very pod, through `nodeside.driver.announce`. What becomes of a driver on a node is decided
+by `outcome`, which a test sets. Each time that a pod acted is kept in `spells`.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cluster.api import Api, connect
 from cluster.manifests import NAMESPACE
+from cluster.reflector import Reflector, Selection
+from cluster.resources import NODES, PODS, Resource
 from cluster.world import OURS
 from nodeside.contract import NodeDriverStatus, Rung, State
 from nodeside.driver.announce import Delivery, Pace
+from nodeside.driver.readyfile import hold_lock
+from nodeside.host import Host
 from tests.cluster.driverpods import identity
-from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane
+from tests.controlplane.stages import LINGER
 
 Outcome = Callable[[str, str], State]  # of a node and a driver version
+Document = Mapping[str, Any]
 
-_LOOK = 0.1  # seconds between two looks at the pods
+_LOCK = 30.0  # seconds to wait for the pod of before
 _TELL = 30.0  # seconds to tell the cluster
+_AGAIN = 1.0  # seconds, after which what failed is tried again
+_OFF = 60.0  # seconds for the pods of a node to end what they are doing
 _QUICK = Pace(settle=0.0, first_retry=0.1, longest_retry=1.0, refused_retry=0.5)
 
 
@@ -34,72 +46,157 @@ def works(_node: str, _version: str) -> State:
     return State.READY
 
 
+@dataclass(frozen=True)
+class Spell:
+    """One pod acted on one node, holding its lock, from `began` to `ended` (monotonic seconds)."""
+
+    node: str
+    pod: str
+    kernel: str
+    boot_id: str
+    began: float
+    ended: float
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A reflected object, whole."""
+
+    name: str
+    document: Document
+
+
 @dataclass
 class Fleet:
-    """Use as a context manager: the nodes speak inside of it."""
+    """Use as a context manager: the nodes speak inside of it.
+
+    `url` is where they find the API server, "" for the real one. To act `takes` so many seconds,
+    and with `linger` a pod is still there for so many after it was deleted.
+    """
 
     control_plane: ControlPlane
     directory: Path
     outcome: Outcome = works
-    _told: dict[tuple[str, State], None] = field(default_factory=dict)
-    _end: threading.Event = field(default_factory=threading.Event)
+    url: str = ""
+    takes: float = 0.0
+    linger: float = 0.0
+    spells: list[Spell] = field(default_factory=list)
+    _told: set[tuple[str, str, State]] = field(default_factory=set)  # by node and pod
+    _lingering: set[str] = field(default_factory=set)
+    _busy: set[str] = field(default_factory=set)  # pods
+    _off: set[str] = field(default_factory=set)  # nodes
+    _acting: Counter[str] = field(default_factory=Counter)  # pods at work, by node
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _looked: threading.Event = field(default_factory=threading.Event)
+    _ending: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Fleet:
+        self._api = connect(self.control_plane.kubeconfig)
+        self._nodes = _reflector(self._api, NODES, self._looked.set)
+        self._pods = _reflector(self._api, PODS, self._looked.set, NAMESPACE, OURS)
+        self._workers = ThreadPoolExecutor(16)
         self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
-        self._workers = ThreadPoolExecutor(8)
-        self._thread.start()
+        for started in (self._nodes, self._pods, self._thread):
+            started.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join(_TELL)
+        self._ending.set()
+        self._looked.set()
+        for ended in (self._nodes, self._pods):
+            ended.stop()
+        for thread in (self._nodes, self._pods, self._thread):
+            thread.join(_TELL)
         self._workers.shutdown()
+        self._api.close()
+
+    # --- power ------------------------------------------------------------------------------------
+
+    def power_off(self, node: str) -> None:
+        """Returns when no pod of the node does anything any more; the lock goes with them."""
+        with self._changed:
+            self._off.add(node)
+            assert self._changed.wait_for(lambda: not self._acting[node], _OFF), node
+
+    def power_on(self, node: str) -> None:
+        """Its pods start again, those of before the reboot too."""
+        with self._changed:
+            self._off.discard(node)
+            self._told = {told for told in self._told if told[0] != node}
+        self._looked.set()
+
+    # --- what pods do -----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._end.wait(_LOOK):
-            list(self._workers.map(self._speak, self._pods()))
+        while not self._ending.is_set():
+            self._looked.wait(_AGAIN)
+            self._looked.clear()
+            for pod in list((self._pods.objects() or {}).values()):
+                self._look_at(pod.document)
 
-    def _pods(self) -> Iterator[Mapping[str, Any]]:
-        selector = OURS.replace("=", "%3D")
-        path = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={selector}"
-        for pod in self.control_plane.do("GET", path)["items"]:
-            running = pod.get("status", {}).get("phase") == "Running"
-            if running and "deletionTimestamp" not in pod["metadata"]:
-                yield pod
-
-    def _speak(self, pod: Mapping[str, Any]) -> None:
-        """Once for each thing that a pod has to say."""
-        status = self._status(pod)
-        if status is None or (pod["metadata"]["uid"], status.state) in self._told:
+    def _look_at(self, pod: Document) -> None:
+        """Start what there is to do for a pod, unless that is under way, or the pod is to end."""
+        node = self._node_of(pod)
+        if node is None or _is_ending(pod) or pod.get("status", {}).get("phase") != "Running":
             return
-        where = self.directory / pod["metadata"]["name"]
-        delivery = Delivery(identity(self.control_plane, where, pod).api, _QUICK)
-        delivery.want(status)
-        ends = time.monotonic() + _TELL
-        while not self._end.is_set() and time.monotonic() < ends:
-            due = delivery.due()
-            if due is None:
-                self._told[pod["metadata"]["uid"], status.state] = None
-                break
-            self._end.wait(due)
-            delivery.step()
-        delivery.api.close()
+        uid, name = pod["metadata"]["uid"], node["metadata"]["name"]
+        with self._changed:
+            told = (name, uid, self.outcome(name, _version(pod))) in self._told
+            if told or uid in self._busy or name in self._off or self._ending.is_set():
+                return
+            self._busy.add(uid)
+            self._acting[name] += 1
+        self._workers.submit(self._work, pod, name)
 
-    def _status(self, pod: Mapping[str, Any]) -> NodeDriverStatus | None:
-        """None if the pod is gone, or is for another kernel: then it does nothing."""
+    def _node_of(self, pod: Document) -> Document | None:
+        found = (self._nodes.objects() or {}).get(pod["spec"].get("nodeName", ""))
+        return None if found is None else found.document
+
+    def _work(self, pod: Document, node: str) -> None:
+        """One actor at a time."""
+        host, driver = Host(self.directory / "hosts" / node), _driver(pod)
+        try:
+            self._make_linger(pod)
+            with hold_lock(host, driver, timeout=_LOCK):
+                self._act(pod)
+        except AssertionError as error:  # the API server refused what the test itself asked of it
+            print(f"fleet: {error}")  # noqa: T201 - shown if the test fails
+        finally:
+            with self._changed:
+                self._busy.discard(pod["metadata"]["uid"])
+                self._acting[node] -= 1
+                self._changed.notify_all()
+
+    def _act(self, pod: Document) -> None:
+        """With the lock: look at the kernel as it is now, and say how the driver is."""
+        meta, name = pod["metadata"], pod["spec"]["nodeName"]
+        found = self.control_plane.request("GET", f"/api/v1/nodes/{name}")
+        if found.status != 200:
+            return
+        info, began = found.document["status"]["nodeInfo"], time.monotonic()
+        status = self._status(pod, info)
+        if status is None:
+            done = True
+        else:
+            self._ending.wait(self.takes)
+            done = self._tell(pod, status)
+            spell = (name, meta["uid"], status.kernel, status.boot_id)
+            self.spells.append(Spell(*spell, began, time.monotonic()))
+        if done:
+            self._told.add((name, meta["uid"], self.outcome(name, _version(pod))))
+            self._looked.set()  # the outcome may be another one by now
+
+    def _status(self, pod: Document, info: Mapping[str, str]) -> NodeDriverStatus | None:
+        """None if the pod is for another kernel: then it does nothing."""
         env = {e["name"]: e.get("value", "") for e in pod["spec"]["containers"][0]["env"]}
-        node = self.control_plane.request("GET", f"/api/v1/nodes/{pod['spec']['nodeName']}")
-        if node.status != 200:
-            return None
-        info = node.document["status"]["nodeInfo"]
         if env["NODESIDE_KERNEL"] != info["kernelVersion"]:
             return None
-        driver, version = pod["metadata"]["labels"]["nodeside.io/driver"], self._version(pod)
-        state = self.outcome(pod["spec"]["nodeName"], version)
+        node, version = pod["spec"]["nodeName"], _version(pod)
+        state = self.outcome(node, version)
         failed = state is State.FAILED
         return NodeDriverStatus(
-            driver=driver,
-            node=pod["spec"]["nodeName"],
+            driver=_driver(pod),
+            node=node,
             state=state,
             version=version,
             kernel=info["kernelVersion"],
@@ -111,6 +208,49 @@ class Fleet:
             modules=("edu",),
         )
 
-    def _version(self, pod: Mapping[str, Any]) -> str:
-        """What stands in the pod's driver.yaml, by its image's tag."""
-        return str(pod["spec"]["containers"][0]["image"]).rpartition(":")[2]
+    def _tell(self, pod: Document, status: NodeDriverStatus) -> bool:
+        """Whether the cluster knows."""
+        where = self.directory / pod["metadata"]["name"]
+        delivery = Delivery(identity(self.control_plane, where, pod, url=self.url).api, _QUICK)
+        delivery.want(status)
+        ends = time.monotonic() + _TELL
+        try:
+            while (due := delivery.due()) is not None and time.monotonic() < ends:
+                if self._ending.wait(due):
+                    return False
+                delivery.step()
+            return due is None
+        finally:
+            delivery.api.close()
+
+    def _make_linger(self, pod: Document) -> None:
+        meta = pod["metadata"]
+        if not self.linger or meta["uid"] in self._lingering:
+            return
+        self._lingering.add(meta["uid"])
+        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+        note = {"metadata": {"annotations": {LINGER: f"{self.linger}s"}}}
+        with suppress(AssertionError):
+            self.control_plane.do("PATCH", path, note, content_type=MERGE_PATCH)
+
+
+def _reflector(
+    api: Api, resource: Resource, wake: Callable[[], None], namespace: str = "", selector: str = ""
+) -> Reflector[_Kept]:
+    chosen = Selection(
+        resource, lambda item: _Kept(item["metadata"]["name"], item), namespace, selector
+    )
+    return Reflector(api, chosen, wake)
+
+
+def _is_ending(pod: Document) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def _driver(pod: Document) -> str:
+    return str(pod["metadata"]["labels"]["nodeside.io/driver"])
+
+
+def _version(pod: Document) -> str:
+    """What stands in the pod's driver.yaml, by its image's tag."""
+    return str(pod["spec"]["containers"][0]["image"]).rpartition(":")[2]

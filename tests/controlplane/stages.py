@@ -1,0 +1,40 @@
+"""What KWOK plays: its own stages, but a pod may take its time to end.
+
+https://kwok.sigs.k8s.io/docs/user/stages-configuration/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+# On a pod: how long it is still there after its deletion, as Go says a duration.
+LINGER = "tests.nodeside.io/linger"
+# On a node: whoever sets it keeps the node's status, such as a node that is down.
+OWN_STATUS = ("kwok.x-k8s.io/status", "custom")
+
+_LINGERING = """apiVersion: kwok.x-k8s.io/v1alpha1
+kind: Stage
+metadata:
+  name: pod-delete
+spec:
+  resourceRef:
+    apiGroup: v1
+    kind: Pod
+  selector:
+    matchExpressions:
+    - key: '.metadata.deletionTimestamp'
+      operator: 'Exists'
+  delay:
+    durationMilliseconds: 0
+    durationFrom:
+      expressionFrom: '.metadata.annotations["tests.nodeside.io/linger"]'
+  next:
+    delete: true
+"""
+
+
+def stages(shipped: Iterable[Path]) -> str:
+    """One YAML file of all stages."""
+    kept = [path.read_text() for path in shipped if path.stem != "pod-delete"]
+    return "---\n".join([*kept, _LINGERING])
