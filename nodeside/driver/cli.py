@@ -266,6 +266,36 @@ def run(
         container.run_for_ever(place, expected_kernel, heard)
 
 
+@driver.command()
+@click.argument("name")
+@click.option(
+    "--host-root",
+    envvar="NODESIDE_HOST",
+    default="/",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Where the host's /run/nodeside is.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    default=600.0,
+    show_default=True,
+    help="Seconds to wait; 0: look once.",
+)
+def wait(name: str, host_root: Path, timeout: float) -> None:
+    """Wait until driver NAME is ready on this node.
+
+    For an init container of what needs the driver: it takes the host's /run/nodeside, read only,
+    and no privilege.
+    """
+    from nodeside.driver.gate import await_ready
+    from nodeside.host import Host
+
+    # The boot is the kernel's, so every container's own /proc knows it.
+    await_ready(Host(host_root), name, Host().boot_id, timeout=timeout)
+
+
 @driver.command(hidden=True)
 @click.option("--shared", envvar="NODESIDE_SHARED", required=True, type=click.Path(path_type=Path))
 def provide(shared: Path) -> None:

@@ -17,6 +17,7 @@ from tests.driver.fakekernel import Refusal
 from tests.driver.fakenode import BOOT_ID, FakeNode
 
 VERBS = sorted(name for name, command in driver.commands.items() if not command.hidden)
+STEPS = sorted(set(VERBS) - {"wait"})  # which knows no driver.yaml, changes and prints nothing
 OTHER = "6.0.0-other"
 
 
@@ -55,6 +56,7 @@ def test_every_verb_of_the_design_is_there() -> None:
                 "doctor",
                 "publish",
                 "run",
+                "wait",
             ]
         )
         == VERBS
@@ -69,17 +71,17 @@ def test_the_help_of_each_verb_stands_alone(verb: str) -> None:
     assert f"Usage: nodeside driver {verb} [OPTIONS]" in done.output
     sentence = done.output.split("\n\n")[1].strip()
     assert sentence.endswith(".")
-    assert "-f, --driver" in done.output
+    assert ("-f, --driver" in done.output) == (verb in STEPS)
     for line in re.findall(r"^  (-.*)$", done.output, flags=re.MULTILINE):
         assert re.search(r"  +\S", line), f"an option without a word about it: {line}"
 
 
-@pytest.mark.parametrize("verb", sorted(set(VERBS) - {"env"}))
+@pytest.mark.parametrize("verb", sorted(set(STEPS) - {"env"}))
 def test_whatever_prints_a_table_prints_json_too(verb: str) -> None:
     assert "-o, --output [table|json]" in nodeside("driver", verb, "--help").output
 
 
-@pytest.mark.parametrize("verb", sorted(set(VERBS) - {"plan", "status", "env", "doctor"}))
+@pytest.mark.parametrize("verb", sorted(set(STEPS) - {"plan", "status", "env", "doctor"}))
 def test_whatever_does_something_has_a_dry_run(verb: str) -> None:
     assert "-n, --dry-run" in nodeside("driver", verb, "--help").output
 

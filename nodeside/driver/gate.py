@@ -1,0 +1,46 @@
+"""Hold something back until a driver is ready on this node: `nodeside driver wait`.
+
+What runs in the init container of whatever needs the driver. It knows nothing of driver.yaml and
+needs no privilege: the host's /run/nodeside, read only, is all that it looks at. A node label may
+be of an earlier boot; the ready file cannot be.
+"""
+
+from __future__ import annotations
+
+from nodeside import log
+from nodeside.clock import Clock
+from nodeside.driver.readyfile import ReadyRecord, read_ready, ready_path
+from nodeside.errors import DeadlinePassed
+from nodeside.host import Host
+
+_LOOK = 0.25  # seconds between two looks: one open(2) each
+
+
+def await_ready(
+    host: Host, driver: str, boot_id: str, *, timeout: float, clock: Clock | None = None
+) -> ReadyRecord:
+    """The ready file of this boot, as soon as it is there.
+
+    Raises DeadlinePassed after `timeout` seconds; 0 looks once.
+    """
+    clock = clock or Clock()
+    ends, waited = clock.now() + timeout, False
+    while (record := read_ready(host, driver, boot_id)) is None:
+        if not waited:
+            log.fact("waiting for the driver", driver=driver, file=ready_path(host, driver))
+        waited = True
+        if clock.now() >= ends:
+            raise _late(host, driver, timeout)
+        clock.sleep(_LOOK)
+    log.fact("the driver is ready", driver=driver, version=record.version, kernel=record.kernel)
+    return record
+
+
+def _late(host: Host, driver: str, timeout: float) -> DeadlinePassed:
+    path = ready_path(host, driver)
+    there = "is of another boot" if path.exists() else "is not there"
+    return DeadlinePassed(
+        f"driver {driver} is not ready on this node: {path} {there}"
+        + (f"; waited {timeout:g} s" if timeout else ""),
+        hint="see why: kubectl get nodedrivers, or the log of the driver container",
+    )

@@ -1,0 +1,74 @@
+"""Waiting for a driver: what an init container sees of the host's /run/nodeside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nodeside.clock import Clock
+from nodeside.contract import Rung
+from nodeside.driver.gate import await_ready
+from nodeside.driver.readyfile import ReadyRecord, ready_path, write_ready
+from nodeside.errors import DeadlinePassed, ExitCode
+from nodeside.host import Host
+from tests.console import nodeside
+
+READY = ReadyRecord("edu", "1.0", "6.1.0-47-amd64", "boot-1", Rung.BUILT, ("edu",), 100.0)
+
+
+class Ticking:
+    """A clock that goes on only while somebody sleeps; `then` happens in the third sleep."""
+
+    def __init__(self, then: object = None) -> None:
+        self.time, self.sleeps, self.then = 0.0, 0, then
+
+    @property
+    def clock(self) -> Clock:
+        return Clock(lambda: self.time, self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+        self.sleeps += 1
+        if self.sleeps == 3 and callable(self.then):
+            self.then()
+
+
+def test_a_driver_that_is_ready_is_not_waited_for(tmp_path: Path) -> None:
+    write_ready(Host(tmp_path), READY)
+    ticking = Ticking()
+
+    assert await_ready(Host(tmp_path), "edu", "boot-1", timeout=9, clock=ticking.clock) == READY
+    assert ticking.sleeps == 0
+
+
+def test_the_wait_ends_when_the_ready_file_appears(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    ticking = Ticking(then=lambda: write_ready(host, READY))
+
+    assert await_ready(host, "edu", "boot-1", timeout=9, clock=ticking.clock) == READY
+    assert ticking.sleeps == 3
+
+
+def test_a_ready_file_of_another_boot_opens_no_gate(tmp_path: Path) -> None:
+    write_ready(Host(tmp_path), READY)
+
+    with pytest.raises(DeadlinePassed) as caught:
+        await_ready(Host(tmp_path), "edu", "boot-2", timeout=9, clock=Ticking().clock)
+
+    path = ready_path(Host(tmp_path), "edu")
+    assert str(caught.value) == (
+        f"driver edu is not ready on this node: {path} is of another boot; waited 9 s"
+    )
+
+
+def test_the_verb_needs_no_driver_yaml_and_says_what_it_missed(tmp_path: Path) -> None:
+    done = nodeside("driver", "wait", "edu", "--host-root", str(tmp_path), "--timeout", "0")
+    assert done.code == ExitCode.TIMEOUT
+    assert "driver edu is not ready on this node" in done.errors
+    assert "kubectl get nodedrivers" in done.errors
+
+    boot = Host().boot_id
+    write_ready(Host(tmp_path), ReadyRecord("edu", "1.0", "6.1.0", boot, Rung.BUILT, (), 1.0))
+    done = nodeside("driver", "wait", "edu", "--host-root", str(tmp_path), "--timeout", "0")
+    assert done.code == ExitCode.OK
