@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +19,7 @@ import click
 from cluster.options import (
     ARCHITECTURES,
     CA_CONFIG_MAP,
+    FORMATS,
     NAMESPACE,
     OUTPUT,
     PROXIES,
@@ -31,6 +33,7 @@ from nodeside import __version__
 from nodeside.errors import ExitCode, NodesideError
 
 if TYPE_CHECKING:
+    from cluster.manifests import Installation
     from cluster.overview import Overview
 
 _MEANINGS = {
@@ -206,14 +209,50 @@ def crds() -> None:
 @root.command()
 @click.option("--namespace", "-n", default=NAMESPACE, show_default=True, help="Of nodeside.")
 @installed
-def manifests(*, namespace: str, chosen: Mapping[str, Any]) -> None:
-    """Print everything that `install` applies, as YAML for kubectl."""
-    from cluster.manifests import IMAGE, to_yaml
+@click.option(
+    "--format", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help="Of what?"
+)
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path), help="Directory for the chart or the base."
+)
+def manifests(
+    *, namespace: str, chosen: Mapping[str, Any], format: str, output: Path | None
+) -> None:
+    """Print everything that `install` applies, as YAML for kubectl.
 
-    documents = _documents(namespace, chosen)
+    With `--format helm` or `kustomize`: make a directory of it, a Helm chart or a base. The other
+    options are then the chart's default values.
+    """
+    from cluster.manifests import IMAGE, to_yaml
+    from cluster.manifests import manifests as all_of
+
+    if (output is None) is not (format == FORMATS[0]):
+        raise click.UsageError("--output goes with --format helm or kustomize, and they with it")
+    installation = _installation(namespace, chosen)
     if not chosen["image"]:
         click.echo(f"note: without --image the controller's is {IMAGE}, on no registry", err=True)
-    click.echo(to_yaml(documents), nl=False)
+    if output is None:
+        click.echo(to_yaml(all_of(installation)), nl=False)
+    else:
+        _make_directory(format, output, installation)
+
+
+def _make_directory(format: str, output: Path, installation: Installation) -> None:
+    from cluster.directory import write_directory
+
+    if format == "helm":
+        from cluster.chart import chart
+
+        write_directory(output, chart(installation), main="Chart.yaml")
+        click.echo(
+            f"made {output}; next: helm install nodeside {output} "
+            f"--namespace {installation.namespace} --create-namespace"
+        )
+    else:
+        from cluster.kustomize import KUSTOMIZATION, NAMES, base
+
+        write_directory(output, base(installation), main=KUSTOMIZATION, names=NAMES)
+        click.echo(f"made {output}; next: kubectl apply --server-side -k {output}")
 
 
 @root.command()
@@ -223,6 +262,7 @@ def install(*, connection: Connection, chosen: Mapping[str, Any]) -> None:
     """Apply definitions, rules and the controller; again after an upgrade."""
     from cluster.installation import install as apply_all
     from cluster.manifests import NotInstallable
+    from cluster.manifests import manifests as all_of
 
     if not chosen["image"]:
         raise NotInstallable(
@@ -230,7 +270,7 @@ def install(*, connection: Connection, chosen: Mapping[str, Any]) -> None:
             hint="make the image and push it (images/README.md), then: nodeside-cluster install "
             "--image registry.example.com/nodeside-cluster:TAG",
         )
-    documents = _documents(connection.namespace, chosen)
+    documents = all_of(_installation(connection.namespace, chosen))
     _tell(apply_all(connection.open(), documents))
 
 
@@ -241,28 +281,25 @@ def install(*, connection: Connection, chosen: Mapping[str, Any]) -> None:
 def uninstall(*, connection: Connection, chosen: Mapping[str, Any], yes: bool) -> None:
     """Delete all Drivers, then the controller and the definitions. Modules stay loaded."""
     from cluster.installation import uninstall as delete_all
+    from cluster.manifests import manifests as all_of
 
-    documents = _documents(connection.namespace, chosen)
+    documents = all_of(_installation(connection.namespace, chosen))
     if not yes:
         click.confirm("Delete every Driver and nodeside itself from this cluster?", abort=True)
     _tell(delete_all(connection.open(), documents))
 
 
-def _documents(namespace: str, chosen: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+def _installation(namespace: str, chosen: Mapping[str, Any]) -> Installation:
     from cluster.manifests import IMAGE, Installation
-    from cluster.manifests import manifests as all_of
 
-    ca, proxy = chosen["ca_config_map"], chosen["proxy"]
-    arguments = [f"--ca-config-map={ca}"] if ca else []
-    arguments += [f"--proxy={name}={value}" for name, value in proxy.items()]
-    return all_of(
-        Installation(
-            namespace,
-            chosen["image"] or IMAGE,
-            chosen["openshift"],
-            chosen["pull_secret"],
-            tuple(arguments),
-        )
+    return Installation(
+        namespace,
+        chosen["image"] or IMAGE,
+        chosen["openshift"],
+        chosen["pull_secret"],
+        ca_config_map=chosen["ca_config_map"],
+        proxy=chosen["proxy"],
+        node_selector=chosen["node_selector"],
     )
 
 

@@ -3,6 +3,10 @@
 `manifests` gives documents in the order in which they are applied; `to_yaml` gives the text for
 `kubectl apply -f -` and for a repository of manifests. Pure: what is rendered is parsed before
 anybody uses it, and a name that the templates do not know is an error.
+
+The same templates are the Helm chart (chart.py) and the kustomize base (kustomize.py). What an
+`Installation` decides is therefore written by `{% if NAME %}`, `{% for … in NAME %}` and
+`| tojson` alone: gotemplates.py says what it can put into Helm's words.
 """
 
 from __future__ import annotations
@@ -10,7 +14,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.resources import files
+from textwrap import indent
 from typing import Any
 
 from cluster.crds import crds
@@ -25,8 +31,16 @@ DRIVER = "nodeside-driver"  # the service account and the roles of driver pods; 
 IMAGE = "localhost/nodeside-cluster"  # what images/build calls it
 HEALTH_PORT = 8080
 
-_TEMPLATES = ("namespace", "accounts", "admission", "controller")
-_ON_OPENSHIFT = "openshift"
+# In the order of need; the controller is last. Those that only some installations have, with the
+# field of Installation that says so.
+TEMPLATES = ("namespace", "accounts", "admission", "openshift", "controller")
+ONLY_IF = {"openshift": "openshift"}
+_CONTROL_PLANE = {
+    "key": "node-role.kubernetes.io/control-plane",
+    "operator": "Exists",
+    "effect": "NoSchedule",
+}
+_RESOURCES = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}
 _ANY_STATE_LABEL = "^" + re.escape(state_label("<>")).replace("<>", "[a-z0-9-]{1,40}") + "$"
 
 
@@ -35,6 +49,9 @@ _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(
     r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
 )
+_NAME_63 = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+_LABEL_KEY = re.compile(rf"({_SUBDOMAIN.pattern}/)?{_NAME_63}")
+_LABEL_VALUE = re.compile(f"({_NAME_63})?")
 
 
 class NotInstallable(NodesideError):
@@ -50,22 +67,37 @@ class TemplateBroken(Exception):
 
 @dataclass(frozen=True)
 class Installation:
-    """What whoever installs decides. `arguments` are further ones of `nodeside-cluster run`."""
+    """What whoever installs decides. `arguments` are further ones of `nodeside-cluster run`.
+
+    Pull secrets, CA and proxy are what driver pods are given; node selector, tolerations and
+    resources are those of the controller itself.
+    """
 
     namespace: str = NAMESPACE
     image: str = IMAGE
     openshift: bool = False
     pull_secrets: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
+    ca_config_map: str = ""
+    proxy: Mapping[str, str] = field(default_factory=dict)
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, Any], ...] = (_CONTROL_PLANE,)
+    resources: Mapping[str, Any] = field(default_factory=lambda: _RESOURCES)
+    replicas: int = 2
 
 
 def manifests(installation: Installation) -> tuple[Document, ...]:
     """Definitions first, then what the controller needs, then the controller."""
-    _check(installation)
-    names = _TEMPLATES[:-1] + ((_ON_OPENSHIFT,) if installation.openshift else ())
-    values = _values(installation)
-    made = [document for name in (*names, _TEMPLATES[-1]) for document in _render(name, values)]
-    return (*crds(), *made)
+    parts = manifests_by_template(installation)
+    return (*crds(), *(document for part in parts.values() for document in part))
+
+
+def manifests_by_template(installation: Installation) -> dict[str, list[Document]]:
+    """Everything but the definitions, by the template that it comes from."""
+    check(installation)
+    values = values_of(installation)
+    names = (name for name in TEMPLATES if values.get(ONLY_IF.get(name, ""), True))
+    return {name: _documents(name, values) for name in names}
 
 
 def to_yaml(documents: Iterable[Mapping[str, Any]]) -> str:
@@ -78,7 +110,7 @@ def to_yaml(documents: Iterable[Mapping[str, Any]]) -> str:
     )
 
 
-def _check(installation: Installation) -> None:
+def check(installation: Installation) -> None:
     """Before anything is applied: half of an installation is worse than none."""
     if not _LABEL.fullmatch(installation.namespace):
         raise NotInstallable(
@@ -90,23 +122,34 @@ def _check(installation: Installation) -> None:
     for name in installation.pull_secrets:
         if not _SUBDOMAIN.fullmatch(name):
             raise NotInstallable(f"{name!r} is no name of a pull secret")
+    for key, value in installation.node_selector.items():
+        if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
+            raise NotInstallable(f"{key}={value} is no label of a node")
+    if installation.ca_config_map and not _SUBDOMAIN.fullmatch(installation.ca_config_map):
+        raise NotInstallable(f"{installation.ca_config_map!r} is no name of a ConfigMap")
 
 
-def _arguments(installation: Installation) -> list[str]:
-    """The command line of the controller: what it is to give its pods."""
-    words = ["run", "--namespace", installation.namespace]
-    words += ["--scc", DRIVER] if installation.openshift else []
-    words += [f"--pull-secret={name}" for name in installation.pull_secrets]
-    return [*words, *installation.arguments]
-
-
-def _values(installation: Installation) -> dict[str, Any]:
+def values_of(installation: Installation) -> dict[str, Any]:
+    """What the templates may name: what was decided, and what never changes."""
     return {
         "namespace": installation.namespace,
         "image": installation.image,
         "openshift": installation.openshift,
         "pull_secrets": list(installation.pull_secrets),
-        "arguments": _arguments(installation),
+        "arguments": list(installation.arguments),
+        "ca_config_map": installation.ca_config_map,
+        "proxy": sorted(installation.proxy.items()),
+        "node_selector": dict(installation.node_selector),
+        "tolerations": list(installation.tolerations),
+        "resources": dict(installation.resources),
+        "replicas": installation.replicas,
+        **constants(),
+    }
+
+
+def constants() -> dict[str, Any]:
+    """What the templates may name and nobody decides."""
+    return {
         "controller": CONTROLLER,
         "driver": DRIVER,
         "scc": DRIVER,
@@ -117,20 +160,47 @@ def _values(installation: Installation) -> dict[str, Any]:
     }
 
 
-def _render(name: str, values: Mapping[str, Any]) -> list[Document]:
+def template(name: str) -> str:
+    """The text of a template of TEMPLATES."""
+    return file_text(f"{name}.yaml.j2")
+
+
+def file_text(path: str) -> str:
+    """The text of a file in the directory of the templates."""
+    return (files("cluster") / "templates" / path).read_text()
+
+
+def fill(path: str, values: Mapping[str, Any]) -> str:
+    """A template of that directory with its values, as text. Raises TemplateBroken."""
     import jinja2
+
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined)  # noqa: S701
+    environment.filters |= {"tojson": quoted, "block": _block}
+    try:
+        return environment.from_string(file_text(path)).render(values) + "\n"
+    except jinja2.TemplateError as exc:
+        raise TemplateBroken(f"the template {path} cannot be used: {exc}") from exc
+
+
+def _documents(name: str, values: Mapping[str, Any]) -> list[Document]:
     import yaml
 
-    loader = jinja2.PackageLoader("cluster")
-    environment = jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined)  # noqa: S701
-    environment.filters["tojson"] = _quoted
+    path = f"{name}.yaml.j2"
     try:
-        text = environment.get_template(f"{name}.yaml.j2").render(values)
-        return [document for document in yaml.safe_load_all(text) if document is not None]
-    except (jinja2.TemplateError, yaml.YAMLError) as exc:
-        raise TemplateBroken(f"the template {name}.yaml.j2 cannot be used: {exc}") from exc
+        return [each for each in yaml.safe_load_all(fill(path, values)) if each is not None]
+    except yaml.YAMLError as exc:
+        raise TemplateBroken(f"the template {path} cannot be used: {exc}") from exc
 
 
-def _quoted(value: Any) -> str:
+def quoted(value: Any) -> str:
     """A value as JSON, which YAML and CEL both read. Jinja's own filter escapes for HTML."""
     return json.dumps(value, default=str)  # the text of an undefined value is its error
+
+
+def _block(value: Any) -> str:
+    """What follows a key and its colon, as a person would write it."""
+    import yaml
+
+    if not value or not isinstance(value, dict | list):
+        return " " + quoted(value)
+    return "\n" + indent(yaml.safe_dump(value, sort_keys=False).rstrip(), "  ")

@@ -70,6 +70,9 @@ OUTPUT = click.option(
 )
 
 
+FORMATS = ("yaml", "helm", "kustomize")
+
+
 def not_empty(_: click.Context, __: click.Parameter, word: str) -> str:
     if not word.strip():
         raise click.BadParameter("it is empty")
@@ -86,6 +89,15 @@ def _proxies(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> d
             raise click.BadParameter(f"{word!r}: expected one of {expected}")
         found[name] = value
     return found
+
+
+def _labels(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:
+    """`KEY=VALUE` of each, as a mapping. manifests.py says whether they are labels of a node."""
+    pairs = [word.partition("=") for word in words]
+    for word, (key, equals, _value) in zip(words, pairs, strict=True):
+        if not (key and equals):
+            raise click.BadParameter(f"{word!r}: expected KEY=VALUE")
+    return {key: value for key, _equals, value in pairs}
 
 
 # What driver pods are given: `run` takes it, and `install` hands it on.
@@ -106,12 +118,19 @@ def installed(function: F) -> F:
 
     @functools.wraps(function)
     def command(**options: Any) -> Any:
-        names = ("image", "openshift", "pull_secret", "ca_config_map", "proxy")
+        names = ("image", "openshift", "pull_secret", "ca_config_map", "proxy", "node_selector")
         chosen = {name: options.pop(name) for name in names}
         return function(chosen=chosen, **options)
 
     wrapped: Any = command
     for option in (
+        click.option(
+            "--node-selector",
+            metavar="KEY=VALUE",
+            multiple=True,
+            callback=_labels,
+            help="Label of the nodes that the controller itself may run on.",
+        ),
         PROXIES,
         CA_CONFIG_MAP,
         click.option("--pull-secret", multiple=True, help="Secret to pull images with."),

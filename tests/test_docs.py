@@ -36,6 +36,7 @@ GENERATED = {"driver-yaml.md", "benchmarks.md", "dkms-packages.md"}
 FOREIGN = {
     *("--editable", "--all-tiers", "--check", "--library-path", "--isolation", "--build-arg"),
     *("--strict", "--import"),
+    *("--all", "--create-namespace", "--force-conflicts", "--include-crds", "--server-side"),
     *("--for", "--overwrite", "--show-labels", "--timeout", "--type"),
 }
 

@@ -132,6 +132,9 @@ def test_resolve_asks_for_the_kernel_where_the_images_are_named_by_it(tmp_path: 
         (["run", "--health-port", "-1"], "-1 is not in the range"),
         (["run", "--proxy", "FTP_PROXY=x"], "expected one of HTTP_PROXY=VALUE"),
         (["manifests", "--proxy", "HTTPS_PROXY"], "expected one of HTTP_PROXY=VALUE"),
+        (["manifests", "--node-selector", "infra"], "'infra': expected KEY=VALUE"),
+        (["manifests", "--format", "helm"], "--output goes with --format helm or kustomize"),
+        (["manifests", "--output", "x"], "--output goes with --format helm or kustomize"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_by_its_option(words: list[str], said: str) -> None:
@@ -171,6 +174,41 @@ def test_what_driver_pods_are_given_reaches_the_command_line_of_the_controller()
     params = root.commands["run"].make_context("run", arguments[1:]).params
     assert params["ca_config_map"] == "trust"
     assert params["proxy"] == {"NO_PROXY": ".svc", "HTTP_PROXY": "http://p"}
+
+
+def test_the_controllers_own_nodes_can_be_chosen() -> None:
+    label = "node-role.kubernetes.io/infra="
+    documents = yaml.safe_load_all(command("manifests", "--node-selector", label).output)
+    [deployment] = [document for document in documents if document["kind"] == "Deployment"]
+    found = deployment["spec"]["template"]["spec"]["nodeSelector"]
+    assert found == {"node-role.kubernetes.io/infra": ""}
+
+
+@pytest.mark.parametrize(
+    ("format", "file", "said"),
+    [
+        ("helm", "values.yaml", "helm install nodeside {} --namespace drivers --create-namespace"),
+        ("kustomize", "controller.yaml", "kubectl apply --server-side -k {}"),
+    ],
+)
+def test_a_chart_and_a_base_are_directories_and_what_to_do_with_them_is_said(
+    tmp_path: Path, format: str, file: str, said: str
+) -> None:
+    place = tmp_path / "made"
+    words = ("manifests", "--image", "r.example.com/x:1", "-n", "drivers", "--format", format)
+    done = command(*words, "--output", place)
+
+    assert done.output == f"made {place}; next: {said.format(place)}\n"
+    assert (place / file).is_file()
+
+
+def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "Chart.yaml").write_text("name: theirs\n")
+    done = command("manifests", "--image", "x", "--format", "helm", "--output", tmp_path)
+
+    assert done.exit_code == ExitCode.USAGE
+    assert "was not made by nodeside-cluster" in done.errors
+    assert "hint: name a directory that does not exist yet" in done.errors
 
 
 def into_a_closed_pipe(*argv: str | Path) -> tuple[int, str]:

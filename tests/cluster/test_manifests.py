@@ -86,7 +86,11 @@ def test_the_names_are_those_that_the_controller_gives_its_pods() -> None:
     assert (settings.namespace, settings.service_account) == (module.NAMESPACE, DRIVER)
     arguments = made(KINDS["openshift"])[-2]["spec"]["template"]["spec"]["containers"][0]["args"]
     assert arguments == [
-        *("run", "--namespace", "drivers", "--scc", DRIVER, "--pull-secret=pull", "--verbose")
+        "run",
+        "--namespace=$(POD_NAMESPACE)",  # so that nothing but the pod's own namespace decides
+        f"--scc={DRIVER}",
+        "--pull-secret=pull",
+        "--verbose",
     ]
     assert root.commands["run"].make_context("run", arguments[1:]).params["scc"] == DRIVER
 
@@ -148,8 +152,10 @@ def test_a_template_that_asks_for_an_unknown_value_is_an_error(
     def without_image(values: Mapping[str, Any]) -> Any:
         return {key: value for key, value in values.items() if key != "image"}
 
-    whole = module._values
-    monkeypatch.setattr(module, "_values", lambda installation: without_image(whole(installation)))
+    whole = module.values_of
+    monkeypatch.setattr(
+        module, "values_of", lambda installation: without_image(whole(installation))
+    )
     with pytest.raises(TemplateBroken, match=r"controller\.yaml\.j2 .*'image' is undefined"):
         manifests(Installation())
 
@@ -164,6 +170,10 @@ def test_a_template_that_asks_for_an_unknown_value_is_an_error(
         (Installation(image=""), "'' is no pull spec"),
         (Installation(pull_secrets=("pull", "")), "'' is no name of a pull secret"),
         (Installation(pull_secrets=("Pull",)), "'Pull' is no name of a pull secret"),
+        (Installation(ca_config_map="a b"), "'a b' is no name of a ConfigMap"),
+        (Installation(node_selector={"": "x"}), "=x is no label of a node"),
+        (Installation(node_selector={"a": "x y"}), "a=x y is no label of a node"),
+        (Installation(node_selector={"a/b/c": "x"}), "a/b/c=x is no label of a node"),
     ],
 )
 def test_a_name_that_the_api_server_would_refuse_is_refused_before_anything_is_applied(

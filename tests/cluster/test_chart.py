@@ -1,0 +1,290 @@
+"""The Helm chart and the kustomize base: their files, and how they come to be in a directory.
+
+What Helm and kustomize make of them is shown with the real ones, in tests of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from cluster import directory as module
+from cluster.chart import LATER, chart
+from cluster.directory import NotOurs, write_directory
+from cluster.gotemplates import Later, go_template
+from cluster.kustomize import KUSTOMIZATION, NAMES, base
+from cluster.manifests import Installation, NotInstallable, TemplateBroken, constants, values_of
+from nodeside import __version__
+from nodeside.errors import SystemRefused
+
+IMAGE = "registry.example.com:5000/nodeside-cluster:1.0"
+CHOSEN = Installation(
+    image=IMAGE,
+    openshift=True,
+    pull_secrets=("pull",),
+    ca_config_map="trust",
+    proxy={"NO_PROXY": ".svc"},
+    node_selector={"role": "infra"},
+)
+
+
+def values(installation: Installation) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(chart(installation)["values.yaml"])
+    return found
+
+
+def schema() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(chart(Installation())["values.schema.json"])
+    return found
+
+
+# --- the chart --------------------------------------------------------------------------------
+
+
+def test_the_version_of_the_chart_is_the_packages_as_helm_wants_it() -> None:
+    about = yaml.safe_load(chart(Installation())["Chart.yaml"])
+    assert about["version"] == about["appVersion"] == __version__
+    assert re.fullmatch(r"\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?", about["version"])
+    assert about["kubeVersion"] == ">=1.30.0-0"
+
+
+def test_what_is_chosen_is_the_default_values_of_the_chart() -> None:
+    found = values(CHOSEN)
+    assert found["image"] == {
+        "repository": "registry.example.com:5000/nodeside-cluster",
+        "tag": "1.0",
+        "digest": "",
+    }
+    assert found["openshift"] is True
+    assert found["imagePullSecrets"] == [{"name": "pull"}]
+    assert found["caConfigMap"] == "trust"
+    assert found["proxy"] == {"NO_PROXY": ".svc"}
+    assert found["nodeSelector"] == {"role": "infra"}
+    assert found["namespace"] == {"create": False}
+
+
+@pytest.mark.parametrize(
+    ("pull_spec", "parts"),
+    [
+        ("localhost/x", ("localhost/x", "", "")),
+        ("registry:5000/x", ("registry:5000/x", "", "")),
+        ("registry:5000/x:1.0", ("registry:5000/x", "1.0", "")),
+        ("x:1@sha256:" + "a" * 64, ("x", "1", "sha256:" + "a" * 64)),
+        ("x@sha256:" + "a" * 64, ("x", "", "sha256:" + "a" * 64)),
+    ],
+)
+def test_a_pull_spec_is_taken_apart(pull_spec: str, parts: tuple[str, str, str]) -> None:
+    found = values(Installation(image=pull_spec))
+    assert tuple(found["image"].values()) == parts
+    jsonschema.validate(found, schema())
+
+
+def test_the_schema_knows_exactly_the_values_that_there_are() -> None:
+    known = schema()["properties"]
+    assert {*known} - {"global"} == {*values(CHOSEN)}
+    assert {*known["image"]["properties"]} == {*values(CHOSEN)["image"]}
+    jsonschema.validate(values(CHOSEN), schema())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"replicas": 0},
+        {"openshift": "yes"},
+        {"imagePullSecrets": ["pull"]},
+        {"proxy": {"FTP_PROXY": "x"}},
+        {"nodeSelector": {"a": True}},
+        {"image": {"repository": ""}},
+        {"caConfigMap": "No Name"},
+        {"opneshift": True},
+    ],
+)
+def test_a_wrong_value_is_refused_by_the_schema(wrong: Mapping[str, Any]) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**values(CHOSEN), **wrong}, schema())
+
+
+def test_every_field_of_an_installation_is_a_question_of_the_chart() -> None:
+    assert {*LATER} == {*values_of(Installation())} - {*constants()}
+
+
+def test_every_question_is_asked_with_a_value_that_exists() -> None:
+    files = chart(Installation())
+    text = "".join(files[name] for name in files if name.startswith("templates/"))
+    for path in re.findall(r"\.Values\.([A-Za-z.]+)", text):
+        found: Any = values(CHOSEN)
+        for key in path.split("."):
+            assert key in found, path
+            found = found[key]
+
+
+# --- Jinja in Helm's words --------------------------------------------------------------------
+
+
+def translated(text: str) -> str:
+    later = {
+        "name": Later("$.Values.name"),
+        "flag": Later("$.Values.flag"),
+        "items": Later("$.Values.items", each="$item.name"),
+        "pairs": Later("$.Values.pairs"),
+    }
+    return go_template(text, {"fixed": "a", "listed": ["x", "y"]}, later)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: {{ name | tojson }}", "a: {{ $.Values.name | toJson }}\n"),
+        ("a: {{ fixed | tojson }}", 'a: "a"\n'),
+        (
+            'a: {{ ("100%-" ~ name ~ "-" ~ fixed) | tojson }}',
+            'a: {{ printf "100%%-%s-a" $.Values.name | toJson }}\n',
+        ),
+        ("a\n{%- if flag %}\nb\n{%- endif %}", "a\n{{- if $.Values.flag }}\nb\n{{- end }}\n"),
+        (
+            "a\n{%- if not flag and name %}\nb\n{%- else %}\nc\n{%- endif %}",
+            "a\n{{- if (and (not $.Values.flag) $.Values.name) }}\nb\n{{- else }}\nc\n{{- end }}\n",
+        ),
+        (
+            "a\n{%- for item in items %}\n{{ item | tojson }}\n{%- endfor %}",
+            "a\n{{- range $item := $.Values.items }}\n{{ $item.name | toJson }}\n{{- end }}\n",
+        ),
+        (
+            'a\n{%- for key, value in pairs %}\n{{ (key ~ "=" ~ value) | tojson }}\n{%- endfor %}',
+            (
+                "a\n{{- range $key, $value := $.Values.pairs }}"
+                '\n{{ printf "%s=%s" $key $value | toJson }}\n{{- end }}\n'
+            ),
+        ),
+        ("{% for each in listed %}{{ each }}{% endfor %}", "xy\n"),
+        (
+            "{% macro m(x) %}{{ x | tojson }}{% endmacro %}{{ m(name) }}",
+            "{{ $.Values.name | toJson }}\n",
+        ),
+    ],
+)
+def test_a_template_is_put_into_helms_words(text: str, words: str) -> None:
+    assert translated(text) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: {{ name }}", r"a value without `\| tojson`: \$\.Values\.name"),
+        ("{% if name == 'x' %}b{% endif %}", "this question has no translation"),
+        ("{% if fixed %}a{% elif flag %}b{% endif %}", "elif has no translation"),
+        ("{% if flag %}a{% elif fixed %}b{% endif %}", "elif has no translation"),
+        ("{% for i in items | list %}{% endfor %}", "this loop has no translation"),
+        ("{{ 'a' if flag else 'b' }}", "is not known yet"),
+        ("{{ items | join(',') }}", "is not known yet"),
+        ("{{ name == 'x' }}", "is not known yet"),
+        ("a: '{{ '{{' }}'", "two braces in its text"),
+        ("{{ nothing }}", "'nothing' is undefined"),
+    ],
+)
+def test_what_cannot_be_put_into_helms_words_is_an_error(text: str, message: str) -> None:
+    with pytest.raises(TemplateBroken, match=message):
+        translated(text)
+
+
+# --- the base ---------------------------------------------------------------------------------
+
+
+def test_the_base_lists_its_files_in_the_order_of_need() -> None:
+    files = base(CHOSEN)
+    listed = yaml.safe_load(files[KUSTOMIZATION])["resources"]
+    assert listed[:3] == ["crds.yaml", "namespace.yaml", "accounts.yaml"]
+    assert listed[-2:] == ["openshift.yaml", "controller.yaml"]
+    assert {*files} == {*listed, *(name for name in NAMES if "kustomization.yaml" in name)} | {
+        "another-namespace/transformers.yaml"
+    }
+    assert {*files} == NAMES
+    assert "openshift.yaml" not in base(Installation())
+
+
+@pytest.mark.parametrize("make", [chart, base])
+def test_a_name_that_no_api_server_would_take_makes_no_directory(make: Any) -> None:
+    with pytest.raises(NotInstallable, match="no name of a ConfigMap"):
+        make(Installation(ca_config_map="No Name"))
+    with pytest.raises(NotInstallable, match="a b=c is no label of a node"):
+        make(Installation(node_selector={"a b": "c"}))
+
+
+# --- the directory ----------------------------------------------------------------------------
+
+FILES = {"main.yaml": "a: 1\n", "below/other.yaml": "b: 2\n"}
+
+
+def write(place: Path, files: Mapping[str, str] = FILES, **more: Any) -> None:
+    write_directory(place, files, main="main.yaml", **more)
+
+
+def listing(place: Path) -> set[str]:
+    return {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()}
+
+
+def test_a_directory_appears_with_all_its_files_and_says_who_made_it(tmp_path: Path) -> None:
+    write(tmp_path / "new" / "chart")
+    assert listing(tmp_path) == {"new/chart/main.yaml", "new/chart/below/other.yaml"}
+    text = (tmp_path / "new/chart/main.yaml").read_text()
+    assert text == f"# Made by nodeside-cluster {__version__}: to change it, make it again.\na: 1\n"
+
+
+def test_a_directory_of_ours_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    write(tmp_path / "chart")
+    write(tmp_path / "chart", {"main.yaml": "a: 2\n"}, names={*FILES})
+    assert listing(tmp_path) == {"chart/main.yaml"}
+    assert (tmp_path / "chart/main.yaml").read_text().endswith("a: 2\n")
+
+
+def test_an_empty_directory_may_be_used(tmp_path: Path) -> None:
+    (tmp_path / "chart").mkdir()
+    write(tmp_path / "chart")
+    assert listing(tmp_path / "chart") == {*FILES}
+
+
+def test_a_directory_of_somebody_else_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "main.yaml").write_text("mine\n")
+    with pytest.raises(NotOurs, match=r"was not made by nodeside-cluster: main\.yaml has no mark"):
+        write(tmp_path)
+    assert (tmp_path / "main.yaml").read_text() == "mine\n"
+    assert listing(tmp_path) == {"main.yaml"}
+
+
+def test_a_file_that_somebody_added_is_not_lost(tmp_path: Path) -> None:
+    write(tmp_path / "chart")
+    (tmp_path / "chart" / "below" / "mine.yaml").write_text("mine\n")
+    with pytest.raises(NotOurs, match=r"does not write: below/mine\.yaml") as caught:
+        write(tmp_path / "chart")
+    assert "move them elsewhere" in caught.value.hint
+    assert "below/mine.yaml" in listing(tmp_path / "chart")
+
+
+def test_a_file_or_a_link_is_no_directory_to_write_to(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path)
+    for name in ("file", "link"):
+        with pytest.raises(NotOurs, match=f"{name} is there, and is no directory"):
+            write(tmp_path / name)
+
+
+def test_what_cannot_be_written_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "chart")
+
+    def full(directory: Path, files: Mapping[str, str]) -> None:
+        directory.mkdir()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "_write", full)
+    with pytest.raises(SystemRefused, match=r"chart cannot be written: .*No space left"):
+        write(tmp_path / "chart", {"main.yaml": "a: 2\n"}, names={*FILES})
+    assert listing(tmp_path) == {"chart/main.yaml", "chart/below/other.yaml"}
