@@ -21,13 +21,13 @@ from cluster.apierror import ApiError, Asked, Gone, Unreachable, refusal_of_stat
 from cluster.exchange import Call, Document, Exchange, in_words
 from cluster.listing import Page, read_page
 from cluster.resources import Resource, resource_of
+from cluster.world import FIELD_MANAGER
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
 
 T = TypeVar("T")
 
-FIELD_MANAGER = "nodeside-cluster"
 PAGE = 500  # objects in one answer to a list
 
 _READ = 15.0  # seconds without a byte, once a watch should have ended

@@ -170,15 +170,16 @@ def _pool_reason(picture: Picture, pool: Pool, verdicts: Sequence[Verdict]) -> t
 
 
 def toolkit_message(resolution: Resolution) -> str:
-    seen = some(reversed(resolution.tags_seen), of="tags") if resolution.tags_seen else "none"
-    return f"no toolkit image: {resolution.why}; tags seen: {seen}"
+    tags = some(reversed(resolution.tags_seen), of="tags")
+    seen = f"; tags seen: {tags}" if tags else ""
+    return f"no toolkit image: {resolution.why}{seen}; {resolution.remedy}"
 
 
 def cause(member: Member) -> str:
     """Why the driver does not work on a node, in the node's own words if it said anything."""
     report = member.report
     if member.trouble or report is None:
-        return f"its pod cannot start: {member.trouble}" if member.trouble else "no report"
+        return member.trouble or "no report"
     words = ": ".join(part for part in (report.reason, report.message) if part)
     return words or report.state
 

@@ -6,13 +6,18 @@ reflectors call them, once for each object that comes.
 
 from __future__ import annotations
 
+from calendar import timegm
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import lru_cache
 from sys import intern
+from time import strptime
 
 from cluster.world import (
     APPLIED_NOTE,
     ARCHITECTURE_NOTE,
     DRIVER_LABEL,
+    FIELD_MANAGER,
     KERNEL_NOTE,
     LINK_NOTE,
     NOTHING,
@@ -37,9 +42,9 @@ _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def node_from(data: Document) -> Node:
-    metadata, spec, status = _part(data, "metadata"), _part(data, "spec"), _part(data, "status")
+    metadata, status = _part(data, "metadata"), _part(data, "status")
     info = _part(status, "nodeInfo")
-    architecture = _text(info, "architecture")
+    architecture, ready = _text(info, "architecture"), _condition(status, "Ready")
     return Node(
         name=_text(metadata, "name"),
         uid=_text(metadata, "uid"),
@@ -48,8 +53,9 @@ def node_from(data: Document) -> Node:
         os_image=_text(info, "osImage"),
         architecture=intern(_ARCHITECTURES.get(architecture, architecture)),
         boot_id=_text(info, "bootID"),
-        ready=_is_true(status, "Ready"),
-        unschedulable=bool(spec.get("unschedulable")),
+        ready=ready.get("status") == "True",
+        ready_since=_seconds(ready.get("lastTransitionTime")),
+        labelled=_touched(metadata, by=FIELD_MANAGER),
     )
 
 
@@ -76,7 +82,7 @@ def driver_from(data: Document) -> DriverObject:
 
 
 def daemonset_from(data: Document) -> DaemonSetObject:
-    metadata, status = _part(data, "metadata"), _part(data, "status")
+    metadata = _part(data, "metadata")
     labels, notes = _part(metadata, "labels"), _part(metadata, "annotations")
     name = _text(metadata, "name")
     return DaemonSetObject(
@@ -94,8 +100,7 @@ def daemonset_from(data: Document) -> DaemonSetObject:
         toolkit=_text(notes, TOOLKIT_NOTE),
         link=_text(notes, LINK_NOTE),
         deleting="deletionTimestamp" in metadata,
-        desired=int(status.get("desiredNumberScheduled") or 0),
-        ready=int(status.get("numberReady") or 0),
+        touched=_touched(metadata),
         spec=_part(data, "spec"),
     )
 
@@ -118,6 +123,7 @@ def node_driver_from(data: Document) -> NodeDriverObject:
         reason=_text(status, "reason"),
         message=_text(status, "message"),
         hint=_text(status, "hint"),
+        said=_touched(metadata),
     )
 
 
@@ -132,6 +138,7 @@ def pod_from(data: Document) -> DriverPod:
         node=_text(spec, "nodeName") or _pinned_to(spec),
         daemonset=next((_text(o, "name") for o in owners if o.get("kind") == "DaemonSet"), ""),
         deleting="deletionTimestamp" in metadata,
+        created=_seconds(metadata.get("creationTimestamp")),
         waiting=_waiting(_part(data, "status")),
     )
 
@@ -172,9 +179,27 @@ def _text(data: Document, key: str) -> str:
     return intern(str(data.get(key) or ""))
 
 
-def _is_true(status: Document, condition: str) -> bool:
-    found = (c for c in status.get("conditions") or () if c.get("type") == condition)
-    return any(c.get("status") == "True" for c in found)
+def _condition(status: Document, kind: str) -> Document:
+    found = (c for c in status.get("conditions") or () if c.get("type") == kind)
+    return next(found, NOTHING)
+
+
+def _touched(metadata: Document, by: str = "") -> float:
+    """When anybody, or `by`, changed a field: the API server keeps that for each field manager.
+
+    https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
+    """
+    entries = metadata.get("managedFields") or ()
+    times = (_seconds(e.get("time")) for e in entries if by in ("", e.get("manager")))
+    return max(times, default=0.0)
+
+
+@lru_cache(maxsize=1024)
+def _seconds(moment: str | None) -> float:
+    """A metav1.Time by the wall clock; 0 for none."""
+    with suppress(TypeError, ValueError):
+        return float(timegm(strptime(moment or "", "%Y-%m-%dT%H:%M:%SZ")))
+    return 0.0
 
 
 def _pinned_to(spec: Document) -> str:

@@ -18,6 +18,7 @@ from cluster.actions import Action, LabelNode, SetStatus
 from cluster.api import Api
 from cluster.apierror import NotFound
 from cluster.case import Case
+from cluster.conditions import toolkit_message
 from cluster.documents import driver_from, image_stream_from
 from cluster.overview import NoSuchObject, condition, named, no_driver, overtaken
 from cluster.plan import plan
@@ -90,7 +91,7 @@ class Explanation:
 def explain(api: Api, settings: Settings, driver: str, node: str = "") -> Explanation:
     """Read the cluster once, and say what the controller thinks of it. Raises NotInstalled."""
     who = presence(api, settings.namespace)
-    world = read_once(api, settings)
+    world = replace(read_once(api, settings), now=time.time())
     said = explain_node(world, driver, node) if node else explain_driver(world, driver)
     return said.said_with(who)
 
@@ -234,11 +235,11 @@ def _labels_it_takes(node: Node, hardware: Hardware) -> Iterator[str]:
 def _blocks(case: Case, verdict: Verdict) -> Iterator[str]:
     member, row = verdict.member, verdict.row
     if member.pool not in case.served:
-        yield f"no toolkit image: {case.resolutions[member.pool].why}"
+        yield toolkit_message(case.resolutions[member.pool])
     if member.health is Health.DOWN:
         yield "the node is not ready"
     if member.trouble:
-        yield f"its pod cannot start: {member.trouble}"
+        yield member.trouble
     if (report := member.report) is not None and member.health is Health.BROKEN:
         hint = f" ({report.hint})" if report.hint else ""
         yield f"{report.reason}: {report.message}{hint}"
@@ -337,10 +338,9 @@ def resolve(api: Api, pool: Pool, driver: str = "") -> Resolved:
             f"--driver {driver} --kernel RELEASE",
         )
     pool = replace(pool, kernel=pool.kernel or "(none named)")
-    found_image = toolkit.resolve(pool, chain, _streams(api))
-    return Resolved(
-        pool, found_image.image, found_image.link.value, found_image.why, found_image.tags_seen
-    )
+    found = toolkit.resolve(pool, chain, _streams(api))
+    why = "; ".join(part for part in (found.why, found.remedy) if part)
+    return Resolved(pool, found.image, found.link.value, why, found.tags_seen)
 
 
 def _chain(api: Api, driver: str) -> Toolkit:

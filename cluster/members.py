@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from cluster.pools import Fit, before_label, has_hardware, pool_of
 from cluster.rollout import Boot, Health, Place
+from cluster.silence import PATIENT, Listener, Silence
 from cluster.world import DriverPod, Node, NodeDriverObject, Pool, World
 from nodeside.contract import State, assigned_label
 from nodeside.spec import Driver
@@ -33,7 +34,9 @@ class Member:
     """A node of a Driver. `at` is None if nobody knows the assignment.
 
     `before` is the assignment under which the driver worked there until we changed the node.
-    `was_ready` is what the node said last, in whatever boot. `trouble` is why its pod cannot start.
+    `was_ready` is what the node said last, in whatever boot. `trouble` is what is wrong though the
+    node does not say so: its pod cannot start, or nothing is heard; `due` is the wall clock time at
+    which that will be said if nothing is heard until then.
     """
 
     node: Node
@@ -47,6 +50,7 @@ class Member:
     was_ready: bool
     report: NodeDriverObject | None
     trouble: str
+    due: float = PATIENT.until
 
     def place(self, newest: str, good: str) -> Place:
         if not self.assigned:
@@ -69,6 +73,7 @@ def members(
     assigned_key, before_key = assigned_label(driver.name), before_label(driver.name)
     troubles = dict(_troubles(world, driver.name))
     reports, prefix = world.node_drivers, f"{driver.name}."
+    listener = Listener(world, driver)
     for node in world.nodes.values():
         labels = node.labels
         assigned = labels.get(assigned_key, "")
@@ -79,18 +84,25 @@ def members(
         boot = Boot.FRESH if report and report.boot_id != node.boot_id else Boot.RUNNING
         at, before = known.get(assigned), labels.get(before_key, "")
         trouble = troubles.get((node.name, assigned), "") if troubles else ""
+        word = _word(node, at, report)
+        health = _health(node, word, on_reboot=on_reboot)
+        silence = PATIENT
+        if health is Health.BUSY:
+            silence = Silence(words=trouble) if trouble else listener.hear(node, assigned, word)
+            health = Health.BROKEN if silence.words else Health.BUSY
         yield Member(
             node=node,
             fit=fit,
             pool=pool_of(node, at.pool if at else None, rebooted=boot is Boot.FRESH),
             assigned=assigned,
             at=at,
-            health=_health(node, at, report, trouble, on_reboot=on_reboot),
+            health=health,
             boot=boot,
             before=before,
             was_ready=report is not None and report.state == _READY,
             report=report,
-            trouble=trouble,
+            trouble=trouble or silence.words,
+            due=silence.until,
         )
 
 
@@ -113,23 +125,23 @@ def contested(world: World, driver: Driver, rivals: Sequence[Driver]) -> frozens
     )
 
 
-def _health(
-    node: Node, at: At | None, report: NodeDriverObject | None, trouble: str, *, on_reboot: bool
-) -> Health:
+def _word(node: Node, at: At | None, report: NodeDriverObject | None) -> NodeDriverObject | None:
+    """What the node said in this boot, for the revision that it has. Where nobody knows any more
+    what was assigned, the node's own word is all there is."""
+    if report is None or report.boot_id != node.boot_id:
+        return None
+    return report if at is None or report.revision == at.revision else None
+
+
+def _health(node: Node, word: NodeDriverObject | None, *, on_reboot: bool) -> Health:
     if not node.ready:
         return Health.DOWN
-    # Where nobody knows any more what was assigned, the node's own word is all there is.
-    if (
-        report is not None
-        and report.boot_id == node.boot_id
-        and (at is None or report.revision == at.revision)
-    ):
-        if report.state == _READY:
-            return Health.WORKING
-        # Where a change waits for a reboot by the administrator's wish, to wait is no failure.
-        if report.state == _FAILED or (report.state == _REBOOT and not on_reboot):
-            return Health.BROKEN
-    return Health.BROKEN if trouble else Health.BUSY
+    if word is not None and word.state == _READY:
+        return Health.WORKING
+    # Where a change waits for a reboot by the administrator's wish, to wait is no failure.
+    if word is not None and (word.state == _FAILED or (word.state == _REBOOT and not on_reboot)):
+        return Health.BROKEN
+    return Health.BUSY
 
 
 def _troubles(world: World, driver: str) -> Iterator[tuple[tuple[str, str], str]]:
@@ -140,4 +152,5 @@ def _troubles(world: World, driver: str) -> Iterator[tuple[tuple[str, str], str]
 
 
 def _words(pod: DriverPod) -> str:
-    return "; ".join(f"{container}: {why}" for container, why in pod.waiting.items())
+    why = "; ".join(f"{container}: {why}" for container, why in pod.waiting.items())
+    return f"its pod cannot start: {why}"

@@ -7,6 +7,7 @@ not planned again. One Driver's plan knows of the others only which modules are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -43,8 +44,9 @@ _LOOKS = 8  # at what follows from our own labels; two are usual
 def plan(world: World, now: float) -> Plan:
     """The actions for every Driver, and the cleaning up behind those that are gone.
 
-    `now` is the wall clock, for the times in conditions.
+    `now` is the wall clock, for the times in conditions and for what is late.
     """
+    world = replace(world, now=now)
     plans = [plan_driver(world, world.drivers[key], now) for key in sorted(world.drivers)]
     soon = [each.again_in for each in plans if each.again_in is not None]
     actions = [action for each in plans for action in each.actions]
@@ -69,8 +71,15 @@ def plan_driver(world: World, found: DriverObject, now: float) -> Plan:
         *_revisions_dropped(case),
         *_told(found, conditions.status(case.picture, now=now)),
     ]
-    waits = any(world.daemonsets[key].deleting for key in case.wanted if key in world.daemonsets)
-    return Plan(tuple(actions), _SOON if waits else None)
+    return Plan(tuple(actions), _again_in(case, world))
+
+
+def _again_in(case: Case, world: World) -> float | None:
+    """Seconds until a plan may be another one though nothing happens."""
+    due = min((member.due - world.now for member in case.members), default=math.inf)
+    if any(world.daemonsets[key].deleting for key in case.wanted if key in world.daemonsets):
+        due = min(due, _SOON)
+    return due if due < math.inf else None
 
 
 def _finalizer(found: DriverObject) -> Iterator[Action]:
@@ -170,7 +179,7 @@ def _afterwards(case: Case, labelled: Sequence[LabelNode]) -> Case:
     for action in labelled:
         labels = {**nodes[action.node].labels, **action.labels}
         kept = {key: value for key, value in labels.items() if value is not None}
-        nodes[action.node] = replace(nodes[action.node], labels=kept)
+        nodes[action.node] = replace(nodes[action.node], labels=kept, labelled=case.world.now)
     there = {key: d for key, d in case.world.daemonsets.items() if _is_left(case, d)}
     given = {key.rpartition("-")[2]: at for key, at in case.wanted.items()}
     status = {**case.found.status, "lastGoodRevision": case.standing.good}

@@ -253,8 +253,7 @@ class Reflector(Generic[T]):
         else:
             changed = self._objects.get(item.name) != item
             self._objects[item.name] = item
-        if changed:
-            self._snapshot = None
+        self._snapshot = None
         return changed
 
     def _keep(self, document: Mapping[str, Any]) -> T | None:

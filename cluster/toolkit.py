@@ -45,15 +45,17 @@ NOTHING_KEPT = Kept()
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """`image` is empty exactly if `link` is NONE. `why` says which link served and why none before.
+    """`image` is empty exactly if `link` is NONE; then `remedy` says what to do.
 
-    `tags_seen` are those of the image stream, newest text last.
+    `why` says which link served and why none before, of those that somebody set up. `tags_seen` are
+    those of the image stream, newest text last.
     """
 
     image: str
     link: Link
     why: str
     tags_seen: tuple[str, ...] = ()
+    remedy: str = ""
 
 
 def resolve(
@@ -73,9 +75,9 @@ def resolve(
     for link, image, why in _chain(pool, toolkit, streams, proven, kept):
         if image:
             return Resolution(image, link, "; ".join([why, *passed]), seen)
-        if why:
+        if why and link in (Link.MAP, Link.STREAM):
             passed.append(why)
-    return Resolution("", Link.NONE, "; ".join(passed), seen)
+    return Resolution("", Link.NONE, "; ".join(passed), seen, _remedy(stream is not None))
 
 
 def _chain(
@@ -85,28 +87,23 @@ def _chain(
     proven: Proven,
     kept: Kept,
 ) -> Iterator[tuple[Link, str, str]]:
-    """Each link in order: its image or nothing, and why."""
+    """Each link in order: its image or nothing, and why; without words if nobody set it up."""
     mapped = toolkit.images.get(pool.kernel, "")
-    yield (
-        Link.MAP,
-        mapped,
-        f"toolkit.images {'names' if mapped else 'does not name'} kernel {pool.kernel}",
-    )
+    word = "names" if mapped else "does not name"
+    yield Link.MAP, mapped, f"toolkit.images {word} kernel {pool.kernel}" if toolkit.images else ""
     yield Link.STREAM, *_from_stream(pool, toolkit.image_stream, streams)
     filled = fill(toolkit.image_template, pool)
-    yield (
-        Link.TEMPLATE,
-        filled,
-        "toolkit.imageTemplate, filled in" if filled else "there is no toolkit.imageTemplate",
-    )
+    yield Link.TEMPLATE, filled, "toolkit.imageTemplate, filled in"
     link = Link.PROVEN if kept.link == Link.PROVEN.value else Link.KEPT
-    yield link, kept.image, "the image used before" if kept.image else ""
+    yield link, kept.image, "the image used before"
     built = proven.get((pool.kernel, pool.architecture), "")
-    yield (
-        Link.PROVEN,
-        built,
-        f"{'an image has' if built else 'no known image has'} built for {pool.kernel} before",
-    )
+    yield Link.PROVEN, built, f"an image has built for {pool.kernel} before"
+
+
+def _remedy(streams: bool) -> str:
+    if streams:
+        return "wait for the tag, or name an image in spec.toolkit.images"
+    return "name one in spec.toolkit.images, or all of them by spec.toolkit.imageTemplate"
 
 
 def _from_stream(

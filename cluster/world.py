@@ -1,7 +1,8 @@
 """What is observed of the cluster, as values: the only input of plan.py.
 
 documents.py makes them of the API server's JSON. Nothing here is ever changed in place: a `World`
-is a snapshot.
+is a snapshot. Times are seconds of the wall clock, 0 where nobody knows; a later one alone makes no
+change of an object, so nobody is woken by it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ REVISION_LABEL: Final = f"{API_GROUP}/revision"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "nodeside"
 OURS: Final = f"{MANAGED_BY}={MANAGER}"  # the label selector of every list but that of the nodes
+FIELD_MANAGER: Final = (
+    "nodeside-cluster"  # in managedFields, where the API server keeps who did what
+)
 
 # On a DaemonSet: the pool it is for, the toolkit image in it, and the hash of what was applied.
 ARCHITECTURE_NOTE: Final = f"{API_GROUP}/architecture"
@@ -50,7 +54,10 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node. What is in it besides the labels is the kubelet's own word."""
+    """A node. What is in it besides the labels is the kubelet's own word.
+
+    `ready_since` is when `ready` changed last, `labelled` when we changed a label of it.
+    """
 
     name: str
     uid: str = ""
@@ -60,7 +67,8 @@ class Node:
     architecture: str = ""
     boot_id: str = ""
     ready: bool = False
-    unschedulable: bool = False
+    ready_since: float = 0.0
+    labelled: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +91,8 @@ class DaemonSetObject:
     """A DaemonSet of ours. `spec` is whole, so that hand edits are seen; there are few of them.
 
     `applied` is the hash of what we applied last. `toolkit` is the image, "" without a sidecar;
-    `link` says where the image came from.
+    `link` says where the image came from. `touched` is when anybody changed anything in it, most
+    often the DaemonSet controller, which counts its pods in the status.
     """
 
     name: str
@@ -96,14 +105,13 @@ class DaemonSetObject:
     toolkit: str = ""
     link: str = ""
     deleting: bool = False
-    desired: int = 0
-    ready: int = 0
+    touched: float = field(default=0.0, compare=False)
     spec: Document = field(default_factory=_nothing)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDriverObject:
-    """What the pod on a node said last. Void if `boot_id` is not the node's."""
+    """What the pod on a node said last, at `said`. Void if `boot_id` is not the node's."""
 
     name: str
     driver: str = ""
@@ -117,6 +125,7 @@ class NodeDriverObject:
     reason: str = ""
     message: str = ""
     hint: str = ""
+    said: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +142,7 @@ class DriverPod:
     node: str = ""
     daemonset: str = ""
     deleting: bool = False
+    created: float = 0.0
     waiting: Mapping[str, str] = field(default_factory=_nothing)
 
 
@@ -174,7 +184,10 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Everything observed, each kind by name. `image_streams` None: the API has no such kind."""
+    """Everything observed, each kind by name. `image_streams` None: the API has no such kind.
+
+    `now` is the wall clock; with 0 no time passes, and nothing is ever late.
+    """
 
     nodes: Mapping[str, Node] = field(default_factory=dict)
     drivers: Mapping[str, DriverObject] = field(default_factory=dict)
@@ -184,3 +197,4 @@ class World:
     revisions: Mapping[str, RevisionObject] = field(default_factory=dict)
     image_streams: Mapping[str, ImageStream] | None = None
     settings: Settings = field(default_factory=Settings)
+    now: float = 0.0

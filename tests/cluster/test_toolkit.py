@@ -65,10 +65,22 @@ def test_with_nothing_it_says_what_was_looked_at_and_which_tags_there_are() -> N
     assert found == Resolution(
         "",
         Link.NONE,
-        f"toolkit.images does not name kernel {KERNEL}; image stream openshift/driver-toolkit has "
-        "no tag 418.94.202502020000-0; there is no toolkit.imageTemplate; "
-        f"no known image has built for {KERNEL} before",
+        "image stream openshift/driver-toolkit has no tag 418.94.202502020000-0",
         ("418.94.202501221327-0", "latest"),
+        "wait for the tag, or name an image in spec.toolkit.images",
+    )
+
+
+def test_of_what_nobody_set_up_it_says_nothing() -> None:
+    other = Pool("aarch64", "418.94.202502020000-0", KERNEL)
+
+    found = resolve(other, Toolkit(images={"6.1.0": "example.com/toolkit:1"}), None)
+
+    assert found.why == (
+        f"toolkit.images does not name kernel {KERNEL}; this cluster has no image streams"
+    )
+    assert found.remedy == (
+        "name one in spec.toolkit.images, or all of them by spec.toolkit.imageTemplate"
     )
 
 

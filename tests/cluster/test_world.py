@@ -29,6 +29,10 @@ NODE: dict[str, Any] = {
         "uid": "u1",
         "labels": {"a": "b"},
         "annotations": {"long": "x" * 99},
+        "managedFields": [
+            {"manager": "kubelet", "time": "2027-01-15T08:00:09Z"},
+            {"manager": "nodeside-cluster", "time": "2027-01-15T08:00:02Z"},
+        ],
     },
     "spec": {"unschedulable": True},
     "status": {
@@ -40,7 +44,7 @@ NODE: dict[str, Any] = {
         },
         "conditions": [
             {"type": "MemoryPressure", "status": "False"},
-            {"type": "Ready", "status": "True"},
+            {"type": "Ready", "status": "True", "lastTransitionTime": "2027-01-15T08:00:00Z"},
         ],
         "images": [{"names": ["x"]}] * 50,
     },
@@ -54,7 +58,7 @@ def test_of_a_node_only_what_is_read_is_kept() -> None:
     assert (node.architecture, node.boot_id, node.kernel) == ("x86_64", "b1", "6.1.0-50-amd64")
     assert node.os_image == "Debian GNU/Linux 12 (bookworm)"
     assert node.ready
-    assert node.unschedulable
+    assert (node.ready_since, node.labelled) == (1_800_000_000.0, 1_800_000_002.0)
 
 
 @pytest.mark.parametrize(
@@ -194,17 +198,34 @@ def test_tags_without_a_name_or_a_pull_spec_are_none() -> None:
     assert found.tags == {"9.6.20260616-0": "quay.io/b"}
 
 
-def test_a_daemonset_counts_its_pods() -> None:
-    found = daemonset_from(
-        {
-            "metadata": {"name": "edu-0123456789ab", "deletionTimestamp": "now"},
-            "status": {"desiredNumberScheduled": 3, "numberReady": 2},
-        }
-    )
+def test_a_daemonset_tells_when_anybody_was_at_work_on_it() -> None:
+    document = {
+        "metadata": {
+            "name": "edu-0123456789ab",
+            "deletionTimestamp": "now",
+            "managedFields": [
+                {"manager": "kube-controller-manager", "time": "2027-01-15T08:00:09Z"},
+                {"manager": "nodeside-cluster", "time": "2027-01-15T08:00:02Z"},
+            ],
+        },
+        "status": {"desiredNumberScheduled": 3, "numberReady": 2},
+    }
 
-    assert (found.desired, found.ready, found.deleting) == (3, 2, True)
+    found = daemonset_from(document)
+
+    assert (found.touched, found.deleting) == (1_800_000_009.0, True)
     assert found.assignment == "0123456789ab"
     assert found.pool == Pool("", "", "")
+
+
+def test_a_count_of_pods_or_a_later_time_is_no_change_that_wakes_anybody() -> None:
+    before = {"metadata": {"name": "edu-1", "managedFields": [{"time": "2027-01-15T08:00:09Z"}]}}
+    after = {
+        "metadata": {"name": "edu-1", "managedFields": [{"time": "2027-01-15T08:00:10Z"}]},
+        "status": {"numberReady": 1},
+    }
+
+    assert daemonset_from(before) == daemonset_from(after)
 
 
 def test_an_event_names_the_driver_and_fits() -> None:

@@ -1,0 +1,106 @@
+"""How long a node may be on its way: until when silence is patience, and what is said after that.
+
+Pure; called by members.py for nodes that are neither working nor broken. Everything is counted from
+times that stand in the API server (who changed an object when, and when a pod was made), so another
+controller goes on counting where the last one stopped. Times are of the wall clock, 0 is unknown.
+
+    no pod         `NO_POD` after the node was assigned, and after the DaemonSet controller was last
+                   at work: it makes thousands by and by, so work on others counts for a while too
+    no word        `NO_WORD` after the pod was made, or the node came up with it
+    the last word  `LAST_WORD` and the deadline of a build after it was said: the node has deadlines
+                   for everything it does, and says how each of them ended
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from cluster.pod import name
+from cluster.world import DriverPod, Node, NodeDriverObject, World
+from nodeside.spec import Driver
+
+NO_POD: Final = 60.0  # seconds
+NO_WORD: Final = 600.0
+LAST_WORD: Final = 3600.0
+_OTHERS = 900.0  # seconds for which pods that are made for other nodes count as progress
+_NEVER = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """`until` is when waiting ends; `words` is what is said from then on, "" until then."""
+
+    until: float = _NEVER
+    words: str = ""
+
+
+PATIENT: Final = Silence()
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Listens to the nodes of one Driver."""
+
+    world: World
+    driver: Driver
+
+    def hear(self, node: Node, assigned: str, word: NodeDriverObject | None) -> Silence:
+        """`word` is what the node said in this boot and for the revision that it has, if it did."""
+        if word is not None and word.state:
+            return self._waiting(
+                word.said,
+                LAST_WORD + self.driver.spec.build.timeout_seconds,
+                lambda: f"it said {word.state} at {_moment(word.said)}, and nothing since",
+            )
+        if (pod := self._pods.get((node.name, assigned))) is not None:
+            return self._waiting(
+                max(pod.created, node.ready_since) if pod.created else 0.0,
+                NO_WORD,
+                lambda: f"its pod says nothing: see {self._describe} pod {pod.name}",
+            )
+        return self._without_a_pod(node, assigned)
+
+    def _without_a_pod(self, node: Node, assigned: str) -> Silence:
+        """A node whose DaemonSet is still to be made waits for us."""
+        found = self.world.daemonsets.get(name(self.driver.name, assigned)) if assigned else None
+        if found is None or found.deleting or not node.labelled:
+            return PATIENT
+        own = max(node.labelled, found.touched)
+        return self._waiting(
+            max(own, min(self._at_work, own + _OTHERS)),
+            NO_POD,
+            lambda: (
+                f"assigned at {_moment(node.labelled)}, and nobody makes a pod for it: "
+                f"see {self._describe} daemonset {found.name}"
+            ),
+        )
+
+    def _waiting(self, since: float, patience: float, words: Callable[[], str]) -> Silence:
+        if not since:
+            return PATIENT
+        until = since + patience
+        return Silence(until) if self.world.now < until else Silence(words=words())
+
+    @property
+    def _describe(self) -> str:
+        return f"kubectl -n {self.world.settings.namespace} describe"
+
+    @cached_property
+    def _at_work(self) -> float:
+        """When the DaemonSet controller was last seen to do anything for us."""
+        return max((found.touched for found in self.world.daemonsets.values()), default=0.0)
+
+    @cached_property
+    def _pods(self) -> Mapping[tuple[str, str], DriverPod]:
+        """By node and assignment; one that is ending is a pod too, until it is gone."""
+        mine = (pod for pod in self.world.pods.values() if pod.driver == self.driver.name)
+        return {(pod.node, pod.daemonset.rpartition("-")[2]): pod for pod in mine}
+
+
+def _moment(wall: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall))

@@ -1,0 +1,74 @@
+"""Pods that nobody makes, on a real control plane: the times are the API server's own.
+
+The deadline is a minute, which nobody waits for here: what is read from the API server is looked at
+as it will be then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from cluster.access import Access
+from cluster.actions import SetStatus
+from cluster.api import Api
+from cluster.exchange import Exchange
+from cluster.manifests import NAMESPACE
+from cluster.overview import condition
+from cluster.plan import plan
+from cluster.silence import NO_POD
+from cluster.view import read_once
+from cluster.world import Settings
+from tests.cluster.e2e.controllers import Replicas
+from tests.cluster.e2e.scene import OLD, Scene
+from tests.controlplane.controlplane import MERGE_PATCH
+
+pytestmark = pytest.mark.cluster
+
+_ENFORCE = "pod-security.kubernetes.io/enforce"
+_PATH = f"/api/v1/namespaces/{NAMESPACE}"
+
+
+@contextmanager
+def pods_refused(scene: Scene) -> Iterator[None]:
+    """The namespace admits no privileged pod in the block."""
+
+    def enforce(level: str) -> None:
+        body = {"metadata": {"labels": {_ENFORCE: level}}}
+        scene.control_plane.do("PATCH", _PATH, body, content_type=MERGE_PATCH)
+
+    enforce("restricted")
+    try:
+        yield
+    finally:
+        enforce("privileged")
+
+
+def test_pods_that_the_namespace_refuses_are_no_longer_on_the_way_after_a_minute(
+    scene: Scene, replicas: Replicas
+) -> None:
+    scene.toolkits(OLD)
+    scene.node("n0")
+    replicas.start()
+    with pods_refused(scene):
+        scene.driver()
+        message = scene.until_reason("Ready", "NodesBusy")
+        assert message == "works on 0 of 1 node; on the way: n0"
+        scene.control_plane.wait_for(scene.daemonsets, "the DaemonSet")
+        [daemonset] = scene.daemonsets()
+        now = time.time()
+
+        world = read_once(Api(Exchange(Access(scene.control_plane.kubeconfig))), Settings())
+        late = [a for a in plan(world, now + NO_POD + 5).actions if isinstance(a, SetStatus)]
+
+    assert world.nodes["n0"].labelled
+    [action] = late
+    degraded = condition(action.status, "Degraded")
+    assert degraded["reason"] == "NodesFailed"
+    name = daemonset["metadata"]["name"]
+    assert degraded["message"].endswith(
+        f"and nobody makes a pod for it: see kubectl -n nodeside describe daemonset {name}"
+    )
