@@ -1,8 +1,8 @@
 """The revision of a Driver: what a node sees of it, hashed, in an immutable ConfigMap.
 
-Pure. `rollout`, `hardware` and `toolkit` are the controller's business and stay out: to pause a
-rollout, or to select one more node, makes no new revision. The ConfigMap's driver.yaml is JSON,
-which is YAML; a node reads it with `nodeside.spec.node_load`.
+Pure. `rollout`, `hardware`, `toolkit`, `preflight` and where to publish are the controller's
+business and stay out: to pause a rollout, or to select one more node, makes no new revision. The
+ConfigMap's driver.yaml is JSON, which is YAML; a node reads it with `nodeside.spec.node_load`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,15 @@ from nodeside.spec.model import Hardware
 
 def revision_text(driver: Driver) -> str:
     """The driver.yaml of a revision: canonical, so that equal drivers have equal texts."""
-    seen = replace(driver.spec, rollout=Rollout(), hardware=Hardware(), toolkit=Toolkit())
+    sources = tuple(replace(each, publish=False) for each in driver.spec.prebuilt.sources)
+    seen = replace(
+        driver.spec,
+        rollout=Rollout(),
+        hardware=Hardware(),
+        toolkit=Toolkit(),
+        preflight=(),
+        prebuilt=replace(driver.spec.prebuilt, sources=sources),
+    )
     document = to_document(Driver(driver.name, seen))
     return json.dumps(document, sort_keys=True, separators=(",", ":")) + "\n"
 

@@ -33,6 +33,24 @@ class Toolkit:
 
 
 @section
+class Preflight:
+    """Would the driver build there? Exactly one of the fields says where."""
+
+    os_version: str = item(
+        "An OS version: the toolkit image of that tag in the image stream.",
+        default="",
+        pattern=patterns.OS_VERSION,
+        max_length=128,
+    )
+    kernel: str = item(
+        "A kernel release: the toolkit image that `toolkit` has for it.",
+        default="",
+        pattern=patterns.KERNEL_RELEASE,
+    )
+    toolkit: str = item("A toolkit image.", default="", pattern=patterns.PULL_SPEC)
+
+
+@section
 class Rollout:
     """How fast a change goes through the nodes."""
 

@@ -12,7 +12,7 @@ from enum import Enum
 
 from nodeside.contract import BuildKind
 from nodeside.spec import patterns
-from nodeside.spec.fleet import Rollout, Toolkit
+from nodeside.spec.fleet import Preflight, Rollout, Toolkit
 from nodeside.spec.schema import item, section
 
 
@@ -173,6 +173,11 @@ class PrebuiltSource:
     )
     directory: str = item("A local directory that holds `<tag>.tar.gz` files.", default="")
     insecure: bool = item("Speak plain HTTP to the OCI registry.", default=False)
+    publish: bool = item(
+        "In a cluster, build once for each kernel and publish here, for nodes to fetch. At most "
+        "one source, an OCI repository; a node ignores it.",
+        default=False,
+    )
 
 
 @section
@@ -341,6 +346,9 @@ class DriverSpec:
     unload: Unload = item("What may be unloaded.", default_factory=Unload)
     signing: Signing | None = item("Key and certificate for module signatures.", default=None)
     toolkit: Toolkit = item("Where the toolkit image comes from.", default_factory=Toolkit)
+    preflight: tuple[Preflight, ...] = item(
+        "Kernels to try a build for, besides those of the nodes.", default=(), max_items=8
+    )
     rollout: Rollout = item("How fast a change goes through the nodes.", default_factory=Rollout)
     privileged: bool = item(
         "Run the driver container privileged: commands of `validate` may open device nodes.",

@@ -63,6 +63,10 @@ LABEL_VALUE = Pattern(
     "a label value: at most 63 letters, digits and _.-, a letter or digit at both ends",
 )
 KERNEL_RELEASE = Pattern(r"^[^\s/\x00-\x1f]+$", "a kernel release as uname -r prints it")
+OS_VERSION = Pattern(
+    r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$",
+    "an OS version such as 418.94.202501221327-0, as a tag is named",
+)
 AMOUNT = Pattern(
     r"^([0-9]{1,6}|(100|[1-9]?[0-9])%)$", "a number such as 3, or a percentage up to 100%"
 )

@@ -13,8 +13,15 @@ from typing import Any, Generic, TypeVar
 
 from nodeside.contract import BuildKind
 from nodeside.modulenames import kernel_name
-from nodeside.spec.fleet import Toolkit
-from nodeside.spec.model import Build, DriverSpec, Module, PrebuiltSource, SysfsCheck
+from nodeside.spec.fleet import Preflight, Toolkit
+from nodeside.spec.model import (
+    Build,
+    DriverSpec,
+    Module,
+    Prebuilt,
+    PrebuiltSource,
+    SysfsCheck,
+)
 
 S = TypeVar("S")
 
@@ -119,6 +126,29 @@ RULES: tuple[Rule[Any], ...] = (
         "insecure is for oci; write http:// for a plain HTTP directory",
         lambda source: bool(source.oci) or not source.insecure,
         "has(self.oci) || !has(self.insecure) || !self.insecure",
+    ),
+    Rule(
+        PrebuiltSource,
+        ("oci", "publish"),
+        "publish is for oci: bundles are pushed to a registry",
+        lambda source: bool(source.oci) or not source.publish,
+        "has(self.oci) || !has(self.publish) || !self.publish",
+    ),
+    Rule(
+        Prebuilt,
+        ("sources",),
+        "at most one source has publish: true",
+        lambda prebuilt: sum(source.publish for source in prebuilt.sources) <= 1,
+        "!has(self.sources) || self.sources.filter(s, has(s.publish) && s.publish).size() <= 1",
+    ),
+    Rule(
+        Preflight,
+        ("os_version", "kernel", "toolkit"),
+        "expected exactly one of osVersion, kernel and toolkit",
+        lambda place: (
+            [bool(place.os_version), bool(place.kernel), bool(place.toolkit)].count(True) == 1
+        ),
+        _one_of("osVersion", "kernel", "toolkit"),
     ),
     Rule(
         SysfsCheck,

@@ -49,6 +49,18 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         "$.spec.prebuilt.sources[0]: insecure is for oci; write http:// for a plain HTTP directory",
     ),
     (
+        {"prebuilt": {"sources": [{"http": "https://x/y", "publish": True}]}},
+        "$.spec.prebuilt.sources[0]: publish is for oci: bundles are pushed to a registry",
+    ),
+    (
+        {"prebuilt": {"sources": [{"oci": f"r.example.com/{n}", "publish": True} for n in "ab"]}},
+        "$.spec.prebuilt.sources: at most one source has publish: true",
+    ),
+    (
+        {"preflight": [{"osVersion": "9.4", "toolkit": "r.example.com/toolkit:9.4"}]},
+        "$.spec.preflight[0]: expected exactly one of osVersion, kernel and toolkit",
+    ),
+    (
         {"validate": {"sysfs": [{"path": SYSFS}]}},
         (
             "$.spec.validate.sysfs[0]: expected exactly one of value and matches (an empty "
