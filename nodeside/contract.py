@@ -172,6 +172,16 @@ class FailureKind(Enum):
         """Whether the same request may succeed later without anybody changing the driver."""
         return self in (FailureKind.DISK_FULL, FailureKind.TIMEOUT, FailureKind.INTERNAL)
 
+    @property
+    def of_the_driver(self) -> bool:
+        """Whether it is the driver that does not build for that kernel, wherever it is tried."""
+        return self in (
+            FailureKind.EXCLUDED,
+            FailureKind.BAD_SOURCE,
+            FailureKind.COMPILE,
+            FailureKind.NO_MODULE,
+        )
+
 
 _FAILURE_EXIT: dict[FailureKind, ExitCode] = {
     FailureKind.NO_HEADERS: ExitCode.NO_HEADERS,

@@ -7,11 +7,13 @@ has one writer. Every record appears by rename, so a reader sees all of it or no
       toolkit.pyz                driver   the sidecar's program, there before the first request
       python/                    driver   the Python that runs it; nothing of the toolkit image
       driver.lock                driver   0600, locked (flock) while a build is asked for
+      order.json                 driver   BuildOrder of a build in steps (buildjob.py)
       source/<digest>/           driver   a read-only copy of a source tree
       requests/<id>.json         driver   BuildRequest: what to build, for which kernel and boot
       results/                   (1777)
         sidecar.lock             sidecar  locked (F_OFD_SETLK) while it lives
         sidecar.json             sidecar  SidecarRecord: who lives there
+        kernels.json             sidecar  ToolkitKernels of a build in steps (buildjob.py)
         symvers-<release>        sidecar  Module.symvers of the headers for the running kernel
         <id>.json                sidecar  BuildResult: succeeded or failed, for that request
       out/<id>/                  (1777)   sidecar
@@ -44,6 +46,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from nodeside.buildjob import BuildOrder, ToolkitKernels
 from nodeside.contract import BuildRequest, BuildResult, SidecarRecord
 from nodeside.records import (
     RECORD_LIMIT,
@@ -139,6 +142,25 @@ class SharedDir:
         with disk_errors(self.results):
             (self.results / "sidecar.json").unlink(missing_ok=True)
         publish(self.results / "sidecar.json", encode(sidecar))
+
+    def publish_kernels(self, kernels: ToolkitKernels) -> None:
+        publish(self.results / "kernels.json", encode(kernels))
+
+    def kernels(self, boot_id: str) -> ToolkitKernels | None:
+        """What the toolkit has headers of, if it has said so in this boot."""
+        record = read_untrusted(self.results / "kernels.json")
+        if record is None or record.get("boot_id") != boot_id:
+            return None
+        return decode(ToolkitKernels, record, where="kernels.json")
+
+    def publish_order(self, order: BuildOrder) -> None:
+        publish(self.root / "order.json", encode(order))
+
+    def order(self, boot_id: str) -> BuildOrder | None:
+        record = read_untrusted(self.root / "order.json")
+        if record is None or record.get("boot_id") != boot_id:
+            return None
+        return decode(BuildOrder, record, where="order.json")
 
     def request(self, id: str) -> BuildRequest | None:
         record = read_untrusted(self.request_path(id))

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 LONG = 120.0  # seconds: a deadline that only a broken test meets
 
 COMMON = (
+    "buildjob",
     "clock",
     "contract",
     "digests",

@@ -35,8 +35,8 @@ GENERATED = {"driver-yaml.md", "benchmarks.md", "dkms-packages.md"}
 # Options of others: pip, pytest, the sidecar's loader, container engines, Debian's tools, kubectl.
 FOREIGN = {
     *("--editable", "--all-tiers", "--check", "--library-path", "--isolation", "--build-arg"),
-    *("--strict", "--import"),
     *("--all", "--create-namespace", "--force-conflicts", "--include-crds", "--server-side"),
+    *("--strict", "--import", "--rm"),
     *("--for", "--overwrite", "--show-labels", "--timeout", "--type"),
 }
 

@@ -59,7 +59,7 @@ def _sign(task: Task, modules: Iterable[Path]) -> None:
 
     assert task.signing is not None
     key, certificate = task.path(task.signing.key), task.path(task.signing.certificate)
-    algorithm = kernel_hash(task.host, task.kernel.release)
+    algorithm = task.place.signature_hash or kernel_hash(task.host, task.kernel.release)
     for module in modules:
         sign(module, key, certificate, algorithm)
         verify(module, certificate)

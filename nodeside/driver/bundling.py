@@ -105,14 +105,15 @@ def cached(task: Task, finding: Finding) -> Bundle:
 
 
 def target(task: Task, to: str | None) -> PrebuiltSource:
-    """Where to publish: what the command line says, else the first source of driver.yaml."""
+    """Where to publish: what the command line says, else the source of driver.yaml that says
+    `publish`, else its first."""
     if to is None:
         if not task.sources:
             raise UsageError(
                 "driver.yaml names no prebuilt sources to publish to",
                 hint="say where: --to oci:registry.example.com/team/driver, or a directory",
             )
-        return task.sources[0]
+        return next((source for source in task.sources if source.publish), task.sources[0])
     kind, colon, rest = to.partition(":")
     if colon and kind == "oci":
         return PrebuiltSource(oci=rest)

@@ -193,7 +193,7 @@ def doctor(place: Place, kernel: Kernel | None, output: str) -> None:
 @click.option(
     "--to",
     help="oci:REPOSITORY, oci+http:REPOSITORY (plain HTTP) or a directory.  "
-    "[default: the first source in spec.prebuilt.sources]",
+    "[default: the source in spec.prebuilt.sources that says publish, else the first]",
 )
 @click.option("--overwrite", is_flag=True, help="Replace a different bundle of the same tag.")
 @dry_run_option
@@ -296,13 +296,82 @@ def wait(name: str, host_root: Path, timeout: float) -> None:
     await_ready(Host(host_root), name, Host().boot_id, timeout=timeout)
 
 
+_OUTCOME_FILE = click.option(
+    "--outcome-file",
+    envvar="NODESIDE_OUTCOME",
+    type=click.Path(path_type=Path),
+    help="Leave what came of it there as one JSON record: a container's termination message.",
+)
+
+
+@driver.command()
+@in_place
+@click.option("--kernel", default="", help="Release to build for, of those the toolkit has.")
+@click.option(
+    "--kernel-variant",
+    help="Or its variant: rt, 64k, …; empty for the plain kernel.  [default: the only kernel]",
+)
+@click.option("--to", default="", help="Where to publish, as for `publish`.")
+@click.option("--no-publish", is_flag=True, help="Build only: ask no store, publish nowhere.")
+@_OUTCOME_FILE
+@dry_run_option
+@output_option
+def order(
+    *,
+    place: Place,
+    kernel: str,
+    kernel_variant: str | None,
+    to: str,
+    no_publish: bool,
+    outcome_file: Path | None,
+    dry_run: bool,
+    output: str,
+) -> None:
+    """Ask for a build in steps, unless the store has it.
+
+    After `toolkit.pyz kernels`, before `toolkit.pyz answer` in the same shared directory.
+    """
+    from nodeside.driver import buildsteps
+
+    wish = buildsteps.Wish(kernel, kernel_variant, not no_publish, to)
+    with buildsteps.told(outcome_file, kernel):
+        outcome = buildsteps.order(place, wish, dry_run=dry_run)
+    _print(outcome, output)
+
+
+@driver.command()
+@in_place
+@_OUTCOME_FILE
+@dry_run_option
+@output_option
+def finish(place: Place, outcome_file: Path | None, dry_run: bool, output: str) -> None:
+    """Check, sign and publish what was ordered.
+
+    The last step, after `toolkit.pyz answer`. The exit code is that of the build.
+    """
+    from nodeside.driver import buildsteps
+
+    if dry_run:
+        _print(buildsteps.would_finish(place), output)
+        return
+    with buildsteps.told(outcome_file, buildsteps.ordered_kernel(place)) as outcomes:
+        outcome, made = buildsteps.finish(place)
+        outcomes.append(made)
+    _print(outcome, output)
+
+
 @driver.command(hidden=True)
-@click.option("--shared", envvar="NODESIDE_SHARED", required=True, type=click.Path(path_type=Path))
-def provide(shared: Path) -> None:
-    """Put the sidecar's program and Python into the shared directory (the init container)."""
+@click.option("--shared", envvar="NODESIDE_SHARED", type=click.Path(path_type=Path))
+def provide(shared: Path | None) -> None:
+    """Put the sidecar's program and Python into the shared directory.
+
+    This is what the init container does.
+    """
     from nodeside.driver.provide import provide as provide_shared
     from nodeside.shared import SharedDir
 
+    if shared is None:
+        raise click.UsageError("say which directory to fill: --shared DIR")
     packed = Path("/usr/lib/nodeside/python")  # the image's build put it there
     provide_shared(SharedDir(shared), packed if packed.is_dir() else None)
 

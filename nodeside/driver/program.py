@@ -16,6 +16,7 @@ from pathlib import Path
 import nodeside
 
 COMMON = (
+    "buildjob",
     "contract",
     "digests",
     "errors",

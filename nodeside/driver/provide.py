@@ -35,8 +35,10 @@ def provide(shared: SharedDir, python: Path | None = None, *, host: Host | None 
         _provide_python(shared, python, boot_id)
 
 
-def command(root: Path) -> tuple[str, ...]:
+def command(root: Path, verb: str = "run") -> tuple[str, ...]:
     """The argv that starts the sidecar on the shared directory `root`, on any architecture.
+
+    With another verb: a step of a build in steps (nodeside/buildjob.py).
 
     -I ignores PYTHON* variables and the user's directories, -S the site, -B writes no .pyc.
     """
@@ -48,7 +50,7 @@ def command(root: Path) -> tuple[str, ...]:
         str(python / "bin/python3"),
         *("-I", "-S", "-B"),
         str(root / "toolkit.pyz"),
-        *("run", "--shared", str(root)),
+        *(verb, "--shared", str(root)),
     )
 
 

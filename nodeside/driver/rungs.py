@@ -129,9 +129,9 @@ def build(task: Task, listener: Listener) -> plan.Finding:
     assert shared is not None  # plan.closed_rung sees to it
     with sole_builder(shared):
         if not listener.repeat_failed:
-            refuse_repetition(shared, _request(task))
+            refuse_repetition(shared, request_of(task))
         provide_source(task.source, shared, task.source_digest)
-        request = request_build(shared, _request(task))
+        request = request_build(shared, request_of(task))
         from nodeside.driver.adoption import adopt_build  # late: the sidecar is at work meanwhile
 
         heard = BuildListener(listener.on_build_line, listener.on_sidecar_lost, listener.stopping)
@@ -149,7 +149,8 @@ def build(task: Task, listener: Listener) -> plan.Finding:
     return plan.Finding(f"the toolkit built it with {compiler}", bundle)
 
 
-def _request(task: Task) -> BuildRequest:
+def request_of(task: Task) -> BuildRequest:
+    """The request for a build; its id is that of the first attempt."""
     return BuildRequest(
         id=request_id(task.key, 1),
         driver=task.name,

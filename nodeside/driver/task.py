@@ -25,7 +25,8 @@ class Place:
 
     `driver_file` is the driver.yaml, `shared` the directory shared with a toolkit sidecar (None:
     there is no toolkit), `node` the name of the Kubernetes node, `revision` what the controller
-    calls this driver.yaml ("": a person wrote it).
+    calls this driver.yaml ("": a person wrote it), `signature_hash` what a kernel that is not here
+    signs with ("": look at the host).
     """
 
     driver_file: Path
@@ -36,6 +37,7 @@ class Place:
     revision: str = ""
     ca_file: Path | None = None
     credentials_file: Path | None = None
+    signature_hash: str = ""
 
     def beside_driver(self, relative: str) -> Path:
         """A path of driver.yaml: absolute, or relative to its directory."""

@@ -18,8 +18,9 @@ _EPILOG = """exit codes: 0 done or stopped by SIGTERM; 10 the module does not co
 21 no headers for exactly this kernel; 22 the toolkit cannot build here; 45 another sidecar works
 on the directory; 51 disk full; 77 the driver excludes this kernel; 130 interrupted.
 
-In a pod nobody types this: the toolkit container runs `run`. By hand in that container, `check`
-says what is wrong with a toolkit, and every build.log says how to repeat a step."""
+In a pod nobody types this: the toolkit container runs `run`, a build Job `kernels` and `answer`. By
+hand in that container, `check` says what is wrong with a toolkit, and every build.log says how to
+repeat a step."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,13 +53,21 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--shared", type=Path, required=True, help="the shared directory")
     run.add_argument("--once", action="store_true", help="answer what is there, then exit")
     run.set_defaults(verb=_run)
+    kernels = verbs.add_parser("kernels", help="say which kernels this toolkit has headers of")
+    kernels.add_argument("--shared", type=Path, help="the shared directory to say it in")
+    kernels.set_defaults(verb=_kernels)
+    answer = verbs.add_parser(
+        "answer", help="answer what is there, then exit; the answer tells how it went, not the code"
+    )
+    answer.add_argument("--shared", type=Path, required=True, help="the shared directory")
+    answer.set_defaults(verb=_answer, once=True)
     check = verbs.add_parser("check", help="say whether this toolkit can build for a kernel")
     check.add_argument("--kernel", default="", help="a release (default: the running kernel's)")
     check.add_argument("--kind", choices=("kbuild", "dkms", "command"), default="dkms")
     check.add_argument("--directory", type=Path, default=Path.cwd(), help="where to build")
     check.add_argument("--output", choices=("table", "json"), default="table")
     check.set_defaults(verb=_check)
-    for verb in (run, check):
+    for verb in (run, kernels, answer, check):
         verb.add_argument("--root", type=Path, default=Path("/"), help="root of the toolkit")
         verb.add_argument("--log-format", choices=("text", "json"), default="text")
         verb.add_argument("--verbose", action="store_true")
@@ -85,6 +94,28 @@ def _run(options: argparse.Namespace) -> ExitCode:
         return Sidecar(shared, host, echo).work(first=first, died=died)
 
     return Doorkeeper(options.shared.absolute(), work).run(once=options.once)
+
+
+def _answer(options: argparse.Namespace) -> ExitCode:
+    """As `run --once`. Whoever asked reads the answer; a code besides would tell it twice."""
+    _run(options)
+    return ExitCode.OK
+
+
+def _kernels(options: argparse.Namespace) -> ExitCode:
+    from nodeside.buildjob import ToolkitKernels
+    from nodeside.host import Host
+    from nodeside.shared import SharedDir
+    from nodeside.toolkit_sidecar.headers import toolkit_kernels
+
+    _set_up_log(options)
+    found = toolkit_kernels(options.root.absolute())
+    if options.shared:
+        host = Host(options.root.absolute())
+        SharedDir(options.shared.absolute()).publish_kernels(ToolkitKernels(host.boot_id, found))
+    for kernel in found:
+        sys.stdout.write(f"{kernel.release}  {kernel.version or '(which build is not said)'}\n")
+    return ExitCode.OK
 
 
 def _check(options: argparse.Namespace) -> ExitCode:

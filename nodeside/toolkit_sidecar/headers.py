@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nodeside.buildjob import ToolkitKernel
 from nodeside.contract import FailureKind
 from nodeside.host import Kernel
 from nodeside.toolkit_sidecar.failure import BuildFailed
@@ -111,6 +112,17 @@ def present(root: Path) -> tuple[str, ...]:
             if said.get("UTS_RELEASE") and (place / "Makefile").is_file():
                 found.add(said["UTS_RELEASE"])
     return tuple(sorted(found))
+
+
+def toolkit_kernels(root: Path) -> tuple[ToolkitKernel, ...]:
+    """Every kernel whose headers are there, with what a build needs to know of it beforehand."""
+    found = []
+    for release in present(root):
+        directory = next(d for d in places(root, release) if (d / "Makefile").is_file())
+        headers = read_headers(directory)
+        hashed = headers.config.get("CONFIG_MODULE_SIG_HASH", "")
+        found.append(ToolkitKernel(release, headers.version, hashed))
+    return tuple(found)
 
 
 def find_any_build(root: Path, release: str) -> str:

@@ -57,6 +57,8 @@ def test_every_verb_of_the_design_is_there() -> None:
                 "publish",
                 "run",
                 "wait",
+                "order",
+                "finish",
             ]
         )
         == VERBS

@@ -1,0 +1,223 @@
+"""The driver's half of a build in steps: `order` before the toolkit's part, `finish` after it.
+
+Each runs in a container of its own and ends; `nodeside/buildjob.py` draws the whole. Everything
+that they do is what a node does for itself: same key, same request, same checks, same signing, same
+bundle. `finish` believes nothing but the order, which lies where the vendor's code cannot write,
+and its own copy of what was built. Called by `nodeside driver order|finish`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nodeside.buildjob import (
+    BuildOrder,
+    BuildOutcome,
+    BuildVerdict,
+    choose_kernel,
+    termination_message,
+)
+from nodeside.driver import rungs
+from nodeside.driver.build import ToolkitBuildFailed, answer_to, request_build, sole_builder
+from nodeside.driver.bundling import target
+from nodeside.driver.outcome import Outcome, as_document
+from nodeside.driver.signing import HASHES
+from nodeside.driver.source import provide_source
+from nodeside.driver.task import Place, Task, read_driver, resolve
+from nodeside.errors import NodesideError, UsageError
+from nodeside.host import Kernel
+from nodeside.records import disk_errors
+from nodeside.shared import SharedDir
+
+
+class StepMissing(NodesideError):
+    """The step before this one has left nothing."""
+
+    reason = "StepMissing"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What an order asks for. The kernel by its release, by its variant, or the only one there is;
+    `publish`: to `to`, "" for what driver.yaml says."""
+
+    release: str = ""
+    variant: str | None = None
+    publish: bool = True
+    to: str = ""
+
+
+def order(place: Place, wish: Wish, *, dry_run: bool = False) -> Outcome:
+    """Put source and request into the shared directory, unless the store has the bundle."""
+    read_driver(place)  # before anything else: what is wrong with it is what a person wants to know
+    shared = _shared(place)
+    boot_id = place.host.boot_id
+    said = shared.kernels(boot_id)
+    if said is None:
+        raise StepMissing(
+            f"{shared.root} does not say which kernels the toolkit image has headers of",
+            hint="run there first, in the toolkit image: toolkit.pyz kernels --shared DIR",
+        )
+    chosen = choose_kernel(said, release=wish.release, variant=wish.variant)
+    kernel = Kernel(chosen.release, chosen.version, place.host.kernel.architecture)
+    task = resolve(place, kernel)
+    to = wish.to or _own_store(task) if wish.publish else ""
+    made = BuildOrder(
+        *(boot_id, kernel, task.key, task.tag, to),
+        digest=_in_store(task, to) if to else "",
+        signature_hash=chosen.signature_hash,
+    )
+    if dry_run:
+        return _would(task, f"ask the toolkit for {task.tag}" if not made.digest else "do nothing")
+    if not made.digest:
+        with sole_builder(shared):
+            provide_source(task.source, shared, task.source_digest)
+            made = replace(made, request=request_build(shared, rungs.request_of(task)).id)
+    shared.publish_order(made)
+    rows = [("kernel", kernel.release), ("bundle", made.tag), ("store", made.to or "none")]
+    rows.append(("request", made.request or f"none: the store has it ({made.digest})"))
+    return Outcome(as_document(made), rows)
+
+
+def finish(place: Place) -> tuple[Outcome, BuildOutcome]:
+    """Check, sign and publish what the toolkit answered. Raises ToolkitBuildFailed and others."""
+    task, ordered = _ordered(place)
+    made = _publish(task, _shared(place), ordered) if ordered.request else _present(ordered)
+    rows = [("bundle", made.tag), ("verdict", made.verdict.value), ("how", made.message)]
+    rows.append(("digest", made.digest))
+    return Outcome(as_document(made), rows), made
+
+
+def would_finish(place: Place) -> Outcome:
+    """What `finish` would do, in words."""
+    task, ordered = _ordered(place)
+    if not ordered.request:
+        return _would(task, "do nothing: the store has it")
+    return _would(task, "check, sign", f"publish to {ordered.to}" if ordered.to else "publish not")
+
+
+def _ordered(place: Place) -> tuple[Task, BuildOrder]:
+    """The order, and the task that it is for, which must not have changed meanwhile."""
+    read_driver(place)
+    shared = _shared(place)
+    ordered = shared.order(place.host.boot_id)
+    if ordered is None:
+        raise StepMissing(
+            f"nothing was ordered in {shared.root}", hint="nodeside driver order --shared DIR"
+        )
+    if ordered.signature_hash in HASHES:
+        place = replace(place, signature_hash=ordered.signature_hash)
+    task = resolve(place, ordered.kernel)
+    if task.key != ordered.key:
+        raise StepMissing(
+            f"{ordered.tag} was ordered, and driver.yaml or its source say {task.tag} now",
+            hint="order again: nodeside driver order --shared DIR",
+        )
+    return task, ordered
+
+
+def _would(task: Task, *would: str) -> Outcome:
+    document = {"driver": task.name, "tag": task.tag, "would": list(would)}
+    return Outcome(document, text="\n".join(f"would {line}" for line in would))
+
+
+@contextmanager
+def told(path: Path | None, kernel: str = "") -> Iterator[list[BuildOutcome]]:
+    """Leave the outcome that the block appends, or the failure that it raises, in `path`."""
+    started, outcomes = time.monotonic(), list[BuildOutcome]()
+    try:
+        yield outcomes
+    except NodesideError as error:
+        outcomes.append(_failure(error, kernel))
+        raise
+    finally:
+        if path is not None and outcomes:
+            seconds = round(time.monotonic() - started, 2)
+            with disk_errors(path):  # a termination message is there already, and no rename away
+                path.write_text(termination_message(replace(outcomes[-1], seconds=seconds)))
+
+
+def ordered_kernel(place: Place) -> str:
+    """The release that was ordered, for who must tell of a failure; "" if nobody knows."""
+    try:
+        found = place.shared.order(place.host.boot_id) if place.shared else None
+    except NodesideError:
+        return ""
+    return found.kernel.release if found else ""
+
+
+def _publish(task: Task, shared: SharedDir, ordered: BuildOrder) -> BuildOutcome:
+    from nodeside.driver.adoption import adopt_build
+    from nodeside.driver.publish import publish
+
+    result = answer_to(shared, ordered.request, ordered.boot_id)
+    if result is None:
+        raise StepMissing(
+            f"build {ordered.request} has no answer",
+            hint="run there first, in the toolkit image: toolkit.pyz answer --shared DIR",
+        )
+    if not result.succeeded:
+        raise ToolkitBuildFailed(result)
+    bundle = adopt_build(task, shared, result)
+    verdict, said = BuildVerdict.BUILT, f"built into {bundle.directory}"
+    if ordered.to:
+        done = publish(bundle, target(task, ordered.to), rungs.fetch_options(task))
+        verdict, said = BuildVerdict.PUBLISHED, str(done)
+        if done.already:
+            verdict = BuildVerdict.PRESENT
+    return BuildOutcome(verdict, ordered.kernel.release, ordered.tag, bundle.digest, message=said)
+
+
+def _present(ordered: BuildOrder) -> BuildOutcome:
+    said = f"{ordered.to}:{ordered.tag} was there already"
+    kernel = ordered.kernel.release
+    return BuildOutcome(BuildVerdict.PRESENT, kernel, ordered.tag, ordered.digest, message=said)
+
+
+def _failure(error: NodesideError, kernel: str) -> BuildOutcome:
+    first, refused = "", False
+    if isinstance(error, ToolkitBuildFailed):
+        kind = error.result.failure
+        first, refused = error.first_error, kind is not None and kind.of_the_driver
+    return BuildOutcome(
+        BuildVerdict.REFUSED if refused else BuildVerdict.BROKEN,
+        kernel,
+        reason=error.reason,
+        message=str(error),
+        hint=error.hint,
+        first_error=first,
+    )
+
+
+def _own_store(task: Task) -> str:
+    """Where driver.yaml says that bundles are published."""
+    source = target(task, None)
+    if source.oci:
+        return f"{'oci+http' if source.insecure else 'oci'}:{source.oci}"
+    return source.directory or source.http
+
+
+def _in_store(task: Task, to: str) -> str:
+    """The digest of the wanted bundle in the store, "" if it is not there. Raises FetchError."""
+    from nodeside.driver.store import WantedBundle, acceptance, open_source
+
+    wanted = WantedBundle(task.name, task.version, task.kernel, task.key)
+    with open_source(target(task, to), rungs.fetch_options(task)) as store:
+        described = store.describe(task.tag)
+    if described is None:
+        return ""
+    acceptance(wanted, task.trust)(described.manifest, described.digest)
+    return described.digest
+
+
+def _shared(place: Place) -> SharedDir:
+    if place.shared is None:
+        raise UsageError(
+            "no shared directory to build in",
+            hint="--shared DIR, one that `nodeside driver provide` has filled",
+        )
+    return place.shared
