@@ -84,7 +84,7 @@ def test_a_laptop_whose_kernel_has_no_modules_can_plan_for_another_one(node: Fak
 # --- wrong input -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", sorted(set(VERBS) - {"doctor"}))
+@pytest.mark.parametrize("verb", sorted(set(VERBS) - {"doctor", "wait"}))
 def test_a_missing_driver_yaml_is_said_in_one_sentence(tmp_path: Path, verb: str) -> None:
     more = ["--once"] if verb == "run" else []
     done = nodeside("driver", verb, *more, "-f", tmp_path / "driver.yaml")
