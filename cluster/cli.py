@@ -244,10 +244,11 @@ def _make_directory(format: str, output: Path, installation: Installation) -> No
         from cluster.chart import chart
 
         write_directory(output, chart(installation), main="Chart.yaml")
-        click.echo(
-            f"made {output}; next: helm install nodeside {output} "
-            f"--namespace {installation.namespace} --create-namespace"
-        )
+        place = (
+            output if output.is_absolute() else f"./{output}"
+        )  # a bare name may be a repository's
+        options = f"--namespace {installation.namespace} --create-namespace"
+        click.echo(f"made {output}; next: helm install nodeside {place} {options}")
     else:
         from cluster.kustomize import KUSTOMIZATION, NAMES, base
 

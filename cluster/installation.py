@@ -20,6 +20,7 @@ Document = Mapping[str, Any]
 
 _DEADLINE = 120.0  # seconds for the API server to serve a new kind, or for all Drivers to be gone
 _LOOK = 0.2  # seconds between two looks
+_RELEASE = "meta.helm.sh/release-"  # with `name` and `namespace`: what Helm marks its objects with
 
 
 class InstalledElsewhere(NodesideError):
@@ -71,6 +72,7 @@ def _check_place(api: Api, documents: Sequence[Document]) -> None:
             continue
         with suppress(NotFound):
             found = api.get(resource_of(document), _name(document))
+            _check_helm(found)
             others = _namespaces(found) - _namespaces(document)
             if others:
                 there = min(others)
@@ -79,6 +81,18 @@ def _check_place(api: Api, documents: Sequence[Document]) -> None:
                     hint=f"name that one: --namespace {there}; to move, remove it there first: "
                     f"nodeside-cluster uninstall --namespace {there}",
                 )
+
+
+def _check_helm(found: Document) -> None:
+    """Who changes or removes objects of a release beside Helm leaves it with a false record."""
+    marks = found["metadata"].get("annotations") or {}
+    if name := marks.get(f"{_RELEASE}name"):
+        release = f"{name} --namespace {marks.get(f'{_RELEASE}namespace')}"
+        raise InstalledElsewhere(
+            f"nodeside was installed by Helm, as release {name}",
+            hint=f"helm upgrade {release}, or: kubectl delete drivers --all; "
+            f"helm uninstall {release}",
+        )
 
 
 def _namespaces(binding: Document) -> set[str]:
