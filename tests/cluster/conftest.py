@@ -10,13 +10,14 @@ import pytest
 from cluster.manifests import Installation
 from nodeside.trial.progress import Progress
 from tests.cluster.installed import install_all
+from tests.controlplane.binaries import Say
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.nodes import Nodes
 
 
 @pytest.fixture(scope="session")
-def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
-    """etcd, API server, controller manager, scheduler, KWOK; building them is shown as it goes."""
+def say(request: pytest.FixtureRequest) -> Say:
+    """Shows what takes long, such as building programs, as it goes."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
     assert capture is not None
     progress = Progress()
@@ -26,6 +27,12 @@ def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
             progress.stream = sys.stderr
             progress.say(text)
 
+    return say
+
+
+@pytest.fixture(scope="session")
+def control_plane(say: Say) -> Iterator[ControlPlane]:
+    """etcd, API server, controller manager, scheduler, KWOK."""
     with ControlPlane(say) as control_plane:
         yield control_plane
 

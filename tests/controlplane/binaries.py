@@ -3,13 +3,14 @@
     <cache>/                  $XDG_CACHE_HOME/nodeside/controlplane
                               or NODESIDE_CONTROLPLANE_CACHE
       go-<version>/go/bin/go  Go itself, only where the machine has none
-      <digest>/               of go.mod and go.sum
+      <digest>/               of go.mod and go.sum; also of those in tests/helm, for Helm
         .lock                 held while somebody builds, so two builders build once
         .tmp-bin/             where Go writes; a crash leaves it, the next build removes it
         bin/<tool>            a program, complete: it appears by rename
         stages/               what KWOK plays, from its module
 
 A program in KUBEBUILDER_ASSETS or on PATH is taken instead if it has the pinned minor version.
+`outside`, `digest`, `only_builder` and `build` serve other modules of Go than ours, too.
 """
 
 from __future__ import annotations
@@ -89,19 +90,19 @@ class Binaries:
 def binaries(say: Say = lambda _: None) -> Binaries:
     """All programs; builds those that are missing. `say` is told what takes long."""
     pinned = versions()
-    outside = {tool.name: path for tool in TOOLS if (path := _outside(tool, pinned[tool.module]))}
-    place = cache_directory() / _digest()
-    wanted = [tool for tool in TOOLS if tool.name not in outside]
+    there = {tool.name: path for tool in TOOLS if (path := outside(tool, pinned[tool.module]))}
+    place = cache_directory() / digest()
+    wanted = [tool for tool in TOOLS if tool.name not in there]
     _make(place, wanted, pinned, say)
     built = {tool.name: place / "bin" / tool.name for tool in wanted}
-    return Binaries(outside | built, tuple(sorted((place / "stages").iterdir())))
+    return Binaries(there | built, tuple(sorted((place / "stages").iterdir())))
 
 
-def versions() -> dict[str, str]:
-    """The pinned version of each module of ours in go.mod, as `v1.36.3`."""
-    text = (MODULE / "go.mod").read_text()
+def versions(tools: Sequence[Tool] = TOOLS, module: Path = MODULE) -> dict[str, str]:
+    """The pinned version of each module of the tools in go.mod, as `v1.36.3`."""
+    text = (module / "go.mod").read_text()
     pinned = dict(re.findall(r"^(?:require|\t)\s*(\S+) (v\S+)", text, re.MULTILINE))
-    return {tool.module: pinned[tool.module] for tool in TOOLS}
+    return {tool.module: pinned[tool.module] for tool in tools}
 
 
 def cache_directory() -> Path:
@@ -111,12 +112,12 @@ def cache_directory() -> Path:
     return Path(base) / "nodeside" / "controlplane"
 
 
-def _digest() -> str:
-    both = (MODULE / "go.mod").read_bytes() + (MODULE / "go.sum").read_bytes()
+def digest(module: Path = MODULE) -> str:
+    both = (module / "go.mod").read_bytes() + (module / "go.sum").read_bytes()
     return hashlib.sha256(both).hexdigest()[:16]
 
 
-def _outside(tool: Tool, pinned: str) -> Path | None:
+def outside(tool: Tool, pinned: str) -> Path | None:
     """A program of the machine, if it has the pinned minor version."""
     places = [os.environ.get("KUBEBUILDER_ASSETS", ""), os.environ.get("PATH", "")]
     found = shutil.which(tool.name, path=os.pathsep.join(filter(None, places)))
@@ -143,20 +144,24 @@ def _make(place: Path, tools: Sequence[Tool], pinned: Mapping[str, str], say: Sa
 
     if not missing() and (place / "stages").exists():
         return
-    with _only_builder(place, say):
+    with only_builder(place, say):
         if left := missing():
-            _build(place, left, pinned, say)
+            stamps = {
+                "k8s.io/component-base/version.gitVersion": pinned[_KUBERNETES],
+                "sigs.k8s.io/kwok/pkg/consts.Version": pinned[_KWOK],
+            }
+            build(place, left, stamps, say)
         if not (place / "stages").exists():
             _copy_stages(place, say)
 
 
 @contextmanager
-def _only_builder(place: Path, say: Say) -> Iterator[None]:
+def only_builder(place: Path, say: Say) -> Iterator[None]:
     """Hold the lock of this digest; what another builder made meanwhile is there afterwards."""
     place.mkdir(parents=True, exist_ok=True)
     with open(place / ".lock", "wb") as lock:
         if not _locked(lock):
-            say("somebody else builds the control plane; waiting")
+            say("somebody else builds this; waiting")
             deadline = time.monotonic() + _BUILD
             while not _locked(lock):
                 if time.monotonic() > deadline:
@@ -173,18 +178,26 @@ def _locked(lock: IO[bytes]) -> bool:
     return True
 
 
-def _build(place: Path, tools: Sequence[Tool], pinned: Mapping[str, str], say: Say) -> None:
-    """Build into a directory beside, then let each program appear."""
+def build(
+    place: Path,
+    tools: Sequence[Tool],
+    stamps: Mapping[str, str],
+    say: Say,
+    *,
+    module: Path = MODULE,
+    lasts: str = "five minutes",
+) -> None:
+    """Build into a directory beside, then let each program appear.
+
+    `stamps` are variables of the programs that hold a version.
+    """
     names = ", ".join(tool.name for tool in tools)
-    say(f"building {names}: once, five minutes on two cores")
+    say(f"building {names}: once, {lasts} on two cores")
     scratch = place / ".tmp-bin"
     shutil.rmtree(scratch, ignore_errors=True)
-    values = [
-        f"-X k8s.io/component-base/version.gitVersion={pinned[_KUBERNETES]}",
-        f"-X sigs.k8s.io/kwok/pkg/consts.Version={pinned[_KWOK]}",
-    ]
+    values = [f"-X {name}={value}" for name, value in stamps.items()]
     flags = ["-trimpath", "-v", "-ldflags", " ".join(["-s -w", *values]), "-o", f"{scratch}/"]
-    _go(["build", *flags, *(tool.package for tool in tools)], _BUILD, say)
+    _go(["build", *flags, *(tool.package for tool in tools)], _BUILD, say, module)
     (place / "bin").mkdir(exist_ok=True)
     for tool in tools:
         (scratch / tool.built_as).rename(place / "bin" / tool.name)
@@ -204,16 +217,16 @@ def _copy_stages(place: Path, say: Say) -> None:
     scratch.rename(place / "stages")
 
 
-def _go(argv: Sequence[str], timeout: float, say: Say) -> str:
+def _go(argv: Sequence[str], timeout: float, say: Say, module: Path = MODULE) -> str:
     """Run Go where go.mod is, with the user's own settings of Go and of proxies."""
     mine = {name: value for name, value in os.environ.items() if _OF_THE_USER.fullmatch(name)}
     env = mine | {"CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "-mod=readonly"}
     hint = "Go fetches its modules from GOPROXY: is there a way to it? `go env GOPROXY`"
     go, progress = _find_go(say), _Progress(say)
     if argv[0] != "build":
-        return process.run([go, *argv], timeout=timeout, env=env, cwd=MODULE, hint=hint).output
+        return process.run([go, *argv], timeout=timeout, env=env, cwd=module, hint=hint).output
     return process.run(
-        [go, *argv], timeout=timeout, env=env, cwd=MODULE, on_line=progress, hint=hint
+        [go, *argv], timeout=timeout, env=env, cwd=module, on_line=progress, hint=hint
     ).output
 
 

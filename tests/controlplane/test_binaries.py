@@ -72,7 +72,7 @@ def test_programs_of_the_machine_are_taken_if_they_fit(
         said = re.sub(r"v?\d+\.\d+\.\d+", pinned[tool.module], SAYS[tool.name], count=1)
         program(assets, tool.name, said)
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(assets))
-    (cache_directory() / module._digest() / "stages").mkdir(parents=True)
+    (cache_directory() / module.digest() / "stages").mkdir(parents=True)
 
     found = binaries()
 
@@ -88,7 +88,7 @@ def test_a_program_of_another_version_is_built_instead(
     monkeypatch.setattr(
         module, "_make", lambda place, tools, *_: asked.extend(t.name for t in tools)
     )
-    (cache_directory() / module._digest() / "stages").mkdir(parents=True)
+    (cache_directory() / module.digest() / "stages").mkdir(parents=True)
     binaries()
     assert asked == [tool.name for tool in TOOLS]
 
@@ -109,14 +109,14 @@ def test_the_build_says_what_it_does_and_leaves_only_whole_programs(
 ) -> None:
     go = fake_go(empty / "go")
     monkeypatch.setattr(module, "_find_go", lambda say: go)
-    (cache_directory() / module._digest() / "stages").mkdir(parents=True)
+    (cache_directory() / module.digest() / "stages").mkdir(parents=True)
     said: list[str] = []
 
     found = binaries(said.append)
 
     assert said[0].startswith("building etcd, kube-apiserver, kube-controller-manager")
     assert all(path.read_text() == "ok\n" for path in found.paths.values())
-    assert not (cache_directory() / module._digest() / ".tmp-bin").exists()
+    assert not (cache_directory() / module.digest() / ".tmp-bin").exists()
     binaries(said.append)
     assert len(said) == 1
 
@@ -124,7 +124,7 @@ def test_the_build_says_what_it_does_and_leaves_only_whole_programs(
 def test_two_builders_build_once(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go = fake_go(empty / "go")
     monkeypatch.setattr(module, "_find_go", lambda say: go)
-    (cache_directory() / module._digest() / "stages").mkdir(parents=True)
+    (cache_directory() / module.digest() / "stages").mkdir(parents=True)
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda _: binaries(), range(2))
     assert first == second
