@@ -210,7 +210,11 @@ def crds() -> None:
 @click.option("--namespace", "-n", default=NAMESPACE, show_default=True, help="Of nodeside.")
 @installed
 @click.option(
-    "--format", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help="Of what?"
+    "--format",
+    type=click.Choice(FORMATS),
+    default=FORMATS[0],
+    show_default=True,
+    help="What to make.",
 )
 @click.option(
     "--output", "-o", type=click.Path(path_type=Path), help="Directory for the chart or the base."

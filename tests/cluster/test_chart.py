@@ -209,6 +209,21 @@ def test_the_base_lists_its_files_in_the_order_of_need() -> None:
     assert "openshift.yaml" not in base(Installation())
 
 
+def test_what_is_in_other_namespaces_finds_back_from_an_overlay() -> None:
+    path = "another-namespace/transformers.yaml"
+    found = list(yaml.safe_load_all(base(Installation(namespace="drivers"))[path]))
+    assert [transformer["metadata"]["name"] for transformer in found] == [
+        "back-to-default-role-nodeside-events",
+        "back-to-default-rolebinding-nodeside-events",
+        "subjects-of-nodeside-events",
+        "no-namespace",
+    ]
+    target = found[2]["replacements"][0]["targets"][0]
+    assert target["fieldPaths"] == ["subjects.[namespace=drivers].namespace"]
+    assert re.fullmatch(found[3]["target"]["kind"], "ValidatingAdmissionPolicyBinding")
+    assert not re.fullmatch(found[3]["target"]["kind"], "Namespace")
+
+
 @pytest.mark.parametrize("make", [chart, base])
 def test_a_name_that_no_api_server_would_take_makes_no_directory(make: Any) -> None:
     with pytest.raises(NotInstallable, match="no name of a ConfigMap"):
