@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from cluster.census import Census
 from cluster.resources import Resource
 from nodeside.contract import API_GROUP, API_VERSION
 
@@ -111,10 +112,14 @@ Action = Apply | Delete | LabelNode | SetStatus | SetFinalizers | Say
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`again_in`: seconds after which to plan again though nothing changed; None: never."""
+    """`again_in`: seconds after which to plan again though nothing changed; None: never.
+
+    `censuses` are the nodes of each Driver, counted: for metrics.
+    """
 
     actions: tuple[Action, ...] = ()
     again_in: float | None = None
+    censuses: Mapping[str, Census] = field(default_factory=dict)
 
     def of(self, driver: str) -> tuple[Action, ...]:
         """The actions for one driver, in order: drivers do not wait for each other."""
@@ -123,6 +128,14 @@ class Plan:
     def drivers(self) -> Iterator[str]:
         """Whom there is something to do for, in order."""
         return iter(dict.fromkeys(action.driver for action in self.actions))
+
+
+def together(plans: Sequence[Plan], *more: Action) -> Plan:
+    """One plan of several, in their order, and `more` actions behind them."""
+    actions = [action for plan in plans for action in plan.actions]
+    waits = [plan.again_in for plan in plans if plan.again_in is not None]
+    censuses = {name: found for plan in plans for name, found in plan.censuses.items()}
+    return Plan((*actions, *more), min(waits, default=None), censuses)
 
 
 def event(say: Say, *, now: float, instance: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ An `Api` may be used by many threads. Nothing of it is cached.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from cluster.apierror import ApiError, Asked, Gone, Unreachable, refusal_of_stat
 from cluster.exchange import Call, Document, Exchange, in_words
 from cluster.listing import Page, read_page
 from cluster.resources import Resource, resource_of
+from cluster.tally import Tally
 from cluster.world import FIELD_MANAGER
 
 if TYPE_CHECKING:
@@ -84,9 +85,9 @@ class Api:
         self._exchange = exchange
 
     @property
-    def calls(self) -> Mapping[str, int]:
-        """How many requests were made, by verb."""
-        return dict(self._exchange.calls)
+    def tally(self) -> Tally:
+        """How many requests were made."""
+        return self._exchange.tally
 
     @property
     def url(self) -> str:

@@ -148,6 +148,8 @@ def _hint(asked: Asked, status: int) -> str:
             return f"see what is missing: {asked.can_i}; `nodeside-cluster install` adds the rules"
         case 404 if asked.group == "nodeside.io" and not asked.name:
             return "install the custom resource definitions: nodeside-cluster install"
+        case 404 if asked.group == "monitoring.coreos.com":
+            return "it takes the Prometheus Operator; without it, leave --service-monitor out"
         case _:
             return ""
 

@@ -47,6 +47,7 @@ LATER: Mapping[str, Later] = {
     "tolerations": Later("$.Values.tolerations"),
     "resources": Later("$.Values.resources"),
     "replicas": Later("$.Values.replicas"),
+    "service_monitor": Later("$.Values.serviceMonitor"),
 }
 _CREATED = "$.Values.namespace.create"  # `helm install` takes a namespace that is there already
 

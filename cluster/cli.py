@@ -90,6 +90,15 @@ def root() -> None:
 @click.option(
     "--health-port", type=_PORT, default=8080, show_default=True, help="Of /healthz and /readyz."
 )
+@click.option(
+    "--metrics-port", type=_PORT, default=8443, show_default=True, help="Of /metrics, by HTTPS."
+)
+@click.option(
+    "--metrics-certificate",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Directory with tls.crt and tls.key for it. Default: one made at start.",
+)
 @click.option("--log-format", type=click.Choice(["json", "text"]), default="json")
 @click.option("--verbose", is_flag=True, help="Also log what is of no interest when all is well.")
 def run(
@@ -100,6 +109,8 @@ def run(
     ca_config_map: str,
     proxy: dict[str, str],
     health_port: int,
+    metrics_port: int,
+    metrics_certificate: Path | None,
     log_format: Any,
     verbose: bool,
 ) -> None:
@@ -115,7 +126,9 @@ def run(
         ca_config_map=ca_config_map,
         proxy=_proxy_variables() | proxy,
     )
-    options = service.Options(settings, service.identity(os.environ), health_port)
+    options = service.Options(
+        settings, service.identity(os.environ), health_port, metrics_port, metrics_certificate
+    )
     with service.ending_signals() as stopping:
         service.run(connection.open(), options, plan, stopping)
 
@@ -305,6 +318,7 @@ def _installation(namespace: str, chosen: Mapping[str, Any]) -> Installation:
         ca_config_map=chosen["ca_config_map"],
         proxy=chosen["proxy"],
         node_selector=chosen["node_selector"],
+        service_monitor=chosen["service_monitor"],
     )
 
 

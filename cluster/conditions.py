@@ -116,15 +116,21 @@ def _since(old: Mapping[str, Any] | None, status: str) -> str:
 
 
 def counts(verdicts: Iterable[Verdict]) -> dict[str, int]:
-    total = {"wanted": 0, "assigned": 0, "updated": 0, "ready": 0, "failed": 0}
-    for verdict in verdicts:
+    wanted = assigned = updated = ready = failed = 0
+    for verdict in verdicts:  # plain names: this runs for 5,000 nodes, several times in a plan
         member = verdict.member
-        total["wanted"] += 1
-        total["assigned"] += bool(member.assigned)
-        total["updated"] += verdict.place is Place.NEWEST
-        total["ready"] += member.health is Health.WORKING
-        total["failed"] += member.health is Health.BROKEN
-    return total
+        wanted += 1
+        assigned += member.assigned != ""
+        updated += verdict.place is Place.NEWEST
+        ready += member.health is Health.WORKING
+        failed += member.health is Health.BROKEN
+    return {
+        "wanted": wanted,
+        "assigned": assigned,
+        "updated": updated,
+        "ready": ready,
+        "failed": failed,
+    }
 
 
 def _pools(picture: Picture) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cluster.actions import Plan
+from cluster.actions import Plan, together
 from cluster.apply import Applier, Outcome
 from cluster.health import Pulse
 from cluster.leader import Leadership
@@ -26,6 +26,18 @@ from cluster.world import World
 from nodeside import log
 
 Planner = Callable[[World, float], Plan]
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round was, for metrics. Durations in seconds."""
+
+    world: World
+    plan: Plan
+    outcome: Outcome
+    planning: float
+    doing: float
+
 
 _OVERTAKEN = 1.0  # seconds until we look at what somebody else was faster with
 
@@ -64,6 +76,7 @@ class Controller:
         *,
         stopping: threading.Event,
         pulse: Pulse | None = None,
+        after: Callable[[Round], None] = lambda _: None,
         pace: Pace | None = None,
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -75,6 +88,7 @@ class Controller:
         self._planner = planner
         self._stopping = stopping
         self._pulse = pulse or Pulse()
+        self._after = after
         self._pace = pace or Pace()
         self._now = now
         self._wall = wall
@@ -118,7 +132,9 @@ class Controller:
         self._planning = planned - began
         outcome = self._applier.carry_out(plan, world, leadership)
         self._remember(world, outcome)
-        self._say(plan, outcome, planned - began, self._now() - planned)
+        made = Round(world, plan, outcome, planned - began, self._now() - planned)
+        self._after(made)
+        self._say(made)
         self._await_echo(outcome)
         return self._next(plan, outcome)
 
@@ -185,19 +201,20 @@ class Controller:
     def _may_go_on(self, leadership: Leadership) -> bool:
         return leadership.leads and not self._stopping.is_set()
 
-    def _say(self, plan: Plan, outcome: Outcome, planning: float, doing: float) -> None:
+    def _say(self, made: Round) -> None:
+        plan, outcome, planning = made.plan, made.outcome, f"{made.planning:.3f}s"
         if outcome.outage is not None:
             say = log.warning if self._outages == 0 else log.detail
             say(f"put off: {outcome.outage}", hint=outcome.outage.hint)
         if not plan.actions:
-            log.detail("nothing to do", planning=f"{planning:.3f}s")
+            log.detail("nothing to do", planning=planning)
         else:
             log.fact(
                 "round",
                 actions=len(plan.actions),
                 done=outcome.done,
-                planning=f"{planning:.3f}s",
-                doing=f"{doing:.3f}s",
+                planning=planning,
+                doing=f"{made.doing:.3f}s",
             )
 
 
@@ -221,9 +238,7 @@ def plan_apart(planner: Planner, world: World, wall: float) -> tuple[Plan, dict[
             plans.append(planner(only(world, name), wall))
         except Exception as exc:
             failed[name] = trouble_of(exc, f"plan driver {name}")
-    waits = [plan.again_in for plan in plans if plan.again_in is not None]
-    actions = tuple(action for plan in plans for action in plan.actions)
-    return Plan(actions, min(waits, default=None)), failed
+    return together(plans), failed
 
 
 def names(world: World) -> set[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import random
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -19,6 +18,7 @@ from urllib.parse import urlencode
 
 from cluster.access import Access
 from cluster.apierror import ApiError, Asked, Unreachable, refusal
+from cluster.tally import Tally
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
@@ -69,8 +69,7 @@ class Exchange:
         self._now = now
         self._pause = pause
         self.jitter = jitter
-        self._counting = threading.Lock()
-        self.calls: dict[str, int] = {}  # by verb, for metrics and tests
+        self.tally = Tally()
 
     @property
     def url(self) -> str:
@@ -99,6 +98,7 @@ class Exchange:
                 if not (patient and _repeatable(error)) or self._now() + wait >= ends:
                     raise
                 self._pause(wait)
+                self.tally.repeat(call.asked)
 
     def _once(self, call: Call, ends: float) -> bytes:
         left = ends - self._now()
@@ -140,7 +140,7 @@ class Exchange:
         if call.content_type:
             headers["Content-Type"] = call.content_type
         query = f"?{urlencode(call.query)}" if call.query else ""
-        self._count(call.asked.verb)
+        status = 0
         with in_words(call.asked):
             try:
                 response = pool.request(
@@ -153,9 +153,12 @@ class Exchange:
                     redirect=False,
                     preload_content=False,
                 )
+                status = response.status
             except SSLError:
                 self._access.renew(generation)  # the cluster's CA may be another one by now
                 raise
+            finally:
+                self.tally.count(call.asked, status)
         return response, generation
 
     def _body(self, asked: Asked, response: BaseHTTPResponse, ends: float) -> bytes:
@@ -174,10 +177,6 @@ class Exchange:
         if error.retry_after is not None:
             return error.retry_after + pause * self.jitter()
         return pause * (0.5 + self.jitter() / 2)
-
-    def _count(self, verb: str) -> None:
-        with self._counting:
-            self.calls[verb] = self.calls.get(verb, 0) + 1
 
 
 def _repeatable(error: ApiError) -> bool:

@@ -80,7 +80,7 @@ def _line(kind: Health) -> str:
     return f"{kind.kind}: up to date"
 
 
-class _Server(ThreadingHTTPServer):
+class Server(ThreadingHTTPServer):
     """On every address, of IPv6 and IPv4: the kubelet asks the address that the pod has."""
 
     daemon_threads = True
@@ -106,7 +106,7 @@ class HealthServer:
     def __init__(self, port: int, checks: dict[str, Callable[[], Report]], host: str = "") -> None:
         handler = type("_Handler", (_Handler,), {"checks": checks})
         try:
-            self._server = _Server(host, port, handler)
+            self._server = Server(host, port, handler)
         except OSError as exc:
             raise SystemRefused(
                 f"cannot listen on port {port} for health checks: {exc.strerror}",

@@ -28,13 +28,20 @@ Document = dict[str, Any]
 NAMESPACE = "nodeside"
 CONTROLLER = "nodeside-controller"  # its service account, roles, Deployment
 DRIVER = "nodeside-driver"  # the service account and the roles of driver pods; their SCC
+METRICS = f"{CONTROLLER}-metrics"  # Service, Secret with its certificate, ServiceMonitor
 IMAGE = "localhost/nodeside-cluster"  # what images/build calls it
-HEALTH_PORT = 8080
+HEALTH_PORT, METRICS_PORT = 8080, 8443
+METRICS_PATH = "/metrics"
+METRICS_READER = "nodeside-metrics-reader"  # the ClusterRole of whoever scrapes
+CERTIFICATE = "/etc/nodeside/metrics"  # where the Secret is mounted
 
 # In the order of need; the controller is last. Those that only some installations have, with the
 # field of Installation that says so.
-TEMPLATES = ("namespace", "accounts", "admission", "openshift", "controller")
-ONLY_IF = {"openshift": "openshift"}
+TEMPLATES = (
+    *("namespace", "accounts", "admission", "metrics", "servicemonitor", "openshift"),
+    "controller",
+)
+ONLY_IF = {"openshift": "openshift", "servicemonitor": "service_monitor"}
 _CONTROL_PLANE = {
     "key": "node-role.kubernetes.io/control-plane",
     "operator": "Exists",
@@ -70,7 +77,8 @@ class Installation:
     """What whoever installs decides. `arguments` are further ones of `nodeside-cluster run`.
 
     Pull secrets, CA and proxy are what driver pods are given; node selector, tolerations and
-    resources are those of the controller itself.
+    resources are those of the controller itself. `service_monitor`: where the Prometheus Operator
+    is, which defines that kind.
     """
 
     namespace: str = NAMESPACE
@@ -84,6 +92,7 @@ class Installation:
     tolerations: tuple[Mapping[str, Any], ...] = (_CONTROL_PLANE,)
     resources: Mapping[str, Any] = field(default_factory=lambda: _RESOURCES)
     replicas: int = 2
+    service_monitor: bool = False
 
 
 def manifests(installation: Installation) -> tuple[Document, ...]:
@@ -143,6 +152,7 @@ def values_of(installation: Installation) -> dict[str, Any]:
         "tolerations": list(installation.tolerations),
         "resources": dict(installation.resources),
         "replicas": installation.replicas,
+        "service_monitor": installation.service_monitor,
         **constants(),
     }
 
@@ -157,6 +167,11 @@ def constants() -> dict[str, Any]:
         "states": [state.value for state in State],
         "state_label": _ANY_STATE_LABEL,
         "health_port": HEALTH_PORT,
+        "metrics": METRICS,
+        "metrics_port": METRICS_PORT,
+        "metrics_path": METRICS_PATH,
+        "reader": METRICS_READER,
+        "certificate": CERTIFICATE,
     }
 
 

@@ -118,7 +118,8 @@ def installed(function: F) -> F:
 
     @functools.wraps(function)
     def command(**options: Any) -> Any:
-        names = ("image", "openshift", "pull_secret", "ca_config_map", "proxy", "node_selector")
+        names = ["image", "openshift", "pull_secret", "ca_config_map", "proxy"]
+        names += ["node_selector", "service_monitor"]
         chosen = {name: options.pop(name) for name in names}
         return function(chosen=chosen, **options)
 
@@ -133,6 +134,9 @@ def installed(function: F) -> F:
         ),
         PROXIES,
         CA_CONFIG_MAP,
+        click.option(
+            "--service-monitor", is_flag=True, help="With one, for the Prometheus Operator."
+        ),
         click.option("--pull-secret", multiple=True, help="Secret to pull images with."),
         click.option("--openshift", is_flag=True, help="With SecurityContextConstraints."),
         click.option("--image", default="", help="Pull spec of the controller."),

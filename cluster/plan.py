@@ -23,8 +23,10 @@ from cluster.actions import (
     Say,
     SetFinalizers,
     SetStatus,
+    together,
 )
 from cluster.case import Case
+from cluster.census import census
 from cluster.daemonset import daemonset, differs
 from cluster.deletion import delete, leave
 from cluster.members import At
@@ -48,9 +50,7 @@ def plan(world: World, now: float) -> Plan:
     """
     world = replace(world, now=now)
     plans = [plan_driver(world, world.drivers[key], now) for key in sorted(world.drivers)]
-    soon = [each.again_in for each in plans if each.again_in is not None]
-    actions = [action for each in plans for action in each.actions]
-    return Plan((*actions, *_orphans(world)), min(soon, default=None))
+    return together(plans, *_orphans(world))
 
 
 def plan_driver(world: World, found: DriverObject, now: float) -> Plan:
@@ -71,7 +71,7 @@ def plan_driver(world: World, found: DriverObject, now: float) -> Plan:
         *_revisions_dropped(case),
         *_told(found, conditions.status(case.picture, now=now)),
     ]
-    return Plan(tuple(actions), _again_in(case, world))
+    return Plan(tuple(actions), _again_in(case, world), {found.name: census(case.picture)})
 
 
 def _again_in(case: Case, world: World) -> float | None:

@@ -40,12 +40,16 @@ T = TypeVar("T", bound=Named)
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`silent` is for how many seconds nothing was heard; `trouble` says why, in words."""
+    """`silent` is for how many seconds nothing was heard; `trouble` says why, in words.
+
+    `watches` is how many were begun.
+    """
 
     kind: str
     synced: bool
     silent: float
     trouble: str = ""
+    watches: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ class Reflector(Generic[T]):
         self._synced = self._absent = False
         self._heard = now()
         self._trouble = ""
-        self._failures = 0
+        self._failures = self._watches = 0
         self._watch: Watch | None = None
         self._stopping = threading.Event()
         self._poked = threading.Event()
@@ -125,7 +129,8 @@ class Reflector(Generic[T]):
     def health(self) -> Health:
         with self._changed:
             silent = self._now() - self._heard
-            return Health(self._of.resource.kind, self._synced, silent, self._trouble)
+            kind = self._of.resource.kind
+            return Health(kind, self._synced, silent, self._trouble, self._watches)
 
     def wait_synced(self, timeout: float) -> bool:
         """Whether a whole list was read, within so many seconds."""
@@ -218,6 +223,7 @@ class Reflector(Generic[T]):
             self._poked.wait(_ABSENT * (0.5 + self._jitter() / 2))
             return
         of = self._of
+        self._watches += 1
         self._watch = self._api.watch(
             of.resource, self._version, namespace=of.namespace, selector=of.selector
         )

@@ -52,6 +52,15 @@ NODE_DRIVERS = Resource("NodeDriver", "nodedrivers", API_GROUP, "v1alpha1")
 IMAGE_STREAMS = Resource("ImageStream", "imagestreams", "image.openshift.io", namespaced=True)
 CRDS = Resource("CustomResourceDefinition", "customresourcedefinitions", "apiextensions.k8s.io")
 
+SERVICES = Resource("Service", "services", namespaced=True)
+TOKEN_REVIEWS = Resource("TokenReview", "tokenreviews", "authentication.k8s.io")
+SUBJECT_ACCESS_REVIEWS = Resource(
+    "SubjectAccessReview", "subjectaccessreviews", "authorization.k8s.io"
+)
+SERVICE_MONITORS = Resource(
+    "ServiceMonitor", "servicemonitors", "monitoring.coreos.com", namespaced=True
+)
+
 _RBAC = "rbac.authorization.k8s.io"
 _ADMISSION = "admissionregistration.k8s.io"
 
@@ -69,6 +78,10 @@ KNOWN = (
     NODE_DRIVERS,
     IMAGE_STREAMS,
     CRDS,
+    SERVICES,
+    TOKEN_REVIEWS,
+    SUBJECT_ACCESS_REVIEWS,
+    SERVICE_MONITORS,
     Resource("ClusterRole", "clusterroles", _RBAC),
     Resource("ClusterRoleBinding", "clusterrolebindings", _RBAC),
     Resource("Role", "roles", _RBAC, namespaced=True),

@@ -1,6 +1,7 @@
 """`nodeside-cluster run`: what is wired to what, and how it ends.
 
-Health checks, the view of the cluster and the election live side by side; whoever is elected works.
+Health checks, metrics, the view of the cluster and the election live side by side; whoever is
+elected works.
 SIGTERM and SIGINT end the work, give the lease back and return: the next replica, whose view is
 warm already, leads within a second.
 """
@@ -12,16 +13,23 @@ import secrets
 import signal
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from cluster import leader
 from cluster.api import Api
 from cluster.apply import PARALLEL, Applier
+from cluster.certificate import Serving
 from cluster.controller import Controller, Pace, Planner
 from cluster.health import HealthServer, Pulse, alive, ready
 from cluster.leader import Election
+from cluster.manifests import METRICS
+from cluster.metrics import Metrics
+from cluster.reviews import Reviews
+from cluster.scraping import MetricsServer
 from cluster.view import View, Wakes
 from cluster.world import Settings
 from nodeside import log
@@ -32,11 +40,16 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 @dataclass(frozen=True)
 class Options:
-    """What `run` is told. `identity` is one process at a time: see leader.py."""
+    """What `run` is told. `identity` is one process at a time: see leader.py.
+
+    `certificate` is a directory with a certificate for the metrics, which may come later.
+    """
 
     settings: Settings
     identity: str
     health_port: int
+    metrics_port: int
+    certificate: Path | None = None
     lease: str = LEASE
     election: leader.Pace | None = None
     pace: Pace | None = None
@@ -58,15 +71,6 @@ def run(api: Api, options: Options, planner: Planner, stopping: threading.Event)
             "/readyz": lambda: ready(view.health()),
         }
         server = stack.enter_context(HealthServer(options.health_port, checks))
-        log.fact("started", api_server=api.url, health_port=server.port, as_=options.identity)
-        stack.enter_context(_waking(stopping, wakes.wake))
-        stack.enter_context(view)
-        applier = stack.enter_context(
-            Applier(api, instance=options.identity, parallel=options.parallel)
-        )
-        controller = Controller(
-            view, wakes, applier, planner, stopping=stopping, pulse=pulse, pace=options.pace
-        )
         election = Election(
             api,
             namespace=options.settings.namespace,
@@ -76,9 +80,55 @@ def run(api: Api, options: Options, planner: Planner, stopping: threading.Event)
             pace=options.election,
             on_end=wakes.wake,
         )
+        metrics, port = stack.enter_context(_measured(api, options, election, view))
+        log.fact(
+            "started",
+            api_server=api.url,
+            health_port=server.port,
+            metrics_port=port,
+            as_=options.identity,
+        )
+        stack.enter_context(_waking(stopping, wakes.wake))
+        stack.enter_context(view)
+        applier = stack.enter_context(
+            Applier(api, instance=options.identity, parallel=options.parallel)
+        )
+        controller = Controller(
+            view,
+            wakes,
+            applier,
+            planner,
+            stopping=stopping,
+            pulse=pulse,
+            after=metrics.after,
+            pace=options.pace,
+        )
         election.campaign(controller.work)
-    calls = " ".join(f"{verb}={count}" for verb, count in sorted(api.calls.items()))
+    calls = " ".join(f"{verb}={count}" for verb, count in sorted(api.tally.verbs.items()))
     log.fact("stopped", as_=options.identity, api_calls=calls)
+
+
+@contextmanager
+def _measured(
+    api: Api, options: Options, election: Election, view: View
+) -> Iterator[tuple[Metrics, int]]:
+    """The metrics, served on the port that comes with them."""
+    answers: Counter[int] = Counter()
+    metrics = Metrics(
+        tally=api.tally,
+        leads=lambda: election.leadership.leads,
+        kinds=view.health,
+        answers=answers,
+    )
+    name = f"{METRICS}.{options.settings.namespace}.svc"
+    with MetricsServer(
+        options.metrics_port,
+        serving=Serving(options.certificate, [name]),
+        judge=Reviews(api).verdict,
+        exposition=metrics.exposition,
+        answers=answers,
+    ) as server:
+        yield metrics, server.port
 
 
 @contextmanager

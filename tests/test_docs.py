@@ -37,7 +37,7 @@ FOREIGN = {
     *("--editable", "--all-tiers", "--check", "--library-path", "--isolation", "--build-arg"),
     *("--all", "--create-namespace", "--force-conflicts", "--include-crds", "--server-side"),
     *("--strict", "--import", "--rm"),
-    "--take-ownership",
+    *("--take-ownership", "--clusterrole", "--serviceaccount"),
     *("--for", "--overwrite", "--show-labels", "--timeout", "--type"),
 }
 

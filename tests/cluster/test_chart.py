@@ -32,6 +32,7 @@ CHOSEN = Installation(
     ca_config_map="trust",
     proxy={"NO_PROXY": ".svc"},
     node_selector={"role": "infra"},
+    service_monitor=True,
 )
 
 

@@ -12,8 +12,11 @@ import yaml
 from cluster import manifests as module
 from cluster.cli import root
 from cluster.manifests import (
+    CERTIFICATE,
     CONTROLLER,
     DRIVER,
+    METRICS,
+    METRICS_READER,
     Installation,
     NotInstallable,
     TemplateBroken,
@@ -88,6 +91,7 @@ def test_the_names_are_those_that_the_controller_gives_its_pods() -> None:
     assert arguments == [
         "run",
         "--namespace=$(POD_NAMESPACE)",  # so that nothing but the pod's own namespace decides
+        f"--metrics-certificate={CERTIFICATE}",
         f"--scc={DRIVER}",
         "--pull-secret=pull",
         "--verbose",
@@ -136,6 +140,36 @@ def test_the_controller_itself_needs_no_privilege() -> None:
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
+
+
+def test_metrics_are_served_by_whom_the_service_selects_on_the_port_it_names() -> None:
+    documents = {(d["kind"], d["metadata"]["name"]): d for d in made(KINDS["plain"])}
+    service, deployment = documents["Service", METRICS], documents["Deployment", CONTROLLER]
+    pod = deployment["spec"]["template"]
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    ports = {p["name"]: p["containerPort"] for p in pod["spec"]["containers"][0]["ports"]}
+    (port,) = service["spec"]["ports"]
+    assert ports[port["targetPort"]] == port["port"]
+    (volume,) = pod["spec"]["volumes"]
+    assert volume["secret"] == {"secretName": METRICS, "optional": True}
+    assert documents["ClusterRole", METRICS_READER]["rules"] == [
+        {"nonResourceURLs": ["/metrics"], "verbs": ["get"]}
+    ]
+
+
+def test_a_service_monitor_comes_on_request_only() -> None:
+    assert "ServiceMonitor" not in {d["kind"] for d in made(KINDS["plain"])}
+    for openshift in (False, True):
+        asked = Installation(namespace="drivers", openshift=openshift, service_monitor=True)
+        documents = {d["kind"]: d for d in made(asked)}
+        monitor, service = documents["ServiceMonitor"]["spec"], documents["Service"]
+        labels = service["metadata"]["labels"]
+        assert monitor["selector"]["matchLabels"].items() <= labels.items()
+        (endpoint,) = monitor["endpoints"]
+        assert (endpoint["scheme"], endpoint["path"]) == ("https", "/metrics")
+        assert endpoint["port"] == service["spec"]["ports"][0]["name"]
+        verified = endpoint["tlsConfig"].get("serverName") == f"{METRICS}.drivers.svc"
+        assert verified is openshift
 
 
 def test_a_namespace_that_is_no_word_of_yaml_stays_text() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ class Replica:
     child: process.Child
     port: int
     log: Path
+    metrics_port: int
 
     def terminate(self) -> int:
         """As the kubelet ends it; the exit code."""
@@ -42,6 +44,17 @@ class Replica:
 
     def health(self, path: str) -> requests.Response:
         return requests.get(f"http://{LOOPBACK}:{self.port}{path}", timeout=_REQUEST)
+
+    def metrics(self, token: str = "") -> requests.Response:
+        """What a scraper with this token gets."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the certificate is the controller's own
+            return requests.get(
+                f"https://{LOOPBACK}:{self.metrics_port}/metrics",
+                headers={"Authorization": f"Bearer {token}"} if token else {},
+                timeout=_REQUEST,
+                verify=False,
+            )
 
     @property
     def lines(self) -> list[dict[str, Any]]:
@@ -66,16 +79,17 @@ class Replicas:
 
     def start(self, name: str = "controller-0", *, url: str = "", lead: bool = True) -> Replica:
         """A replica with a token of the controller's account; `lead`: wait until it leads."""
-        port = free_ports("health")["health"]
+        ports = free_ports("health", "metrics")
+        port = ports["health"]
         log = self.directory / f"{name}-{port}.log"
         config = self._kubeconfig(name, url or self.control_plane.url)
         argv = [sys.executable, "-m", "cluster", "run", "--kubeconfig", str(config)]
-        argv += ["--health-port", str(port), "--verbose"]
+        argv += ["--health-port", str(port), "--metrics-port", str(ports["metrics"]), "--verbose"]
         with log.open("wb") as output:
             child = process.start(
                 argv, stdout=output, stderr=process.INTO_STDOUT, env={"POD_NAME": name}
             )
-        replica = Replica(name, child, port, log)
+        replica = Replica(name, child, port, log, ports["metrics"])
         self.running.append(replica)
         if lead:
             self.control_plane.wait_for(lambda: self.leader == name, f"{name} to lead")

@@ -1,0 +1,65 @@
+"""The nodes of a Driver, counted in one pass for metrics: where they stand, and what they say.
+
+Pure; plan.py makes one for each Driver out of the verdicts that it has made anyway. There are
+numbers in it and no nodes, so it is small however large the cluster is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cluster.rollout import Boot, Phase, Place
+from cluster.world import Pool
+
+if TYPE_CHECKING:
+    from cluster.conditions import Picture
+    from cluster.turns import Verdict
+
+SILENT = "silent"  # the state of a node whose pod has said nothing in this boot
+
+_POOLS = 256  # rows, as in the status of a Driver
+
+
+@dataclass(frozen=True, slots=True)
+class PoolCount:
+    """A pool, the link of the chain that found its toolkit image, and its nodes."""
+
+    pool: Pool
+    link: str
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """Nodes by place and by their own last word. `unavailable` is counted against `allowed`."""
+
+    phase: Phase
+    places: Mapping[Place, int]
+    states: Mapping[str, int]
+    pools: Sequence[PoolCount]
+    unavailable: int
+    allowed: int
+
+
+def census(picture: Picture) -> Census:
+    """Count what a plan has found."""
+    verdicts, now = picture.verdicts, picture.standing
+    pools = Counter(verdict.member.pool for verdict in verdicts).most_common(_POOLS)
+    return Census(
+        phase=now.phase,
+        places=Counter(verdict.place for verdict in verdicts),
+        states=Counter(_states(verdicts)),
+        pools=[PoolCount(pool, picture.resolutions[pool].link.value, n) for pool, n in pools],
+        unavailable=len(now.unavailable),
+        allowed=now.allowed,
+    )
+
+
+def _states(verdicts: Iterable[Verdict]) -> Iterable[str]:
+    """What each node's pod said last in this boot."""
+    for verdict in verdicts:
+        report, boot = verdict.member.report, verdict.member.boot
+        yield SILENT if report is None or boot is Boot.FRESH else report.state or SILENT

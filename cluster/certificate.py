@@ -1,0 +1,108 @@
+"""What the metrics are served with: a certificate from a mounted Secret, or one of our own.
+
+OpenShift's service CA and cert-manager write `tls.crt` and `tls.key` into a Secret, and renew them;
+the kubelet brings the change into the directory. Both files are looked at for each connection, so
+no restart is needed. Where there are none (yet), or they do not fit, a certificate is made at start
+and signed by itself: the connection is private then, but nobody can tell whose it is.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from nodeside import log
+
+CERTIFICATE, KEY = "tls.crt", "tls.key"  # of a Secret of type kubernetes.io/tls
+
+_DAYS = 3650  # a process does not live that long
+_CLOCKS = timedelta(hours=1)  # by which somebody's clock may be behind ours
+
+_Stamp = tuple[tuple[int, int], ...]
+
+
+class Serving:
+    """`context()` is for the next connection."""
+
+    def __init__(self, directory: Path | None, names: Sequence[str]) -> None:
+        self._directory = directory
+        self._names = names
+        self._lock = threading.Lock()
+        self._stamp: _Stamp | None = None
+        self._context: ssl.SSLContext | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """With the certificate as it is now. Raises nothing for a bad one: the last good serves."""
+        with self._lock:
+            stamp = self._look()
+            if self._context is None or stamp != self._stamp:
+                self._context = self._mounted(stamp) or self._context or self._own()
+                self._stamp = stamp
+            return self._context
+
+    def _look(self) -> _Stamp | None:
+        """What changes when a file does; None where they are not both there."""
+        if self._directory is None:
+            return None
+        with suppress(OSError):
+            found = [(self._directory / name).stat() for name in (CERTIFICATE, KEY)]
+            return tuple((each.st_ino, each.st_mtime_ns) for each in found)
+        return None
+
+    def _mounted(self, stamp: _Stamp | None) -> ssl.SSLContext | None:
+        if self._directory is None or stamp is None:
+            return None
+        try:
+            made = _context(self._directory / CERTIFICATE, self._directory / KEY)
+        except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
+            log.warning(f"cannot serve with the certificate in {self._directory}: {exc}")
+            return None
+        log.fact("serving metrics with a certificate", directory=str(self._directory))
+        return made
+
+    def _own(self) -> ssl.SSLContext:
+        where = f" in {self._directory}" if self._directory else ""
+        log.fact(f"no certificate{where}: serving metrics with one of our own")
+        descriptor = os.memfd_create("certificate")  # the root file system is read-only
+        try:
+            os.write(descriptor, self_signed(self._names))
+            return _context(Path(f"/proc/self/fd/{descriptor}"), None)
+        finally:
+            os.close(descriptor)
+
+
+def _context(certificate: Path, key: Path | None) -> ssl.SSLContext:
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    made.load_cert_chain(certificate, key, password="")  # none is asked for on a terminal
+    return made
+
+
+def self_signed(names: Sequence[str]) -> bytes:
+    """A key and a certificate for it, as PEM."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, names[0][:64])])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCKS)
+        .not_valid_after(now + timedelta(days=_DAYS))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(n) for n in names]), False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return key.private_bytes(pem, *plain) + made.public_bytes(pem)
