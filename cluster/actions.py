@@ -89,7 +89,7 @@ class SetFinalizers:
 
     @property
     def words(self) -> str:
-        return f"set the finalizers of driver {self.driver} to {list(self.finalizers)}"
+        return f"set the finalizers of driver {self.driver}: {', '.join(self.finalizers) or 'none'}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,6 +156,7 @@ class Case:
             resolutions=self.resolutions,
             served=self.served,
             contested=self.contested,
+            versions={each: driver.spec.version for each, driver in self.revisions.items()},
         )
 
 

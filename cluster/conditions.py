@@ -27,7 +27,10 @@ _MESSAGE_LIMIT = 2000  # characters
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Everything that the tables below look at. `contested` maps a rival Driver to nodes."""
+    """Everything that the tables below look at. `contested` maps a rival Driver to nodes.
+
+    `versions` are those of the revisions that are still known.
+    """
 
     found: DriverObject
     driver: Driver
@@ -36,9 +39,14 @@ class Picture:
     resolutions: Mapping[Pool, Resolution]
     served: Collection[Pool]
     contested: Mapping[str, Collection[str]] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     def named(self, wanted: Callable[[Verdict], bool]) -> list[str]:
         return [verdict.member.node.name for verdict in self.verdicts if wanted(verdict)]
+
+    def called(self, revision: str) -> str:
+        """What people call a revision: `2.0.0 (248fd032616a)`."""
+        return called(revision, self.versions.get(revision, ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,7 @@ class Said:
 
 def status(picture: Picture, *, now: float) -> dict[str, Any]:
     """The whole status."""
-    said = (_ready(picture), _progressing(picture), _degraded(picture))
+    said = (_ready(picture), _available(picture), _progressing(picture), _degraded(picture))
     return {
         "observedGeneration": picture.found.generation,
         "revision": picture.standing.newest,
@@ -198,6 +206,10 @@ def some(names: Iterable[str], of: str = "nodes") -> str:
     return f"{shown} and {rest} more {of}" if rest > 0 else shown
 
 
+def called(revision: str, version: str) -> str:
+    return f"{version} ({revision})" if version and revision else revision or "none"
+
+
 def _cut(message: str) -> str:
     return message if len(message) <= _MESSAGE_LIMIT else message[:_MESSAGE_LIMIT] + " [cut]"
 
@@ -222,13 +234,38 @@ def _complaints(picture: Picture) -> Iterable[tuple[str, str]]:
 
 
 def _ready(picture: Picture) -> Said:
-    """Whether it works on every node that is up; the reason is the one word on the whole."""
+    """Whether the newest revision is everywhere and works; the reason is the one word on the whole.
+
+    That is what a script waits for that applied it, so it is false while a rollout is paused too.
+    """
     for reason, message in (*_complaints(picture), *_obstacles(picture)):
         if message:
             return Said("Ready", False, reason, message)
     ready = counts(picture.verdicts)["ready"]
-    rest = f"; {_down(picture)}" if ready < len(picture.verdicts) else ""
-    return Said("Ready", True, "Ready", f"works on {_nodes(ready)}{rest}")
+    rest = [_down(picture) if ready < len(picture.verdicts) else "", _lame(picture)]
+    words = "; ".join((f"works on {_nodes(ready)}", *filter(None, rest)))
+    return Said("Ready", True, "Ready", words)
+
+
+def _available(picture: Picture) -> Said:
+    """Whether it works on every node that is up, whichever revision it has there.
+
+    That is what somebody waits for who needs the driver.
+    """
+    up = [v.member for v in picture.verdicts if v.member.health is not Health.DOWN]
+    lacking = [member.node.name for member in up if member.health is not Health.WORKING]
+    words = f"works on {len(up) - len(lacking)} of {_nodes(len(up))}"
+    if not up:
+        return Said("Available", False, "NoNodes", "there is no node for it that is up")
+    if lacking:
+        return Said("Available", False, "NodesLacking", f"{words}; not on {some(lacking)}")
+    return Said("Available", True, "Available", words)
+
+
+def _lame(picture: Picture) -> str:
+    """Where it works by what the node said before, and yet its pod is in trouble now."""
+    lame = [v.member for v in picture.verdicts if v.member.trouble]
+    return f"but on {some(m.node.name for m in lame)} {lame[0].trouble}" if lame else ""
 
 
 def _obstacles(picture: Picture) -> Iterable[tuple[str, str]]:
@@ -269,10 +306,12 @@ def _moving(picture: Picture) -> tuple[str, str] | None:
 def _movements(picture: Picture) -> Iterator[tuple[bool, str, str]]:
     now = picture.standing
     updated = counts(picture.verdicts)["updated"]
-    progress = f"{updated} of {_nodes(now.nodes)} have revision {now.newest}"
+    progress = f"{updated} of {_nodes(now.nodes)} have {picture.called(now.newest)}"
     under_way = now.phase in (Phase.CANARY, Phase.OPEN)
     paused = now.phase in (Phase.HELD, Phase.PAUSED)
-    yield paused, "RolloutPaused", f"spec.rollout.paused; {progress}"
+    ready = counts(picture.verdicts)["ready"]
+    works = f"works on {ready} of {_nodes(now.nodes)}"
+    yield paused, "RolloutPaused", f"spec.rollout.paused; {progress}; {works}"
     yield now.phase is Phase.STOPPED, "RolloutStopped", _stopped(picture)
     yield (
         bool(picture.named(_waits_for_turn)) and not now.budget and _only_failures(picture),
@@ -289,11 +328,9 @@ def _movements(picture: Picture) -> Iterator[tuple[bool, str, str]]:
     going = f"{progress}; {len(now.unavailable)} of {now.allowed} under way"
     yield now.phase is Phase.OPEN, "RollingOut", going
     stale = picture.named(_is_stale)
-    yield bool(stale), "RollingOut", f"{some(stale)} go to revision {now.newest}"
+    yield bool(stale), "RollingOut", f"{some(stale)} go to {picture.called(now.newest)}"
     busy = picture.named(lambda v: _is_busy(v) and v.member.pool in picture.served)
-    ready = counts(picture.verdicts)["ready"]
-    on_the_way = f"works on {ready} of {_nodes(now.nodes)}; on the way: {some(busy)}"
-    yield bool(busy), "NodesBusy", on_the_way
+    yield bool(busy), "NodesBusy", f"{works}; on the way: {some(busy)}"
 
 
 def _waits_for_turn(verdict: Verdict) -> bool:
@@ -331,8 +368,9 @@ def _stopped(picture: Picture) -> str:
         return ""
     broken = next(v.member for v in picture.verdicts if v.member.node.name == now.failed[0])
     return (
-        f"revision {now.newest} failed on {some(now.failed)}, where {now.good} worked: "
-        f"{cause(broken)}; correct the spec or go back to the old one"
+        f"version {picture.called(now.newest)} failed on {some(now.failed)}, where "
+        f"{picture.called(now.good)} worked: {cause(broken)}; "
+        "correct the spec or go back to the old one"
     )
 
 

@@ -39,6 +39,7 @@ def driver_crd() -> Schema:
         columns=[
             _column("Version", "string", ".spec.version", "Version that is wanted"),
             _column("Nodes", "integer", ".status.nodes.wanted", "Nodes with the hardware"),
+            _column("Updated", "integer", ".status.nodes.updated", "Nodes with this version"),
             _column("Ready", "integer", ".status.nodes.ready", "Nodes where it works"),
             _column("Failed", "integer", ".status.nodes.failed", "Nodes where it failed"),
             _column("Status", "string", _of_ready("reason"), "One word on the whole"),
@@ -177,7 +178,7 @@ def _conditions() -> Schema:
     """As in metav1.Condition."""
     return {
         "type": "array",
-        "description": "Ready, Progressing and Degraded, each with a reason.",
+        "description": "Ready, Available, Progressing and Degraded, each with a reason.",
         "x-kubernetes-list-type": "map",
         "x-kubernetes-list-map-keys": ["type"],
         "maxItems": 16,

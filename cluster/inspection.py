@@ -18,7 +18,7 @@ from cluster.actions import Action, LabelNode, SetStatus
 from cluster.api import Api
 from cluster.apierror import NotFound
 from cluster.case import Case
-from cluster.conditions import toolkit_message
+from cluster.conditions import called, toolkit_message
 from cluster.documents import driver_from, image_stream_from
 from cluster.overview import NoSuchObject, condition, named, no_driver, overtaken
 from cluster.plan import plan
@@ -106,7 +106,7 @@ def explain_driver(world: World, name: str) -> Explanation:
     return Explanation(
         subject=f"driver {name}",
         wanted=tuple(_wanted(world, found)),
-        there=tuple(_there(found)),
+        there=tuple(_there(world, found)),
         blocks=tuple(blocks),
         next=tuple(_next(world, name, progressing)),
     )
@@ -119,7 +119,8 @@ def _wanted(world: World, found: DriverObject) -> Iterator[str]:
         yield "its document has mistakes"
         return
     spec, case = found.driver.spec, Case(world, found, found.driver)
-    yield f"version {spec.version} from {spec.image or 'no image'}, revision {case.newest}"
+    newest = case.picture.called(case.newest)
+    yield f"version {newest} from {spec.image or 'no image'}"
     yield f"on {len(case.members)} nodes; hardware: {_hardware(found)}"
     rollout = spec.rollout
     yield (
@@ -128,7 +129,7 @@ def _wanted(world: World, found: DriverObject) -> Iterator[str]:
     )
 
 
-def _there(found: DriverObject) -> Iterator[str]:
+def _there(world: World, found: DriverObject) -> Iterator[str]:
     """What the controller wrote last."""
     if old := overtaken(found):
         yield old
@@ -137,7 +138,9 @@ def _there(found: DriverObject) -> Iterator[str]:
     words = ("assigned", "updated", "ready", "failed")
     yield ", ".join(f"{nodes.get(word, 0)} {word}" for word in words)
     if good := status.get("lastGoodRevision"):
-        yield f"last good revision {good}"
+        read = Case(world, found, found.driver).revisions if found.driver else {}
+        version = read[good].spec.version if good in read else ""
+        yield f"last good version {called(good, version)}"
     for row in status.get("pools", ()):
         pool = f"{row['osVersion']} {row['kernel']} {row['architecture']}"
         counts = row["nodes"]
@@ -193,7 +196,8 @@ def _verdict(world: World, found: DriverObject, node: Node) -> _Notes:
     fit, resolution = verdict.member.fit, case.resolutions[verdict.member.pool]
     notes = _Notes([f"the node {fit.value}", f"pool {_pool(verdict.member.pool)}"])
     notes.wanted.append(f"toolkit: {resolution.why}")
-    notes.wanted.append(f"revision {case.newest}; last good {case.standing.good or 'none yet'}")
+    newest, good = map(case.picture.called, (case.newest, case.standing.good))
+    notes.wanted.append(f"version {newest}; last good {good}")
     if fit is Fit.KEPT:
         notes.wanted.append("labels of Node Feature Discovery are absent: what runs is kept")
     notes.blocks += _blocks(case, verdict)

@@ -13,7 +13,7 @@ from typing import Any
 
 from cluster.api import Api
 from cluster.apierror import NotFound
-from cluster.resources import CRDS, DRIVERS, resource_of
+from cluster.resources import CRDS, DRIVERS, NAMESPACES, resource_of
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
 
 Document = Mapping[str, Any]
@@ -35,6 +35,7 @@ def install(
 ) -> Iterator[str]:
     """Server-side apply of everything, in order; a line for each. Raises InstalledElsewhere."""
     _check_place(api, documents)
+    yield from _await_namespace(api, documents, pause)
     for document in documents:
         before = _version(api, document)
         after = _version_of(api.apply(document))
@@ -118,6 +119,25 @@ def _delete_drivers(api: Api, pause: Callable[[float], None]) -> Iterator[str]:
             "the finalizer away: kubectl patch driver NAME --type=merge "
             '-p \'{"metadata":{"finalizers":null}}\'',
         ) from None
+
+
+def _await_namespace(
+    api: Api, documents: Sequence[Document], pause: Callable[[float], None]
+) -> Iterator[str]:
+    """After an `uninstall` the namespace takes a while to go, and takes nothing in meanwhile."""
+    for document in documents:
+        if resource_of(document) == NAMESPACES and not _stays(api, _name(document)):
+            yield f"{_words(document)} is still being deleted: waiting for that"
+            stays = partial(_stays, api, _name(document))
+            _await(stays, f"{_words(document)} to be gone", pause)
+
+
+def _stays(api: Api, namespace: str) -> bool:
+    """Whether a namespace is not there, or there to stay."""
+    try:
+        return "deletionTimestamp" not in api.get(NAMESPACES, namespace)["metadata"]
+    except NotFound:
+        return True
 
 
 def _served(api: Api, name: str) -> bool:

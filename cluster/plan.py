@@ -230,9 +230,22 @@ def _told(found: DriverObject, status: Mapping[str, Any]) -> Iterator[Action]:
             condition["status"],
             condition["reason"],
         )
-        if changed and condition["status"] == "True" and condition["type"] != "Progressing":
+        if changed and condition["status"] == "True" and _is_news(condition["type"], old):
             warning = condition["type"] == "Degraded"
             yield Say(found.name, found.uid, warning, condition["reason"], condition["message"])
+
+
+def _is_news(kind: str, old: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a condition that holds now is worth an Event, by what was said before.
+
+    A node that joins is on its way for a while, which nobody needs to be told each time; but that
+    the driver works again, if anything failed meanwhile, or that it works for the first time.
+    """
+    if kind != "Ready":
+        return kind == "Degraded"
+    ready, degraded = old.get("Ready", {}), old.get("Degraded", {})
+    since, failed = ready.get("lastTransitionTime", ""), degraded.get("lastTransitionTime", "")
+    return bool(ready.get("reason") != "NodesBusy" or failed >= since)
 
 
 def _orphans(world: World) -> Iterator[Action]:

@@ -61,7 +61,7 @@ def test_a_new_driver_gets_its_revision_its_daemonset_and_then_its_nodes() -> No
 
     found = next(iter(model.daemonsets.values()))
     assert words(actions) == [
-        f"set the finalizers of driver edu to ['{FINALIZER}']",
+        f"set the finalizers of driver edu: {FINALIZER}",
         f"apply ConfigMap edu-revision-{found.revision}",
         f"apply DaemonSet {found.name}",
         f"label node n0 {ASSIGNED}={found.assignment}",
@@ -252,8 +252,8 @@ def test_the_failure_of_a_canary_stops_the_rollout_and_says_why() -> None:
     degraded = model.condition("Degraded")
     assert degraded["reason"] == "RolloutStopped"
     assert degraded["message"] == (
-        f"revision {new} failed on n0, where {old} worked: BuildFailed: edu.c:7: error; correct "
-        "the spec or go back to the old one"
+        f"version 2 ({new}) failed on n0, where 1.0.0 ({old}) worked: BuildFailed: edu.c:7: error; "
+        "correct the spec or go back to the old one"
     )
     assert model.condition("Progressing")["status"] == "False"
     assert {model.revision("n1"), model.revision("n2")} == {old}
@@ -306,7 +306,7 @@ def test_too_many_failures_stop_an_open_rollout() -> None:
     model.settle()
 
     assert model.condition("Degraded")["reason"] == "RolloutStopped"
-    assert model.condition("Degraded")["message"].startswith("revision")
+    assert model.condition("Degraded")["message"].startswith("version 2 (")
     assert "failed on n1, n2" in model.condition("Degraded")["message"]
 
 
