@@ -99,6 +99,13 @@ def root() -> None:
     default=None,
     help="Directory with tls.crt and tls.key for it. Default: one made at start.",
 )
+@click.option(
+    "--lease-seconds",
+    type=click.IntRange(2, 600),
+    default=15,
+    show_default=True,
+    help="So long after the last word of a leader another replica leads. The same for all.",
+)
 @click.option("--log-format", type=click.Choice(["json", "text"]), default="json")
 @click.option("--verbose", is_flag=True, help="Also log what is of no interest when all is well.")
 def run(
@@ -111,11 +118,13 @@ def run(
     health_port: int,
     metrics_port: int,
     metrics_certificate: Path | None,
+    lease_seconds: int,
     log_format: Any,
     verbose: bool,
 ) -> None:
     """Be the controller, one replica of several, until SIGTERM."""
     from cluster import service
+    from cluster.leader import Pace
     from cluster.plan import plan
     from nodeside import log
 
@@ -127,7 +136,12 @@ def run(
         proxy=_proxy_variables() | proxy,
     )
     options = service.Options(
-        settings, service.identity(os.environ), health_port, metrics_port, metrics_certificate
+        settings,
+        service.identity(os.environ),
+        health_port,
+        metrics_port,
+        metrics_certificate,
+        election=Pace.of(lease_seconds),
     )
     with service.ending_signals() as stopping:
         service.run(connection.open(), options, plan, stopping)

@@ -40,6 +40,19 @@ class Pace:
     request: float = 3.0
     retry: float = 1.0
 
+    @staticmethod
+    def of(lease: float) -> Pace:
+        """The usual proportions, for a lease of so many seconds."""
+        usual = Pace()
+        share = lease / usual.lease
+        return Pace(
+            lease,
+            usual.work * share,
+            usual.renew * share,
+            usual.request * share,
+            usual.retry * share,
+        )
+
 
 class LostLead(ApiError):
     """The time in which we may act is over: somebody else may lead by now."""

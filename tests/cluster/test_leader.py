@@ -129,6 +129,13 @@ def until(holds: Callable[[], bool]) -> None:
     assert any(holds() or pause.wait(0.01) for _ in range(int(LONG / 0.01)))
 
 
+def test_a_shorter_lease_keeps_the_proportions_that_make_it_safe() -> None:
+    assert Pace.of(15) == Pace()
+    short = Pace.of(3)
+    assert short.work + short.request + short.retry <= short.lease
+    assert short.renew + short.request + short.retry < short.work
+
+
 def test_who_stops_gives_the_lease_back_and_the_next_one_leads() -> None:
     leases, notes = FakeLeases(), list[tuple[str, str]]()
     first, second = Replica(leases, "a", notes), Replica(leases, "b", notes)

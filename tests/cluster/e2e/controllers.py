@@ -77,14 +77,20 @@ class Replicas:
     directory: Path
     running: list[Replica] = field(default_factory=list)
 
-    def start(self, name: str = "controller-0", *, url: str = "", lead: bool = True) -> Replica:
-        """A replica with a token of the controller's account; `lead`: wait until it leads."""
+    def start(
+        self, name: str = "controller-0", *, url: str = "", lead: bool = True, lease: int = 15
+    ) -> Replica:
+        """A replica with a token of the controller's account; `lead`: wait until it leads.
+
+        `lease` is in seconds.
+        """
         ports = free_ports("health", "metrics")
         port = ports["health"]
         log = self.directory / f"{name}-{port}.log"
         config = self._kubeconfig(name, url or self.control_plane.url)
         argv = [sys.executable, "-m", "cluster", "run", "--kubeconfig", str(config)]
-        argv += ["--health-port", str(port), "--metrics-port", str(ports["metrics"]), "--verbose"]
+        argv += ["--health-port", str(port), "--metrics-port", str(ports["metrics"])]
+        argv += ["--verbose", f"--lease-seconds={lease}"]
         with log.open("wb") as output:
             child = process.start(
                 argv, stdout=output, stderr=process.INTO_STDOUT, env={"POD_NAME": name}
