@@ -80,11 +80,12 @@ class Nodes:
             content_type=STRATEGIC_PATCH,
         )
 
-    def cordon(self, name: str, on: bool = True) -> None:
-        """What whoever reboots the node does before and undoes after."""
+    def cordon(self, name: str, *, on: bool = True) -> int:
+        """What whoever reboots the node does before and undoes after; the resource version."""
         spec = {"spec": {"unschedulable": on or None}}
         path = f"/api/v1/nodes/{name}"
-        self.control_plane.do("PATCH", path, spec, content_type=MERGE_PATCH)
+        made = self.control_plane.do("PATCH", path, spec, content_type=MERGE_PATCH)
+        return int(made["metadata"]["resourceVersion"])
 
     def reboot(self, name: str, *, kernel: str = "", os_image: str = "") -> str:
         """Another boot id, and the kernel and system that are given; returns the boot id."""

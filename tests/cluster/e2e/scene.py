@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.manifests import CONTROLLER, NAMESPACE
+from cluster.osversion import OSTREE_LABEL
 from cluster.world import OURS
 from nodeside import process
 from tests.cluster.e2e.watching import Watching
@@ -51,13 +52,27 @@ class Scene:
         self.nodes.create(name, kernel=kernel, os_image=f"{_COREOS} {version}", labels=labels)
         return name
 
-    def some_nodes(self, prefix: str, count: int, system: tuple[str, str] = OLD) -> list[str]:
+    def some_nodes(
+        self,
+        prefix: str,
+        count: int,
+        system: tuple[str, str] = OLD,
+        *,
+        architecture: str = "amd64",
+    ) -> list[str]:
         """Several nodes of one kind, in less time than one after the other."""
         kernel, version = system
-        image = f"{_COREOS} {version}"
+        labels = {**HARDWARE, OSTREE_LABEL: version}
         names = [f"{prefix}{i:02}" for i in range(count)]
         for name in names:
-            self.nodes.create(name, kernel=kernel, os_image=image, labels=HARDWARE, ready=False)
+            self.nodes.create(
+                name,
+                kernel=kernel,
+                os_image=f"{_COREOS} {version}",
+                architecture=architecture,
+                labels=labels,
+                ready=False,
+            )
         for name in names:
             self.control_plane.wait_for(partial(self.nodes.is_ready, name), f"node {name}")
         return names
