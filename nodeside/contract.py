@@ -36,6 +36,10 @@ class State(Enum):
     REBOOT_REQUIRED = "reboot-required"
 
 
+# The reason that stands beside `waiting` where the modules were taken out of the kernel on purpose.
+UNLOADED = "Unloaded"
+
+
 class Rung(Enum):
     """Where the modules of a ready driver came from, from the cheapest to the dearest."""
 

@@ -121,20 +121,26 @@ def validate(place: Place, dry_run: bool, output: str) -> None:
 
 @driver.command()
 @in_place
+@click.option("--wait", is_flag=True, help="Wait until nobody holds them, and say who does.")
 @dry_run_option
 @output_option
-def unload(place: Place, dry_run: bool, output: str) -> None:
+def unload(*, place: Place, wait: bool, dry_run: bool, output: str) -> None:
     """Unload the modules, or say who holds them.
 
     Never by force.
     """
-    from nodeside.driver.task import resolve
+    from nodeside.driver.task import resolve, resolve_loaded
 
     if dry_run:
-        from nodeside.driver.preview import unload as step
+        from nodeside.driver.preview import unload as preview
+
+        _print(preview(resolve(place)), output)
+        return
+    if wait:
+        from nodeside.driver.removal import unload_when_idle as step
     else:
-        from nodeside.driver.steps import unload as step
-    _print(step(resolve(place)), output)
+        from nodeside.driver.removal import unload as step
+    _print(step(resolve_loaded(place)), output)
 
 
 @driver.command()

@@ -70,9 +70,15 @@ class Journal:
         log.fact(text, driver=self.task.name)
         self.notes.append(text)
 
-    def state(self, state: State, message: str = "") -> None:
+    def state(self, state: State, message: str = "", *, reason: str = "") -> None:
         """Announce that the work is now here."""
-        self._announce(self.report(state, message=message))
+        self._announce(self.report(state, reason=reason, message=message))
+
+    def waits(self, error: NodesideError) -> None:
+        """What is to be unloaded waits for this to pass; it is no failure."""
+        self._announce(
+            self.report(State.UNLOADING, reason=error.reason, message=str(error), hint=error.hint)
+        )
 
     def ready(self) -> Report:
         report = self.report(State.READY)

@@ -1,10 +1,11 @@
-"""The verbs of `nodeside driver` that touch the kernel: load, validate, unload. One function each,
-made of the same parts as the container's own run; each returns what is to be printed.
+"""The verbs of `nodeside driver` about what is loaded: load, validate. One function each, made of
+the same parts as the container's own run; each returns what is to be printed. For unload, see
+removal.py.
 """
 
 from __future__ import annotations
 
-from nodeside.contract import Rung, State
+from nodeside.contract import Rung
 from nodeside.driver import bringup, plan, readyfile, rungs
 from nodeside.driver.console import SIDECAR_TIMEOUT, listener
 from nodeside.driver.container import announcing
@@ -13,7 +14,6 @@ from nodeside.driver.load import Loader
 from nodeside.driver.outcome import Outcome
 from nodeside.driver.report import announcement, as_outcome
 from nodeside.driver.task import Task
-from nodeside.driver.unload import refusal, settled_plan, unload_modules
 from nodeside.errors import ExitCode, NodesideError
 
 _LOCK_TIMEOUT = 10.0  # seconds; a person waits less long than a pod
@@ -68,39 +68,3 @@ def validate(task: Task) -> Outcome:
     except NodesideError as error:
         return as_outcome(journal.failed(error))
     return as_outcome(journal.ready())
-
-
-def unload(task: Task) -> Outcome:
-    """Unload what is loaded of this driver; what is in the way is said before anything is touched.
-
-    A driver that is about to go is not ready, whatever comes of it, and the cluster is told.
-    """
-    with announcing(task.place) as announcer:
-        journal = Journal(task, announcer.state)
-        with readyfile.hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT):
-            try:
-                removed = _unload(task, journal)
-            except NodesideError as error:
-                journal.failed(error, announce=journal.told is not None)
-                raise
-        journal.state(State.WAITING, "unloaded")
-    words = ", ".join(removed) or "nothing: none of its modules was loaded"
-    return Outcome({"driver": task.name, "removed": list(removed)}, [("unloaded", words)])
-
-
-def _unload(task: Task, journal: Journal) -> tuple[str, ...]:
-    loader = Loader(task.host)
-    record = readyfile.read_loaded(task.host, task.name, task.boot_id)
-    ours = tuple(module.name for module in record.modules) if record else ()
-    devices = frozenset(record.devices) if record else frozenset()
-    names = tuple(dict.fromkeys((*reversed(task.wanted.names), *reversed(ours))))
-    for item in settled_plan(names, loader, ours).blocked:
-        raise refusal(item, loader, devices)
-    journal.state(State.UNLOADING)
-    removed = unload_modules(names, loader, ours=ours, devices=devices)
-    readyfile.clear_loaded(task.host, task.name)
-    if task.driver.spec.firmware is not None:
-        from nodeside.driver import firmware
-
-        firmware.remove(task.name, task.host)
-    return removed

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nodeside.contract import BuildSettings, bundle_key, store_tag
+from nodeside.contract import BuildKind, BuildSettings, bundle_key, store_tag
 from nodeside.driver.cache import Cache
 from nodeside.driver.plan import WantedDriver
 from nodeside.driver.source import build_settings, source_digest
@@ -141,6 +141,26 @@ def resolve(place: Place, kernel: Kernel | None = None) -> Task:
         certificate=certificate,
         key=key,
         tag=store_tag(driver.spec.version, running, key),
+    )
+
+
+def resolve_loaded(place: Place) -> Task:
+    """What it takes to unload a driver: no source, no certificate, and so no key.
+
+    Neither may be there any more when a driver goes. Raises SpecError.
+    """
+    driver, host = read_driver(place), place.host
+    return Task(
+        place=place,
+        driver=driver,
+        kernel=host.kernel,
+        boot_id=host.boot_id,
+        source=place.beside_driver(driver.spec.source.path),
+        source_digest="",
+        settings=BuildSettings(BuildKind.KBUILD, ()),
+        certificate="",
+        key="",
+        tag="",
     )
 
 

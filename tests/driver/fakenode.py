@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from nodeside.contract import LoadedRecord, NodeDriverStatus, Rung, State, Toolchain
-from nodeside.driver import bringup, preview, status, steps
+from nodeside.driver import bringup, preview, removal, status, steps
 from nodeside.driver.bringup import bring_up
 from nodeside.driver.bundle import Bundle, describe, write_bundle
 from nodeside.driver.cache import Cache
@@ -197,7 +197,7 @@ class FakeNode:
     def run(self, verb: str, *more: str | Path) -> Done:
         """A verb as a person types it, but modules go into the fake kernel."""
         with pytest.MonkeyPatch().context() as patch:
-            for user in (bringup, preview, status, steps):
+            for user in (bringup, preview, removal, status, steps):
                 patch.setattr(user, "Loader", lambda _: self.kernel.loader)
             return nodeside(*self.command(verb, *more))
 
