@@ -35,6 +35,18 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
+class Create:
+    """Create an object whose name says all of what it is for: one that is there already will do."""
+
+    driver: str
+    document: Mapping[str, Any]
+
+    @property
+    def words(self) -> str:
+        return f"create {self.document['kind']} {self.document['metadata']['name']}"
+
+
+@dataclass(frozen=True, slots=True)
 class Delete:
     """Delete one object, if it is still the one with this uid ("" where it does not matter)."""
 
@@ -89,7 +101,9 @@ class SetFinalizers:
 
     @property
     def words(self) -> str:
-        return f"set the finalizers of driver {self.driver}: {', '.join(self.finalizers) or 'none'}"
+        if not self.finalizers:
+            return f"take the last finalizer off driver {self.driver}"
+        return f"set the finalizers of driver {self.driver}: {', '.join(self.finalizers)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +121,7 @@ class Say:
         return f"say of driver {self.driver}: {self.reason}"
 
 
-Action = Apply | Delete | LabelNode | SetStatus | SetFinalizers | Say
+Action = Apply | Create | Delete | LabelNode | SetStatus | SetFinalizers | Say
 
 
 @dataclass(frozen=True, slots=True)

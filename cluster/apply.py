@@ -23,6 +23,7 @@ from typing import Any, assert_never
 from cluster.actions import (
     Action,
     Apply,
+    Create,
     Delete,
     LabelNode,
     Plan,
@@ -112,6 +113,8 @@ class Applier:
         match action:
             case Apply(document=document):
                 self._wrote(outcome, resource_of(document), self._api.apply(document, **limit))
+            case Create(document=document):
+                self._wrote(outcome, resource_of(document), self._api.create(document, **limit))
             case LabelNode(node=node, labels=labels):
                 patch: dict[str, Any] = {"metadata": {"labels": dict(labels)}}
                 with suppress(NotFound):  # a node that is gone needs no label

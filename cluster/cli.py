@@ -310,15 +310,27 @@ def install(*, connection: Connection, chosen: Mapping[str, Any]) -> None:
 @connected
 @installed
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def uninstall(*, connection: Connection, chosen: Mapping[str, Any], yes: bool) -> None:
-    """Delete all Drivers, then the controller and the definitions. Modules stay loaded."""
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=600.0,
+    show_default=True,
+    help="Seconds for the drivers to be unloaded.",
+)
+def uninstall(
+    *, connection: Connection, chosen: Mapping[str, Any], yes: bool, timeout: float
+) -> None:
+    """Delete all Drivers and wait until they are unloaded, then the controller, the definitions.
+
+    Says what holds a module. Nothing of nodeside is deleted before the Drivers are gone.
+    """
     from cluster.installation import uninstall as delete_all
     from cluster.manifests import manifests as all_of
 
     documents = all_of(_installation(connection.namespace, chosen))
     if not yes:
         click.confirm("Delete every Driver and nodeside itself from this cluster?", abort=True)
-    _tell(delete_all(connection.open(), documents))
+    _tell(delete_all(connection.open(), documents, deadline=timeout))
 
 
 def _installation(namespace: str, chosen: Mapping[str, Any]) -> Installation:

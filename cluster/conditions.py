@@ -16,6 +16,7 @@ from cluster.members import Member
 from cluster.rollout import Act, Health, Phase, Place
 from cluster.toolkit import Link, Resolution
 from cluster.turns import Standing, Verdict
+from cluster.unloading import Leaving, Stage
 from cluster.world import DriverObject, Pool
 from nodeside.spec import Driver
 from nodeside.spec.model import Upgrade
@@ -40,6 +41,7 @@ class Picture:
     served: Collection[Pool]
     contested: Mapping[str, Collection[str]] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    leaving: Leaving | None = None
 
     def named(self, wanted: Callable[[Verdict], bool]) -> list[str]:
         return [verdict.member.node.name for verdict in self.verdicts if wanted(verdict)]
@@ -67,6 +69,7 @@ def status(picture: Picture, *, now: float) -> dict[str, Any]:
         "revision": picture.standing.newest,
         "lastGoodRevision": picture.standing.good,
         "nodes": counts(picture.verdicts),
+        "leaving": picture.leaving.count if picture.leaving else 0,
         "pools": _pools(picture),
         "conditions": conditions(picture.found, said, now=now),
     }
@@ -83,18 +86,27 @@ def unreadable(found: DriverObject, mistakes: str, *, now: float) -> dict[str, A
     return _kept(found) | {"conditions": conditions(found, said, now=now)}
 
 
-def going(found: DriverObject, message: str, *, now: float) -> dict[str, Any]:
-    """The status of a Driver that is being deleted."""
-    said = (
-        Said("Ready", False, "Deleting", message),
-        Said("Progressing", True, "Deleting", message),
-        Said("Degraded", False, "Deleting", message),
-    )
-    return _kept(found) | {"conditions": conditions(found, said, now=now)}
+def going(
+    found: DriverObject,
+    message: str,
+    *,
+    leaving: int = 0,
+    obstacle: str = "",
+    reason: str = "Deleting",
+    now: float,
+) -> dict[str, Any]:
+    """The status of a Driver that is being deleted; `obstacle` is what somebody should look at."""
+    degraded = Said("Degraded", False, reason, message)
+    if obstacle:
+        degraded = Said("Degraded", True, "ModulesHeld", obstacle)
+    said = (Said("Ready", False, reason, message), Said("Progressing", True, reason, message))
+    told = conditions(found, (*said, degraded), now=now)
+    return _kept(found) | {"leaving": leaving, "conditions": told}
 
 
 def _kept(found: DriverObject) -> dict[str, Any]:
-    empty = {"revision": "", "lastGoodRevision": "", "nodes": counts(()), "pools": []}
+    empty: dict[str, Any] = {"revision": "", "lastGoodRevision": "", "leaving": 0}
+    empty |= {"nodes": counts(()), "pools": []}
     kept = {key: found.status.get(key, value) for key, value in empty.items()}
     return {"observedGeneration": found.generation, **kept}
 
@@ -242,7 +254,8 @@ def _ready(picture: Picture) -> Said:
         if message:
             return Said("Ready", False, reason, message)
     ready = counts(picture.verdicts)["ready"]
-    rest = [_down(picture) if ready < len(picture.verdicts) else "", _lame(picture)]
+    down = _down(picture) if ready < len(picture.verdicts) else ""
+    rest = [down, _lame(picture), _leaving(picture)]
     words = "; ".join((f"works on {_nodes(ready)}", *filter(None, rest)))
     return Said("Ready", True, "Ready", words)
 
@@ -286,10 +299,21 @@ def _down(picture: Picture) -> str:
 def _progressing(picture: Picture) -> Said:
     """Whether something changes by itself."""
     moving = _moving(picture)
+    if moving is None and (words := _leaving(picture)):
+        return Said("Progressing", True, "NodesLeaving", words)
     if moving is None:
         return Said("Progressing", False, "Complete", "there is nothing to change")
     reason, message = moving
     return Said("Progressing", reason not in _AT_REST, reason, message)
+
+
+def _leaving(picture: Picture) -> str:
+    """Nodes that the Driver is not for any more; they hold nothing up."""
+    if picture.leaving is None or not picture.leaving.count:
+        return ""
+    held, rest = picture.leaving.obstacle, (stage for stage in Stage if not stage.is_obstacle)
+    words = "; ".join(part for part in (held, picture.leaving.said(*rest)) if part)
+    return f"not for {_nodes(picture.leaving.count)} any more: {words}"
 
 
 _AT_REST: Final = ("RolloutPaused", "RolloutStopped", "RolloutBlocked", "WaitingForReboot")

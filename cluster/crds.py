@@ -131,6 +131,7 @@ def _driver_status() -> Schema:
             "revision": _text("What nodes are to run: a hash of what a node sees of the spec."),
             "lastGoodRevision": _text("The revision that new and moved nodes get."),
             "nodes": _nodes("All nodes with the hardware."),
+            "leaving": _count("Nodes that it is not for any more, where it is not gone yet."),
             "conditions": _conditions(),
             "pools": {
                 "type": "array",

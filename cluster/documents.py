@@ -13,6 +13,7 @@ from functools import lru_cache
 from sys import intern
 from time import strptime
 
+from cluster.unloader import LEAVE_MODULES, unloader_from
 from cluster.world import (
     APPLIED_NOTE,
     ARCHITECTURE_NOTE,
@@ -74,6 +75,7 @@ def driver_from(data: Document) -> DriverObject:
         generation=int(metadata.get("generation") or 0),
         created=_text(metadata, "creationTimestamp"),
         deleting="deletionTimestamp" in metadata,
+        leave_modules=_part(metadata, "annotations").get(LEAVE_MODULES) == "true",
         finalizers=tuple(metadata.get("finalizers") or ()),
         driver=driver,
         mistakes=mistakes,
@@ -140,6 +142,7 @@ def pod_from(data: Document) -> DriverPod:
         deleting="deletionTimestamp" in metadata,
         created=_seconds(metadata.get("creationTimestamp")),
         waiting=_waiting(_part(data, "status")),
+        unloader=unloader_from(data),
     )
 
 

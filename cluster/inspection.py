@@ -27,6 +27,7 @@ from cluster.presence import Presence, presence
 from cluster.resources import DRIVERS, IMAGE_STREAMS
 from cluster.rollout import Act, Health, Phase, Place
 from cluster.turns import Verdict
+from cluster.unloading import Leaving, Stage
 from cluster.view import read_once
 from cluster.world import DriverObject, ImageStream, Node, Pool, Settings, World
 from nodeside.contract import assigned_label, node_driver_name
@@ -137,6 +138,8 @@ def _there(world: World, found: DriverObject) -> Iterator[str]:
     nodes = status.get("nodes", {})
     words = ("assigned", "updated", "ready", "failed")
     yield ", ".join(f"{nodes.get(word, 0)} {word}" for word in words)
+    if leaving := status.get("leaving"):
+        yield f"nodes that it goes away from: {leaving}"
     if good := status.get("lastGoodRevision"):
         read = Case(world, found, found.driver).revisions if found.driver else {}
         version = read[good].spec.version if good in read else ""
@@ -186,13 +189,16 @@ def explain_node(world: World, name: str, node_name: str) -> Explanation:
 
 def _verdict(world: World, found: DriverObject, node: Node) -> _Notes:
     """What is wanted of a node, what blocks there, and what it waits for."""
-    if found.driver is None or found.deleting:
-        word = "its document has mistakes" if found.driver is None else "it is being deleted"
-        return _Notes([f"nothing: {word}"], [found.mistakes] if found.mistakes else [])
+    if found.deleting:
+        leaving = Leaving(world, found, (), time.time())
+        return _leaves(leaving, node, _Notes(["nothing: the driver is being deleted"]))
+    if found.driver is None:
+        return _Notes(["nothing: its document has mistakes"], [found.mistakes])
     case = Case(world, found, found.driver)
     verdict = next((v for v in case.verdicts if v.member.node is node), None)
     if verdict is None:
-        return _not_for(case, node)
+        leaving = Leaving(world, found, {m.node.name for m in case.members}, time.time())
+        return _leaves(leaving, node, _not_for(case, node))
     fit, resolution = verdict.member.fit, case.resolutions[verdict.member.pool]
     notes = _Notes([f"the node {fit.value}", f"pool {_pool(verdict.member.pool)}"])
     notes.wanted.append(f"toolkit: {resolution.why}")
@@ -218,6 +224,18 @@ def _not_for(case: Case, node: Node) -> _Notes:
     if not fit.wanted:
         notes.blocks += _labels_it_takes(node, hardware)
     return notes
+
+
+def _leaves(leaving: Leaving, node: Node, notes: _Notes) -> _Notes:
+    """Of a node that a Driver goes away from: how far it is."""
+    leaver = next((each for each in leaving.leavers if each.node is node), None)
+    if leaver is None or leaver.stage is Stage.GONE:
+        return notes
+    words = leaver.stage.value + (f": {leaver.why}" if leaver.why else "")
+    if leaver.stage.is_obstacle:
+        way_out = f"to leave the modules loaded: {leaving.way_out}"
+        return _Notes(notes.wanted, [words, way_out, *notes.blocks], notes.next)
+    return _Notes(notes.wanted, notes.blocks, [words, *notes.next])
 
 
 def _labels_it_takes(node: Node, hardware: Hardware) -> Iterator[str]:

@@ -9,16 +9,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from cluster.api import Api
 from cluster.apierror import NotFound
-from cluster.resources import CRDS, DRIVERS, NAMESPACES, resource_of
+from cluster.farewell import delete_drivers
+from cluster.resources import CRDS, NAMESPACES, resource_of
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
 
 Document = Mapping[str, Any]
 
-_DEADLINE = 120.0  # seconds for the API server to serve a new kind, or for all Drivers to be gone
+UNLOADED_WITHIN: Final = 600.0  # seconds for all Drivers to be unloaded and gone
+_DEADLINE = 120.0  # seconds for the API server to serve a new kind
 _LOOK = 0.2  # seconds between two looks
 _RELEASE = "meta.helm.sh/release-"  # with `name` and `namespace`: what Helm marks its objects with
 
@@ -47,14 +49,18 @@ def install(
 
 
 def uninstall(
-    api: Api, documents: Sequence[Document], *, pause: Callable[[float], None] = time.sleep
+    api: Api,
+    documents: Sequence[Document],
+    *,
+    deadline: float = UNLOADED_WITHIN,
+    pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
-    """First the Drivers, while the controller lives that cleans up after them.
+    """First the Drivers, while the controller lives that unloads them and cleans up after them.
 
-    Raises InstalledElsewhere.
+    Raises InstalledElsewhere, and DeadlinePassed with the controller still there.
     """
     _check_place(api, documents)
-    yield from _delete_drivers(api, pause)
+    yield from delete_drivers(api, deadline=deadline, pause=pause)
     for document in reversed(documents):
         try:
             resource = resource_of(document)
@@ -98,27 +104,6 @@ def _check_helm(found: Document) -> None:
 
 def _namespaces(binding: Document) -> set[str]:
     return {str(subject.get("namespace", "")) for subject in binding.get("subjects") or ()}
-
-
-def _delete_drivers(api: Api, pause: Callable[[float], None]) -> Iterator[str]:
-    def drivers() -> list[str]:
-        try:
-            return api.list(DRIVERS, _name).items
-        except NotFound:
-            return []
-
-    for name in drivers():
-        api.delete(DRIVERS, name)
-        yield f"driver {name} deleted; its modules stay loaded until a reboot or an unload"
-    try:
-        _await(lambda: not drivers(), "all Drivers to be gone", pause)
-    except DeadlinePassed as error:
-        raise DeadlinePassed(
-            f"{error}: {', '.join(drivers())}",
-            hint="is a controller running that cleans up? kubectl -n nodeside get pods; else take "
-            "the finalizer away: kubectl patch driver NAME --type=merge "
-            '-p \'{"metadata":{"finalizers":null}}\'',
-        ) from None
 
 
 def _await_namespace(

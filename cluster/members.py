@@ -147,7 +147,7 @@ def _health(node: Node, word: NodeDriverObject | None, *, on_reboot: bool) -> He
 def _troubles(world: World, driver: str) -> Iterator[tuple[tuple[str, str], str]]:
     """By node and assignment: why the pod there cannot start."""
     for pod in world.pods.values():
-        if pod.waiting and pod.driver == driver and not pod.deleting:
+        if pod.waiting and pod.driver == driver and not pod.deleting and pod.unloader is None:
             yield (pod.node, pod.daemonset.rpartition("-")[2]), _words(pod)
 
 

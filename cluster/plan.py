@@ -8,7 +8,7 @@ not planned again. One Driver's plan knows of the others only which modules are 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,22 +20,22 @@ from cluster.actions import (
     Delete,
     LabelNode,
     Plan,
-    Say,
     SetFinalizers,
-    SetStatus,
     together,
 )
 from cluster.case import Case
 from cluster.census import census
 from cluster.daemonset import daemonset, differs
-from cluster.deletion import delete, leave
+from cluster.deletion import again_in, delete, leave, orphans
 from cluster.members import At
 from cluster.pod import Wanted
 from cluster.pools import assignment, before_label
 from cluster.resources import CONFIG_MAPS, DAEMON_SETS
 from cluster.revision import config_map, config_map_name
 from cluster.rollout import Place
+from cluster.telling import told
 from cluster.turns import Verdict, forgiven
+from cluster.unloading import Leaving
 from cluster.world import DaemonSetObject, DriverObject, World
 from nodeside.contract import State, assigned_label, state_label
 
@@ -50,7 +50,7 @@ def plan(world: World, now: float) -> Plan:
     """
     world = replace(world, now=now)
     plans = [plan_driver(world, world.drivers[key], now) for key in sorted(world.drivers)]
-    return together(plans, *_orphans(world))
+    return together(plans, *orphans(world))
 
 
 def plan_driver(world: World, found: DriverObject, now: float) -> Plan:
@@ -59,24 +59,26 @@ def plan_driver(world: World, found: DriverObject, now: float) -> Plan:
         return delete(world, found, now)
     if found.driver is None or not found.driver.spec.image:
         mistakes = found.mistakes or "spec.image is missing: a cluster needs the driver image"
-        return Plan(tuple(_told(found, conditions.unreadable(found, mistakes, now=now))))
+        return Plan(tuple(told(found, conditions.unreadable(found, mistakes, now=now))))
     case, labelled = _to_rest(Case(world, found, found.driver))
+    leaving = Leaving(world, found, {m.node.name for m in case.members}, now)
     actions = [
         *_finalizer(found),
         *_revisions_made(case),
         *_daemonsets_applied(case, world),
         *labelled,
-        *leave(world, found.name, {m.node.name for m in case.members}),
+        *leave(leaving),
         *_daemonsets_retired(case, world),
-        *_revisions_dropped(case),
-        *_told(found, conditions.status(case.picture, now=now)),
+        *_revisions_dropped(case, leaving.needed),
+        *told(found, conditions.status(replace(case.picture, leaving=leaving), now=now)),
     ]
-    return Plan(tuple(actions), _again_in(case, world), {found.name: census(case.picture)})
+    return Plan(tuple(actions), _again_in(case, world, leaving), {found.name: census(case.picture)})
 
 
-def _again_in(case: Case, world: World) -> float | None:
+def _again_in(case: Case, world: World, leaving: Leaving) -> float | None:
     """Seconds until a plan may be another one though nothing happens."""
     due = min((member.due - world.now for member in case.members), default=math.inf)
+    due = min(due, again_in(leaving) or math.inf)
     if any(world.daemonsets[key].deleting for key in case.wanted if key in world.daemonsets):
         due = min(due, _SOON)
     return due if due < math.inf else None
@@ -203,9 +205,9 @@ def _daemonsets_retired(case: Case, world: World) -> Iterator[Action]:
             )
 
 
-def _revisions_dropped(case: Case) -> Iterator[Action]:
-    """Those that no node has, and that no node would be given."""
-    needed = {at.revision for at in case.wanted.values()}
+def _revisions_dropped(case: Case, unloading: Collection[str]) -> Iterator[Action]:
+    """Those that no node has, and that no node would be given, or is to be unloaded with."""
+    needed = {at.revision for at in case.wanted.values()} | set(unloading)
     needed |= {case.newest, case.standing.good}
     for found in case.world.revisions.values():
         if found.driver == case.driver.name and found.revision not in needed:
@@ -216,40 +218,3 @@ def _revisions_dropped(case: Case) -> Iterator[Action]:
                 case.world.settings.namespace,
                 found.uid,
             )
-
-
-def _told(found: DriverObject, status: Mapping[str, Any]) -> Iterator[Action]:
-    """The status if it changed, and an Event if what a person should know did."""
-    if status == found.status:
-        return
-    yield SetStatus(found.name, status)
-    old = {c.get("type"): c for c in found.status.get("conditions") or ()}
-    for condition in status["conditions"]:
-        was = old.get(condition["type"], {})
-        changed = (was.get("status"), was.get("reason")) != (
-            condition["status"],
-            condition["reason"],
-        )
-        if changed and condition["status"] == "True" and _is_news(condition["type"], old):
-            warning = condition["type"] == "Degraded"
-            yield Say(found.name, found.uid, warning, condition["reason"], condition["message"])
-
-
-def _is_news(kind: str, old: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a condition that holds now is worth an Event, by what was said before.
-
-    A node that joins is on its way for a while, which nobody needs to be told each time; but that
-    the driver works again, if anything failed meanwhile, or that it works for the first time.
-    """
-    if kind != "Ready":
-        return kind == "Degraded"
-    ready, degraded = old.get("Ready", {}), old.get("Degraded", {})
-    since, failed = ready.get("lastTransitionTime", ""), degraded.get("lastTransitionTime", "")
-    return bool(ready.get("reason") != "NodesBusy" or failed >= since)
-
-
-def _orphans(world: World) -> Iterator[Action]:
-    """DaemonSets of Drivers that are gone without us; the rest is the garbage collector's."""
-    for found in world.daemonsets.values():
-        if found.driver not in world.drivers and not found.deleting:
-            yield Delete(found.driver, DAEMON_SETS, found.name, world.settings.namespace, found.uid)

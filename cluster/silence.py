@@ -98,7 +98,8 @@ class Listener:
     @cached_property
     def _pods(self) -> Mapping[tuple[str, str], DriverPod]:
         """By node and assignment; one that is ending is a pod too, until it is gone."""
-        mine = (pod for pod in self.world.pods.values() if pod.driver == self.driver.name)
+        name, pods = self.driver.name, self.world.pods.values()
+        mine = (pod for pod in pods if pod.driver == name and pod.unloader is None)
         return {(pod.node, pod.daemonset.rpartition("-")[2]): pod for pod in mine}
 
 

@@ -73,13 +73,17 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class DriverObject:
-    """A Driver as it stands in the API server. `driver` is None if `mistakes` says why."""
+    """A Driver as it stands in the API server. `driver` is None if `mistakes` says why.
+
+    With `leave_modules` nothing is unloaded where it goes away.
+    """
 
     name: str
     uid: str = ""
     generation: int = 0
     created: str = ""
     deleting: bool = False
+    leave_modules: bool = False
     finalizers: tuple[str, ...] = ()
     driver: Driver | None = None
     mistakes: str = ""
@@ -129,9 +133,25 @@ class NodeDriverObject:
 
 
 @dataclass(frozen=True, slots=True)
-class DriverPod:
-    """A pod of a DaemonSet of ours. `waiting` maps a container that cannot start to its reason.
+class Unloader:
+    """What is particular about a pod that unloads a driver on a node, in one boot of it.
 
+    `mark` is that of the boot. `code` is the exit code, None before the end; `ended` says why it
+    failed.
+    """
+
+    mark: str
+    revision: str = ""
+    phase: str = ""
+    code: int | None = None
+    ended: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverPod:
+    """A pod of a DaemonSet of ours, or, with `unloader`, one that unloads what such a pod loaded.
+
+    `waiting` maps a container that cannot start to its reason.
     The words are `reason: message`; a pod that finds no place has the container name `pod`.
     """
 
@@ -144,6 +164,7 @@ class DriverPod:
     deleting: bool = False
     created: float = 0.0
     waiting: Mapping[str, str] = field(default_factory=_nothing)
+    unloader: Unloader | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cluster.actions import Action, Apply, Delete, LabelNode, Plan, Say, SetFinalizers, SetStatus
+from cluster.actions import (
+    Action,
+    Apply,
+    Create,
+    Delete,
+    LabelNode,
+    Plan,
+    Say,
+    SetFinalizers,
+    SetStatus,
+)
 from cluster.documents import (
     daemonset_from,
     driver_from,
+    pod_from,
     revision_from,
 )
 from cluster.plan import plan
@@ -142,6 +153,32 @@ class Model:
             **said,
         )
 
+    def delete_driver(self, name: str = "edu") -> None:
+        self.drivers[name] = replace(self.drivers[name], deleting=True)
+
+    def unloads(self) -> dict[str, DriverPod]:
+        """The unload pods, by node."""
+        return {pod.node: pod for pod in self.pods.values() if pod.unloader is not None}
+
+    def end_unload(self, node: str, code: int = 0, ended: str = "") -> None:
+        """The unload pod of a node ends."""
+        pod = self.unloads()[node]
+        assert pod.unloader is not None
+        phase = "Failed" if code else "Succeeded"
+        unloader = replace(pod.unloader, phase=phase, code=code, ended=ended)
+        self.pods[pod.name] = replace(pod, unloader=unloader)
+
+    def say(self, node: str, state: State, reason: str = "", message: str = "") -> None:
+        """What the unload pod of a node says, in this boot."""
+        key = node_driver_name("edu", node)
+        self.node_drivers[key] = replace(
+            self.node_drivers[key],
+            state=state.value,
+            reason=reason,
+            message=message,
+            boot_id=self.nodes[node].boot_id,
+        )
+
     def report_all(self, state: State = State.READY, driver: str = "edu") -> None:
         for name in self.nodes:
             self.report(name, state, driver)
@@ -181,6 +218,10 @@ class Model:
         match action:
             case Apply():
                 self._apply(dict(action.document))
+            case Create():
+                name = action.document["metadata"]["name"]
+                assert name not in self.pods, "there is one already"
+                self.pods[name] = pod_from(action.document)
             case Delete():
                 self._delete(action)
             case LabelNode():
@@ -209,6 +250,7 @@ class Model:
             "DaemonSet": self.daemonsets,
             "ConfigMap": self.revisions,
             "NodeDriver": self.node_drivers,
+            "Pod": self.pods,
         }
         gone = of[action.resource.kind].pop(action.name)
         assert action.uid in ("", getattr(gone, "uid", ""))

@@ -29,7 +29,8 @@ from cluster.pod import (
     signing_secret,
 )
 from cluster.revision import config_map, read_revision, revision_of, revision_text
-from cluster.world import Pool, Settings
+from cluster.unloadpod import unload_pod
+from cluster.world import Node, Pool, Settings
 from nodeside.contract import assigned_label
 from nodeside.driver import cli
 from nodeside.driver.kubernetes import Access
@@ -88,6 +89,34 @@ def test_the_daemonset_is_the_golden_one(case: str) -> None:
         path.write_text(text)
 
     assert text == path.read_text()
+
+
+def test_the_pod_that_unloads_is_the_golden_one() -> None:
+    want = CASES["signing"]
+    node = Node("n1", kernel=POOL.kernel, boot_id="c0ffee")
+    made = unload_pod(want.owner, want.driver, want.revision, node, OPENSHIFT)
+    text = yaml.safe_dump(made, sort_keys=False, width=100)
+    path = GOLDEN / "unload.yaml"
+    if os.environ.get("NODESIDE_GOLDEN") == "write":
+        path.write_text(text)
+
+    assert text == path.read_text()
+
+
+def test_the_pod_that_unloads_is_a_driver_pod_without_what_it_can_spare() -> None:
+    """Never privileged; neither key nor credentials; no kernel to be refused; nothing shared."""
+    for case in ("privileged", "signing", "proxy"):
+        want = CASES[case]
+        node = Node("n1", kernel=POOL.kernel, boot_id="c0ffee")
+        made = unload_pod(want.owner, want.driver, want.revision, node, want.settings)
+        (container,) = made["spec"]["containers"]
+        assert "privileged" not in container["securityContext"]
+        assert "nodeSelector" not in made["spec"]
+        assert "initContainers" not in made["spec"]
+        volumes = {volume["name"] for volume in made["spec"]["volumes"]}
+        assert volumes == {mount["name"] for mount in container["volumeMounts"]}
+        assert volumes.isdisjoint({"shared", "signing", "credentials", "ca", "host-lib-modules"})
+        assert volumes >= {"driver-yaml", "token", "tmp", "host-run-nodeside"}
 
 
 def test_the_config_map_is_the_golden_one() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from cluster import installation
 from cluster.api import Api, connect
 from cluster.apierror import NotFound
 from cluster.installation import InstalledElsewhere, install, uninstall
@@ -107,7 +106,8 @@ def test_uninstall_leaves_nothing(control_plane: ControlPlane, api: Api, again: 
     install_all(control_plane, chosen)
     control_plane.do("POST", DRIVERS.path(), driver("goes"))
     said = list(uninstall(api, manifests(chosen)))
-    assert said[0].startswith("driver goes deleted; its modules stay loaded")
+    assert said[0] == "driver goes: to be deleted; its modules are unloaded first"
+    assert said[1] == "driver goes deleted"
     path = "/api/v1/namespaces/to-be-removed"
     control_plane.wait_for(lambda: control_plane.request("GET", path).status == 404, "its end")
     for wanted in manifests(chosen):
@@ -134,15 +134,13 @@ def test_uninstall_does_not_take_the_controller_from_a_driver_that_needs_it(
     control_plane: ControlPlane,
     installed: Installation,
     api: Api,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A Driver with a finalizer and no controller would be there for ever."""
     value = driver("held")
     value["metadata"]["finalizers"] = ["nodeside.io/driver"]
     control_plane.do("POST", DRIVERS.path(), value)
-    monkeypatch.setattr(installation, "_DEADLINE", 0.0)
-    with pytest.raises(DeadlinePassed, match="all Drivers to be gone: held") as caught:
-        list(uninstall(api, manifests(installed)))
+    with pytest.raises(DeadlinePassed, match=r"all Drivers to be gone: held$") as caught:
+        list(uninstall(api, manifests(installed), deadline=0.0))
     assert "is a controller running that cleans up?" in caught.value.hint
     free = {"metadata": {"finalizers": None}}
     control_plane.do("PATCH", DRIVERS.path("held"), free, content_type=MERGE_PATCH)

@@ -591,8 +591,14 @@ def test_a_node_that_leaves_the_selector_is_cleaned_once_its_pod_is_gone() -> No
     assert state_label("edu") in model.nodes["n1"].labels
 
     del model.pods["p"]
+    model.settle_deleting()
+    assert set(model.unloads()) == {"n1"}
+    assert state_label("edu") in model.nodes["n1"].labels
+
+    model.end_unload("n1")
     model.settle()
     assert model.nodes["n1"].labels == {}
+    assert not model.pods
     assert set(model.node_drivers) == {"edu.n0"}
 
 
@@ -643,46 +649,6 @@ def test_two_drivers_for_one_module_do_not_fight() -> None:
         "driver edu came first and has a module of the same name: not assigned to n0, n1, n2"
     )
     assert model.condition("Ready")["status"] == "True"
-
-
-def test_a_driver_that_is_deleted_leaves_nothing_but_the_loaded_modules() -> None:
-    model = running(2)
-    for name in model.nodes:
-        model.relabel(name, {state_label("edu"): "ready"})
-    (found,) = model.daemonsets.values()
-    model.pods["p0"] = DriverPod("p0", driver="edu", node="n0", daemonset=found.name)
-    model.drivers["edu"] = replace(model.drivers["edu"], deleting=True)
-
-    first = model.settle_deleting()
-    assert words(first)[0] == f"delete DaemonSet {found.name}"
-    assert model.condition("Ready")["message"] == (
-        "pods end on n0; kernel modules stay loaded until the node reboots or somebody unloads them"
-    )
-    model.settle_deleting()
-    assert set(model.nodes["n1"].labels) == {PCI}
-    assert ASSIGNED in model.nodes["n0"].labels
-
-    del model.pods["p0"]
-    model.settle_deleting()
-    model.settle_deleting()
-
-    assert not model.drivers
-    assert not model.revisions
-    assert not model.node_drivers
-    assert all(set(node.labels) == {PCI} for node in model.nodes.values())
-
-
-def test_a_node_that_is_down_does_not_hold_a_deletion_up() -> None:
-    model = running(1)
-    (found,) = model.daemonsets.values()
-    model.pods["p0"] = DriverPod("p0", driver="edu", node="n0", daemonset=found.name)
-    model.change("n0", ready=False)
-    model.drivers["edu"] = replace(model.drivers["edu"], deleting=True)
-
-    for _ in range(3):
-        model.settle_deleting()
-
-    assert not model.drivers
 
 
 def test_daemonsets_of_a_driver_that_is_gone_go_too() -> None:

@@ -3,7 +3,8 @@
 For each driver pod that runs, the fleet does what `nodeside driver run` does in it: look whether
 the kernel is the pod's, take the host's lock, act, and tell the cluster, with a token that is bound
 to this very pod, through `nodeside.driver.announce`. What becomes of a driver on a node is decided
-by `outcome`, which a test sets. Each time that a pod acted is kept in `spells`.
+by `outcome`, which a test sets. Each time that a pod acted is kept in `spells`. A pod that unloads
+says what `unload` decides, in the words of `nodeside driver unload --wait`, and ends accordingly.
 """
 
 from __future__ import annotations
@@ -22,16 +23,21 @@ from cluster.api import Api, connect
 from cluster.manifests import NAMESPACE
 from cluster.reflector import Reflector, Selection
 from cluster.resources import NODES, PODS, Resource
+from cluster.unloader import UNLOAD_LABEL
 from cluster.world import OURS
-from nodeside.contract import NodeDriverStatus, Rung, State
+from nodeside.contract import UNLOADED, NodeDriverStatus, Rung, State
 from nodeside.driver.announce import Delivery, Pace
 from nodeside.driver.readyfile import hold_lock
+from nodeside.errors import ExitCode
 from nodeside.host import Host
 from tests.cluster.driverpods import identity
 from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane
 from tests.controlplane.stages import LINGER
 
 Outcome = Callable[[str, str], State]  # of a node and a driver version
+Unload = Callable[
+    [str], State
+]  # of a node: gone (WAITING), held (UNLOADING), or not to be unloaded
 Document = Mapping[str, Any]
 
 _LOCK = 30.0  # seconds to wait for the pod of before
@@ -44,6 +50,20 @@ _QUICK = Pace(settle=0.0, first_retry=0.1, longest_retry=1.0, refused_retry=0.5)
 def works(_node: str, _version: str) -> State:
     """A driver that works everywhere."""
     return State.READY
+
+
+def goes(_node: str) -> State:
+    """Modules that nobody holds."""
+    return State.WAITING
+
+
+HELD = "cannot unload edu: edu is held by 1 open file of dd (pid 4711)"
+PERMANENT = "cannot unload edu: it is permanent, that is, it has no exit function"
+_WORDS = {  # what the journal of an unload says with each state, and the exit code
+    State.WAITING: (UNLOADED, "unloaded", ExitCode.OK),
+    State.UNLOADING: ("InUse", HELD, None),
+    State.REBOOT_REQUIRED: ("RebootRequired", PERMANENT, ExitCode.REBOOT_REQUIRED),
+}
 
 
 @dataclass(frozen=True)
@@ -77,6 +97,7 @@ class Fleet:
     control_plane: ControlPlane
     directory: Path
     outcome: Outcome = works
+    unload: Unload = goes
     url: str = ""
     takes: float = 0.0
     linger: float = 0.0
@@ -141,7 +162,7 @@ class Fleet:
             return
         uid, name = pod["metadata"]["uid"], node["metadata"]["name"]
         with self._changed:
-            told = (name, uid, self.outcome(name, _version(pod))) in self._told
+            told = (name, uid, self._state(pod, name)) in self._told
             if told or uid in self._busy or name in self._off or self._ending.is_set():
                 return
             self._busy.add(uid)
@@ -151,6 +172,10 @@ class Fleet:
     def _node_of(self, pod: Document) -> Document | None:
         found = (self._nodes.objects() or {}).get(pod["spec"].get("nodeName", ""))
         return None if found is None else found.document
+
+    def _state(self, pod: Document, node: str) -> State:
+        """What a pod is to say."""
+        return self.unload(node) if _unloads(pod) else self.outcome(node, _version(pod))
 
     def _work(self, pod: Document, node: str) -> None:
         """One actor at a time."""
@@ -183,17 +208,24 @@ class Fleet:
             spell = (name, meta["uid"], status.kernel, status.boot_id)
             self.spells.append(Spell(*spell, began, time.monotonic()))
         if done:
-            self._told.add((name, meta["uid"], self.outcome(name, _version(pod))))
+            self._told.add((name, meta["uid"], status.state if status else self._state(pod, name)))
+            if status is not None and _unloads(pod):
+                self._end(pod, status.state)
             self._looked.set()  # the outcome may be another one by now
 
     def _status(self, pod: Document, info: Mapping[str, str]) -> NodeDriverStatus | None:
         """None if the pod is for another kernel: then it does nothing."""
         env = {e["name"]: e.get("value", "") for e in pod["spec"]["containers"][0]["env"]}
-        if env["NODESIDE_KERNEL"] != info["kernelVersion"]:
+        if env.get("NODESIDE_KERNEL", info["kernelVersion"]) != info["kernelVersion"]:
             return None
         node, version = pod["spec"]["nodeName"], _version(pod)
-        state = self.outcome(node, version)
+        state = self._state(pod, node)
         failed = state is State.FAILED
+        reason, message = (
+            ("BuildFailed", "edu.c:42: error: too few arguments") if failed else ("", "")
+        )
+        if _unloads(pod):
+            reason, message, _ = _WORDS[state]
         return NodeDriverStatus(
             driver=_driver(pod),
             node=node,
@@ -201,9 +233,9 @@ class Fleet:
             version=version,
             kernel=info["kernelVersion"],
             boot_id=info["bootID"],
-            reason="BuildFailed" if failed else "",
-            message="edu.c:42: error: too few arguments" if failed else "",
-            source=None if failed else Rung.BUILT,
+            reason=reason,
+            message=message,
+            source=Rung.BUILT if state is State.READY else None,
             revision=env["NODESIDE_REVISION"],
             modules=("edu",),
         )
@@ -222,6 +254,18 @@ class Fleet:
             return due is None
         finally:
             delivery.api.close()
+
+    def _end(self, pod: Document, state: State) -> None:
+        """As the kubelet says it of a container that ended."""
+        code, meta = _WORDS[state][2], pod["metadata"]
+        if code is None:
+            return
+        ended = {"exitCode": int(code), "reason": "Error" if code else "Completed"}
+        container = {"name": "driver", "image": "i", "imageID": "", "ready": False}
+        container |= {"restartCount": 0, "state": {"terminated": ended}}
+        status = {"phase": "Failed" if code else "Succeeded", "containerStatuses": [container]}
+        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/status"
+        self.control_plane.do("PATCH", path, {"status": status}, content_type=MERGE_PATCH)
 
     def _make_linger(self, pod: Document) -> None:
         meta = pod["metadata"]
@@ -245,6 +289,10 @@ def _reflector(
 
 def _is_ending(pod: Document) -> bool:
     return "deletionTimestamp" in pod["metadata"]
+
+
+def _unloads(pod: Document) -> bool:
+    return UNLOAD_LABEL in pod["metadata"]["labels"]
 
 
 def _driver(pod: Document) -> str:

@@ -1,0 +1,39 @@
+"""A status, and with it an Event where what a person should know changed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cluster.actions import Action, Say, SetStatus
+from cluster.world import DriverObject
+
+
+def told(found: DriverObject, status: Mapping[str, Any]) -> Iterator[Action]:
+    """The status if it changed, and an Event if what a person should know did."""
+    if status == found.status:
+        return
+    yield SetStatus(found.name, status)
+    old = {c.get("type"): c for c in found.status.get("conditions") or ()}
+    for condition in status["conditions"]:
+        was = old.get(condition["type"], {})
+        changed = (was.get("status"), was.get("reason")) != (
+            condition["status"],
+            condition["reason"],
+        )
+        if changed and condition["status"] == "True" and _is_news(condition["type"], old):
+            warning = condition["type"] == "Degraded"
+            yield Say(found.name, found.uid, warning, condition["reason"], condition["message"])
+
+
+def _is_news(kind: str, old: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a condition that holds now is worth an Event, by what was said before.
+
+    A node that joins is on its way for a while, which nobody needs to be told each time; but that
+    the driver works again, if anything failed meanwhile, or that it works for the first time.
+    """
+    if kind != "Ready":
+        return kind == "Degraded"
+    ready, degraded = old.get("Ready", {}), old.get("Degraded", {})
+    since, failed = ready.get("lastTransitionTime", ""), degraded.get("lastTransitionTime", "")
+    return bool(ready.get("reason") != "NodesBusy" or failed >= since)
