@@ -38,7 +38,7 @@ def helm_program(say: Say = lambda _: None) -> Path:
         with only_builder(place, say):
             if not program.exists():
                 stamps = {f"{HELM.module}/internal/version.version": pinned}
-                build(place, [HELM], stamps, say, module=MODULE, lasts="a minute")
+                build(place, [HELM], stamps, say, module=MODULE, lasts="two minutes")
     return program
 
 

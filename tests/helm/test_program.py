@@ -33,7 +33,7 @@ def test_helm_is_built_once_beside_the_control_plane_and_not_with_it(empty: Path
     found = helm_program(said.append)
     assert found == cache_directory() / digest(MODULE) / "bin" / "helm"
     assert digest(MODULE) != digest()
-    assert said == ["building helm: once, a minute on two cores"]
+    assert said == ["building helm: once, two minutes on two cores"]
     assert helm_program(said.append) == found
     assert len(said) == 1
 
