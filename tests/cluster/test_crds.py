@@ -255,8 +255,9 @@ def test_kubectl_shows_what_a_person_asks_first(control_plane: ControlPlane) -> 
     control_plane.do("DELETE", path)
     control_plane.do("DELETE", f"{NODE_DRIVERS}/{said['metadata']['name']}")
     rows = [row.split() for row in shown.splitlines() if row]
-    assert rows[0] == ["NAME", "VERSION", "NODES", "READY", "FAILED", "STATUS", "AGE", "WHY"]
-    assert rows[1][:6] == ["driver.nodeside.io/columns", "1.0", "3", "2", "1", "NodesFailed"]
+    counted = ["NODES", "UPDATED", "READY", "FAILED"]
+    assert rows[0] == ["NAME", "VERSION", *counted, "STATUS", "AGE", "WHY"]
+    assert rows[1][:7] == ["driver.nodeside.io/columns", "1.0", "3", "2", "2", "1", "NodesFailed"]
     assert shown.splitlines()[1].endswith(
         "1 of 3 nodes failed: worker-2: the module does not compile"
     )
