@@ -77,6 +77,21 @@ class LabelNode:
 
 
 @dataclass(frozen=True, slots=True)
+class NoteOutcome:
+    """Note on a build Job what came of it: its pods, which said so, go one day."""
+
+    driver: str
+    name: str
+    namespace: str
+    uid: str
+    note: str
+
+    @property
+    def words(self) -> str:
+        return f"note the outcome of Job {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
 class SetStatus:
     """Replace the status of a Driver (merge patch of its status subresource does, lists are whole).
 
@@ -121,7 +136,7 @@ class Say:
         return f"say of driver {self.driver}: {self.reason}"
 
 
-Action = Apply | Create | Delete | LabelNode | SetStatus | SetFinalizers | Say
+Action = Apply | Create | Delete | LabelNode | NoteOutcome | SetStatus | SetFinalizers | Say
 
 
 @dataclass(frozen=True, slots=True)

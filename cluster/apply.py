@@ -26,6 +26,7 @@ from cluster.actions import (
     Create,
     Delete,
     LabelNode,
+    NoteOutcome,
     Plan,
     Say,
     SetFinalizers,
@@ -35,9 +36,9 @@ from cluster.actions import (
 from cluster.api import Api
 from cluster.apierror import ApiError, Conflict, NotFound
 from cluster.leader import Leadership, LostLead
-from cluster.resources import DRIVERS, NODES, Resource, resource_of
+from cluster.resources import DRIVERS, JOBS, NODES, Resource, resource_of
 from cluster.trouble import Trouble, trouble_of
-from cluster.world import World
+from cluster.world import OUTCOME_NOTE, World
 from nodeside import log
 
 PARALLEL = 16  # requests at once: more than this only queues up in the API server
@@ -120,6 +121,11 @@ class Applier:
                 with suppress(NotFound):  # a node that is gone needs no label
                     answer = self._api.merge_patch(NODES, node, patch, **limit)
                     self._wrote(outcome, NODES, answer)
+            case NoteOutcome(name=name, namespace=namespace, uid=uid, note=note):
+                patch = {"metadata": {"uid": uid, "annotations": {OUTCOME_NOTE: note}}}
+                with suppress(NotFound):
+                    answer = self._api.merge_patch(JOBS, name, patch, namespace=namespace, **limit)
+                    self._wrote(outcome, JOBS, answer)
             case SetStatus():
                 self._set_status(action, world, outcome, limit)
             case SetFinalizers(driver=name, uid=uid, finalizers=finalizers):

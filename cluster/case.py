@@ -10,14 +10,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from cluster import conditions
+from cluster.buildjob import publish_target, stores
+from cluster.builds import Found, Progress, build_of
+from cluster.builds import standing as standing_of
 from cluster.members import At, Member, contested, members
 from cluster.pod import name
 from cluster.pools import assignment, pool_of
 from cluster.revision import read_revision, revision_of, revision_text
+from cluster.rollout import Health, Supply
 from cluster.toolkit import NOTHING_KEPT, Kept, Proven, Resolution, resolve
 from cluster.turns import Standing, Verdict, standing, verdicts
 from cluster.world import DaemonSetObject, DriverObject, Pool, World
-from nodeside.contract import Rung, State, assigned_label
+from nodeside.contract import NOTHING_SERVED, Rung, State, assigned_label
 from nodeside.spec import Driver
 
 
@@ -118,20 +122,89 @@ class Case:
         }
 
     @cached_property
+    def builds(self) -> Mapping[At, Found]:
+        """Builds once for all nodes of a pool, where there is a store to fetch from.
+
+        Where a revision is built on the nodes already, that is how it is.
+        """
+        publish = publish_target(self.driver)
+        good = str(self.found.status.get("lastGoodRevision") or "")
+        return {
+            at: standing_of(
+                build_of(self.revisions[at.revision], at.revision, pool, resolution, publish),
+                self.world,
+                pool.kernel,
+            )
+            for pool, resolution in self.resolutions.items()
+            if publish and resolution.image
+            for at in (At(pool, self.newest), At(pool, good))
+            if at.revision == self.newest
+            or (self._fetches(at.revision, publish) and not self._has_sidecar(at))
+        }
+
+    def _fetches(self, revision: str, publish: str) -> bool:
+        driver = self.revisions.get(revision)
+        return driver is not None and publish in stores(driver)
+
+    def _has_sidecar(self, at: At) -> bool:
+        return any(found.toolkit for found in self.daemonsets if _at(found) == at)
+
+    @cached_property
+    def supplies(self) -> Mapping[Pool, Supply]:
+        """By pool, what a pod there would find to run with."""
+        return {pool: self._supply(pool) for pool in self.resolutions}
+
+    def _supply(self, pool: Pool) -> Supply:
+        if self._is_supplied(At(pool, self.newest)):
+            return Supply.SERVED
+        good = str(self.found.status.get("lastGoodRevision") or "")
+        if good in self.revisions and self._is_supplied(At(pool, good)):
+            return Supply.GOOD_ONLY
+        return Supply.UNSERVED
+
+    def _is_supplied(self, at: At) -> bool:
+        """A toolkit image serves, unless one build for all nodes is still to come, or refused."""
+        build = self.builds.get(at)
+        if build is None:
+            prebuilt = bool(self.driver.spec.prebuilt.sources)
+            return bool(self.resolutions[at.pool].image) or prebuilt
+        if build.progress in (Progress.DONE, Progress.BROKEN):
+            return True
+        return any(_at(found) == at for found in self.daemonsets)
+
+    def builds_on_nodes(self, at: At, there: DaemonSetObject | None) -> bool:
+        """Whether pods get a sidecar; what a DaemonSet has it keeps, unless nodes cannot fetch."""
+        build = self.builds.get(at)
+        if build is None or (there is not None and there.toolkit):
+            return True
+        if build.progress is Progress.BROKEN:
+            return True
+        return there is not None and build.progress is Progress.DONE and self._cannot_fetch(at)
+
+    def _cannot_fetch(self, at: At) -> bool:
+        """Whether a node says that what was built for it is not there, or does not fit."""
+        return any(
+            member.at == at
+            and member.report is not None
+            and member.health is Health.BROKEN
+            and member.report.reason == NOTHING_SERVED
+            for member in self.members
+        )
+
+    @cached_property
     def served(self) -> frozenset[Pool]:
-        """Pools with a toolkit image; all of them if modules may be fetched."""
-        prebuilt = bool(self.driver.spec.prebuilt.sources)
-        return frozenset(p for p, each in self.resolutions.items() if each.image or prebuilt)
+        """Pools where a pod of some revision has what it needs."""
+        return frozenset(p for p, each in self.supplies.items() if each is not Supply.UNSERVED)
 
     @cached_property
     def standing(self) -> Standing:
         good = str(self.found.status.get("lastGoodRevision") or "")
         good = good if good in self.revisions else ""
-        return standing(self.members, self.driver, self.newest, good, self.served.__contains__)
+        return standing(self.members, self.driver, self.newest, good, self.supplies.__getitem__)
 
     @cached_property
     def verdicts(self) -> Sequence[Verdict]:
-        return verdicts(self.members, self.driver, self.standing, self.served.__contains__)
+        return verdicts(self.members, self.driver, self.standing, self.supplies.__getitem__)
 
     @cached_property
     def wanted(self) -> Mapping[str, At]:
@@ -157,7 +230,17 @@ class Case:
             served=self.served,
             contested=self.contested,
             versions={each: driver.spec.version for each, driver in self.revisions.items()},
+            builds=self.newest_builds,
         )
+
+    @cached_property
+    def newest_builds(self) -> Mapping[Pool, Found]:
+        """By pool, the build of the newest revision."""
+        return {at.pool: each for at, each in self.builds.items() if at.revision == self.newest}
+
+
+def _at(found: DaemonSetObject) -> At:
+    return At(found.pool, found.revision)
 
 
 def proven(world: World) -> Proven:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from cluster import building
+from cluster.builds import Found, Progress
 from cluster.members import Member
 from cluster.rollout import Act, Health, Phase, Place
 from cluster.toolkit import Link, Resolution
@@ -31,6 +33,7 @@ class Picture:
     """Everything that the tables below look at. `contested` maps a rival Driver to nodes.
 
     `versions` are those of the revisions that are still known.
+    `builds` are those of the newest revision that are made once for all nodes of a pool.
     """
 
     found: DriverObject
@@ -42,6 +45,7 @@ class Picture:
     contested: Mapping[str, Collection[str]] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     leaving: Leaving | None = None
+    builds: Mapping[Pool, Found] = field(default_factory=dict)
 
     def named(self, wanted: Callable[[Verdict], bool]) -> list[str]:
         return [verdict.member.node.name for verdict in self.verdicts if wanted(verdict)]
@@ -181,18 +185,30 @@ def _pool(picture: Picture, pool: Pool, verdicts: Sequence[Verdict]) -> dict[str
 
 
 def _pool_reason(picture: Picture, pool: Pool, verdicts: Sequence[Verdict]) -> tuple[str, str]:
+    """The first reason that there is."""
+    return next(_pool_reasons(picture, pool, verdicts))
+
+
+def _pool_reasons(
+    picture: Picture, pool: Pool, verdicts: Sequence[Verdict]
+) -> Iterator[tuple[str, str]]:
+    build = picture.builds.get(pool)
+    if build is not None and (said := building.pool_reason(build, verdicts)):
+        yield said
     if pool not in picture.served:
-        return "ToolkitMissing", toolkit_message(picture.resolutions[pool])
+        yield "ToolkitMissing", toolkit_message(picture.resolutions[pool])
     members = [verdict.member for verdict in verdicts]
     if broken := [member for member in members if member.health is Health.BROKEN]:
-        return "NodesFailed", f"{some(m.node.name for m in broken)}: {cause(broken[0])}"
+        yield "NodesFailed", f"{some(m.node.name for m in broken)}: {cause(broken[0])}"
     if down := [member.node.name for member in members if member.health is Health.DOWN]:
-        return "NodesNotReady", f"{some(down)}: the node is not ready"
+        yield "NodesNotReady", f"{some(down)}: the node is not ready"
     if busy := [member.node.name for member in members if member.health is Health.BUSY]:
-        return "NodesBusy", f"{some(busy)}: on the way"
+        yield "NodesBusy", f"{some(busy)}: on the way"
+    if build is not None and build.progress is Progress.BROKEN:
+        yield "BuildingOnNodes", f"{build.words}; its nodes build for themselves"
     if picture.resolutions[pool].link is Link.NONE:
-        return "PrebuiltOnly", "prebuilt modules serve; there is no toolkit image to build with"
-    return "Ready", ""
+        yield "PrebuiltOnly", "prebuilt modules serve; there is no toolkit image to build with"
+    yield "Ready", ""
 
 
 def toolkit_message(resolution: Resolution) -> str:
@@ -241,6 +257,7 @@ def _complaints(picture: Picture) -> Iterable[tuple[str, str]]:
     """From the worst. A complaint without a message does not apply."""
     yield "ModuleConflict", _conflict(picture)
     yield "RolloutStopped", _stopped(picture)
+    yield "BuildFailed", building.refused(picture.builds, picture.verdicts)
     yield "NodesFailed", _failed(picture)
     yield "ToolkitMissing", _unserved(picture)
 
@@ -337,6 +354,8 @@ def _movements(picture: Picture) -> Iterator[tuple[bool, str, str]]:
     works = f"works on {ready} of {_nodes(now.nodes)}"
     yield paused, "RolloutPaused", f"spec.rollout.paused; {progress}; {works}"
     yield now.phase is Phase.STOPPED, "RolloutStopped", _stopped(picture)
+    going_on = building.running(picture.builds, picture.verdicts)
+    yield bool(going_on), "Building", f"{progress}; {going_on}"
     yield (
         bool(picture.named(_waits_for_turn)) and not now.budget and _only_failures(picture),
         "RolloutBlocked",
@@ -404,7 +423,11 @@ def _failed(picture: Picture) -> str:
 
 
 def _unserved(picture: Picture) -> str:
-    missing = [pool for pool in picture.resolutions if pool not in picture.served]
+    missing = [
+        pool
+        for pool in picture.resolutions
+        if pool not in picture.served and pool not in picture.builds
+    ]
     if not missing:
         return ""
     first = min(missing, key=_order)

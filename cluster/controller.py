@@ -247,6 +247,7 @@ def names(world: World) -> set[str]:
         world.daemonsets,
         world.node_drivers,
         world.revisions,
+        world.jobs,
     )
     return {*world.drivers} | {item.driver for kind in owned for item in kind.values()}
 
@@ -264,4 +265,6 @@ def only(world: World, driver: str) -> World:
         node_drivers=mine(world.node_drivers),
         pods=mine(world.pods),
         revisions=mine(world.revisions),
+        jobs=mine(world.jobs),
+        build_pods=mine(world.build_pods),
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cluster import conditions
+from cluster import conditions, jobs
 from cluster.actions import (
     FINALIZER,
     Action,
@@ -39,11 +39,12 @@ def delete(world: World, found: DriverObject, now: float) -> Plan:
     """The pods go, then the modules, then what was said of them, and at the end the Driver."""
     if FINALIZER not in found.finalizers:
         return Plan()
+    going = tuple(jobs.deleted(world, found.name))
     leaving = Leaving(world, found, (), now)
     if leaving.has_daemonsets or (leaving.waits and not _is_said(found)):
-        return Plan(tuple(_taken_out(leaving)), again_in(leaving))
+        return Plan((*going, *_taken_out(leaving)), again_in(leaving))
     if leaving.leavers or _has_objects(world, found.name):
-        return Plan((*_left_behind(leaving), *_swept(leaving)))
+        return Plan((*going, *_left_behind(leaving), *_swept(leaving)))
     rest = tuple(finalizer for finalizer in found.finalizers if finalizer != FINALIZER)
     return Plan((*_farewell(found), SetFinalizers(found.name, found.uid, rest)))
 
@@ -134,7 +135,8 @@ def _is_said(found: DriverObject) -> bool:
 
 def _has_objects(world: World, driver: str) -> bool:
     return (
-        any(each.driver == driver for each in world.revisions.values())
+        any(each.driver == driver for each in world.jobs.values())
+        or any(each.driver == driver for each in world.revisions.values())
         or any(each.driver == driver for each in world.node_drivers.values())
         or any(_is_unload_pod(pod, driver) for pod in world.pods.values())
     )

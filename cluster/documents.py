@@ -23,18 +23,23 @@ from cluster.world import (
     LINK_NOTE,
     NOTHING,
     OS_VERSION_NOTE,
+    OUTCOME_NOTE,
     REVISION_LABEL,
+    TELLING,
     TOOLKIT_NOTE,
+    BuildPod,
     DaemonSetObject,
     Document,
     DriverObject,
     DriverPod,
     ImageStream,
+    JobObject,
     Node,
     NodeDriverObject,
     Pool,
     RevisionObject,
 )
+from nodeside.buildjob import read_message
 from nodeside.errors import SpecError
 from nodeside.spec import parse
 
@@ -143,6 +148,44 @@ def pod_from(data: Document) -> DriverPod:
         created=_seconds(metadata.get("creationTimestamp")),
         waiting=_waiting(_part(data, "status")),
         unloader=unloader_from(data),
+    )
+
+
+def job_from(data: Document) -> JobObject:
+    metadata, status = _part(data, "metadata"), _part(data, "status")
+    failed = _condition(status, "Failed")
+    gave_up = failed.get("status") == "True"
+    return JobObject(
+        name=_text(metadata, "name"),
+        uid=_text(metadata, "uid"),
+        driver=_text(_part(metadata, "labels"), DRIVER_LABEL),
+        deleting="deletionTimestamp" in metadata,
+        finished=gave_up or _condition(status, "Complete").get("status") == "True",
+        why=_words(failed) if gave_up else "",
+        outcome=read_message(str(_part(metadata, "annotations").get(OUTCOME_NOTE, ""))),
+    )
+
+
+def build_pod_from(data: Document) -> BuildPod:
+    """A pod of a build Job. Only containers in which no vendor code runs are believed."""
+    metadata, status = _part(data, "metadata"), _part(data, "status")
+    owners = metadata.get("ownerReferences") or ()
+    outcome, ended = None, ""
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(kind) or ():
+            end, name = _part(_part(container, "state"), "terminated"), str(container.get("name"))
+            if name in TELLING and (said := read_message(str(end.get("message") or ""))):
+                outcome = said
+            elif end.get("exitCode"):
+                ended = f"{name}: {end.get('reason')}, exit code {end['exitCode']}"
+    return BuildPod(
+        name=_text(metadata, "name"),
+        job=next((_text(o, "name") for o in owners if o.get("kind") == "Job"), ""),
+        driver=_text(_part(metadata, "labels"), DRIVER_LABEL),
+        created=_seconds(metadata.get("creationTimestamp")),
+        waiting=_waiting(status),
+        outcome=outcome,
+        ended=ended or _text(status, "reason"),
     )
 
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from cluster import toolkit
+from cluster import building, toolkit
 from cluster.actions import Action, LabelNode, SetStatus
 from cluster.api import Api
 from cluster.apierror import NotFound
@@ -202,6 +202,8 @@ def _verdict(world: World, found: DriverObject, node: Node) -> _Notes:
     fit, resolution = verdict.member.fit, case.resolutions[verdict.member.pool]
     notes = _Notes([f"the node {fit.value}", f"pool {_pool(verdict.member.pool)}"])
     notes.wanted.append(f"toolkit: {resolution.why}")
+    if build := case.newest_builds.get(verdict.member.pool):
+        notes.wanted.append(f"built once for all: {build.progress.value}: {build.words}")
     newest, good = map(case.picture.called, (case.newest, case.standing.good))
     notes.wanted.append(f"version {newest}; last good {good}")
     if fit is Fit.KEPT:
@@ -256,7 +258,10 @@ def _labels_it_takes(node: Node, hardware: Hardware) -> Iterator[str]:
 
 def _blocks(case: Case, verdict: Verdict) -> Iterator[str]:
     member, row = verdict.member, verdict.row
-    if member.pool not in case.served:
+    build = case.newest_builds.get(member.pool)
+    if build is not None and (said := building.pool_reason(build, [verdict])) is not None:
+        yield ": ".join(said)
+    elif member.pool not in case.served:
         yield toolkit_message(case.resolutions[member.pool])
     if member.health is Health.DOWN:
         yield "the node is not ready"

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cluster import conditions
+from cluster import conditions, jobs
 from cluster.actions import (
     FINALIZER,
     Action,
@@ -65,10 +65,12 @@ def plan_driver(world: World, found: DriverObject, now: float) -> Plan:
     actions = [
         *_finalizer(found),
         *_revisions_made(case),
+        *jobs.wanted(case),
         *_daemonsets_applied(case, world),
         *labelled,
         *leave(leaving),
         *_daemonsets_retired(case, world),
+        *jobs.retired(case),
         *_revisions_dropped(case, leaving.needed),
         *told(found, conditions.status(replace(case.picture, leaving=leaving), now=now)),
     ]
@@ -123,7 +125,8 @@ def _document(case: Case, there: DaemonSetObject | None, at: At) -> Mapping[str,
     resolution = case.resolutions.get(at.pool)
     toolkit, link = (there.toolkit, there.link) if there else ("", "")
     if resolution is not None:
-        toolkit, link = resolution.image, resolution.link.value
+        on_nodes = case.builds_on_nodes(at, there)
+        toolkit, link = resolution.image if on_nodes else "", resolution.link.value
     return daemonset(
         Wanted(case.found, driver, at.revision, at.pool, toolkit, link, case.world.settings)
     )

@@ -45,6 +45,7 @@ NAMESPACES = Resource("Namespace", "namespaces")
 SERVICE_ACCOUNTS = Resource("ServiceAccount", "serviceaccounts", namespaced=True)
 DAEMON_SETS = Resource("DaemonSet", "daemonsets", "apps", namespaced=True)
 DEPLOYMENTS = Resource("Deployment", "deployments", "apps", namespaced=True)
+JOBS = Resource("Job", "jobs", "batch", namespaced=True)
 EVENTS = Resource("Event", "events", "events.k8s.io", namespaced=True)
 LEASES = Resource("Lease", "leases", "coordination.k8s.io", namespaced=True)
 DRIVERS = Resource("Driver", "drivers", API_GROUP, "v1alpha1")
@@ -72,6 +73,7 @@ KNOWN = (
     SERVICE_ACCOUNTS,
     DAEMON_SETS,
     DEPLOYMENTS,
+    JOBS,
     EVENTS,
     LEASES,
     DRIVERS,

@@ -65,10 +65,11 @@ class Boot(Word):
 
 
 class Supply(Word):
-    """Whether the node's pool has a toolkit image, or needs none."""
+    """Whether the node's pool has what a pod there needs: a toolkit image, or prebuilt modules."""
 
     SERVED = "has"
     UNSERVED = "has not"
+    GOOD_ONLY = "has it for the good revision: the newest is being built, or does not build"
 
 
 class Act(Enum):
@@ -113,7 +114,7 @@ HELD, FIRST, SETTLED, CANARY, OPEN, PAUSED, STOPPED = ((phase,) for phase in Pha
 WORKING, BUSY, BROKEN, ECHO, DOWN = ((health,) for health in Health)
 RUNNING, FRESH = ((boot,) for boot in Boot)
 LIVE, ON_REBOOT = ((upgrade,) for upgrade in Upgrade)
-SERVED, UNSERVED = ((supply,) for supply in Supply)
+SERVED, UNSERVED, GOOD_ONLY = ((supply,) for supply in Supply)
 
 ANY_PHASE, ANY_HEALTH = tuple(Phase), tuple(Health)
 ANY_BOOT, ANY_UPGRADE = tuple(Boot), tuple(Upgrade)
@@ -125,15 +126,22 @@ UP = HEARD + ECHO
 THERE = GOOD + STALE
 
 TABLE: Final = (
-    # No toolkit image for its kernel.
+    # Nothing for its kernel: no toolkit image, or no build yet.
     Row(MOVED, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, UNSERVED,
         Act.RELEASE, "its kernel changed, the pod of the old one cannot serve it, "
-        "and there is no toolkit image for the new one"),
+        "and there is nothing for the new one yet"),
     Row(NOWHERE + GOOD + STALE + NEWEST, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, UNSERVED,
-        Act.KEEP, "there is no toolkit image for its kernel"),
+        Act.KEEP, "there is nothing for its kernel yet"),
     # Where it should be, in any case.
-    Row(NEWEST, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
+    Row(NEWEST, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED + GOOD_ONLY,
         Act.KEEP, "has the newest revision"),
+    # The newest revision is built once for all first, and nobody waits for it without a driver.
+    Row(NOWHERE + MOVED, SETTLED + UNDER_WAY + HALTED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, GOOD_ONLY,
+        Act.GIVE_GOOD, "the newest revision is not built for its kernel, the good one is"),
+    Row(NOWHERE + MOVED, HELD + FIRST, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, GOOD_ONLY,
+        Act.KEEP, "no revision was ever good"),  # so this cannot be
+    Row(THERE, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, GOOD_ONLY,
+        Act.KEEP, "the newest revision is not built for its kernel yet"),
     # Paused, and nothing to fall back on.
     Row(NOWHERE + MOVED + GOOD + STALE, HELD, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
         Act.KEEP, "the rollout is paused, and no revision was ever good"),

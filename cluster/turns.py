@@ -22,7 +22,7 @@ from nodeside.spec import Driver
 from nodeside.spec.fleet import Rollout
 from nodeside.spec.model import Upgrade
 
-Served = Callable[[Pool], bool]
+Supplies = Callable[[Pool], Supply]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def amount(text: str, nodes: int) -> int:
 
 
 def standing(
-    all_members: Sequence[Member], driver: Driver, newest: str, good: str, served: Served
+    all_members: Sequence[Member], driver: Driver, newest: str, good: str, supply: Supplies
 ) -> Standing:
     """Count. `good` is the last good revision so far, "" for none."""
     rollout, nodes = driver.spec.rollout, len(all_members)
@@ -79,13 +79,13 @@ def standing(
     failed = tuple(m.node.name for m in changed if m.health is Health.BROKEN)
     limit = max(1, amount(rollout.max_failed, nodes))
     allowed = amount(rollout.max_unavailable, nodes)
-    candidates = _candidates(placed, driver.spec.upgrade, served)
+    candidates = _candidates(placed, driver.spec.upgrade, supply)
     canaries = min(rollout.canary, len(changed) + candidates)
     passed = sum(m.health is Health.WORKING for m in changed)
     phase = _phase(rollout, good, settled=settled, tried=passed >= canaries, failed=len(failed),
                    limit=limit)  # fmt: skip
-    if phase is not Phase.SETTLED and _is_complete(placed, phase, good, served):
-        return standing(all_members, driver, newest, newest, served)
+    if phase is not Phase.SETTLED and _is_complete(placed, phase, good, supply):
+        return standing(all_members, driver, newest, newest, supply)
     return Standing(
         phase=phase,
         newest=newest,
@@ -102,11 +102,11 @@ def standing(
 
 
 def verdicts(
-    all_members: Sequence[Member], driver: Driver, now: Standing, served: Served
+    all_members: Sequence[Member], driver: Driver, now: Standing, supply: Supplies
 ) -> tuple[Verdict, ...]:
     """What happens to each member, in the order given."""
     upgrade = driver.spec.upgrade
-    rows = [_row(member, upgrade, now, served) for member in all_members]
+    rows = [_row(member, upgrade, now, supply) for member in all_members]
     granted = _grant(rows, now)
     return tuple(
         _verdict(member, place, row, now, turn=id(member) in granted) for member, place, row in rows
@@ -133,15 +133,14 @@ def forgiven(every: Sequence[Verdict], now: Standing) -> tuple[Member, ...]:
 
 
 def _row(
-    member: Member, upgrade: Upgrade, now: Standing, served: Served
+    member: Member, upgrade: Upgrade, now: Standing, supply: Supplies
 ) -> tuple[Member, Place, Row]:
     place = member.place(now.newest, now.good)
-    supply = Supply.SERVED if served(member.pool) else Supply.UNSERVED
     health = Health.ECHO if _is_echo(member, now.newest) else member.health
     return (
         member,
         place,
-        decide(Situation(place, now.phase, health, member.boot, upgrade, supply)),
+        decide(Situation(place, now.phase, health, member.boot, upgrade, supply(member.pool))),
     )
 
 
@@ -234,12 +233,14 @@ def _is_unavailable(member: Member, place: Place) -> bool:
     return member.health is Health.BUSY and member.report is not None
 
 
-def _candidates(placed: Iterable[tuple[Member, Place]], upgrade: Upgrade, served: Served) -> int:
+def _candidates(placed: Iterable[tuple[Member, Place]], upgrade: Upgrade, supply: Supplies) -> int:
     """How many nodes could still become canaries: at once, or with `onReboot` one day."""
     one_day = upgrade is Upgrade.ON_REBOOT
     places = (Place.GOOD, Place.STALE, Place.MOVED) if one_day else (Place.GOOD, Place.STALE)
     return sum(
-        place in places and served(member.pool) and (one_day or _worked_before(member, place))
+        place in places
+        and supply(member.pool) is Supply.SERVED
+        and (one_day or _worked_before(member, place))
         for member, place in placed
     )
 
@@ -259,7 +260,7 @@ def _phase(
 
 
 def _is_complete(
-    placed: Sequence[tuple[Member, Place]], phase: Phase, good: str, served: Served
+    placed: Sequence[tuple[Member, Place]], phase: Phase, good: str, supply: Supplies
 ) -> bool:
     """Whether the newest revision has proven itself.
 
@@ -276,6 +277,8 @@ def _is_complete(
     if any(member.health is Health.BUSY for member in newest):
         return False
     return all(
-        place is Place.NEWEST or member.health is Health.DOWN or not served(member.pool)
+        place is Place.NEWEST
+        or member.health is Health.DOWN
+        or supply(member.pool) is Supply.UNSERVED
         for member, place in placed
     )

@@ -29,6 +29,13 @@ def selections(namespace: str) -> dict[str, Selection[Any]]:
         "nodes": Selection(resources.NODES, documents.node_from),
         "drivers": Selection(resources.DRIVERS, driver_from),
         "daemonsets": Selection(resources.DAEMON_SETS, documents.daemonset_from, **ours),
+        "jobs": Selection(resources.JOBS, documents.job_from, **ours),
+        "build_pods": Selection(
+            resources.PODS,
+            documents.build_pod_from,
+            namespace=namespace,
+            selector=f"{world.MANAGED_BY}={world.BUILDER}",
+        ),
         "node_drivers": Selection(resources.NODE_DRIVERS, documents.node_driver_from),
         "pods": Selection(resources.PODS, documents.pod_from, **ours),
         "revisions": Selection(resources.CONFIG_MAPS, documents.revision_from, **ours),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from nodeside.buildjob import BuildOutcome
 from nodeside.contract import API_GROUP
 from nodeside.spec import Driver
 
@@ -21,6 +22,7 @@ DRIVER_LABEL: Final = f"{API_GROUP}/driver"
 REVISION_LABEL: Final = f"{API_GROUP}/revision"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "nodeside"
+BUILDER: Final = "nodeside-build"  # manages the pods of build Jobs: they are no driver pods
 OURS: Final = f"{MANAGED_BY}={MANAGER}"  # the label selector of every list but that of the nodes
 FIELD_MANAGER: Final = (
     "nodeside-cluster"  # in managedFields, where the API server keeps who did what
@@ -33,6 +35,11 @@ KERNEL_NOTE: Final = f"{API_GROUP}/kernel"
 TOOLKIT_NOTE: Final = f"{API_GROUP}/toolkit"
 LINK_NOTE: Final = f"{API_GROUP}/toolkit-from"
 APPLIED_NOTE: Final = f"{API_GROUP}/applied"
+
+# On a build Job: what came of it, which outlives its pods.
+OUTCOME_NOTE: Final = f"{API_GROUP}/outcome"
+# Containers of such a Job whose termination messages are believed: no vendor code runs in them.
+TELLING: Final = ("order", "finish")
 
 DRIVER_CONTAINER: Final = "driver"
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -168,6 +175,36 @@ class DriverPod:
 
 
 @dataclass(frozen=True, slots=True)
+class JobObject:
+    """A build Job. `outcome` is what we noted on it; `finished` says that no pod comes any more.
+
+    `why` is why Kubernetes gave it up, "" if it did not.
+    """
+
+    name: str
+    uid: str = ""
+    driver: str = ""
+    deleting: bool = False
+    finished: bool = False
+    why: str = ""
+    outcome: BuildOutcome | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BuildPod:
+    """A pod of a build Job. `outcome` is its termination message, `ended` how a container ended
+    that has left none, `waiting` as of a DriverPod."""
+
+    name: str
+    job: str = ""
+    driver: str = ""
+    created: float = 0.0
+    waiting: Mapping[str, str] = field(default_factory=_nothing)
+    outcome: BuildOutcome | None = None
+    ended: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RevisionObject:
     """The immutable ConfigMap of one revision. `document` is the text of its driver.yaml."""
 
@@ -219,3 +256,5 @@ class World:
     image_streams: Mapping[str, ImageStream] | None = None
     settings: Settings = field(default_factory=Settings)
     now: float = 0.0
+    jobs: Mapping[str, JobObject] = field(default_factory=dict)
+    build_pods: Mapping[str, BuildPod] = field(default_factory=dict)

@@ -38,6 +38,8 @@ class State(Enum):
 
 # The reason that stands beside `waiting` where the modules were taken out of the kernel on purpose.
 UNLOADED = "Unloaded"
+# The reason of a node where neither a bundle nor a toolkit served; the controller acts on it.
+NOTHING_SERVED = "NoRungServed"
 
 
 class Rung(Enum):

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import assert_never
 
 from nodeside import log
-from nodeside.contract import LoadedModule, LoadedRecord, Rung, State
+from nodeside.contract import NOTHING_SERVED, LoadedModule, LoadedRecord, Rung, State
 from nodeside.driver import plan, proofs, retention, rungs
 from nodeside.driver.installation import Installation, record_of, wanted_modules
 from nodeside.driver.journal import Journal, Report
@@ -32,7 +32,7 @@ class NoRungServed(NodesideError):
     """Neither loaded, nor cached, nor fetched, nor compatible, nor built."""
 
     exit_code = ExitCode.FETCH
-    reason = "NoRungServed"
+    reason = NOTHING_SERVED
     retryable = True
 
 

@@ -70,7 +70,8 @@ _PLACE = (
         "--credentials-file",
         envvar="NODESIDE_CREDENTIALS",
         type=_PATH,
-        help="A docker config.json with the credentials of registries.",
+        help="A docker config.json with the credentials of registries; of several, with : between "
+        "them, the first that is there.",
     ),
     click.option(
         "--log-format",
@@ -136,13 +137,21 @@ def in_place(verb: Verb) -> Verb:
             node=node or os.uname().nodename,
             revision=revision,
             ca_file=ca_file,
-            credentials_file=credentials_file,
+            credentials_file=_first_there(credentials_file),
         )
         return verb(place=place, **rest)
 
     for option in reversed(_PLACE):
         with_place = option(with_place)
     return with_place
+
+
+def _first_there(path: Path | None) -> Path | None:
+    """One path stands for itself, there or not; of several, none need be there."""
+    if path is None or os.pathsep not in str(path):
+        return path
+    named = (Path(word) for word in str(path).split(os.pathsep))
+    return next((each for each in named if each.exists()), None)
 
 
 def for_kernel(verb: Verb) -> Verb:

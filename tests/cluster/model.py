@@ -16,6 +16,7 @@ from cluster.actions import (
     Create,
     Delete,
     LabelNode,
+    NoteOutcome,
     Plan,
     Say,
     SetFinalizers,
@@ -24,21 +25,25 @@ from cluster.actions import (
 from cluster.documents import (
     daemonset_from,
     driver_from,
+    job_from,
     pod_from,
     revision_from,
 )
 from cluster.plan import plan
 from cluster.world import (
+    BuildPod,
     DaemonSetObject,
     DriverObject,
     DriverPod,
     ImageStream,
+    JobObject,
     Node,
     NodeDriverObject,
     RevisionObject,
     Settings,
     World,
 )
+from nodeside.buildjob import BuildOutcome, BuildVerdict, read_message
 from nodeside.contract import API_VERSION, Rung, State, assigned_label, node_driver_name
 
 KERNEL = "6.1.0-50-amd64"
@@ -73,6 +78,9 @@ class Model:
     node_drivers: dict[str, NodeDriverObject] = field(default_factory=dict)
     pods: dict[str, DriverPod] = field(default_factory=dict)
     revisions: dict[str, RevisionObject] = field(default_factory=dict)
+    jobs: dict[str, JobObject] = field(default_factory=dict)
+    build_pods: dict[str, BuildPod] = field(default_factory=dict)
+    made: list[str] = field(default_factory=list)  # Jobs, each time that one is made
     image_streams: dict[str, ImageStream] | None = None
     settings: Settings = field(default_factory=Settings)
     said: list[Say] = field(default_factory=list)
@@ -89,6 +97,8 @@ class Model:
             dict(self.revisions),
             self.image_streams,
             self.settings,
+            jobs=dict(self.jobs),
+            build_pods=dict(self.build_pods),
         )
 
     # --- what people and nodes do ---
@@ -183,6 +193,17 @@ class Model:
         for name in self.nodes:
             self.report(name, state, driver)
 
+    def end_build(
+        self, verdict: BuildVerdict = BuildVerdict.PUBLISHED, name: str = "", **said: Any
+    ) -> None:
+        """A Job, the only one that runs, comes to its end, and its pod says this."""
+        [found] = [j for j in self.jobs.values() if name in ("", j.name) and not j.finished]
+        outcome = BuildOutcome(verdict, **{"kernel": KERNEL, **said})
+        self.build_pods[found.name] = BuildPod(
+            f"{found.name}-x", job=found.name, driver=found.driver, outcome=outcome
+        )
+        self.jobs[found.name] = replace(found, finished=True)
+
     # --- what a plan does ---
 
     def plan(self, now: float = 0.0) -> Plan:
@@ -226,6 +247,9 @@ class Model:
                 self._delete(action)
             case LabelNode():
                 self.relabel(action.node, dict(action.labels))
+            case NoteOutcome():
+                outcome = read_message(action.note)
+                self.jobs[action.name] = replace(self.jobs[action.name], outcome=outcome)
             case SetStatus():
                 driver = self.drivers[action.driver]
                 self.drivers[action.driver] = replace(driver, status=action.status)
@@ -240,6 +264,10 @@ class Model:
         name = wanted["metadata"]["name"]
         if wanted["kind"] == "DaemonSet":
             self.daemonsets[name] = daemonset_from(wanted)
+        elif wanted["kind"] == "Job":
+            assert name not in self.jobs, "a Job cannot be changed"
+            self.made.append(name)
+            self.jobs[name] = job_from(wanted)
         else:
             assert wanted["kind"] == "ConfigMap"
             assert name not in self.revisions, "an immutable ConfigMap cannot be changed"
@@ -251,6 +279,7 @@ class Model:
             "ConfigMap": self.revisions,
             "NodeDriver": self.node_drivers,
             "Pod": self.pods,
+            "Job": self.jobs,
         }
         gone = of[action.resource.kind].pop(action.name)
         assert action.uid in ("", getattr(gone, "uid", ""))

@@ -24,14 +24,14 @@ def test_one_look_reads_each_kind_once_and_knows_when_there_are_no_image_streams
 ) -> None:
     node = {"metadata": {"name": "n1", "labels": {}}, "status": {"nodeInfo": {}}}
     nothing = listed()
-    script = [listed(node), listed(document()), nothing, nothing, nothing, nothing, Said(404)]
+    script = [listed(node), listed(document()), *[nothing] * 6, Said(404)]
     with ScriptedServer(*script) as server:
         found = read_once(server.api(tmp_path), Settings(namespace="mine"))
 
     assert found.nodes.keys() == {"n1"}
     assert found.drivers["edu"].driver is not None
     assert found.image_streams is None
-    assert len(server.asked) == 7
+    assert len(server.asked) == 9
     ours = "labelSelector=app.kubernetes.io%2Fmanaged-by%3Dnodeside"
     assert server.asked[2].path.startswith(f"/apis/apps/v1/namespaces/mine/daemonsets?{ours}")
 

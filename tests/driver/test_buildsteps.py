@@ -15,6 +15,7 @@ import yaml
 
 from nodeside import process
 from nodeside.buildjob import BuildOutcome, BuildVerdict, read_message
+from nodeside.driver.options import _first_there
 from nodeside.errors import ExitCode
 from nodeside.host import Kernel
 from tests.driver.fakenode import module_bytes
@@ -157,6 +158,17 @@ def test_without_publishing_no_store_is_asked_and_the_cache_has_it(steps: Steps)
     assert documented(steps.in_driver_image("finish"))["verdict"] == "built"
     assert not steps.store.exists()
     assert list(steps.cache.glob("straw/1.0-*/modules/straw.ko"))
+
+
+def test_of_several_credentials_the_first_that_is_there_is_taken(tmp_path: Path) -> None:
+    publish, pull = tmp_path / "publish.json", tmp_path / "pull.json"
+    both = Path(f"{publish}:{pull}")
+    assert _first_there(both) is None
+    pull.touch()
+    assert _first_there(both) == pull
+    publish.touch()
+    assert _first_there(both) == publish
+    assert _first_there(tmp_path / "typo.json") == tmp_path / "typo.json"
 
 
 def test_a_step_that_comes_too_early_says_which_one_is_missing(steps: Steps) -> None:

@@ -1,0 +1,164 @@
+"""Builds of a Driver that are made once, for all nodes of a kernel: which there are to be, and how
+each of them stands.
+
+Pure; case.py asks for the pools, plan.py makes Jobs of it. A Job's outcome is what its last step
+said; what Kubernetes says alone tells that nothing was found out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from cluster.buildjob import Build, publish_target
+from cluster.toolkit import Link, Resolution, resolve
+from cluster.world import BuildPod, JobObject, Pool, World
+from nodeside.buildjob import BuildOutcome, BuildVerdict, kernel_variant
+from nodeside.spec import Driver
+from nodeside.spec.fleet import Preflight, Toolkit
+
+COMING_TAGS = 2  # of an image stream, newer than any in use: the newest are built for
+_ANY_ARCHITECTURE = "x86_64"  # where no node says another
+_NUMBER = re.compile(r"(\d+)")
+
+
+class Progress(Enum):
+    """How a build stands, as far as it concerns nodes."""
+
+    RUNNING = "it is being built"
+    DONE = "it can be fetched"
+    REFUSED = "the driver does not build for it"
+    BROKEN = "it could not be built once for all, so the nodes build"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A build, and how it stands. `outcome` is None until it has one."""
+
+    build: Build
+    progress: Progress
+    words: str
+    outcome: BuildOutcome | None = None
+
+
+def build_of(
+    driver: Driver, revision: str, pool: Pool, resolution: Resolution, publish: str
+) -> Build:
+    """The build that serves a pool.
+
+    A toolkit that was found by the OS version is asked for its own kernel of the pool's variant:
+    the same build was made before the first node had that kernel.
+    """
+    named = resolution.link in (Link.MAP, Link.TEMPLATE)
+    return Build(
+        driver=driver,
+        revision=revision,
+        toolkit=resolution.image,
+        architecture=pool.architecture,
+        publish=publish,
+        kernel=pool.kernel if named else "",
+        variant=None if named else kernel_variant(pool.kernel),
+    )
+
+
+def standing(build: Build, world: World, kernel: str = "") -> Found:
+    """How a build stands; for nodes of `kernel`, if one is named."""
+    job = world.jobs.get(build.name)
+    outcome = outcome_of(job, world) if job is not None else None
+    if outcome is None:
+        waiting = _waiting(world, build.name)
+        if waiting:
+            return Found(build, Progress.BROKEN, f"the build's pod cannot start: {waiting}")
+        return Found(build, Progress.RUNNING, f"Job {build.name} builds for {build.what}")
+    return Found(build, *_read(outcome, kernel), outcome)
+
+
+def _read(outcome: BuildOutcome, kernel: str) -> tuple[Progress, str]:
+    match outcome.verdict:
+        case BuildVerdict.REFUSED:
+            return Progress.REFUSED, outcome.words
+        case BuildVerdict.BROKEN:
+            return Progress.BROKEN, f"the build failed: {outcome.reason}: {outcome.words}"
+    if kernel and outcome.kernel != kernel:
+        return Progress.BROKEN, f"the toolkit image has kernel {outcome.kernel}, not {kernel}"
+    return Progress.DONE, outcome.message
+
+
+def outcome_of(job: JobObject, world: World) -> BuildOutcome | None:
+    """What came of a Job, None while it may still come to an end of its own."""
+    if job.outcome is not None or not job.finished:
+        return job.outcome
+    pods = sorted(_pods(world, job.name), key=lambda pod: (pod.created, pod.name))
+    for pod in reversed(pods):
+        if pod.outcome is not None:
+            return pod.outcome
+    words = next((pod.ended for pod in reversed(pods) if pod.ended), "")
+    words = "; ".join(part for part in (words, job.why) if part) or "its pod has said nothing"
+    return BuildOutcome(BuildVerdict.BROKEN, reason="BuildLost", message=words)
+
+
+def _pods(world: World, job: str) -> Iterator[BuildPod]:
+    return (pod for pod in world.build_pods.values() if pod.job == job)
+
+
+def _waiting(world: World, job: str) -> str:
+    """Why the build cannot begin: nodes do not wait for what may never come."""
+    words = (f"{name}: {why}" for pod in _pods(world, job) for name, why in pod.waiting.items())
+    return next(words, "")
+
+
+# --- before the reboot ---------------------------------------------------------------------------
+
+
+def coming(
+    driver: Driver, revision: str, world: World, resolutions: Mapping[Pool, Resolution]
+) -> Iterator[Build]:
+    """Builds for tags that are newer than any that a pool uses, the newest ones."""
+    publish, chain = publish_target(driver), driver.spec.toolkit
+    stream = (world.image_streams or {}).get(chain.image_stream)
+    used = [pool for pool, each in resolutions.items() if each.link is Link.STREAM]
+    if not publish or stream is None or not used:
+        return
+    newest = max(_order(pool.os_version) for pool in used)
+    tags = sorted((tag for tag in stream.tags if _order(tag) > newest), key=_order)
+    kinds = {(pool.architecture, kernel_variant(pool.kernel)) for pool in used}
+    for tag in tags[-COMING_TAGS:]:
+        for architecture, variant in sorted(kinds):
+            image = stream.tags[tag]
+            yield Build(driver, revision, image, architecture, publish, variant=variant)
+
+
+def _order(tag: str) -> tuple[tuple[int, str], ...]:
+    """Numbers as numbers: 418.94.9 comes before 418.94.10."""
+    words = _NUMBER.split(tag)
+    return tuple((int(word), "") if word.isdigit() else (-1, word) for word in words)
+
+
+# --- preflight -----------------------------------------------------------------------------------
+
+
+def preflight(
+    place: Preflight, driver: Driver, revision: str, world: World, architecture: str = ""
+) -> tuple[Build | None, str]:
+    """The build that answers a question, which publishes nothing; or None, and why there is none.
+
+    A kernel's variant stands in its name; an OS version and a toolkit are asked for the plain one.
+    """
+    architecture = architecture or _ANY_ARCHITECTURE
+    if place.toolkit:
+        return Build(driver, revision, place.toolkit, architecture), ""
+    pool = Pool(architecture, place.os_version, place.kernel)
+    found = resolve(pool, _chain(place, driver.spec.toolkit), world.image_streams)
+    if not found.image:
+        return None, f"no toolkit image: {found.why or found.remedy}"
+    build = build_of(driver, revision, pool, found, "")
+    return build, ""
+
+
+def _chain(place: Preflight, chain: Toolkit) -> Toolkit:
+    """Where only an OS version is known, what is named by kernel cannot serve."""
+    if place.os_version and "{kernel}" in chain.image_template:
+        return replace(chain, image_template="")
+    return chain
