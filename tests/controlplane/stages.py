@@ -1,4 +1,4 @@
-"""What KWOK plays: its own stages, but a pod may take its time to end.
+"""What KWOK plays: its own stages, but a pod may take its time to end, and builds are left alone.
 
 https://kwok.sigs.k8s.io/docs/user/stages-configuration/
 """
@@ -34,7 +34,26 @@ spec:
 """
 
 
+# Pods of build Jobs run until a test says how they end.
+_NO_BUILDS = """  matchExpressions:
+    - key: '.metadata.labels["app.kubernetes.io/managed-by"]'
+      operator: 'NotIn'
+      values:
+      - 'nodeside-build'
+"""
+
+
 def stages(shipped: Iterable[Path]) -> str:
     """One YAML file of all stages."""
-    kept = [path.read_text() for path in shipped if path.stem != "pod-delete"]
+    kept = [
+        _without_builds(path.read_text()) if path.stem == "pod-complete" else path.read_text()
+        for path in shipped
+        if path.stem != "pod-delete"
+    ]
     return "---\n".join([*kept, _LINGERING])
+
+
+def _without_builds(text: str) -> str:
+    changed = text.replace("  matchExpressions:\n", _NO_BUILDS, 1)
+    assert changed != text, "KWOK's stage pod-complete is another one than we know"
+    return changed

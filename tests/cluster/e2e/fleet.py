@@ -235,7 +235,7 @@ class Fleet:
             boot_id=info["bootID"],
             reason=reason,
             message=message,
-            source=Rung.BUILT if state is State.READY else None,
+            source=_source(pod) if state is State.READY else None,
             revision=env["NODESIDE_REVISION"],
             modules=("edu",),
         )
@@ -297,6 +297,11 @@ def _unloads(pod: Document) -> bool:
 
 def _driver(pod: Document) -> str:
     return str(pod["metadata"]["labels"]["nodeside.io/driver"])
+
+
+def _source(pod: Document) -> Rung:
+    """Without a toolkit there is nothing to do but to fetch."""
+    return Rung.BUILT if len(pod["spec"]["containers"]) > 1 else Rung.FETCHED
 
 
 def _version(pod: Document) -> str:

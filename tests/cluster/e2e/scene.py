@@ -32,6 +32,7 @@ _IN = f"/namespaces/{NAMESPACE}"
 DAEMON_SETS = f"/apis/apps/v1{_IN}/daemonsets?labelSelector={_OURS}"
 PODS = f"/api/v1{_IN}/pods?labelSelector={_OURS}"
 REVISIONS = f"/api/v1{_IN}/configmaps?labelSelector={_OURS}"
+JOBS = f"/apis/batch/v1{_IN}/jobs?labelSelector={_OURS}"
 DRIVERS = "/apis/nodeside.io/v1alpha1/drivers"
 NODE_DRIVERS = "/apis/nodeside.io/v1alpha1/nodedrivers"
 
@@ -86,11 +87,19 @@ class Scene:
         tags = {version: f"quay.example.com/toolkit:{kernel}" for kernel, version in systems}
         set_image_stream(self.control_plane, tags or {"410.84.202207140725-0": "old"})
 
-    def driver(self, version: str = "1.0.0", *, name: str = "edu", **rollout: object) -> None:
+    def driver(
+        self,
+        version: str = "1.0.0",
+        *,
+        name: str = "edu",
+        prebuilt: Mapping[str, object] | None = None,
+        **rollout: object,
+    ) -> None:
         """The edu driver, as `kubectl apply` makes it of examples/edu/driver.yaml."""
         text = EDU.read_text().replace("1.0.0", version)
         text = text.replace("metadata:\n  name: edu", f"metadata:\n  name: {name}")
         document = f"{text}  rollout: {json.dumps(rollout)}\n" if rollout else text
+        document += f"  prebuilt: {json.dumps(prebuilt)}\n" if prebuilt else ""
         self.control_plane.kubectl("apply", "-f", "-", input=document)
 
     def change(self, patch: Mapping[str, Any], name: str = "edu") -> None:
@@ -126,6 +135,9 @@ class Scene:
         for kind in (DAEMON_SETS, REVISIONS, NODE_DRIVERS):
             for item in self.items(kind):
                 plane.request("DELETE", f"{kind.partition('?')[0]}/{item['metadata']['name']}")
+        for item in self.items(JOBS):
+            path = f"{JOBS.partition('?')[0]}/{item['metadata']['name']}"
+            plane.request("DELETE", path, {"propagationPolicy": "Background"})
         for item in self.items(PODS):
             path = f"{PODS.partition('?')[0]}/{item['metadata']['name']}"
             plane.request("DELETE", path, {"gracePeriodSeconds": 0})
