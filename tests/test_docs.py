@@ -36,7 +36,7 @@ GENERATED = {"driver-yaml.md", "benchmarks.md", "dkms-packages.md"}
 FOREIGN = {
     *("--editable", "--all-tiers", "--check", "--library-path", "--isolation", "--build-arg"),
     *("--all", "--create-namespace", "--force-conflicts", "--include-crds", "--server-side"),
-    *("--strict", "--import", "--rm"),
+    *("--strict", "--import", "--rm", "--docker-server"),
     *("--take-ownership", "--clusterrole", "--serviceaccount"),
     *("--for", "--overwrite", "--show-labels", "--timeout", "--type"),
 }
