@@ -26,7 +26,7 @@ control-plane:
 	@.venv/bin/python -m tests.controlplane $(ARGS)
 
 bench:
-	@scripts/setup try
+	@scripts/setup test
 	@$(AS_ROOT) .venv/bin/python -m bench $(if $(filter quick,$(BENCH)),--quick) $(ARGS)
 
 lint:

@@ -12,6 +12,7 @@ throwaway machine) and is no part of what is installed. From the bottom to the t
     filenode      a node made of files; sidecar, lines, repeat: looking at processes from outside
     builds, handoff, starts, footprint, failure      the measurements, one section each
     surroundings  the machine, in words
+    cluster/      the controller at 100, 1,000 and 5,000 nodes; a part of its own, with its own map
 
-Needs root, as `nodeside try` does.
+Needs root, as `nodeside try` does; the cluster's part does not.
 """

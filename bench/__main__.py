@@ -36,34 +36,65 @@ _QUICK: dict[str, Measurement] = {
     "builds": partial(builds.measure, candidates=QUICK, rounds=2),
 }
 _ORDER = ("builds", "handoff", "footprint", "starts", "failure")  # on the page
+_CLUSTER = "cluster"  # a part of its own, which needs none of the others' ground
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--quick", is_flag=True, help="A subset in three minutes; the page is only shown.")
-@click.option("--only", type=click.Choice(_ORDER), multiple=True, help="Only these measurements.")
+@click.option("--quick", is_flag=True, help="A subset in six minutes; the page is only shown.")
+@click.option(
+    "--only",
+    type=click.Choice((*_ORDER, _CLUSTER)),
+    multiple=True,
+    help="Only these; with `cluster` alone its part of the page is written.",
+)
 @click.option("--rounds", type=click.IntRange(min=1), help="Of each build.  [default: 5, long: 3]")
 @click.option("--to", type=click.Path(path_type=Path), default=PAGE, show_default=True)
 def bench(*, quick: bool, only: tuple[str, ...], rounds: int | None, to: Path) -> None:
     """Measure nodeside on this machine, beside plain make and dkms."""
     progress = Progress()
+    text = ""
+    failures: list[str] = []
+    with exit_on_error():
+        part = ""
+        if not only or _CLUSTER in only:
+            part = _cluster(progress, quick=quick)
+            click.echo(part)
+        if only != (_CLUSTER,):
+            text, failures = _machine(progress, only, rounds, quick=quick)
+            click.echo(text)
+    if failures:
+        progress.say(f"not measured: {', '.join(failures)}")
+        sys.exit(ExitCode.SYSTEM)
+    if not quick and only in ((), (_CLUSTER,)):
+        to.write_text(page.with_cluster(text or to.read_text(), part))
+        progress.say(f"written: {to}")
+
+
+def _cluster(progress: Progress, *, quick: bool) -> str:
+    """The cluster's part of the page."""
+    from bench.cluster import run
+
+    load_before = os.getloadavg()[0]
+    section, versions = run.measure(progress.say, quick=quick)
+    about = surroundings.describe_cluster(versions, load_before)
+    return page.render_cluster("python -m bench --only cluster", about, section)
+
+
+def _machine(
+    progress: Progress, only: tuple[str, ...], rounds: int | None, *, quick: bool
+) -> tuple[str, list[str]]:
+    """Everything that is measured on one machine, and what could not be."""
     load_before = os.getloadavg()[0]
     wanted = {n: work for n, work in (_QUICK if quick else _FULL).items() if not only or n in only}
     if rounds and "builds" in wanted:
         wanted["builds"] = partial(wanted["builds"], rounds=rounds)
-    with exit_on_error(), Ground(progress) as ground:
+    with Ground(progress) as ground:
         sections, failures = _measure(ground, wanted)
         kernel = ground.kernel(starts.FLAVOUR)
         accelerator = ground.workshop.accelerator_for(kernel)
         about = surroundings.describe(ground, builds.FLAVOUR, accelerator, load_before)
     command = f"make bench ARGS='--rounds {rounds}'" if rounds else "make bench"
-    text = page.render(command, about, sections)
-    click.echo(text)
-    if failures:
-        progress.say(f"not measured: {', '.join(failures)}")
-        sys.exit(ExitCode.SYSTEM)
-    if not quick and not only:
-        to.write_text(text)
-        progress.say(f"written: {to}")
+    return page.render(command, about, sections), failures
 
 
 def _measure(ground: Ground, wanted: dict[str, Measurement]) -> tuple[list[Section], list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,17 +19,17 @@ from nodeside.trial import qemu
 _QUIET = 0.5  # load average over a minute
 
 
-def describe(
-    ground: Ground, flavour: str, accelerator: str, load_before: float
-) -> tuple[tuple[str, str], ...]:
+Rows = tuple[tuple[str, str], ...]
+
+
+def describe(ground: Ground, flavour: str, accelerator: str, load_before: float) -> Rows:
     """Rows of the machine's table. `load_before` is the load when nothing was measured yet."""
     kernel = ground.kernel(flavour)
     room = Room(ground.toolkit_layers(kernel), ground.directory("describe"))
     driver = ground.driver_room(ground.directory("describe-driver"), {})
     dkms = ground.workshop.archive.show("dkms").get("Version", "")
-    busy = " (**others were at work: the numbers are too large**)" if load_before > _QUIET else ""
     return (
-        ("date", datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")),
+        ("date", _date()),
         ("CPU", f"{_cpu()}, {os.cpu_count()} cores, {count_jobs(Path('/'))} make jobs"),
         ("memory", _memory()),
         ("kernel that runs", platform.release()),
@@ -37,8 +38,30 @@ def describe(
         ("nodeside", f"{__version__}, {_first(driver, 'python3')}"),
         ("dkms", dkms),
         ("throwaway machine", f"{accelerator}, {_qemu()}"),
-        ("load before the run", f"{load_before:.2f}{busy}"),
+        ("load before the run", _load(load_before)),
     )
+
+
+def describe_cluster(versions: Mapping[str, str], load_before: float) -> Rows:
+    """The same for the cluster's part, which needs no kernel and no compiler."""
+    return (
+        ("date", _date()),
+        ("CPU", f"{_cpu()}, {os.cpu_count()} cores"),
+        ("memory", _memory()),
+        ("kernel that runs", platform.release()),
+        ("nodeside", f"{__version__}, Python {platform.python_version()}"),
+        *versions.items(),
+        ("load before the run", _load(load_before)),
+    )
+
+
+def _date() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _load(before: float) -> str:
+    busy = " (**others were at work: the numbers are too large**)" if before > _QUIET else ""
+    return f"{before:.2f}{busy}"
 
 
 def _first(room: Room, tool: str) -> str:

@@ -247,6 +247,10 @@ class ControlPlane:
             self._sessions[token] = session
         return self._sessions[token]
 
+    def forget_connections(self) -> None:
+        """In a forked process: what was open is the other process's."""
+        self._sessions = {}
+
     def _close_sessions(self) -> None:
         for session in self._sessions.values():
             session.close()

@@ -36,7 +36,7 @@ class Nodes:
         ready: bool = True,
     ) -> dict[str, Any]:
         """A node as its kubelet would register it; `ready`: wait until KWOK has taken it over."""
-        info = _node_info(kernel, os_image) | {"architecture": architecture}
+        info = node_info(kernel, os_image) | {"architecture": architecture}
         node = {
             "apiVersion": "v1",
             "kind": "Node",
@@ -90,7 +90,7 @@ class Nodes:
     def reboot(self, name: str, *, kernel: str = "", os_image: str = "") -> str:
         """Another boot id, and the kernel and system that are given; returns the boot id."""
         info = self.get(name)["status"]["nodeInfo"]
-        again = _node_info(kernel or info["kernelVersion"], os_image or info["osImage"])
+        again = node_info(kernel or info["kernelVersion"], os_image or info["osImage"])
         path, patch = f"/api/v1/nodes/{name}/status", {"status": {"nodeInfo": again}}
         self.control_plane.do("PATCH", path, patch, content_type=MERGE_PATCH)
         return again["bootID"]
@@ -115,7 +115,7 @@ class Nodes:
             self.delete(name)
 
 
-def _node_info(kernel: str, os_image: str) -> dict[str, str]:
+def node_info(kernel: str, os_image: str) -> dict[str, str]:
     """What differs from boot to boot, and what the API server wants besides."""
     return {
         "kernelVersion": kernel,

@@ -1,0 +1,39 @@
+"""All sizes, one after the other, and the versions of what they ran on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+from bench.cluster import report
+from bench.cluster.scenario import measure as measure_size
+from bench.page import Section
+
+# Nodes, and seconds of idling. A whole roll-out is made at one size: its length is that of the
+# nodes' work times the number of turns, whatever the size.
+_FULL = ((100, 60.0), (1000, 60.0), (5000, 300.0))
+_QUICK = ((50, 15.0), (200, 15.0))
+_WHOLE_ROLLOUT = (1000, 200)
+
+_GO_MOD = Path("tests/controlplane/go.mod")
+_MODULES = {"k8s.io/kubernetes": "Kubernetes", "sigs.k8s.io/kwok": "KWOK"}
+
+
+def measure(say: Callable[[str], None], *, quick: bool) -> tuple[Section, Mapping[str, str]]:
+    """The section, and names and versions for the table of the machine."""
+    every = [
+        measure_size(size, idle, full=size in _WHOLE_ROLLOUT, say=say)
+        for size, idle in (_QUICK if quick else _FULL)
+    ]
+    return report.section(every), _versions()
+
+
+def _versions() -> Mapping[str, str]:
+    required = dict(
+        words[:2]
+        for line in _GO_MOD.read_text().splitlines()
+        if len(words := line.removeprefix("require ").split()) >= 2
+    )
+    found = {name: required.get(module, "?") for module, name in _MODULES.items()}
+    return found | {"Python's kubernetes": version("kubernetes")}

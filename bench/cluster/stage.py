@@ -1,0 +1,280 @@
+"""A control plane with nodeside installed, nodes in pools, and controllers that come and go."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import requests
+import yaml
+
+from bench.cluster import usage
+from bench.cluster.speakers import Speakers
+from bench.cluster.usage import Usage
+from bench.room import BenchError
+from cluster.api import connect
+from cluster.apierror import ApiError
+from cluster.documents import node_from
+from cluster.manifests import CONTROLLER, METRICS_READER, NAMESPACE, Installation
+from cluster.resources import NODES
+from cluster.world import OURS
+from nodeside import process
+from nodeside.errors import DeadlinePassed
+from nodeside.scratch import scratch_directory
+from tests.cluster.installed import install_all
+from tests.controlplane.certificates import write_kubeconfig
+from tests.controlplane.components import LOOPBACK, free_ports
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.imagestreams import install_image_streams, set_image_stream
+from tests.controlplane.nodes import node_info
+
+POOLS = 20
+EDU = Path("examples/edu/driver.yaml")
+HARDWARE = "feature.node.kubernetes.io/pci-1234.present"
+FIRST_OF_POOL = "example.com/first-of-pool"
+
+_DRIVERS = "/apis/nodeside.io/v1alpha1/drivers"
+_OURS = OURS.replace("=", "%3D")
+_LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{CONTROLLER}"
+_LABELS = 60  # of Node Feature Discovery, on each node
+_IMAGES = 30  # that the kubelet lists, on each node
+_MAKERS = 8  # nodes made at once
+_DEADLINE = 900.0  # seconds
+_LOOK = 0.05  # seconds
+_REQUEST = 20.0  # seconds
+
+
+def system(pool: int) -> tuple[str, str]:
+    """Kernel and OS version of a pool."""
+    return f"5.14.0-{400 + pool}.el9.x86_64", f"418.94.20250122{1300 + pool}-0"
+
+
+@dataclass
+class Controller:
+    """A replica as a process. `started` is by the monotonic clock."""
+
+    child: process.Child
+    port: int
+    log: Path
+    token: str
+    started: float
+
+    def usage(self) -> Usage:
+        if self.child.poll() is not None:
+            words = process.tail(self.log.read_text(errors="replace"), 40)
+            raise BenchError(f"the controller ended by itself\n{words}")
+        return usage.of_process(self.child.pid, usage.calls_of(self.exposition()))
+
+    def exposition(self) -> str:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the certificate is the controller's own
+            answer = requests.get(
+                f"https://{LOOPBACK}:{self.port}/metrics",
+                headers={"Authorization": f"Bearer {self.token}"},
+                timeout=_REQUEST,
+                verify=False,  # noqa: S501
+            )
+        if not answer.ok:
+            raise BenchError(f"no metrics: {answer.status_code} {answer.text}")
+        return answer.text
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds it made."""
+        name = "nodeside_round_duration_seconds_count "
+        lines = self.exposition().splitlines()
+        return int(float(next(line for line in lines if line.startswith(name)).split()[1]))
+
+    def stop(self) -> None:
+        if self.child.poll() is None:
+            self.child.terminate()
+            self.child.wait(_REQUEST)
+
+
+class Stage:
+    """Use as a context manager."""
+
+    def __init__(self, nodes: int, say: Callable[[str], None]) -> None:
+        self.size = nodes
+        self._say = say
+        self._stack = ExitStack()
+        self._controllers = 0
+
+    def __enter__(self) -> Stage:
+        with ExitStack() as stack:
+            self.control_plane = stack.enter_context(ControlPlane())
+            self._directory = stack.enter_context(scratch_directory("bench-cluster"))
+            install_all(self.control_plane, Installation())
+            install_image_streams(self.control_plane)
+            set_image_stream(self.control_plane, dict(_tag(pool) for pool in range(POOLS)))
+            self._reader = self._make_reader()
+            self._make_nodes()
+            tokens = self._directory / "tokens"
+            self.speakers = stack.enter_context(Speakers(self.control_plane, tokens))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    # --- what is on it ----------------------------------------------------------------------------
+
+    def _make_nodes(self) -> None:
+        self._say(f"{self.size} nodes in {POOLS} pools")
+        with ThreadPoolExecutor(_MAKERS) as makers:
+            list(makers.map(self._make_node, range(self.size)))
+        self.wait_for(lambda: self._ready() == self.size, "all nodes to be ready", look=2.0)
+
+    def _make_node(self, number: int) -> None:
+        """One request, with all that a kubelet would say in its first minute: 5,000 are made."""
+        kernel, version = system(number % POOLS)
+        name = f"node-{number:04}"
+        labels = {HARDWARE: "true", "kubernetes.io/hostname": name, **_nfd(kernel)}
+        labels |= {FIRST_OF_POOL: "true"} if number < POOLS else {}
+        image = f"Red Hat Enterprise Linux CoreOS {version}"
+        info = node_info(kernel, image) | {"architecture": "amd64"}
+        node = {
+            "metadata": {"name": name, "labels": labels},
+            "status": {"nodeInfo": info, "images": _images(), **_UP},
+        }
+        self.control_plane.do("POST", "/api/v1/nodes", node)
+
+    def _ready(self) -> int:
+        """Nodes that KWOK has taken over."""
+        api = connect(self.control_plane.kubeconfig)
+        try:
+            return sum(node.ready for node in api.list(NODES, node_from).items)
+        except ApiError:
+            return 0  # it has its hands full
+        finally:
+            api.close()
+
+    def _make_reader(self) -> str:
+        """The token of an account that may read metrics."""
+        accounts = "/api/v1/namespaces/default/serviceaccounts"
+        self.control_plane.do("POST", accounts, {"metadata": {"name": "bench"}})
+        binding: dict[str, Any] = {
+            "metadata": {"name": "bench-reads-metrics"},
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "ClusterRole",
+                "name": METRICS_READER,
+            },
+            "subjects": [{"kind": "ServiceAccount", "name": "bench", "namespace": "default"}],
+        }
+        path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+        self.control_plane.do("POST", path, binding)
+        return self.control_plane.pod_token("default", "bench", None)
+
+    # --- what is done on it -----------------------------------------------------------------------
+
+    def start_controller(self) -> Controller:
+        """A replica with the rights that are installed; not waited for."""
+        self._controllers += 1
+        ports = free_ports("health", "metrics")
+        log = self._directory / f"controller-{self._controllers}.log"
+        config = self._directory / f"controller-{self._controllers}.kubeconfig"
+        token = self.control_plane.pod_token(NAMESPACE, CONTROLLER, None)
+        place = self.control_plane.place
+        write_kubeconfig(config, place.certificates, self.control_plane.url, {"token": token})
+        argv = [sys.executable, "-m", "cluster", "run", "--kubeconfig", str(config)]
+        argv += ["--health-port", str(ports["health"]), "--metrics-port", str(ports["metrics"])]
+        name = f"controller-{self._controllers}"
+        with log.open("wb") as output:
+            started = time.monotonic()
+            child = process.start(
+                argv, stdout=output, stderr=process.INTO_STDOUT, env={"POD_NAME": name}
+            )
+        made = Controller(child, ports["metrics"], log, self._reader, started)
+        self._stack.callback(made.stop)
+        return made
+
+    def wait_leading(self) -> None:
+        """Until the newest controller leads."""
+        name = f"controller-{self._controllers}"
+
+        def leads() -> bool:
+            lease = self.control_plane.request("GET", _LEASE).document
+            return bool(lease.get("spec", {}).get("holderIdentity") == name)
+
+        self.wait_for(leads, "the controller to lead")
+
+    def apply_driver(self, name: str = "edu", version: str = "1.0.0", **spec: Any) -> None:
+        """examples/edu/driver.yaml, with other fields in its spec."""
+        document = yaml.safe_load(EDU.read_text())
+        document["metadata"]["name"] = name
+        image = f"registry.example.com/drivers/{name}:{version}"
+        document["spec"] |= {"version": version, "image": image, **spec}
+        path = f"{_DRIVERS}/{name}?fieldManager=bench&force=true"
+        kind = "application/apply-patch+yaml"
+        self.control_plane.do("PATCH", path, document, content_type=kind)
+
+    def driver(self, name: str = "edu") -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.control_plane.do("GET", f"{_DRIVERS}/{name}")
+        return dict(found.get("status") or {})
+
+    def daemonsets(self, name: str = "edu") -> int:
+        selector = f"{_OURS},nodeside.io/driver%3D{name}"
+        path = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets?labelSelector={selector}"
+        return len(self.control_plane.do("GET", path)["items"])
+
+    def pod_bound(self, node: str, kernel: str) -> bool:
+        """Whether a driver pod for this kernel is on a node, and is not ending."""
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods?fieldSelector=spec.nodeName%3D{node}"
+        return any(
+            "deletionTimestamp" not in pod["metadata"]
+            and {"name": "NODESIDE_KERNEL", "value": kernel} in pod["spec"]["containers"][0]["env"]
+            for pod in self.control_plane.do("GET", path)["items"]
+        )
+
+    def wait_for(self, holds: Callable[[], object], what: str, *, look: float = _LOOK) -> float:
+        """The moment at which something was seen to be so."""
+        ends = time.monotonic() + _DEADLINE
+        while not holds():
+            if time.monotonic() > ends:
+                raise DeadlinePassed(f"waited {_DEADLINE:g} s for {what}")
+            time.sleep(look)
+        return time.monotonic()
+
+
+_ROOM = {"cpu": "32", "memory": "256Gi", "pods": "250"}
+_UP: Mapping[str, Any] = {
+    "capacity": _ROOM,
+    "allocatable": _ROOM,
+    "conditions": [
+        {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "as if it were"}
+    ],
+}
+
+
+def _tag(pool: int) -> tuple[str, str]:
+    kernel, version = system(pool)
+    return version, f"quay.example.com/toolkit:{kernel}"
+
+
+def _nfd(kernel: str) -> dict[str, str]:
+    """What Node Feature Discovery sets on a node."""
+    prefix = "feature.node.kubernetes.io"
+    found = {f"{prefix}/cpu-cpuid.FEATURE{i}": "true" for i in range(_LABELS)}
+    return found | {f"{prefix}/kernel-version.full": kernel}
+
+
+def _images() -> list[dict[str, Any]]:
+    """What a kubelet says of the images that it has: most of the size of a Node."""
+    return [
+        {
+            "names": [
+                f"quay.example.com/openshift-release-dev/image-{i}@sha256:{'ab' * 32}",
+                f"quay.example.com/openshift-release-dev/image-{i}:v4.18",
+            ],
+            "sizeBytes": 100_000_000 + i,
+        }
+        for i in range(_IMAGES)
+    ]

@@ -1,0 +1,66 @@
+"""What a process has used, from /proc, and which requests it made, from its own metrics."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+Calls = Mapping[str, int]  # by verb and resource: "patch nodes"
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_REVIEWS = ("tokenreviews", "subjectaccessreviews")  # our own scrapes cause these
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Since the process began. `peak` is its largest resident set so far, in MiB."""
+
+    cpu: float
+    peak: float
+    calls: Counter[str] = field(default_factory=Counter)
+
+    def since(self, before: Usage) -> Usage:
+        """Processor time and calls since `before`; the peak stays that of the whole life."""
+        return Usage(self.cpu - before.cpu, self.peak, self.calls - before.calls)
+
+    @property
+    def requests(self) -> int:
+        """All calls but the opening of watches, which stay open, and the renewing of the lease."""
+        return sum(n for what, n in self.calls.items() if not _is_background(what))
+
+    def by_verb(self) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for what, number in self.calls.items():
+            found[what.partition(" ")[0]] += number
+        return found
+
+
+def _is_background(what: str) -> bool:
+    return what.startswith("watch ") or what.endswith(" leases")
+
+
+def of_process(pid: int, calls: Calls = {}) -> Usage:  # noqa: B006 - never changed
+    stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    peak = int(found[1]) / 1024 if found else 0.0
+    return Usage((int(stat[11]) + int(stat[12])) / _TICKS, peak, Counter(calls))
+
+
+def calls_of(exposition: str) -> Counter[str]:
+    """Requests to the API server, from what a controller tells Prometheus."""
+    found: Counter[str] = Counter()
+    for family in text_string_to_metric_families(exposition):
+        for sample in family.samples:
+            if sample.name != "nodeside_api_requests_total":
+                continue
+            verb, resource = sample.labels["verb"], sample.labels["resource"]
+            if resource not in _REVIEWS:
+                found[f"{verb} {resource}"] += int(sample.value)
+    return found

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from collections import Counter
+
+from bench.cluster.report import RIVAL, section
+from bench.cluster.scenario import Idle, Measured, Rollout
+from bench.cluster.usage import Usage, calls_of
+from bench.page import Section, render, render_cluster, with_cluster
+from bench.samples import Samples
+
+
+def measured(size: int, *, calls: int, cpu: float = 1.0, peak: float = 100.0) -> Measured:
+    used = Usage(cpu, peak, Counter({"patch nodes": calls, "watch nodes": 7, "update leases": 9}))
+    idle = Usage(0.1, peak, Counter({"update leases": 100}))
+    nodes = Counter({"patch nodes": size, "patch nodedrivers": size, "create events": size})
+    return Measured(
+        size,
+        Rollout(1.0, 10.0, used, calls, nodes, 5.0),
+        Idle(300.0, idle),
+        Usage(0.5, peak, Counter({"list nodes": 10})),
+        2.0,
+        3.0,
+        Usage(0.6, peak),
+        Samples.of([0.2, 0.4, 0.3]),
+        full_rollout=20.0 if size == 1000 else None,
+        full_calls=used if size == 1000 else None,
+    )
+
+
+def goal(found: Section, what: str) -> tuple[str, bool]:
+    return next((g.measured, g.reached) for g in found.goals if what in g.what)
+
+
+EVERY = [measured(1000, calls=1020, cpu=4.0), measured(5000, calls=5040, cpu=21.0)]
+
+
+def test_watches_and_the_lease_are_no_calls_of_a_node() -> None:
+    found = section(EVERY)
+
+    assert goal(found, "of these, the controller's") == ("1.0", True)
+    assert goal(found, "calls a node") == ("4.0", True)
+    assert goal(found, "5 min: calls") == ("0", True)
+
+
+def test_a_call_more_for_each_node_misses_the_goal() -> None:
+    found = section([measured(1000, calls=2020), measured(5000, calls=10_040)])
+
+    assert goal(found, "of these, the controller's") == ("2.0", False)
+
+
+def test_growth_is_by_node_between_the_two_largest_sizes() -> None:
+    assert goal(section(EVERY), "growth") == ("calls 0.99, CPU 1.05", True)
+    assert not goal(section([measured(100, calls=100), measured(1000, calls=5000)]), "growth")[1]
+    assert not goal(section(EVERY[:1]), "growth")[1]
+
+
+def test_sizes_stand_side_by_side_with_their_ratios() -> None:
+    table = section([measured(100, calls=120), *EVERY]).table
+
+    assert "| nodes | 100 | 1,000 | 5,000 | 1,000 / 100 | 5,000 / 1,000 |" in table
+    assert "| apply → all nodes labelled ready | 10.0 s | 10.0 s | 10.0 s | 1.0 | 1.0 |" in table
+    assert "| **new version to all nodes**, 10 % at a time | - | 20 s | - | - | - |" in table
+
+
+def test_the_rivals_figures_are_quoted_as_not_measured_here() -> None:
+    assert "**not measured here**" in RIVAL
+    assert section(EVERY).after == RIVAL
+
+
+def test_requests_are_read_from_the_metrics_without_what_our_scrapes_cause() -> None:
+    text = """\
+# TYPE nodeside_api_requests_total counter
+nodeside_api_requests_total{code="200",resource="nodes",verb="patch"} 3
+nodeside_api_requests_total{code="409",resource="nodes",verb="patch"} 1
+nodeside_api_requests_total{code="201",resource="tokenreviews",verb="create"} 5
+"""
+    assert calls_of(text) == {"patch nodes": 4}
+
+
+# --- the part of the page --------------------------------------------------------------------
+
+
+def test_the_clusters_part_is_replaced_and_the_rest_stays() -> None:
+    page = render("make bench", [("CPU", "two cores")], [Section("Builds", "How.", "| t |")])
+    first = render_cluster("python -m bench --only cluster", [("CPU", "a")], section(EVERY))
+    second = render_cluster("python -m bench --only cluster", [("CPU", "b")], section(EVERY))
+
+    once = with_cluster(page, first)
+    twice = with_cluster(once, second)
+
+    assert once.startswith(page.rstrip())
+    assert once.endswith(first)
+    assert twice == with_cluster(page, second)
+    assert twice.count("## The controller at scale") == 1
+    assert "| CPU | a |" not in twice
