@@ -20,7 +20,7 @@ from cluster.access import Access
 from cluster.apierror import ApiError, Asked, Gone, Unreachable, refusal_of_status
 from cluster.exchange import Call, Document, Exchange, in_words
 from cluster.listing import Page, read_page
-from cluster.resources import Resource, resource_of
+from cluster.resources import PODS, Resource, resource_of
 from cluster.tally import Tally
 from cluster.world import FIELD_MANAGER
 
@@ -231,6 +231,29 @@ class Api:
             options["preconditions"] = {"uid": uid}
         path = resource.path(name, namespace=namespace)
         self._exchange.send(Call("DELETE", path, asked, {}, options, "application/json"), **limits)
+
+    def log(
+        self,
+        pod: str,
+        *,
+        namespace: str,
+        container: str,
+        limit: int,
+        tail: int | None = None,
+        deadline: float | None = None,
+    ) -> str:
+        """The log of a container, at most `limit` bytes of its last `tail` lines. One try.
+
+        https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#get-read-log
+        """
+        asked = Asked("get", "pods/log", pod, namespace)
+        query = _given(
+            container=container, limitBytes=str(limit), tailLines="" if tail is None else str(tail)
+        )
+        path = PODS.path(pod, namespace=namespace, subresource="log")
+        call = Call("GET", path, asked, query)
+        body = self._exchange.send(call, deadline=deadline, patient=False)
+        return body.decode(errors="replace")
 
     def close(self) -> None:
         self._exchange.close()

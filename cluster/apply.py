@@ -37,6 +37,7 @@ from cluster.api import Api
 from cluster.apierror import ApiError, Conflict, NotFound
 from cluster.leader import Leadership, LostLead
 from cluster.resources import DRIVERS, JOBS, NODES, Resource, resource_of
+from cluster.stage import is_stage_lane
 from cluster.trouble import Trouble, trouble_of
 from cluster.world import OUTCOME_NOTE, World
 from nodeside import log
@@ -113,7 +114,9 @@ class Applier:
         limit: dict[str, Any] = {"deadline": min(seconds, _REQUEST)}
         match action:
             case Apply(document=document):
-                self._wrote(outcome, resource_of(document), self._api.apply(document, **limit))
+                answer = self._api.apply(document, **limit)
+                if not is_stage_lane(action.driver):  # those have watches of their own
+                    self._wrote(outcome, resource_of(document), answer)
             case Create(document=document):
                 self._wrote(outcome, resource_of(document), self._api.create(document, **limit))
             case LabelNode(node=node, labels=labels):

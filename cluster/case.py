@@ -6,7 +6,7 @@ Pure; plan.py makes actions of it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from cluster import conditions
@@ -18,6 +18,7 @@ from cluster.pod import name
 from cluster.pools import assignment, pool_of
 from cluster.revision import read_revision, revision_of, revision_text
 from cluster.rollout import Health, Supply
+from cluster.stagelabels import is_held, occupied
 from cluster.toolkit import NOTHING_KEPT, Kept, Proven, Resolution, resolve
 from cluster.turns import Standing, Verdict, standing, verdicts
 from cluster.world import DaemonSetObject, DriverObject, Pool, World
@@ -203,8 +204,27 @@ class Case:
         return standing(self.members, self.driver, self.newest, good, self.supplies.__getitem__)
 
     @cached_property
-    def verdicts(self) -> Sequence[Verdict]:
+    def _decided(self) -> Sequence[Verdict]:
         return verdicts(self.members, self.driver, self.standing, self.supplies.__getitem__)
+
+    @cached_property
+    def occupied(self) -> frozenset[str]:
+        """Nodes that cannot change before their stages have ended."""
+        return occupied(self.world, self.found)
+
+    @cached_property
+    def verdicts(self) -> Sequence[Verdict]:
+        """A node that is held keeps what it has, for now."""
+        return tuple(
+            replace(verdict, revision=None, before="")
+            if is_held(verdict, self.occupied)
+            else verdict
+            for verdict in self._decided
+        )
+
+    @cached_property
+    def held(self) -> Sequence[Member]:
+        return tuple(v.member for v in self._decided if is_held(v, self.occupied))
 
     @cached_property
     def wanted(self) -> Mapping[str, At]:

@@ -112,6 +112,8 @@ def _kept(found: DriverObject) -> dict[str, Any]:
     empty: dict[str, Any] = {"revision": "", "lastGoodRevision": "", "leaving": 0}
     empty |= {"nodes": counts(()), "pools": []}
     kept = {key: found.status.get(key, value) for key, value in empty.items()}
+    if "stages" in found.status:
+        kept["stages"] = found.status["stages"]
     return {"observedGeneration": found.generation, **kept}
 
 

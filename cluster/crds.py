@@ -20,6 +20,7 @@ VERSION = API_VERSION.removeprefix(f"{API_GROUP}/")
 CATEGORY = "nodeside"  # `kubectl get nodeside` shows both
 
 POOL_LIMIT = 256  # rows of a status; a cluster has a pool for each kernel
+STAGE_LIMIT = 32  # those of the spec, and those that have just left it
 _WORD_LIMIT = 253  # characters of a name, a kernel, a version
 _TEXT_LIMIT = 4096  # characters of a message
 
@@ -140,6 +141,33 @@ def _driver_status() -> Schema:
                 "maxItems": POOL_LIMIT,
                 "x-kubernetes-list-type": "atomic",
             },
+            "stages": {
+                "type": "array",
+                "description": "What follows the driver, in the order of the spec.",
+                "items": _stage(),
+                "maxItems": STAGE_LIMIT,
+                "x-kubernetes-list-type": "atomic",
+            },
+        },
+    }
+
+
+def _stage() -> Schema:
+    return {
+        "type": "object",
+        "description": "A stage after the driver.",
+        "properties": {
+            "name": _text("Name of the stage."),
+            "state": _text("Ready, or what keeps it from being so in one word."),
+            "nodes": {
+                "type": "object",
+                "description": "Nodes of this stage.",
+                "properties": {
+                    "wanted": _count("Nodes where the driver works."),
+                    "ready": _count("Nodes where the stage is ready too."),
+                },
+            },
+            "message": _text("The same in a sentence.", _TEXT_LIMIT),
         },
     }
 
@@ -179,7 +207,7 @@ def _conditions() -> Schema:
     """As in metav1.Condition."""
     return {
         "type": "array",
-        "description": "Ready, Available, Progressing and Degraded, each with a reason.",
+        "description": "Ready, Available, Progressing, Degraded, StagesReady, each with a reason.",
         "x-kubernetes-list-type": "map",
         "x-kubernetes-list-map-keys": ["type"],
         "maxItems": 16,

@@ -26,6 +26,9 @@ from cluster.pools import Fit, disagreement, has_hardware
 from cluster.presence import Presence, presence
 from cluster.resources import DRIVERS, IMAGE_STREAMS
 from cluster.rollout import Act, Health, Phase, Place
+from cluster.stage import driver_of
+from cluster.stages import Staging
+from cluster.stagetelling import blocking, blocking_everywhere, on_node
 from cluster.turns import Verdict
 from cluster.unloading import Leaving, Stage
 from cluster.view import read_once
@@ -104,6 +107,7 @@ def explain_driver(world: World, name: str) -> Explanation:
     blocks = [f"{c['reason']}: {c['message']}" for c in (degraded,) if c["status"] == "True"]
     if ready["status"] != "True" and not blocks and progressing["status"] != "True":
         blocks = [f"{ready['reason']}: {ready['message']}"]
+    blocks += blocking_everywhere(found.status)
     return Explanation(
         subject=f"driver {name}",
         wanted=tuple(_wanted(world, found)),
@@ -153,7 +157,7 @@ def _there(world: World, found: DriverObject) -> Iterator[str]:
 
 def _next(world: World, name: str, progressing: Mapping[str, str]) -> Iterator[str]:
     """The actions of a plan made now, those of one kind in one line, then what goes on."""
-    actions = [a for a in plan(world, time.time()).actions if a.driver == name]
+    actions = [a for a in plan(world, time.time()).actions if driver_of(a.driver) == name]
     labels = Counter(action.why for action in actions if isinstance(action, LabelNode))
     yield from (f"relabel {count} nodes: {why}" for why, count in labels.items())
     rest = (a for a in actions if not isinstance(a, LabelNode | SetStatus))
@@ -209,6 +213,10 @@ def _verdict(world: World, found: DriverObject, node: Node) -> _Notes:
     if fit is Fit.KEPT:
         notes.wanted.append("labels of Node Feature Discovery are absent: what runs is kept")
     notes.blocks += _blocks(case, verdict)
+    staging = Staging(case)
+    notes.wanted += on_node(staging, node)
+    if why := blocking(staging, node):
+        notes.blocks.append(why)
     if not notes.blocks:
         notes.next += _awaited(verdict)
     return notes

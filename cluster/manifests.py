@@ -49,6 +49,7 @@ _CONTROL_PLANE = {
 }
 _RESOURCES = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}
 _ANY_STATE_LABEL = "^" + re.escape(state_label("<>")).replace("<>", "[a-z0-9-]{1,40}") + "$"
+_OUR_LABELS = rf"^(stage[.])?{API_GROUP.replace('.', '[.]')}/"
 
 
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
@@ -166,6 +167,7 @@ def constants() -> dict[str, Any]:
         "group": API_GROUP,
         "states": [state.value for state in State],
         "state_label": _ANY_STATE_LABEL,
+        "our_labels": _OUR_LABELS,
         "health_port": HEALTH_PORT,
         "metrics": METRICS,
         "metrics_port": METRICS_PORT,

@@ -33,6 +33,9 @@ from cluster.pools import assignment, before_label
 from cluster.resources import CONFIG_MAPS, DAEMON_SETS
 from cluster.revision import config_map, config_map_name
 from cluster.rollout import Place
+from cluster.stageactions import stage_objects, take_down, with_stage_labels
+from cluster.stages import Staging
+from cluster.stagetelling import with_stages
 from cluster.telling import told
 from cluster.turns import Verdict, forgiven
 from cluster.unloading import Leaving
@@ -56,23 +59,28 @@ def plan(world: World, now: float) -> Plan:
 def plan_driver(world: World, found: DriverObject, now: float) -> Plan:
     """The actions for one Driver, in the order in which they are to be done."""
     if found.deleting:
-        return delete(world, found, now)
+        return take_down(world, found, now) or delete(world, found, now)
     if found.driver is None or not found.driver.spec.image:
         mistakes = found.mistakes or "spec.image is missing: a cluster needs the driver image"
         return Plan(tuple(told(found, conditions.unreadable(found, mistakes, now=now))))
     case, labelled = _to_rest(Case(world, found, found.driver))
-    leaving = Leaving(world, found, {m.node.name for m in case.members}, now)
+    staging = Staging(case)
+    # A node with pods of stages does not leave before they are gone.
+    members = {m.node.name for m in case.members} | case.occupied
+    leaving = Leaving(world, found, members, now)
+    status = conditions.status(replace(case.picture, leaving=leaving), now=now)
     actions = [
         *_finalizer(found),
         *_revisions_made(case),
         *jobs.wanted(case),
         *_daemonsets_applied(case, world),
-        *labelled,
+        *with_stage_labels(labelled, staging),
         *leave(leaving),
         *_daemonsets_retired(case, world),
         *jobs.retired(case),
         *_revisions_dropped(case, leaving.needed),
-        *told(found, conditions.status(replace(case.picture, leaving=leaving), now=now)),
+        *told(found, with_stages(staging, status, now)),
+        *stage_objects(staging),
     ]
     return Plan(tuple(actions), _again_in(case, world, leaving), {found.name: census(case.picture)})
 

@@ -46,12 +46,17 @@ SERVICE_ACCOUNTS = Resource("ServiceAccount", "serviceaccounts", namespaced=True
 DAEMON_SETS = Resource("DaemonSet", "daemonsets", "apps", namespaced=True)
 DEPLOYMENTS = Resource("Deployment", "deployments", "apps", namespaced=True)
 JOBS = Resource("Job", "jobs", "batch", namespaced=True)
+SERVICES = Resource("Service", "services", namespaced=True)
 EVENTS = Resource("Event", "events", "events.k8s.io", namespaced=True)
 LEASES = Resource("Lease", "leases", "coordination.k8s.io", namespaced=True)
 DRIVERS = Resource("Driver", "drivers", API_GROUP, "v1alpha1")
 NODE_DRIVERS = Resource("NodeDriver", "nodedrivers", API_GROUP, "v1alpha1")
 IMAGE_STREAMS = Resource("ImageStream", "imagestreams", "image.openshift.io", namespaced=True)
 CRDS = Resource("CustomResourceDefinition", "customresourcedefinitions", "apiextensions.k8s.io")
+_MONITORING = "monitoring.coreos.com"
+SERVICE_MONITORS = Resource("ServiceMonitor", "servicemonitors", _MONITORING, namespaced=True)
+POD_MONITORS = Resource("PodMonitor", "podmonitors", _MONITORING, namespaced=True)
+PROMETHEUS_RULES = Resource("PrometheusRule", "prometheusrules", _MONITORING, namespaced=True)
 
 SERVICES = Resource("Service", "services", namespaced=True)
 TOKEN_REVIEWS = Resource("TokenReview", "tokenreviews", "authentication.k8s.io")
@@ -74,6 +79,10 @@ KNOWN = (
     DAEMON_SETS,
     DEPLOYMENTS,
     JOBS,
+    SERVICES,
+    SERVICE_MONITORS,
+    POD_MONITORS,
+    PROMETHEUS_RULES,
     EVENTS,
     LEASES,
     DRIVERS,

@@ -1,8 +1,9 @@
 """The revision of a Driver: what a node sees of it, hashed, in an immutable ConfigMap.
 
-Pure. `rollout`, `hardware`, `toolkit`, `preflight` and where to publish are the controller's
-business and stay out: to pause a rollout, or to select one more node, makes no new revision. The
-ConfigMap's driver.yaml is JSON, which is YAML; a node reads it with `nodeside.spec.node_load`.
+Pure. `rollout`, `hardware`, `toolkit`, `preflight`, `stages` and where to publish are the
+controller's business and stay out: to pause a rollout, or to select one more node, makes no new
+revision. The ConfigMap's driver.yaml is JSON, which is YAML; a node reads it with
+`nodeside.spec.node_load`.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def revision_text(driver: Driver) -> str:
         hardware=Hardware(),
         toolkit=Toolkit(),
         preflight=(),
+        stages=(),
         prebuilt=replace(driver.spec.prebuilt, sources=sources),
     )
     document = to_document(Driver(driver.name, seen))

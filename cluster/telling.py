@@ -35,5 +35,7 @@ def _is_news(kind: str, old: Mapping[str, Mapping[str, Any]]) -> bool:
     if kind != "Ready":
         return kind == "Degraded"
     ready, degraded = old.get("Ready", {}), old.get("Degraded", {})
+    if ready.get("status") == "True":
+        return False  # its reason changed with its stages
     since, failed = ready.get("lastTransitionTime", ""), degraded.get("lastTransitionTime", "")
     return bool(ready.get("reason") != "NodesBusy" or failed >= since)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cluster.actions import Action, Plan, SetStatus
+from cluster.stage import driver_of, is_stage_lane
 from cluster.world import World
 from nodeside.errors import NodesideError
 
@@ -64,12 +65,14 @@ def with_troubles(
 ) -> Plan:
     """The plan, in which a Driver in trouble says so, and rests until its next try."""
     actions: list[Action] = [a for a in plan.actions if not _left_out(a, world, troubles, now)]
-    for name, trouble in troubles.items():
+    for lane, trouble in troubles.items():
+        name = driver_of(lane)
         driver = world.drivers.get(name)
         if driver is None or trouble.mute:
             continue
         planned = [a for a in actions if isinstance(a, SetStatus) and a.driver == name]
-        wanted = with_trouble(planned[-1].status if planned else driver.status, trouble, wall)
+        status = planned[-1].status if planned else driver.status
+        wanted = with_trouble(status, trouble, wall, of_stages=is_stage_lane(lane))
         first = next((i for i, a in enumerate(actions) if a in planned), len(actions))
         actions = [action for action in actions if action not in planned]
         if _without_times(wanted) != _without_times(driver.status):
@@ -77,11 +80,14 @@ def with_troubles(
     return replace(plan, actions=tuple(actions), again_in=_soonest(plan, troubles.values(), now))
 
 
-def with_trouble(status: Mapping[str, Any], trouble: Trouble, wall: float) -> dict[str, Any]:
+def with_trouble(
+    status: Mapping[str, Any], trouble: Trouble, wall: float, *, of_stages: bool = False
+) -> dict[str, Any]:
     """A status that says it: Degraded, and the same words where `kubectl get` shows them."""
     conditions = {c["type"]: dict(c) for c in status.get("conditions", ())}
     ready = conditions.get("Ready", {}).get("status", "Unknown")
-    for kind, value in (("Ready", ready), ("Degraded", "True")):
+    said = (("Ready", ready), ("Degraded", "True"))
+    for kind, value in (*said, ("StagesReady", "False")) if of_stages else said:
         before = conditions.get(kind, {})
         changed = before.get("status") != value or "lastTransitionTime" not in before
         since = _moment(wall) if changed else before["lastTransitionTime"]

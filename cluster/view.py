@@ -17,6 +17,8 @@ from cluster.api import Api
 from cluster.apierror import NotFound
 from cluster.reflector import Health, Reflector, Selection
 from cluster.resources import Resource
+from cluster.stageview import StageView
+from cluster.stageview import read_once as read_stages
 from cluster.world import DriverObject, Settings, World
 
 _JOIN = 2.0  # seconds for all threads to end; they are daemons
@@ -62,6 +64,7 @@ class View:
 
     def __init__(self, api: Api, settings: Settings, wake: Callable[[], None]) -> None:
         self._settings = settings
+        self._stages = StageView(api, settings.namespace, wake)
         chosen = selections(settings.namespace)
         self._reflectors = {
             field: Reflector(api, selection, wake) for field, selection in chosen.items()
@@ -78,9 +81,11 @@ class View:
     def __exit__(self, *_: object) -> None:
         for reflector in self._reflectors.values():
             reflector.stop()
+        self._stages.stop()
         ends = time.monotonic() + _JOIN
         for reflector in self._reflectors.values():
             reflector.join(max(0.0, ends - time.monotonic()))
+        self._stages.join(max(0.0, ends - time.monotonic()))
 
     @property
     def synced(self) -> bool:
@@ -110,7 +115,7 @@ class View:
         found: dict[str, Any] = {
             field: reflector.objects() for field, reflector in self._reflectors.items()
         }
-        return World(**found, settings=self._settings)
+        return self._stages.added(World(**found, settings=self._settings))
 
     def health(self) -> list[Health]:
         return [reflector.health() for reflector in self._reflectors.values()]
@@ -147,7 +152,7 @@ def read_once(api: Api, settings: Settings) -> World:
             found[field] = None
             continue
         found[field] = {item.name: item for item in page.items}
-    return World(**found, settings=settings)
+    return read_stages(api, World(**found, settings=settings))
 
 
 class Wakes:

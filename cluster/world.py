@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from cluster.stage import Stages
 from nodeside.buildjob import BuildOutcome
 from nodeside.contract import API_GROUP
 from nodeside.spec import Driver
@@ -245,6 +246,7 @@ class World:
     """Everything observed, each kind by name. `image_streams` None: the API has no such kind.
 
     `now` is the wall clock; with 0 no time passes, and nothing is ever late.
+    `stages` None: no Driver has any, so nobody looked.
     """
 
     nodes: Mapping[str, Node] = field(default_factory=dict)
@@ -258,3 +260,4 @@ class World:
     now: float = 0.0
     jobs: Mapping[str, JobObject] = field(default_factory=dict)
     build_pods: Mapping[str, BuildPod] = field(default_factory=dict)
+    stages: Stages | None = None

@@ -71,3 +71,35 @@ class Rollout:
         "Nodes changed first; the failure of one pauses.", default=1, minimum=0, maximum=10000
     )
     paused: bool = item("Stop changing nodes.", default=False)
+
+
+@section
+class WaitFor:
+    """What a pod of a stage must have said, besides being ready."""
+
+    log: str = item("A Python regular expression that must match a line of the log of each pod.")
+    container: str = item(
+        "The container whose log it is.",
+        default="",
+        default_words="the first one of the pod",
+        pattern=patterns.CONTAINER_NAME,
+    )
+    timeout_seconds: int = item(
+        "Seconds after which a pod that has not said it counts as failed; it is heard further.",
+        default=600,
+        minimum=1,
+        maximum=86400,
+    )
+
+
+@section
+class Stage:
+    """What follows the driver, on each node once the stage before it is ready there."""
+
+    name: str = item("Name of the stage; no two have the same.", pattern=patterns.STAGE_NAME)
+    manifests: str = item(
+        "The ConfigMap in the controller's namespace that holds the manifests, as templates.",
+        pattern=patterns.OBJECT_NAME,
+        max_length=253,
+    )
+    wait_for: WaitFor | None = item("What its pods must have said.", default=None)

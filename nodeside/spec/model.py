@@ -12,7 +12,7 @@ from enum import Enum
 
 from nodeside.contract import BuildKind
 from nodeside.spec import patterns
-from nodeside.spec.fleet import Preflight, Rollout, Toolkit
+from nodeside.spec.fleet import Preflight, Rollout, Stage, Toolkit
 from nodeside.spec.schema import item, section
 
 
@@ -350,6 +350,13 @@ class DriverSpec:
         "Kernels to try a build for, besides those of the nodes.", default=(), max_items=8
     )
     rollout: Rollout = item("How fast a change goes through the nodes.", default_factory=Rollout)
+    stages: tuple[Stage, ...] = item(
+        "What follows the driver on each node where it is ready, in order: runtime hooks, device "
+        "plugin, monitoring, feature discovery.",
+        default=(),
+        default_words="nothing follows",
+        max_items=16,
+    )
     privileged: bool = item(
         "Run the driver container privileged: commands of `validate` may open device nodes.",
         default=False,

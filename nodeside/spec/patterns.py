@@ -70,3 +70,12 @@ OS_VERSION = Pattern(
 AMOUNT = Pattern(
     r"^([0-9]{1,6}|(100|[1-9]?[0-9])%)$", "a number such as 3, or a percentage up to 100%"
 )
+STAGE_NAME = Pattern(
+    r"^[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?$",
+    "a DNS label: lower-case letters, digits and - inside, at most 22 characters",
+)
+OBJECT_NAME = Pattern(
+    r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$",
+    "the name of a Kubernetes object: lower-case letters, digits, - and . inside",
+)
+CONTAINER_NAME = Pattern(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", "the name of a container")

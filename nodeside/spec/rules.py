@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from nodeside.contract import BuildKind
 from nodeside.modulenames import kernel_name
-from nodeside.spec.fleet import Preflight, Toolkit
+from nodeside.spec.fleet import Preflight, Toolkit, WaitFor
 from nodeside.spec.model import (
     Build,
     DriverSpec,
@@ -96,6 +96,13 @@ RULES: tuple[Rule[Any], ...] = (
         lambda spec: ", ".join(_in_both(spec)),
     ),
     Rule(
+        DriverSpec,
+        ("stages",),
+        "the names of the stages must differ",
+        lambda spec: len({stage.name for stage in spec.stages}) == len(spec.stages),
+        "!has(self.stages) || self.stages.all(a, self.stages.exists_one(b, a.name == b.name))",
+    ),
+    Rule(
         Build,
         ("kind", "command"),
         "kind command and the field command need each other",
@@ -163,6 +170,13 @@ RULES: tuple[Rule[Any], ...] = (
         "expected a Python regular expression",
         lambda check: not _regex_error(check.matches),
         detail=lambda check: _regex_error(check.matches),
+    ),
+    Rule(
+        WaitFor,
+        ("log",),
+        "expected a Python regular expression",
+        lambda wait: not _regex_error(wait.log),
+        detail=lambda wait: _regex_error(wait.log),
     ),
     Rule(
         Toolkit,

@@ -6,7 +6,7 @@ no clock in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +30,9 @@ from cluster.documents import (
     revision_from,
 )
 from cluster.plan import plan
+from cluster.stage import STAGE_LABEL, Source, StagePod, Stages
+from cluster.stagelabels import uses
+from cluster.stageview import found_from
 from cluster.world import (
     BuildPod,
     DaemonSetObject,
@@ -68,6 +71,18 @@ def document(name: str = "edu", **spec: Any) -> dict[str, Any]:
     }
 
 
+def _chosen(daemonset: Mapping[str, Any], node: Node) -> bool:
+    """Whether the node selector and the gate of a DaemonSet let its pod onto a node."""
+    pod = daemonset["spec"]["template"]["spec"]
+    if any(node.labels.get(key) != value for key, value in pod["nodeSelector"].items()):
+        return False
+    affinity = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    [term] = affinity["nodeSelectorTerms"]
+    [away] = term["matchExpressions"]
+    assert away["operator"] == "NotIn"
+    return node.labels.get(away["key"]) not in away["values"]
+
+
 @dataclass
 class Model:
     """Mappings of a `World` that can be changed."""
@@ -83,7 +98,9 @@ class Model:
     made: list[str] = field(default_factory=list)  # Jobs, each time that one is made
     image_streams: dict[str, ImageStream] | None = None
     settings: Settings = field(default_factory=Settings)
+    stages: Stages | None = None
     said: list[Say] = field(default_factory=list)
+    rolled_out: set[str] = field(default_factory=set)
     uids: int = 0
 
     @property
@@ -99,7 +116,15 @@ class Model:
             self.settings,
             jobs=dict(self.jobs),
             build_pods=dict(self.build_pods),
+            stages=self._stages,
         )
+
+    @property
+    def _stages(self) -> Stages | None:
+        """As the view has it: looked for from the first Driver with stages on."""
+        if self.stages is None and any(uses(found) for found in self.drivers.values()):
+            self.stages = Stages()
+        return self.stages
 
     # --- what people and nodes do ---
 
@@ -262,7 +287,9 @@ class Model:
         self.uids += 1
         wanted["metadata"] = {**wanted["metadata"], "uid": f"uid-{self.uids}"}
         name = wanted["metadata"]["name"]
-        if wanted["kind"] == "DaemonSet":
+        if STAGE_LABEL in wanted["metadata"].get("labels", {}):
+            self._put_stage_object(wanted)
+        elif wanted["kind"] == "DaemonSet":
             self.daemonsets[name] = daemonset_from(wanted)
         elif wanted["kind"] == "Job":
             assert name not in self.jobs, "a Job cannot be changed"
@@ -273,7 +300,48 @@ class Model:
             assert name not in self.revisions, "an immutable ConfigMap cannot be changed"
             self.revisions[name] = revision_from(wanted)
 
+    def _put_stage_object(self, wanted: dict[str, Any]) -> None:
+        assert self.stages is not None
+        made = found_from(wanted["kind"], wanted).object
+        if made.kind == "Deployment":
+            made = replace(made, rolled_out=made.name in self.rolled_out, progress="0 of 1")
+        objects = {**self.stages.objects, (made.kind, made.name): made}
+        self.stages = replace(self.stages, objects=objects)
+
+    def config_map(self, name: str, **files: str) -> None:
+        """A ConfigMap as a person writes it; `_` in a file name stands for a dot."""
+        stages = self.stages or Stages()
+        source = Source(name, {key.replace("_", "."): text for key, text in files.items()})
+        self.stages = replace(stages, sources={**stages.sources, name: source})
+
+    def play_stages(self, ready: bool = True, **waiting: str) -> None:
+        """Do what the DaemonSet controller does: pods where node labels say so, and only there."""
+        assert self.stages is not None
+        pods: dict[str, StagePod] = {}
+        for (kind, name), found in self.stages.objects.items():
+            for node in self.nodes.values() if kind == "DaemonSet" else ():
+                if not _chosen(found.document, node):
+                    continue
+                pod = StagePod(
+                    name=f"{name}-{node.name}",
+                    uid=f"uid-{name}-{node.name}",
+                    container="main",
+                    driver=found.driver,
+                    stage=found.stage,
+                    node=node.name,
+                    daemonset=name,
+                    ready=ready,
+                    waiting=waiting,
+                )
+                pods[pod.name] = pod
+        self.stages = replace(self.stages, pods=pods)
+
     def _delete(self, action: Delete) -> None:
+        key = (action.resource.kind, action.name)
+        if self.stages is not None and key in self.stages.objects:
+            left = {k: each for k, each in self.stages.objects.items() if k != key}
+            self.stages = replace(self.stages, objects=left)
+            return
         of: dict[str, dict[str, Any]] = {
             "DaemonSet": self.daemonsets,
             "ConfigMap": self.revisions,

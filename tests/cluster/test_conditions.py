@@ -11,6 +11,7 @@ from cluster.conditions import some
 from cluster.crds import driver_crd
 from nodeside.contract import State
 from tests.cluster.model import Model
+from tests.cluster.stagedriver import up, with_stages
 
 SCHEMA = driver_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
 
@@ -18,6 +19,9 @@ SCHEMA = driver_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["prope
 def states() -> list[Model]:
     """Models in every kind of trouble."""
     empty, first, failing, paused, wrong, missing = (Model() for _ in range(6))
+    staged = up(with_stages(2))
+    staged.config_map("two", a_yaml="{{ nothing }}")
+    staged.settle()
     for model in (first, failing, paused, wrong, missing):
         model.add(f"n{number}" for number in range(5))
     for model in (empty, first, failing, paused):
@@ -31,7 +35,7 @@ def states() -> list[Model]:
     missing.apply_driver(toolkit={})
     for model in (failing, paused, wrong, missing):
         model.settle()
-    return [empty, first, failing, paused, wrong, missing]
+    return [empty, first, failing, paused, wrong, missing, staged]
 
 
 def known(schema: dict[str, Any], value: Any, where: str) -> None:
@@ -51,12 +55,12 @@ def known(schema: dict[str, Any], value: Any, where: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "model", states(), ids=["empty", "first", "failing", "paused", "wrong", "missing"]
+    "model", states(), ids=["empty", "first", "failing", "paused", "wrong", "missing", "staged"]
 )
 def test_the_crd_knows_every_field_of_every_status(model: Model) -> None:
     status = model.drivers["edu"].status
 
-    assert set(status) == set(SCHEMA["properties"])
+    assert set(status) | {"stages"} == set(SCHEMA["properties"])
     known(SCHEMA, status, "status")
 
 
@@ -69,6 +73,7 @@ def test_the_crd_knows_every_field_of_every_status(model: Model) -> None:
         (3, "RolloutPaused", "False", "False"),
         (4, "InvalidSpec", "False", "True"),
         (5, "ToolkitMissing", "False", "True"),
+        (6, "StageInvalid", "True", "True"),
     ],
 )
 def test_one_word_says_what_is_the_matter(at: int, reason: str, ready: str, degraded: str) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from cluster.actions import LabelNode, Plan, SetStatus
+from cluster.actions import Apply, LabelNode, Plan, SetStatus
 from cluster.apierror import Forbidden
+from cluster.stage import lane_of
 from cluster.trouble import Trouble, again, resting, trouble_of, with_trouble, with_troubles
 from tests.cluster.model import Model
 
@@ -63,6 +65,23 @@ def test_a_driver_that_rests_has_no_action_but_its_status() -> None:
     assert [type(action) for action in plan.of("edu")] == [SetStatus]
     assert plan.of("other") == labels[1:]
     assert plan.again_in == 1
+
+
+def test_what_is_refused_of_a_stage_is_said_and_the_driver_goes_on() -> None:
+    made = model()
+    label = LabelNode("edu", "n1", {})
+    lane = lane_of("edu", "0123")
+    apply = Apply(lane, {"kind": "DaemonSet", "metadata": {"name": "plugin"}})
+
+    refused = replace(REFUSED, generation=0)  # a lane has no generation: its name changes instead
+    plan = with_troubles(Plan((label, apply)), made.world, {lane: refused}, now=49, wall=0)
+
+    assert plan.of("edu")[0] == label
+    assert plan.of(lane) == ()
+    [said] = [action for action in plan.actions if isinstance(action, SetStatus)]
+    conditions = {c["type"]: (c["status"], c["reason"]) for c in said.status["conditions"]}
+    assert conditions["StagesReady"] == ("False", "Forbidden")
+    assert conditions["Degraded"] == ("True", "Forbidden")
 
 
 def test_a_status_that_says_it_already_is_not_written_again() -> None:

@@ -185,7 +185,7 @@ spec:
             (
                 "$.spec.frobnicate: unknown field; known here: version, modules, image, hardware, "
                 "source, build, conflicts, firmware, prebuilt, reuse, validate, upgrade, unload, "
-                "signing, toolkit, preflight, rollout, privileged"
+                "signing, toolkit, preflight, rollout, stages, privileged"
             ),
         ),
     ],

@@ -25,6 +25,17 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         "$.spec: a module cannot be in conflicts.modules and in modules: dm_edu",
     ),
     (
+        {"stages": [{"name": "a", "manifests": "x"}, {"name": "a", "manifests": "y"}]},
+        "$.spec.stages: the names of the stages must differ",
+    ),
+    (
+        {"stages": [{"name": "a", "manifests": "x", "waitFor": {"log": "a("}}]},
+        (
+            "$.spec.stages[0].waitFor.log: expected a Python regular expression: "
+            "missing ), unterminated subpattern at position 1"
+        ),
+    ),
+    (
         {"build": {"kind": "command"}},
         "$.spec.build: kind command and the field command need each other",
     ),

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from cluster.api import Api, Watch, connect
 from cluster.manifests import NAMESPACE
@@ -47,7 +47,7 @@ class Watching:
     _watches: list[Watch] = field(default_factory=list)
     _threads: list[threading.Thread] = field(default_factory=list)
 
-    def __enter__(self) -> Watching:
+    def __enter__(self) -> Self:
         self._api = connect(self.control_plane.kubeconfig)
         for kind, namespace in _KINDS.items():
             version = self._begin(self._api, kind, namespace)
@@ -117,7 +117,7 @@ class Watching:
         key = assigned_label(self.driver)
         for event in self.events:
             meta, item = event.object["metadata"], event.object
-            if event.kind == "DaemonSet":
+            if event.kind == "DaemonSet" and "nodeside.io/stage" not in meta["labels"]:
                 assignment = meta["name"].rpartition("-")[2]
                 revisions[assignment] = meta["labels"].get("nodeside.io/revision", "")
             elif event.kind == "Node":

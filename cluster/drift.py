@@ -1,0 +1,62 @@
+"""Whether an object is still as it was applied, though the API server writes some values otherwise.
+
+Pure. What somebody else's manifest says comes back in the server's own words: `0.1` as `100m`,
+empty lists not at all. To apply it again for that would never end. Called by stages.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+_NOT_OURS = frozenset(("metadata", "status"))
+
+# https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+_QUANTITY = re.compile(r"([+-]?[0-9]+(?:\.[0-9]*)?)(Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E)?")
+_UNITS = {
+    **{unit: Decimal(1024) ** (n + 1) for n, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi"))},
+    **{unit: Decimal(1000) ** (n + 1) for n, unit in enumerate("kMGTPE")},
+    **{unit: Decimal(1000) ** -(n + 1) for n, unit in enumerate("mun")},
+    "Ei": Decimal(1024) ** 6,
+    "": Decimal(1),
+}
+
+
+def drifted(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+    """Whether anything that we set, besides metadata, is not so."""
+    ours = {key: value for key, value in wanted.items() if key not in _NOT_OURS}
+    return not _holds(ours, found)
+
+
+def _holds(wanted: Any, found: Any) -> bool:
+    """Whether everything in `wanted` is in `found`; nothing is as good as something empty."""
+    if isinstance(wanted, dict):
+        return isinstance(found, Mapping) and all(
+            _holds(value, found[key]) if key in found else _is_empty(value)
+            for key, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        return (
+            isinstance(found, list)
+            and len(found) == len(wanted)
+            and all(_holds(ours, theirs) for ours, theirs in zip(wanted, found, strict=True))
+        )
+    return bool(wanted == found) or _same_amount(wanted, found)
+
+
+def _is_empty(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(_is_empty(each) for each in value.values())
+    return value in (None, "", 0, False, [])
+
+
+def _same_amount(wanted: Any, found: Any) -> bool:
+    one, other = _amount(wanted), _amount(found)
+    return one is not None and one == other
+
+
+def _amount(value: Any) -> Decimal | None:
+    parsed = _QUANTITY.fullmatch(str(value)) if isinstance(value, str | int | float) else None
+    return Decimal(parsed[1]) * _UNITS[parsed[2] or ""] if parsed else None

@@ -1,0 +1,158 @@
+"""What is observed of the stages after the drivers, as values, and the labels they go by.
+
+A stage is what follows a driver on the nodes where it is ready: see stages.py, which decides, and
+docs/stages.md. World holds a `Stages`; stageview.py makes it of the API server's JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cluster.resources import (
+    CONFIG_MAPS,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    POD_MONITORS,
+    PROMETHEUS_RULES,
+    SERVICE_ACCOUNTS,
+    SERVICE_MONITORS,
+    SERVICES,
+    Resource,
+)
+from nodeside.contract import API_GROUP
+
+STAGE_LABEL: Final = f"{API_GROUP}/stage"
+# Of objects of stages. Not the one of other objects of ours: those are listed by it.
+STAGE_MANAGER: Final = "nodeside-stages"
+READY: Final = "ready"
+CLOSED: Final = "closed"
+
+# What a stage may have, in the order in which it is applied. RBAC grants these and no more.
+ALLOWED: Final[tuple[Resource, ...]] = (
+    SERVICE_ACCOUNTS,
+    CONFIG_MAPS,
+    SERVICES,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    SERVICE_MONITORS,
+    POD_MONITORS,
+    PROMETHEUS_RULES,
+)
+# Kinds of the Prometheus operator, which not every cluster has.
+OPTIONAL: Final = (SERVICE_MONITORS, POD_MONITORS, PROMETHEUS_RULES)
+
+Key = tuple[str, str]  # kind and name of an object
+
+
+def stage_label(driver: str, stage: str) -> str:
+    """The node label that says that a stage of a driver is ready there.
+
+    Under a prefix of its own, since the part after it holds 63 characters.
+    """
+    return f"stage.{API_GROUP}/{driver}.{stage}"
+
+
+def closed_label(driver: str) -> str:
+    """The node label that keeps pods of all stages away: the driver there is about to change."""
+    return f"{API_GROUP}/{driver}.stages"
+
+
+def lane_of(driver: str, content: str) -> str:
+    """The lane in which objects of stages are written: what is refused there stops no rollout.
+
+    `content` is a hash of what there is to write: something else is tried at once.
+    """
+    return f"{driver}/stages.{content}"
+
+
+def driver_of(lane: str) -> str:
+    """The Driver that an action is about, in whatever lane."""
+    return lane.partition("/")[0]
+
+
+def is_stage_lane(lane: str) -> bool:
+    return "/" in lane
+
+
+@dataclass(frozen=True, slots=True)
+class StageObject:
+    """An object in our namespace. `driver` and `stage` are "" if it is none of a stage.
+
+    `document` is whole for one of a stage, so that hand edits are seen. `rolled_out` says whether a
+    Deployment is as it should be; `progress` how far it is, in words.
+    """
+
+    kind: str
+    name: str
+    uid: str = ""
+    driver: str = ""
+    stage: str = ""
+    applied: str = ""
+    deleting: bool = False
+    rolled_out: bool = True
+    progress: str = ""
+    document: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StagePod:
+    """A pod of a DaemonSet or Deployment of a stage. `waiting` is as in DriverPod.
+
+    `container` is its first one.
+    """
+
+    name: str
+    uid: str = ""
+    driver: str = ""
+    stage: str = ""
+    node: str = ""
+    daemonset: str = ""
+    container: str = ""
+    deleting: bool = False
+    ready: bool = False
+    waiting: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LogWanted:
+    """A log in which a line is to match. `seconds` is how long that may take."""
+
+    uid: str
+    pod: str
+    container: str
+    pattern: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LogSight:
+    """What was seen of a log. `words` is why it could not be read, "" if it could."""
+
+    matched: bool = False
+    late: bool = False
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A ConfigMap as a person wrote it: file name → template."""
+
+    name: str
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Everything observed of stages. `unknown` says why nothing may be concluded, "" if it may.
+
+    `absent` are kinds that this API server does not have. `logs` is by the uid of a pod.
+    """
+
+    objects: Mapping[Key, StageObject] = field(default_factory=dict)
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    pods: Mapping[str, StagePod] = field(default_factory=dict)
+    logs: Mapping[str, LogSight] = field(default_factory=dict)
+    absent: frozenset[str] = frozenset()
+    unknown: str = ""

@@ -1,0 +1,231 @@
+"""The objects of a stage: what its ConfigMap gives, checked, marked as ours, and gated.
+
+Pure; called by stages.py. Which kinds a stage may have is a closed list: what only RBAC could
+undo is not applied for anybody. A DaemonSet gets a node selector, which keeps its pods to nodes
+where the driver and the stage before are ready, and an init container, which waits for the ready
+file of this boot: after a reboot the labels are of the boot before.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cluster.daemonset import digest
+from cluster.manifests import CONTROLLER
+from cluster.revision import owner
+from cluster.stage import (
+    ALLOWED,
+    CLOSED,
+    OPTIONAL,
+    READY,
+    STAGE_LABEL,
+    STAGE_MANAGER,
+    Source,
+    closed_label,
+    stage_label,
+)
+from cluster.stagetemplates import StageInvalid, documents
+from cluster.world import APPLIED_NOTE, DRIVER_LABEL, MANAGED_BY, DriverObject, Settings
+from nodeside.contract import State, state_label
+from nodeside.spec import Driver
+
+Document = dict[str, Any]
+
+GATE: Final = "nodeside-wait"  # the init container
+_RUN: Final = "nodeside-run"  # its volume
+_GATE_SECONDS = 3600  # then it says so, and the kubelet starts it again
+_GATE_USER = 65532
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_KINDS = {(each.api_version, each.kind): each for each in ALLOWED}
+_ORDER = {each.kind: position for position, each in enumerate(ALLOWED)}
+_OPTIONAL = frozenset(each.kind for each in OPTIONAL)
+_WORKLOADS = ("DaemonSet", "Deployment")
+_AFFINITY = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What the documents of a stage are put into. `driver` is as of the good revision.
+
+    `after` is the stage before that has pods on nodes, "" for none.
+    """
+
+    owner: DriverObject
+    driver: Driver
+    stage: str
+    after: str
+    settings: Settings
+
+
+def objects(
+    frame: Frame, source: Source, values: Mapping[str, Any], absent: frozenset[str]
+) -> tuple[tuple[Document, ...], tuple[str, ...]]:
+    """What is to be applied, in order, and in words what is left out, its kind being absent.
+
+    Raises StageInvalid.
+    """
+    made: list[Document] = []
+    skipped: list[str] = []
+    for file, document in documents(source.name, source.files, values):
+        where = f"ConfigMap {source.name}, {file}"
+        _check(where, document, frame.settings)
+        name = f"{document['kind']} {document['metadata']['name']}"
+        if document["kind"] in _OPTIONAL & absent:
+            skipped.append(f"{name}: this cluster has no such kind")
+        elif any(_key(each) == _key(document) for each in made):
+            raise StageInvalid(f"{where}: {name} is there twice")
+        else:
+            made.append(_framed(document, frame))
+    return tuple(sorted(made, key=lambda each: _ORDER[each["kind"]])), tuple(skipped)
+
+
+def _key(document: Mapping[str, Any]) -> tuple[str, str]:
+    return document["kind"], document["metadata"]["name"]
+
+
+# --- what may be applied -------------------------------------------------------------------------
+
+
+def _check(where: str, document: Document, settings: Settings) -> None:
+    for problem in _problems(document, settings):
+        raise StageInvalid(f"{where}: {problem}")
+
+
+def _problems(document: Document, settings: Settings) -> Iterator[str]:
+    kind, version = document.get("kind"), document.get("apiVersion")
+    if (version, kind) not in _KINDS:
+        known = ", ".join(each.kind for each in ALLOWED)
+        yield (
+            f"{kind} of {version} is no kind that a stage may have ({known}): "
+            "apply it yourself, once, beside the Driver"
+        )
+    metadata = document.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        yield f"{kind}: metadata.name is missing or is no name"
+    assert isinstance(metadata, dict)
+    namespace = metadata.get("namespace", settings.namespace)
+    if namespace != settings.namespace:
+        yield (
+            f"{kind} {name}: a stage's objects are in namespace {settings.namespace}, "
+            f"not {namespace}; leave the field out"
+        )
+    for field in ("finalizers", "ownerReferences", "generateName"):
+        if field in metadata:
+            yield f"{kind} {name}: metadata.{field} is not for a stage"
+    for field in ("labels", "annotations"):
+        if not isinstance(metadata.get(field, {}), dict):
+            yield f"{kind} {name}: metadata.{field}: expected a mapping"
+    if kind in _WORKLOADS:
+        yield from (f"{kind} {name}: {words}" for words in _pod_problems(document, settings))
+
+
+def _pod_problems(document: Document, settings: Settings) -> Iterator[str]:
+    try:
+        template = document["spec"]["template"]
+        pod, metadata = template["spec"], template.get("metadata", {})
+        containers = [*pod["containers"], *pod.get("initContainers", ())]
+        selector, volumes = pod.get("nodeSelector", {}), pod.get("volumes", [])
+        good = (
+            all(isinstance(each, dict) for each in (*containers, *volumes, metadata, selector))
+            and isinstance(metadata.get("labels", {}), dict)
+            and isinstance(pod.get("affinity", {}).get("nodeAffinity", {}), dict)
+        )
+    except (KeyError, TypeError, AttributeError):
+        good = False
+    if not good:
+        yield "spec.template is no template of a pod"
+        return
+    account = pod.get("serviceAccountName", pod.get("serviceAccount"))
+    if account in (CONTROLLER, settings.service_account):
+        yield f"the service account {account} is nodeside's own; name another one"
+    if document["kind"] == "DaemonSet" and _AFFINITY in pod.get("affinity", {}).get(
+        "nodeAffinity", {}
+    ):
+        yield "choose nodes by nodeSelector: a required nodeAffinity is what the gate is made of"
+
+
+# --- what is added -------------------------------------------------------------------------------
+
+
+def _framed(document: Document, frame: Frame) -> Document:
+    """A copy that is ours; a DaemonSet is gated."""
+    made = copy.deepcopy(document)
+    made.pop("status", None)
+    metadata = made["metadata"]
+    metadata["namespace"] = frame.settings.namespace
+    metadata["labels"] = {**metadata.get("labels", {}), **_labels(frame)}
+    metadata["ownerReferences"] = owner(frame.owner)
+    if made["kind"] in _WORKLOADS:
+        _pod_framed(made, frame)
+    # Written last: what is added belongs to what was applied.
+    notes = {**metadata.get("annotations", {}), APPLIED_NOTE: digest(made)}
+    metadata["annotations"] = notes
+    return made
+
+
+def _labels(frame: Frame) -> dict[str, str]:
+    return {
+        MANAGED_BY: STAGE_MANAGER,
+        DRIVER_LABEL: frame.driver.name,
+        STAGE_LABEL: frame.stage,
+    }
+
+
+def _pod_framed(made: Document, frame: Frame) -> None:
+    template = made["spec"]["template"]
+    pod, metadata = template["spec"], template.setdefault("metadata", {})
+    metadata["labels"] = {**metadata.get("labels", {}), **_labels(frame)}
+    _secrets(pod, frame.settings.pull_secrets)
+    if made["kind"] == "DaemonSet":
+        _gate(pod, frame)
+
+
+def _secrets(pod: Document, names: Sequence[str]) -> None:
+    there = pod.get("imagePullSecrets", [])
+    missing = [{"name": name} for name in names if {"name": name} not in there]
+    if missing:
+        pod["imagePullSecrets"] = [*there, *missing]
+
+
+def gate_labels(driver: str, after: str) -> dict[str, str]:
+    """The labels that a node has where a stage may be."""
+    before = {stage_label(driver, after): READY} if after else {}
+    return {state_label(driver): State.READY.value, **before}
+
+
+def _gate(pod: Document, frame: Frame) -> None:
+    driver = frame.driver
+    pod["nodeSelector"] = {**pod.get("nodeSelector", {}), **gate_labels(driver.name, frame.after)}
+    away = {"key": closed_label(driver.name), "operator": "NotIn", "values": [CLOSED]}
+    affinity = pod.setdefault("affinity", {}).setdefault("nodeAffinity", {})
+    affinity[_AFFINITY] = {"nodeSelectorTerms": [{"matchExpressions": [away]}]}
+    pod["initContainers"] = [_wait(driver), *pod.get("initContainers", ())]
+    host = {"path": "/run/nodeside", "type": "DirectoryOrCreate"}
+    pod["volumes"] = [*pod.get("volumes", ()), {"name": _RUN, "hostPath": host}]
+
+
+def _wait(driver: Driver) -> Document:
+    """Waits for the ready file of this boot; reads one directory, and may do nothing else."""
+    return {
+        "name": GATE,
+        "image": driver.spec.image,
+        "command": ["nodeside", "driver", "wait", driver.name, "--timeout", str(_GATE_SECONDS)],
+        "securityContext": {
+            "runAsUser": _GATE_USER,
+            "runAsGroup": _GATE_USER,
+            "runAsNonRoot": True,
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+            # Where SELinux enforces, a container reads nothing of the host with its usual type.
+            "seLinuxOptions": {"type": "spc_t"},
+        },
+        "resources": {"requests": {"cpu": "5m", "memory": "32Mi"}},
+        "volumeMounts": [{"name": _RUN, "mountPath": "/run/nodeside", "readOnly": True}],
+    }
