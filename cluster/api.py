@@ -152,6 +152,19 @@ class Api:
         response = self._exchange.open(call, read=silence)
         return Watch(asked, response)
 
+    def log(self, pod: str, container: str, *, namespace: str, seconds: float) -> Iterator[str]:
+        """The lines of a container's log as they come, until it ends. One try."""
+        asked = Asked("get", "pods/log", pod, namespace)
+        path = PODS.path(pod, namespace=namespace, subresource="log")
+        call = Call("GET", path, asked, {"container": container, "follow": "true"})
+        rest = b""
+        with closing(self._exchange.open(call, read=max(1.0, seconds))) as response:
+            while piece := _piece(asked, response):
+                *lines, rest = (rest + piece).split(b"\n")
+                yield from (line.decode(errors="replace") for line in lines)
+        if rest:
+            yield rest.decode(errors="replace")
+
     def apply(self, document: Document, **limits: Any) -> dict[str, Any]:
         """Server-side apply, by force: what we own is as we say. The object as it is now."""
         resource, name, namespace = resource_of(document), _name(document), _namespace(document)
@@ -262,6 +275,11 @@ class Api:
 def connect(kubeconfig: Path | None = None, context: str = "") -> Api:
     """The API server of a kubeconfig, or of the cluster that this pod runs in."""
     return Api(Exchange(Access(kubeconfig, context)))
+
+
+def _piece(asked: Asked, response: BaseHTTPResponse) -> bytes:
+    with in_words(asked):
+        return bytes(response.read1(_PIECE))
 
 
 def _event(asked: Asked, line: bytes) -> Event:

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 from cluster.buildjob import Build, publish_target
-from cluster.toolkit import Link, Resolution, resolve
+from cluster.toolkit import Link, Resolution
 from cluster.world import BuildPod, JobObject, Pool, World
 from nodeside.buildjob import BuildOutcome, BuildVerdict, kernel_variant
 from nodeside.spec import Driver
-from nodeside.spec.fleet import Preflight, Toolkit
 
 COMING_TAGS = 2  # of an image stream, newer than any in use: the newest are built for
-_ANY_ARCHITECTURE = "x86_64"  # where no node says another
 _NUMBER = re.compile(r"(\d+)")
 
 
@@ -134,31 +132,3 @@ def _order(tag: str) -> tuple[tuple[int, str], ...]:
     """Numbers as numbers: 418.94.9 comes before 418.94.10."""
     words = _NUMBER.split(tag)
     return tuple((int(word), "") if word.isdigit() else (-1, word) for word in words)
-
-
-# --- preflight -----------------------------------------------------------------------------------
-
-
-def preflight(
-    place: Preflight, driver: Driver, revision: str, world: World, architecture: str = ""
-) -> tuple[Build | None, str]:
-    """The build that answers a question, which publishes nothing; or None, and why there is none.
-
-    A kernel's variant stands in its name; an OS version and a toolkit are asked for the plain one.
-    """
-    architecture = architecture or _ANY_ARCHITECTURE
-    if place.toolkit:
-        return Build(driver, revision, place.toolkit, architecture), ""
-    pool = Pool(architecture, place.os_version, place.kernel)
-    found = resolve(pool, _chain(place, driver.spec.toolkit), world.image_streams)
-    if not found.image:
-        return None, f"no toolkit image: {found.why or found.remedy}"
-    build = build_of(driver, revision, pool, found, "")
-    return build, ""
-
-
-def _chain(place: Preflight, chain: Toolkit) -> Toolkit:
-    """Where only an OS version is known, what is named by kernel cannot serve."""
-    if place.os_version and "{kernel}" in chain.image_template:
-        return replace(chain, image_template="")
-    return chain

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from cluster import conditions
-from cluster.buildjob import publish_target, stores
-from cluster.builds import Found, Progress, build_of
+from cluster.buildjob import Build, publish_target, stores
+from cluster.builds import Found, Progress, build_of, coming
 from cluster.builds import standing as standing_of
 from cluster.members import At, Member, contested, members
 from cluster.pod import name
 from cluster.pools import assignment, pool_of
+from cluster.preflight import Answer, answers
 from cluster.revision import read_revision, revision_of, revision_text
 from cluster.rollout import Health, Supply
 from cluster.stagelabels import is_held, occupied
@@ -143,6 +144,17 @@ class Case:
             or (self._fetches(at.revision, publish) and not self._has_sidecar(at))
         }
 
+    @cached_property
+    def coming(self) -> Sequence[Build]:
+        """Builds for kernels that no node has yet."""
+        return tuple(coming(self.driver, self.newest, self.world, self.resolutions))
+
+    @cached_property
+    def preflight(self) -> Sequence[Answer]:
+        regular = {each.build.name for each in self.builds.values()}
+        regular |= {build.name for build in self.coming}
+        return tuple(answers(self.driver, self.newest, self.world, regular, self.resolutions))
+
     def _fetches(self, revision: str, publish: str) -> bool:
         driver = self.revisions.get(revision)
         return driver is not None and publish in stores(driver)
@@ -251,6 +263,7 @@ class Case:
             contested=self.contested,
             versions={each: driver.spec.version for each, driver in self.revisions.items()},
             builds=self.newest_builds,
+            preflight=self.preflight,
         )
 
     @cached_property

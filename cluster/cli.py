@@ -29,6 +29,7 @@ from cluster.options import (
     installed,
     not_empty,
 )
+from cluster.preflightcommand import preflight
 from nodeside import __version__
 from nodeside.errors import ExitCode, NodesideError
 
@@ -40,8 +41,12 @@ _MEANINGS = {
     ExitCode.OK: "done; for `status`, every driver is ready",
     ExitCode.BUG: ExitCode.BUG.meaning,
     ExitCode.USAGE: "the command line is wrong, or names what is not there",
+    ExitCode.BUILD_FAILED: ExitCode.BUILD_FAILED.meaning,
+    ExitCode.NO_HEADERS: ExitCode.NO_HEADERS.meaning,
+    ExitCode.TOOLCHAIN: ExitCode.TOOLCHAIN.meaning,
+    ExitCode.EXCLUDED: ExitCode.EXCLUDED.meaning,
     ExitCode.NOT_READY: "`status`: a driver is not ready, or no controller leads; "
-    "`resolve`: there is no image",
+    "`resolve`, `preflight`: there is no image",
     ExitCode.TIMEOUT: ExitCode.TIMEOUT.meaning,
     ExitCode.SYSTEM: ExitCode.SYSTEM.meaning,
     ExitCode.CLUSTER: ExitCode.CLUSTER.meaning,
@@ -222,6 +227,9 @@ def resolve(
     found = inspection.resolve(connection.open(), pool, driver)
     click.echo(found.json() if output == "json" else found.text())
     raise SystemExit(ExitCode.OK if found.image else ExitCode.NOT_READY)
+
+
+root.add_command(preflight)
 
 
 @root.command()

@@ -15,6 +15,7 @@ from typing import Any, Final
 from cluster import building
 from cluster.builds import Found, Progress
 from cluster.members import Member
+from cluster.preflight import Answer
 from cluster.rollout import Act, Health, Phase, Place
 from cluster.toolkit import Link, Resolution
 from cluster.turns import Standing, Verdict
@@ -46,6 +47,7 @@ class Picture:
     versions: Mapping[str, str] = field(default_factory=dict)
     leaving: Leaving | None = None
     builds: Mapping[Pool, Found] = field(default_factory=dict)
+    preflight: Sequence[Answer] = ()
 
     def named(self, wanted: Callable[[Verdict], bool]) -> list[str]:
         return [verdict.member.node.name for verdict in self.verdicts if wanted(verdict)]
@@ -75,6 +77,7 @@ def status(picture: Picture, *, now: float) -> dict[str, Any]:
         "nodes": counts(picture.verdicts),
         "leaving": picture.leaving.count if picture.leaving else 0,
         "pools": _pools(picture),
+        "preflight": [answer.row() for answer in picture.preflight],
         "conditions": conditions(picture.found, said, now=now),
     }
 
@@ -110,7 +113,7 @@ def going(
 
 def _kept(found: DriverObject) -> dict[str, Any]:
     empty: dict[str, Any] = {"revision": "", "lastGoodRevision": "", "leaving": 0}
-    empty |= {"nodes": counts(()), "pools": []}
+    empty |= {"nodes": counts(()), "pools": [], "preflight": []}
     kept = {key: found.status.get(key, value) for key, value in empty.items()}
     if "stages" in found.status:
         kept["stages"] = found.status["stages"]

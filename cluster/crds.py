@@ -148,6 +148,13 @@ def _driver_status() -> Schema:
                 "maxItems": STAGE_LIMIT,
                 "x-kubernetes-list-type": "atomic",
             },
+            "preflight": {
+                "type": "array",
+                "description": "The answers to spec.preflight.",
+                "items": _preflight(),
+                "maxItems": 64,
+                "x-kubernetes-list-type": "atomic",
+            },
         },
     }
 
@@ -168,6 +175,21 @@ def _stage() -> Schema:
                 },
             },
             "message": _text("The same in a sentence.", _TEXT_LIMIT),
+        },
+    }
+
+
+def _preflight() -> Schema:
+    return {
+        "type": "object",
+        "description": "Whether the driver builds for a kernel.",
+        "properties": {
+            "osVersion": _text("Version of the operating system, if that was asked."),
+            "kernel": _text("Kernel release."),
+            "architecture": _text("As `uname -m` says it."),
+            "toolkit": _text("Pull spec of the toolkit image.", _TEXT_LIMIT),
+            "verdict": _text("Builds, DoesNotBuild, Building, or Unknown: it could not be tried."),
+            "message": _text("The first error, or what came of it.", _TEXT_LIMIT),
         },
     }
 

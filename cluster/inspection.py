@@ -153,6 +153,9 @@ def _there(world: World, found: DriverObject) -> Iterator[str]:
         counts = row["nodes"]
         image = f"toolkit {row['toolkit']} ({row['link']})" if row["toolkit"] else "no toolkit"
         yield f"pool {pool}: {counts['ready']} of {counts['wanted']} ready; {image}"
+    for row in status.get("preflight", ()):
+        where = " ".join(row[key] for key in ("osVersion", "kernel", "architecture") if row[key])
+        yield f"preflight {where}: {row['verdict']}: {row['message']}"
 
 
 def _next(world: World, name: str, progressing: Mapping[str, str]) -> Iterator[str]:

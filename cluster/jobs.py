@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from cluster.actions import Action, Apply, Delete, NoteOutcome, Say
 from cluster.buildjob import Build, job
-from cluster.builds import coming, outcome_of
+from cluster.builds import outcome_of
 from cluster.case import Case
 from cluster.resources import JOBS
 from cluster.world import JobObject, World
@@ -21,7 +21,8 @@ def builds(case: Case) -> Mapping[str, Build]:
     """Every build that is wanted, by the name of its Job."""
     revisions = (case.newest, case.standing.good)  # the newest may just have become the good one
     found = [each.build for at, each in case.builds.items() if at.revision in revisions]
-    found += coming(case.driver, case.newest, case.world, case.resolutions)
+    found += case.coming
+    found += [each.found.build for each in case.preflight if each.found is not None]
     return {build.name: build for build in reversed(found)}
 
 

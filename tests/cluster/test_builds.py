@@ -302,6 +302,57 @@ def test_realtime_nodes_have_the_realtime_kernel_of_the_coming_toolkit_built() -
     assert len(model.jobs) == 4
 
 
+# --- questions ------------------------------------------------------------------------------------
+
+
+def verdicts(model: Model) -> list[tuple[str, str]]:
+    rows = model.drivers["edu"].status["preflight"]
+    return [(row["verdict"], row["message"]) for row in rows]
+
+
+def test_a_question_is_built_without_publishing_and_answered_in_the_status() -> None:
+    model = Model()
+    model.add(["n1"])
+    model.apply_driver()
+    model.settle_ready()
+    model.apply_driver(preflight=[{"kernel": NEW_KERNEL}])
+    model.settle()
+    [(verdict, message)] = verdicts(model)
+    assert verdict == "Building"
+    assert f"builds for {NEW_KERNEL} with" in message
+    assert model.condition("Ready")["status"] == "True"
+
+    model.end_build(BuildVerdict.REFUSED, kernel=NEW_KERNEL, first_error="edu.c:1: error: no")
+    model.settle()
+    assert verdicts(model) == [("DoesNotBuild", "edu.c:1: error: no")]
+    assert model.condition("Degraded")["status"] == "False"
+
+    model.apply_driver()
+    model.settle()
+    assert model.jobs == {}
+    assert verdicts(model) == []
+
+
+def test_a_question_that_a_coming_build_answers_is_not_built_twice() -> None:
+    model = Model(image_streams=tags(OLD_OS, NEW_OS))
+    model.add(["n1"], os_image=f"{COREOS} {OLD_OS}")
+    model.apply_driver(prebuilt=PREBUILT, preflight=[{"osVersion": NEW_OS}], **BY_TAG)
+    model.settle()
+    assert len(model.jobs) == 2
+
+
+def test_a_question_without_a_toolkit_says_what_is_missing() -> None:
+    model = Model(image_streams=tags(OLD_OS))
+    model.add(["n1"], os_image=f"{COREOS} {OLD_OS}")
+    model.apply_driver(preflight=[{"osVersion": NEW_OS}], **BY_TAG)
+    model.settle()
+    [(verdict, message)] = verdicts(model)
+    assert verdict == "Unknown"
+    assert message.startswith(
+        f"no toolkit image: image stream {STREAM} has no tag {NEW_OS}; wait for the tag"
+    )
+
+
 # --- the end --------------------------------------------------------------------------------------
 
 

@@ -40,6 +40,7 @@ _NO_BUILDS = """  matchExpressions:
       operator: 'NotIn'
       values:
       - 'nodeside-build'
+      - 'nodeside-preflight'
 """
 
 

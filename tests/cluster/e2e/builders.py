@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cluster.manifests import NAMESPACE
+from cluster.rehearsal import REHEARSAL
 from cluster.world import BUILDER, MANAGED_BY
 from nodeside.buildjob import BuildOutcome, BuildVerdict, termination_message
 from nodeside.errors import ExitCode
@@ -21,7 +22,7 @@ Ending = tuple[ExitCode, BuildOutcome]
 
 _LOOK = 0.1  # seconds between two looks at the pods
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-BUILD_PODS = f"{_PODS}?labelSelector={MANAGED_BY}%3D{BUILDER}"
+BUILD_PODS = f"{_PODS}?labelSelector={MANAGED_BY}+in+({BUILDER},{REHEARSAL})"
 JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
 
 

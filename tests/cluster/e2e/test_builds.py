@@ -105,5 +105,37 @@ def test_a_build_that_cannot_be_published_is_made_on_the_nodes(
     assert row["message"].startswith("the build failed: SigningFailed: no key")
 
 
+def test_a_question_about_a_coming_kernel_is_answered_in_the_status_and_by_hand(
+    scene: Scene, replicas: Replicas, fleet: Fleet, builders: Builders
+) -> None:
+    refused = BuildOutcome(BuildVerdict.REFUSED, NEW[0], "", "", "Compile", "make failed", "",
+                           "edu.c:42: error: few")  # fmt: skip
+    scene.node("n1")
+    scene.toolkits(OLD, NEW)
+    builders.outcome = lambda _: (ExitCode.BUILD_FAILED, refused)
+    replicas.start()
+    scene.driver()
+    scene.until_ready(1)
+    scene.change({"preflight": [{"osVersion": NEW[1]}]})
+    scene.control_plane.wait_for(
+        lambda: [row["verdict"] for row in scene.status().get("preflight", ())] == ["DoesNotBuild"],
+        "the answer",
+    )
+    assert scene.status()["preflight"][0]["message"] == "edu.c:42: error: few"
+    assert scene.condition("Ready")["status"] == "True"  # a question harms nobody
+    scene.change({"preflight": None})
+    scene.control_plane.wait_for(lambda: builders.jobs() == [], "the question's Job to go")
+
+    asked = scene.cli("preflight", "edu", "--os-version", NEW[1])
+    assert asked.exit_code == ExitCode.BUILD_FAILED
+    assert "verdict      it does not build" in asked.output
+    assert "first error  edu.c:42: error: few" in asked.output
+    assert builders.jobs() == []
+    builders.outcome = lambda _: (ExitCode.OK, BuildOutcome(BuildVerdict.BUILT, NEW[0]))
+    asked = scene.cli("preflight", "edu", "--toolkit", TOOLKITS[1])
+    assert (asked.exit_code, builders.jobs()) == (ExitCode.OK, [])
+    assert scene.cli("preflight", "edu", "--os-version", "410.1").exit_code == ExitCode.NOT_READY
+
+
 def works_for(kernel: str) -> Ending:
     return ExitCode.OK, BuildOutcome(BuildVerdict.PUBLISHED, kernel=kernel)
