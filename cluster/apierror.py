@@ -6,14 +6,16 @@ Made by api.py, which lets nothing else out; caught by whoever has another way.
 from __future__ import annotations
 
 import json
+import re
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 from nodeside.errors import ExitCode, NodesideError
 
+_CANNOT = re.compile(r"\bcannot ([a-z]+) resource\b")
 _WORDS_LIMIT = 500  # characters of the server's own words that we repeat
 
 
@@ -106,7 +108,7 @@ def refusal(asked: Asked, status: int, body: bytes, retry_after: str = "") -> Ap
     kind, words, retryable = _meaning(status)
     return kind(
         f"{words} {asked}" + (f": {said}" if said else f" (HTTP status {status})"),
-        hint=_hint(asked, status),
+        hint=_hint(asked, status, said),
         retryable=retryable,
         status=status,
         retry_after=_seconds(retry_after),
@@ -140,18 +142,25 @@ def _meaning(status: int) -> tuple[type[ApiError], str, bool]:
     return ApiError, f"the API server {'failed' if failed else 'refuses'} to", failed
 
 
-def _hint(asked: Asked, status: int) -> str:
+def _hint(asked: Asked, status: int, said: str) -> str:
     match status:
         case 401:
             return "the token or certificate may have expired: kubectl auth whoami"
         case 403:
-            return f"see what is missing: {asked.can_i}; `nodeside-cluster install` adds the rules"
+            missing = _missing(asked, said).can_i
+            return f"see what is missing: {missing}; `nodeside-cluster install` adds the rules"
         case 404 if asked.group == "nodeside.io" and not asked.name:
             return "install the custom resource definitions: nodeside-cluster install"
         case 404 if asked.group == "monitoring.coreos.com":
             return "it takes the Prometheus Operator; without it, leave --service-monitor out"
         case _:
             return ""
+
+
+def _missing(asked: Asked, said: str) -> Asked:
+    """What the rule would have to allow: an apply of what is not there yet is a `create` too."""
+    refused = _CANNOT.search(said)
+    return replace(asked, verb=refused[1]) if refused else asked
 
 
 def _message(body: bytes) -> str:

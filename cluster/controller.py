@@ -20,6 +20,7 @@ from cluster.apply import Applier, Outcome
 from cluster.health import Pulse
 from cluster.leader import Leadership
 from cluster.quiet import Quiet
+from cluster.sight import blindness, with_blindness
 from cluster.trouble import Trouble, again, trouble_of, with_troubles
 from cluster.view import View, Wakes
 from cluster.world import World
@@ -122,6 +123,14 @@ class Controller:
             if fresh or (late and self._view.wait_synced(0)):
                 log.fact("first look", fresh=fresh, seconds=round(self._now() - began, 3))
                 return
+            self._say_blind(leadership)
+
+    def _say_blind(self, leadership: Leadership) -> None:
+        """Nothing can be planned yet; but the Drivers may say why, if that will not pass."""
+        world, trouble = self._view.world(), blindness(self._view.health())
+        plan = with_blindness(Plan(()), world, trouble, self._wall())
+        if plan.actions:
+            self._await_echo(self._applier.carry_out(plan, world, leadership))
 
     def _round(self, leadership: Leadership) -> float | None:
         """One look, one plan, carried out; seconds until the next though nothing changes."""
@@ -145,6 +154,7 @@ class Controller:
             self._trouble(name, trouble, world)
         now, wall = self._now(), self._wall()
         plan = with_troubles(plan, world, self._troubles, now=now, wall=wall)
+        plan = with_blindness(plan, world, blindness(self._view.health()), wall)
         return self._quiet(plan, world, now)
 
     def _remember(self, world: World, outcome: Outcome) -> None:

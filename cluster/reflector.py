@@ -42,7 +42,7 @@ T = TypeVar("T", bound=Named)
 class Health:
     """`silent` is for how many seconds nothing was heard; `trouble` says why, in words.
 
-    `watches` is how many were begun.
+    `refusal` is set where trying again changes nothing. `watches` is how many were begun.
     """
 
     kind: str
@@ -50,6 +50,7 @@ class Health:
     silent: float
     trouble: str = ""
     watches: int = 0
+    refusal: ApiError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ class Reflector(Generic[T]):
         self._synced = self._absent = False
         self._heard = now()
         self._trouble = ""
+        self._refusal: ApiError | None = None
         self._failures = self._watches = 0
         self._watch: Watch | None = None
         self._stopping = threading.Event()
@@ -130,7 +132,7 @@ class Reflector(Generic[T]):
         with self._changed:
             silent = self._now() - self._heard
             kind = self._of.resource.kind
-            return Health(kind, self._synced, silent, self._trouble, self._watches)
+            return Health(kind, self._synced, silent, self._trouble, self._watches, self._refusal)
 
     def wait_synced(self, timeout: float) -> bool:
         """Whether a whole list was read, within so many seconds."""
@@ -278,17 +280,22 @@ class Reflector(Generic[T]):
         self._heard = self._now()
         if self._trouble:
             log.fact("the API server answers again", kind=self._of.resource.kind)
-        self._trouble, self._failures = "", 0
+        if self._refusal is not None:
+            self._wake()  # somebody said so
+        self._trouble, self._refusal, self._failures = "", None, 0
         self._changed.notify_all()
 
     def _failed(self, error: ApiError) -> float:
         """Say once what is wrong; seconds until the next try."""
         with self._changed:
             new, self._trouble = str(error) != self._trouble, str(error)
+            self._refusal = None if error.retryable else error
             self._failures += 1
             pause: float = min(_FIRST_PAUSE * 2 ** min(self._failures - 1, 10), _LONGEST_PAUSE)
         say = log.warning if new else log.detail
         say(f"not up to date: {error}", kind=self._of.resource.kind, hint=error.hint)
+        if new and self._refusal is not None:
+            self._wake()  # somebody says so
         return max(pause * (0.5 + self._jitter() / 2), error.retry_after or 0.0)
 
 

@@ -6,13 +6,14 @@ Another Driver never sees it. Pure; called by controller.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from cluster.actions import Action, Plan, SetStatus
 from cluster.stage import driver_of, is_stage_lane
-from cluster.world import World
+from cluster.world import DriverObject, World
 from nodeside.errors import NodesideError
 
 _FIRST, _LONGEST = 1.0, 60.0  # seconds until the next try
@@ -70,24 +71,42 @@ def with_troubles(
         driver = world.drivers.get(name)
         if driver is None or trouble.mute:
             continue
-        planned = [a for a in actions if isinstance(a, SetStatus) and a.driver == name]
-        status = planned[-1].status if planned else driver.status
-        wanted = with_trouble(status, trouble, wall, of_stages=is_stage_lane(lane))
-        first = next((i for i, a in enumerate(actions) if a in planned), len(actions))
-        actions = [action for action in actions if action not in planned]
-        if _without_times(wanted) != _without_times(driver.status):
-            actions.insert(first, SetStatus(name, wanted))
+        also = {"StagesReady": "False"} if is_stage_lane(lane) else {}
+        actions = said(actions, driver, trouble, wall, also)
     return replace(plan, actions=tuple(actions), again_in=_soonest(plan, troubles.values(), now))
 
 
+def said(
+    actions: Sequence[Action],
+    driver: DriverObject,
+    trouble: Trouble,
+    wall: float,
+    also: Mapping[str, str],
+) -> list[Action]:
+    """The actions, with a status that says it in place of the planned one, unless it is there."""
+    planned = [a for a in actions if isinstance(a, SetStatus) and a.driver == driver.name]
+    status = planned[-1].status if planned else driver.status
+    wanted = with_trouble(status, trouble, wall, also)
+    first = next((i for i, a in enumerate(actions) if a in planned), len(actions))
+    kept: list[Action] = [action for action in actions if action not in planned]
+    if _without_times(wanted) != _without_times(driver.status):
+        kept.insert(first, SetStatus(driver.name, wanted))
+    return kept
+
+
 def with_trouble(
-    status: Mapping[str, Any], trouble: Trouble, wall: float, *, of_stages: bool = False
+    status: Mapping[str, Any],
+    trouble: Trouble,
+    wall: float,
+    also: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """A status that says it: Degraded, and the same words where `kubectl get` shows them."""
+    """A status that says it: Degraded, and the same words where `kubectl get` shows them.
+
+    `also` has the statuses of conditions that say it too; without it Ready stays what it is.
+    """
     conditions = {c["type"]: dict(c) for c in status.get("conditions", ())}
     ready = conditions.get("Ready", {}).get("status", "Unknown")
-    said = (("Ready", ready), ("Degraded", "True"))
-    for kind, value in (*said, ("StagesReady", "False")) if of_stages else said:
+    for kind, value in ({"Ready": ready, "Degraded": "True"} | dict(also)).items():
         before = conditions.get(kind, {})
         changed = before.get("status") != value or "lastTransitionTime" not in before
         since = _moment(wall) if changed else before["lastTransitionTime"]

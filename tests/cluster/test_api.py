@@ -68,6 +68,15 @@ def test_a_conflict_is_not_tried_again(tmp_path: Path) -> None:
     assert len(server.asked) == 1
 
 
+def test_an_apply_that_may_not_create_is_hinted_at_as_a_create(tmp_path: Path) -> None:
+    document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}
+    words = 'configmaps "x" is forbidden: User "u" cannot create resource "configmaps"'
+    with ScriptedServer(status(403, words)) as server, pytest.raises(Forbidden) as caught:
+        server.api(tmp_path).apply(document)
+
+    assert "kubectl auth can-i create configmaps" in caught.value.hint
+
+
 def test_a_missing_rule_is_named_with_the_command_that_shows_it(tmp_path: Path) -> None:
     refusal = status(403, "drivers.nodeside.io is forbidden")
     with ScriptedServer(refusal) as server, pytest.raises(Forbidden) as caught:

@@ -15,6 +15,7 @@ from cluster.apply import Outcome
 from cluster.controller import Controller, Pace, names, only, plan_apart
 from cluster.leader import Leadership
 from cluster.plan import plan
+from cluster.reflector import Health
 from cluster.trouble import trouble_of
 from cluster.view import Wakes
 from cluster.world import World
@@ -31,6 +32,7 @@ class FakeView:
     """A model as what the reflectors know."""
 
     model: Model
+    kinds: list[Health] = field(default_factory=list)
 
     def wait_synced(self, _timeout: float) -> bool:
         return True
@@ -40,6 +42,9 @@ class FakeView:
 
     def world(self) -> World:
         return self.model.world
+
+    def health(self) -> list[Health]:
+        return self.kinds
 
     def wait_written(self, *_: object) -> bool:
         return True

@@ -26,6 +26,10 @@ HARDWARE = {"feature.node.kubernetes.io/pci-1234.present": "true"}
 OLD = ("5.14.0-427.el9.x86_64", "418.94.202501221327-0")
 NEW = ("5.14.0-503.el9.x86_64", "419.96.202507011200-0")
 _COMMAND = 60.0  # seconds
+_ROLES = (
+    f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{CONTROLLER}",
+    f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles/{CONTROLLER}",
+)
 _COREOS = "Red Hat Enterprise Linux CoreOS"
 _OURS = OURS.replace("=", "%3D")
 _IN = f"/namespaces/{NAMESPACE}"
@@ -109,7 +113,7 @@ class Scene:
     @contextmanager
     def rule_missing(self, plural: str, verb: str) -> Iterator[None]:
         """The controller's account may not do this in the block."""
-        path = f"/apis/rbac.authorization.k8s.io/v1{_IN}/roles/{CONTROLLER}"
+        path = next(path for path in _ROLES if self._rules(path, plural))
         whole = self.control_plane.do("GET", path)["rules"]
         rules = [
             {**rule, "verbs": [v for v in rule["verbs"] if v != verb]}
@@ -119,9 +123,24 @@ class Scene:
         ]
         self.control_plane.do("PATCH", path, {"rules": rules}, content_type=MERGE_PATCH)
         try:
+            self._until_allowed(plural, verb, "no")
             yield
         finally:
             self.control_plane.do("PATCH", path, {"rules": whole}, content_type=MERGE_PATCH)
+
+    def _rules(self, path: str, plural: str) -> list[Any]:
+        """The rules of a role that are about a kind."""
+        rules = self.control_plane.do("GET", path)["rules"]
+        return [rule for rule in rules if plural in rule.get("resources", ())]
+
+    def _until_allowed(self, plural: str, verb: str, answer: str) -> None:
+        """A role is heeded a moment after it was written."""
+        account = f"system:serviceaccount:{NAMESPACE}:{CONTROLLER}"
+        asked = ("auth", "can-i", verb, plural, "-n", NAMESPACE, "--as", account)
+        self.control_plane.wait_for(
+            lambda: self.control_plane.kubectl(*asked, check=False).output.strip() == answer,
+            f"{verb} {plural} to be answered with {answer}",
+        )
 
     def clear(self) -> None:
         """With or without a controller: finalizers are taken away."""

@@ -247,23 +247,6 @@ def test_a_daemonset_that_somebody_edited_is_as_before_within_seconds(
     )
 
 
-def test_a_missing_rule_is_a_condition_and_heals_when_it_is_there(
-    scene: Scene, replicas: Replicas, fleet: Fleet
-) -> None:
-    scene.toolkits(OLD)
-    scene.node("n0")
-    with scene.rule_missing("daemonsets", "patch"):
-        replicas.start()
-        scene.driver()
-        message = scene.until_reason("Degraded", "Forbidden")
-        assert "cannot apply DaemonSet edu-" in message
-        assert "kubectl auth can-i patch daemonsets.apps" in message
-        assert scene.column("STATUS") == "Forbidden"
-
-    scene.until_ready(1)
-    assert scene.condition("Degraded")["status"] == "False"
-
-
 def test_two_drivers_for_one_module_are_named_and_the_first_one_keeps_its_nodes(
     scene: Scene, replicas: Replicas, fleet: Fleet
 ) -> None:

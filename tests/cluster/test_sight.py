@@ -1,0 +1,55 @@
+"""A kind that may not be read is said by every Driver, until it may be read again."""
+
+from __future__ import annotations
+
+from cluster.actions import Plan, SetStatus
+from cluster.apierror import Asked, refusal
+from cluster.overview import condition
+from cluster.plan import plan
+from cluster.reflector import Health
+from cluster.sight import blindness, with_blindness
+from tests.cluster.model import Model
+
+REFUSED = refusal(Asked("watch", "nodes"), 403, b'{"message": "nodes is forbidden"}')
+BLIND = [Health("Pod", True, 1.0), Health("Node", True, 1.0, str(REFUSED), refusal=REFUSED)]
+
+WORDS = (
+    "cannot see what becomes of each Node: no permission to watch nodes: nodes is forbidden (see "
+    "what is missing: kubectl auth can-i watch nodes; `nodeside-cluster install` adds the rules)"
+)
+
+
+def settled() -> Model:
+    made = Model()
+    made.add(["n1"])
+    made.apply_driver("edu")
+    made.carry_out(plan(made.world, 0.0).actions)
+    return made
+
+
+def test_what_is_refused_is_said_by_every_driver_with_what_to_do() -> None:
+    made = settled()
+
+    [action] = with_blindness(Plan(()), made.world, blindness(BLIND), 0.0).actions
+
+    assert isinstance(action, SetStatus)
+    ready, degraded = (condition(action.status, kind) for kind in ("Ready", "Degraded"))
+    assert (ready["status"], degraded["status"]) == ("Unknown", "True")
+    assert ready["reason"] == degraded["reason"] == "Forbidden"
+    assert ready["message"] == degraded["message"] == WORDS
+
+
+def test_it_is_said_once_and_goes_with_its_cause() -> None:
+    made = settled()
+    blind = with_blindness(Plan(()), made.world, blindness(BLIND), 0.0)
+    made.carry_out(blind.actions)
+
+    assert with_blindness(plan(made.world, 0.0), made.world, blindness(BLIND), 0.0).actions == ()
+    [healed] = with_blindness(plan(made.world, 0.0), made.world, blindness([]), 0.0).actions
+    assert isinstance(healed, SetStatus)
+    assert condition(healed.status, "Degraded")["reason"] == "AsExpected"
+
+
+def test_an_api_server_that_is_gone_is_no_refusal() -> None:
+    gone = [Health("Node", True, 60.0, "no answer from the API server")]
+    assert blindness(gone) is None
