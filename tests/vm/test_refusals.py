@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -116,6 +117,30 @@ def test_a_module_that_is_held_open_stays_and_its_holder_is_named(pod: Pod, give
 
     assert pod.run_once(of="second")["state"] == "ready"
     assert pod.version() == "1.1.0"
+
+
+def test_an_unload_that_waits_names_the_holder_and_ends_when_he_lets_go(
+    pod: Pod, give: Give
+) -> None:
+    """What the controller starts on a node that a driver leaves."""
+    give("edu")
+    assert pod.run_once(of="edu")["state"] == "ready"
+    holder = r"cannot unload edu: edu is held by 1 open file of python3 \(pid \d+\)"
+    with held_open(pod, "/dev/edu0"):
+        told_to_stop = pod.start_driver("unload", "--wait", of="edu")
+        told_to_stop.says.until(holder)
+        assert told_to_stop.kill(signal.SIGTERM).exit_code == 130
+        assert pod.loaded()
+
+        patient = pod.start_driver("unload", "--wait", of="edu")
+        patient.says.until(holder)
+        assert pod.loaded()
+        assert not pod.ready()
+
+    ended = patient.process.wait(240)
+    assert (ended.exit_code, ended.output) == (0, "unloaded  edu\n")
+    assert not pod.loaded()
+    assert pod.run_once(of="edu")["source"] == "cached"
 
 
 def test_a_conflicting_driver_of_the_kernel_is_removed_first(pod: Pod, give: Give) -> None:
