@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cluster.census import Census
+from cluster.consumers import Demand, all_of
 from cluster.resources import Resource
 from nodeside.contract import API_GROUP, API_VERSION
 
@@ -92,6 +93,51 @@ class NoteOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Cordon:
+    """Begin to drain a node: these labels, and no new pods, in one request.
+
+    A node that is cordoned already stays as it is: who did that ends it.
+    """
+
+    driver: str
+    node: str
+    labels: Mapping[str, str | None]
+    why: str = ""
+
+    @property
+    def words(self) -> str:
+        return f"cordon node {self.node}"
+
+
+@dataclass(frozen=True, slots=True)
+class Uncordon:
+    """Take back our own cordon, with these labels."""
+
+    driver: str
+    node: str
+    labels: Mapping[str, str | None]
+
+    @property
+    def words(self) -> str:
+        return f"uncordon node {self.node}"
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Ask a pod to leave through the eviction API, if it is still the one with this uid."""
+
+    driver: str
+    node: str
+    namespace: str
+    pod: str
+    uid: str
+
+    @property
+    def words(self) -> str:
+        return f"evict pod {self.namespace}/{self.pod} from node {self.node}"
+
+
+@dataclass(frozen=True, slots=True)
 class SetStatus:
     """Replace the status of a Driver (merge patch of its status subresource does, lists are whole).
 
@@ -136,19 +182,33 @@ class Say:
         return f"say of driver {self.driver}: {self.reason}"
 
 
-Action = Apply | Create | Delete | LabelNode | NoteOutcome | SetStatus | SetFinalizers | Say
+Action = (
+    Apply
+    | Create
+    | Delete
+    | LabelNode
+    | Cordon
+    | Uncordon
+    | Evict
+    | NoteOutcome
+    | SetStatus
+    | SetFinalizers
+    | Say
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`again_in`: seconds after which to plan again though nothing changed; None: never.
 
-    `censuses` are the nodes of each Driver, counted: for metrics.
+    `censuses` are the nodes of each Driver, counted: for metrics. `demand`: the pods that have to
+    be known to go on; None: none.
     """
 
     actions: tuple[Action, ...] = ()
     again_in: float | None = None
     censuses: Mapping[str, Census] = field(default_factory=dict)
+    demand: Demand | None = None
 
     def of(self, driver: str) -> tuple[Action, ...]:
         """The actions for one driver, in order: drivers do not wait for each other."""
@@ -164,7 +224,8 @@ def together(plans: Sequence[Plan], *more: Action) -> Plan:
     actions = [action for plan in plans for action in plan.actions]
     waits = [plan.again_in for plan in plans if plan.again_in is not None]
     censuses = {name: found for plan in plans for name, found in plan.censuses.items()}
-    return Plan((*actions, *more), min(waits, default=None), censuses)
+    demand = all_of(plan.demand for plan in plans)
+    return Plan((*actions, *more), min(waits, default=None), censuses, demand)
 
 
 def event(say: Say, *, now: float, instance: str) -> dict[str, Any]:

@@ -152,7 +152,9 @@ class Api:
         response = self._exchange.open(call, read=silence)
         return Watch(asked, response)
 
-    def log(self, pod: str, container: str, *, namespace: str, seconds: float) -> Iterator[str]:
+    def follow_log(
+        self, pod: str, container: str, *, namespace: str, seconds: float
+    ) -> Iterator[str]:
         """The lines of a container's log as they come, until it ends. One try."""
         asked = Asked("get", "pods/log", pod, namespace)
         path = PODS.path(pod, namespace=namespace, subresource="log")
@@ -267,6 +269,23 @@ class Api:
         call = Call("GET", path, asked, query)
         body = self._exchange.send(call, deadline=deadline, patient=False)
         return body.decode(errors="replace")
+
+    def evict(self, namespace: str, name: str, uid: str, **limits: Any) -> None:
+        """Ask a pod to leave. One try: who is refused (429) waits longer than a request lasts.
+
+        Raises NotFound if it is gone, Conflict if there is another one of that name.
+        https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/
+        """
+        asked = Asked("create", "pods/eviction", name, namespace)
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+        path = PODS.path(name, namespace=namespace, subresource="eviction")
+        call = Call("POST", path, asked, {}, body, "application/json")
+        self._exchange.send(call, patient=False, **limits)
 
     def close(self) -> None:
         self._exchange.close()

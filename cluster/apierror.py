@@ -16,6 +16,7 @@ from typing import Any
 from nodeside.errors import ExitCode, NodesideError
 
 _CANNOT = re.compile(r"\bcannot ([a-z]+) resource\b")
+_OUTAGE = (0, 401, 429, 502, 503, 504)  # HTTP statuses; 0: no answer
 _WORDS_LIMIT = 500  # characters of the server's own words that we repeat
 
 
@@ -23,7 +24,8 @@ class ApiError(NodesideError):
     """The API server refused, or did not answer.
 
     `status` is the HTTP status (0: no answer). `retry_after` is what the server asked for, in
-    seconds. Not retryable means that somebody must change something in the cluster first.
+    seconds. `budgets` are the PodDisruptionBudgets that refuse an eviction, in its words. Not
+    retryable means that somebody must change something in the cluster first.
     """
 
     exit_code = ExitCode.CLUSTER
@@ -37,10 +39,17 @@ class ApiError(NodesideError):
         retryable: bool = False,
         status: int = 0,
         retry_after: float | None = None,
+        budgets: tuple[str, ...] = (),
     ) -> None:
         super().__init__(message, hint=hint, retryable=retryable)
         self.status = status
         self.retry_after = retry_after
+        self.budgets = budgets
+
+    @property
+    def concerns_all(self) -> bool:
+        """Whether the API server is gone or overloaded, rather than against this one request."""
+        return self.retryable and self.status in _OUTAGE
 
 
 class Unreachable(ApiError):
@@ -112,6 +121,7 @@ def refusal(asked: Asked, status: int, body: bytes, retry_after: str = "") -> Ap
         retryable=retryable,
         status=status,
         retry_after=_seconds(retry_after),
+        budgets=_budgets(body) if status == 429 else (),
     )
 
 
@@ -169,6 +179,15 @@ def _message(body: bytes) -> str:
         said = str(json.loads(body).get("message", ""))
         return " ".join("".join(c if c.isprintable() else " " for c in said).split())[:_WORDS_LIMIT]
     return ""
+
+
+def _budgets(body: bytes) -> tuple[str, ...]:
+    """The causes of a refused eviction; they name the budget and count its pods."""
+    with suppress(ValueError, RecursionError, AttributeError, TypeError):
+        causes = json.loads(body).get("details", {}).get("causes", ())
+        said = [str(c.get("message", "")) for c in causes if c.get("reason") == "DisruptionBudget"]
+        return tuple(words[:_WORDS_LIMIT].replace("The ", "the ", 1) for words in said)
+    return ()
 
 
 def _seconds(header: str) -> float | None:

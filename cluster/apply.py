@@ -20,17 +20,21 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, assert_never
 
+from cluster import cordon
 from cluster.actions import (
     Action,
     Apply,
+    Cordon,
     Create,
     Delete,
+    Evict,
     LabelNode,
     NoteOutcome,
     Plan,
     Say,
     SetFinalizers,
     SetStatus,
+    Uncordon,
     event,
 )
 from cluster.api import Api
@@ -44,7 +48,7 @@ from nodeside import log
 
 PARALLEL = 16  # requests at once: more than this only queues up in the API server
 _LANES = 8  # Drivers at once
-_OUTAGE = (0, 401, 429, 502, 503, 504)  # HTTP statuses; 0: no answer
+_OF_NODES = (LabelNode, Cordon, Uncordon, Evict)
 _ROUND = 5.0  # seconds, after which labels and what rests on them are left to the next round
 _REQUEST = 10.0  # seconds for one request with its repetitions
 
@@ -55,10 +59,12 @@ class Outcome:
 
     `written` is the newest version of each kind that we wrote, `deleted` what was deleted.
     `troubles` concern one Driver; `outage` concerns all: the API server is gone, or overloaded.
+    `asked` are pods, by uid, that were asked to leave, with the refusal or "".
     `unfinished` are Drivers for whom time ran out. `overtaken`: somebody else was faster somewhere.
     """
 
     done: int = 0
+    asked: dict[str, str] = field(default_factory=dict)
     written: dict[Resource, str] = field(default_factory=dict)
     deleted: list[Delete] = field(default_factory=list)
     troubles: dict[str, Trouble] = field(default_factory=dict)
@@ -113,36 +119,68 @@ class Applier:
         """One action, as one request of at most so many seconds. Raises ApiError."""
         limit: dict[str, Any] = {"deadline": min(seconds, _REQUEST)}
         match action:
-            case Apply(document=document):
-                answer = self._api.apply(document, **limit)
-                if not is_stage_lane(action.driver):  # those have watches of their own
-                    self._wrote(outcome, resource_of(document), answer)
-            case Create(document=document):
-                self._wrote(outcome, resource_of(document), self._api.create(document, **limit))
-            case LabelNode(node=node, labels=labels):
-                patch: dict[str, Any] = {"metadata": {"labels": dict(labels)}}
-                with suppress(NotFound):  # a node that is gone needs no label
-                    answer = self._api.merge_patch(NODES, node, patch, **limit)
-                    self._wrote(outcome, NODES, answer)
-            case NoteOutcome(name=name, namespace=namespace, uid=uid, note=note):
-                patch = {"metadata": {"uid": uid, "annotations": {OUTCOME_NOTE: note}}}
-                with suppress(NotFound):
-                    answer = self._api.merge_patch(JOBS, name, patch, namespace=namespace, **limit)
-                    self._wrote(outcome, JOBS, answer)
+            case Apply() | Create():
+                self._put(action, outcome, limit)
+            case LabelNode() | Cordon() | Uncordon():
+                self._change_node(action, outcome, limit)
+            case NoteOutcome():
+                self._note_outcome(action, outcome, limit)
+            case Evict():
+                self._evict(action, outcome, limit)
             case SetStatus():
                 self._set_status(action, world, outcome, limit)
-            case SetFinalizers(driver=name, uid=uid, finalizers=finalizers):
-                patch = {"metadata": {"uid": uid, "finalizers": list(finalizers)}}
-                with suppress(NotFound):
-                    self._wrote(
-                        outcome, DRIVERS, self._api.merge_patch(DRIVERS, name, patch, **limit)
-                    )
+            case SetFinalizers():
+                self._set_finalizers(action, outcome, limit)
             case Delete():
                 self._delete(action, outcome, limit)
             case Say():
                 self._say(action, limit)
             case _:
                 assert_never(action)
+
+    def _put(self, action: Apply | Create, outcome: Outcome, limit: Mapping[str, Any]) -> None:
+        put = self._api.apply if isinstance(action, Apply) else self._api.create
+        answer = put(action.document, **limit)
+        if not is_stage_lane(action.driver):  # those have watches of their own
+            self._wrote(outcome, resource_of(action.document), answer)
+
+    def _set_finalizers(
+        self, action: SetFinalizers, outcome: Outcome, limit: Mapping[str, Any]
+    ) -> None:
+        patch = {"metadata": {"uid": action.uid, "finalizers": list(action.finalizers)}}
+        with suppress(NotFound):
+            answer = self._api.merge_patch(DRIVERS, action.driver, patch, **limit)
+            self._wrote(outcome, DRIVERS, answer)
+
+    def _note_outcome(
+        self, action: NoteOutcome, outcome: Outcome, limit: Mapping[str, Any]
+    ) -> None:
+        noted = {"uid": action.uid, "annotations": {OUTCOME_NOTE: action.note}}
+        patch = {"metadata": noted}
+        with suppress(NotFound):
+            answer = self._api.merge_patch(
+                JOBS, action.name, patch, namespace=action.namespace, **limit
+            )
+            self._wrote(outcome, JOBS, answer)
+
+    def _change_node(
+        self, action: LabelNode | Cordon | Uncordon, outcome: Outcome, limit: Mapping[str, Any]
+    ) -> None:
+        with suppress(NotFound):  # a node that is gone needs no label
+            if isinstance(action, LabelNode):
+                patch = {"metadata": {"labels": dict(action.labels)}}
+                answer = self._api.merge_patch(NODES, action.node, patch, **limit)
+            else:
+                answer = dict(cordon.change(self._api, action, limit))
+            self._wrote(outcome, NODES, answer)
+
+    def _evict(self, action: Evict, outcome: Outcome, limit: Mapping[str, Any]) -> None:
+        """A refusal is an answer like another: when to ask again is the next plan's business."""
+        refusal = cordon.evict(self._api, action, limit)
+        if refusal:
+            log.detail(f"cannot {action.words} yet: {refusal}", driver=action.driver)
+        with self._lock:
+            outcome.asked[action.uid] = refusal
 
     def _set_status(
         self, action: SetStatus, world: World, outcome: Outcome, limit: Mapping[str, Any]
@@ -229,7 +267,7 @@ class _Lanes:
         if isinstance(error, Conflict):
             log.detail(f"cannot {action.words}: {error}")
             self.outcome.overtaken = True
-        elif error.retryable and error.status in _OUTAGE:
+        elif error.concerns_all:
             self.outcome.outage = error
         else:
             self._note(driver, action, error)
@@ -243,7 +281,7 @@ class _Lanes:
         """Whether there is no time for it. A status says what was seen, so it is always true."""
         if isinstance(action, SetStatus):
             return False
-        if isinstance(action, LabelNode) and self.late():
+        if isinstance(action, _OF_NODES) and self.late():
             self.outcome.unfinished.add(driver)
         return driver in self.outcome.unfinished
 

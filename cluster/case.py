@@ -13,6 +13,7 @@ from cluster import conditions
 from cluster.buildjob import Build, publish_target, stores
 from cluster.builds import Found, Progress, build_of, coming
 from cluster.builds import standing as standing_of
+from cluster.draining import drained
 from cluster.members import At, Member, contested, members
 from cluster.pod import name
 from cluster.pools import assignment, pool_of
@@ -31,13 +32,15 @@ from nodeside.spec import Driver
 class Case:
     """A Driver in a world, with everything that follows from the two, each computed once.
 
-    `given` are assignments that this plan gives, whose DaemonSets are still to be made.
+    `given` are assignments that this plan gives, whose DaemonSets are still to be made; `begun` are
+    nodes that it cordons, with the reason.
     """
 
     world: World
     found: DriverObject
     driver: Driver
     given: Mapping[str, At] = field(default_factory=dict)
+    begun: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def text(self) -> str:
@@ -217,7 +220,8 @@ class Case:
 
     @cached_property
     def _decided(self) -> Sequence[Verdict]:
-        return verdicts(self.members, self.driver, self.standing, self.supplies.__getitem__)
+        turns = verdicts(self.members, self.driver, self.standing, self.supplies.__getitem__)
+        return tuple(drained(turns, self.driver, self.begun, self.world.now))
 
     @cached_property
     def occupied(self) -> frozenset[str]:
@@ -264,6 +268,7 @@ class Case:
             versions={each: driver.spec.version for each, driver in self.revisions.items()},
             builds=self.newest_builds,
             preflight=self.preflight,
+            occupancy=self.world.occupancy,
         )
 
     @cached_property

@@ -14,13 +14,14 @@ from typing import Any, Final
 
 from cluster import building
 from cluster.builds import Found, Progress
+from cluster.drainage import drains, occupied, open_drains, stalled
 from cluster.members import Member
 from cluster.preflight import Answer
 from cluster.rollout import Act, Health, Phase, Place
 from cluster.toolkit import Link, Resolution
 from cluster.turns import Standing, Verdict
 from cluster.unloading import Leaving, Stage
-from cluster.world import DriverObject, Pool
+from cluster.world import DriverObject, Occupancy, Pool
 from nodeside.spec import Driver
 from nodeside.spec.model import Upgrade
 
@@ -48,6 +49,7 @@ class Picture:
     leaving: Leaving | None = None
     builds: Mapping[Pool, Found] = field(default_factory=dict)
     preflight: Sequence[Answer] = ()
+    occupancy: Occupancy = field(default_factory=Occupancy)
 
     def named(self, wanted: Callable[[Verdict], bool]) -> list[str]:
         return [verdict.member.node.name for verdict in self.verdicts if wanted(verdict)]
@@ -78,6 +80,7 @@ def status(picture: Picture, *, now: float) -> dict[str, Any]:
         "leaving": picture.leaving.count if picture.leaving else 0,
         "pools": _pools(picture),
         "preflight": [answer.row() for answer in picture.preflight],
+        "draining": drains(picture.verdicts, picture.occupancy),
         "conditions": conditions(picture.found, said, now=now),
     }
 
@@ -113,7 +116,7 @@ def going(
 
 def _kept(found: DriverObject) -> dict[str, Any]:
     empty: dict[str, Any] = {"revision": "", "lastGoodRevision": "", "leaving": 0}
-    empty |= {"nodes": counts(()), "pools": [], "preflight": []}
+    empty |= {"nodes": counts(()), "pools": [], "preflight": [], "draining": []}
     kept = {key: found.status.get(key, value) for key, value in empty.items()}
     if "stages" in found.status:
         kept["stages"] = found.status["stages"]
@@ -231,12 +234,12 @@ def cause(member: Member) -> str:
     return words or report.state
 
 
-def some(names: Iterable[str], of: str = "nodes") -> str:
+def some(names: Iterable[str], of: str = "nodes", shown: int = _NAMED) -> str:
     """A few names, and how many more: `n1, n2, n3 and 7 more nodes`."""
     every = list(names)
-    rest = len(every) - _NAMED
-    shown = ", ".join(every[:_NAMED])
-    return f"{shown} and {rest} more {of}" if rest > 0 else shown
+    rest = len(every) - shown
+    first = ", ".join(every[:shown])
+    return f"{first} and {rest} more {of}" if rest > 0 else first
 
 
 def called(revision: str, version: str) -> str:
@@ -338,7 +341,9 @@ def _leaving(picture: Picture) -> str:
     return f"not for {_nodes(picture.leaving.count)} any more: {words}"
 
 
-_AT_REST: Final = ("RolloutPaused", "RolloutStopped", "RolloutBlocked", "WaitingForReboot")
+_AT_REST: Final = (
+    *("RolloutPaused", "RolloutStopped", "RolloutBlocked", "WaitingForReboot", "NodesOccupied"),
+)
 
 
 def _moving(picture: Picture) -> tuple[str, str] | None:
@@ -361,6 +366,11 @@ def _movements(picture: Picture) -> Iterator[tuple[bool, str, str]]:
     yield now.phase is Phase.STOPPED, "RolloutStopped", _stopped(picture)
     going_on = building.running(picture.builds, picture.verdicts)
     yield bool(going_on), "Building", f"{progress}; {going_on}"
+    held = open_drains(picture.verdicts, picture.occupancy)
+    yield bool(held), "Draining", f"{progress}; draining {some(held, shown=1)}"
+    occupants = occupied(picture.verdicts, now.newest)
+    stays = f"{progress}; {some(occupants)} not emptied in time: changes when its pods are gone"
+    yield stalled(picture.verdicts, now.newest), "NodesOccupied", stays
     yield (
         bool(picture.named(_waits_for_turn)) and not now.budget and _only_failures(picture),
         "RolloutBlocked",

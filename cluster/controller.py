@@ -17,6 +17,7 @@ from typing import Any
 
 from cluster.actions import Plan, together
 from cluster.apply import Applier, Outcome
+from cluster.evictions import Evictions
 from cluster.health import Pulse
 from cluster.leader import Leadership
 from cluster.quiet import Quiet
@@ -98,10 +99,12 @@ class Controller:
         self._outages = 0
         self._planning = 0.0
         self._quiet = Quiet(self._pace.counts)
+        self._evictions = Evictions()
 
     def work(self, leadership: Leadership) -> None:
         """Lead until the lead is lost or we are to stop. Nothing is under way when it returns."""
         self._troubles.clear()
+        self._evictions.clear()
         self._look_first(leadership)
         while self._may_go_on(leadership):
             began = self._now()
@@ -135,11 +138,13 @@ class Controller:
     def _round(self, leadership: Leadership) -> float | None:
         """One look, one plan, carried out; seconds until the next though nothing changes."""
         began = self._now()
-        world = self._view.world()
+        world = self._evictions.seen(self._view.world(), began)
         plan = self._plan(world)
+        self._view.want(plan.demand)
         planned = self._now()
         self._planning = planned - began
         outcome = self._applier.carry_out(plan, world, leadership)
+        self._evictions.take(outcome.asked, self._now())
         self._remember(world, outcome)
         made = Round(world, plan, outcome, planned - began, self._now() - planned)
         self._after(made)
@@ -155,7 +160,7 @@ class Controller:
         now, wall = self._now(), self._wall()
         plan = with_troubles(plan, world, self._troubles, now=now, wall=wall)
         plan = with_blindness(plan, world, blindness(self._view.health()), wall)
-        return self._quiet(plan, world, now)
+        return self._evictions.waking(self._quiet(plan, world, now), now)
 
     def _remember(self, world: World, outcome: Outcome) -> None:
         """A Driver whose turn it was, and for whom all went well, is in trouble no more."""
@@ -277,4 +282,5 @@ def only(world: World, driver: str) -> World:
         revisions=mine(world.revisions),
         jobs=mine(world.jobs),
         build_pods=mine(world.build_pods),
+        whole=False,
     )

@@ -19,6 +19,7 @@ Schema = dict[str, Any]
 VERSION = API_VERSION.removeprefix(f"{API_GROUP}/")
 CATEGORY = "nodeside"  # `kubectl get nodeside` shows both
 
+DRAIN_LIMIT = 64  # rows of a status
 POOL_LIMIT = 256  # rows of a status; a cluster has a pool for each kernel
 STAGE_LIMIT = 32  # those of the spec, and those that have just left it
 _WORD_LIMIT = 253  # characters of a name, a kernel, a version
@@ -134,6 +135,13 @@ def _driver_status() -> Schema:
             "nodes": _nodes("All nodes with the hardware."),
             "leaving": _count("Nodes that it is not for any more, where it is not gone yet."),
             "conditions": _conditions(),
+            "draining": {
+                "type": "array",
+                "description": "Nodes that are cordoned until their driver is replaced.",
+                "items": _drain(),
+                "maxItems": DRAIN_LIMIT,
+                "x-kubernetes-list-type": "atomic",
+            },
             "pools": {
                 "type": "array",
                 "description": "The nodes by kernel: each pool needs modules of its own.",
@@ -221,6 +229,18 @@ def _pool() -> Schema:
             "link": _text("Which rule found the toolkit image."),
             "reason": _text("One word on what keeps the pool from being ready."),
             "message": _text("The same in a sentence.", _TEXT_LIMIT),
+        },
+    }
+
+
+def _drain() -> Schema:
+    return {
+        "type": "object",
+        "description": "A node that is held, and what it waits for.",
+        "properties": {
+            "node": _text("Name of the node."),
+            "since": _text("When its turn came."),
+            "message": _text("What it waits for.", _TEXT_LIMIT),
         },
     }
 

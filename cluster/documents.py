@@ -61,6 +61,7 @@ def node_from(data: Document) -> Node:
         boot_id=_text(info, "bootID"),
         ready=ready.get("status") == "True",
         ready_since=_seconds(ready.get("lastTransitionTime")),
+        unschedulable=bool(_part(data, "spec").get("unschedulable")),
         labelled=_touched(metadata, by=FIELD_MANAGER),
     )
 

@@ -14,17 +14,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from cluster import building, toolkit
-from cluster.actions import Action, LabelNode, SetStatus
+from cluster.actions import Action, Cordon, Evict, LabelNode, SetStatus, Uncordon
 from cluster.api import Api
 from cluster.apierror import NotFound
 from cluster.case import Case
 from cluster.conditions import called, toolkit_message
 from cluster.documents import driver_from, image_stream_from
+from cluster.drainage import held_up
 from cluster.overview import NoSuchObject, condition, named, no_driver, overtaken
 from cluster.plan import plan
 from cluster.pools import Fit, disagreement, has_hardware
 from cluster.presence import Presence, presence
 from cluster.resources import DRIVERS, IMAGE_STREAMS
+from cluster.rollcall import look
 from cluster.rollout import Act, Health, Phase, Place
 from cluster.stage import driver_of
 from cluster.stages import Staging
@@ -96,6 +98,7 @@ def explain(api: Api, settings: Settings, driver: str, node: str = "") -> Explan
     """Read the cluster once, and say what the controller thinks of it. Raises NotInstalled."""
     who = presence(api, settings.namespace)
     world = replace(read_once(api, settings), now=time.time())
+    world = replace(world, occupancy=look(api, plan(world, world.now).demand))
     said = explain_node(world, driver, node) if node else explain_driver(world, driver)
     return said.said_with(who)
 
@@ -215,7 +218,7 @@ def _verdict(world: World, found: DriverObject, node: Node) -> _Notes:
     notes.wanted.append(f"version {newest}; last good {good}")
     if fit is Fit.KEPT:
         notes.wanted.append("labels of Node Feature Discovery are absent: what runs is kept")
-    notes.blocks += _blocks(case, verdict)
+    notes.blocks += [*_blocks(case, verdict), *held_up(found, verdict, case.newest)]
     staging = Staging(case)
     notes.wanted += on_node(staging, node)
     if why := blocking(staging, node):
@@ -318,7 +321,8 @@ def _on_node(world: World, name: str, node: Node) -> Iterator[str]:
 
 
 def _concerns(action: Action, driver: str, node: str) -> bool:
-    return isinstance(action, LabelNode) and (action.driver, action.node) == (driver, node)
+    of_node = isinstance(action, LabelNode | Cordon | Uncordon | Evict) and action.node == node
+    return of_node and action.driver in (driver, "")
 
 
 def _section(name: str, lines: Sequence[str]) -> list[Row]:

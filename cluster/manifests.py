@@ -20,6 +20,7 @@ from textwrap import indent
 from typing import Any
 
 from cluster.crds import crds
+from cluster.hold import CORDONED
 from nodeside.contract import API_GROUP, State, state_label
 from nodeside.errors import ExitCode, NodesideError
 
@@ -29,6 +30,7 @@ NAMESPACE = "nodeside"
 CONTROLLER = "nodeside-controller"  # its service account, roles, Deployment
 DRIVER = "nodeside-driver"  # the service account and the roles of driver pods; their SCC
 METRICS = f"{CONTROLLER}-metrics"  # Service, Secret with its certificate, ServiceMonitor
+EVICTION = "nodeside-eviction"  # the role of the controller that only Drivers that evict need
 IMAGE = "localhost/nodeside-cluster"  # what images/build calls it
 HEALTH_PORT, METRICS_PORT = 8080, 8443
 METRICS_PATH = "/metrics"
@@ -163,6 +165,8 @@ def constants() -> dict[str, Any]:
     return {
         "controller": CONTROLLER,
         "driver": DRIVER,
+        "eviction": EVICTION,
+        "cordoned": CORDONED,
         "scc": DRIVER,
         "group": API_GROUP,
         "states": [state.value for state in State],

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from cluster.consumers import by_node, evicts
+from cluster.hold import FREE, Hold, hold_of
 from cluster.pools import Fit, before_label, has_hardware, pool_of
 from cluster.rollout import Boot, Health, Place
 from cluster.silence import PATIENT, Listener, Silence
-from cluster.world import DriverPod, Node, NodeDriverObject, Pool, World
+from cluster.world import Consumer, DriverPod, Node, NodeDriverObject, Pool, World
 from nodeside.contract import State, assigned_label
 from nodeside.spec import Driver
 from nodeside.spec.model import Upgrade
@@ -36,7 +38,8 @@ class Member:
     `before` is the assignment under which the driver worked there until we changed the node.
     `was_ready` is what the node said last, in whatever boot. `trouble` is what is wrong though the
     node does not say so: its pod cannot start, or nothing is heard; `due` is the wall clock time at
-    which that will be said if nothing is heard until then.
+    which that will be said if nothing is heard until then. `consumers` are the pods that have to
+    leave before its driver is replaced; None: not known.
     """
 
     node: Node
@@ -51,6 +54,8 @@ class Member:
     report: NodeDriverObject | None
     trouble: str
     due: float = PATIENT.until
+    hold: Hold = FREE
+    consumers: Sequence[Consumer] | None = ()
 
     def place(self, newest: str, good: str) -> Place:
         if not self.assigned:
@@ -74,6 +79,7 @@ def members(
     troubles = dict(_troubles(world, driver.name))
     reports, prefix = world.node_drivers, f"{driver.name}."
     listener = Listener(world, driver)
+    consumers = by_node(world, evicts(driver))
     for node in world.nodes.values():
         labels = node.labels
         assigned = labels.get(assigned_key, "")
@@ -103,6 +109,8 @@ def members(
             report=report,
             trouble=trouble or silence.words,
             due=silence.until,
+            hold=hold_of(labels, driver.name),
+            consumers=None if consumers is None else consumers.get(node.name, ()),
         )
 
 

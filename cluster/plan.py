@@ -2,7 +2,8 @@
 
 Called by controller.py after every change that matters. The plan of a world in which its actions
 were carried out is empty: nothing is remembered here, and an action that is not needed any more is
-not planned again. One Driver's plan knows of the others only which modules are theirs.
+not planned again. Only a node that is drained goes through several plans, see draining.py. One
+Driver's plan knows of the others only which modules are theirs.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cluster import conditions, jobs
+from cluster import conditions, draining, jobs
 from cluster.actions import (
     FINALIZER,
     Action,
     Apply,
+    Cordon,
     Delete,
     LabelNode,
     Plan,
@@ -27,6 +29,7 @@ from cluster.case import Case
 from cluster.census import census
 from cluster.daemonset import daemonset, differs
 from cluster.deletion import again_in, delete, leave, orphans
+from cluster.hold import let_go, uncordons
 from cluster.members import At
 from cluster.pod import Wanted
 from cluster.pools import assignment, before_label
@@ -53,13 +56,15 @@ def plan(world: World, now: float) -> Plan:
     """
     world = replace(world, now=now)
     plans = [plan_driver(world, world.drivers[key], now) for key in sorted(world.drivers)]
-    return together(plans, *orphans(world))
+    made = together(plans, *orphans(world))
+    return replace(made, actions=(*made.actions, *uncordons(world, made.actions)))
 
 
 def plan_driver(world: World, found: DriverObject, now: float) -> Plan:
     """The actions for one Driver, in the order in which they are to be done."""
     if found.deleting:
-        return take_down(world, found, now) or delete(world, found, now)
+        made = take_down(world, found, now) or delete(world, found, now)
+        return replace(made, actions=(*let_go(world, found.name), *made.actions))
     if found.driver is None or not found.driver.spec.image:
         mistakes = found.mistakes or "spec.image is missing: a cluster needs the driver image"
         return Plan(tuple(told(found, conditions.unreadable(found, mistakes, now=now))))
@@ -75,6 +80,8 @@ def plan_driver(world: World, found: DriverObject, now: float) -> Plan:
         *jobs.wanted(case),
         *_daemonsets_applied(case, world),
         *with_stage_labels(labelled, staging),
+        *draining.evictions(case.verdicts, found.name, world.occupancy.answers),
+        *let_go(world, found.name, {m.node.name for m in case.members}),
         *leave(leaving),
         *_daemonsets_retired(case, world),
         *jobs.retired(case),
@@ -82,13 +89,16 @@ def plan_driver(world: World, found: DriverObject, now: float) -> Plan:
         *told(found, with_stages(staging, status, now)),
         *stage_objects(staging),
     ]
-    return Plan(tuple(actions), _again_in(case, world, leaving), {found.name: census(case.picture)})
+    asked = draining.demand(case.verdicts, case.driver)
+    due, counted = _again_in(case, world, leaving), {found.name: census(case.picture)}
+    return Plan(tuple(actions), due, counted, asked)
 
 
 def _again_in(case: Case, world: World, leaving: Leaving) -> float | None:
     """Seconds until a plan may be another one though nothing happens."""
     due = min((member.due - world.now for member in case.members), default=math.inf)
     due = min(due, again_in(leaving) or math.inf)
+    due = min(due, draining.again_in(case.verdicts, case.driver, world.now))
     if any(world.daemonsets[key].deleting for key in case.wanted if key in world.daemonsets):
         due = min(due, _SOON)
     return due if due < math.inf else None
@@ -143,11 +153,12 @@ def _document(case: Case, there: DaemonSetObject | None, at: At) -> Mapping[str,
 def _nodes_labelled(case: Case) -> Iterator[LabelNode]:
     """One request for each node that goes somewhere else."""
     for verdict in case.verdicts:
-        if verdict.revision is None:
-            continue
-        labels = _labels(case, verdict)
+        labels = draining.hold_labels(verdict, case.driver.name, case.newest)
+        why = verdict.detail
+        if verdict.revision is not None and (moves := _labels(case, verdict)):
+            labels, why = {**labels, **moves}, verdict.row.why
         if labels:
-            yield LabelNode(case.driver.name, verdict.member.node.name, labels, verdict.row.why)
+            yield LabelNode(case.driver.name, verdict.member.node.name, labels, why)
     for member in forgiven(case.verdicts, case.standing):
         gone: dict[str, str | None] = {before_label(case.driver.name): None}
         yield LabelNode(case.driver.name, member.node.name, gone, "the rollout is over")
@@ -168,36 +179,48 @@ def _labels(case: Case, verdict: Verdict) -> dict[str, str | None]:
     return {key: value or None for key, value in wanted.items() if there.get(key, "") != value}
 
 
-def _to_rest(case: Case) -> tuple[Case, tuple[LabelNode, ...]]:
+def _to_rest(case: Case) -> tuple[Case, tuple[LabelNode | Cordon, ...]]:
     """The labels to be set, and the case once they are: from there nothing more follows.
 
     One look is not always enough: what a node said before may hold again once it is assigned back,
     which leaves room for another one. The status is written last, and is to be true then.
     """
-    every: dict[str, LabelNode] = {}
+    every: dict[str, LabelNode | Cordon] = {}
     for _ in range(_LOOKS):
-        labelled = tuple(_nodes_labelled(case))
+        labelled: list[LabelNode | Cordon] = [*_nodes_labelled(case), *_nodes_cordoned(case)]
         if not labelled:
             break
         for action in labelled:
-            earlier = every[action.node].labels if action.node in every else {}
-            every[action.node] = replace(action, labels={**earlier, **action.labels})
+            earlier = every.get(action.node, action)
+            as_now = earlier if isinstance(earlier, Cordon) else action
+            every[action.node] = replace(as_now, labels={**earlier.labels, **action.labels})
         case = _afterwards(case, labelled)
-    return case, tuple(every.values())
+    return case, tuple(sorted(every.values(), key=lambda action: isinstance(action, Cordon)))
 
 
-def _afterwards(case: Case, labelled: Sequence[LabelNode]) -> Case:
+def _nodes_cordoned(case: Case) -> Iterator[Cordon]:
+    """Those that this plan does not cordon already."""
+    for cordon in draining.cordons(case.verdicts, case.driver.name, case.world.now):
+        if cordon.node not in case.begun:
+            yield cordon
+
+
+def _afterwards(case: Case, labelled: Sequence[LabelNode | Cordon]) -> Case:
     """The same after these labels were set."""
-    nodes = dict(case.world.nodes)
+    nodes, begun = dict(case.world.nodes), dict(case.begun)
     for action in labelled:
         labels = {**nodes[action.node].labels, **action.labels}
         kept = {key: value for key, value in labels.items() if value is not None}
         nodes[action.node] = replace(nodes[action.node], labels=kept, labelled=case.world.now)
+        if isinstance(action, Cordon):
+            nodes[action.node] = replace(nodes[action.node], unschedulable=True)
+            begun[action.node] = action.why
     there = {key: d for key, d in case.world.daemonsets.items() if _is_left(case, d)}
     given = {key.rpartition("-")[2]: at for key, at in case.wanted.items()}
     status = {**case.found.status, "lastGoodRevision": case.standing.good}
     world = replace(case.world, nodes=nodes, daemonsets=there)
-    return Case(world, replace(case.found, status=status), case.driver, given)
+    found = replace(case.found, status=status)
+    return replace(case, world=world, found=found, given=given, begun=begun)
 
 
 def _is_left(case: Case, found: DaemonSetObject) -> bool:

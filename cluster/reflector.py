@@ -58,13 +58,16 @@ class Selection(Generic[T]):
     """Which objects of a kind, and what is kept of them.
 
     `optional`: the API server may not know this kind; then there is none of them.
+    `left_out` names an object to which `trim` answered None: it is none of ours, or no longer.
     """
 
     resource: Resource
-    trim: Callable[[Mapping[str, Any]], T]
+    trim: Callable[[Mapping[str, Any]], T | None]
     namespace: str = ""
     selector: str = ""
+    fields: str = ""
     optional: bool = False
+    left_out: Callable[[Mapping[str, Any]], str] | None = None
 
 
 class Reflector(Generic[T]):
@@ -194,7 +197,11 @@ class Reflector(Generic[T]):
         of = self._of
         try:
             page = self._api.list(
-                of.resource, self._keep, namespace=of.namespace, selector=of.selector
+                of.resource,
+                self._keep,
+                namespace=of.namespace,
+                selector=of.selector,
+                fields=of.fields,
             )
         except NotFound:
             if not of.optional:
@@ -227,7 +234,11 @@ class Reflector(Generic[T]):
         of = self._of
         self._watches += 1
         self._watch = self._api.watch(
-            of.resource, self._version, namespace=of.namespace, selector=of.selector
+            of.resource,
+            self._version,
+            namespace=of.namespace,
+            selector=of.selector,
+            fields=of.fields,
         )
         with self._changed:
             self._heard_from("")  # the next event may be a minute away
@@ -249,6 +260,8 @@ class Reflector(Generic[T]):
         with self._changed:
             if item is not None:
                 changed = self._put(item, deleted=event.kind == "DELETED")
+            elif self._of.left_out is not None and event.kind != "BOOKMARK":
+                changed = self._drop(self._of.left_out(event.object))
             self._version = version or self._version
             self._heard_from(version)
         if changed:
@@ -257,10 +270,14 @@ class Reflector(Generic[T]):
     def _put(self, item: T, *, deleted: bool) -> bool:
         """Whether this changed anything that we keep."""
         if deleted:
-            changed = self._objects.pop(item.name, None) is not None
-        else:
-            changed = self._objects.get(item.name) != item
-            self._objects[item.name] = item
+            return self._drop(item.name)
+        changed = self._objects.get(item.name) != item
+        self._objects[item.name] = item
+        self._snapshot = None
+        return changed
+
+    def _drop(self, name: str) -> bool:
+        changed = self._objects.pop(name, None) is not None
         self._snapshot = None
         return changed
 

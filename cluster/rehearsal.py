@@ -201,7 +201,7 @@ class Rehearsal:
         """The compiler's log, until it ends. A log that cannot be read stops nothing."""
         name = pod["metadata"]["name"]
         try:
-            for line in self.api.log(
+            for line in self.api.follow_log(
                 name, ANSWER, namespace=self.settings.namespace, seconds=ends - self.now()
             ):
                 self.line(_plain(line))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from cluster import conditions
-from cluster.actions import Action, Apply, Delete, LabelNode, Plan, SetStatus
+from cluster.actions import Action, Apply, Cordon, Delete, LabelNode, Plan, SetStatus
 from cluster.stage import ALLOWED, StageObject, lane_of
 from cluster.stagelabels import changed_labels, label_keys, uses
 from cluster.stages import Staging, content, end_order, to_apply, to_prune
@@ -19,9 +19,11 @@ from cluster.world import DriverObject, World
 _RESOURCES = {each.kind: each for each in ALLOWED}
 
 
-def with_stage_labels(labelled: Sequence[LabelNode], staging: Staging) -> Iterator[LabelNode]:
+def with_stage_labels(
+    labelled: Sequence[LabelNode | Cordon], staging: Staging
+) -> Iterator[LabelNode | Cordon]:
     """The labels that the driver's own plan sets, with those of stages."""
-    every = {action.node: action for action in labelled}
+    every: dict[str, LabelNode | Cordon] = {action.node: action for action in labelled}
     if staging.active:
         for node, labels, why in changed_labels(staging):
             there = every.get(node.name)

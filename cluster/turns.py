@@ -12,8 +12,9 @@ failures that stops a rollout, at least one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from cluster.members import Member
 from cluster.rollout import Act, Boot, Health, Phase, Place, Row, Situation, Supply, decide
@@ -45,11 +46,24 @@ class Standing:
     slots: int | None
 
 
+class Step(Enum):
+    """What draining.py makes of a verdict: the first three leave it as it is."""
+
+    GO = "the verdict holds"
+    RELEASE = "let go of the node"
+    KEEP_CLOSED = "keep the node cordoned"
+    CORDON = "hold the node and cordon it"
+    WAIT = "wait"
+    EVICT = "ask its consumers to leave"
+    GIVE_UP = "let go of the node until its consumers are gone"
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What happens to a member now. `revision` is what it gets, "" for none; None: no change.
 
-    `before` is the assignment under which it worked until now, "" if it did not.
+    `before` is the assignment under which it worked until now, "" if it did not. `detail` is why
+    `step` is what it is.
     """
 
     member: Member
@@ -57,6 +71,8 @@ class Verdict:
     row: Row
     revision: str | None = None
     before: str = ""
+    step: Step = Step.GO
+    detail: str = ""
 
 
 def amount(text: str, nodes: int) -> int:
@@ -82,6 +98,7 @@ def standing(
     candidates = _candidates(placed, driver.spec.upgrade, supply)
     canaries = min(rollout.canary, len(changed) + candidates)
     passed = sum(m.health is Health.WORKING for m in changed)
+    begun = sum(bool(m.hold.since) for m, p in placed if p is not Place.NEWEST)
     phase = _phase(rollout, good, settled=settled, tried=passed >= canaries, failed=len(failed),
                    limit=limit)  # fmt: skip
     if phase is not Phase.SETTLED and _is_complete(placed, phase, good, supply):
@@ -97,7 +114,7 @@ def standing(
         unavailable=unavailable,
         failed=failed,
         budget=max(0, allowed - len(unavailable)),
-        slots=max(0, canaries - len(changed)) if phase is Phase.CANARY else None,
+        slots=max(0, canaries - len(changed) - begun) if phase is Phase.CANARY else None,
     )
 
 
@@ -147,17 +164,20 @@ def _row(
 def _grant(rows: Iterable[tuple[Member, Place, Row]], now: Standing) -> set[int]:
     """Whose turn it is: first those who lose nothing by it, then by name.
 
-    A canary must be able to prove something: a node where the driver worked before.
+    A canary must be able to prove something: a node where the driver worked before. A node whose
+    drain has begun keeps its turn, which is counted already.
     """
+    unavailable = frozenset(now.unavailable)
     waiting = [
-        (_is_working(member), member.node.name, member, place)
+        (_costs(member, unavailable), member.node.name, member)
         for member, place, row in rows
-        if row.act in (Act.IN_TURN, Act.IN_TURN_OR_GOOD)
+        if _takes_turn(member, place, row, now)
         and (now.slots is None or _worked_before(member, place))
     ]
     waiting.sort(key=lambda entry: entry[:2])
-    budget, slots, granted = now.budget, now.slots, set()
-    for costs, _, member, _ in waiting:
+    budget, slots = now.budget, now.slots
+    granted = {id(m) for m, place, row in rows if m.hold.since and _may_change(m, place, row)}
+    for costs, _, member in waiting:
         if slots == 0 or (costs and budget == 0):
             break
         granted.add(id(member))
@@ -166,17 +186,41 @@ def _grant(rows: Iterable[tuple[Member, Place, Row]], now: Standing) -> set[int]
     return granted
 
 
+def _takes_turn(member: Member, place: Place, row: Row, now: Standing) -> bool:
+    """Whether it stands in the queue. Not if it could not be drained, until its pods are gone."""
+    if member.hold.since or not _may_change(member, place, row):
+        return False
+    return not (member.hold.given_up == now.newest and member.consumers != ())
+
+
+def _may_change(member: Member, place: Place, row: Row) -> bool:
+    if row.act in (Act.IN_TURN, Act.IN_TURN_OR_GOOD):
+        return True
+    return row.act is Act.GIVE_NEWEST and _disturbs(member, place)
+
+
+def _disturbs(member: Member, place: Place) -> bool:
+    """Whether pods have to leave though the driver does not work: then it is a matter of turns."""
+    return place in (Place.GOOD, Place.STALE) and bool(member.consumers is None or member.consumers)
+
+
+def _costs(member: Member, unavailable: Collection[str]) -> bool:
+    """Whether a change makes one more node unavailable."""
+    if _is_working(member):
+        return True
+    occupied = member.consumers is None or bool(member.consumers)
+    return occupied and member.node.name not in unavailable
+
+
 def _verdict(member: Member, place: Place, row: Row, now: Standing, *, turn: bool) -> Verdict:
     match row.act:
         case Act.RELEASE:
             return Verdict(member, place, row, "")
-        case Act.GIVE_NEWEST:
-            return _given(member, place, row, now.newest)
-        case Act.GIVE_GOOD:
-            return _given(member, place, row, now.good)
         case Act.IN_TURN | Act.IN_TURN_OR_GOOD if turn:
             return _given(member, place, row, now.newest, counts=True)
-        case Act.IN_TURN_OR_GOOD:
+        case Act.GIVE_NEWEST if turn or not _disturbs(member, place):
+            return _given(member, place, row, now.newest)
+        case Act.GIVE_GOOD | Act.IN_TURN_OR_GOOD:
             return _given(member, place, row, now.good)
         case _:
             return Verdict(member, place, row)
@@ -224,8 +268,11 @@ def _is_unavailable(member: Member, place: Place) -> bool:
     """Whether it counts against the budget: by our doing, or because it is just coming back.
 
     One that is down or failed without our doing does not: it would block a correction for ever. One
-    that failed in a rollout that is over is forgiven: see `forgiven`.
+    that failed in a rollout that is over is forgiven: see `forgiven`. One that is held is cordoned
+    until that is undone.
     """
+    if member.hold.since or member.hold.ending:
+        return True
     if member.health is Health.WORKING:
         return False
     if member.before and place in (Place.STALE, Place.NEWEST):

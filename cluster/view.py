@@ -15,8 +15,10 @@ from typing import Any
 from cluster import documents, resources, world
 from cluster.api import Api
 from cluster.apierror import NotFound
+from cluster.consumers import Demand
 from cluster.reflector import Health, Reflector, Selection
 from cluster.resources import Resource
+from cluster.rollcall import RollCall
 from cluster.stageview import StageView
 from cluster.stageview import read_once as read_stages
 from cluster.world import DriverObject, Settings, World
@@ -65,6 +67,7 @@ class View:
     def __init__(self, api: Api, settings: Settings, wake: Callable[[], None]) -> None:
         self._settings = settings
         self._stages = StageView(api, settings.namespace, wake)
+        self._roll_call = RollCall(api, wake)
         chosen = selections(settings.namespace)
         self._reflectors = {
             field: Reflector(api, selection, wake) for field, selection in chosen.items()
@@ -79,6 +82,7 @@ class View:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._roll_call.want(None)
         for reflector in self._reflectors.values():
             reflector.stop()
         self._stages.stop()
@@ -115,7 +119,12 @@ class View:
         found: dict[str, Any] = {
             field: reflector.objects() for field, reflector in self._reflectors.items()
         }
-        return self._stages.added(World(**found, settings=self._settings))
+        seen = World(**found, settings=self._settings, occupancy=self._roll_call.occupancy())
+        return self._stages.added(seen)
+
+    def want(self, demand: Demand | None) -> None:
+        """From now on know these pods of the cluster, and no others."""
+        self._roll_call.want(demand)
 
     def health(self) -> list[Health]:
         return [reflector.health() for reflector in self._reflectors.values()]

@@ -62,7 +62,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node. What is in it besides the labels is the kubelet's own word.
+    """A node. Besides the labels, and whether it is cordoned, it is the kubelet's own word.
 
     `ready_since` is when `ready` changed last, `labelled` when we changed a label of it.
     """
@@ -76,6 +76,7 @@ class Node:
     boot_id: str = ""
     ready: bool = False
     ready_since: float = 0.0
+    unschedulable: bool = False
     labelled: float = field(default=0.0, compare=False)
 
 
@@ -206,6 +207,43 @@ class BuildPod:
 
 
 @dataclass(frozen=True, slots=True)
+class Consumer:
+    """A pod that some Driver wants to be gone before it changes. `name` is namespace/name.
+
+    Of its resources and labels only those are kept that a Driver names.
+    """
+
+    name: str
+    uid: str = ""
+    node: str = ""
+    resources: frozenset[str] = frozenset()
+    labels: Mapping[str, str] = field(default_factory=_nothing)
+    deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of asking a pod to leave. `resting`: it is too early to ask again."""
+
+    message: str
+    resting: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """Pods of the whole cluster, which are looked at only while a Driver changes and evicts.
+
+    Not `known`: nobody looks, or not yet; `trouble` says what keeps us from it. `answers` to
+    evictions are by the uid of the pod, and of this leader's life.
+    """
+
+    consumers: Mapping[str, Consumer] = field(default_factory=_nothing)
+    known: bool = False
+    trouble: str = ""
+    answers: Mapping[str, Answer] = field(default_factory=_nothing)
+
+
+@dataclass(frozen=True, slots=True)
 class RevisionObject:
     """The immutable ConfigMap of one revision. `document` is the text of its driver.yaml."""
 
@@ -245,7 +283,8 @@ class Settings:
 class World:
     """Everything observed, each kind by name. `image_streams` None: the API has no such kind.
 
-    `now` is the wall clock; with 0 no time passes, and nothing is ever late.
+    `now` is the wall clock; with 0 no time passes, and nothing is ever late. Not `whole`: there are
+    Drivers that were left out.
     `stages` None: no Driver has any, so nobody looked.
     """
 
@@ -261,3 +300,5 @@ class World:
     jobs: Mapping[str, JobObject] = field(default_factory=dict)
     build_pods: Mapping[str, BuildPod] = field(default_factory=dict)
     stages: Stages | None = None
+    occupancy: Occupancy = field(default_factory=Occupancy)
+    whole: bool = True

@@ -51,6 +51,36 @@ class Preflight:
 
 
 @section
+class Evict:
+    """Pods that leave a node before its driver is replaced: `resources`, or `selector`, fits."""
+
+    resources: tuple[str, ...] = item(
+        "Extended resources, as a device plugin offers them: every pod that requests one.",
+        default=(),
+        pattern=patterns.RESOURCE_NAME,
+    )
+    selector: Mapping[str, str] = item(
+        "Labels: every pod that has all of them.",
+        default_factory=dict,
+        key_pattern=patterns.LABEL_KEY,
+        pattern=patterns.LABEL_VALUE,
+    )
+    namespaces: tuple[str, ...] = item(
+        "Pods of these namespaces only; none given: of all.",
+        default=(),
+        pattern=patterns.NAMESPACE,
+        max_length=63,
+    )
+    timeout_seconds: int = item(
+        "After so long the node keeps its revision until the pods are gone, and others have their "
+        "turn; 0: wait for ever.",
+        default=3600,
+        minimum=0,
+        maximum=604800,
+    )
+
+
+@section
 class Rollout:
     """How fast a change goes through the nodes."""
 
@@ -71,6 +101,11 @@ class Rollout:
         "Nodes changed first; the failure of one pauses.", default=1, minimum=0, maximum=10000
     )
     paused: bool = item("Stop changing nodes.", default=False)
+    evict: Evict | None = item(
+        "Which pods are evicted from a node, through the eviction API, before its driver is "
+        "replaced; the node is cordoned meanwhile. Absent: nobody is. `onReboot` evicts nobody.",
+        default=None,
+    )
 
 
 @section

@@ -62,6 +62,11 @@ LABEL_VALUE = Pattern(
     rf"^({_LABEL})?$",
     "a label value: at most 63 letters, digits and _.-, a letter or digit at both ends",
 )
+RESOURCE_NAME = Pattern(
+    rf"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/{_LABEL}$",
+    "the name of an extended resource, such as example.com/device",
+)
+NAMESPACE = Pattern(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", "the name of a namespace")
 KERNEL_RELEASE = Pattern(r"^[^\s/\x00-\x1f]+$", "a kernel release as uname -r prints it")
 OS_VERSION = Pattern(
     r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$",

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from nodeside.contract import BuildKind
 from nodeside.modulenames import kernel_name
-from nodeside.spec.fleet import Preflight, Toolkit, WaitFor
+from nodeside.spec.fleet import Evict, Preflight, Toolkit, WaitFor
 from nodeside.spec.model import (
     Build,
     DriverSpec,
@@ -177,6 +177,14 @@ RULES: tuple[Rule[Any], ...] = (
         "expected a Python regular expression",
         lambda wait: not _regex_error(wait.log),
         detail=lambda wait: _regex_error(wait.log),
+    ),
+    Rule(
+        Evict,
+        ("resources", "selector"),
+        "expected resources or selector: who is to leave a node",
+        lambda evict: bool(evict.resources or evict.selector),
+        "(has(self.resources) && size(self.resources) > 0) "
+        "|| (has(self.selector) && size(self.selector) > 0)",
     ),
     Rule(
         Toolkit,

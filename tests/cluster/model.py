@@ -13,14 +13,17 @@ from typing import Any
 from cluster.actions import (
     Action,
     Apply,
+    Cordon,
     Create,
     Delete,
+    Evict,
     LabelNode,
     NoteOutcome,
     Plan,
     Say,
     SetFinalizers,
     SetStatus,
+    Uncordon,
 )
 from cluster.documents import (
     daemonset_from,
@@ -29,12 +32,15 @@ from cluster.documents import (
     pod_from,
     revision_from,
 )
+from cluster.hold import CORDONED
 from cluster.plan import plan
 from cluster.stage import STAGE_LABEL, Source, StagePod, Stages
 from cluster.stagelabels import uses
 from cluster.stageview import found_from
 from cluster.world import (
+    Answer,
     BuildPod,
+    Consumer,
     DaemonSetObject,
     DriverObject,
     DriverPod,
@@ -42,6 +48,7 @@ from cluster.world import (
     JobObject,
     Node,
     NodeDriverObject,
+    Occupancy,
     RevisionObject,
     Settings,
     World,
@@ -99,6 +106,10 @@ class Model:
     image_streams: dict[str, ImageStream] | None = None
     settings: Settings = field(default_factory=Settings)
     stages: Stages | None = None
+    consumers: dict[str, Consumer] = field(default_factory=dict)
+    known: bool = True
+    refused: dict[str, str] = field(default_factory=dict)
+    answers: dict[str, Answer] = field(default_factory=dict)
     said: list[Say] = field(default_factory=list)
     rolled_out: set[str] = field(default_factory=set)
     uids: int = 0
@@ -117,6 +128,7 @@ class Model:
             jobs=dict(self.jobs),
             build_pods=dict(self.build_pods),
             stages=self._stages,
+            occupancy=Occupancy(dict(self.consumers), self.known, answers=dict(self.answers)),
         )
 
     @property
@@ -214,6 +226,11 @@ class Model:
             boot_id=self.nodes[node].boot_id,
         )
 
+    def consume(self, node: str, name: str = "default/train-0", **fields: Any) -> None:
+        """A pod that a Driver may want to be gone runs on a node."""
+        usual = Consumer(name, f"uid-{name}", node, frozenset({"example.com/edu"}))
+        self.consumers[name] = replace(usual, **fields)
+
     def report_all(self, state: State = State.READY, driver: str = "edu") -> None:
         for name in self.nodes:
             self.report(name, state, driver)
@@ -275,6 +292,8 @@ class Model:
             case NoteOutcome():
                 outcome = read_message(action.note)
                 self.jobs[action.name] = replace(self.jobs[action.name], outcome=outcome)
+            case Cordon() | Uncordon() | Evict():
+                self._drain(action)
             case SetStatus():
                 driver = self.drivers[action.driver]
                 self.drivers[action.driver] = replace(driver, status=action.status)
@@ -282,6 +301,30 @@ class Model:
                 self._set_finalizers(action)
             case Say():
                 self.said.append(action)
+
+    def _drain(self, action: Cordon | Uncordon | Evict) -> None:
+        """As cordon.py does: a cordon is ours only if the node had none."""
+        if isinstance(action, Evict):
+            self._evict(action)
+            return
+        labels = dict(action.labels)
+        if isinstance(action, Uncordon):
+            self.relabel(action.node, labels)
+            self.change(action.node, unschedulable=False)
+            return
+        if not self.nodes[action.node].unschedulable:
+            labels[CORDONED] = "true"
+        self.relabel(action.node, labels)
+        self.change(action.node, unschedulable=True)
+
+    def _evict(self, action: Evict) -> None:
+        """The pod ends at once, or a budget refuses."""
+        name = f"{action.namespace}/{action.pod}"
+        assert self.consumers[name].uid == action.uid
+        if refusal := self.refused.get(name):
+            self.answers[action.uid] = Answer(refusal)
+        else:
+            del self.consumers[name]
 
     def _apply(self, wanted: dict[str, Any]) -> None:
         self.uids += 1

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cluster.hold import CORDONED
 from cluster.manifests import CONTROLLER, DRIVER, NAMESPACE, Installation
 from nodeside.contract import API_VERSION, NodeDriverStatus, Rung, State
 from nodeside.driver.announce import Announcer, Delivery
@@ -255,7 +256,18 @@ def test_the_controller_assigns_nodes_and_takes_labels_of_ours_away(
     [
         (labelled(team="network"), "may change labels of nodeside.io only, not team"),
         (labelled(team=None), "may change labels of nodeside.io only, not team"),
-        ({"spec": {"unschedulable": True}}, "of nodeside may not change the spec of a node"),
+        (
+            {"spec": {"unschedulable": True}},
+            f"may cordon a node with the label {CORDONED} only, and uncordon no other",
+        ),
+        (
+            {"spec": {"taints": [{"key": "mine", "effect": "NoExecute"}]}},
+            "may cordon a node, and not change the taints in its spec",
+        ),
+        (
+            {"metadata": {"annotations": {"mine": "1"}}},
+            "may not change the annotations of a node",
+        ),
     ],
 )
 def test_the_controller_may_change_nothing_else_of_a_node(
@@ -264,6 +276,33 @@ def test_the_controller_may_change_nothing_else_of_a_node(
     answer = patch_node(controller, OURS, change)
     assert answer.status == 403
     assert words in answer.message
+
+
+def test_the_controller_uncordons_what_it_cordoned(controller: Identity, two_nodes: Nodes) -> None:
+    mine: dict[str, Any] = {"metadata": {"labels": {CORDONED: "true"}}}
+    done: dict[str, Any] = {"metadata": {"labels": {CORDONED: None}}}
+
+    answer = patch_node(controller, OTHER, mine | {"spec": {"unschedulable": True}})
+    assert answer.status == 200
+    assert two_nodes.get(OTHER)["spec"]["unschedulable"] is True
+    assert patch_node(controller, OTHER, done | {"spec": {"unschedulable": None}}).status == 200
+    assert "unschedulable" not in two_nodes.get(OTHER)["spec"]
+
+
+def test_the_controller_neither_takes_over_nor_ends_the_cordon_of_somebody_else(
+    control_plane: ControlPlane, controller: Identity, two_nodes: Nodes
+) -> None:
+    control_plane.kubectl("cordon", OTHER)
+    mine: dict[str, Any] = {"metadata": {"labels": {CORDONED: "true"}}}
+
+    taken = patch_node(controller, OTHER, mine)
+    ended = patch_node(controller, OTHER, {"spec": {"unschedulable": None}})
+
+    assert taken.status == ended.status == 403
+    assert "may not take over a node that somebody else cordoned" in taken.message
+    assert "and uncordon no other" in ended.message
+    assert two_nodes.get(OTHER)["spec"]["unschedulable"] is True
+    control_plane.kubectl("uncordon", OTHER)
 
 
 def test_others_are_not_concerned(two_nodes: Nodes) -> None:

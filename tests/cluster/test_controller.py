@@ -46,6 +46,9 @@ class FakeView:
     def health(self) -> list[Health]:
         return self.kinds
 
+    def want(self, _demand: object) -> None:
+        pass
+
     def wait_written(self, *_: object) -> bool:
         return True
 

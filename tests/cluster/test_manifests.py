@@ -15,6 +15,7 @@ from cluster.manifests import (
     CERTIFICATE,
     CONTROLLER,
     DRIVER,
+    EVICTION,
     METRICS,
     METRICS_READER,
     Installation,
@@ -125,8 +126,31 @@ def test_no_role_has_a_wildcard_or_hands_out_rights() -> None:
 
 def test_pods_are_made_in_one_namespace_only() -> None:
     for namespace, rule in roles(KINDS["openshift"], CONTROLLER):
-        if {"daemonsets", "configmaps", "pods", "leases"} & {*rule["resources"]}:
+        if {"daemonsets", "configmaps", "leases"} & {*rule["resources"]}:
             assert namespace == "drivers"
+        if "pods" in rule["resources"]:
+            assert rule["verbs"] == ["list", "watch"]
+
+
+def test_only_a_role_of_its_own_looks_at_all_pods_and_evicts() -> None:
+    documents = {(d["kind"], d["metadata"]["name"]): d for d in made(KINDS["plain"])}
+    rules = {
+        (name, resource, verb)
+        for (kind, name), document in documents.items()
+        if kind == "ClusterRole"
+        for rule in document["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        if resource.startswith("pods") or (resource, verb) == ("nodes", "get")
+    }
+    assert rules == {
+        (EVICTION, "pods", "list"),
+        (EVICTION, "pods", "watch"),
+        (EVICTION, "pods/eviction", "create"),
+        (EVICTION, "nodes", "get"),
+        (DRIVER, "nodes", "get"),
+    }
+    assert documents["ClusterRoleBinding", EVICTION]["subjects"][0]["name"] == CONTROLLER
 
 
 def test_the_controller_itself_needs_no_privilege() -> None:

@@ -171,4 +171,4 @@ def test_the_settings_are_those_that_the_controller_was_installed_with(tmp_path:
 
 def test_a_log_that_is_not_there_is_not_found(tmp_path: Path) -> None:
     with ScriptedServer(Said(404)) as server, pytest.raises(NotFound):
-        list(server.api(tmp_path).log("p", "answer", namespace="nodeside", seconds=5))
+        list(server.api(tmp_path).follow_log("p", "answer", namespace="nodeside", seconds=5))

@@ -72,6 +72,10 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         "$.spec.preflight[0]: expected exactly one of osVersion, kernel and toolkit",
     ),
     (
+        {"rollout": {"evict": {"timeoutSeconds": 60}}},
+        "$.spec.rollout.evict: expected resources or selector: who is to leave a node",
+    ),
+    (
         {"validate": {"sysfs": [{"path": SYSFS}]}},
         (
             "$.spec.validate.sysfs[0]: expected exactly one of value and matches (an empty "

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from cluster.api import Api, Watch, connect
 from cluster.manifests import NAMESPACE
@@ -19,7 +19,6 @@ from nodeside.contract import assigned_label
 from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane
 
 _END = 10.0  # seconds for a closed watch to end
-_KINDS = {NODES: "", DAEMON_SETS: NAMESPACE, PODS: NAMESPACE, NODE_DRIVERS: ""}
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,12 @@ class Seen:
 class Watching:
     """Use as a context manager around what is to be watched; ask afterwards."""
 
+    kinds: ClassVar[Mapping[Resource, str]] = {
+        NODES: "",
+        DAEMON_SETS: NAMESPACE,
+        PODS: NAMESPACE,
+        NODE_DRIVERS: "",
+    }
     control_plane: ControlPlane
     driver: str = "edu"
     _events: list[Seen] = field(default_factory=list)
@@ -49,7 +54,7 @@ class Watching:
 
     def __enter__(self) -> Self:
         self._api = connect(self.control_plane.kubeconfig)
-        for kind, namespace in _KINDS.items():
+        for kind, namespace in self.kinds.items():
             version = self._begin(self._api, kind, namespace)
             watch = self._api.watch(kind, version, namespace=namespace)
             self._watches.append(watch)

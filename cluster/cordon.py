@@ -1,0 +1,61 @@
+"""The requests that empty a node: cordon, evict, uncordon. Called by apply.py.
+
+Each may be repeated: it does what is not done yet. An admission policy holds the controller to it:
+no cordon without our label, no uncordon of a node that does not have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cluster.actions import Cordon, Evict, Uncordon
+from cluster.api import Api
+from cluster.apierror import ApiError, Conflict, NotFound
+from cluster.hold import CORDONED
+from cluster.resources import NODES
+
+Document = Mapping[str, Any]
+
+
+def change(api: Api, action: Cordon | Uncordon, limit: Mapping[str, Any]) -> Document:
+    """Raises NotFound if the node is gone."""
+    return _cordon(api, action, limit) if isinstance(action, Cordon) else _end(api, action, limit)
+
+
+def _cordon(api: Api, action: Cordon, limit: Mapping[str, Any]) -> Document:
+    """Raises Conflict if the node changed between our look and our write.
+
+    Whether it is cordoned already is asked of the API server: what we know may be a second old,
+    and whoever cordoned it then would find it uncordoned by us one day.
+    """
+    node = api.get(NODES, action.node, **limit)
+    labels = dict(action.labels)
+    metadata = {"resourceVersion": node["metadata"]["resourceVersion"], "labels": labels}
+    patch: dict[str, Any] = {"metadata": metadata}
+    if not node.get("spec", {}).get("unschedulable"):
+        labels[CORDONED] = "true"
+        patch["spec"] = {"unschedulable": True}
+    return api.merge_patch(NODES, action.node, patch, **limit)
+
+
+def _end(api: Api, action: Uncordon, limit: Mapping[str, Any]) -> Document:
+    patch = {"metadata": {"labels": dict(action.labels)}, "spec": {"unschedulable": None}}
+    return api.merge_patch(NODES, action.node, patch, **limit)
+
+
+def evict(api: Api, action: Evict, limit: Mapping[str, Any]) -> str:
+    """Why the pod does not go now, in the API server's words; "" if it goes.
+
+    A refusal concerns this pod only. Raises ApiError if it is about us: no answer, too many
+    requests, unknown credentials.
+    """
+    try:
+        api.evict(action.namespace, action.pod, action.uid, **limit)
+    except (NotFound, Conflict):
+        return ""  # it is gone, or is another one by now
+    except ApiError as error:
+        if not error.budgets and error.concerns_all:
+            raise
+        return "; ".join(error.budgets) or str(error)
+    return ""
