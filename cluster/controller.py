@@ -145,6 +145,8 @@ class Controller:
         self._planning = planned - began
         outcome = self._applier.carry_out(plan, world, leadership)
         self._evictions.take(outcome.asked, self._now())
+        if outcome.asked:
+            self._wakes.wake()  # what was answered is told, and says when to ask again
         self._remember(world, outcome)
         made = Round(world, plan, outcome, planned - began, self._now() - planned)
         self._after(made)
