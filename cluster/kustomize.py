@@ -4,8 +4,9 @@
     crds.yaml, namespace.yaml, accounts.yaml, …
     another-namespace/       transformers that an overlay with `namespace: …` takes along
 
-Nothing in the objects but their own fields names the namespace: the controller's command line reads
-it from the pod, and the admission policies know the accounts by their names. Pure.
+Nothing in the objects but their own fields and host names says the namespace: the controller's
+command line reads it from the pod, and the admission policies know the accounts by their names.
+Pure.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from cluster.crds import crds
-from cluster.manifests import TEMPLATES, Installation, file_text, manifests_by_template, to_yaml
+from cluster.manifests import (
+    CONTROLLER,
+    TEMPLATES,
+    Installation,
+    file_text,
+    manifests_by_template,
+    to_yaml,
+)
 
 KUSTOMIZATION = "kustomization.yaml"
 _ELSEWHERE = "another-namespace"
@@ -56,10 +64,11 @@ resources:
 def _transformers(documents: Iterable[Document], home: str) -> Iterator[Document]:
     """What is to be put right after `namespace: …` has put everything into one namespace.
 
-    What is in a namespace that is not ours goes back there, and its subjects, which kustomize finds
-    only within a namespace, are told where the accounts are. Kinds without a namespace that it does
-    not know get one by mistake. That is taken away, by `add` first: there is then something to
-    remove, whatever kustomize knows.
+    - What is in a namespace that is not ours goes back there, and its subjects, which kustomize
+      finds only within a namespace, are told where the accounts are.
+    - A host name (`metrics.nodeside.svc`) gets the new namespace as its second word.
+    - Kinds without a namespace that kustomize does not know get one by mistake. That is taken away,
+      by `add` first: there is then something to remove, whatever kustomize knows.
     """
     documents = tuple(documents)
     for document in documents:
@@ -67,14 +76,15 @@ def _transformers(documents: Iterable[Document], home: str) -> Iterator[Document
         if place != home:
             put_back = {"op": "replace", "path": "/metadata/namespace", "value": place}
             yield _patch(f"back-to-{place}", _target(document), put_back)
-            subjects = document.get("subjects", ())
-            if accounts := [each["name"] for each in subjects if each["namespace"] == home]:
-                yield _subjects(document, accounts[0], home)
+            if any(each["namespace"] == home for each in document.get("subjects", ())):
+                yield _told("subjects", document, f"subjects.[namespace={home}].namespace")
+        for path in _paths(document, f".{home}.svc"):
+            yield _told("host", document, path, delimiter=".", index=1)
     kinds = {d["kind"] for d in documents if "namespace" not in d["metadata"]} - {"Namespace"}
-    path = {"path": "/metadata/namespace"}
+    where = {"path": "/metadata/namespace"}
     target = {"kind": f"({'|'.join(sorted(kinds))})"}
     yield _patch(
-        "no-namespace", target, {"op": "add", **path, "value": "-"}, {"op": "remove", **path}
+        "no-namespace", target, {"op": "add", **where, "value": "-"}, {"op": "remove", **where}
     )
 
 
@@ -87,17 +97,25 @@ def _patch(name: str, target: Document, *operations: Document) -> Document:
     return _transformer("PatchTransformer", what, target=target, patch=json.dumps(operations))
 
 
-def _subjects(document: Document, account: str, home: str) -> Document:
-    """All accounts of ours are where this one is found."""
-    source = {"kind": "ServiceAccount", "name": account, "fieldPath": "metadata.namespace"}
-    target = {
-        "select": _target(document),
-        "fieldPaths": [f"subjects.[namespace={home}].namespace"],
-    }
-    name = f"subjects-of-{document['metadata']['name']}"
+def _told(what: str, document: Document, path: str, **options: Any) -> Document:
+    """A field is told the namespace in which our accounts are then."""
+    source = {"kind": "ServiceAccount", "name": CONTROLLER, "fieldPath": "metadata.namespace"}
+    target = {"select": _target(document), "fieldPaths": [path]}
+    if options:
+        target["options"] = options
+    name = f"{what}-of-{document['metadata']['name']}"
     return _transformer(
         "ReplacementTransformer", name, replacements=[{"source": source, "targets": [target]}]
     )
+
+
+def _paths(value: Any, ending: str, path: str = "") -> Iterator[str]:
+    """Where the texts are that end like this, as kustomize names a field."""
+    if isinstance(value, str) and value.endswith(ending):
+        yield path
+    below = dict(enumerate(value)) if isinstance(value, list) else value
+    for key, each in below.items() if isinstance(below, Mapping) else ():
+        yield from _paths(each, ending, f"{path}.{key}" if path else str(key))
 
 
 def _transformer(kind: str, name: str, **more: Any) -> Document:

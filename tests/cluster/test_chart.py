@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,14 @@ from cluster.chart import LATER, chart
 from cluster.directory import NotOurs, write_directory
 from cluster.gotemplates import Later, go_template
 from cluster.kustomize import KUSTOMIZATION, NAMES, base
-from cluster.manifests import Installation, NotInstallable, TemplateBroken, constants, values_of
+from cluster.manifests import (
+    Installation,
+    NotInstallable,
+    TemplateBroken,
+    constants,
+    manifests,
+    values_of,
+)
 from nodeside import __version__
 from nodeside.errors import SystemRefused
 
@@ -218,11 +226,28 @@ def test_what_is_in_other_namespaces_finds_back_from_an_overlay() -> None:
         "back-to-default-rolebinding-nodeside-events",
         "subjects-of-nodeside-events",
         "no-namespace",
-    ]
+    ], "an overlay has to put right what is new here"
     target = found[2]["replacements"][0]["targets"][0]
     assert target["fieldPaths"] == ["subjects.[namespace=drivers].namespace"]
     assert re.fullmatch(found[3]["target"]["kind"], "ValidatingAdmissionPolicyBinding")
     assert not re.fullmatch(found[3]["target"]["kind"], "Namespace")
+
+
+def texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from texts([*value.keys(), *value.values()])
+    elif isinstance(value, list):
+        for each in value:
+            yield from texts(each)
+
+
+def test_the_namespace_stands_where_an_overlay_can_change_it() -> None:
+    """Not in an expression, nor on a command line."""
+    documents = manifests(replace(CHOSEN, namespace="xyzzy"))
+    said = {text for text in texts([*documents]) if re.search(r"\bxyzzy\b", text)}
+    assert {text for text in said if not re.fullmatch(r"xyzzy|[a-z-]+\.xyzzy\.svc", text)} == set()
 
 
 @pytest.mark.parametrize("make", [chart, base])
