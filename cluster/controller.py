@@ -57,7 +57,7 @@ class Pace:
 
     settle: float = 0.05
     between: float = 0.25
-    share: float = 0.2
+    share: float = 0.1
     echo: float = 5.0
     first_retry: float = 1.0
     longest_retry: float = 30.0

@@ -14,6 +14,8 @@ from cluster.actions import Action, Plan, SetStatus
 from cluster.world import World
 
 _BETWEEN = 1.0  # seconds between two statuses of a Driver that only count differently
+_PASSING = ("Ready", "NodesBusy")  # of a pool: in a rollout it is now the one, now the other
+_LARGE = 1000  # nodes; with more of them it is longer, so that statuses stay few beside labels
 
 
 @dataclass
@@ -39,7 +41,8 @@ class Quiet:
     def _wait(self, action: SetStatus, world: World, now: float) -> float:
         """Seconds that it can wait; 0 also means that it is written now."""
         found = world.drivers.get(action.driver)
-        wait = self._written.get(action.driver, float("-inf")) + self.between - now
+        pause = self.between * max(1.0, _nodes(action.status) / _LARGE)
+        wait = self._written.get(action.driver, float("-inf")) + pause - now
         if found is not None and wait > 0 and news(found.status) == news(action.status):
             return wait
         self._written[action.driver] = now
@@ -49,9 +52,16 @@ class Quiet:
 def news(status: Mapping[str, Any]) -> object:
     """What of a status is worth telling at once."""
     said = [(c.get("type"), c.get("status"), c.get("reason")) for c in status.get("conditions", ())]
-    rows = [(row.get("kernel"), row.get("reason")) for row in status.get("pools", ())]
+    rows = [
+        (row.get("kernel"), reason if (reason := row.get("reason")) not in _PASSING else "")
+        for row in status.get("pools", ())
+    ]
     revisions = (status.get("revision"), status.get("lastGoodRevision"))
     return said, rows, revisions, status.get("observedGeneration")
+
+
+def _nodes(status: Mapping[str, Any]) -> int:
+    return int((status.get("nodes") or {}).get("wanted", 0))
 
 
 def _is_held(action: Action, held: Mapping[str, float]) -> bool:

@@ -34,7 +34,15 @@ CLUSTER = Path(cluster.__file__).parent
 GENERATED = {"driver-yaml.md", "benchmarks.md", "dkms-packages.md"}
 # Options of others: pip, pytest, the sidecar's loader, container engines, Debian's tools, kubectl.
 FOREIGN = {
-    *("--editable", "--all-tiers", "--check", "--library-path", "--isolation", "--build-arg"),
+    *(
+        "--only",
+        "--editable",
+        "--all-tiers",
+        "--check",
+        "--library-path",
+        "--isolation",
+        "--build-arg",
+    ),
     *("--all", "--create-namespace", "--force-conflicts", "--include-crds", "--server-side"),
     *("--strict", "--import", "--rm", "--docker-server"),
     *("--take-ownership", "--clusterrole", "--serviceaccount"),

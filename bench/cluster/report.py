@@ -84,8 +84,8 @@ def _before(every: Sequence[Measured]) -> str:
     return (
         f"{sizes} nodes in 20 pools, each size on a control plane of its own: etcd, API server, "
         "controller manager and scheduler, and KWOK in the place of the kubelets, which renews a "
-        "lease for each node every ten seconds. A node has the 60 labels and the 30 images of a "
-        "usual one. **All of this shares the processors of this machine with the controller**: "
+        "lease for each node every ten seconds. A node has 40 labels and 20 images. **All of this "
+        "shares the processors of this machine with the controller**: "
         "seconds on the wall are those of the whole cluster in two cores, and most of them are "
         "Kubernetes'. Processor time, memory and calls are the controller's own. The node side is "
         "the announcing code of `nodeside driver run` for every node, in one process, with a "

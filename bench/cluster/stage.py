@@ -43,9 +43,9 @@ FIRST_OF_POOL = "example.com/first-of-pool"
 _DRIVERS = "/apis/nodeside.io/v1alpha1/drivers"
 _OURS = OURS.replace("=", "%3D")
 _LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{CONTROLLER}"
-_LABELS = 60  # of Node Feature Discovery, on each node
-_IMAGES = 30  # that the kubelet lists, on each node
-_MAKERS = 8  # nodes made at once
+_LABELS = 40  # of Node Feature Discovery, on each node
+_IMAGES = 20  # that the kubelet lists, on each node
+_MAKERS = 12  # nodes made at once
 _DEADLINE = 900.0  # seconds
 _LOOK = 0.05  # seconds
 _REQUEST = 20.0  # seconds

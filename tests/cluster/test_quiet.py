@@ -1,4 +1,4 @@
-"""Counts wait for a second; what a person waits for does not."""
+"""Counts wait for a second, or some; what a person waits for does not."""
 
 from __future__ import annotations
 
@@ -57,3 +57,30 @@ def test_a_plan_that_wants_to_be_made_again_sooner_is() -> None:
     quiet(Plan((SetStatus("edu", status(1)),)), world, 10.0)
 
     assert quiet(Plan((SetStatus("edu", status(2)),), again_in=0.1), world, 10.2).again_in == 0.1
+
+
+def test_a_pool_that_is_busy_now_and_then_is_no_news_but_one_that_failed_is() -> None:
+    quiet, world = Quiet(), model().world
+
+    def with_pool(reason: str) -> Plan:
+        pool = {"kernel": "6.1", "reason": reason, "nodes": {"ready": 1}}
+        return Plan((SetStatus("edu", {**status(1), "pools": [pool]}),))
+
+    busy = with_pool("NodesBusy")
+    quiet(busy, world, 10.0)
+    made = model()
+    made.carry_out(busy.actions)
+
+    assert quiet(with_pool("Ready"), made.world, 10.1).actions == ()
+    failed = with_pool("NodesFailed")
+    assert quiet(failed, made.world, 10.2) == failed
+
+
+def test_with_more_nodes_counts_are_told_less_often() -> None:
+    quiet, world = Quiet(), model().world
+    counts = [{**status(n), "nodes": {"ready": n, "wanted": 5000}} for n in (1, 2)]
+    quiet(Plan((SetStatus("edu", counts[0]),)), world, 10.0)
+
+    held = quiet(Plan((SetStatus("edu", counts[1]),)), world, 12.0)
+
+    assert (held.actions, held.again_in) == ((), 3.0)

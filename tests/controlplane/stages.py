@@ -42,16 +42,25 @@ _NO_BUILDS = """  matchExpressions:
       - 'nodeside-build'
       - 'nodeside-preflight'
 """
+# Its defaults are 4 of each, which is slow where one request takes long.
+_PACE = """apiVersion: config.kwok.x-k8s.io/v1alpha1
+kind: KwokConfiguration
+options:
+  podPlayStageParallelism: 16
+  nodePlayStageParallelism: 16
+  nodeLeaseParallelism: 16
+  podsOnNodeSyncParallelism: 16
+"""
 
 
 def stages(shipped: Iterable[Path]) -> str:
-    """One YAML file of all stages."""
+    """One YAML file of KWOK's options and all stages."""
     kept = [
         _without_builds(path.read_text()) if path.stem == "pod-complete" else path.read_text()
         for path in shipped
         if path.stem != "pod-delete"
     ]
-    return "---\n".join([*kept, _LINGERING])
+    return "---\n".join([_PACE, *kept, _LINGERING])
 
 
 def _without_builds(text: str) -> str:
