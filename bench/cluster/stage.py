@@ -130,7 +130,8 @@ class Stage:
         self._say(f"{self.size} nodes in {POOLS} pools")
         with ThreadPoolExecutor(_MAKERS) as makers:
             list(makers.map(self._make_node, range(self.size)))
-        self.wait_for(lambda: self._ready() == self.size, "all nodes to be ready", look=2.0)
+        look = max(1.0, self.size / 1000)  # seconds: a look reads all nodes
+        self.wait_for(lambda: self._ready() == self.size, "all nodes to be ready", look=look)
 
     def _make_node(self, number: int) -> None:
         """One request, with all that a kubelet would say in its first minute: 5,000 are made."""
