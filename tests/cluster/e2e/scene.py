@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -113,25 +113,18 @@ class Scene:
     @contextmanager
     def rule_missing(self, plural: str, verb: str) -> Iterator[None]:
         """The controller's account may not do this in the block."""
-        path = next(path for path in _ROLES if self._rules(path, plural))
-        whole = self.control_plane.do("GET", path)["rules"]
-        rules = [
-            {**rule, "verbs": [v for v in rule["verbs"] if v != verb]}
-            if plural in rule.get("resources", ())
-            else rule
-            for rule in whole
-        ]
-        self.control_plane.do("PATCH", path, {"rules": rules}, content_type=MERGE_PATCH)
+        whole = {path: self.control_plane.do("GET", path)["rules"] for path in _ROLES}
+        for path, rules in whole.items():
+            self._set_rules(path, _without(rules, plural, verb))
         try:
             self._until_allowed(plural, verb, "no")
             yield
         finally:
-            self.control_plane.do("PATCH", path, {"rules": whole}, content_type=MERGE_PATCH)
+            for path, rules in whole.items():
+                self._set_rules(path, rules)
 
-    def _rules(self, path: str, plural: str) -> list[Any]:
-        """The rules of a role that are about a kind."""
-        rules = self.control_plane.do("GET", path)["rules"]
-        return [rule for rule in rules if plural in rule.get("resources", ())]
+    def _set_rules(self, path: str, rules: Sequence[Mapping[str, Any]]) -> None:
+        self.control_plane.do("PATCH", path, {"rules": rules}, content_type=MERGE_PATCH)
 
     def _until_allowed(self, plural: str, verb: str, answer: str) -> None:
         """A role is heeded a moment after it was written."""
@@ -282,3 +275,13 @@ class Scene:
     def watching(self) -> Watching:
         """What happens in the block, from the API server's own watches."""
         return Watching(self.control_plane)
+
+
+def _without(rules: Sequence[Mapping[str, Any]], plural: str, verb: str) -> list[dict[str, Any]]:
+    """The rules of a role but for one verb of one kind."""
+    return [
+        {**rule, "verbs": [each for each in rule["verbs"] if each != verb]}
+        if plural in rule.get("resources", ())
+        else dict(rule)
+        for rule in rules
+    ]

@@ -45,8 +45,10 @@ def a_rival(scene: Scene) -> Iterator[None]:
 def restricted_pods(scene: Scene) -> Iterator[None]:
     """The namespace admits no privileged pod."""
     _enforce(scene, "restricted")
-    yield
-    _enforce(scene, "privileged")
+    try:
+        yield
+    finally:
+        _enforce(scene, "privileged")
 
 
 def _enforce(scene: Scene, level: str) -> None:
