@@ -28,6 +28,7 @@ MISSING: System = ("5.14.0-427.68.2.el9_4.aarch64", "418.94.202505201234-0")
 EACH = 20  # nodes of a pool
 TERMINATING = 2.0  # seconds that a pod takes to end
 BRING_UP = 0.1  # seconds that a pod acts
+ALL_BACK = 600.0  # seconds for a pool to be rebooted; 30 are usual
 LONG = 60.0  # seconds in which a node must have its pod; the goal is 5 on a machine of its own
 
 
@@ -54,7 +55,10 @@ def test_a_z_stream_upgrade_of_sixty_nodes_keeps_its_promises_at_every_moment(
         scene.control_plane.wait_for(
             lambda: scene.status()["nodes"]["ready"] == 2 * EACH, "two pools to be ready"
         )
-        assert _nodes_with_pods(scene) == sorted([*present, *late])
+        scene.control_plane.wait_for(
+            lambda: _nodes_with_pods(scene) == sorted([*present, *late]),
+            "the nodes without a toolkit to have no pod",
+        )
         assert MISSING[0] in scene.until_reason("Degraded", "ToolkitMissing")
         named = _name_an_image(scene)
         scene.until_ready(3 * EACH)
@@ -121,7 +125,9 @@ def _until_unserved(scene: Scene, upgrade: Upgrade, nodes: list[str]) -> str:
 
 
 def _until_back(scene: Scene, upgrade: Upgrade, nodes: list[str]) -> None:
-    scene.control_plane.wait_for(lambda: upgrade.count(nodes) == len(nodes), "all nodes to be back")
+    scene.control_plane.wait_for(
+        lambda: upgrade.count(nodes) == len(nodes), "all nodes to be back", timeout=ALL_BACK
+    )
 
 
 def _nodes_with_pods(scene: Scene) -> list[str]:

@@ -20,7 +20,7 @@ System = tuple[str, str]  # kernel release, OSTREE_VERSION
 
 _DOWN = 0.5  # seconds that a node is down; 30 in real life
 _LABELS = 1.0  # seconds until Node Feature Discovery has looked again; 60 in real life
-_END = 120.0  # seconds for what is under way to end
+_END = 600.0  # seconds for what is under way to end
 
 
 @dataclass
