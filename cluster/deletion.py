@@ -66,7 +66,7 @@ def again_in(leaving: Leaving) -> float | None:
         if each.pod is not None:
             patience = REST if each.stage is Stage.FAILED else SLOW
             waits.append(each.pod.created + patience - leaving.now)
-    return min((max(wait, 0.1) for wait in waits), default=None)
+    return min((wait for wait in waits if wait > 0), default=None)
 
 
 def orphans(world: World) -> Iterator[Action]:

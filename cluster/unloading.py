@@ -125,10 +125,11 @@ class Leaving:
 
     @cached_property
     def leavers(self) -> Sequence[Leaver]:
+        labels = trace_labels(self.found.name)
         return tuple(
             self._leaver(node)
             for node in self.world.nodes.values()
-            if node.name not in self.members and self._has_trace(node)
+            if node.name not in self.members and self._has_trace(node, labels)
         )
 
     @cached_property
@@ -214,11 +215,10 @@ class Leaving:
         why = kept if found is Stage.STAYS and kept else _why(found, pod, report)
         return Leaver(node, found, why, pod, revision)
 
-    def _has_trace(self, node: Node) -> bool:
-        name = self.found.name
+    def _has_trace(self, node: Node, labels: Sequence[str]) -> bool:
         return (
-            any(key in node.labels for key in trace_labels(name))
-            or node_driver_name(name, node.name) in self.world.node_drivers
+            any(key in node.labels for key in labels)
+            or node_driver_name(self.found.name, node.name) in self.world.node_drivers
             or node.name in self._nodes_with_pods
         )
 

@@ -321,6 +321,15 @@ def test_a_pod_that_failed_is_made_again_after_a_rest() -> None:
     assert leaver(model) is Stage.STARTING
 
 
+def test_a_pod_that_is_slow_and_has_spoken_keeps_nobody_busy() -> None:
+    model = deleting()
+    going(model)
+    model.say("n0", State.UNLOADING)
+
+    assert leaver(model, now=SLOW + 1) is Stage.UNLOADING
+    assert model.plan(now=SLOW + 1).again_in is None
+
+
 def test_so_many_pods_are_at_work_at_once_and_those_that_wait_do_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
