@@ -291,8 +291,8 @@ class Unload:
     """What may be unloaded. Nothing is ever unloaded by force."""
 
     policy: UnloadPolicy = item(
-        "Whether a loaded module may be unloaded to be replaced: `whenIdle`, when nothing uses it; "
-        "`never`, only a reboot replaces it.",
+        "Whether a loaded module may be unloaded, to be replaced or because the driver goes away: "
+        "`whenIdle`, when nothing uses it; `never`, only a reboot takes it out.",
         default=UnloadPolicy.WHEN_IDLE,
     )
     foreign: Foreign = item(
