@@ -247,7 +247,7 @@ class Api:
         path = resource.path(name, namespace=namespace)
         self._exchange.send(Call("DELETE", path, asked, {}, options, "application/json"), **limits)
 
-    def log(
+    def read_log(
         self,
         pod: str,
         *,

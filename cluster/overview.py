@@ -63,6 +63,9 @@ class Overview:
         columns = ("DRIVER", "OS VERSION", "KERNEL", "NODES", "UPDATED", "READY", "FAILED")
         if pools:
             yield table(pools, header=(*columns, "TOOLKIT", "WHY"))
+        stages = [row for found in self.drivers.values() for row in _stages(found)]
+        if stages:
+            yield table(stages, header=("DRIVER", "STAGE", "NODES", "READY", "STATE", "WHY"))
 
     def json(self) -> str:
         """The statuses by name; who leads is the exit code's business."""
@@ -145,7 +148,8 @@ def _is_ready(found: DriverObject) -> bool:
 def _row(found: DriverObject) -> Row:
     ready = condition(found.status, "Ready")
     version = found.driver.spec.version if found.driver else "?"
-    why = "" if ready["status"] == "True" else ready["message"]
+    well = ready["status"] == "True" and ready["reason"] == "Ready"  # else it is about its stages
+    why = "" if well else ready["message"]
     if old := overtaken(found):
         why = f"{old}; {why}" if why else old
     return (found.name, version, *_counts(found.status.get("nodes", {})), ready["reason"], why)
@@ -157,6 +161,12 @@ def _pools(found: DriverObject) -> Iterator[Row]:
         good = row["reason"] == "Ready"
         why = row["message"] or ("" if good else row["reason"])
         yield (*where, *_counts(row["nodes"]), row["link"], why)
+
+
+def _stages(found: DriverObject) -> Iterator[Row]:
+    for row in found.status.get("stages", ()):
+        counts = (str(row["nodes"].get(key, 0)) for key in ("wanted", "ready"))
+        yield (found.name, row["name"], *counts, row["state"], row["message"])
 
 
 def _counts(nodes: Mapping[str, int]) -> Row:

@@ -127,7 +127,7 @@ class StageLogs:
 
     def _matches(self, case: _Case) -> bool:
         wanted, pattern = case.wanted, re.compile(case.wanted.pattern)
-        text = self._api.log(
+        text = self._api.read_log(
             wanted.pod,
             namespace=self._namespace,
             container=wanted.container,

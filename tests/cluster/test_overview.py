@@ -10,6 +10,7 @@ from cluster.overview import NoSuchObject, Overview, overview
 from cluster.presence import Presence
 from nodeside.contract import State
 from tests.cluster.model import Model
+from tests.cluster.stagedriver import up, with_stages
 
 LEADS = Presence(True)
 NOBODY = Presence(False, "no controller leads; see kubectl -n nodeside get pods")
@@ -37,6 +38,23 @@ def test_status_shows_each_driver_and_its_pools() -> None:
     assert " ".join(pools.split()).startswith("DRIVER OS VERSION KERNEL NODES UPDATED READY")
     assert " ".join(pool.split()).endswith("6.1.0-50-amd64 2 2 2 0 template")
     assert found.ready
+
+
+def test_status_shows_the_stages_and_what_is_wrong_with_them() -> None:
+    model = up(with_stages(2))
+    model.config_map("two", ds_yaml="{{ nothing }}")
+    model.settle()
+
+    found = shown(model)
+
+    lines = [" ".join(line.split()) for line in found.table().splitlines()]
+    whole = " ".join(found.table().split())
+    wrong = "ConfigMap two, ds.yaml, line 1: 'nothing' is undefined"
+    assert f"2 0 StageInvalid works on 2 nodes; stage second: {wrong}" in whole
+    assert "DRIVER STAGE NODES READY STATE WHY" in lines
+    assert "edu first 2 2 Ready" in lines
+    assert whole.endswith(f"edu second 2 2 Invalid {wrong}")
+    assert found.ready, "the driver works"
 
 
 def test_status_as_json_is_the_status_of_the_drivers() -> None:

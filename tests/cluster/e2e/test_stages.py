@@ -17,6 +17,7 @@ from cluster.stage import closed_label, stage_label
 from nodeside.contract import State, assigned_label, state_label
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet
+from tests.cluster.e2e.kubelet import Kubelet
 from tests.cluster.e2e.scene import DRIVERS, OLD, Scene
 from tests.cluster.e2e.watching import Watching
 from tests.cluster.stagedriver import daemonset
@@ -264,3 +265,29 @@ def test_a_driver_ends_after_its_stages_and_they_from_the_last_to_the_first(
     assert staged.items(DRIVERS) == []
     assert stage_pods(staged) == []
     assert not [key for key in staged.labels("n0") if "nodeside.io/" in key]
+
+
+def test_a_stage_that_waits_for_a_line_goes_on_when_the_pod_says_it(
+    staged: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    staged.node("n0")
+    said = ["starting\n"]
+    wait = {"log": "registered [0-9]+ device", "timeoutSeconds": 1}
+    with Kubelet(staged.control_plane, lambda _: "".join(said)) as kubelet:
+        kubelet.serve("n0")
+        replicas.start()
+        staged.driver()
+        staged.change({"stages": [{**TWO[0], "waitFor": wait}, TWO[1]]})
+
+        message = staged.until_reason("StagesReady", "StageFailed")
+        assert message.startswith("stage first: n0: no line in the log of pod plugin-")
+        assert message.endswith("matches 'registered [0-9]+ device' after 1 s")
+        assert stage_pods(staged) == ["plugin on n0"]
+        assert "stage first: no line" in staged.cli("explain", "edu", "n0").output
+
+        said.append("registered 3 devices\n")
+        until_staged(staged, 1)
+
+    _, container, query = kubelet.asked[0]
+    assert (container, query) == ("main", {"limitBytes": ["1048576"]})
+    assert stage_pods(staged) == ["monitor on n0", "plugin on n0"]
