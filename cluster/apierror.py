@@ -114,7 +114,7 @@ class Asked:
 def refusal(asked: Asked, status: int, body: bytes, retry_after: str = "") -> ApiError:
     """The error for an answer that is no success."""
     said = _message(body)
-    kind, words, retryable = _meaning(status)
+    kind, words, retryable = _meaning(400 if said.startswith(_UNTYPED) else status)
     return kind(
         f"{words} {asked}" + (f": {said}" if said else f" (HTTP status {status})"),
         hint=_hint(asked, status, said),
@@ -130,6 +130,10 @@ def refusal_of_status(asked: Asked, document: dict[str, Any]) -> ApiError:
     code = document.get("code", 0)
     return refusal(asked, code if isinstance(code, int) else 0, json.dumps(document).encode())
 
+
+# What server-side apply says of a field that its schema does not have: with status 500, though the
+# same document will be refused for ever.
+_UNTYPED = "failed to create typed patch object"
 
 _REPEAT = (ApiError, "the API server asks to repeat the request to", True)
 _MEANING: dict[int, tuple[type[ApiError], str, bool]] = {

@@ -68,6 +68,19 @@ def test_a_conflict_is_not_tried_again(tmp_path: Path) -> None:
     assert len(server.asked) == 1
 
 
+def test_a_field_that_no_schema_has_is_refused_once_though_the_status_is_500(
+    tmp_path: Path,
+) -> None:
+    document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}
+    words = "failed to create typed patch object (/x; v1): .dta: field not declared in schema"
+    with ScriptedServer(status(500, words)) as server, pytest.raises(ApiError) as caught:
+        server.api(tmp_path).apply(document)
+
+    assert str(caught.value) == f'the API server refuses to patch configmaps "x": {words}'
+    assert not caught.value.retryable
+    assert len(server.asked) == 1
+
+
 def test_an_apply_that_may_not_create_is_hinted_at_as_a_create(tmp_path: Path) -> None:
     document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}
     words = 'configmaps "x" is forbidden: User "u" cannot create resource "configmaps"'

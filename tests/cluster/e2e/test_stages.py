@@ -228,6 +228,12 @@ def test_a_stage_that_is_wrong_changed_edited_and_removed(
     plane.kubectl(*words)
     plane.wait_for(lambda: image(staged) == "registry.example.com/monitor:2", "the edit to go")
 
+    write(staged, "two", daemonset("monitor").replace("image:", "imagee: x\n          image:"))
+    plane.wait_for(lambda: "imagee" in staged.condition("StagesReady")["message"], "the refusal")
+    said = staged.condition("StagesReady")
+    assert said["message"].startswith("cannot apply DaemonSet monitor: the API server refuses to")
+    assert staged.condition("Ready")["status"] == "True"
+
     role = "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: mine}\n"
     write(staged, "two", role)
     assert "apply it yourself, once, beside the Driver" in staged.until_reason(
