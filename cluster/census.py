@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cluster.builds import Progress
 from cluster.rollout import Boot, Phase, Place
 from cluster.world import Pool
 
@@ -40,6 +41,7 @@ class Census:
     places: Mapping[Place, int]
     states: Mapping[str, int]
     pools: Sequence[PoolCount]
+    builds: Mapping[Progress, int]
     unavailable: int
     allowed: int
 
@@ -53,6 +55,7 @@ def census(picture: Picture) -> Census:
         places=Counter(verdict.place for verdict in verdicts),
         states=Counter(_states(verdicts)),
         pools=[PoolCount(pool, picture.resolutions[pool].link.value, n) for pool, n in pools],
+        builds=Counter(build.progress for build in picture.builds.values()),
         unavailable=len(now.unavailable),
         allowed=now.allowed,
     )

@@ -21,6 +21,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from cluster.actions import SetStatus
+from cluster.builds import Progress
 from cluster.census import SILENT, Census
 from cluster.controller import Round
 from cluster.reflector import Health
@@ -71,11 +72,21 @@ def _repeats(look: Look) -> Iterator[Sample]:
 
 
 def _restarts(look: Look) -> Iterator[Sample]:
-    yield from (((kind.kind,), max(0, kind.watches - 1)) for kind in look.kinds)
+    for kind, watched in _by_kind(look).items():
+        yield (kind,), sum(max(0, each.watches - 1) for each in watched)
 
 
 def _current(look: Look) -> Iterator[Sample]:
-    yield from (((kind.kind,), kind.synced and not kind.trouble) for kind in look.kinds)
+    for kind, watched in _by_kind(look).items():
+        yield (kind,), all(each.synced and not each.trouble for each in watched)
+
+
+def _by_kind(look: Look) -> Mapping[str, Sequence[Health]]:
+    """Some kinds are watched twice, such as pods; a series is there once."""
+    kinds: dict[str, list[Health]] = {}
+    for each in look.kinds:
+        kinds.setdefault(each.kind, []).append(each)
+    return kinds
 
 
 def _last_success(look: Look) -> Iterator[Sample]:
@@ -120,6 +131,11 @@ def _pool_nodes(look: Look) -> Iterator[Sample]:
             yield (driver, *where, row.link), row.nodes
 
 
+def _builds(look: Look) -> Iterator[Sample]:
+    for driver, found in look.censuses.items():
+        yield from (((driver, p.name.lower()), found.builds.get(p, 0)) for p in Progress)
+
+
 def _unavailable(look: Look) -> Iterator[Sample]:
     yield from (((driver,), found.unavailable) for driver, found in look.censuses.items())
 
@@ -161,6 +177,8 @@ FAMILIES: Final = (
     Family("nodeside_pools", GAUGE, "Pools of a Driver.", ("driver",), _pools),
     Family("nodeside_pool_nodes", GAUGE, "Nodes of a pool, and how its toolkit image was found.",
            ("driver", "architecture", "os_version", "kernel", "link"), _pool_nodes),
+    Family("nodeside_builds", GAUGE, "Builds once for all of the newest version, by how they "
+           "stand.", ("driver", "progress"), _builds),
 )  # fmt: skip
 
 HISTOGRAMS: Final = {

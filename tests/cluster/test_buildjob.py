@@ -16,12 +16,14 @@ import yaml
 
 from cluster.buildjob import Build, job, publish_target
 from cluster.documents import driver_from, job_from
+from cluster.manifests import NAMESPACE, Installation
 from cluster.world import OURS, TELLING, Settings
 from nodeside.driver.cli import driver as driver_verbs
 from nodeside.shared import SharedDir
 from nodeside.spec import Driver
 from nodeside.toolkit_sidecar.cli import _parser as sidecar_parser
 from tests.cluster.model import document
+from tests.controlplane.controlplane import ControlPlane
 
 GOLDEN = Path(__file__).parent / "golden"
 SIGNED = {"key": "/signing/edu.key", "certificate": "/signing/edu.pem"}
@@ -172,3 +174,14 @@ def test_its_pods_are_no_driver_pods() -> None:
     assert found["metadata"]["labels"][key] == value
     assert found["spec"]["template"]["metadata"]["labels"][key] != value
     assert job_from(found).driver == "edu"
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("case", SETTINGS)
+def test_an_api_server_takes_it(
+    case: str, control_plane: ControlPlane, installed: Installation
+) -> None:
+    path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs?dryRun=All&fieldValidation=Strict"
+    found = made(case)
+    found["metadata"]["ownerReferences"][0]["uid"] = "9e3f3c4a-0000-4000-8000-000000000000"
+    control_plane.do("POST", path, found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,13 +30,13 @@ KINDS = [Health("Node", True, 1.0, watches=3), Health("Pod", False, 1.0, "no rul
 class Told:
     """Metrics that were told of rounds, and what they say: a number for each name and labels."""
 
-    def __init__(self, *, leads: bool = True) -> None:
+    def __init__(self, *, leads: bool = True, kinds: Sequence[Health] = KINDS) -> None:
         self.leads = leads
         self.tally = Tally()
         self.metrics = Metrics(
             tally=self.tally,
             leads=lambda: self.leads,
-            kinds=lambda: KINDS,
+            kinds=lambda: kinds,
             answers={200: 2},
             wall=lambda: 1000.0,
         )
@@ -104,6 +105,22 @@ def test_places_phase_pools_and_conditions_are_those_of_the_plan(model: Model) -
     assert pool["link"]
     assert told.value("nodeside_pool_nodes", **pool) == 3
     assert told.value("nodeside_driver_condition", driver="edu", condition="Ready") == 0
+
+
+def test_builds_are_counted_by_how_they_stand() -> None:
+    made = Model()
+    made.add(["n1"])
+    store = {"oci": "registry.example.com/bundles/edu", "publish": True}
+    made.apply_driver("edu", prebuilt={"sources": [store]})
+    told = Told().of(made)
+    assert told.value("nodeside_builds", driver="edu", progress="running") == 1
+    assert told.value("nodeside_builds", driver="edu", progress="refused") == 0
+
+
+def test_a_kind_that_is_watched_twice_has_one_series(model: Model) -> None:
+    told = Told(kinds=[Health("Pod", True, 0.0), Health("Pod", True, 0.0, "gone")])
+    assert [each["kind"] for each in told.labels("nodeside_up_to_date")] == ["Pod"]
+    assert told.value("nodeside_up_to_date", kind="Pod") == 0
 
 
 def test_a_status_that_is_about_to_be_written_counts_already(model: Model) -> None:
