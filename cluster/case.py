@@ -189,13 +189,18 @@ class Case:
         return any(_at(found) == at for found in self.daemonsets)
 
     def builds_on_nodes(self, at: At, there: DaemonSetObject | None) -> bool:
-        """Whether pods get a sidecar; what a DaemonSet has it keeps, unless nodes cannot fetch."""
+        """Whether pods get a sidecar; what a DaemonSet has it keeps, unless nodes cannot fetch.
+
+        A node that comes to a kernel for which the good revision is not built yet does not wait.
+        """
         build = self.builds.get(at)
         if build is None or (there is not None and there.toolkit):
             return True
+        if there is None:
+            return build.progress is not Progress.DONE
         if build.progress is Progress.BROKEN:
             return True
-        return there is not None and build.progress is Progress.DONE and self._cannot_fetch(at)
+        return build.progress is Progress.DONE and self._cannot_fetch(at)
 
     def _cannot_fetch(self, at: At) -> bool:
         """Whether a node says that what was built for it is not there, or does not fit."""
