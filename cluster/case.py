@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 
 from cluster import conditions
 from cluster.buildjob import Build, publish_target, stores
 from cluster.builds import Found, Progress, build_of, coming
 from cluster.builds import standing as standing_of
 from cluster.draining import drained
-from cluster.members import At, Member, contested, members
+from cluster.fallback import LOST, At, Fall, at_of, falls, image_for
+from cluster.members import Member, contested, members
 from cluster.pod import name
 from cluster.pools import assignment, pool_of
 from cluster.preflight import Answer, answers
@@ -32,8 +34,9 @@ from nodeside.spec import Driver
 class Case:
     """A Driver in a world, with everything that follows from the two, each computed once.
 
-    `given` are assignments that this plan gives, whose DaemonSets are still to be made; `begun` are
-    nodes that it cordons, with the reason.
+    `given` are assignments that this plan gives, whose DaemonSets are still to be made; `fallen`
+    are those among them that build, since an image could not be pulled; `begun` are nodes that it
+    cordons, with the reason.
     """
 
     world: World
@@ -41,6 +44,7 @@ class Case:
     driver: Driver
     given: Mapping[str, At] = field(default_factory=dict)
     begun: Mapping[str, str] = field(default_factory=dict)
+    fallen: Mapping[At, Fall] = field(default_factory=dict)
 
     @cached_property
     def text(self) -> str:
@@ -71,9 +75,9 @@ class Case:
     def known(self) -> Mapping[str, At]:
         """What assignments stand for: those of DaemonSets, and those that a DaemonSet had here."""
         there = {
-            found.assignment: At(found.pool, found.revision)
+            found.assignment: at_of(found)
             for found in self.daemonsets
-            if assignment(self.driver.name, found.pool, found.revision) == found.assignment
+            if self.assignment(at_of(found)) == found.assignment
         } | dict(self.given)
         key = assigned_label(self.driver.name)
         lost = {
@@ -81,11 +85,12 @@ class Case:
             for node in self.world.nodes.values()
             if key in node.labels and node.labels[key] not in there
         }
-        return there | {
-            assignment(self.driver.name, pool, revision): At(pool, revision)
-            for pool in lost
-            for revision in self.revisions
-        }
+        either = (False, True) if any(map(_has_images, self.revisions.values())) else (False,)
+        ats = (At(*each) for each in product(lost, self.revisions, either))
+        return there | {self.assignment(at): at for at in ats}
+
+    def assignment(self, at: At) -> str:
+        return assignment(self.driver.name, at.pool, at.revision, builds=at.builds)
 
     @cached_property
     def rivals(self) -> Sequence[Driver]:
@@ -104,14 +109,24 @@ class Case:
         return {r.name: contested(self.world, self.driver, [r]) for r in self.rivals}
 
     @cached_property
-    def members(self) -> Sequence[Member]:
+    def observed(self) -> Sequence[Member]:
         without = frozenset().union(*self.contested.values())
         return tuple(members(self.world, self.driver, self.known, without))
 
     @cached_property
+    def members(self) -> Sequence[Member]:
+        """As observed; one that cannot pull its image is only on its way, if it can build."""
+        return tuple(
+            replace(m, health=Health.BUSY, trouble="")
+            if self.falls_back(m) and m.health is Health.BROKEN
+            else m
+            for m in self.observed
+        )
+
+    @cached_property
     def resolutions(self) -> Mapping[Pool, Resolution]:
         """The toolkit image of each pool."""
-        pools = {member.pool for member in self.members}
+        pools = {member.pool for member in self.observed}
         kept = {d.pool: Kept(d.toolkit, d.link) for d in self.daemonsets if d.toolkit}
         streams, toolkit = self.world.image_streams, self.driver.spec.toolkit
         found = {
@@ -130,9 +145,10 @@ class Case:
     def builds(self) -> Mapping[At, Found]:
         """Builds once for all nodes of a pool, where there is a store to fetch from.
 
-        Where a revision is built on the nodes already, that is how it is.
+        Where a revision is built on the nodes already, that is how it is. Where there are images
+        for each kernel, somebody else has built.
         """
-        publish = publish_target(self.driver)
+        publish = "" if _has_images(self.driver) else publish_target(self.driver)
         good = str(self.found.status.get("lastGoodRevision") or "")
         return {
             at: standing_of(
@@ -163,7 +179,7 @@ class Case:
         return driver is not None and publish in stores(driver)
 
     def _has_sidecar(self, at: At) -> bool:
-        return any(found.toolkit for found in self.daemonsets if _at(found) == at)
+        return any(found.toolkit for found in self.daemonsets if at_of(found) == at)
 
     @cached_property
     def supplies(self) -> Mapping[Pool, Supply]:
@@ -182,11 +198,11 @@ class Case:
         """A toolkit image serves, unless one build for all nodes is still to come, or refused."""
         build = self.builds.get(at)
         if build is None:
-            prebuilt = bool(self.driver.spec.prebuilt.sources)
+            prebuilt = bool(self.driver.spec.prebuilt.sources) or _has_images(self.driver)
             return bool(self.resolutions[at.pool].image) or prebuilt
         if build.progress in (Progress.DONE, Progress.BROKEN):
             return True
-        return any(_at(found) == at for found in self.daemonsets)
+        return any(at_of(found) == at for found in self.daemonsets)
 
     def builds_on_nodes(self, at: At, there: DaemonSetObject | None) -> bool:
         """Whether pods get a sidecar; what a DaemonSet has it keeps, unless nodes cannot fetch.
@@ -216,6 +232,30 @@ class Case:
     def served(self) -> frozenset[Pool]:
         """Pools where a pod of some revision has what it needs."""
         return frozenset(p for p, each in self.supplies.items() if each is not Supply.UNSERVED)
+
+    def image(self, at: At) -> str:
+        """The driver image for one kernel that pods there have, "" for that of all kernels."""
+        driver = self.revisions.get(at.revision)
+        return "" if driver is None or at.builds else image_for(driver, at.pool)
+
+    def falls_back(self, member: Member) -> bool:
+        """Whether it is to build, since the image for its kernel cannot be pulled."""
+        at = member.at
+        if not member.unpulled or at is None or at.pool != member.pool or not self.image(at):
+            return False
+        return bool(self.resolutions[at.pool].image or self.driver.spec.prebuilt.sources)
+
+    @cached_property
+    def falls(self) -> Mapping[At, Fall]:
+        """Where pods build though there should be an image, and why."""
+        failing = (
+            (m.at, self.image(m.at), m.unpulled)
+            for m in self.observed
+            if self.falls_back(m) and m.at
+        )
+        now = self.world.now
+        lost = {m.at: Fall(now, LOST) for m in self.observed if m.at and m.at.builds}
+        return {**lost, **falls(self.daemonsets, failing, now), **self.fallen}
 
     @cached_property
     def standing(self) -> Standing:
@@ -251,14 +291,20 @@ class Case:
     def wanted(self) -> Mapping[str, At]:
         """By name, the DaemonSets that a node is assigned to once this plan is carried out."""
         ats = {at for verdict in self.verdicts if (at := self.target(verdict)) is not None}
-        driver = self.driver.name
-        return {name(driver, assignment(driver, at.pool, at.revision)): at for at in ats}
+        return {name(self.driver.name, self.assignment(at)): at for at in ats}
 
     def target(self, verdict: Verdict) -> At | None:
         """Where a member is after this plan."""
+        member = verdict.member
         if verdict.revision is None:
-            return verdict.member.at
-        return At(verdict.member.pool, verdict.revision) if verdict.revision else None
+            falls_back = member.at and self.falls_back(member)
+            return replace(member.at, builds=True) if member.at and falls_back else member.at
+        if not verdict.revision:
+            return None
+        at = At(member.pool, verdict.revision)
+        fall = self.falls.get(replace(at, builds=True))
+        builds = fall is not None and bool(self.image(at)) and fall.holds(self.world.now)
+        return replace(at, builds=builds)
 
     @cached_property
     def picture(self) -> conditions.Picture:
@@ -270,6 +316,7 @@ class Case:
             resolutions=self.resolutions,
             served=self.served,
             contested=self.contested,
+            fell_back={at.pool: self.falls[at].why for at in self.wanted.values() if at.builds},
             versions={each: driver.spec.version for each, driver in self.revisions.items()},
             builds=self.newest_builds,
             preflight=self.preflight,
@@ -280,10 +327,6 @@ class Case:
     def newest_builds(self) -> Mapping[Pool, Found]:
         """By pool, the build of the newest revision."""
         return {at.pool: each for at, each in self.builds.items() if at.revision == self.newest}
-
-
-def _at(found: DaemonSetObject) -> At:
-    return At(found.pool, found.revision)
 
 
 def proven(world: World) -> Proven:
@@ -303,6 +346,10 @@ def proven(world: World) -> Proven:
         for found in world.daemonsets.values()
         if found.toolkit and (found.driver, found.assignment) in assigned
     }
+
+
+def _has_images(driver: Driver) -> bool:
+    return bool(driver.spec.prebuilt.image)
 
 
 def _modules(driver: Driver) -> frozenset[str]:

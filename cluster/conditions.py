@@ -34,7 +34,8 @@ _MESSAGE_LIMIT = 2000  # characters
 class Picture:
     """Everything that the tables below look at. `contested` maps a rival Driver to nodes.
 
-    `versions` are those of the revisions that are still known.
+    `versions` are those of the revisions that are still known, `fell_back` says of a pool why it
+    builds though there should be an image.
     `builds` are those of the newest revision that are made once for all nodes of a pool.
     """
 
@@ -45,6 +46,7 @@ class Picture:
     resolutions: Mapping[Pool, Resolution]
     served: Collection[Pool]
     contested: Mapping[str, Collection[str]] = field(default_factory=dict)
+    fell_back: Mapping[Pool, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     leaving: Leaving | None = None
     builds: Mapping[Pool, Found] = field(default_factory=dict)
@@ -210,8 +212,12 @@ def _pool_reasons(
         yield "NodesFailed", f"{some(m.node.name for m in broken)}: {cause(broken[0])}"
     if down := [member.node.name for member in members if member.health is Health.DOWN]:
         yield "NodesNotReady", f"{some(down)}: the node is not ready"
-    if busy := [member.node.name for member in members if member.health is Health.BUSY]:
+    fell_back = picture.fell_back.get(pool, "")
+    busy = [member.node.name for member in members if member.health is Health.BUSY]
+    if busy and not fell_back:
         yield "NodesBusy", f"{some(busy)}: on the way"
+    if fell_back:
+        yield "FellBack", fell_back
     if build is not None and build.progress is Progress.BROKEN:
         yield "BuildingOnNodes", f"{build.words}; its nodes build for themselves"
     if picture.resolutions[pool].link is Link.NONE:
@@ -281,6 +287,7 @@ def _ready(picture: Picture) -> Said:
     ready = counts(picture.verdicts)["ready"]
     down = _down(picture) if ready < len(picture.verdicts) else ""
     rest = [down, _lame(picture), _leaving(picture)]
+    rest += [f"fell back: {why}" for why in list(picture.fell_back.values())[:1]]
     words = "; ".join((f"works on {_nodes(ready)}", *filter(None, rest)))
     return Said("Ready", True, "Ready", words)
 

@@ -18,6 +18,7 @@ from cluster.world import (
     ARCHITECTURE_NOTE,
     DRIVER_CONTAINER,
     DRIVER_LABEL,
+    FELL_BACK_NOTE,
     KERNEL_NOTE,
     LINK_NOTE,
     OS_VERSION_NOTE,
@@ -92,6 +93,7 @@ def _metadata(wanted: Wanted) -> Document:
             KERNEL_NOTE: wanted.pool.kernel,
             TOOLKIT_NOTE: wanted.toolkit,
             LINK_NOTE: wanted.link,
+            **({FELL_BACK_NOTE: wanted.fell_back} if wanted.fell_back else {}),
         },
         "ownerReferences": owner(wanted.owner),
     }

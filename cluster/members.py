@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.consumers import by_node, evicts
+from cluster.fallback import At, cannot_pull
 from cluster.hold import FREE, Hold, hold_of
 from cluster.pools import Fit, before_label, has_hardware, pool_of
 from cluster.rollout import Boot, Health, Place
@@ -24,14 +25,6 @@ _FAILED, _READY, _REBOOT = State.FAILED.value, State.READY.value, State.REBOOT_R
 
 
 @dataclass(frozen=True, slots=True)
-class At:
-    """What an assignment stands for."""
-
-    pool: Pool
-    revision: str
-
-
-@dataclass(frozen=True, slots=True)
 class Member:
     """A node of a Driver. `at` is None if nobody knows the assignment.
 
@@ -39,7 +32,8 @@ class Member:
     `was_ready` is what the node said last, in whatever boot. `trouble` is what is wrong though the
     node does not say so: its pod cannot start, or nothing is heard; `due` is the wall clock time at
     which that will be said if nothing is heard until then. `consumers` are the pods that have to
-    leave before its driver is replaced; None: not known.
+    leave before its driver is replaced; None: not known. `unpulled` is why
+    its pod cannot have the image of the driver.
     """
 
     node: Node
@@ -56,6 +50,7 @@ class Member:
     due: float = PATIENT.until
     hold: Hold = FREE
     consumers: Sequence[Consumer] | None = ()
+    unpulled: str = ""
 
     def place(self, newest: str, good: str) -> Place:
         if not self.assigned:
@@ -89,7 +84,8 @@ def members(
         report = reports.get(prefix + node.name)
         boot = Boot.FRESH if report and report.boot_id != node.boot_id else Boot.RUNNING
         at, before = known.get(assigned), labels.get(before_key, "")
-        trouble = troubles.get((node.name, assigned), "") if troubles else ""
+        pod = troubles.get((node.name, assigned)) if troubles else None
+        trouble = _words(pod) if pod else ""
         word = _word(node, at, report)
         health = _health(node, word, on_reboot=on_reboot)
         silence = PATIENT
@@ -111,6 +107,7 @@ def members(
             due=silence.until,
             hold=hold_of(labels, driver.name),
             consumers=None if consumers is None else consumers.get(node.name, ()),
+            unpulled=cannot_pull(pod) if pod else "",
         )
 
 
@@ -152,11 +149,11 @@ def _health(node: Node, word: NodeDriverObject | None, *, on_reboot: bool) -> He
     return Health.BUSY
 
 
-def _troubles(world: World, driver: str) -> Iterator[tuple[tuple[str, str], str]]:
-    """By node and assignment: why the pod there cannot start."""
+def _troubles(world: World, driver: str) -> Iterator[tuple[tuple[str, str], DriverPod]]:
+    """By node and assignment, pods that cannot start."""
     for pod in world.pods.values():
         if pod.waiting and pod.driver == driver and not pod.deleting and pod.unloader is None:
-            yield (pod.node, pod.daemonset.rpartition("-")[2]), _words(pod)
+            yield (pod.node, pod.daemonset.rpartition("-")[2]), pod
 
 
 def _words(pod: DriverPod) -> str:

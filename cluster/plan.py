@@ -29,17 +29,17 @@ from cluster.case import Case
 from cluster.census import census
 from cluster.daemonset import daemonset, differs
 from cluster.deletion import again_in, delete, leave, orphans
+from cluster.fallback import LINK, NO_IMAGE, At
 from cluster.hold import let_go, uncordons
-from cluster.members import At
 from cluster.pod import Wanted
-from cluster.pools import assignment, before_label
+from cluster.pools import before_label
 from cluster.resources import CONFIG_MAPS, DAEMON_SETS
 from cluster.revision import config_map, config_map_name
 from cluster.rollout import Place
 from cluster.stageactions import stage_objects, take_down, with_stage_labels
 from cluster.stages import Staging
 from cluster.stagetelling import with_stages
-from cluster.telling import told
+from cluster.telling import falls_told, told
 from cluster.turns import Verdict, forgiven
 from cluster.unloading import Leaving
 from cluster.world import DaemonSetObject, DriverObject, World
@@ -86,6 +86,7 @@ def plan_driver(world: World, found: DriverObject, now: float) -> Plan:
         *_daemonsets_retired(case, world),
         *jobs.retired(case),
         *_revisions_dropped(case, leaving.needed),
+        *falls_told(found, case.wanted, case.falls, world),
         *told(found, with_stages(staging, status, now)),
         *stage_objects(staging),
     ]
@@ -142,21 +143,25 @@ def _document(case: Case, there: DaemonSetObject | None, at: At) -> Mapping[str,
         return None
     resolution = case.resolutions.get(at.pool)
     toolkit, link = (there.toolkit, there.link) if there else ("", "")
-    if resolution is not None:
+    image, fall = case.image(at), case.falls.get(at)
+    if image:
+        toolkit, link = "", LINK
+    elif resolution is not None:
         on_nodes = case.builds_on_nodes(at, there)
         toolkit, link = resolution.image if on_nodes else "", resolution.link.value
     return daemonset(
-        Wanted(case.found, driver, at.revision, at.pool, toolkit, link, case.world.settings)
-    )
+        Wanted(case.found, driver, at.revision, at.pool, toolkit, link, case.world.settings,
+               image=image, fell_back=fall.note if fall else "")
+    )  # fmt: skip
 
 
 def _nodes_labelled(case: Case) -> Iterator[LabelNode]:
     """One request for each node that goes somewhere else."""
     for verdict in case.verdicts:
         labels = draining.hold_labels(verdict, case.driver.name, case.newest)
-        why = verdict.detail
-        if verdict.revision is not None and (moves := _labels(case, verdict)):
-            labels, why = {**labels, **moves}, verdict.row.why
+        why, falls = verdict.detail, verdict.revision is None and case.falls_back(verdict.member)
+        if (verdict.revision is not None or falls) and (moves := _labels(case, verdict)):
+            labels, why = {**labels, **moves}, NO_IMAGE if falls else verdict.row.why
         if labels:
             yield LabelNode(case.driver.name, verdict.member.node.name, labels, why)
     for member in forgiven(case.verdicts, case.standing):
@@ -171,8 +176,9 @@ def _labels(case: Case, verdict: Verdict) -> dict[str, str | None]:
     begins with `waiting`; nobody else could say so until that pod runs.
     """
     driver, member, target = case.driver.name, verdict.member, case.target(verdict)
-    goes = assignment(driver, target.pool, target.revision) if target else ""
-    wanted = {assigned_label(driver): goes, before_label(driver): verdict.before}
+    goes = case.assignment(target) if target else ""
+    before = member.before if verdict.revision is None else verdict.before
+    wanted = {assigned_label(driver): goes, before_label(driver): before}
     if verdict.place is Place.MOVED and state_label(driver) in member.node.labels:
         wanted[state_label(driver)] = State.WAITING.value
     there = member.node.labels
@@ -220,7 +226,8 @@ def _afterwards(case: Case, labelled: Sequence[LabelNode | Cordon]) -> Case:
     status = {**case.found.status, "lastGoodRevision": case.standing.good}
     world = replace(case.world, nodes=nodes, daemonsets=there)
     found = replace(case.found, status=status)
-    return replace(case, world=world, found=found, given=given, begun=begun)
+    fallen = case.falls
+    return replace(case, world=world, found=found, given=given, begun=begun, fallen=fallen)
 
 
 def _is_left(case: Case, found: DaemonSetObject) -> bool:

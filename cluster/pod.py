@@ -68,7 +68,11 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A driver on one pool: `driver` is as of this revision, `toolkit` "" is no sidecar."""
+    """A driver on one pool: `driver` is as of this revision, `toolkit` "" is no sidecar.
+
+    `image` is a driver image for this kernel, "" for that of all kernels; `fell_back` is a note of
+    fallback.py.
+    """
 
     owner: DriverObject
     driver: Driver
@@ -77,10 +81,17 @@ class Wanted:
     toolkit: str
     link: str
     settings: Settings
+    image: str = ""
+    fell_back: str = ""
 
     @property
     def assignment(self) -> str:
-        return assignment(self.driver.name, self.pool, self.revision)
+        builds = bool(self.fell_back)
+        return assignment(self.driver.name, self.pool, self.revision, builds=builds)
+
+    @property
+    def driver_image(self) -> str:
+        return self.image or self.driver.spec.image
 
     @property
     def name(self) -> str:
@@ -121,7 +132,7 @@ def _provide(wanted: Wanted) -> Document:
     """Puts the sidecar's program and its Python into the shared directory."""
     return {
         "name": PROVIDE_CONTAINER,
-        "image": wanted.driver.spec.image,
+        "image": wanted.driver_image,
         "command": ["nodeside", "driver", "provide"],
         "env": _env({"NODESIDE_SHARED": SHARED}),
         "securityContext": {
@@ -139,7 +150,7 @@ def _provide(wanted: Wanted) -> Document:
 def _driver(wanted: Wanted) -> Document:
     return {
         "name": DRIVER_CONTAINER,
-        "image": wanted.driver.spec.image,
+        "image": wanted.driver_image,
         "command": ["nodeside", "driver", "run"],
         "env": _driver_env(wanted),
         "securityContext": _driver_security(privileged=wanted.driver.spec.privileged),

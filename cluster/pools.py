@@ -42,10 +42,14 @@ class Fit(Enum):
 
 
 @lru_cache(maxsize=4096)
-def assignment(driver: str, pool: Pool, revision: str) -> str:
-    """What the node label `assigned` says: 12 hex digits for a driver's revision in a pool."""
-    words = "\n".join((driver, pool.architecture, pool.os_version, pool.kernel, revision))
-    return hashlib.sha256(words.encode()).hexdigest()[:12]
+def assignment(driver: str, pool: Pool, revision: str, *, builds: bool = False) -> str:
+    """What the node label `assigned` says: 12 hex digits for a driver's revision in a pool.
+
+    `builds`: for the pods that build there since an image could not be pulled (fallback.py).
+    """
+    words = (driver, pool.architecture, pool.os_version, pool.kernel, revision)
+    text = "\n".join((*words, "builds") if builds else words)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def before_label(driver: str) -> str:

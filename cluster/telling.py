@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cluster.actions import Action, Say, SetStatus
-from cluster.world import DriverObject
+from cluster.fallback import At, Fall
+from cluster.world import DriverObject, World
 
 
 def told(found: DriverObject, status: Mapping[str, Any]) -> Iterator[Action]:
@@ -24,6 +25,16 @@ def told(found: DriverObject, status: Mapping[str, Any]) -> Iterator[Action]:
         if changed and condition["status"] == "True" and _is_news(condition["type"], old):
             warning = condition["type"] == "Degraded"
             yield Say(found.name, found.uid, warning, condition["reason"], condition["message"])
+
+
+def falls_told(
+    found: DriverObject, wanted: Mapping[str, At], falls: Mapping[At, Fall], world: World
+) -> Iterator[Say]:
+    """That a pool builds since an image could not be pulled: once, then its DaemonSet says it."""
+    for key, at in wanted.items():
+        there = world.daemonsets.get(key)
+        if at in falls and (there is None or there.fell_back != falls[at].note):
+            yield Say(found.name, found.uid, True, "FellBack", falls[at].why)
 
 
 def _is_news(kind: str, old: Mapping[str, Mapping[str, Any]]) -> bool:

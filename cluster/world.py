@@ -35,6 +35,7 @@ OS_VERSION_NOTE: Final = f"{API_GROUP}/os-version"
 KERNEL_NOTE: Final = f"{API_GROUP}/kernel"
 TOOLKIT_NOTE: Final = f"{API_GROUP}/toolkit"
 LINK_NOTE: Final = f"{API_GROUP}/toolkit-from"
+FELL_BACK_NOTE: Final = f"{API_GROUP}/fell-back"
 APPLIED_NOTE: Final = f"{API_GROUP}/applied"
 
 # On a build Job: what came of it, which outlives its pods.
@@ -105,7 +106,8 @@ class DaemonSetObject:
 
     `applied` is the hash of what we applied last. `toolkit` is the image, "" without a sidecar;
     `link` says where the image came from. `touched` is when anybody changed anything in it, most
-    often the DaemonSet controller, which counts its pods in the status.
+    often the DaemonSet controller, which counts its pods in the status. `fell_back` is a note of
+    fallback.py: its pods build, since the image for their kernel could not be pulled.
     """
 
     name: str
@@ -117,6 +119,7 @@ class DaemonSetObject:
     applied: str = ""
     toolkit: str = ""
     link: str = ""
+    fell_back: str = ""
     deleting: bool = False
     touched: float = field(default=0.0, compare=False)
     spec: Document = field(default_factory=_nothing)

@@ -16,7 +16,7 @@ from nodeside.driver.bundle import Bundle
 from nodeside.driver.console import SIDECAR_TIMEOUT, listener
 from nodeside.driver.outcome import Outcome, as_document
 from nodeside.driver.plan import Finding
-from nodeside.driver.task import Place, Task
+from nodeside.driver.task import OWN_BUNDLES, Place, Task
 from nodeside.errors import ExitCode, NodesideError, SpecError, UsageError
 from nodeside.spec.model import PrebuiltSource
 
@@ -108,12 +108,13 @@ def target(task: Task, to: str | None) -> PrebuiltSource:
     """Where to publish: what the command line says, else the source of driver.yaml that says
     `publish`, else its first."""
     if to is None:
-        if not task.sources:
+        sources = [source for source in task.sources if source != OWN_BUNDLES]
+        if not sources:
             raise UsageError(
                 "driver.yaml names no prebuilt sources to publish to",
                 hint="say where: --to oci:registry.example.com/team/driver, or a directory",
             )
-        return next((source for source in task.sources if source.publish), task.sources[0])
+        return next((source for source in sources if source.publish), sources[0])
     kind, colon, rest = to.partition(":")
     if colon and kind == "oci":
         return PrebuiltSource(oci=rest)

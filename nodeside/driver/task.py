@@ -18,6 +18,10 @@ from nodeside.shared import SharedDir
 from nodeside.spec import load, node_load
 from nodeside.spec.model import Driver, PrebuiltSource, Signing, Trust
 
+# Where a driver image that was made for one kernel has its bundle: beside no source tree, whose
+# digest it would change.
+OWN_BUNDLES = PrebuiltSource(directory="/prebuilt")
+
 
 @dataclass(frozen=True)
 class Place:
@@ -85,12 +89,17 @@ class Task:
 
     @property
     def sources(self) -> tuple[PrebuiltSource, ...]:
-        """Where prebuilt bundles may be, local directories made absolute."""
+        """Where prebuilt bundles may be, local directories made absolute.
+
+        A driver image for one kernel brings its own, so that is the first place to look.
+        """
+        prebuilt = self.driver.spec.prebuilt
+        own = (OWN_BUNDLES,) if prebuilt.image else ()
         return tuple(
             replace(source, directory=str(self.path(source.directory)))
             if source.directory
             else source
-            for source in self.driver.spec.prebuilt.sources
+            for source in (*own, *prebuilt.sources)
         )
 
     @property
@@ -109,7 +118,7 @@ class Task:
             key=self.key,
             tag=self.tag,
             modules=spec.modules,
-            prebuilt=bool(spec.prebuilt.sources),
+            prebuilt=bool(self.sources),
             toolkit=self.place.shared is not None,
             reuse=spec.reuse,
             upgrade=spec.upgrade,

@@ -209,6 +209,14 @@ class Prebuilt:
         default_words="nothing is fetched",
         max_items=16,
     )
+    image: str = item(
+        "Pull spec of a driver image that was made for one kernel, with {kernel} in it and perhaps "
+        "{version}, {osVersion} or {arch}. Its bundle lies in /prebuilt, where a "
+        "node looks first. Where a cluster cannot pull it, nodes build with the image of all "
+        "kernels.",
+        default="",
+        pattern=patterns.PULL_SPEC,
+    )
     trust: Trust = item("What makes a fetched bundle acceptable.", default_factory=Trust)
     size_limit_mib: int = item(
         "Largest bundle that is fetched, in MiB, also when unpacked.",

@@ -187,6 +187,13 @@ RULES: tuple[Rule[Any], ...] = (
         "|| (has(self.selector) && size(self.selector) > 0)",
     ),
     Rule(
+        Prebuilt,
+        ("image",),
+        "expected {kernel} in it: it is an image for one kernel",
+        lambda prebuilt: not prebuilt.image or "{kernel}" in prebuilt.image,
+        "!has(self.image) || self.image.contains('{kernel}')",
+    ),
+    Rule(
         Toolkit,
         ("image_template",),
         f"expected one of {', '.join(PLACEHOLDERS)} in it",

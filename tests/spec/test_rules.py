@@ -90,6 +90,10 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         ),
     ),
     (
+        {"prebuilt": {"image": "registry.example.com/edu:latest"}},
+        "$.spec.prebuilt.image: expected {kernel} in it: it is an image for one kernel",
+    ),
+    (
         {"toolkit": {"imageTemplate": "registry.example.com/toolkit:latest"}},
         "$.spec.toolkit.imageTemplate: expected one of {kernel}, {osVersion}, {arch} in it",
     ),

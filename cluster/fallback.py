@@ -1,0 +1,98 @@
+"""Driver images for one kernel each, and the way back to building where there is none.
+
+Pure; called by case.py and members.py. With `prebuilt.image` a pool gets pods of the image that was
+made for its kernel, without a sidecar. A node that cannot pull it is assigned to another DaemonSet
+of the same pool and revision, whose pods have `image` and build. Nodes where the image is stay.
+
+That DaemonSet is the memory of it: its annotation says since when, and why. It survives a
+controller, and ends with the revision, or with its last node. For `BELIEVED` seconds nodes that
+come new to the pool go there at once; then the next of them tries the image again.
+"""
+
+from __future__ import annotations
+
+import time
+from calendar import timegm
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from cluster.toolkit import fill
+from cluster.world import DRIVER_CONTAINER, DaemonSetObject, DriverPod, Pool
+from nodeside.spec import Driver
+
+BELIEVED: Final = 6 * 3600.0  # seconds
+NO_IMAGE: Final = "the image for its kernel cannot be pulled"  # why a node moves
+LOST: Final = "an image could not be pulled; building instead"  # where no note says more
+LINK: Final = "prebuilt-image"  # in the place of a link of toolkit.py
+
+# What the kubelet says of an image that it cannot have.
+# https://kubernetes.io/docs/concepts/containers/images/#imagepullbackoff
+_CANNOT_PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
+_MOMENT = "%Y-%m-%dT%H:%M:%SZ"
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """What an assignment stands for. `builds`: though there is an image for its kernel by the spec,
+    it could not be pulled."""
+
+    pool: Pool
+    revision: str
+    builds: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fall:
+    """Since when a pool builds, and why; `note` is how an annotation keeps it."""
+
+    since: float
+    why: str
+
+    @property
+    def note(self) -> str:
+        return f"{time.strftime(_MOMENT, time.gmtime(self.since))} {self.why}"
+
+    def holds(self, now: float) -> bool:
+        return now < self.since + BELIEVED
+
+
+def read_note(note: str) -> Fall:
+    """Of an annotation; one that somebody has edited is old."""
+    moment, _, why = note.partition(" ")
+    with suppress(ValueError):
+        return Fall(float(timegm(time.strptime(moment, _MOMENT))), why)
+    return Fall(0.0, note)
+
+
+def image_for(driver: Driver, pool: Pool) -> str:
+    """The driver image for the kernel of a pool, "" if the spec names none."""
+    template = driver.spec.prebuilt.image
+    version = driver.spec.version.replace("+", "_")
+    return fill(template.replace("{version}", version), pool)
+
+
+def cannot_pull(pod: DriverPod) -> str:
+    """Why the image of the driver container cannot be had, "" if it can."""
+    why = pod.waiting.get(DRIVER_CONTAINER, "")
+    return why if why.partition(":")[0] in _CANNOT_PULL else ""
+
+
+def at_of(found: DaemonSetObject) -> At:
+    """What a DaemonSet is for."""
+    return At(found.pool, found.revision, builds=bool(found.fell_back))
+
+
+def falls(
+    daemonsets: Sequence[DaemonSetObject],
+    failing: Iterable[tuple[At, str, str]],
+    now: float,
+) -> Mapping[At, Fall]:
+    """By what they lead to. `failing` is where an image, which is named, cannot be had, and why."""
+    found = {at_of(d): read_note(d.fell_back) for d in daemonsets if d.fell_back}
+    for at, image, why in failing:
+        there = At(at.pool, at.revision, builds=True)
+        if there not in found or not found[there].holds(now):
+            found[there] = Fall(now, f"image {image} cannot be pulled ({why}); building instead")
+    return found
