@@ -145,27 +145,30 @@ class Case:
     def builds(self) -> Mapping[At, Found]:
         """Builds once for all nodes of a pool, where there is a store to fetch from.
 
-        Where a revision is built on the nodes already, that is how it is. Where there are images
-        for each kernel, somebody else has built.
+        Where there are images for each kernel, somebody else has built.
         """
+        found: dict[At, Found] = {}
         publish = "" if _has_images(self.driver) else publish_target(self.driver)
         good = str(self.found.status.get("lastGoodRevision") or "")
-        return {
-            at: standing_of(
-                build_of(self.revisions[at.revision], at.revision, pool, resolution, publish),
-                self.world,
-                pool.kernel,
-            )
-            for pool, resolution in self.resolutions.items()
-            if publish and resolution.image
-            for at in (At(pool, self.newest), At(pool, good))
-            if at.revision == self.newest
-            or (self._fetches(at.revision, publish) and not self._has_sidecar(at))
-        }
+        for pool, resolution in self.resolutions.items() if publish else ():
+            for at in (At(pool, self.newest), At(pool, good)):
+                if resolution.image and self._fetches(at.revision, publish):
+                    driver = self.revisions[at.revision]
+                    build = build_of(driver, at.revision, pool, resolution, publish)
+                    if at.revision == self.newest or self._is_built_once(at, build):
+                        found[at] = standing_of(build, self.world, pool.kernel)
+        return found
+
+    def _is_built_once(self, at: At, build: Build) -> bool:
+        """Where an older revision is built on the nodes already, no Job is begun for it."""
+        on_nodes = any(found.toolkit for found in self.daemonsets if at_of(found) == at)
+        return not on_nodes or build.name in self.world.jobs
 
     @cached_property
     def coming(self) -> Sequence[Build]:
         """Builds for kernels that no node has yet."""
+        if _has_images(self.driver):
+            return ()
         return tuple(coming(self.driver, self.newest, self.world, self.resolutions))
 
     @cached_property
@@ -177,9 +180,6 @@ class Case:
     def _fetches(self, revision: str, publish: str) -> bool:
         driver = self.revisions.get(revision)
         return driver is not None and publish in stores(driver)
-
-    def _has_sidecar(self, at: At) -> bool:
-        return any(found.toolkit for found in self.daemonsets if at_of(found) == at)
 
     @cached_property
     def supplies(self) -> Mapping[Pool, Supply]:
@@ -202,7 +202,8 @@ class Case:
             return bool(self.resolutions[at.pool].image) or prebuilt
         if build.progress in (Progress.DONE, Progress.BROKEN):
             return True
-        return any(at_of(found) == at for found in self.daemonsets)
+        there = {at_of(found) for found in self.daemonsets} | {m.at for m in self.members}
+        return at in there
 
     def builds_on_nodes(self, at: At, there: DaemonSetObject | None) -> bool:
         """Whether pods get a sidecar; what a DaemonSet has it keeps, unless nodes cannot fetch.

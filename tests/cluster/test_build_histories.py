@@ -96,8 +96,9 @@ class BuiltOnce(History):
 
 TestBuiltOnce = BuiltOnce.TestCase
 TestBuiltOnce.settings = settings(
-    max_examples=150,
-    stateful_step_count=40,
+    max_examples=60,
+    stateful_step_count=30,
     deadline=None,
+    derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
