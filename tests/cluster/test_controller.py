@@ -12,6 +12,7 @@ import pytest
 from cluster.actions import Action, Apply, Plan, SetStatus
 from cluster.apierror import Forbidden, Unreachable
 from cluster.apply import Outcome
+from cluster.consumers import demand_of
 from cluster.controller import Controller, Pace, names, only, plan_apart
 from cluster.leader import Leadership
 from cluster.plan import plan
@@ -19,6 +20,7 @@ from cluster.reflector import Health
 from cluster.trouble import trouble_of
 from cluster.view import Wakes
 from cluster.world import World
+from nodeside.spec.fleet import Evict
 from tests.cluster.model import Model
 
 LONG = 30.0  # seconds: a deadline that only a broken test meets
@@ -241,3 +243,34 @@ def test_a_driver_that_is_being_deleted_in_trouble_is_still_its_own(
         broken_for("bad"),
         lambda: degraded(made, "bad") == "InternalError" and degraded(made, "good") != "",
     )
+
+
+def test_a_pod_that_refused_to_leave_is_told_of_at_once_and_asked_again_later() -> None:
+    made = model("edu")
+    made.consume("n1")
+    asked = Outcome(asked={"uid-default/train-0": "the budget says no"})
+    plans = iter([asked])
+    stopping, wakes = threading.Event(), Wakes()
+    applier = FakeApplier(made, lambda _plan: next(plans, Outcome()))
+    controller = Controller(
+        FakeView(made),  # type: ignore[arg-type]
+        wakes,
+        applier,  # type: ignore[arg-type]
+        lambda _world, _now: Plan(demand=demand_of(Evict(resources=("a/b",)))),
+        stopping=stopping,
+        pace=QUICK,
+    )
+    leadership = Leadership()
+    leadership.begin(float("inf"))
+    thread = threading.Thread(target=controller.work, args=(leadership,), daemon=True)
+    thread.start()
+    pause = threading.Event()
+    for _ in range(int(LONG / 0.01)):
+        if len(applier.plans) >= 2 or pause.wait(0.01):
+            break
+    stopping.set()
+    wakes.wake()
+    thread.join(LONG)
+
+    assert len(applier.plans) >= 2, "nobody else woke it"
+    assert applier.plans[1].again_in is not None
