@@ -93,11 +93,12 @@ TABLE = (
           f'{_FORBIDDEN} create resource "daemonsets" in API group "apps" in the namespace '
           '"nodeside" (see what is missing: kubectl auth can-i create daemonsets.apps -n nodeside; '
           "`nodeside-cluster install` adds the rules)"),
-    Wrong(no_rule("list", "pods"), "Ready", "Unknown", "Forbidden",
-          "cannot see what becomes of each Pod: no permission to list pods in namespace nodeside: ",
-          'pods is forbidden: User "system:serviceaccount:nodeside:nodeside-controller" cannot '
-          'list resource "pods" in API group "" in the namespace "nodeside" (see what is missing: '
-          "kubectl auth can-i list pods -n nodeside; `nodeside-cluster install` adds the rules)"),
+    Wrong(no_rule("list", "configmaps"), "Ready", "Unknown", "Forbidden",
+          "cannot see what becomes of each ConfigMap: no permission to list configmaps in ",
+          'configmaps is forbidden: User "system:serviceaccount:nodeside:nodeside-controller" '
+          'cannot list resource "configmaps" in API group "" in the namespace "nodeside" (see what '
+          "is missing: kubectl auth can-i list configmaps -n nodeside; `nodeside-cluster install` "
+          "adds the rules)"),
     Wrong(no_rule("watch", "nodes"), "Ready", "Unknown", "Forbidden",
           "cannot see what becomes of each Node: no permission to watch nodes: ",
           'nodes is forbidden: User "system:serviceaccount:nodeside:nodeside-controller" cannot '
