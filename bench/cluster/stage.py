@@ -185,7 +185,9 @@ class Stage:
         token = self.control_plane.pod_token(NAMESPACE, CONTROLLER, None)
         place = self.control_plane.place
         write_kubeconfig(config, place.certificates, self.control_plane.url, {"token": token})
-        argv = [sys.executable, "-m", "cluster", "run", "--kubeconfig", str(config)]
+        # As the control plane's programs: whoever kills the bench kills it too.
+        argv = ["setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "cluster", "run"]
+        argv += ["--kubeconfig", str(config)]
         argv += ["--health-port", str(ports["health"]), "--metrics-port", str(ports["metrics"])]
         name = f"controller-{self._controllers}"
         with log.open("wb") as output:
