@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 
-from cluster import conditions
 from cluster.buildjob import Build, publish_target, stores
 from cluster.builds import Found, Progress, build_of, coming
 from cluster.builds import standing as standing_of
 from cluster.draining import drained
 from cluster.fallback import LOST, At, Fall, at_of, falls, image_for
 from cluster.members import Member, contested, members
+from cluster.picture import Picture
 from cluster.pod import name
 from cluster.pools import assignment, pool_of
 from cluster.preflight import Answer, answers
@@ -308,8 +308,8 @@ class Case:
         return replace(at, builds=builds)
 
     @cached_property
-    def picture(self) -> conditions.Picture:
-        return conditions.Picture(
+    def picture(self) -> Picture:
+        return Picture(
             found=self.found,
             driver=self.driver,
             standing=self.standing,

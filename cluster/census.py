@@ -16,7 +16,7 @@ from cluster.rollout import Boot, Phase, Place
 from cluster.world import Pool
 
 if TYPE_CHECKING:
-    from cluster.conditions import Picture
+    from cluster.picture import Picture
     from cluster.turns import Verdict
 
 SILENT = "silent"  # the state of a node whose pod has said nothing in this boot

@@ -8,57 +8,20 @@ status leaves nothing of an older one behind.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from cluster import building
-from cluster.builds import Found, Progress
 from cluster.drainage import drains, occupied, open_drains, stalled
-from cluster.members import Member
-from cluster.preflight import Answer
+from cluster.picture import Picture, counts
+from cluster.poolrows import pool_order, pool_rows
 from cluster.rollout import Act, Health, Phase, Place
-from cluster.toolkit import Link, Resolution
-from cluster.turns import Standing, Verdict
-from cluster.unloading import Leaving, Stage
-from cluster.world import DriverObject, Occupancy, Pool
-from nodeside.spec import Driver
+from cluster.turns import Verdict
+from cluster.unloading import Stage
+from cluster.wording import cause, cut, nodes, some, toolkit_message
+from cluster.world import DriverObject
 from nodeside.spec.model import Upgrade
-
-_NAMED = 3  # nodes or tags that a message names
-_POOL_LIMIT = 256  # rows, as in the CRD
-_MESSAGE_LIMIT = 2000  # characters
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """Everything that the tables below look at. `contested` maps a rival Driver to nodes.
-
-    `versions` are those of the revisions that are still known, `fell_back` says of a pool why it
-    builds though there should be an image.
-    `builds` are those of the newest revision that are made once for all nodes of a pool.
-    """
-
-    found: DriverObject
-    driver: Driver
-    standing: Standing
-    verdicts: Sequence[Verdict]
-    resolutions: Mapping[Pool, Resolution]
-    served: Collection[Pool]
-    contested: Mapping[str, Collection[str]] = field(default_factory=dict)
-    fell_back: Mapping[Pool, str] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
-    leaving: Leaving | None = None
-    builds: Mapping[Pool, Found] = field(default_factory=dict)
-    preflight: Sequence[Answer] = ()
-    occupancy: Occupancy = field(default_factory=Occupancy)
-
-    def named(self, wanted: Callable[[Verdict], bool]) -> list[str]:
-        return [verdict.member.node.name for verdict in self.verdicts if wanted(verdict)]
-
-    def called(self, revision: str) -> str:
-        """What people call a revision: `2.0.0 (248fd032616a)`."""
-        return called(revision, self.versions.get(revision, ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +43,7 @@ def status(picture: Picture, *, now: float) -> dict[str, Any]:
         "lastGoodRevision": picture.standing.good,
         "nodes": counts(picture.verdicts),
         "leaving": picture.leaving.count if picture.leaving else 0,
-        "pools": _pools(picture),
+        "pools": pool_rows(picture),
         "preflight": [answer.row() for answer in picture.preflight],
         "draining": drains(picture.verdicts, picture.occupancy),
         "conditions": conditions(picture.found, said, now=now),
@@ -89,7 +52,7 @@ def status(picture: Picture, *, now: float) -> dict[str, Any]:
 
 def unreadable(found: DriverObject, mistakes: str, *, now: float) -> dict[str, Any]:
     """The status of a Driver that cannot be read: what runs stays, and what was said of it too."""
-    message = _cut(f"{mistakes}; what runs on the nodes stays as it is")
+    message = cut(f"{mistakes}; what runs on the nodes stays as it is")
     said = (
         Said("Ready", False, "InvalidSpec", message),
         Said("Progressing", False, "InvalidSpec", message),
@@ -136,7 +99,7 @@ def conditions(found: DriverObject, said: Iterable[Said], *, now: float) -> list
             "observedGeneration": found.generation,
             "lastTransitionTime": _since(old.get(one.type), str(one.true)) or moment,
             "reason": one.reason,
-            "message": _cut(one.message),
+            "message": cut(one.message),
         }
         for one in said
     ]
@@ -144,119 +107,6 @@ def conditions(found: DriverObject, said: Iterable[Said], *, now: float) -> list
 
 def _since(old: Mapping[str, Any] | None, status: str) -> str:
     return str(old.get("lastTransitionTime", "")) if old and old.get("status") == status else ""
-
-
-# --- counting ----------------------------------------------------------------------------------
-
-
-def counts(verdicts: Iterable[Verdict]) -> dict[str, int]:
-    wanted = assigned = updated = ready = failed = 0
-    for verdict in verdicts:  # plain names: this runs for 5,000 nodes, several times in a plan
-        member = verdict.member
-        wanted += 1
-        assigned += member.assigned != ""
-        updated += verdict.place is Place.NEWEST
-        ready += member.health is Health.WORKING
-        failed += member.health is Health.BROKEN
-    return {
-        "wanted": wanted,
-        "assigned": assigned,
-        "updated": updated,
-        "ready": ready,
-        "failed": failed,
-    }
-
-
-def _pools(picture: Picture) -> list[dict[str, Any]]:
-    of: dict[Pool, list[Verdict]] = {}
-    for verdict in picture.verdicts:
-        of.setdefault(verdict.member.pool, []).append(verdict)
-    rows = [_pool(picture, pool, of[pool]) for pool in sorted(of, key=_order)]
-    return rows[:_POOL_LIMIT]
-
-
-def _order(pool: Pool) -> tuple[str, str, str]:
-    return pool.os_version, pool.kernel, pool.architecture
-
-
-def _pool(picture: Picture, pool: Pool, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    resolution = picture.resolutions[pool]
-    reason, message = _pool_reason(picture, pool, verdicts)
-    return {
-        "architecture": pool.architecture,
-        "osVersion": pool.os_version,
-        "kernel": pool.kernel,
-        "nodes": counts(verdicts),
-        "toolkit": resolution.image,
-        "link": resolution.link.value,
-        "reason": reason,
-        "message": _cut(message),
-    }
-
-
-def _pool_reason(picture: Picture, pool: Pool, verdicts: Sequence[Verdict]) -> tuple[str, str]:
-    """The first reason that there is."""
-    return next(_pool_reasons(picture, pool, verdicts))
-
-
-def _pool_reasons(
-    picture: Picture, pool: Pool, verdicts: Sequence[Verdict]
-) -> Iterator[tuple[str, str]]:
-    build = picture.builds.get(pool)
-    if build is not None and (said := building.pool_reason(build, verdicts)):
-        yield said
-    if pool not in picture.served:
-        yield "ToolkitMissing", toolkit_message(picture.resolutions[pool])
-    members = [verdict.member for verdict in verdicts]
-    if broken := [member for member in members if member.health is Health.BROKEN]:
-        yield "NodesFailed", f"{some(m.node.name for m in broken)}: {cause(broken[0])}"
-    if down := [member.node.name for member in members if member.health is Health.DOWN]:
-        yield "NodesNotReady", f"{some(down)}: the node is not ready"
-    fell_back = picture.fell_back.get(pool, "")
-    busy = [member.node.name for member in members if member.health is Health.BUSY]
-    if busy and not fell_back:
-        yield "NodesBusy", f"{some(busy)}: on the way"
-    if fell_back:
-        yield "FellBack", fell_back
-    if build is not None and build.progress is Progress.BROKEN:
-        yield "BuildingOnNodes", f"{build.words}; its nodes build for themselves"
-    if picture.resolutions[pool].link is Link.NONE:
-        yield "PrebuiltOnly", "prebuilt modules serve; there is no toolkit image to build with"
-    yield "Ready", ""
-
-
-def toolkit_message(resolution: Resolution) -> str:
-    tags = some(reversed(resolution.tags_seen), of="tags")
-    seen = f"; tags seen: {tags}" if tags else ""
-    return f"no toolkit image: {resolution.why}{seen}; {resolution.remedy}"
-
-
-def cause(member: Member) -> str:
-    """Why the driver does not work on a node, in the node's own words if it said anything."""
-    report = member.report
-    if member.trouble or report is None:
-        return member.trouble or "no report"
-    words = ": ".join(part for part in (report.reason, report.message) if part)
-    return words or report.state
-
-
-def some(names: Iterable[str], of: str = "nodes", shown: int = _NAMED) -> str:
-    """A few names, and how many more: `n1, n2, n3 and 7 more nodes`."""
-    every = list(names)
-    rest = len(every) - shown
-    first = ", ".join(every[:shown])
-    return f"{first} and {rest} more {of}" if rest > 0 else first
-
-
-def called(revision: str, version: str) -> str:
-    return f"{version} ({revision})" if version and revision else revision or "none"
-
-
-def _cut(message: str) -> str:
-    return message if len(message) <= _MESSAGE_LIMIT else message[:_MESSAGE_LIMIT] + " [cut]"
-
-
-# --- the tables --------------------------------------------------------------------------------
 
 
 def _degraded(picture: Picture) -> Said:
@@ -288,7 +138,7 @@ def _ready(picture: Picture) -> Said:
     down = _down(picture) if ready < len(picture.verdicts) else ""
     rest = [down, _lame(picture), _leaving(picture)]
     rest += [f"fell back: {why}" for why in list(picture.fell_back.values())[:1]]
-    words = "; ".join((f"works on {_nodes(ready)}", *filter(None, rest)))
+    words = "; ".join((f"works on {nodes(ready)}", *filter(None, rest)))
     return Said("Ready", True, "Ready", words)
 
 
@@ -299,7 +149,7 @@ def _available(picture: Picture) -> Said:
     """
     up = [v.member for v in picture.verdicts if v.member.health is not Health.DOWN]
     lacking = [member.node.name for member in up if member.health is not Health.WORKING]
-    words = f"works on {len(up) - len(lacking)} of {_nodes(len(up))}"
+    words = f"works on {len(up) - len(lacking)} of {nodes(len(up))}"
     if not up:
         return Said("Available", False, "NoNodes", "there is no node for it that is up")
     if lacking:
@@ -345,7 +195,7 @@ def _leaving(picture: Picture) -> str:
         return ""
     held, rest = picture.leaving.obstacle, (stage for stage in Stage if not stage.is_obstacle)
     words = "; ".join(part for part in (held, picture.leaving.said(*rest)) if part)
-    return f"not for {_nodes(picture.leaving.count)} any more: {words}"
+    return f"not for {nodes(picture.leaving.count)} any more: {words}"
 
 
 _AT_REST: Final = (
@@ -364,11 +214,11 @@ def _moving(picture: Picture) -> tuple[str, str] | None:
 def _movements(picture: Picture) -> Iterator[tuple[bool, str, str]]:
     now = picture.standing
     updated = counts(picture.verdicts)["updated"]
-    progress = f"{updated} of {_nodes(now.nodes)} have {picture.called(now.newest)}"
+    progress = f"{updated} of {nodes(now.nodes)} have {picture.called(now.newest)}"
     under_way = now.phase in (Phase.CANARY, Phase.OPEN)
     paused = now.phase in (Phase.HELD, Phase.PAUSED)
     ready = counts(picture.verdicts)["ready"]
-    works = f"works on {ready} of {_nodes(now.nodes)}"
+    works = f"works on {ready} of {nodes(now.nodes)}"
     yield paused, "RolloutPaused", f"spec.rollout.paused; {progress}; {works}"
     yield now.phase is Phase.STOPPED, "RolloutStopped", _stopped(picture)
     going_on = building.running(picture.builds, picture.verdicts)
@@ -388,7 +238,7 @@ def _movements(picture: Picture) -> Iterator[tuple[bool, str, str]]:
         "WaitingForReboot",
         f"{progress}; the others change at their next reboot",
     )
-    first = f"{progress}; {_nodes(now.canaries)} to try it first"
+    first = f"{progress}; {nodes(now.canaries)} to try it first"
     yield now.phase is Phase.CANARY, "Canary", first
     going = f"{progress}; {len(now.unavailable)} of {now.allowed} under way"
     yield now.phase is Phase.OPEN, "RollingOut", going
@@ -452,11 +302,11 @@ def _unserved(picture: Picture) -> str:
     ]
     if not missing:
         return ""
-    first = min(missing, key=_order)
-    nodes = picture.named(lambda v: v.member.pool == first)
+    first = min(missing, key=pool_order)
+    where = picture.named(lambda v: v.member.pool == first)
     more = f" (and {len(missing) - 1} more pools)" if missing[1:] else ""
     words = toolkit_message(picture.resolutions[first])
-    return f"kernel {first.kernel} on {some(nodes)}{more}: {words}"
+    return f"kernel {first.kernel} on {some(where)}{more}: {words}"
 
 
 def _no_nodes(picture: Picture) -> str:
@@ -468,7 +318,3 @@ def _no_nodes(picture: Picture) -> str:
     words = " and ".join(part for part in (" or ".join(wanted), ", ".join(selector)) if part)
     nfd = "; PCI devices are known by the labels of Node Feature Discovery" if wanted else ""
     return f"no node has {words or 'come up'}{nfd}"
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node" if count == 1 else f"{count} nodes"

@@ -18,7 +18,6 @@ from cluster.actions import Action, Cordon, Evict, LabelNode, SetStatus, Uncordo
 from cluster.api import Api
 from cluster.apierror import NotFound
 from cluster.case import Case
-from cluster.conditions import called, toolkit_message
 from cluster.documents import driver_from, image_stream_from
 from cluster.drainage import held_up
 from cluster.overview import NoSuchObject, condition, named, no_driver, overtaken
@@ -34,6 +33,7 @@ from cluster.stagetelling import blocking, blocking_everywhere, on_node
 from cluster.turns import Verdict
 from cluster.unloading import Leaving, Stage
 from cluster.view import read_once
+from cluster.wording import called, toolkit_message
 from cluster.world import DriverObject, ImageStream, Node, Pool, Settings, World
 from nodeside.contract import assigned_label, node_driver_name
 from nodeside.errors import ExitCode, NodesideError

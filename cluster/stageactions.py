@@ -14,6 +14,7 @@ from cluster.actions import Action, Apply, Cordon, Delete, LabelNode, Plan, SetS
 from cluster.stage import ALLOWED, StageObject, lane_of
 from cluster.stagelabels import changed_labels, label_keys, uses
 from cluster.stages import Staging, content, end_order, to_apply, to_prune
+from cluster.wording import some
 from cluster.world import DriverObject, World
 
 _RESOURCES = {each.kind: each for each in ALLOWED}
@@ -66,7 +67,7 @@ def take_down(world: World, found: DriverObject, now: float) -> Plan | None:
     last = max(stages, key=lambda stage: _rank(found, stage))
     gone = sorted((each for each in left if each.stage == last), key=end_order)
     namespace = world.settings.namespace
-    where = conditions.some(sorted(pods.get(last, ())))
+    where = some(sorted(pods.get(last, ())))
     words = f"stage {last} ends" + (f": pods on {where}" if where else "")
     ending = [_deleted(found.name, each, namespace) for each in gone if not each.deleting]
     return Plan((*ending, *_said(found, words, now)))

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.conditions import Said, conditions, some
+from cluster.conditions import Said, conditions
 from cluster.rollout import Health
 from cluster.stage import StagePod, closed_label
 from cluster.stages import Staging, Step
+from cluster.wording import some
 from cluster.world import Node
 
 Status = dict[str, Any]
