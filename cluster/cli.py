@@ -220,11 +220,11 @@ def resolve(
     output: str,
 ) -> None:
     """Find the toolkit image for OS_VERSION, such as 418.94.202501221327-0."""
-    from cluster import inspection
+    from cluster import resolution
     from cluster.world import Pool
 
     pool = Pool(architecture, os_version, kernel)
-    found = inspection.resolve(connection.open(), pool, driver)
+    found = resolution.resolve(connection.open(), pool, driver)
     click.echo(found.json() if output == "json" else found.text())
     raise SystemExit(ExitCode.OK if found.image else ExitCode.NOT_READY)
 

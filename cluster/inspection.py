@@ -1,4 +1,4 @@
-"""What `explain` and `resolve` say: one look at the cluster, by the controller's eyes.
+"""What `explain` says: one look at the cluster, by the controller's eyes.
 
 The world is read by one list of each kind and put through the very functions that the controller
 plans with. What is *there* was observed; what is *next* is a plan made now, which is carried out if
@@ -13,18 +13,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from cluster import building, toolkit
+from cluster import building
 from cluster.actions import Action, Cordon, Evict, LabelNode, SetStatus, Uncordon
 from cluster.api import Api
-from cluster.apierror import NotFound
 from cluster.case import Case
-from cluster.documents import driver_from, image_stream_from
 from cluster.drainage import held_up
-from cluster.overview import NoSuchObject, condition, named, no_driver, overtaken
+from cluster.overview import NoSuchObject, condition, named, overtaken
 from cluster.plan import plan
 from cluster.pools import Fit, disagreement, has_hardware
 from cluster.presence import Presence, presence
-from cluster.resources import DRIVERS, IMAGE_STREAMS
 from cluster.rollcall import look
 from cluster.rollout import Act, Health, Phase, Place
 from cluster.stage import driver_of
@@ -34,24 +31,14 @@ from cluster.turns import Verdict
 from cluster.unloading import Leaving, Stage
 from cluster.view import read_once
 from cluster.wording import called, toolkit_message
-from cluster.world import DriverObject, ImageStream, Node, Pool, Settings, World
+from cluster.world import DriverObject, Node, Pool, Settings, World
 from nodeside.contract import assigned_label, node_driver_name
-from nodeside.errors import ExitCode, NodesideError
-from nodeside.spec.fleet import Toolkit
 from nodeside.spec.model import Hardware
 from nodeside.table import table
 
 Row = Sequence[str]
 
 _HALTED = (Phase.HELD, Phase.PAUSED, Phase.STOPPED)
-_KERNEL = "{kernel}"
-
-
-class KernelNeeded(NodesideError):
-    """The images of a Driver are named by kernel, and no kernel was named."""
-
-    exit_code = ExitCode.USAGE
-    reason = "KernelNeeded"
 
 
 # --- explain -------------------------------------------------------------------------------------
@@ -339,66 +326,3 @@ def _hardware(found: DriverObject) -> str:
 
 def _pool(pool: Pool) -> str:
     return f"{pool.os_version} {pool.kernel} {pool.architecture}"
-
-
-# --- resolve -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Resolved:
-    """The toolkit image for a pool, by hand."""
-
-    pool: Pool
-    image: str
-    link: str
-    why: str
-    tags_seen: tuple[str, ...]
-
-    def text(self) -> str:
-        rows = [
-            ("image", self.image or "none"),
-            ("found by", self.link),
-            ("why", self.why),
-            ("tags seen", ", ".join(self.tags_seen) or "none"),
-        ]
-        return table(rows)
-
-    def json(self) -> str:
-        return json.dumps(asdict(self), indent=2)
-
-
-def resolve(api: Api, pool: Pool, driver: str = "") -> Resolved:
-    """The chain of toolkit.py; the chain's settings are those of a Driver, else the defaults.
-
-    Raises NoSuchObject, and KernelNeeded if it cannot be said without one.
-    """
-    chain = _chain(api, driver) if driver else Toolkit()
-    if not pool.kernel and _KERNEL in chain.image_template:
-        raise KernelNeeded(
-            f"toolkit.imageTemplate of driver {driver} names the kernel",
-            hint=f"add it, as `uname -r` says it: nodeside-cluster resolve {pool.os_version} "
-            f"--driver {driver} --kernel RELEASE",
-        )
-    pool = replace(pool, kernel=pool.kernel or "(none named)")
-    found = toolkit.resolve(pool, chain, _streams(api))
-    why = "; ".join(part for part in (found.why, found.remedy) if part)
-    return Resolved(pool, found.image, found.link.value, why, found.tags_seen)
-
-
-def _chain(api: Api, driver: str) -> Toolkit:
-    try:
-        found = driver_from(api.get(DRIVERS, driver))
-    except NotFound:
-        there = api.list(DRIVERS, lambda each: str(each["metadata"]["name"])).items
-        raise no_driver(driver, there) from None
-    if found.driver is None:
-        raise NoSuchObject(f"driver {driver} cannot be used: {found.mistakes}")
-    return found.driver.spec.toolkit
-
-
-def _streams(api: Api) -> Mapping[str, ImageStream] | None:
-    try:
-        page = api.list(IMAGE_STREAMS, image_stream_from)
-    except NotFound:
-        return None
-    return {stream.name: stream for stream in page.items}
