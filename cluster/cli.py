@@ -158,7 +158,7 @@ def run(
 @OUTPUT
 @click.option("--watch", "-w", is_flag=True, help="Again after each change, until interrupted.")
 def status(*, connection: Connection, driver: str, output: str, watch: bool) -> None:
-    """Show all drivers, or DRIVER, and their pools.
+    """Show all drivers, or DRIVER, with their pools and stages.
 
     Exit code 46 if one is not ready, or if no controller leads.
     """

@@ -85,20 +85,20 @@ class Rollout:
     """How fast a change goes through the nodes."""
 
     max_unavailable: str = item(
-        "Nodes changed at once: a number, or a percentage of the nodes.",
+        "Nodes without a working driver at a time: a number, or a percentage of the nodes.",
         default="1",
         pattern=patterns.AMOUNT,
         or_number=True,
     )
     max_failed: str = item(
-        "Failed nodes at which the rollout pauses: a number, or a percentage of the nodes; only "
+        "Failed nodes at which the rollout stops: a number, or a percentage of the nodes; only "
         "nodes that were ready before count.",
         default="10%",
         pattern=patterns.AMOUNT,
         or_number=True,
     )
     canary: int = item(
-        "Nodes changed first; the failure of one pauses.", default=1, minimum=0, maximum=10000
+        "Nodes changed first; one that fails stops it.", default=1, minimum=0, maximum=10000
     )
     paused: bool = item("Stop changing nodes.", default=False)
     evict: Evict | None = item(
