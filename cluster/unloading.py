@@ -285,7 +285,9 @@ class Leaving:
 
     @cached_property
     def _nodes_with_pods(self) -> frozenset[str]:
-        return frozenset(pod.node for pod in self._pods)
+        """A pod that is to end on a node that is down never does, and is no trace to wait for."""
+        down = {node.name for node in self.world.nodes.values() if not node.ready}
+        return frozenset(pod.node for pod in self._pods if not (pod.deleting and pod.node in down))
 
     @cached_property
     def _rivals(self) -> Sequence[str]:

@@ -277,6 +277,21 @@ def test_a_node_that_is_down_or_deleted_blocks_nothing() -> None:
     )
 
 
+def test_a_pod_that_never_ends_on_a_node_that_is_down_blocks_nothing() -> None:
+    model = running(2)
+    [found] = model.daemonsets
+    model.change("n0", ready=False)
+    stuck = DriverPod("stuck", "nodeside", "uid-stuck", "edu", "n0", found, deleting=True)
+    model.pods["stuck"] = stuck
+    model.delete_driver()
+
+    going(model)
+    model.end_unload("n1")
+    going(model)
+
+    assert not model.drivers
+
+
 def test_a_pod_that_cannot_start_is_named_with_the_reason() -> None:
     model = deleting()
     going(model)
