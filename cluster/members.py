@@ -90,7 +90,7 @@ def members(
         health = _health(node, word, on_reboot=on_reboot)
         silence = PATIENT
         if health is Health.BUSY:
-            silence = Silence(words=trouble) if trouble else listener.hear(node, assigned, word)
+            silence = _silence(listener, node, assigned, word, trouble)
             health = Health.BROKEN if silence.words else Health.BUSY
         yield Member(
             node=node,
@@ -147,6 +147,17 @@ def _health(node: Node, word: NodeDriverObject | None, *, on_reboot: bool) -> He
     if word is not None and (word.state == _FAILED or (word.state == _REBOOT and not on_reboot)):
         return Health.BROKEN
     return Health.BUSY
+
+
+def _silence(
+    listener: Listener, node: Node, assigned: str, word: NodeDriverObject | None, trouble: str
+) -> Silence:
+    """How long a node that is on its way may say nothing; it may wait for its reboot for ever."""
+    if trouble:
+        return Silence(words=trouble)
+    if word is not None and word.state == _REBOOT:
+        return PATIENT
+    return listener.hear(node, assigned, word)
 
 
 def _troubles(world: World, driver: str) -> Iterator[tuple[tuple[str, str], DriverPod]]:

@@ -25,15 +25,21 @@ def with_stage_labels(
 ) -> Iterator[LabelNode | Cordon]:
     """The labels that the driver's own plan sets, with those of stages."""
     every: dict[str, LabelNode | Cordon] = {action.node: action for action in labelled}
+    for action in _stage_labels(staging):
+        there = every.get(action.node)
+        every[action.node] = (
+            replace(there, labels={**there.labels, **action.labels}) if there else action
+        )
+    yield from every.values()
+
+
+def _stage_labels(staging: Staging) -> Iterator[LabelNode]:
+    """What changes; without stages any more, what was left where a node was down."""
     if staging.active:
         for node, labels, why in changed_labels(staging):
-            there = every.get(node.name)
-            every[node.name] = (
-                replace(there, labels={**there.labels, **labels})
-                if there
-                else LabelNode(staging.driver, node.name, labels, why)
-            )
-    yield from every.values()
+            yield LabelNode(staging.driver, node.name, labels, why)
+    elif (seen := staging.case.world.stages) is not None and not seen.unknown:
+        yield from _cleaned(staging.case.world, staging.driver)
 
 
 def stage_objects(staging: Staging) -> Iterator[Action]:
@@ -52,7 +58,8 @@ def take_down(world: World, found: DriverObject, now: float) -> Plan | None:
     """The end of a Driver begins with its stages, the last one first; None when they are gone."""
     seen = world.stages
     if seen is None or not (uses(found) or _has_left(world, found.name)):
-        return None
+        rest = tuple(_cleaned(world, found.name))
+        return Plan(rest) if rest else None
     if seen.unknown:
         return Plan(tuple(_said(found, f"its stages cannot be ended: {seen.unknown}", now)))
     left = [each for each in seen.objects.values() if each.driver == found.name]

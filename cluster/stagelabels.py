@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from cluster.rollout import Health, Place
+from cluster.rollout import Boot, Health, Place
 from cluster.stage import CLOSED, READY, LogWanted, closed_label, stage_label
 from cluster.world import DriverObject, Node, World
 from nodeside.contract import State, state_label
@@ -141,10 +141,11 @@ def occupied(world: World, found: DriverObject) -> frozenset[str]:
 def is_held(verdict: Verdict, busy: frozenset[str]) -> bool:
     """Whether a node has to wait for the end of its stages before it changes.
 
-    One whose kernel changed rebooted: nothing there holds a module of the new kernel.
+    One that rebooted has nothing that holds a module: its stages wait for the driver of this boot.
     """
     return (
         verdict.revision is not None
+        and verdict.member.boot is not Boot.FRESH
         and verdict.place in (Place.GOOD, Place.STALE, Place.NEWEST)
         and verdict.member.node.name in busy
     )

@@ -167,3 +167,18 @@ def test_a_silent_node_in_an_open_roll_out_fails_it_instead_of_holding_it_for_ev
 
     assert model.condition("Progressing")["reason"] == "RolloutBlocked"
     assert "nobody makes a pod for it" in model.condition("Degraded")["message"]
+
+
+def test_a_node_that_waits_for_its_reboot_may_wait_for_ever() -> None:
+    model = Model()
+    model.add(["n0", "n1"], ready_since=THEN)
+    model.apply_driver(upgrade="onReboot")
+    model.settle_ready()
+    model.apply_driver(upgrade="onReboot", version="2.0.0")
+    model.settle()
+    model.reboot("n0")
+    model.carry_out(model.plan(THEN).actions)
+    model.report("n0", State.REBOOT_REQUIRED, said=THEN)
+
+    assert at(model, THEN + 30 * 24 * 3600)[0] == "WaitingForReboot"
+    assert model.condition("Degraded")["status"] == "False"

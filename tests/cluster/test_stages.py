@@ -414,6 +414,32 @@ def test_a_stage_that_leaves_the_spec_takes_its_objects_and_labels_along() -> No
     assert conditions == ["Ready", "Available", "Progressing", "Degraded"]
 
 
+def test_a_node_that_was_down_when_the_stages_went_keeps_no_label_of_them() -> None:
+    model = up(with_stages(2))
+    model.change("n0", ready=False)
+    model.apply_driver(stages=[])
+    for _ in range(4):
+        round_(model)
+        model.play_stages()
+
+    model.change("n0", ready=True)
+    round_(model)
+
+    assert not [key for key in model.nodes["n0"].labels if "stage" in key]
+
+
+def test_a_node_that_rebooted_changes_without_the_end_of_stages_that_never_began() -> None:
+    model = up(with_stages(2))
+    model.apply_driver(stages=TWO, upgrade="onReboot", version="2.0.0")
+    round_(model)
+    before = model.nodes["n0"].labels[assigned_label("edu")]
+
+    model.reboot("n0")
+    round_(model)
+
+    assert model.nodes["n0"].labels[assigned_label("edu")] != before
+
+
 def test_a_driver_is_deleted_from_its_last_stage_to_the_first_and_then_itself() -> None:
     model = up(with_stages(1))
     model.drivers["edu"] = replace(model.drivers["edu"], deleting=True)
