@@ -102,8 +102,16 @@ def _pods(world: World, job: str) -> Iterator[BuildPod]:
 
 
 def _waiting(world: World, job: str) -> str:
-    """Why the build cannot begin: nodes do not wait for what may never come."""
-    words = (f"{name}: {why}" for pod in _pods(world, job) for name, why in pod.waiting.items())
+    """Why the build cannot begin: nodes do not wait for what may never come.
+
+    A pod that finds no place may find one; if it never does, its Job's deadline ends it.
+    """
+    words = (
+        f"{name}: {why}"
+        for pod in _pods(world, job)
+        for name, why in pod.waiting.items()
+        if name != "pod"
+    )
     return next(words, "")
 
 

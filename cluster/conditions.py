@@ -264,7 +264,7 @@ def _only_failures(picture: Picture) -> bool:
     """Whether nothing that holds the budget will come back by itself."""
     held = set(picture.standing.unavailable)
     healths = {v.member.health for v in picture.verdicts if v.member.node.name in held}
-    return bool(healths) and Health.BUSY not in healths
+    return bool(healths) and healths <= {Health.BROKEN, Health.DOWN}
 
 
 def _conflict(picture: Picture) -> str:

@@ -105,13 +105,16 @@ class Controller:
         """Lead until the lead is lost or we are to stop. Nothing is under way when it returns."""
         self._troubles.clear()
         self._evictions.clear()
-        self._look_first(leadership)
-        while self._may_go_on(leadership):
-            began = self._now()
-            self._pulse.begin()
-            wait = self._round(leadership)
-            self._pulse.end()
-            self._rest(began, wait)
+        try:
+            self._look_first(leadership)
+            while self._may_go_on(leadership):
+                began = self._now()
+                self._pulse.begin()
+                wait = self._round(leadership)
+                self._pulse.end()
+                self._rest(began, wait)
+        finally:
+            self._view.want(None)
 
     def _look_first(self, leadership: Leadership) -> None:
         """Nothing may be concluded from an absence before every kind was listed.
@@ -270,19 +273,18 @@ def names(world: World) -> set[str]:
 
 
 def only(world: World, driver: str) -> World:
-    """The world as if there were no other Driver."""
+    """The world with what belongs to one Driver; the others are there with their modules alone."""
 
     def mine(items: Mapping[str, Any]) -> dict[str, Any]:
         return {name: item for name, item in items.items() if item.driver == driver}
 
     return replace(
         world,
-        drivers={name: item for name, item in world.drivers.items() if name == driver},
+        about=driver,
         daemonsets=mine(world.daemonsets),
         node_drivers=mine(world.node_drivers),
         pods=mine(world.pods),
         revisions=mine(world.revisions),
         jobs=mine(world.jobs),
         build_pods=mine(world.build_pods),
-        whole=False,
     )

@@ -162,6 +162,7 @@ def job_from(data: Document) -> JobObject:
         name=_text(metadata, "name"),
         uid=_text(metadata, "uid"),
         driver=_text(_part(metadata, "labels"), DRIVER_LABEL),
+        revision=_text(_part(metadata, "labels"), REVISION_LABEL),
         deleting="deletionTimestamp" in metadata,
         finished=gave_up or _condition(status, "Complete").get("status") == "True",
         why=_words(failed) if gave_up else "",

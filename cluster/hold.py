@@ -98,7 +98,7 @@ def uncordons(world: World, actions: Collection[Action]) -> Iterator[Uncordon]:
         if CORDONED not in node.labels or node.name in begun:
             continue
         held = dict(_holders(node.labels))
-        if not any(not world.whole or driver in world.drivers for driver in held.values()):
+        if not world.about and not any(driver in world.drivers for driver in held.values()):
             yield Uncordon("", node.name, dict.fromkeys((CORDONED, *held)))
         elif not node.unschedulable:
             yield Uncordon("", node.name, {CORDONED: None})

@@ -48,6 +48,13 @@ def retired(case: Case) -> Iterator[Action]:
     )
 
 
+def revisions_at_work(case: Case) -> set[str]:
+    """Those that Jobs mount which go on: an older one may build the same as the newest."""
+    kept = builds(case)
+    mine = of(case.world, case.driver.name)
+    return {job.revision for job in mine if job.name in kept and not job.finished}
+
+
 def of(world: World, driver: str) -> Iterator[JobObject]:
     """The Jobs of a Driver that are not going already."""
     return (job for job in world.jobs.values() if job.driver == driver and not job.deleting)

@@ -55,7 +55,8 @@ def plan(world: World, now: float) -> Plan:
     `now` is the wall clock, for the times in conditions and for what is late.
     """
     world = replace(world, now=now)
-    plans = [plan_driver(world, world.drivers[key], now) for key in sorted(world.drivers)]
+    chosen = (key for key in sorted(world.drivers) if world.about in ("", key))
+    plans = [plan_driver(world, world.drivers[key], now) for key in chosen]
     made = together(plans, *orphans(world))
     return replace(made, actions=(*made.actions, *uncordons(world, made.actions)))
 
@@ -67,7 +68,8 @@ def plan_driver(world: World, found: DriverObject, now: float) -> Plan:
         return replace(made, actions=(*let_go(world, found.name), *made.actions))
     if found.driver is None or not found.driver.spec.image:
         mistakes = found.mistakes or "spec.image is missing: a cluster needs the driver image"
-        return Plan(tuple(told(found, conditions.unreadable(found, mistakes, now=now))))
+        said = told(found, conditions.unreadable(found, mistakes, now=now))
+        return Plan((*let_go(world, found.name), *said))
     case, labelled = _to_rest(Case(world, found, found.driver))
     staging = Staging(case)
     # A node with pods of stages does not leave before they are gone.
@@ -77,12 +79,12 @@ def plan_driver(world: World, found: DriverObject, now: float) -> Plan:
     actions = [
         *_finalizer(found),
         *_revisions_made(case),
-        *jobs.wanted(case),
         *_daemonsets_applied(case, world),
         *with_stage_labels(labelled, staging),
         *draining.evictions(case.verdicts, found.name, world.occupancy.answers),
         *let_go(world, found.name, {m.node.name for m in case.members}),
         *leave(leaving),
+        *jobs.wanted(case),
         *_daemonsets_retired(case, world),
         *jobs.retired(case),
         *_revisions_dropped(case, leaving.needed),
@@ -247,8 +249,9 @@ def _daemonsets_retired(case: Case, world: World) -> Iterator[Action]:
 
 
 def _revisions_dropped(case: Case, unloading: Collection[str]) -> Iterator[Action]:
-    """Those that no node has, and that no node would be given, or is to be unloaded with."""
+    """Those that no node has or would be given, or is unloaded with, and no Job is at work on."""
     needed = {at.revision for at in case.wanted.values()} | set(unloading)
+    needed |= jobs.revisions_at_work(case)
     needed |= {case.newest, case.standing.good}
     for found in case.world.revisions.values():
         if found.driver == case.driver.name and found.revision not in needed:

@@ -183,12 +183,15 @@ class DriverPod:
 class JobObject:
     """A build Job. `outcome` is what we noted on it; `finished` says that no pod comes any more.
 
+    `revision` is the one that its pods mount, perhaps an older one that builds the same.
+
     `why` is why Kubernetes gave it up, "" if it did not.
     """
 
     name: str
     uid: str = ""
     driver: str = ""
+    revision: str = ""
     deleting: bool = False
     finished: bool = False
     why: str = ""
@@ -286,8 +289,8 @@ class Settings:
 class World:
     """Everything observed, each kind by name. `image_streams` None: the API has no such kind.
 
-    `now` is the wall clock; with 0 no time passes, and nothing is ever late. Not `whole`: there are
-    Drivers that were left out.
+    `now` is the wall clock; with 0 no time passes, and nothing is ever late. `about` names the only
+    Driver that is planned for, "" all of them; what belongs to others is left out then.
     `stages` None: no Driver has any, so nobody looked.
     """
 
@@ -304,4 +307,4 @@ class World:
     build_pods: Mapping[str, BuildPod] = field(default_factory=dict)
     stages: Stages | None = None
     occupancy: Occupancy = field(default_factory=Occupancy)
-    whole: bool = True
+    about: str = ""

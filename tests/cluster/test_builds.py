@@ -153,6 +153,20 @@ def test_revisions_that_build_the_same_are_built_once(model: Model) -> None:
     assert model.condition("Progressing")["reason"] == "Complete"
 
 
+def test_a_job_keeps_the_revision_that_its_pods_mount(model: Model) -> None:
+    model.settle()
+    [job], first = model.jobs.values(), set(model.revisions)
+    model.apply_driver(prebuilt=PREBUILT, modules=[{"name": "edu", "parameters": {"debug": "1"}}])
+    model.settle()
+    assert first < set(model.revisions)
+
+    model.end_build()
+    model.jobs[job.name] = replace(model.jobs[job.name], finished=True)
+    model.settle_ready()
+
+    assert not first & set(model.revisions)
+
+
 # --- when it cannot be built once -----------------------------------------------------------------
 
 
@@ -182,6 +196,17 @@ def test_a_build_whose_image_cannot_be_pulled_keeps_no_node_waiting(model: Model
     model.end_build()
     model.settle_ready()
     assert only(model).toolkit  # what has a sidecar keeps it
+
+
+def test_a_build_that_waits_for_a_place_is_waited_for(model: Model) -> None:
+    model.settle()
+    [job] = model.jobs.values()
+    waiting = {"pod": "Unschedulable: 0/3 nodes are available"}
+    model.build_pods["p"] = BuildPod("p", job=job.name, driver="edu", waiting=waiting)
+    model.settle()
+
+    assert model.daemonsets == {}
+    assert row(model)["reason"] == "Building"
 
 
 def test_a_toolkit_with_another_kernel_than_the_nodes_have_them_build(model: Model) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.actions import Action, Apply, Plan, SetStatus
+from cluster.actions import Action, Apply, LabelNode, Plan, SetStatus
 from cluster.apierror import Forbidden, Unreachable
 from cluster.apply import Outcome
 from cluster.consumers import demand_of
@@ -121,7 +121,7 @@ def broken_for(name: str) -> Callable[[World, float], Plan]:
     """A planner with a bug that one Driver brings out."""
 
     def planner(world: World, now: float) -> Plan:
-        if name in world.drivers:
+        if world.about in ("", name) and name in world.drivers:
             raise KeyError("a bug")
         return plan(world, now)
 
@@ -197,7 +197,7 @@ def test_a_driver_alone_sees_all_nodes_and_nothing_of_other_drivers() -> None:
 
     assert names(made.world) == {"a", "b"}
     assert alone.nodes == made.world.nodes
-    assert alone.drivers.keys() == {"a"}
+    assert alone.about == "a"
     assert {item.driver for item in alone.daemonsets.values()} == {"a"}
     assert {item.driver for item in alone.revisions.values()} == {"a"}
 
@@ -215,6 +215,19 @@ def test_drivers_planned_apart_are_planned_as_together() -> None:
 
     assert failed == {}
     assert _words(apart.actions) == _words(plan(made.world, 0.0).actions)
+
+
+def test_a_driver_planned_apart_knows_who_has_its_modules() -> None:
+    made = model("a", "broken")
+    made.apply_driver("late", modules=[{"name": "a"}])
+    for day, name in enumerate(("a", "late"), 1):
+        made.drivers[name] = replace(made.drivers[name], created=f"2026-01-0{day}T00:00:00Z")
+    made.settle()
+
+    apart, failed = plan_apart(broken_for("broken"), made.world, 0.0)
+
+    assert list(failed) == ["broken"]
+    assert [action for action in apart.actions if isinstance(action, LabelNode)] == []
 
 
 def _words(actions: tuple[Action, ...]) -> list[str]:

@@ -339,6 +339,16 @@ def test_a_change_that_is_called_off_uncordons_at_once(spec: dict[str, Any]) -> 
     assert model.consumers, "nobody was forced"
 
 
+def test_a_driver_that_cannot_be_read_any_more_keeps_no_node_cordoned() -> None:
+    model = stuck()
+
+    model.apply_driver(version="2.0.0", rollout={"evict": EVICT}, image="")
+    step(model)
+    step(model)
+
+    assert (held(model), cordoned(model)) == (set(), set())
+
+
 def test_a_driver_that_is_deleted_uncordons_before_anything_else() -> None:
     model = stuck()
     model.drivers["edu"] = replace(model.drivers["edu"], deleting=True)
