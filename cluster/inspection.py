@@ -30,7 +30,7 @@ from cluster.stagetelling import blocking, blocking_everywhere, on_node
 from cluster.turns import Verdict
 from cluster.unloading import Leaving, Stage
 from cluster.view import read_once
-from cluster.wording import called, toolkit_message
+from cluster.wording import called, nodes, toolkit_message
 from cluster.world import DriverObject, Node, Pool, Settings, World
 from nodeside.contract import assigned_label, node_driver_name
 from nodeside.spec.model import Hardware
@@ -116,7 +116,7 @@ def _wanted(world: World, found: DriverObject) -> Iterator[str]:
     spec, case = found.driver.spec, Case(world, found, found.driver)
     newest = case.picture.called(case.newest)
     yield f"version {newest} from {spec.image or 'no image'}"
-    yield f"on {len(case.members)} nodes; hardware: {_hardware(found)}"
+    yield f"on {nodes(len(case.members))}; hardware: {_hardware(found)}"
     rollout = spec.rollout
     yield (
         f"changes {spec.upgrade.value}, {rollout.max_unavailable} at once, {rollout.canary} first, "
