@@ -40,7 +40,7 @@ KERNELS: Final = "kernels"
 ORDER, FINISH = TELLING
 ANSWER: Final = "answer"
 
-WORK: Final = "/work"
+WORK: Final = "/build"
 PUBLISH_DIRECTORY: Final = "/publish"
 _SHARED: Final = f"{WORK}/shared"
 _BUILD_USER: Final = 65533

@@ -103,14 +103,14 @@ def test_the_signing_key_is_mounted_for_the_last_step_alone() -> None:
 
 
 def test_vendor_code_can_write_what_the_protocol_says_is_the_sidecars_and_no_more() -> None:
-    shared = SharedDir(Path("/work/shared"))
+    shared = SharedDir(Path("/build/shared"))
     for step in ("kernels", "answer"):
         container = by_name(made(), step)
         mounts = {m["mountPath"]: m for m in container["volumeMounts"]}
         writable = {path for path, mount in mounts.items() if not mount.get("readOnly")}
         assert writable == {str(shared.results), str(shared.out), "/tmp"}
         for path in (shared.results, shared.out, shared.root):
-            inside = PurePosixPath(path).relative_to("/work")
+            inside = PurePosixPath(path).relative_to("/build")
             assert mounts[str(path)]["subPath"] == str(inside)
         assert "env" not in container
 
@@ -125,8 +125,8 @@ def test_every_step_is_a_command_that_there_is() -> None:
         driver_verbs.commands[verb].make_context(verb, [*options, "--shared", "/x"])
     for step in ("kernels", "answer"):
         command = by_name(found, step)["command"]
-        words = command[command.index("/work/shared/toolkit.pyz") + 1 :]
-        assert sidecar_parser().parse_args(words).shared == Path("/work/shared")
+        words = command[command.index("/build/shared/toolkit.pyz") + 1 :]
+        assert sidecar_parser().parse_args(words).shared == Path("/build/shared")
 
 
 def test_the_kernel_is_named_or_its_variant_is() -> None:
