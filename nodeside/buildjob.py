@@ -78,10 +78,6 @@ class BuildVerdict(Enum):
     REFUSED = "refused"  # it does not build: a node would get the same answer
     BROKEN = "broken"  # the build could not be made, which says nothing about the driver
 
-    @property
-    def in_store(self) -> bool:
-        return self in (BuildVerdict.PUBLISHED, BuildVerdict.PRESENT)
-
 
 @dataclass(frozen=True)
 class BuildOutcome:
