@@ -22,9 +22,9 @@ from cluster.pools import assignment, pool_of
 from cluster.preflight import Answer, answers
 from cluster.revision import read_revision, revision_of, revision_text
 from cluster.rollout import Health, Supply
-from cluster.stagelabels import is_held, occupied
+from cluster.stagelabels import occupied
 from cluster.toolkit import NOTHING_KEPT, Kept, Proven, Resolution, resolve
-from cluster.turns import Standing, Verdict, standing, verdicts
+from cluster.turns import Standing, Step, Verdict, standing, verdicts
 from cluster.world import DaemonSetObject, DriverObject, Pool, World
 from nodeside.contract import NOTHING_SERVED, Rung, State, assigned_label
 from nodeside.spec import Driver
@@ -265,28 +265,20 @@ class Case:
         return standing(self.members, self.driver, self.newest, good, self.supplies.__getitem__)
 
     @cached_property
-    def _decided(self) -> Sequence[Verdict]:
-        turns = verdicts(self.members, self.driver, self.standing, self.supplies.__getitem__)
-        return tuple(drained(turns, self.driver, self.begun, self.world.now))
-
-    @cached_property
     def occupied(self) -> frozenset[str]:
         """Nodes that cannot change before their stages have ended."""
         return occupied(self.world, self.found)
 
     @cached_property
     def verdicts(self) -> Sequence[Verdict]:
-        """A node that is held keeps what it has, for now."""
-        return tuple(
-            replace(verdict, revision=None, before="")
-            if is_held(verdict, self.occupied)
-            else verdict
-            for verdict in self._decided
-        )
+        """Whose turn it is, and what has to leave the node first."""
+        turns = verdicts(self.members, self.driver, self.standing, self.supplies.__getitem__)
+        return tuple(drained(turns, self.driver, self.begun, self.occupied, self.world.now))
 
     @cached_property
     def held(self) -> Sequence[Member]:
-        return tuple(v.member for v in self._decided if is_held(v, self.occupied))
+        """Nodes that keep what they have until their stages have ended."""
+        return tuple(v.member for v in self.verdicts if v.step is Step.END_STAGES)
 
     @cached_property
     def wanted(self) -> Mapping[str, At]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cluster import building
-from cluster.drainage import drains, occupied, open_drains, stalled
+from cluster.drainage import drains, ending, occupied, open_drains, stalled, stuck
 from cluster.picture import Picture, counts
 from cluster.poolrows import pool_order, pool_rows
 from cluster.rollout import Act, Health, Phase, Place
@@ -124,6 +124,7 @@ def _complaints(picture: Picture) -> Iterable[tuple[str, str]]:
     yield "BuildFailed", building.refused(picture.builds, picture.verdicts)
     yield "NodesFailed", _failed(picture)
     yield "ToolkitMissing", _unserved(picture)
+    yield "StagesStuck", _stuck(picture)
 
 
 def _ready(picture: Picture) -> Said:
@@ -226,8 +227,8 @@ def _movements(picture: Picture) -> Iterator[tuple[bool, str, str]]:
     held = open_drains(picture.verdicts, picture.occupancy)
     yield bool(held), "Draining", f"{progress}; draining {some(held, shown=1)}"
     occupants = occupied(picture.verdicts, now.newest)
-    stays = f"{progress}; {some(occupants)} not emptied in time: changes when its pods are gone"
-    yield stalled(picture.verdicts, now.newest), "NodesOccupied", stays
+    late = f"{some(occupants)} not emptied in time: changes when its pods are gone"
+    yield stalled(picture.verdicts, now.newest), "NodesOccupied", f"{progress}; {late}"
     yield (
         bool(picture.named(_waits_for_turn)) and not now.budget and _only_failures(picture),
         "RolloutBlocked",
@@ -238,12 +239,14 @@ def _movements(picture: Picture) -> Iterator[tuple[bool, str, str]]:
         "WaitingForReboot",
         f"{progress}; the others change at their next reboot",
     )
-    first = f"{progress}; {nodes(now.canaries)} to try it first"
+    waits = some(ending(picture.verdicts, picture.occupancy), shown=1)
+    rest = "".join(f"; {words}" for words in (waits, late if occupants else "") if words)
+    first = f"{progress}; {nodes(now.canaries)} to try it first{rest}"
     yield now.phase is Phase.CANARY, "Canary", first
-    going = f"{progress}; {len(now.unavailable)} of {now.allowed} under way"
+    going = f"{progress}; {len(now.unavailable)} of {now.allowed} under way{rest}"
     yield now.phase is Phase.OPEN, "RollingOut", going
     stale = picture.named(_is_stale)
-    yield bool(stale), "RollingOut", f"{some(stale)} go to {picture.called(now.newest)}"
+    yield bool(stale), "RollingOut", f"{some(stale)} go to {picture.called(now.newest)}{rest}"
     busy = picture.named(lambda v: _is_busy(v) and v.member.pool in picture.served)
     yield bool(busy), "NodesBusy", f"{works}; on the way: {some(busy)}"
 
@@ -292,6 +295,18 @@ def _stopped(picture: Picture) -> str:
 def _failed(picture: Picture) -> str:
     broken = [v.member for v in picture.verdicts if v.member.health is Health.BROKEN]
     return f"{some(m.node.name for m in broken)}: {cause(broken[0])}" if broken else ""
+
+
+def _stuck(picture: Picture) -> str:
+    """Pods of stages that do not end, where a node was given up on for that."""
+    left = stuck(picture.verdicts, picture.standing.newest)
+    if not left:
+        return ""
+    namespace, _, pod = left[0][1].partition("/")
+    return (
+        f"{some(node for node, _ in left)}: pod {pod} of a stage does not end, and the driver is "
+        f"not replaced before: kubectl -n {namespace} describe pod {pod}"
+    )
 
 
 def _unserved(picture: Picture) -> str:

@@ -11,9 +11,10 @@ from cluster.crds import DRAIN_LIMIT
 from cluster.hold import for_people
 from cluster.rollout import Act, Health, Place
 from cluster.turns import Step, Verdict
+from cluster.wording import some
 from cluster.world import Answer, Consumer, DriverObject, Occupancy
 
-_OPEN = (Step.CORDON, Step.WAIT, Step.EVICT)
+_OPEN = (Step.CORDON, Step.WAIT, Step.EVICT, Step.END_STAGES)
 _CHANGES = (Act.IN_TURN, Act.IN_TURN_OR_GOOD, Act.GIVE_NEWEST)
 
 
@@ -33,17 +34,39 @@ def drains(verdicts: Iterable[Verdict], occupancy: Occupancy) -> list[dict[str, 
 
 def open_drains(verdicts: Iterable[Verdict], occupancy: Occupancy) -> list[str]:
     """Nodes that are not empty yet, each with what it waits for; first those that were refused."""
-    found = [(v.member.node.name, in_words(v, occupancy)) for v in verdicts if v.step in _OPEN]
+    found = [
+        (verdict.member.node.name, in_words(verdict, occupancy))
+        for verdict in verdicts
+        if verdict.step in _OPEN and not _ends_by_the_way(verdict)
+    ]
     found.sort(key=lambda each: "(" not in each[1])
     return [f"{name}: {words}" for name, words in found]
+
+
+def ending(verdicts: Iterable[Verdict], occupancy: Occupancy) -> list[str]:
+    """Nodes that nobody cordoned, and that wait for the end of their stages."""
+    return [
+        f"{verdict.member.node.name}: {in_words(verdict, occupancy)}"
+        for verdict in verdicts
+        if _ends_by_the_way(verdict)
+    ]
 
 
 def occupied(verdicts: Iterable[Verdict], newest: str) -> list[str]:
     """Nodes whose pods did not leave in time and are still there, each with a pod."""
     return [
-        f"{verdict.member.node.name} ({_pods(verdict.member.consumers or (), {})})"
+        f"{verdict.member.node.name} ({_leftover(verdict)})"
         for verdict in verdicts
         if _is_occupied(verdict, newest)
+    ]
+
+
+def stuck(verdicts: Iterable[Verdict], newest: str) -> list[tuple[str, str]]:
+    """Nodes with a pod of a stage that did not end in time, and the pod as namespace/name."""
+    return [
+        (verdict.member.node.name, verdict.member.stage_pods[0])
+        for verdict in verdicts
+        if verdict.member.hold.given_up == newest and verdict.member.stage_pods
     ]
 
 
@@ -62,8 +85,10 @@ def held_up(found: DriverObject, verdict: Verdict, newest: str) -> Iterator[str]
     told = next((row["message"] for row in rows), in_words(verdict, Occupancy()))
     if since and verdict.step is not Step.RELEASE:
         yield f"held since {for_people(since)}: {told}"
+    elif _ends_by_the_way(verdict):
+        yield in_words(verdict, Occupancy())
     if _is_occupied(verdict, newest):
-        pods = _pods(verdict.member.consumers or (), {})
+        pods = _leftover(verdict)
         yield f"not emptied in time: changes when its pods are gone, such as {pods}"
 
 
@@ -72,6 +97,10 @@ def in_words(verdict: Verdict, occupancy: Occupancy) -> str:
     match verdict.step:
         case Step.EVICT:
             return "waiting for " + _pods(verdict.member.consumers or (), occupancy.answers)
+        case Step.END_STAGES if verdict.member.stage_pods:
+            return f"{verdict.detail}: waiting for {some(verdict.member.stage_pods, of='pods')}"
+        case Step.WAIT if _cannot_see_stages(verdict):
+            return "what its stages have there cannot be read"
         case Step.WAIT if occupancy.trouble:
             return f"{verdict.detail}: {occupancy.trouble}"
         case _:
@@ -81,10 +110,29 @@ def in_words(verdict: Verdict, occupancy: Occupancy) -> str:
 def _is_occupied(verdict: Verdict, newest: str) -> bool:
     return (
         verdict.member.hold.given_up == newest
-        and verdict.member.consumers != ()
+        and not verdict.member.is_vacant
         and verdict.place is not Place.NEWEST
         and verdict.row.act in _CHANGES
     )
+
+
+def _ends_by_the_way(verdict: Verdict) -> bool:
+    """A matter of seconds on every node of a rollout, which nobody need be told of as a drain."""
+    waits = verdict.step is Step.END_STAGES or _cannot_see_stages(verdict)
+    return waits and not verdict.member.hold.since
+
+
+def _cannot_see_stages(verdict: Verdict) -> bool:
+    member = verdict.member
+    return verdict.step is Step.WAIT and member.consumers is not None and member.stage_pods is None
+
+
+def _leftover(verdict: Verdict) -> str:
+    """What is still there of that which had to leave."""
+    member = verdict.member
+    if member.consumers or not member.stage_pods:
+        return _pods(member.consumers or (), {})
+    return some(member.stage_pods, of="pods", shown=1)
 
 
 def _pods(consumers: Sequence[Consumer], answers: Mapping[str, Answer]) -> str:

@@ -1,9 +1,10 @@
 """Whether a node is emptied before its driver is replaced: one table, between turns.py and plan.py.
 
-turns.py says whose turn it is; here each such verdict passes, or waits for a cordon and for the
-consumers to leave. `TABLE` has exactly one row for each `Situation` (a test counts them). A drain
-is the one thing that a plan does not do in one go: a node is cordoned, and what runs there then is
-looked at anew by the next plan, since the scheduler may have bound one more pod meanwhile.
+turns.py says whose turn it is; here each such verdict passes, or waits for a cordon, for the
+consumers to leave, and for the pods of stages after them. `TABLE` has exactly one row for each
+`Situation` (a test counts them). A drain is the one thing that a plan does not do in one go: a node
+is cordoned, and what runs there then is looked at anew by the next plan, since the scheduler may
+have bound one more pod meanwhile.
 
 A node is held from its cordon until the driver works with the new revision, or until its change is
 off: the rollout is paused or goes back, the node goes down, nobody asks for eviction any more.
@@ -12,7 +13,7 @@ off: the rollout is paused or goes back, the node goes down, nobody asks for evi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Final, NamedTuple
@@ -22,6 +23,8 @@ from cluster.consumers import Demand, demand_of, evicts
 from cluster.hold import draining_label, lasts, stamp, undrained_label
 from cluster.members import Member
 from cluster.rollout import Act, Health, Place, Word
+from cluster.stage import closed_label
+from cluster.stagelabels import stages_in_the_way
 from cluster.turns import Step, Verdict
 from cluster.world import Answer
 from nodeside.spec import Driver
@@ -52,6 +55,7 @@ class Grip(Word):
 class Company(Word):
     NOBODY = "no consumer is there"
     SOMEBODY = "consumers are there"
+    STAGES = "consumers are not, but pods of stages are, or may come"
     UNKNOWN = "pods are not known"
 
 
@@ -64,6 +68,8 @@ class Aim(Word):
 
 
 class Time(Word):
+    """A node is given up on once for a revision: then there is time again."""
+
     LEFT = "there is time"
     UP = "timeoutSeconds are over"
 
@@ -94,7 +100,7 @@ class Row(NamedTuple):
 NO, YES = ((asked,) for asked in Asked)
 NOTHING, REPLACE, GIVE = ((wish,) for wish in Wish)
 FREE, HELD, SLIPPED = ((grip,) for grip in Grip)
-NOBODY, SOMEBODY, UNKNOWN = ((company,) for company in Company)
+NOBODY, SOMEBODY, STAGES, UNKNOWN = ((company,) for company in Company)
 WORKS, FAULTY, COMING = ((aim,) for aim in Aim)
 LEFT, UP = ((time,) for time in Time)
 
@@ -102,8 +108,16 @@ ANY_WISH, ANY_COMPANY, ANY_AIM, ANY_TIME = tuple(Wish), tuple(Company), tuple(Ai
 CLOSED = HELD + SLIPPED
 
 TABLE: Final = (
-    Row(NO, ANY_WISH, FREE, ANY_COMPANY, ANY_AIM, ANY_TIME,
+    Row(NO, NOTHING + GIVE, FREE, ANY_COMPANY, ANY_AIM, ANY_TIME,
         Step.GO, "eviction is not asked for"),
+    Row(NO, REPLACE, FREE, NOBODY + SOMEBODY, ANY_AIM, ANY_TIME,
+        Step.GO, "eviction is not asked for"),
+    Row(NO, REPLACE, FREE, UNKNOWN, ANY_AIM, ANY_TIME,
+        Step.WAIT, "the pods of its stages are not known yet"),
+    Row(NO, REPLACE, FREE, STAGES, ANY_AIM, LEFT,
+        Step.END_STAGES, "its stages end first"),
+    Row(NO, REPLACE, FREE, STAGES, ANY_AIM, UP,
+        Step.GIVE_UP, "its stages did not end in time"),
     Row(NO, ANY_WISH, CLOSED, ANY_COMPANY, ANY_AIM, ANY_TIME,
         Step.RELEASE, "eviction is not asked for any more"),
     # Nothing changes now, or nothing that a pod could be in the way of.
@@ -122,20 +136,30 @@ TABLE: Final = (
         Step.WAIT, "the pods of the cluster are not known yet"),
     Row(YES, REPLACE, FREE, NOBODY, FAULTY + COMING, ANY_TIME,
         Step.GO, "nobody is there, and the driver does not work anyway"),
-    Row(YES, REPLACE, FREE, NOBODY, WORKS, ANY_TIME,
+    Row(YES, REPLACE, FREE, STAGES, FAULTY + COMING, LEFT,
+        Step.END_STAGES, "its stages end first"),
+    Row(YES, REPLACE, FREE, STAGES, FAULTY + COMING, UP,
+        Step.GIVE_UP, "its stages did not end in time"),
+    Row(YES, REPLACE, FREE, NOBODY + STAGES, WORKS, ANY_TIME,
         Step.CORDON, "no pod is to find a driver that is being replaced"),
     Row(YES, REPLACE, FREE, SOMEBODY, ANY_AIM, ANY_TIME,
         Step.CORDON, "its consumers have to leave"),
     Row(YES, REPLACE, SLIPPED, ANY_COMPANY, ANY_AIM, ANY_TIME,
         Step.CORDON, "somebody uncordoned it before its driver was replaced"),
-    Row(YES, REPLACE, HELD, UNKNOWN, ANY_AIM, ANY_TIME,
+    Row(YES, REPLACE, HELD, UNKNOWN, ANY_AIM, LEFT,
         Step.WAIT, "the pods of the cluster are not known yet"),
+    Row(YES, REPLACE, HELD, UNKNOWN, ANY_AIM, UP,
+        Step.GIVE_UP, "its pods were not known in time"),
     Row(YES, REPLACE, HELD, NOBODY, ANY_AIM, ANY_TIME,
         Step.GO, "nobody is there any more"),
     Row(YES, REPLACE, HELD, SOMEBODY, ANY_AIM, LEFT,
         Step.EVICT, "its consumers have to leave"),
     Row(YES, REPLACE, HELD, SOMEBODY, ANY_AIM, UP,
         Step.GIVE_UP, "its consumers did not leave in time"),
+    Row(YES, REPLACE, HELD, STAGES, ANY_AIM, LEFT,
+        Step.END_STAGES, "its stages end first"),
+    Row(YES, REPLACE, HELD, STAGES, ANY_AIM, UP,
+        Step.GIVE_UP, "its stages did not end in time"),
 )  # fmt: skip
 
 _ROWS: Final[Mapping[tuple[object, ...], Row]] = {
@@ -151,21 +175,27 @@ def decide(situation: Situation) -> Row:
 
 
 def drained(
-    verdicts: Iterable[Verdict], driver: Driver, begun: Mapping[str, str], now: float
+    verdicts: Iterable[Verdict],
+    driver: Driver,
+    begun: Mapping[str, str],
+    staged: Collection[str],
+    now: float,
 ) -> Iterator[Verdict]:
     """The verdicts with their steps; one that has to wait changes nothing now.
 
-    `begun` are nodes that this very plan cordons, with the reason.
+    `begun` are nodes that this very plan cordons, with the reason; `staged` those where pods of
+    stages are, or may come.
     """
     policy = evicts(driver)
     for verdict in verdicts:
-        if policy is None and not verdict.member.hold.since:
+        stages = stages_in_the_way(verdict, staged)
+        if policy is None and not stages and not verdict.member.hold.since:
             yield verdict  # all nodes of nearly all Drivers
             continue
         name = verdict.member.node.name
-        row = decide(_situation(verdict, policy, now))
+        row = decide(_situation(verdict, driver, now, stages=stages))
         step, why = (Step.CORDON, begun[name]) if name in begun else (row.step, row.why)
-        waits = step not in _PASSES
+        waits = stages or step not in _PASSES
         yield replace(
             verdict,
             step=step,
@@ -220,28 +250,26 @@ def hold_labels(verdict: Verdict, driver: str, newest: str) -> dict[str, str | N
     return changed
 
 
-def again_in(verdicts: Iterable[Verdict], driver: Driver, now: float) -> float:
+def again_in(verdicts: Iterable[Verdict], driver: Driver, newest: str, now: float) -> float:
     """Seconds until the time of a node is up; without end if there is no such node."""
-    policy = evicts(driver)
-    if policy is None or not policy.timeout_seconds:
-        return math.inf
+    limit = _limit(driver)
     left = (
-        policy.timeout_seconds - lasts(verdict.member.hold.since, now)
+        limit - _lasted(verdict.member, driver, now)
         for verdict in verdicts
-        if verdict.step is Step.EVICT
+        if _is_timed(verdict, newest)
     )
     return max(0.0, min(left, default=math.inf))
 
 
-def _situation(verdict: Verdict, policy: Policy | None, now: float) -> Situation:
+def _situation(verdict: Verdict, driver: Driver, now: float, *, stages: bool) -> Situation:
     member = verdict.member
     return Situation(
-        Asked.NO if policy is None else Asked.YES,
+        Asked.NO if evicts(driver) is None else Asked.YES,
         _wish(verdict),
         _grip(member),
-        _company(member),
+        _company(member, stages=stages),
         _aim(verdict),
-        _time(member, policy, now),
+        _time(verdict, driver, now),
     )
 
 
@@ -257,10 +285,12 @@ def _grip(member: Member) -> Grip:
     return Grip.HELD if member.node.unschedulable else Grip.SLIPPED
 
 
-def _company(member: Member) -> Company:
-    if member.consumers is None:
+def _company(member: Member, *, stages: bool) -> Company:
+    if member.consumers is None or (stages and member.stage_pods is None):
         return Company.UNKNOWN
-    return Company.SOMEBODY if member.consumers else Company.NOBODY
+    if member.consumers:
+        return Company.SOMEBODY
+    return Company.STAGES if stages else Company.NOBODY
 
 
 def _aim(verdict: Verdict) -> Aim:
@@ -269,11 +299,33 @@ def _aim(verdict: Verdict) -> Aim:
     return Aim.COMING if verdict.place is Place.NEWEST else Aim.FAULTY
 
 
-def _time(member: Member, policy: Policy | None, now: float) -> Time:
-    if policy is None or not policy.timeout_seconds:
-        return Time.LEFT
-    over = lasts(member.hold.since, now) >= policy.timeout_seconds if member.hold.since else False
+def _time(verdict: Verdict, driver: Driver, now: float) -> Time:
+    member = verdict.member
+    once = member.hold.given_up == verdict.revision
+    over = not once and _lasted(member, driver, now) >= _limit(driver)
     return Time.UP if over else Time.LEFT
+
+
+def _limit(driver: Driver) -> float:
+    """Seconds; without end if that is wished. Stages have to end where nobody is evicted too."""
+    policy = driver.spec.rollout.evict or Policy()
+    return policy.timeout_seconds or math.inf
+
+
+def _is_timed(verdict: Verdict, newest: str) -> bool:
+    """Whether it will be given up on when its time is up."""
+    hold = verdict.member.hold
+    if verdict.step is Step.WAIT:
+        return bool(hold.since)
+    return verdict.step in (Step.EVICT, Step.END_STAGES) and hold.given_up != newest
+
+
+def _lasted(member: Member, driver: Driver, now: float) -> float:
+    """Seconds since the node is held; if it is not, since its stages were closed."""
+    node = member.node
+    if member.hold.since:
+        return lasts(member.hold.since, now)
+    return now - node.labelled if node.labelled and closed_label(driver.name) in node.labels else 0
 
 
 def _matters(verdict: Verdict) -> bool:

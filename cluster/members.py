@@ -16,6 +16,7 @@ from cluster.hold import FREE, Hold, hold_of
 from cluster.pools import Fit, before_label, has_hardware, pool_of
 from cluster.rollout import Boot, Health, Place
 from cluster.silence import PATIENT, Listener, Silence
+from cluster.stagelabels import ending_pods
 from cluster.world import Consumer, DriverPod, Node, NodeDriverObject, Pool, World
 from nodeside.contract import State, assigned_label
 from nodeside.spec import Driver
@@ -32,8 +33,8 @@ class Member:
     `was_ready` is what the node said last, in whatever boot. `trouble` is what is wrong though the
     node does not say so: its pod cannot start, or nothing is heard; `due` is the wall clock time at
     which that will be said if nothing is heard until then. `consumers` are the pods that have to
-    leave before its driver is replaced; None: not known. `unpulled` is why
-    its pod cannot have the image of the driver.
+    leave before its driver is replaced, `stage_pods` those of stages that are ending there, as
+    namespace/name; None: not known. `unpulled` is why its pod cannot have the image of the driver.
     """
 
     node: Node
@@ -51,6 +52,12 @@ class Member:
     hold: Hold = FREE
     consumers: Sequence[Consumer] | None = ()
     unpulled: str = ""
+    stage_pods: Sequence[str] | None = ()
+
+    @property
+    def is_vacant(self) -> bool:
+        """Whether nothing is left that was in the way of a change."""
+        return self.consumers == () and self.stage_pods == ()
 
     def place(self, newest: str, good: str) -> Place:
         if not self.assigned:
@@ -74,7 +81,7 @@ def members(
     troubles = dict(_troubles(world, driver.name))
     reports, prefix = world.node_drivers, f"{driver.name}."
     listener = Listener(world, driver)
-    consumers = by_node(world, evicts(driver))
+    consumers, ending = by_node(world, evicts(driver)), ending_pods(world, driver.name)
     for node in world.nodes.values():
         labels = node.labels
         assigned = labels.get(assigned_key, "")
@@ -108,6 +115,7 @@ def members(
             hold=hold_of(labels, driver.name),
             consumers=None if consumers is None else consumers.get(node.name, ()),
             unpulled=cannot_pull(pod) if pod else "",
+            stage_pods=None if ending is None else ending.get(node.name, ()),
         )
 
 

@@ -101,7 +101,7 @@ def _again_in(case: Case, world: World, leaving: Leaving) -> float | None:
     """Seconds until a plan may be another one though nothing happens."""
     due = min((member.due - world.now for member in case.members), default=math.inf)
     due = min(due, again_in(leaving) or math.inf)
-    due = min(due, draining.again_in(case.verdicts, case.driver, world.now))
+    due = min(due, draining.again_in(case.verdicts, case.driver, case.newest, world.now))
     if any(world.daemonsets[key].deleting for key in case.wanted if key in world.daemonsets):
         due = min(due, _SOON)
     return due if due < math.inf else None

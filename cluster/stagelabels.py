@@ -6,13 +6,13 @@ the stages that are ready there, and the one that closes all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from cluster.rollout import Boot, Health, Place
 from cluster.stage import CLOSED, READY, LogWanted, closed_label, stage_label
-from cluster.world import DriverObject, Node, World
+from cluster.world import NOTHING, DriverObject, Node, World
 from nodeside.contract import State, state_label
 
 if TYPE_CHECKING:
@@ -138,7 +138,21 @@ def occupied(world: World, found: DriverObject) -> frozenset[str]:
     )
 
 
-def is_held(verdict: Verdict, busy: frozenset[str]) -> bool:
+def ending_pods(world: World, driver: str) -> Mapping[str, Sequence[str]] | None:
+    """By node, the pods of stages that are on their way out, as namespace/name; None: not known."""
+    seen, owner = world.stages, world.drivers.get(driver)
+    if seen is None or (seen.unknown and not (owner and uses(owner))):
+        return NOTHING
+    if seen.unknown:
+        return None
+    found: dict[str, list[str]] = {}
+    for pod in seen.pods.values():
+        if pod.deleting and pod.daemonset and pod.driver == driver:
+            found.setdefault(pod.node, []).append(f"{world.settings.namespace}/{pod.name}")
+    return found
+
+
+def stages_in_the_way(verdict: Verdict, busy: Collection[str]) -> bool:
     """Whether a node has to wait for the end of its stages before it changes.
 
     One that rebooted has nothing that holds a module: its stages wait for the driver of this boot.

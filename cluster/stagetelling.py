@@ -201,7 +201,7 @@ def blocking(staging: Staging, node: Node) -> str:
     if member is None or member.health is not Health.WORKING:
         return ""
     if member in staging.case.held:
-        return "its stages end first: the driver there is about to change"
+        return ""  # said with the verdict: see drainage.py
     for step in staging.steps:
         if why := _on_node(staging, step, node):
             return f"stage {step.name}: {why}"

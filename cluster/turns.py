@@ -55,7 +55,8 @@ class Step(Enum):
     CORDON = "hold the node and cordon it"
     WAIT = "wait"
     EVICT = "ask its consumers to leave"
-    GIVE_UP = "let go of the node until its consumers are gone"
+    END_STAGES = "wait for the end of its stages"
+    GIVE_UP = "let go of the node until what is in the way is gone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,19 +166,19 @@ def _grant(rows: Iterable[tuple[Member, Place, Row]], now: Standing) -> set[int]
     """Whose turn it is: first those who lose nothing by it, then by name.
 
     A canary must be able to prove something: a node where the driver worked before. A node whose
-    drain has begun keeps its turn, which is counted already.
+    drain has begun keeps its turn, which is counted already. One that was given up on comes last.
     """
     unavailable = frozenset(now.unavailable)
     waiting = [
-        (_costs(member, unavailable), member.node.name, member)
+        (_costs(member, unavailable), bool(member.hold.given_up), member.node.name, member)
         for member, place, row in rows
         if _takes_turn(member, place, row, now)
         and (now.slots is None or _worked_before(member, place))
     ]
-    waiting.sort(key=lambda entry: entry[:2])
+    waiting.sort(key=lambda entry: entry[:3])
     budget, slots = now.budget, now.slots
     granted = {id(m) for m, place, row in rows if m.hold.since and _may_change(m, place, row)}
-    for costs, _, member in waiting:
+    for costs, _, _, member in waiting:
         if slots == 0 or (costs and budget == 0):
             break
         granted.add(id(member))
@@ -190,7 +191,7 @@ def _takes_turn(member: Member, place: Place, row: Row, now: Standing) -> bool:
     """Whether it stands in the queue. Not if it could not be drained, until its pods are gone."""
     if member.hold.since or not _may_change(member, place, row):
         return False
-    return not (member.hold.given_up == now.newest and member.consumers != ())
+    return member.hold.given_up != now.newest or member.is_vacant
 
 
 def _may_change(member: Member, place: Place, row: Row) -> bool:

@@ -72,8 +72,8 @@ class Evict:
         max_length=63,
     )
     timeout_seconds: int = item(
-        "After so long the node keeps its revision until the pods are gone, and others have their "
-        "turn; 0: wait for ever.",
+        "After so long the node keeps its revision until the pods, those of stages too, are gone, "
+        "and others have their turn; 0: wait for ever.",
         default=3600,
         minimum=0,
         maximum=604800,
