@@ -1,27 +1,34 @@
 """What the API server does not let the controller see, as every Driver says it.
 
 Where a kind may not be listed nothing can be decided; where it may not be watched, what is decided
-is of an earlier day. Either way no Driver may go on saying that all is well. An API server that is
-gone is another case: nobody could be told. Pure; called by controller.py.
+is of an earlier day. Either way no Driver may go on saying that all is well: what its conditions
+say becomes Unknown, and the reason names the kind. An API server that is gone is another case:
+nobody could be told. Pure; called by controller.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
 from cluster.actions import Action, Plan
 from cluster.reflector import Health
 from cluster.trouble import Trouble, said, trouble_of
-from cluster.world import World
+from cluster.world import DriverObject, World
+
+_DOUBTFUL: Final = ("Ready", "Available", "Progressing")  # of every Driver
 
 
 def blindness(kinds: Iterable[Health]) -> Trouble | None:
     """What is refused, and will be until somebody changes something in the cluster."""
-    for kind in kinds:
-        if kind.refusal is not None:
-            return trouble_of(kind.refusal, f"see what becomes of each {kind.kind}")
-    return None
+    refused = {kind.kind: kind.refusal for kind in kinds if kind.refusal is not None}
+    if not refused:
+        return None
+    first, *others = refused
+    trouble = trouble_of(refused[first], f"see what becomes of each {first}")
+    also = f"; nor of each {', '.join(others)}" if others else ""
+    return replace(trouble, reason=f"{first}sUnreadable", message=trouble.message + also)
 
 
 def with_blindness(plan: Plan, world: World, trouble: Trouble | None, wall: float) -> Plan:
@@ -30,5 +37,11 @@ def with_blindness(plan: Plan, world: World, trouble: Trouble | None, wall: floa
         return plan
     actions: list[Action] = list(plan.actions)
     for driver in world.drivers.values():
-        actions = said(actions, driver, trouble, wall, {"Ready": "Unknown"})
+        doubtful = (*_DOUBTFUL, *_of_stages(driver))
+        actions = said(actions, driver, trouble, wall, dict.fromkeys(doubtful, "Unknown"))
     return replace(plan, actions=tuple(actions))
+
+
+def _of_stages(driver: DriverObject) -> list[str]:
+    there = {condition.get("type") for condition in driver.status.get("conditions") or ()}
+    return [kind for kind in ("StagesReady",) if kind in there]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cluster.actions import Plan, SetStatus
 from cluster.apierror import Asked, refusal
 from cluster.overview import condition
@@ -9,6 +11,7 @@ from cluster.plan import plan
 from cluster.reflector import Health
 from cluster.sight import blindness, with_blindness
 from tests.cluster.model import Model
+from tests.cluster.stagedriver import up, with_stages
 
 REFUSED = refusal(Asked("watch", "nodes"), 403, b'{"message": "nodes is forbidden"}')
 BLIND = [Health("Pod", True, 1.0), Health("Node", True, 1.0, str(REFUSED), refusal=REFUSED)]
@@ -35,8 +38,40 @@ def test_what_is_refused_is_said_by_every_driver_with_what_to_do() -> None:
     assert isinstance(action, SetStatus)
     ready, degraded = (condition(action.status, kind) for kind in ("Ready", "Degraded"))
     assert (ready["status"], degraded["status"]) == ("Unknown", "True")
-    assert ready["reason"] == degraded["reason"] == "Forbidden"
+    assert ready["reason"] == degraded["reason"] == "NodesUnreadable"
     assert ready["message"] == degraded["message"] == WORDS
+
+
+def test_nothing_that_was_claimed_before_is_claimed_any_more() -> None:
+    made = up(with_stages(1))
+    before = {c["type"]: c["status"] for c in made.drivers["edu"].status["conditions"]}
+    assert before["Available"] == before["StagesReady"] == "True"
+
+    made.carry_out(with_blindness(Plan(()), made.world, blindness(BLIND), 0.0).actions)
+
+    said = {c["type"]: (c["status"], c["reason"]) for c in made.drivers["edu"].status["conditions"]}
+    doubtful = ("Unknown", "NodesUnreadable")
+    assert said == {
+        "Ready": doubtful,
+        "Available": doubtful,
+        "Progressing": doubtful,
+        "Degraded": ("True", "NodesUnreadable"),
+        "StagesReady": doubtful,
+    }
+
+    made.carry_out(with_blindness(made.plan(), made.world, None, 0.0).actions)
+    after = {c["type"]: c["status"] for c in made.drivers["edu"].status["conditions"]}
+    assert after == before
+
+
+def test_every_kind_that_may_not_be_read_is_named() -> None:
+    kinds = [replace(BLIND[1], kind=kind) for kind in ("Pod", "Pod", "Job", "Node")]
+
+    trouble = blindness(kinds)
+
+    assert trouble is not None
+    assert trouble.reason == "PodsUnreadable"
+    assert trouble.message.endswith("adds the rules); nor of each Job, Node")
 
 
 def test_it_is_said_once_and_goes_with_its_cause() -> None:

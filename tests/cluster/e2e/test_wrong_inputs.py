@@ -93,13 +93,13 @@ TABLE = (
           f'{_FORBIDDEN} create resource "daemonsets" in API group "apps" in the namespace '
           '"nodeside" (see what is missing: kubectl auth can-i create daemonsets.apps -n nodeside; '
           "`nodeside-cluster install` adds the rules)"),
-    Wrong(no_rule("list", "configmaps"), "Ready", "Unknown", "Forbidden",
+    Wrong(no_rule("list", "configmaps"), "Ready", "Unknown", "ConfigMapsUnreadable",
           "cannot see what becomes of each ConfigMap: no permission to list configmaps in ",
           'configmaps is forbidden: User "system:serviceaccount:nodeside:nodeside-controller" '
           'cannot list resource "configmaps" in API group "" in the namespace "nodeside" (see what '
           "is missing: kubectl auth can-i list configmaps -n nodeside; `nodeside-cluster install` "
           "adds the rules)"),
-    Wrong(no_rule("watch", "nodes"), "Ready", "Unknown", "Forbidden",
+    Wrong(no_rule("watch", "nodes"), "Available", "Unknown", "NodesUnreadable",
           "cannot see what becomes of each Node: no permission to watch nodes: ",
           'nodes is forbidden: User "system:serviceaccount:nodeside:nodeside-controller" cannot '
           'watch resource "nodes" in API group "" at the cluster scope (see what is missing: '
