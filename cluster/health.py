@@ -74,10 +74,10 @@ def _current(kind: Health) -> bool:
 
 def _line(kind: Health) -> str:
     if not kind.synced:
-        return f"{kind.kind}: not listed yet" + (f": {kind.trouble}" if kind.trouble else "")
+        return f"{kind.name}: not listed yet" + (f": {kind.trouble}" if kind.trouble else "")
     if kind.trouble:
-        return f"{kind.kind}: nothing heard for {kind.silent:.0f} s: {kind.trouble}"
-    return f"{kind.kind}: up to date"
+        return f"{kind.name}: nothing heard for {kind.silent:.0f} s: {kind.trouble}"
+    return f"{kind.name}: up to date"
 
 
 class Server(ThreadingHTTPServer):

@@ -42,7 +42,8 @@ T = TypeVar("T", bound=Named)
 class Health:
     """`silent` is for how many seconds nothing was heard; `trouble` says why, in words.
 
-    `refusal` is set where trying again changes nothing. `watches` is how many were begun.
+    `refusal` is set where trying again changes nothing. `watches` is how many were begun. `about`
+    says which objects these are, where a kind is watched more than once.
     """
 
     kind: str
@@ -51,6 +52,12 @@ class Health:
     trouble: str = ""
     watches: int = 0
     refusal: ApiError | None = None
+    about: str = ""
+
+    @property
+    def name(self) -> str:
+        """What people call it: `Node`, `Pod (build pods)`."""
+        return f"{self.kind} ({self.about})" if self.about else self.kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,7 @@ class Selection(Generic[T]):
 
     `optional`: the API server may not know this kind; then there is none of them.
     `left_out` names an object to which `trim` answered None: it is none of ours, or no longer.
+    `about` is what people call these objects, where others of the kind are watched too.
     """
 
     resource: Resource
@@ -68,6 +76,7 @@ class Selection(Generic[T]):
     fields: str = ""
     optional: bool = False
     left_out: Callable[[Mapping[str, Any]], str] | None = None
+    about: str = ""
 
 
 class Reflector(Generic[T]):
@@ -133,9 +142,15 @@ class Reflector(Generic[T]):
 
     def health(self) -> Health:
         with self._changed:
-            silent = self._now() - self._heard
-            kind = self._of.resource.kind
-            return Health(kind, self._synced, silent, self._trouble, self._watches, self._refusal)
+            return Health(
+                self._of.resource.kind,
+                self._synced,
+                self._now() - self._heard,
+                self._trouble,
+                self._watches,
+                self._refusal,
+                self._of.about,
+            )
 
     def wait_synced(self, timeout: float) -> bool:
         """Whether a whole list was read, within so many seconds."""

@@ -39,9 +39,10 @@ def selections(namespace: str) -> dict[str, Selection[Any]]:
             documents.build_pod_from,
             namespace=namespace,
             selector=f"{world.MANAGED_BY}={world.BUILDER}",
+            about="build pods",
         ),
         "node_drivers": Selection(resources.NODE_DRIVERS, documents.node_driver_from),
-        "pods": Selection(resources.PODS, documents.pod_from, **ours),
+        "pods": Selection(resources.PODS, documents.pod_from, **ours, about="driver pods"),
         "revisions": Selection(resources.CONFIG_MAPS, documents.revision_from, **ours),
         "image_streams": Selection(
             resources.IMAGE_STREAMS, documents.image_stream_from, optional=True

@@ -9,6 +9,7 @@ import requests
 
 from cluster.health import HealthServer, Pulse, Report, alive, ready
 from cluster.reflector import Health
+from cluster.view import selections
 
 LONG = 30.0  # seconds: a deadline that only a broken test meets
 
@@ -25,6 +26,23 @@ def test_a_short_silence_is_said_and_a_long_one_is_not_ready() -> None:
 
     assert ready([short]) == Report(True, ("Node: nothing heard for 20 s: no answer",))
     assert not ready([long]).well
+
+
+def test_two_watches_of_one_kind_are_told_apart() -> None:
+    kinds = [Health("Pod", True, 600.0, "no answer", about=each) for each in ("driver pods", "x")]
+
+    assert ready(kinds).lines == (
+        "Pod (driver pods): nothing heard for 600 s: no answer",
+        "Pod (x): nothing heard for 600 s: no answer",
+    )
+
+
+def test_each_kind_that_the_controller_watches_has_a_name_of_its_own() -> None:
+    chosen = selections("nodeside").values()
+    names = [Health(each.resource.kind, True, 0.0, about=each.about).name for each in chosen]
+
+    assert len(set(names)) == len(names)
+    assert {"Pod (driver pods)", "Pod (build pods)"} <= set(names)
 
 
 def test_a_quiet_cluster_is_no_silence() -> None:
