@@ -23,7 +23,7 @@ from cluster.preflight import Answer, answers
 from cluster.revision import read_revision, revision_of, revision_text
 from cluster.rollout import Health, Supply
 from cluster.stagelabels import occupied
-from cluster.toolkit import NOTHING_KEPT, Kept, Proven, Resolution, resolve
+from cluster.toolkit import NOT_TOLD, NOTHING_KEPT, Kept, Proven, Resolution, resolve
 from cluster.turns import Standing, Step, Verdict, standing, verdicts
 from cluster.world import DaemonSetObject, DriverObject, Pool, World
 from nodeside.contract import NOTHING_SERVED, Rung, State, assigned_label
@@ -127,16 +127,17 @@ class Case:
     def resolutions(self) -> Mapping[Pool, Resolution]:
         """The toolkit image of each pool."""
         pools = {member.pool for member in self.observed}
+        untold = {pool: NOT_TOLD for pool in pools if not pool.kernel}
         kept = {d.pool: Kept(d.toolkit, d.link) for d in self.daemonsets if d.toolkit}
         streams, toolkit = self.world.image_streams, self.driver.spec.toolkit
         found = {
             pool: resolve(pool, toolkit, streams, kept=kept.get(pool, NOTHING_KEPT))
-            for pool in pools
+            for pool in pools - untold.keys()
         }
         if all(resolution.image for resolution in found.values()):
-            return found
+            return found | untold
         proof = proven(self.world)
-        return {
+        return untold | {
             pool: each if each.image else resolve(pool, toolkit, streams, proof)
             for pool, each in found.items()
         }
@@ -187,6 +188,8 @@ class Case:
         return {pool: self._supply(pool) for pool in self.resolutions}
 
     def _supply(self, pool: Pool) -> Supply:
+        if not pool.kernel:
+            return Supply.UNSERVED
         if self._is_supplied(At(pool, self.newest)):
             return Supply.SERVED
         good = str(self.found.status.get("lastGoodRevision") or "")

@@ -19,7 +19,7 @@ from cluster.poolrows import pool_order, pool_rows
 from cluster.rollout import Act, Health, Phase, Place
 from cluster.turns import Verdict
 from cluster.unloading import Stage
-from cluster.wording import cause, cut, nodes, some, toolkit_message
+from cluster.wording import cause, cut, nodes, some, toolkit_message, untold
 from cluster.world import DriverObject
 from nodeside.spec.model import Upgrade
 
@@ -170,13 +170,17 @@ def _obstacles(picture: Picture) -> Iterable[tuple[str, str]]:
     moving = _moving(picture)
     if moving is not None:
         yield moving
-    none_up = all(v.member.health is Health.DOWN for v in picture.verdicts)
-    yield "NodesNotReady", _down(picture) if none_up else ""
+    up = [v.member for v in picture.verdicts if v.member.health is not Health.DOWN]
+    yield "KernelUnknown", untold(m for m in up if not m.pool.kernel)
+    yield "NodesNotReady", "" if up else _down(picture)
 
 
 def _down(picture: Picture) -> str:
-    down = picture.named(lambda v: v.member.health is Health.DOWN)
-    return f"not ready as nodes: {some(down)}" if down else ""
+    """Nodes that are down, and those of which nothing is known yet."""
+    down = picture.named(lambda v: v.member.health is Health.DOWN and bool(v.member.pool.kernel))
+    words = f"not ready as nodes: {some(down)}" if down else ""
+    rest = untold(v.member for v in picture.verdicts if not v.member.pool.kernel)
+    return "; ".join(filter(None, (words, rest)))
 
 
 def _progressing(picture: Picture) -> Said:
@@ -313,7 +317,7 @@ def _unserved(picture: Picture) -> str:
     missing = [
         pool
         for pool in picture.resolutions
-        if pool not in picture.served and pool not in picture.builds
+        if pool.kernel and pool not in picture.served and pool not in picture.builds
     ]
     if not missing:
         return ""

@@ -262,6 +262,8 @@ def _blocks(case: Case, verdict: Verdict) -> Iterator[str]:
     build = case.newest_builds.get(member.pool)
     if build is not None and (said := building.pool_reason(build, [verdict])) is not None:
         yield ": ".join(said)
+    elif not member.pool.kernel:
+        yield "its kubelet has not told its kernel yet"
     elif member.pool not in case.served:
         yield toolkit_message(case.resolutions[member.pool])
     if member.health is Health.DOWN:
@@ -287,7 +289,10 @@ def _awaited(verdict: Verdict) -> Iterator[str]:
 
 
 def _on_node(world: World, name: str, node: Node) -> Iterator[str]:
-    yield f"kernel {node.kernel} ({node.architecture}), {node.os_image}"
+    if node.kernel:
+        yield f"kernel {node.kernel} ({node.architecture}), {node.os_image}"
+    else:
+        yield "kernel not told yet"
     if odd := disagreement(node):
         yield odd
     assigned = node.labels.get(assigned_label(name), "")

@@ -11,7 +11,7 @@ from cluster.picture import Picture, counts
 from cluster.rollout import Health
 from cluster.toolkit import Link
 from cluster.turns import Verdict
-from cluster.wording import cause, cut, some, toolkit_message
+from cluster.wording import cause, cut, some, toolkit_message, untold
 from cluster.world import Pool
 
 _LIMIT = 256  # rows, as in the CRD
@@ -52,6 +52,8 @@ def _pool_reason(picture: Picture, pool: Pool, verdicts: Sequence[Verdict]) -> t
 def _pool_reasons(
     picture: Picture, pool: Pool, verdicts: Sequence[Verdict]
 ) -> Iterator[tuple[str, str]]:
+    if not pool.kernel:
+        yield "KernelUnknown", untold(verdict.member for verdict in verdicts)
     build = picture.builds.get(pool)
     if build is not None and (said := building.pool_reason(build, verdicts)):
         yield said

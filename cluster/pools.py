@@ -65,8 +65,11 @@ def pool_of(node: Node, assigned: Pool | None = None, *, rebooted: bool = True) 
     """The pool of a node that is in pool `assigned` until now.
 
     It stays there while its kernel does, unless it `rebooted` into another OS version: a package
-    that changes /etc/os-release, or a label that flaps, moves nothing that runs.
+    that changes /etc/os-release, or a label that flaps, moves nothing that runs. Nor does a kubelet
+    that has not told its kernel; one that never did is in a pool without one, which nothing serves.
     """
+    if assigned is not None and not node.kernel:
+        return assigned
     if (
         assigned is not None
         and assigned.kernel == node.kernel

@@ -58,6 +58,9 @@ class Resolution:
     remedy: str = ""
 
 
+NOT_TOLD = Resolution("", Link.NONE, "the kubelet has not told the kernel yet")
+
+
 def resolve(
     pool: Pool,
     toolkit: Toolkit,

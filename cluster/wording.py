@@ -17,6 +17,13 @@ def toolkit_message(resolution: Resolution) -> str:
     return f"no toolkit image: {resolution.why}{seen}; {resolution.remedy}"
 
 
+def untold(members: Iterable[Member]) -> str:
+    """Nodes whose kernel nobody knows, as right after they joined; "" if there is none."""
+    names = [member.node.name for member in members]
+    have = "has not told its" if len(names) == 1 else "have not told their"
+    return f"{nodes(len(names))} {have} kernel yet: {some(names)}" if names else ""
+
+
 def cause(member: Member) -> str:
     """Why the driver does not work on a node, in the node's own words if it said anything."""
     report = member.report
