@@ -19,7 +19,7 @@ try:
 
 test:
 	@scripts/setup test
-	@$(AS_ROOT) .venv/bin/python -m pytest --all-tiers $(ARGS)
+	@$(AS_ROOT) .venv/bin/python -m pytest --all-tiers --numprocesses 2 $(ARGS)
 
 control-plane:
 	@scripts/setup test

@@ -16,6 +16,9 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+
+from tests.lanes import Lanes
 
 settings.register_profile("nodeside", deadline=None)
 settings.load_profile("nodeside")
@@ -36,16 +39,18 @@ class Tiers:
         self.required = required
         self.outcomes: dict[str, Counter[str]] = defaultdict(Counter)
         self.seconds: Counter[str] = Counter()
-        self._tiers: dict[str, str] = {}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """By mark only: a directory may be called as a tier is, and hold tests of two."""
+        """By mark only: a directory may be called as a tier is, and hold tests of two.
+
+        The tier travels with the reports of the test, which may run in another process.
+        """
         for item in items:
             marked = (name for name in _WHERE if item.get_closest_marker(name))
-            self._tiers[item.nodeid] = next(marked, "unit")
+            item.user_properties.append(("tier", next(marked, "unit")))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        tier = self._tiers[report.nodeid]
+        tier = str(dict(report.user_properties)["tier"])
         self.seconds[tier] += int(report.duration * 1000)
         if report.when == "call" or report.outcome != "passed":
             self.outcomes[tier][report.outcome] += 1
@@ -80,6 +85,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-tiers", action="store_true", help="fail if a tier does not run or a test is skipped"
     )
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Lanes:
+    return Lanes(config, log)
 
 
 def pytest_configure(config: pytest.Config) -> None:
