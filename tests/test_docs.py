@@ -37,7 +37,7 @@ FOREIGN = {
     *(
         "--only",
         "--editable",
-        "--all-tiers",
+        *("--all-tiers", "--pdb"),
         "--check",
         "--library-path",
         "--isolation",
