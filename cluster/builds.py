@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from cluster.buildjob import Build, publish_target
-from cluster.toolkit import Link, Resolution
+from cluster.toolkit import Link, Resolution, stream_of
 from cluster.world import BuildPod, JobObject, Pool, World
 from nodeside.buildjob import BuildOutcome, BuildVerdict, kernel_variant
 from nodeside.spec import Driver
@@ -123,7 +123,7 @@ def coming(
 ) -> Iterator[Build]:
     """Builds for tags that are newer than any that a pool uses, the newest ones."""
     publish, chain = publish_target(driver), driver.spec.toolkit
-    stream = (world.image_streams or {}).get(chain.image_stream)
+    stream = stream_of(chain, world.image_streams)
     used = [pool for pool, each in resolutions.items() if each.link is Link.STREAM]
     if not publish or stream is None or not used:
         return

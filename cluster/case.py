@@ -25,7 +25,7 @@ from cluster.rollout import Health, Supply
 from cluster.stagelabels import occupied
 from cluster.toolkit import NOT_TOLD, NOTHING_KEPT, Kept, Proven, Resolution, resolve
 from cluster.turns import Standing, Step, Verdict, standing, verdicts
-from cluster.world import DaemonSetObject, DriverObject, Pool, World
+from cluster.world import DaemonSetObject, DriverObject, Pool, Unseen, World
 from nodeside.contract import NOTHING_SERVED, Rung, State, assigned_label
 from nodeside.spec import Driver
 
@@ -178,6 +178,11 @@ class Case:
         regular |= {build.name for build in self.coming}
         return tuple(answers(self.driver, self.newest, self.world, regular, self.resolutions))
 
+    @property
+    def unseen(self) -> bool:
+        """Whether nobody knows what the image streams are."""
+        return isinstance(self.world.image_streams, Unseen)
+
     def _fetches(self, revision: str, publish: str) -> bool:
         driver = self.revisions.get(revision)
         return driver is not None and publish in stores(driver)
@@ -200,13 +205,18 @@ class Case:
     def _is_supplied(self, at: At) -> bool:
         """A toolkit image serves, unless one build for all nodes is still to come, or refused."""
         build = self.builds.get(at)
-        if build is None:
+        if build is None and not self._may_be_built_yet(at.pool):
             prebuilt = bool(self.driver.spec.prebuilt.sources) or _has_images(self.driver)
             return bool(self.resolutions[at.pool].image) or prebuilt
-        if build.progress in (Progress.DONE, Progress.BROKEN):
+        if build is not None and build.progress in (Progress.DONE, Progress.BROKEN):
             return True
         there = {at_of(found) for found in self.daemonsets} | {m.at for m in self.members}
         return at in there
+
+    def _may_be_built_yet(self, pool: Pool) -> bool:
+        """Whether one build for all is to come, with a toolkit that nobody can name yet."""
+        unnamed = self.unseen and not self.resolutions[pool].image
+        return unnamed and bool(publish_target(self.driver))
 
     def builds_on_nodes(self, at: At, there: DaemonSetObject | None) -> bool:
         """Whether pods get a sidecar; what a DaemonSet has it keeps, unless nodes cannot fetch.

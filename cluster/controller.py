@@ -51,8 +51,8 @@ class Pace:
 
     `echo`: how long to wait for our own writes to come back before planning again. `counts`: how
     often a status is written in which nothing but counts changed. `refresh`: how
-    long a new leader tries to have everything up to date; `sync`: how often it looks meanwhile
-    whether it still leads.
+    long a new leader tries to have everything up to date, `optional`: also the kinds that are
+    optional; `sync`: how often it looks meanwhile whether it still leads.
     """
 
     settle: float = 0.05
@@ -64,6 +64,7 @@ class Pace:
     counts: float = 1.0
     sync: float = 1.0
     refresh: float = 30.0
+    optional: float = 5.0
 
 
 class Controller:
@@ -120,11 +121,13 @@ class Controller:
         """Nothing may be concluded from an absence before every kind was listed.
 
         What is known may be of before an outage, so a while is spent on having it renewed; but a
-        kind that goes on making trouble does not keep the others from being served.
+        kind that goes on making trouble does not keep the others from being served, once it was
+        listed, or if it is optional.
         """
         began = self._now()
         while self._may_go_on(leadership):
-            fresh = self._view.refresh(self._pace.sync)
+            early = self._now() < began + self._pace.optional
+            fresh = self._view.refresh(self._pace.sync, optional=early)
             late = self._now() >= began + self._pace.refresh
             if fresh or (late and self._view.wait_synced(0)):
                 log.fact("first look", fresh=fresh, seconds=round(self._now() - began, 3))

@@ -63,13 +63,13 @@ def alive(pulse: Pulse) -> Report:
 
 
 def ready(kinds: list[Health]) -> Report:
-    """Whether everything was listed, and the API server is heard."""
+    """Whether everything but what is optional was listed, and the API server is heard."""
     lines = [_line(kind) for kind in kinds]
     return Report(all(_current(kind) for kind in kinds), tuple(lines))
 
 
 def _current(kind: Health) -> bool:
-    return kind.synced and not (kind.trouble and kind.silent > STALE)
+    return kind.optional or (kind.synced and not (kind.trouble and kind.silent > STALE))
 
 
 def _line(kind: Health) -> str:

@@ -40,6 +40,9 @@ def wanted(case: Case) -> Iterator[Action]:
 
 
 def retired(case: Case) -> Iterator[Action]:
+    """While the image streams are not known, what is wanted is not known either."""
+    if case.unseen:
+        return
     kept = builds(case)
     yield from (
         _deleted(case.world, each)

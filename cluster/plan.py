@@ -138,7 +138,8 @@ def _daemonsets_applied(case: Case, world: World) -> Iterator[Action]:
 def _document(case: Case, there: DaemonSetObject | None, at: At) -> Mapping[str, Any] | None:
     """A DaemonSet as it should be; None if it can only stay as it is, its revision being lost.
 
-    One for a pool that no node is in any more keeps its toolkit until its last node has left.
+    One for a pool that no node is in any more keeps its toolkit until its last node has left; so
+    does one whose image stream is not known.
     """
     driver = case.revisions.get(at.revision)
     if driver is None:
@@ -148,7 +149,7 @@ def _document(case: Case, there: DaemonSetObject | None, at: At) -> Mapping[str,
     image, fall = case.image(at), case.falls.get(at)
     if image:
         toolkit, link = "", LINK
-    elif resolution is not None:
+    elif resolution is not None and (resolution.image or not case.unseen):
         on_nodes = case.builds_on_nodes(at, there)
         toolkit, link = resolution.image if on_nodes else "", resolution.link.value
     return daemonset(

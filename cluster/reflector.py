@@ -43,7 +43,8 @@ class Health:
     """`silent` is for how many seconds nothing was heard; `trouble` says why, in words.
 
     `refusal` is set where trying again changes nothing. `watches` is how many were begun. `about`
-    says which objects these are, where a kind is watched more than once.
+    says which objects these are, where a kind is watched more than once. One that is `optional`
+    holds nothing else up.
     """
 
     kind: str
@@ -53,6 +54,7 @@ class Health:
     watches: int = 0
     refusal: ApiError | None = None
     about: str = ""
+    optional: bool = False
 
     @property
     def name(self) -> str:
@@ -64,7 +66,8 @@ class Health:
 class Selection(Generic[T]):
     """Which objects of a kind, and what is kept of them.
 
-    `optional`: the API server may not know this kind; then there is none of them.
+    `optional`: the API server may not know this kind; then there is none of them. Such kinds are
+    often served by another server, which may be down for itself.
     `left_out` names an object to which `trim` answered None: it is none of ours, or no longer.
     `about` is what people call these objects, where others of the kind are watched too.
     """
@@ -143,13 +146,14 @@ class Reflector(Generic[T]):
     def health(self) -> Health:
         with self._changed:
             return Health(
-                self._of.resource.kind,
-                self._synced,
-                self._now() - self._heard,
-                self._trouble,
-                self._watches,
-                self._refusal,
-                self._of.about,
+                kind=self._of.resource.kind,
+                synced=self._synced,
+                silent=self._now() - self._heard,
+                trouble=self._trouble,
+                watches=self._watches,
+                refusal=self._refusal,
+                about=self._of.about,
+                optional=self._of.optional,
             )
 
     def wait_synced(self, timeout: float) -> bool:

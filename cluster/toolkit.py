@@ -3,7 +3,7 @@
 Pure; called by plan.py and by `nodeside-cluster resolve`. The order is that of
 `nodeside.spec.fleet.Toolkit`: what somebody wrote for this very kernel, then the image stream, then
 the template. Where none of them serves: the image that the pool has now, else one that has built
-for the same kernel elsewhere.
+for the same kernel elsewhere. What an image stream gave stays while nobody can ask for it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 
-from cluster.world import ImageStream, Pool
+from cluster.world import ImageStream, ImageStreams, Pool, Unseen
 from nodeside.spec.fleet import Toolkit
 
 # By kernel release and architecture, an image that has compiled a module for it.
@@ -64,29 +64,34 @@ NOT_TOLD = Resolution("", Link.NONE, "the kubelet has not told the kernel yet")
 def resolve(
     pool: Pool,
     toolkit: Toolkit,
-    streams: Mapping[str, ImageStream] | None,
+    streams: ImageStreams,
     proven: Proven = NO_PROOF,
     kept: Kept = NOTHING_KEPT,
 ) -> Resolution:
-    """The toolkit image of a pool. `streams` None: the API has no image streams.
+    """The toolkit image of a pool.
 
     `kept` is what the pool has now: a tag that vanishes changes nothing there.
     """
     passed: list[str] = []
-    stream = (streams or {}).get(toolkit.image_stream)
+    stream = stream_of(toolkit, streams)
     seen = tuple(sorted(stream.tags)) if stream else ()
     for link, image, why in _chain(pool, toolkit, streams, proven, kept):
         if image:
             return Resolution(image, link, "; ".join([why, *passed]), seen)
         if why and link in (Link.MAP, Link.STREAM):
             passed.append(why)
-    return Resolution("", Link.NONE, "; ".join(passed), seen, _remedy(stream is not None))
+    return Resolution("", Link.NONE, "; ".join(passed), seen, _remedy(stream, streams))
+
+
+def stream_of(toolkit: Toolkit, streams: ImageStreams) -> ImageStream | None:
+    """The image stream that a Driver names, None if it is not there or not known."""
+    return streams.get(toolkit.image_stream) if isinstance(streams, Mapping) else None
 
 
 def _chain(
     pool: Pool,
     toolkit: Toolkit,
-    streams: Mapping[str, ImageStream] | None,
+    streams: ImageStreams,
     proven: Proven,
     kept: Kept,
 ) -> Iterator[tuple[Link, str, str]]:
@@ -94,7 +99,7 @@ def _chain(
     mapped = toolkit.images.get(pool.kernel, "")
     word = "names" if mapped else "does not name"
     yield Link.MAP, mapped, f"toolkit.images {word} kernel {pool.kernel}" if toolkit.images else ""
-    yield Link.STREAM, *_from_stream(pool, toolkit.image_stream, streams)
+    yield Link.STREAM, *_from_stream(pool, toolkit.image_stream, streams, kept)
     filled = fill(toolkit.image_template, pool)
     yield Link.TEMPLATE, filled, "toolkit.imageTemplate, filled in"
     link = Link.PROVEN if kept.link == Link.PROVEN.value else Link.KEPT
@@ -103,17 +108,20 @@ def _chain(
     yield Link.PROVEN, built, f"an image has built for {pool.kernel} before"
 
 
-def _remedy(streams: bool) -> str:
-    if streams:
+def _remedy(stream: ImageStream | None, streams: ImageStreams) -> str:
+    if isinstance(streams, Unseen):
+        return "it goes on once they are; or name an image in spec.toolkit.images"
+    if stream is not None:
         return "wait for the tag, or name an image in spec.toolkit.images"
     return "name one in spec.toolkit.images, or all of them by spec.toolkit.imageTemplate"
 
 
-def _from_stream(
-    pool: Pool, name: str, streams: Mapping[str, ImageStream] | None
-) -> tuple[str, str]:
+def _from_stream(pool: Pool, name: str, streams: ImageStreams, kept: Kept) -> tuple[str, str]:
     if streams is None:
         return "", "this cluster has no image streams"
+    if isinstance(streams, Unseen):
+        before = kept.image if kept.link == Link.STREAM.value else ""
+        return before, f"the image streams are not known: {streams.why}"
     if name not in streams:
         return "", f"there is no image stream {name}"
     image = streams[name].tags.get(pool.os_version, "")

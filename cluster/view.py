@@ -14,14 +14,14 @@ from typing import Any
 
 from cluster import documents, resources, world
 from cluster.api import Api
-from cluster.apierror import NotFound
+from cluster.apierror import ApiError, NotFound
 from cluster.consumers import Demand
 from cluster.reflector import Health, Reflector, Selection
 from cluster.resources import Resource
 from cluster.rollcall import RollCall
 from cluster.stageview import StageView
 from cluster.stageview import read_once as read_stages
-from cluster.world import DriverObject, Settings, World
+from cluster.world import DriverObject, Settings, Unseen, World
 
 _JOIN = 2.0  # seconds for all threads to end; they are daemons
 
@@ -92,20 +92,23 @@ class View:
             reflector.join(max(0.0, ends - time.monotonic()))
         self._stages.join(max(0.0, ends - time.monotonic()))
 
-    @property
-    def synced(self) -> bool:
-        """Whether every kind was listed: before, nothing may be concluded from an absence."""
-        return all(health.synced for health in self.health())
-
     def wait_synced(self, timeout: float) -> bool:
+        """Whether every kind was listed: before, nothing may be concluded from an absence.
+
+        Of an optional one nothing is, as long as it was not.
+        """
         ends = time.monotonic() + timeout
         return all(
             reflector.wait_synced(max(0.0, ends - time.monotonic()))
             for reflector in self._reflectors.values()
+            if not reflector.health().optional
         )
 
-    def refresh(self, timeout: float) -> bool:
-        """Whether everything is up to date, trying at once what is waiting to be tried again."""
+    def refresh(self, timeout: float, *, optional: bool = True) -> bool:
+        """Whether everything is up to date, trying at once what is waiting to be tried again.
+
+        Unless `optional` is asked for, kinds that are so need not be.
+        """
         ends = time.monotonic() + timeout
         for reflector in self._reflectors.values():
             if reflector.health().trouble:
@@ -113,12 +116,13 @@ class View:
         return all(
             reflector.wait_current(max(0.0, ends - time.monotonic()))
             for reflector in self._reflectors.values()
+            if optional or not reflector.health().optional
         )
 
     def world(self) -> World:
         """What is known now."""
         found: dict[str, Any] = {
-            field: reflector.objects() for field, reflector in self._reflectors.items()
+            field: _seen(reflector) for field, reflector in self._reflectors.items()
         }
         seen = World(**found, settings=self._settings, occupancy=self._roll_call.occupancy())
         return self._stages.added(seen)
@@ -145,24 +149,39 @@ class View:
         return reflector is None or reflector.wait_gone(name, uid, timeout)
 
 
+def _seen(reflector: Reflector[Any]) -> Mapping[str, Any] | Unseen | None:
+    """What is known of a kind."""
+    health = reflector.health()
+    if health.optional and not health.synced:
+        return Unseen(health.trouble or "the API server has not answered yet")
+    return reflector.objects()
+
+
 def read_once(api: Api, settings: Settings) -> World:
     """The World by one list of each kind, for a command that looks once."""
     found: dict[str, Any] = {}
     for field, selection in selections(settings.namespace).items():
-        try:
-            page = api.list(
-                selection.resource,
-                selection.trim,
-                namespace=selection.namespace,
-                selector=selection.selector,
-            )
-        except NotFound:
-            if not selection.optional:
-                raise
-            found[field] = None
-            continue
-        found[field] = {item.name: item for item in page.items}
+        found[field] = _optional(api, selection) if selection.optional else _list(api, selection)
     return read_stages(api, World(**found, settings=settings))
+
+
+def _optional(api: Api, selection: Selection[Any]) -> Mapping[str, Any] | Unseen | None:
+    try:
+        return _list(api, selection)
+    except NotFound:
+        return None
+    except ApiError as error:
+        return Unseen(str(error))
+
+
+def _list(api: Api, selection: Selection[Any]) -> Mapping[str, Any]:
+    page = api.list(
+        selection.resource,
+        selection.trim,
+        namespace=selection.namespace,
+        selector=selection.selector,
+    )
+    return {item.name: item for item in page.items}
 
 
 class Wakes:

@@ -269,6 +269,17 @@ class ImageStream:
 
 
 @dataclass(frozen=True, slots=True)
+class Unseen:
+    """A kind that may be absent, and could not be asked for yet. `why` says what keeps us."""
+
+    why: str
+
+
+# None: the API server has no such kind.
+ImageStreams = Mapping[str, ImageStream] | Unseen | None
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What whoever installed the controller decided. The first two follow from manifests.py.
 
@@ -287,7 +298,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Everything observed, each kind by name. `image_streams` None: the API has no such kind.
+    """Everything observed, each kind by name.
 
     `now` is the wall clock; with 0 no time passes, and nothing is ever late. `about` names the only
     Driver that is planned for, "" all of them; what belongs to others is left out then.
@@ -300,7 +311,7 @@ class World:
     node_drivers: Mapping[str, NodeDriverObject] = field(default_factory=dict)
     pods: Mapping[str, DriverPod] = field(default_factory=dict)
     revisions: Mapping[str, RevisionObject] = field(default_factory=dict)
-    image_streams: Mapping[str, ImageStream] | None = None
+    image_streams: ImageStreams = None
     settings: Settings = field(default_factory=Settings)
     now: float = 0.0
     jobs: Mapping[str, JobObject] = field(default_factory=dict)

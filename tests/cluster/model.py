@@ -44,7 +44,7 @@ from cluster.world import (
     DaemonSetObject,
     DriverObject,
     DriverPod,
-    ImageStream,
+    ImageStreams,
     JobObject,
     Node,
     NodeDriverObject,
@@ -103,7 +103,7 @@ class Model:
     jobs: dict[str, JobObject] = field(default_factory=dict)
     build_pods: dict[str, BuildPod] = field(default_factory=dict)
     made: list[str] = field(default_factory=list)  # Jobs, each time that one is made
-    image_streams: dict[str, ImageStream] | None = None
+    image_streams: ImageStreams = None
     settings: Settings = field(default_factory=Settings)
     stages: Stages | None = None
     consumers: dict[str, Consumer] = field(default_factory=dict)

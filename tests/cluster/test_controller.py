@@ -39,7 +39,7 @@ class FakeView:
     def wait_synced(self, _timeout: float) -> bool:
         return True
 
-    def refresh(self, _timeout: float) -> bool:
+    def refresh(self, _timeout: float, *, optional: bool) -> bool:
         return True
 
     def world(self) -> World:

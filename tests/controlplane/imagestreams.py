@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from tests.controlplane.controlplane import APPLY_PATCH, MERGE_PATCH, ControlPlane
@@ -45,10 +46,31 @@ def install_image_streams(control_plane: ControlPlane) -> None:
     _apply(control_plane, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", _DEFINITION)
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "openshift"}}
     _apply(control_plane, "/api/v1/namespaces", namespace)
-    path = f"/apis/{GROUP}/v1/imagestreams"
-    control_plane.wait_for(
-        lambda: control_plane.request("GET", path).status == 200, "ImageStreams to be served"
-    )
+    _until(control_plane, 200, "ImageStreams to be served")
+
+
+@contextmanager
+def aggregated_away(control_plane: ControlPlane) -> Iterator[None]:
+    """In the block the group belongs to a server that is down: the API server answers 503.
+
+    On OpenShift it is served by a server of its own, behind the API server. Here the API server
+    serves it by itself again as soon as nobody says otherwise.
+    """
+    path = f"/apis/apiregistration.k8s.io/v1/apiservices/v1.{GROUP}"
+    elsewhere = {
+        "metadata": {"labels": {"kube-aggregator.kubernetes.io/automanaged": None}},
+        "spec": {
+            "service": {"namespace": "openshift", "name": "api", "port": 443},
+            "insecureSkipTLSVerify": True,
+        },
+    }
+    control_plane.do("PATCH", path, elsewhere, content_type=MERGE_PATCH)
+    try:
+        _until(control_plane, 503, "ImageStreams to be gone with their server")
+        yield
+    finally:
+        control_plane.do("DELETE", path)
+        _until(control_plane, 200, "ImageStreams to be served again")
 
 
 def set_image_stream(
@@ -68,6 +90,11 @@ def set_image_stream(
         metadata = {"name": name, "namespace": namespace}
         stream = {"apiVersion": f"{GROUP}/v1", "kind": "ImageStream", "metadata": metadata}
         control_plane.do("POST", path.rpartition("/")[0], {**stream, "spec": spec})
+
+
+def _until(control_plane: ControlPlane, status: int, words: str) -> None:
+    path = f"/apis/{GROUP}/v1/imagestreams"
+    control_plane.wait_for(lambda: control_plane.request("GET", path).status == status, words)
 
 
 def _apply(control_plane: ControlPlane, path: str, document: Mapping[str, Any]) -> None:

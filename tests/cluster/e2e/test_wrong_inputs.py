@@ -17,6 +17,7 @@ from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.scene import DRIVERS, EDU, OLD, Scene
 from tests.controlplane.controlplane import MERGE_PATCH
+from tests.controlplane.imagestreams import aggregated_away
 
 pytestmark = pytest.mark.cluster
 
@@ -29,6 +30,13 @@ def no_toolkit(scene: Scene) -> Iterator[None]:
     scene.toolkits()
     yield
     scene.toolkits(OLD)
+
+
+@contextmanager
+def no_image_streams(scene: Scene) -> Iterator[None]:
+    """The server behind the API server that has the image streams is down, from the start."""
+    with aggregated_away(scene.control_plane):
+        yield
 
 
 @contextmanager
@@ -82,6 +90,9 @@ TABLE = (
           f"kernel {OLD[0]} on n0: no toolkit image: ", "tags seen: 410.84.202207140725-0"),
     Wrong(a_rival, "Degraded", "True", "ModuleConflict",
           "driver first came first and has a module of the same name: ", "not assigned to n0"),
+    Wrong(no_image_streams, "Degraded", "True", "ToolkitMissing",
+          f"kernel {OLD[0]} on n0: no toolkit image: the image streams are not known: ",
+          "it goes on once they are; or name an image in spec.toolkit.images"),
     Wrong(restricted_pods, "Ready", "False", "NodesBusy",
           "works on 0 of 1 node; ", "on the way: n0"),
     Wrong(no_rule("patch", "nodes"), "Degraded", "True", "Forbidden",
