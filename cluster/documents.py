@@ -25,6 +25,7 @@ from cluster.world import (
     NOTHING,
     OS_VERSION_NOTE,
     OUTCOME_NOTE,
+    POLICY_KEY,
     REVISION_LABEL,
     TELLING,
     TOOLKIT_NOTE,
@@ -194,13 +195,13 @@ def build_pod_from(data: Document) -> BuildPod:
 
 
 def revision_from(data: Document) -> RevisionObject:
-    metadata = _part(data, "metadata")
+    metadata, files = _part(data, "metadata"), _part(data, "data")
     labels = _part(metadata, "labels")
     return RevisionObject(
         name=_text(metadata, "name"),
         driver=_text(labels, DRIVER_LABEL),
         revision=_text(labels, REVISION_LABEL),
-        document=str(_part(data, "data").get("driver.yaml", "")),
+        document=str(files.get("driver.yaml", files.get(POLICY_KEY, ""))),
         uid=_text(metadata, "uid"),
     )
 

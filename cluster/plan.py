@@ -32,6 +32,7 @@ from cluster.deletion import again_in, delete, leave, orphans
 from cluster.fallback import LINK, NO_IMAGE, At
 from cluster.hold import let_go, uncordons
 from cluster.pod import Wanted
+from cluster.policy import policy_map, policy_name, policy_text
 from cluster.pools import before_label
 from cluster.resources import CONFIG_MAPS, DAEMON_SETS
 from cluster.revision import config_map, config_map_name
@@ -79,6 +80,7 @@ def plan_driver(world: World, found: DriverObject, now: float) -> Plan:
     actions = [
         *_finalizer(found),
         *_revisions_made(case),
+        *_policy_made(case),
         *_daemonsets_applied(case, world),
         *with_stage_labels(labelled, staging),
         *draining.evictions(case.verdicts, found.name, world.occupancy.answers),
@@ -123,6 +125,13 @@ def _revisions_made(case: Case) -> Iterator[Action]:
                 case.driver.name, CONFIG_MAPS, wanted, case.world.settings.namespace, there.uid
             )
         yield Apply(case.driver.name, document)
+
+
+def _policy_made(case: Case) -> Iterator[Action]:
+    """It is there before a pod that mounts it, and changes without one."""
+    there = case.world.revisions.get(policy_name(case.driver.name))
+    if there is None or there.document != policy_text(case.driver):
+        yield Apply(case.driver.name, policy_map(case.found, case.driver, case.world.settings))
 
 
 def _daemonsets_applied(case: Case, world: World) -> Iterator[Action]:
@@ -253,7 +262,7 @@ def _revisions_dropped(case: Case, unloading: Collection[str]) -> Iterator[Actio
     """Those that no node has or would be given, or is unloaded with, and no Job is at work on."""
     needed = {at.revision for at in case.wanted.values()} | set(unloading)
     needed |= jobs.revisions_at_work(case)
-    needed |= {case.newest, case.standing.good}
+    needed |= {case.newest, case.standing.good, ""}  # "" is the policy of all of them
     for found in case.world.revisions.values():
         if found.driver == case.driver.name and found.revision not in needed:
             yield Delete(

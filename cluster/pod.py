@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from cluster.policy import POLICY_DIRECTORY, POLICY_FILE, policy_name
 from cluster.pools import assignment
 from cluster.revision import config_map_name
 from cluster.world import DRIVER_CONTAINER, DriverObject, Pool, Settings
@@ -166,6 +167,7 @@ def _driver_env(wanted: Wanted) -> list[Document]:
         "NODESIDE_HOST": "/host",
         "NODESIDE_SHARED": SHARED if wanted.toolkit else "",
         "NODESIDE_REVISION": wanted.revision,
+        "NODESIDE_POLICY": POLICY_FILE,
         "NODESIDE_KERNEL": wanted.pool.kernel,
         "NODESIDE_TOKEN_DIR": TOKEN_DIRECTORY,
         "NODESIDE_LOG_FORMAT": "json",
@@ -195,6 +197,7 @@ def _driver_security(*, privileged: bool) -> Document:
 def _driver_mounts(wanted: Wanted) -> list[Document]:
     mounts = [
         _mount("driver-yaml", DRIVER_FILE, read_only=True) | {"subPath": "driver.yaml"},
+        _mount("policy", POLICY_DIRECTORY, read_only=True),
         *(
             _mount(_volume_name(path), f"/host{path}", read_only=read_only)
             for path, _, read_only in _HOST_PATHS
@@ -232,6 +235,7 @@ def _volumes(wanted: Wanted) -> list[Document]:
     revision = config_map_name(wanted.driver.name, wanted.revision)
     volumes = [
         {"name": "driver-yaml", "configMap": {"name": revision}},
+        {"name": "policy", "configMap": {"name": policy_name(wanted.driver.name)}},
         *(
             {"name": _volume_name(path), "hostPath": {"path": path, "type": kind}}
             for path, kind, _ in _HOST_PATHS

@@ -2,8 +2,8 @@
 
 Pure. `rollout`, `hardware`, `toolkit`, `preflight`, `stages` and where to publish are the
 controller's business and stay out: to pause a rollout, or to select one more node, makes no new
-revision. The ConfigMap's driver.yaml is JSON, which is YAML; a node reads it with
-`nodeside.spec.node_load`.
+revision. Nor do `upgrade` and `unload`: policy.py brings them to the nodes. The ConfigMap's
+driver.yaml is JSON, which is YAML; a node reads it with `nodeside.spec.node_load`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from nodeside.errors import SpecError
 from nodeside.spec import Driver, parse, to_document
 from nodeside.spec.fleet import Rollout, Toolkit
 from nodeside.spec.model import Hardware
+from nodeside.spec.policy import without_policy
 
 
 def revision_text(driver: Driver) -> str:
     """The driver.yaml of a revision: canonical, so that equal drivers have equal texts."""
     sources = tuple(replace(each, publish=False) for each in driver.spec.prebuilt.sources)
     seen = replace(
-        driver.spec,
+        without_policy(driver.spec),
         rollout=Rollout(),
         hardware=Hardware(),
         toolkit=Toolkit(),

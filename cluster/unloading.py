@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
+from cluster.policy import as_told
 from cluster.pools import before_label
 from cluster.revision import config_map_name, read_revision, revision_of, revision_text
 from cluster.unloader import LEAVE_MODULES, mark
@@ -261,6 +262,7 @@ class Leaving:
         driver = self.found.driver or self.revisions.get(revision)
         if driver is None:
             return "its revision is lost, so there is nothing to make a pod of"
+        driver = self.found.driver or as_told(self.world, driver)
         never = driver.spec.unload.policy is UnloadPolicy.NEVER
         return "unload.policy: never" if never else ""
 

@@ -43,6 +43,9 @@ OUTCOME_NOTE: Final = f"{API_GROUP}/outcome"
 # Containers of such a Job whose termination messages are believed: no vendor code runs in them.
 TELLING: Final = ("order", "finish")
 
+# The file in the ConfigMap of a Driver's policy, which is listed with those of its revisions.
+POLICY_KEY: Final = "policy.json"
+
 DRIVER_CONTAINER: Final = "driver"
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -251,7 +254,10 @@ class Occupancy:
 
 @dataclass(frozen=True, slots=True)
 class RevisionObject:
-    """The immutable ConfigMap of one revision. `document` is the text of its driver.yaml."""
+    """The immutable ConfigMap of one revision. `document` is the text of its driver.yaml.
+
+    The one of no `revision` is that of the Driver's policy, see policy.py, and may change.
+    """
 
     name: str
     driver: str = ""

@@ -60,6 +60,7 @@ _PLACE = (
     ),
     click.option("--node", envvar="NODE_NAME", default="", help="Name of the Kubernetes node."),
     click.option("--revision", envvar="NODESIDE_REVISION", default="", hidden=True),
+    click.option("--policy", "policy_file", envvar="NODESIDE_POLICY", type=_PATH, hidden=True),
     click.option(
         "--ca-file",
         envvar="NODESIDE_CA_FILE",
@@ -117,6 +118,7 @@ def in_place(verb: Verb) -> Verb:
         cache: Path | None,
         node: str,
         revision: str,
+        policy_file: Path | None,
         ca_file: Path | None,
         credentials_file: Path | None,
         log_format: log.LogFormat,
@@ -136,6 +138,7 @@ def in_place(verb: Verb) -> Verb:
             shared=SharedDir(shared) if shared else None,
             node=node or os.uname().nodename,
             revision=revision,
+            policy_file=policy_file,
             ca_file=ca_file,
             credentials_file=_first_there(credentials_file),
         )

@@ -137,7 +137,7 @@ class Run:
     def _watched(self) -> tuple[tuple[str, ...], tuple[Path, ...]]:
         """The modules whose coming and going matters, and the files whose change does."""
         place = self.place
-        files = [place.driver_file, place.ca_file, place.credentials_file]
+        files = [place.driver_file, place.policy_file, place.ca_file, place.credentials_file]
         names: tuple[str, ...] = ()
         with suppress(NodesideError):
             spec = read_driver(place).spec

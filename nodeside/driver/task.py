@@ -17,6 +17,7 @@ from nodeside.host import Host, Kernel
 from nodeside.shared import SharedDir
 from nodeside.spec import load, node_load
 from nodeside.spec.model import Driver, PrebuiltSource, Signing, Trust
+from nodeside.spec.policy import node_policy
 
 # Where a driver image that was made for one kernel has its bundle: beside no source tree, whose
 # digest it would change.
@@ -29,8 +30,8 @@ class Place:
 
     `driver_file` is the driver.yaml, `shared` the directory shared with a toolkit sidecar (None:
     there is no toolkit), `node` the name of the Kubernetes node, `revision` what the controller
-    calls this driver.yaml ("": a person wrote it), `signature_hash` what a kernel that is not here
-    signs with ("": look at the host).
+    calls this driver.yaml ("": a person wrote it), `policy_file` what it says beside it of upgrade
+    and unload, `signature_hash` what a kernel that is not here signs with ("": look at the host).
     """
 
     driver_file: Path
@@ -39,6 +40,7 @@ class Place:
     shared: SharedDir | None = None
     node: str = ""
     revision: str = ""
+    policy_file: Path | None = None
     ca_file: Path | None = None
     credentials_file: Path | None = None
     signature_hash: str = ""
@@ -179,7 +181,8 @@ def read_driver(place: Place) -> Driver:
     One with a revision is what the controller handed over: it may be newer than this node. What a
     person wrote is read strictly.
     """
-    return node_load(place.driver_file) if place.revision else load(place.driver_file)
+    driver = node_load(place.driver_file) if place.revision else load(place.driver_file)
+    return node_policy(driver, place.policy_file) if place.policy_file else driver
 
 
 def _certificate(signing: Signing | None, place: Place) -> str:

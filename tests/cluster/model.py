@@ -100,6 +100,7 @@ class Model:
     node_drivers: dict[str, NodeDriverObject] = field(default_factory=dict)
     pods: dict[str, DriverPod] = field(default_factory=dict)
     revisions: dict[str, RevisionObject] = field(default_factory=dict)
+    policies: dict[str, RevisionObject] = field(default_factory=dict)
     jobs: dict[str, JobObject] = field(default_factory=dict)
     build_pods: dict[str, BuildPod] = field(default_factory=dict)
     made: list[str] = field(default_factory=list)  # Jobs, each time that one is made
@@ -122,7 +123,7 @@ class Model:
             dict(self.daemonsets),
             dict(self.node_drivers),
             dict(self.pods),
-            dict(self.revisions),
+            {**self.revisions, **self.policies},
             self.image_streams,
             self.settings,
             jobs=dict(self.jobs),
@@ -340,6 +341,9 @@ class Model:
             self.jobs[name] = job_from(wanted)
         else:
             assert wanted["kind"] == "ConfigMap"
+            if not wanted.get("immutable"):
+                self.policies[name] = revision_from(wanted)
+                return
             assert name not in self.revisions, "an immutable ConfigMap cannot be changed"
             self.revisions[name] = revision_from(wanted)
 
@@ -387,7 +391,7 @@ class Model:
             return
         of: dict[str, dict[str, Any]] = {
             "DaemonSet": self.daemonsets,
-            "ConfigMap": self.revisions,
+            "ConfigMap": self.policies if action.name in self.policies else self.revisions,
             "NodeDriver": self.node_drivers,
             "Pod": self.pods,
             "Job": self.jobs,

@@ -28,6 +28,7 @@ from cluster.pod import (
     pod,
     signing_secret,
 )
+from cluster.policy import policy_map
 from cluster.revision import config_map, read_revision, revision_of, revision_text
 from cluster.unloadpod import unload_pod
 from cluster.world import Node, Pool, Settings
@@ -215,8 +216,16 @@ def test_a_node_reads_the_revision_as_the_driver_that_was_applied(tmp_path: Path
     spec = {**EDU, "signing": {"key": "/signing/k", "certificate": "c.pem"}, "upgrade": "onReboot"}
     want = wanted(**spec)
     made = config_map(want.owner, want.revision, revision_text(want.driver), want.settings)
+    told = policy_map(want.owner, want.driver, want.settings)
     (tmp_path / "driver.yaml").write_text(made["data"]["driver.yaml"])
-    place = Place(tmp_path / "driver.yaml", Host(tmp_path), None, revision="1")  # type: ignore[arg-type]
+    (tmp_path / "policy.json").write_text(told["data"]["policy.json"])
+    place = Place(
+        tmp_path / "driver.yaml",
+        Host(tmp_path),
+        None,  # type: ignore[arg-type]
+        revision="1",
+        policy_file=tmp_path / "policy.json",
+    )
 
     seen = read_driver(place)
 

@@ -63,6 +63,7 @@ def test_a_new_driver_gets_its_revision_its_daemonset_and_then_its_nodes() -> No
     assert words(actions) == [
         f"set the finalizers of driver edu: {FINALIZER}",
         f"apply ConfigMap edu-revision-{found.revision}",
+        "apply ConfigMap edu-node-policy",
         f"apply DaemonSet {found.name}",
         f"label node n0 {ASSIGNED}={found.assignment}",
         f"label node n1 {ASSIGNED}={found.assignment}",
@@ -718,4 +719,4 @@ def test_every_document_is_applied_with_its_kind_and_name() -> None:
 
     applied = [a.document for a in model.plan().actions if isinstance(a, Apply)]
 
-    assert [document["kind"] for document in applied] == ["ConfigMap", "DaemonSet"]
+    assert [document["kind"] for document in applied] == ["ConfigMap", "ConfigMap", "DaemonSet"]

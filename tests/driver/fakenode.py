@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +109,7 @@ class FakeNode:
         self.host = Host(self.root)
         self.cache = Cache(self.host.cache)
         self.shared: SharedDir | None = None
+        self.policy: Path | None = None
         write(self.image / "source/Makefile", "obj-m := straw.o\n")
         self.spec = {
             "version": "1.0",
@@ -134,7 +135,8 @@ class FakeNode:
         write(self.driver_file, yaml.safe_dump(document))
 
     def place(self) -> Place:
-        return Place(self.driver_file, self.host, self.cache, self.shared, node="n1")
+        place = Place(self.driver_file, self.host, self.cache, self.shared, node="n1")
+        return replace(place, policy_file=self.policy)
 
     def task(self, kernel: Kernel | None = None, **changes: Any) -> Task:
         self.write_driver(**changes)

@@ -267,6 +267,25 @@ def test_every_file_that_driver_yaml_depends_on_is_watched(
     }
 
 
+def test_a_policy_that_changes_is_followed_by_the_pod_that_runs(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.fill()
+    node.policy = policy = node.directory / "policy.json"
+    policy.write_text('{"upgrade": "onReboot"}')
+    node.upgrade()
+    node.put_bundle(node.task())
+
+    script = live(node, monkeypatch, Why.INPUT, acts={1: lambda: policy.write_text("{}")})
+
+    assert policy in script.inputs
+    assert [s for s in node.states if s is not State.LOADING] == [
+        State.REBOOT_REQUIRED,
+        State.UNLOADING,
+        State.READY,
+    ]
+
+
 def test_a_driver_that_is_ready_waits_for_the_slow_poll(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

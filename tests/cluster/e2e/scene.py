@@ -35,7 +35,8 @@ _OURS = OURS.replace("=", "%3D")
 _IN = f"/namespaces/{NAMESPACE}"
 DAEMON_SETS = f"/apis/apps/v1{_IN}/daemonsets?labelSelector={_OURS}"
 PODS = f"/api/v1{_IN}/pods?labelSelector={_OURS}"
-REVISIONS = f"/api/v1{_IN}/configmaps?labelSelector={_OURS}"
+REVISIONS = f"/api/v1{_IN}/configmaps?labelSelector={_OURS},nodeside.io/revision"
+POLICIES = f"/api/v1{_IN}/configmaps?labelSelector={_OURS},!nodeside.io/revision"
 JOBS = f"/apis/batch/v1{_IN}/jobs?labelSelector={_OURS}"
 DRIVERS = "/apis/nodeside.io/v1alpha1/drivers"
 NODE_DRIVERS = "/apis/nodeside.io/v1alpha1/nodedrivers"
@@ -144,7 +145,7 @@ class Scene:
                 "PATCH", path, {"metadata": {"finalizers": None}}, content_type=MERGE_PATCH
             )
             plane.request("DELETE", path)
-        for kind in (DAEMON_SETS, REVISIONS, NODE_DRIVERS):
+        for kind in (DAEMON_SETS, REVISIONS, POLICIES, NODE_DRIVERS):
             for item in self.items(kind):
                 plane.request("DELETE", f"{kind.partition('?')[0]}/{item['metadata']['name']}")
         for item in self.items(JOBS):

@@ -15,7 +15,7 @@ from nodeside.contract import State, assigned_label, state_label
 from nodeside.errors import ExitCode
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet
-from tests.cluster.e2e.scene import DRIVERS, NEW, NODE_DRIVERS, OLD, REVISIONS, Scene
+from tests.cluster.e2e.scene import DRIVERS, NEW, NODE_DRIVERS, OLD, POLICIES, REVISIONS, Scene
 
 pytestmark = pytest.mark.cluster
 
@@ -172,7 +172,7 @@ def test_a_deleted_driver_leaves_nothing_over(
 
     scene.control_plane.kubectl("delete", "driver", "edu", "--wait=true")
 
-    for kind in (DRIVERS, NODE_DRIVERS, REVISIONS):
+    for kind in (DRIVERS, NODE_DRIVERS, REVISIONS, POLICIES):
         assert scene.items(kind) == []
     assert scene.daemonsets() == []
     assert scene.pods() == []

@@ -14,7 +14,7 @@ from cluster.unloader import UNLOAD_LABEL
 from nodeside.contract import State
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import HELD, PERMANENT, Fleet
-from tests.cluster.e2e.scene import DRIVERS, NODE_DRIVERS, OLD, REVISIONS, Scene
+from tests.cluster.e2e.scene import DRIVERS, NODE_DRIVERS, OLD, POLICIES, REVISIONS, Scene
 from tests.controlplane.controlplane import MERGE_PATCH
 
 pytestmark = pytest.mark.cluster
@@ -40,7 +40,7 @@ def events(scene: Scene, reason: str) -> list[str]:
 
 
 def nothing_is_left(scene: Scene, *nodes: str) -> None:
-    for kind in (DRIVERS, NODE_DRIVERS, REVISIONS):
+    for kind in (DRIVERS, NODE_DRIVERS, REVISIONS, POLICIES):
         assert scene.items(kind) == []
     assert scene.daemonsets() == []
     assert scene.pods() == []
