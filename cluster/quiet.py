@@ -1,6 +1,6 @@
 """Counts that change all the time are told once in a while, what a person waits for at once.
 
-In a first roll-out to 5,000 nodes the status of the Driver would change with every look. Pure but
+In a first rollout to 5,000 nodes the status of the Driver would change with every look. Pure but
 for what it remembers of one leader's life; called by controller.py.
 """
 

@@ -52,11 +52,11 @@ def _goals(every: Sequence[Measured]) -> Sequence[Goal]:
              f"{largest.start_seconds:.1f} s", largest.start_seconds <= 10),
         Goal(f"peak memory of the controller, {size} nodes", "≤ 150 MiB",
              f"{peak:.0f} MiB", peak <= 150),
-        Goal(f"first roll-out, {size} nodes: calls a node", "≤ 4.0", f"{both:.1f}", both < 4.05),
+        Goal(f"first rollout, {size} nodes: calls a node", "≤ 4.0", f"{both:.1f}", both < 4.05),
         Goal("of these, the controller's", "≤ 1.0", f"{ours:.1f}", ours < 1.05),
         Goal("growth of the controller's calls and CPU a node", "linear (≤ 1.2)",
              growth[0], growth[1]),
-        Goal(f"first roll-out, {size} nodes: CPU of the controller", "≤ 60 s",
+        Goal(f"first rollout, {size} nodes: CPU of the controller", "≤ 60 s",
              f"{controller.cpu:.1f} s", controller.cpu <= 60),
         Goal(f"idle, {size} nodes, {idle.seconds / 60:.1g} min: calls", "0",
              f"{idle.controller.requests}", idle.controller.requests == 0),
@@ -93,15 +93,15 @@ def _before(every: Sequence[Measured]) -> str:
         "are shared, as no real node's are. Calls are counted on our side, the controller's by "
         "its own metrics, since the API server's do not say whose a request was. Its audit log "
         "does, and counts the controller's writes (Events aside) a second time. Left out "
-        "of the sums: watches, which stay open, and the lease, renewed every 3 s. Roll-outs are "
+        "of the sums: watches, which stay open, and the lease, renewed every 3 s. Rollouts are "
         "measured by looking every 0.1 to 0.5 s. Processor time grows faster than the nodes where "
-        "a roll-out lasts longer: each look at the cluster costs what the cluster is large, and "
+        "a rollout lasts longer: each look at the cluster costs what the cluster is large, and "
         "looks take at most a tenth of the time, so it is a tenth of how long Kubernetes takes."
     )
 
 
 _ROWS: tuple[Row, ...] = (
-    ("**first roll-out**: apply → 20 DaemonSets", lambda m: m.rollout.daemonsets, "{:.1f} s"),
+    ("**first rollout**: apply → 20 DaemonSets", lambda m: m.rollout.daemonsets, "{:.1f} s"),
     ("apply → all nodes labelled ready", lambda m: m.rollout.ready, "{:.1f} s"),
     ("controller: CPU", lambda m: m.rollout.controller.cpu, "{:.2f} s"),
     ("controller: calls", lambda m: float(m.rollout.controller.requests), "{:,.0f}"),
@@ -155,8 +155,8 @@ def _ratio(large: float, small: float) -> float:
 def _calls_table(found: Measured) -> str:
     """Who asked what, at the largest size."""
     columns: list[tuple[str, Counter[str]]] = [
-        ("controller, first roll-out", found.rollout.controller.calls),
-        ("nodes, first roll-out", found.rollout.nodes),
+        ("controller, first rollout", found.rollout.controller.calls),
+        ("nodes, first rollout", found.rollout.nodes),
         ("controller, idle", found.idle.controller.calls),
         ("controller, restart", found.restart.calls),
     ]

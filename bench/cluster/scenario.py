@@ -21,7 +21,7 @@ _MOVES = 5  # nodes that change their kernel, one after the other
 
 @dataclass(frozen=True)
 class Rollout:
-    """The first roll-out to all nodes. Seconds from `kubectl apply` on."""
+    """The first rollout to all nodes. Seconds from `kubectl apply` on."""
 
     daemonsets: float
     ready: float
@@ -54,7 +54,7 @@ class Measured:
 
 
 def measure(size: int, idle: float, *, full: bool, say: Callable[[str], None]) -> Measured:
-    """Everything at one size, on a control plane of its own. `full`: also a whole roll-out."""
+    """Everything at one size, on a control plane of its own. `full`: also a whole rollout."""
     with Stage(size, say) as stage:
         controller = _warm(stage)
         rollout = _first_rollout(stage, controller)
@@ -159,7 +159,7 @@ def _full_rollout(
         good = status.get("lastGoodRevision")
         return good not in ("", old) and _is_settled(stage)
 
-    ended = stage.wait_for(done, "the roll-out to end", look=0.2)
+    ended = stage.wait_for(done, "the rollout to end", look=0.2)
     _until_at_rest(stage, controller)
     return ended - began, controller.usage().since(before)
 

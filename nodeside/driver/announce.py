@@ -5,7 +5,7 @@ happens at once: the ready file, and the ready marker on stderr. What concerns t
 to one background thread, which sends only the newest state: a label PATCH, a NodeDriver apply,
 and an Event when the driver became ready or failed. It retries; no error reaches the caller.
 
-What keeps it quiet (a first roll-out to 5,000 nodes is 15,000 requests, and then none):
+What keeps it quiet (a first rollout to 5,000 nodes is 15,000 requests, and then none):
 
 - A passing state (waiting, building, loading, unloading) is sent only if it lasts `Pace.settle`
   seconds; a driver that loads from a bundle says `ready` and nothing before. Only where the cluster

@@ -167,7 +167,7 @@ class Cluster:
 
         With that subresource the API server leaves `status` out of what is written to the object
         itself, without it `status` is a field like others: the answer tells which it is. (The
-        other order, status first, costs a 404 on every node of a first roll-out.)
+        other order, status first, costs a 404 on every node of a first rollout.)
         """
         if self._status_apart and self._apply_status(document):
             return

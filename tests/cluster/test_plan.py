@@ -49,7 +49,7 @@ def stream(*tags: str) -> ImageStream:
     return ImageStream(STREAM, {tag: f"quay.io/dtk:{tag}" for tag in tags})
 
 
-# --- the first roll-out ------------------------------------------------------------------------
+# --- the first rollout -------------------------------------------------------------------------
 
 
 def test_a_new_driver_gets_its_revision_its_daemonset_and_then_its_nodes() -> None:
@@ -72,7 +72,7 @@ def test_a_new_driver_gets_its_revision_its_daemonset_and_then_its_nodes() -> No
     assert model.condition("Ready")["message"] == "works on 0 of 2 nodes; on the way: n0, n1"
 
 
-def test_a_first_roll_out_goes_to_every_node_at_once_with_one_call_each() -> None:
+def test_a_first_rollout_goes_to_every_node_at_once_with_one_call_each() -> None:
     model = Model()
     model.add(f"n{number}" for number in range(300))
     model.apply_driver(rollout={"maxUnavailable": "1", "canary": 1})

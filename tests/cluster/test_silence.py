@@ -152,7 +152,7 @@ def test_a_daemonset_that_is_still_to_be_made_keeps_no_node_waiting() -> None:
     assert plan.actions[1:] == ()
 
 
-def test_a_silent_node_in_an_open_roll_out_fails_it_instead_of_holding_it_for_ever() -> None:
+def test_a_silent_node_in_an_open_rollout_fails_it_instead_of_holding_it_for_ever() -> None:
     model = assigned()
     model.report_all()
     model.settle()

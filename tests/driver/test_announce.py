@@ -235,9 +235,7 @@ def test_owner_whose_uid_is_unknown_is_not_named() -> None:
 # --- how many requests -----------------------------------------------------------------------
 
 
-def test_first_roll_out_is_three_requests(
-    server: ApiServer, delivery: Delivery, time: Time
-) -> None:
+def test_first_rollout_is_three_requests(server: ApiServer, delivery: Delivery, time: Time) -> None:
     for state in (State.WAITING, State.BUILDING, State.LOADING):
         tell(delivery, in_state(state))
         time.now += 3
@@ -247,7 +245,7 @@ def test_first_roll_out_is_three_requests(
     assert delivery.due() is None
 
 
-def test_first_roll_out_with_a_status_subresource_is_four_requests(
+def test_first_rollout_with_a_status_subresource_is_four_requests(
     server: ApiServer, delivery: Delivery
 ) -> None:
     server.status_subresource = True

@@ -1,4 +1,4 @@
-"""What a roll-out ends in, in words that do not differ from one to the next: no hash, no time.
+"""What a rollout ends in, in words that do not differ from one to the next: no hash, no time.
 
 Two that went well have equal end states, whatever befell the controller on the way.
 """

@@ -1,4 +1,4 @@
-"""A roll-out over a broken way to the API server ends as one over a sound way does.
+"""A rollout over a broken way to the API server ends as one over a sound way does.
 
 Both halves go through the proxy: the controller's process and what the nodes' pods say.
 """
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.cluster
 NODES = 20
 BUDGET = 5
 RATE = 0.15  # of the requests, or of the events
-STATUSES = 10  # more of them in a roll-out that takes longer: counts are told once a second
+STATUSES = 10  # more of them in a rollout that takes longer: counts are told once a second
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Rollouts:
 
 @dataclass
 class Sound:
-    """A roll-out without faults: where it ends, and what the controller wrote."""
+    """A rollout without faults: where it ends, and what the controller wrote."""
 
     state: dict[str, Any]
     writes: list[Write]

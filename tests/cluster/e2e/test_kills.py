@@ -1,4 +1,4 @@
-"""The leader dies fifty times in the middle of roll-outs: nothing of their ends changes.
+"""The leader dies fifty times in the middle of rollouts: nothing of their ends changes.
 
 Two replicas, as processes of their own; what is killed is replaced by a new one, as a Deployment
 does. The lease is short, so that the other one need not wait for long.
@@ -113,13 +113,13 @@ def test_a_leader_killed_fifty_times_changes_no_end_and_writes_little_more(
         scene.control_plane.wait_for(lambda: rollouts.ended(expected), "the same end state")
 
     writes = rollouts.audit.writes(mark)
-    print(f"{rollouts.begun} roll-outs, undisturbed {undisturbed}: {counted(writes)}")  # noqa: T201
+    print(f"{rollouts.begun} rollouts, undisturbed {undisturbed}: {counted(writes)}")  # noqa: T201
     assert seen.most_unavailable <= BUDGET
     assert len(writes) <= rollouts.begun * undisturbed + KILLS * A_FEW
 
 
 def _undisturbed(scene: Scene, rollouts: Rollouts) -> tuple[int, dict[str, Any]]:
-    """How many writes a roll-out takes in which nobody is killed, and its end."""
+    """How many writes a rollout takes in which nobody is killed, and its end."""
     mark = rollouts.audit.mark()
     rollouts.next()
     scene.until_complete(rollouts.version, NODES)

@@ -70,7 +70,7 @@ def test_a_z_stream_upgrade_of_sixty_nodes_keeps_its_promises_at_every_moment(
     since |= {node: max(since[node], tagged) for node in late}
     since |= {node: max(since[node], named) for node in missing}
     _judge(seen, fleet, upgrade)
-    assert judging.most_taken_down(seen.events) == 0, "there was no roll-out"
+    assert judging.most_taken_down(seen.events) == 0, "there was no rollout"
     _all_settled(seen, since)
 
 
