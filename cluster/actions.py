@@ -14,6 +14,7 @@ from typing import Any
 
 from cluster.census import Census
 from cluster.consumers import Demand, all_of
+from cluster.ownership import Over
 from cluster.resources import Resource
 from nodeside.contract import API_GROUP, API_VERSION
 
@@ -25,10 +26,14 @@ _NOTE_LIMIT = 1024  # bytes, of an Event's note; a longer one is refused
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Server-side apply of a whole document, field manager nodeside-cluster, forced."""
+    """Server-side apply of a whole document, field manager nodeside-cluster, forced.
+
+    `over` is what is there already, None if nothing is.
+    """
 
     driver: str
     document: Mapping[str, Any]
+    over: Over | None = None
 
     @property
     def words(self) -> str:

@@ -39,6 +39,7 @@ from cluster.actions import (
 )
 from cluster.api import Api
 from cluster.apierror import ApiError, Conflict, NotFound
+from cluster.kept import kept_from
 from cluster.leader import Leadership, LostLead
 from cluster.resources import DRIVERS, JOBS, NODES, Resource, resource_of
 from cluster.stage import is_stage_lane
@@ -59,11 +60,13 @@ class Outcome:
 
     `written` is the newest version of each kind that we wrote, `deleted` what was deleted.
     `troubles` concern one Driver; `outage` concerns all: the API server is gone, or overloaded.
+    `applied` is what was, with the stamp that it has since (see kept.py).
     `asked` are pods, by uid, that were asked to leave, with the refusal or "".
     `unfinished` are Drivers for whom time ran out. `overtaken`: somebody else was faster somewhere.
     """
 
     done: int = 0
+    applied: list[tuple[Apply, str]] = field(default_factory=list)
     asked: dict[str, str] = field(default_factory=dict)
     written: dict[Resource, str] = field(default_factory=dict)
     deleted: list[Delete] = field(default_factory=list)
@@ -139,10 +142,27 @@ class Applier:
                 assert_never(action)
 
     def _put(self, action: Apply | Create, outcome: Outcome, limit: Mapping[str, Any]) -> None:
-        put = self._api.apply if isinstance(action, Apply) else self._api.create
-        answer = put(action.document, **limit)
+        if isinstance(action, Apply):
+            answer = self._apply(action, limit)
+            with self._lock:
+                outcome.applied.append((action, kept_from(answer).stamp))
+        else:
+            answer = self._api.create(action.document, **limit)
         if not is_stage_lane(action.driver):  # those have watches of their own
             self._wrote(outcome, resource_of(action.document), answer)
+
+    def _apply(self, action: Apply, limit: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What others own is made ours before: an apply would leave it where it is."""
+        if action.over is not None and action.over.regains is not None:
+            resource, metadata = resource_of(action.document), action.document["metadata"]
+            self._api.merge_patch(
+                resource,
+                metadata["name"],
+                action.over.regains,
+                namespace=metadata["namespace"],
+                **limit,
+            )
+        return self._api.apply(action.document, **limit)
 
     def _set_finalizers(
         self, action: SetFinalizers, outcome: Outcome, limit: Mapping[str, Any]

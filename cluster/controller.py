@@ -22,6 +22,7 @@ from cluster.health import Pulse
 from cluster.leader import Leadership
 from cluster.quiet import Quiet
 from cluster.sight import blindness, with_blindness
+from cluster.standoff import Standoffs
 from cluster.trouble import Trouble, again, trouble_of, with_troubles
 from cluster.view import View, Wakes
 from cluster.world import World
@@ -101,11 +102,13 @@ class Controller:
         self._planning = 0.0
         self._quiet = Quiet(self._pace.counts)
         self._evictions = Evictions()
+        self._standoffs = Standoffs()
 
     def work(self, leadership: Leadership) -> None:
         """Lead until the lead is lost or we are to stop. Nothing is under way when it returns."""
         self._troubles.clear()
         self._evictions.clear()
+        self._standoffs.clear()
         try:
             self._look_first(leadership)
             while self._may_go_on(leadership):
@@ -151,7 +154,7 @@ class Controller:
         self._planning = planned - began
         outcome = self._applier.carry_out(plan, world, leadership)
         self._evictions.take(outcome.asked, self._now())
-        if outcome.asked:
+        if self._standoffs.take(outcome.applied, self._now()) or outcome.asked:
             self._wakes.wake()  # what was answered is told, and says when to ask again
         self._remember(world, outcome)
         made = Round(world, plan, outcome, planned - began, self._now() - planned)
@@ -166,6 +169,7 @@ class Controller:
         for name, trouble in failed.items():
             self._trouble(name, trouble, world)
         now, wall = self._now(), self._wall()
+        plan = self._standoffs(plan, world, now=now, wall=wall)
         plan = with_troubles(plan, world, self._troubles, now=now, wall=wall)
         plan = with_blindness(plan, world, blindness(self._view.health()), wall)
         return self._evictions.waking(self._quiet(plan, world, now), now)

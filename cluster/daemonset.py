@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cluster.documents import daemonset_from
+from cluster.ownership import Over, over, strangers
 from cluster.pod import Document, Wanted, pod
 from cluster.revision import labels, owner
 from cluster.world import (
@@ -54,17 +55,19 @@ def digest(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def differs(document: Mapping[str, Any], found: DaemonSetObject) -> bool:
-    """Whether the DaemonSet must be applied: another one is wanted, or somebody edited it.
+def differs(document: Mapping[str, Any], found: DaemonSetObject) -> Over | None:
+    """What is to be overwritten, if another one is wanted or somebody edited it; else None.
 
-    Fields that we do not set are the API server's defaults, or somebody else's to add.
+    Fields that we do not set are the API server's defaults as long as nobody owns them.
     """
     ours = daemonset_from(document)
-    if (ours.applied, ours.pool, ours.driver, ours.revision, ours.toolkit, ours.link) != (
+    marked = (ours.applied, ours.pool, ours.driver, ours.revision, ours.toolkit, ours.link) == (
         (found.applied, found.pool, found.driver, found.revision, found.toolkit, found.link)
-    ):
-        return True
-    return not _holds(document["spec"], found.spec)
+    )
+    edited = not _holds(document["spec"], found.spec) or bool(strangers(found.kept, document))
+    if marked and not edited:
+        return None
+    return over(found.kept, document, edited=marked)
 
 
 def _holds(wanted: Any, found: Any) -> bool:

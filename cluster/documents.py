@@ -13,6 +13,7 @@ from functools import lru_cache
 from sys import intern
 from time import strptime
 
+from cluster.kept import kept_from
 from cluster.unloader import LEAVE_MODULES, unloader_from
 from cluster.world import (
     APPLIED_NOTE,
@@ -113,6 +114,7 @@ def daemonset_from(data: Document) -> DaemonSetObject:
         deleting="deletionTimestamp" in metadata,
         touched=_touched(metadata),
         spec=_part(data, "spec"),
+        kept=kept_from(data),
     )
 
 

@@ -140,8 +140,9 @@ def _daemonsets_applied(case: Case, world: World) -> Iterator[Action]:
         document = _document(case, there, case.wanted[key])
         if document is None or (there is not None and there.deleting):
             continue
-        if there is None or differs(document, there):
-            yield Apply(case.driver.name, document)
+        edited = differs(document, there) if there else None
+        if there is None or edited:
+            yield Apply(case.driver.name, document, edited)
 
 
 def _document(case: Case, there: DaemonSetObject | None, at: At) -> Mapping[str, Any] | None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from cluster.kept import Kept
 from cluster.resources import (
     CONFIG_MAPS,
     DAEMON_SETS,
@@ -94,6 +95,7 @@ class StageObject:
     rolled_out: bool = True
     progress: str = ""
     document: Mapping[str, Any] = field(default_factory=dict)
+    kept: Kept = field(default=Kept(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

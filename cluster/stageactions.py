@@ -50,8 +50,8 @@ def stage_objects(staging: Staging) -> Iterator[Action]:
     namespace = staging.case.world.settings.namespace
     for found in to_prune(staging):
         yield _deleted(lane, found, namespace)
-    for document in to_apply(staging):
-        yield Apply(lane, document)
+    for document, edited in to_apply(staging):
+        yield Apply(lane, document, edited)
 
 
 def take_down(world: World, found: DriverObject, now: float) -> Plan | None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.daemonset import digest
 from cluster.drift import drifted
+from cluster.ownership import Over, over, strangers
 from cluster.rollout import Health
 from cluster.stage import (
     READY,
@@ -303,21 +304,24 @@ def _not_ready(pod: StagePod) -> str:
 # --- objects -------------------------------------------------------------------------------------
 
 
-def to_apply(staging: Staging) -> Iterator[Document]:
-    """What is wanted and not so, in order of the stages."""
+def to_apply(staging: Staging) -> Iterator[tuple[Document, Over | None]]:
+    """What is wanted and not so, in order of the stages, and what it is applied over."""
     for step in staging.steps:
         for document in step.documents if step.opened else ():
             there = staging.mine.get(key_of(document))
             if there is not None and there.deleting:
                 continue
-            if there is None or _differs(document, there, step):
-                yield document
+            edited = _differs(document, there, step) if there else None
+            if there is None or edited:
+                yield document, edited
 
 
-def _differs(document: Document, there: StageObject, step: Step) -> bool:
+def _differs(document: Document, there: StageObject, step: Step) -> Over | None:
     applied = document["metadata"]["annotations"][APPLIED_NOTE]
     marked = (there.applied, there.stage) == (applied, step.name)
-    return not marked or drifted(document, there.document)
+    if marked and not drifted(document, there.document) and not strangers(there.kept, document):
+        return None
+    return over(there.kept, document, edited=marked)
 
 
 def to_prune(staging: Staging) -> Iterator[StageObject]:

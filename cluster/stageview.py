@@ -12,6 +12,7 @@ from typing import Any
 from cluster.api import Api
 from cluster.apierror import NotFound
 from cluster.documents import pod_from
+from cluster.kept import kept_from
 from cluster.reflector import Reflector, Selection
 from cluster.resources import CONFIG_MAPS, PODS, Resource
 from cluster.stage import (
@@ -171,6 +172,7 @@ def found_from(kind: str, data: Mapping[str, Any]) -> Found:
         rolled_out=rolled_out,
         progress=progress,
         document=body,
+        kept=kept_from(data),
     )
     return Found(name, made)
 

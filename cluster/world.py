@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from cluster.kept import Kept
 from cluster.stage import Stages
 from nodeside.buildjob import BuildOutcome
 from nodeside.contract import API_GROUP
@@ -126,6 +127,7 @@ class DaemonSetObject:
     deleting: bool = False
     touched: float = field(default=0.0, compare=False)
     spec: Document = field(default_factory=_nothing)
+    kept: Kept = field(default=Kept(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
