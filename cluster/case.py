@@ -67,6 +67,12 @@ class Case:
         return readable | {self.newest: self.driver}
 
     @cached_property
+    def good(self) -> str:
+        """The last good revision, "" if there is none that can still be given."""
+        good = str(self.found.status.get("lastGoodRevision") or "")
+        return good if good in self.revisions else ""
+
+    @cached_property
     def daemonsets(self) -> Sequence[DaemonSetObject]:
         mine = (d for d in self.world.daemonsets.values() if d.driver == self.driver.name)
         return tuple(mine)
@@ -150,9 +156,8 @@ class Case:
         """
         found: dict[At, Found] = {}
         publish = "" if _has_images(self.driver) else publish_target(self.driver)
-        good = str(self.found.status.get("lastGoodRevision") or "")
         for pool, resolution in self.resolutions.items() if publish else ():
-            for at in (At(pool, self.newest), At(pool, good)):
+            for at in (At(pool, self.newest), At(pool, self.good)):
                 if resolution.image and self._fetches(at.revision, publish):
                     driver = self.revisions[at.revision]
                     build = build_of(driver, at.revision, pool, resolution, publish)
@@ -197,10 +202,8 @@ class Case:
             return Supply.UNSERVED
         if self._is_supplied(At(pool, self.newest)):
             return Supply.SERVED
-        good = str(self.found.status.get("lastGoodRevision") or "")
-        if good in self.revisions and self._is_supplied(At(pool, good)):
-            return Supply.GOOD_ONLY
-        return Supply.UNSERVED
+        good_only = self.good and self._is_supplied(At(pool, self.good))
+        return Supply.GOOD_ONLY if good_only else Supply.UNSERVED
 
     def _is_supplied(self, at: At) -> bool:
         """A toolkit image serves, unless one build for all nodes is still to come, or refused."""
@@ -226,11 +229,13 @@ class Case:
         build = self.builds.get(at)
         if build is None or (there is not None and there.toolkit):
             return True
-        if there is None:
-            return build.progress is not Progress.DONE
-        if build.progress is Progress.BROKEN:
-            return True
-        return build.progress is Progress.DONE and self._cannot_fetch(at)
+        match build.progress:
+            case Progress.BROKEN:
+                return True
+            case Progress.DONE:
+                return there is not None and self._cannot_fetch(at)
+            case _:
+                return there is None
 
     def _cannot_fetch(self, at: At) -> bool:
         """Whether a node says that what was built for it is not there, or does not fit."""
@@ -273,9 +278,8 @@ class Case:
 
     @cached_property
     def standing(self) -> Standing:
-        good = str(self.found.status.get("lastGoodRevision") or "")
-        good = good if good in self.revisions else ""
-        return standing(self.members, self.driver, self.newest, good, self.supplies.__getitem__)
+        supply = self.supplies.__getitem__
+        return standing(self.members, self.driver, self.newest, self.good, supply)
 
     @cached_property
     def occupied(self) -> frozenset[str]:

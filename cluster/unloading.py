@@ -16,7 +16,7 @@ from cluster.policy import as_told
 from cluster.pools import before_label
 from cluster.revision import config_map_name, read_revision, revision_of, revision_text
 from cluster.unloader import LEAVE_MODULES, mark
-from cluster.world import DriverObject, DriverPod, Node, NodeDriverObject, World
+from cluster.world import DriverObject, DriverPod, Node, NodeDriverObject, Unloader, World
 from nodeside.contract import (
     UNLOADED,
     State,
@@ -91,13 +91,17 @@ _AT: Mapping[Run, Stage] = {
 def stage(*, up: bool, ending: bool, loaded: bool, kept: bool, run: Run) -> Stage:
     """The table. `ending`: a pod that may act there is there or may come; `loaded`: modules may be
     in the kernel; `kept`: they are not to be touched."""
-    if up and ending:
-        return Stage.ENDING
-    if run is Run.DONE or not loaded:
-        return Stage.GONE
-    if not up:
-        return Stage.DOWN
-    return Stage.STAYS if kept else _AT[run]
+    match up, ending, loaded, kept, run:
+        case True, True, _, _, _:
+            return Stage.ENDING
+        case (_, _, False, _, _) | (_, _, _, _, Run.DONE):
+            return Stage.GONE
+        case False, _, _, _, _:
+            return Stage.DOWN
+        case _, _, _, True, _:
+            return Stage.STAYS
+        case _:
+            return _AT[run]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +209,9 @@ class Leaving:
         report = self._report(node)
         pod = self._unload_pods.get((node.name, mark(node.name, node.boot_id)))
         revision = self._revision(report, pod)
-        kept, run = self._kept(revision), _run(pod, report, self.now)
+        kept, run = self._kept(revision), Run.NONE
+        if pod is not None and pod.unloader is not None:
+            run = _run(pod, pod.unloader, report, self.now)
         found = stage(
             up=node.ready,
             ending=self._ending(node, pod, run),
@@ -321,35 +327,42 @@ def nodes_named(leavers: Iterable[Leaver]) -> str:
     return ", ".join(said) + (f" and {rest} more nodes" if rest > 0 else "")
 
 
-def _run(pod: DriverPod | None, report: NodeDriverObject | None, now: float) -> Run:
-    if pod is None or pod.unloader is None:
-        return Run.NONE
-    unloader = pod.unloader
-    if unloader.phase == "Failed":
-        return Run.REFUSED if unloader.code == ExitCode.REBOOT_REQUIRED else Run.FAILED
-    if unloader.phase == "Succeeded" or pod.waiting:
-        return Run.STUCK if pod.waiting else Run.DONE
-    if report is not None and report.state == State.UNLOADING.value:
-        return Run.HELD if report.reason else Run.RUNNING
-    if now - pod.created > SLOW:
-        return Run.STUCK
-    return Run.RUNNING if unloader.phase == "Running" else Run.STARTING
+def _run(pod: DriverPod, unloader: Unloader, report: NodeDriverObject | None, now: float) -> Run:
+    says = report.reason if report and report.state == State.UNLOADING.value else None
+    match unloader.phase:
+        case "Failed":
+            refused = unloader.code == ExitCode.REBOOT_REQUIRED
+            return Run.REFUSED if refused else Run.FAILED
+        case _ if pod.waiting:
+            return Run.STUCK
+        case "Succeeded":
+            return Run.DONE
+        case _ if says is not None:
+            return Run.HELD if says else Run.RUNNING
+        case _ if now - pod.created > SLOW:
+            return Run.STUCK
+        case phase:
+            return Run.RUNNING if phase == "Running" else Run.STARTING
 
 
 def _why(found: Stage, pod: DriverPod | None, report: NodeDriverObject | None) -> str:
     if pod is None or pod.unloader is None:
         return ""
     said = report.message if report is not None else ""
-    if found is Stage.STUCK:
-        waits = "; ".join(f"{where}: {why}" for where, why in pod.waiting.items())
-        silent = f"pod {pod.name} says nothing: kubectl -n {pod.namespace} describe pod {pod.name}"
-        return waits or silent
-    if found is Stage.FAILED:
-        failed = report is not None and report.state == State.FAILED.value
-        return said if failed and said else pod.unloader.ended
-    if found is Stage.STAYS:
-        return said or pod.unloader.ended
-    return said if found is Stage.HELD else ""
+    failed = report is not None and report.state == State.FAILED.value
+    match found:
+        case Stage.HELD:
+            return said
+        case Stage.STUCK:
+            waits = "; ".join(f"{where}: {why}" for where, why in pod.waiting.items())
+            describe = f"kubectl -n {pod.namespace} describe pod {pod.name}"
+            return waits or f"pod {pod.name} says nothing: {describe}"
+        case Stage.FAILED:
+            return (said if failed else "") or pod.unloader.ended
+        case Stage.STAYS:
+            return said or pod.unloader.ended
+        case _:
+            return ""
 
 
 def _modules(drivers: Iterable[Driver]) -> set[str]:
