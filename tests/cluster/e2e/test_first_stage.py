@@ -160,6 +160,35 @@ def test_a_paused_rollout_changes_no_node_and_gives_new_ones_the_good_revision(
     )
 
 
+def test_a_wish_that_nothing_be_touched_reaches_the_nodes_and_replaces_no_pod(
+    scene: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    scene.toolkits(OLD)
+    for i in range(2):
+        scene.node(f"n{i}")
+    replicas.start()
+    scene.driver()
+    scene.until_ready(2)
+    before = {pod["metadata"]["uid"] for pod in scene.pods()}
+    revision = scene.status()["revision"]
+
+    scene.change({"upgrade": "onReboot"})
+    scene.control_plane.wait_for(
+        lambda: (
+            [item["data"]["policy.json"] for item in scene.items(POLICIES)]
+            == ['{"upgrade":"onReboot"}\n']
+        ),
+        "the nodes to be told",
+    )
+    scene.control_plane.wait_for(
+        lambda: scene.status()["observedGeneration"] == 2, "the controller to have planned for it"
+    )
+
+    assert {pod["metadata"]["uid"] for pod in scene.pods()} == before
+    assert scene.status()["revision"] == revision
+    assert scene.condition("Ready")["status"] == "True"
+
+
 def test_a_deleted_driver_leaves_nothing_over(
     scene: Scene, replicas: Replicas, fleet: Fleet
 ) -> None:
