@@ -1,24 +1,32 @@
-"""The leader dies fifty times in the middle of rollouts: nothing of their ends changes.
+"""The leader dies fifty times in the middle of builds and rollouts: nothing of their ends changes.
 
 Two replicas, as processes of their own; what is killed is replaced by a new one, as a Deployment
-does. The lease is short, so that the other one need not wait for long.
+does. The lease is short, so that the other one need not wait for long. Each version is built once
+for the kernel of the nodes and once for a coming one, and its builds do not end before a leader
+died over them. How often something was built is read from a watch of Jobs and their pods.
 """
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from cluster.resources import JOBS, PODS, Resource
+from cluster.world import BUILDER, MANAGED_BY, OUTCOME_NOTE
+from tests.cluster.e2e.builders import BUILD_PODS, Builders
 from tests.cluster.e2e.controllers import Replica, Replicas
 from tests.cluster.e2e.endstate import end_state
 from tests.cluster.e2e.faults import SEED, new_seed
 from tests.cluster.e2e.fleet import Fleet
-from tests.cluster.e2e.scene import DRIVERS, OLD, Scene
+from tests.cluster.e2e.scene import DRIVERS, NEW, OLD, Scene
+from tests.cluster.e2e.watching import Watching
 from tests.controlplane.audit import Audit, counted
 
 pytestmark = pytest.mark.cluster
@@ -29,6 +37,9 @@ BUDGET = 3
 LEASE = 2  # seconds
 LATEST = 8  # writes of a leader, at the most, before it is killed
 A_FEW = 2  # writes more for each kill
+STORE = {"sources": [{"oci": "registry.example.com/bundles/edu", "publish": True}]}
+KERNELS = [f"quay.example.com/toolkit:{kernel}" for kernel, _ in (OLD, NEW)]  # toolkit images
+BUILT = [(image, "published") for image in KERNELS]
 
 
 @dataclass
@@ -62,6 +73,7 @@ class Rollouts:
     """One after the other, each as soon as the one before has come to its end."""
 
     scene: Scene
+    builders: Builders
     audit: Audit
     versions: Iterator[int] = field(default_factory=lambda: count(1))
     version: str = ""
@@ -70,10 +82,11 @@ class Rollouts:
     def next(self) -> None:
         self.version = f"{next(self.versions)}.0.0"
         self.begun += 1
-        self.scene.driver(self.version, maxUnavailable=BUDGET)
+        self.scene.driver(self.version, prebuilt=STORE, maxUnavailable=BUDGET)
 
     def state(self) -> dict[str, Any]:
-        return end_state(self.scene, self.version)
+        jobs = sorted(_noted(job) for job in self.builders.jobs())
+        return {"jobs": jobs, **end_state(self.scene, self.version)}
 
     def ended(self, expected: dict[str, Any]) -> bool:
         """Whether it is where one ends that nobody disturbs; first by the Driver's own word."""
@@ -83,39 +96,100 @@ class Rollouts:
         said = current and status["revision"] == status.get("lastGoodRevision")
         return said and self.state() == expected
 
+    def settled(self) -> bool:
+        """Whether nothing of older builds is left, and what came of the newest is known."""
+        pods = self.scene.items(BUILD_PODS)
+        return len(pods) == len(KERNELS) and self.state()["jobs"] == BUILT
 
-def test_a_leader_killed_fifty_times_changes_no_end_and_writes_little_more(
+    def waits_for_builds(self) -> bool:
+        """Whether nothing happens before a build of this version ends, which the test holds."""
+        return self.builders.held.is_set() and self.step == "running"
+
+    @property
+    def step(self) -> str:
+        """How far the builds of this version are."""
+        mine = [job for job in self.builders.jobs() if _build(job["spec"])[0] == self.version]
+        if len(mine) < len(KERNELS):
+            return "wanted"
+        return "done" if all("completionTime" in job["status"] for job in mine) else "running"
+
+
+@dataclass
+class BuildsWatched(Watching):
+    """Jobs and their pods besides."""
+
+    kinds: ClassVar[Mapping[Resource, str]] = {**Watching.kinds, JOBS: Watching.kinds[PODS]}
+
+    def builds(self, kind: str) -> Counter[tuple[str, str]]:
+        """How many Jobs, or pods of Jobs, there ever were for a version and a toolkit image."""
+        found: dict[str, tuple[str, str]] = {}
+        for event in self.events:
+            meta = event.object["metadata"]
+            of_job = event.kind == "Job" or meta.get("labels", {}).get(MANAGED_BY) == BUILDER
+            if event.kind == kind and of_job:
+                spec = event.object["spec"]
+                found[meta["uid"]] = _build(spec if kind == "Job" else {"template": event.object})
+        return Counter(found.values())
+
+
+def _build(spec: Mapping[str, Any]) -> tuple[str, str]:
+    """Of a Job: the version of the driver and the toolkit image."""
+    images = {each["name"]: each["image"] for each in spec["template"]["spec"]["initContainers"]}
+    return images["order"].rpartition(":")[2], images["answer"]
+
+
+def _noted(job: Mapping[str, Any]) -> tuple[str, str]:
+    """What a Job built with, and what came of it."""
+    note = job["metadata"].get("annotations", {}).get(OUTCOME_NOTE, "{}")
+    return _build(job["spec"])[1], str(json.loads(note).get("verdict"))
+
+
+def test_a_leader_killed_fifty_times_changes_no_end_builds_nothing_twice_and_writes_little_more(
     scene: Scene, replicas: Replicas, fleet: Fleet
 ) -> None:
     seed = new_seed()
     print(f"{SEED}={seed}")  # noqa: T201 - shown if the test fails
     fate = random.Random(seed)
-    pair = Pair(replicas)
-    rollouts = Rollouts(scene, Audit(scene.control_plane.place.directory))
-    scene.toolkits(OLD)
+    scene.toolkits(OLD, NEW)
     scene.some_nodes("n", NODES)
+    pair = Pair(replicas)
     pair.add()
     pair.add()
     pair.leader()
-    rollouts.next()
-    scene.until_ready(NODES)
-    undisturbed, expected = _undisturbed(scene, rollouts)
-
-    with scene.watching() as seen:
-        mark, rollouts.begun = rollouts.audit.mark(), 0
+    steps: Counter[str] = Counter()
+    with Builders(scene.control_plane) as builders:
+        audit = Audit(scene.control_plane.place.directory)
+        rollouts = Rollouts(scene, builders, audit)
         rollouts.next()
-        for _ in range(KILLS):
-            if rollouts.ended(expected):
-                rollouts.next()
-            leader = pair.leader()
-            _until_some_writes(rollouts, fate.randint(0, LATEST), expected)
-            pair.kill(leader)
-        scene.control_plane.wait_for(lambda: rollouts.ended(expected), "the same end state")
+        scene.until_complete(rollouts.version, NODES)
+        undisturbed, expected = _undisturbed(scene, rollouts)
 
-    writes = rollouts.audit.writes(mark)
+        with BuildsWatched(scene.control_plane) as seen:
+            mark, rollouts.begun = audit.mark(), 0
+            for _ in range(KILLS):
+                latest = LATEST
+                if not rollouts.begun or rollouts.ended(expected):
+                    builders.held.set()
+                    rollouts.next()
+                    latest = 1  # its builds are wanted, and perhaps not begun
+                leader = pair.leader()
+                _until_some_writes(rollouts, fate.randint(0, latest), expected)
+                steps[rollouts.step] += 1
+                pair.kill(leader)
+                if fate.random() < 0.5:
+                    builders.held.clear()
+            builders.held.clear()
+            scene.control_plane.wait_for(lambda: rollouts.ended(expected), "the same end state")
+
+    writes = audit.writes(mark)
     print(f"{rollouts.begun} rollouts, undisturbed {undisturbed}: {counted(writes)}")  # noqa: T201
+    print(f"builds at the kills: {dict(steps)}")  # noqa: T201
     assert seen.most_unavailable <= BUDGET
     assert len(writes) <= rollouts.begun * undisturbed + KILLS * A_FEW
+    first = int(rollouts.version.partition(".")[0]) - rollouts.begun  # was there before
+    once = {(f"{first + n}.0.0", image): 1 for n in range(rollouts.begun + 1) for image in KERNELS}
+    assert seen.builds("Job") == once
+    assert seen.builds("Pod") == once
 
 
 def _undisturbed(scene: Scene, rollouts: Rollouts) -> tuple[int, dict[str, Any]]:
@@ -123,13 +197,18 @@ def _undisturbed(scene: Scene, rollouts: Rollouts) -> tuple[int, dict[str, Any]]
     mark = rollouts.audit.mark()
     rollouts.next()
     scene.until_complete(rollouts.version, NODES)
+    scene.control_plane.wait_for(rollouts.settled, "the builds to be all there is")
     return len(rollouts.audit.writes(mark)), rollouts.state()
 
 
 def _until_some_writes(rollouts: Rollouts, some: int, expected: dict[str, Any]) -> None:
-    """The leader has written so much, or there is nothing to write any more."""
+    """The leader has written so much, or there is nothing to write now."""
     mark = rollouts.audit.mark()
     rollouts.scene.control_plane.wait_for(
-        lambda: len(rollouts.audit.writes(mark)) >= some or rollouts.ended(expected),
+        lambda: (
+            len(rollouts.audit.writes(mark)) >= some
+            or rollouts.waits_for_builds()
+            or rollouts.ended(expected)
+        ),
         f"{some} writes",
     )
