@@ -11,8 +11,8 @@ import json
 import shutil
 import signal
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -59,13 +59,24 @@ class Refused(AssertionError):
     """The API server did not do what a test's own preparation asked of it."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Running:
-    """A started program and its log."""
+    """A program and its log, which goes on where the program is started again."""
 
     component: Component
-    child: process.Child
     log: Path
+    child: process.Child
+
+    @staticmethod
+    def begin(component: Component, log: Path) -> _Running:
+        return _Running(component, log, _started(component, log))
+
+    def again(self) -> None:
+        self.child = _started(self.component, self.log)
+
+    def kill(self) -> None:
+        process.kill_group(self.child.pid)
+        self.child.wait(_STOP)
 
     def check(self) -> None:
         """Raise if it has ended."""
@@ -82,8 +93,14 @@ class _Running:
             self.child.send_signal(signal.SIGTERM)
         with suppress(process.StillRunning):
             self.child.wait(_STOP)
-        process.kill_group(self.child.pid)
-        self.child.wait(_STOP)
+        self.kill()
+
+
+def _started(component: Component, log: Path) -> process.Child:
+    with log.open("ab") as output:
+        # A parent that is killed takes them along.
+        argv = [_setpriv(), "--pdeathsig", "KILL", *component.argv]
+        return process.start(argv, stdout=output, stderr=process.INTO_STDOUT)
 
 
 class ControlPlane:
@@ -133,11 +150,7 @@ class ControlPlane:
 
     def _start(self, stack: ExitStack, component: Component) -> _Running:
         log = self.place.directory / f"{component.name}.log"
-        with log.open("wb") as output:
-            # A parent that is killed takes them along.
-            argv = [_setpriv(), "--pdeathsig", "KILL", *component.argv]
-            child = process.start(argv, stdout=output, stderr=process.INTO_STDOUT)
-        running = _Running(component, child, log)
+        running = _Running.begin(component, log)
         self._running[component.name] = running
         stack.callback(running.stop)
         return running
@@ -172,6 +185,27 @@ class ControlPlane:
     def pid(self, name: str) -> int:
         """The process of a program, for measurements: `kube-apiserver`, `etcd`, ..."""
         return self._running[name].child.pid
+
+    @contextmanager
+    def without(self, name: str) -> Iterator[None]:
+        """A program is killed, and comes back after the block with all that it had on disk."""
+        running = self._running[name]
+        running.kill()
+        try:
+            yield
+        finally:
+            running.again()
+            self._await_ready(running)
+
+    @contextmanager
+    def frozen(self, name: str) -> Iterator[None]:
+        """A program takes connections and does not answer while the block lasts."""
+        child = self._running[name].child
+        process.kill_group(child.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            process.kill_group(child.pid, signal.SIGCONT)
 
     def request(
         self,

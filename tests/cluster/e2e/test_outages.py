@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cluster.e2e.controllers import Replicas
+from tests.cluster.e2e.controllers import Replica, Replicas
+from tests.cluster.e2e.endstate import end_state
 from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.relay import Relay
 from tests.cluster.e2e.scene import NEW, OLD, Scene
+from tests.controlplane.audit import Audit
 
 pytestmark = pytest.mark.cluster
+
+LEASE = 3  # seconds: who cannot renew it gives it up after two
+NODES = 3
 
 
 def test_watches_that_are_cut_are_resumed_and_nothing_is_missed(
@@ -55,3 +60,76 @@ def test_an_api_server_that_is_gone_is_said_and_survived_without_a_restart(
             lambda: "nothing heard" not in controller.health("/readyz").text,
             "all watches to be back",
         )
+
+
+def test_an_api_server_that_died_finds_nothing_changed_when_it_is_back(
+    scene: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    plane = scene.control_plane
+    controller = _at_rest(scene, replicas)
+    before, audit = end_state(scene, "1.0.0"), Audit(plane.place.directory)
+    mark = audit.mark()
+    with plane.without("kube-apiserver"):
+        plane.wait_for(lambda: controller.said("no longer leading"), "the lead to be given up")
+        plane.wait_for(lambda: all(map(_unheard, _readiness(controller))), "all kinds to say so")
+        assert controller.health("/healthz").text == "ok\n", "a restart would not help"
+
+    _until_at_work_again(scene, controller)
+    assert [line for line in _readiness(controller) if _unheard(line)] == []
+    # A node whose heartbeat was missed for long may be called not ready meanwhile; it changes
+    # the status and nothing else.
+    assert {write.kind for write in audit.writes(mark)} <= {"patch drivers/status"}
+    plane.wait_for(lambda: end_state(scene, "1.0.0") == before, "the state of before")
+    scene.driver("2.0.0")
+    scene.until_complete("2.0.0", NODES)
+    assert controller.child.poll() is None
+
+
+def test_an_api_server_that_takes_connections_and_never_answers_is_one_that_is_gone(
+    scene: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    controller = _at_rest(scene, replicas)
+    with scene.control_plane.frozen("kube-apiserver"):
+        scene.control_plane.wait_for(
+            lambda: controller.said("no longer leading"), "the lead to be given up"
+        )
+        assert controller.said("cannot renew the lease: no answer from the API server")
+        assert controller.health("/healthz").text == "ok\n"
+
+    _until_at_work_again(scene, controller)
+    scene.driver("2.0.0")
+    scene.until_complete("2.0.0", NODES)
+    assert controller.child.poll() is None
+
+
+def _at_rest(scene: Scene, replicas: Replicas) -> Replica:
+    """A controller, and a Driver that works everywhere."""
+    scene.toolkits(OLD)
+    scene.some_nodes("n", NODES)
+    controller = replicas.start(lease=LEASE)
+    scene.driver()
+    scene.until_complete("1.0.0", NODES)
+    return controller
+
+
+def _readiness(controller: Replica) -> list[str]:
+    """A line for each kind."""
+    return controller.health("/readyz").text.splitlines()
+
+
+def _unheard(line: str) -> bool:
+    return "nothing heard for" in line and "no answer from the API server to watch" in line
+
+
+def _until_at_work_again(scene: Scene, controller: Replica) -> None:
+    """It leads once more, and has looked at everything."""
+    scene.control_plane.wait_for(
+        lambda: len(controller.said("first look")) == 2 and _has_planned(controller),
+        "the controller to be at work again",
+    )
+
+
+def _has_planned(controller: Replica) -> bool:
+    said = [line["message"] for line in controller.lines]
+    since = said[len(said) - said[::-1].index("first look") :]
+    return "nothing to do" in since or "round" in since
