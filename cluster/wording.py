@@ -38,7 +38,8 @@ def some(names: Iterable[str], of: str = "nodes", shown: int = _NAMED) -> str:
     every = list(names)
     rest = len(every) - shown
     first = ", ".join(every[:shown])
-    return f"{first} and {rest} more {of}" if rest > 0 else first
+    more = of.removesuffix("s") if rest == 1 else of
+    return f"{first} and {rest} more {more}" if rest > 0 else first
 
 
 def called(revision: str, version: str) -> str:

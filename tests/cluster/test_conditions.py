@@ -87,6 +87,7 @@ def test_one_word_says_what_is_the_matter(at: int, reason: str, ready: str, degr
 def test_a_message_names_a_few_nodes_and_counts_the_rest() -> None:
     assert some([]) == ""
     assert some(["n1", "n2", "n3"]) == "n1, n2, n3"
+    assert some(["n1", "n2", "n3", "n4"]) == "n1, n2, n3 and 1 more node"
     assert some(f"n{number}" for number in range(10)) == "n0, n1, n2 and 7 more nodes"
 
 

@@ -1,4 +1,5 @@
-"""What KWOK plays: its own stages, but a pod may take its time to end, and builds are left alone.
+"""What KWOK plays: its own stages, but a pod may take its time to end, builds are left alone, and
+an image that nobody has pushed cannot be pulled.
 
 https://kwok.sigs.k8s.io/docs/user/stages-configuration/
 """
@@ -10,6 +11,9 @@ from pathlib import Path
 
 # On a pod: how long it is still there after its deletion, as Go says a duration.
 LINGER = "tests.nodeside.io/linger"
+# The tag of images that are in no registry, and on a pod: now they are.
+UNPUSHED = "9.9.9"
+PUSHED = "tests.nodeside.io/pushed"
 # On a node: whoever sets it keeps the node's status, such as a node that is down.
 OWN_STATUS = ("kwok.x-k8s.io/status", "custom")
 
@@ -42,6 +46,57 @@ _NO_BUILDS = """  matchExpressions:
       - 'nodeside-build'
       - 'nodeside-preflight'
 """
+# Neither do those run whose image cannot be had; the kubelet tries the init containers first.
+_MISSING = f"""    - key: >-
+        select(.metadata.annotations["{PUSHED}"] == null)
+        | .spec.containers[].image | select(endswith(":{UNPUSHED}"))
+      operator: '"""
+_ONLY_PUSHED = f"  matchExpressions:\n{_MISSING}DoesNotExist'\n"
+_CANNOT_PULL = f"""apiVersion: kwok.x-k8s.io/v1alpha1
+kind: Stage
+metadata:
+  name: pod-cannot-pull
+spec:
+  resourceRef:
+    apiGroup: v1
+    kind: Pod
+  selector:
+    matchExpressions:
+{_MISSING}Exists'
+    - key: '.metadata.deletionTimestamp'
+      operator: 'DoesNotExist'
+    - key: '.status.phase'
+      operator: 'In'
+      values: ['Pending']
+    - key: '.status.containerStatuses[].name'
+      operator: 'DoesNotExist'
+  next:
+    statusTemplate: |
+      phase: Pending
+      initContainerStatuses:
+      {{{{ range .spec.initContainers }}}}
+      - name: {{{{ .name | Quote }}}}
+        image: {{{{ .image | Quote }}}}
+        imageID: ""
+        ready: false
+        restartCount: 0
+        state:
+          waiting:
+            reason: ImagePullBackOff
+            message: 'Back-off pulling image "{{{{ .image }}}}": ErrImagePull: not found'
+      {{{{ end }}}}
+      containerStatuses:
+      {{{{ range .spec.containers }}}}
+      - name: {{{{ .name | Quote }}}}
+        image: {{{{ .image | Quote }}}}
+        imageID: ""
+        ready: false
+        restartCount: 0
+        state:
+          waiting:
+            reason: PodInitializing
+      {{{{ end }}}}
+"""
 # Its defaults are 4 of each, which is slow where one request takes long.
 _PACE = """apiVersion: config.kwok.x-k8s.io/v1alpha1
 kind: KwokConfiguration
@@ -55,15 +110,18 @@ options:
 
 def stages(shipped: Iterable[Path]) -> str:
     """One YAML file of KWOK's options and all stages."""
+    changed = {"pod-complete": _NO_BUILDS, "pod-ready": _ONLY_PUSHED}
     kept = [
-        _without_builds(path.read_text()) if path.stem == "pod-complete" else path.read_text()
+        _narrowed(path, changed[path.stem]) if path.stem in changed else path.read_text()
         for path in shipped
         if path.stem != "pod-delete"
     ]
-    return "---\n".join([_PACE, *kept, _LINGERING])
+    return "---\n".join([_PACE, *kept, _LINGERING, _CANNOT_PULL])
 
 
-def _without_builds(text: str) -> str:
-    changed = text.replace("  matchExpressions:\n", _NO_BUILDS, 1)
-    assert changed != text, "KWOK's stage pod-complete is another one than we know"
+def _narrowed(path: Path, expressions: str) -> str:
+    """A stage of fewer pods."""
+    text = path.read_text()
+    changed = text.replace("  matchExpressions:\n", expressions, 1)
+    assert changed != text, f"KWOK's stage {path.stem} is another one than we know"
     return changed

@@ -236,6 +236,14 @@ class Scene:
         )
         return self.condition(kind, name)["message"]
 
+    def until_said(self, kind: str, words: str, name: str = "edu") -> str:
+        """A condition's message has these words; the message."""
+        self.control_plane.wait_for(
+            lambda: words in self.condition(kind, name)["message"],
+            f"condition {kind} of {name} to say {words!r}",
+        )
+        return self.condition(kind, name)["message"]
+
     def until_kernels(self, *kernels: str) -> None:
         """The Driver's status has pools of these kernels and of no others."""
         self.control_plane.wait_for(

@@ -18,6 +18,7 @@ from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.scene import DRIVERS, EDU, OLD, Scene
 from tests.controlplane.controlplane import MERGE_PATCH
 from tests.controlplane.imagestreams import aggregated_away
+from tests.controlplane.stages import PUSHED, UNPUSHED
 
 pytestmark = pytest.mark.cluster
 
@@ -59,6 +60,18 @@ def restricted_pods(scene: Scene) -> Iterator[None]:
         _enforce(scene, "privileged")
 
 
+@contextmanager
+def image_not_pushed(scene: Scene) -> Iterator[None]:
+    """No registry has the tag that the Driver names; there are more nodes than are named."""
+    for name in ("n1", "n2", "n3"):
+        scene.node(name)
+    yield
+    note = {"metadata": {"annotations": {PUSHED: "true"}}}
+    for pod in scene.pods():
+        path = f"/api/v1/namespaces/nodeside/pods/{pod['metadata']['name']}"
+        scene.control_plane.do("PATCH", path, note, content_type=MERGE_PATCH)
+
+
 def _enforce(scene: Scene, level: str) -> None:
     labels = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": level}}}
     path = "/api/v1/namespaces/nodeside"
@@ -72,7 +85,10 @@ def no_rule(verb: str, plural: str) -> Callable[[Scene], AbstractContextManager[
 
 @dataclass(frozen=True)
 class Wrong:
-    """What is wrong, and what is then read: the condition, its status, its reason, its message."""
+    """What is wrong, and what is then read: the condition, its status, its reason, its message.
+
+    Without the cause, this version of the Driver works on so many nodes.
+    """
 
     cause: Callable[[Scene], AbstractContextManager[None]]
     condition: str
@@ -80,6 +96,8 @@ class Wrong:
     reason: str
     begins: str
     ends: str
+    version: str = "1.0.0"
+    nodes: int = 1
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.begins}"
@@ -93,6 +111,9 @@ TABLE = (
     Wrong(no_image_streams, "Degraded", "True", "ToolkitMissing",
           f"kernel {OLD[0]} on n0: no toolkit image: the image streams are not known: ",
           "it goes on once they are; or name an image in spec.toolkit.images"),
+    Wrong(image_not_pushed, "Degraded", "True", "NodesFailed",
+          "n0, n1, n2 and 1 more node: its pod cannot start: provide: ImagePullBackOff: ",
+          f'image "registry.example.com/drivers/edu:{UNPUSHED}"', UNPUSHED, 4),
     Wrong(restricted_pods, "Ready", "False", "NodesBusy",
           "works on 0 of 1 node; ", "on the way: n0"),
     Wrong(no_rule("patch", "nodes"), "Degraded", "True", "Forbidden",
@@ -126,9 +147,10 @@ def test_what_is_wrong_is_said_in_one_condition_and_heals_by_itself(
     scene.node("n0")
     with wrong.cause(scene):
         replicas.start()
-        scene.driver()
+        scene.driver(wrong.version)
 
-        message = scene.until_reason(wrong.condition, wrong.reason)
+        scene.until_reason(wrong.condition, wrong.reason)
+        message = scene.until_said(wrong.condition, wrong.begins)
         assert scene.condition(wrong.condition)["status"] == wrong.status
         assert message.startswith(wrong.begins)
         assert wrong.ends in message
@@ -137,7 +159,7 @@ def test_what_is_wrong_is_said_in_one_condition_and_heals_by_itself(
         assert status.exit_code == ExitCode.NOT_READY
         assert wrong.begins.strip() in " ".join(status.output.split())
 
-    scene.until_ready(1)
+    scene.until_ready(wrong.nodes)
     assert scene.condition("Degraded")["reason"] == "AsExpected"
     assert len(scene.pods("n0")) == 1
 
