@@ -10,7 +10,9 @@ import pytest
 from cluster.manifests import Installation
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet
-from tests.cluster.e2e.scene import Scene
+from tests.cluster.e2e.scene import OLD, Scene
+from tests.cluster.e2e.staged import clear, lingering, write
+from tests.cluster.stagedriver import daemonset
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.imagestreams import install_image_streams
 from tests.controlplane.nodes import Nodes
@@ -39,3 +41,14 @@ def scene(control_plane: ControlPlane, installed: Installation, nodes: Nodes) ->
     scene = Scene(control_plane, nodes)
     yield scene
     scene.clear()
+
+
+@pytest.fixture
+def staged(scene: Scene) -> Iterator[Scene]:
+    """Two ConfigMaps of two stages; what a test leaves of them is gone after it."""
+    scene.toolkits(OLD)
+    write(scene, "one", lingering(daemonset("plugin")))
+    write(scene, "two", daemonset("monitor"))
+    yield scene
+    scene.clear()
+    clear(scene, "one", "two")

@@ -7,156 +7,42 @@ cluster. What happened is read from watches of the API server.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from pathlib import Path
 
 import pytest
+import yaml
 
 from cluster.manifests import NAMESPACE
-from cluster.stage import closed_label, stage_label
-from nodeside.contract import State, assigned_label, state_label
+from nodeside.contract import State
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.kubelet import Kubelet
 from tests.cluster.e2e.scene import DRIVERS, OLD, Scene
-from tests.cluster.e2e.watching import Watching
+from tests.cluster.e2e.staged import (
+    CLOSED,
+    FIRST,
+    SECOND,
+    STAGE_DAEMON_SETS,
+    STATE,
+    TWO,
+    Watched,
+    clear,
+    stage_pods,
+    until_staged,
+    write,
+)
 from tests.cluster.stagedriver import daemonset
-from tests.controlplane.controlplane import APPLY_PATCH
-from tests.controlplane.stages import LINGER
 
 pytestmark = pytest.mark.cluster
 
-ASSIGNED, STATE = assigned_label("edu"), state_label("edu")
-FIRST, SECOND, CLOSED = (
-    stage_label("edu", "first"),
-    stage_label("edu", "second"),
-    closed_label("edu"),
+EXAMPLE = Path("examples/edu/stages/device-plugin.yaml")
+ROWS = (
+    "jsonpath={range .status.stages[*]}{.name} {.state} {.nodes.ready}/{.nodes.wanted} "
+    '{.message}{"\\n"}{end}'
 )
-TWO = [{"name": "first", "manifests": "one"}, {"name": "second", "manifests": "two"}]
-_IN = f"namespaces/{NAMESPACE}"
-STAGE_DAEMON_SETS = f"/apis/apps/v1/{_IN}/daemonsets?labelSelector=nodeside.io/stage"
-STAGE_PODS = f"/api/v1/{_IN}/pods?labelSelector=nodeside.io/stage"
-
-
-@pytest.fixture
-def staged(scene: Scene) -> Iterator[Scene]:
-    """Two ConfigMaps of two stages; what a test leaves of them is gone after it."""
-    scene.toolkits(OLD)
-    write(scene, "one", lingering(daemonset("plugin")))
-    write(scene, "two", daemonset("monitor"))
-    yield scene
-    scene.clear()
-    for path in (STAGE_DAEMON_SETS, STAGE_PODS):
-        for item in scene.items(path):
-            where = f"{path.partition('?')[0]}/{item['metadata']['name']}"
-            scene.control_plane.request("DELETE", where, {"gracePeriodSeconds": 0})
-    for name in ("one", "two"):
-        scene.control_plane.request("DELETE", f"/api/v1/{_IN}/configmaps/{name}")
-
-
-def lingering(text: str) -> str:
-    """Its pods take a while to end, as one that has a device open may."""
-    return text.replace(
-        "    metadata:\n      labels:",
-        f"    metadata:\n      annotations: {{{LINGER}: 700ms}}\n      labels:",
-    )
-
-
-def write(scene: Scene, name: str, text: str) -> None:
-    document = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": name, "namespace": NAMESPACE},
-        "data": {"daemonset.yaml": text},
-    }
-    path = f"/api/v1/{_IN}/configmaps/{name}?fieldManager=tests&force=true"
-    scene.control_plane.do("PATCH", path, document, content_type=APPLY_PATCH)
-
-
-def until_staged(scene: Scene, nodes: int) -> None:
-    """The last stage is ready on so many nodes."""
-
-    def holds() -> bool:
-        rows = scene.status().get("stages", [])
-        return scene.condition("StagesReady")["status"] == "True" and rows[-1]["nodes"] == {
-            "wanted": nodes,
-            "ready": nodes,
-        }
-
-    scene.control_plane.wait_for(holds, f"all stages to be ready on {nodes} nodes")
-
-
-def stage_pods(scene: Scene) -> list[str]:
-    return sorted(
-        f"{p['metadata']['labels']['app']} on {p['spec'].get('nodeName')}"
-        for p in scene.items(STAGE_PODS)
-        if "deletionTimestamp" not in p["metadata"]
-    )
-
-
-class Watched(Watching):
-    """What was true at each moment of the nodes and of the pods on them."""
-
-    def _births(self) -> Iterator[tuple[str, str, Mapping[str, str], set[tuple[str, str]]]]:
-        """Each pod of a stage as it came: its stage, its node, that node's labels then, and which
-        stages had a ready pod on which node."""
-        labels: dict[str, Mapping[str, str]] = {}
-        ready: dict[str, tuple[str, str]] = {}
-        born: set[str] = set()
-        for event in self.events:
-            item, meta = event.object, event.object["metadata"]
-            if event.kind == "Node":
-                labels[meta["name"]] = meta.get("labels", {})
-            elif event.kind == "Pod" and "nodeside.io/stage" in meta.get("labels", {}):
-                stage, node = meta["labels"]["nodeside.io/stage"], _node_of(item)
-                if meta["uid"] not in born:
-                    born.add(meta["uid"])
-                    yield stage, node, labels.get(node, {}), set(ready.values())
-                if event.deleted or not _is_ready(item):
-                    ready.pop(meta["name"], None)
-                else:
-                    ready[meta["name"]] = (stage, node)
-
-    def check_gates(self) -> None:
-        """No pod of a stage ever came to a node where what it rests on was not ready."""
-        births = list(self._births())
-        assert births
-        for stage, node, labels, ready in births:
-            assert labels.get(STATE) == State.READY.value, (stage, node, labels)
-            assert labels.get(CLOSED) is None, (stage, node, labels)
-            if stage == "second":
-                assert labels.get(FIRST) == "ready", (stage, node, labels)
-                assert ("first", node) in ready, (stage, node, ready)
-
-    def check_ends(self) -> None:
-        """No node changed its assignment while a pod of a stage was there, ending or not."""
-        there: dict[str, str] = {}
-        assigned: dict[str, str] = {}
-        for event in self.events:
-            item, meta = event.object, event.object["metadata"]
-            if event.kind == "Pod" and "nodeside.io/stage" in meta.get("labels", {}):
-                if event.deleted:
-                    there.pop(meta["name"], None)
-                else:
-                    there[meta["name"]] = _node_of(item)
-            elif event.kind == "Node":
-                before, now = assigned.get(meta["name"]), meta.get("labels", {}).get(ASSIGNED)
-                if event.version and before and now != before:
-                    assert meta["name"] not in there.values(), (meta["name"], there)
-                assigned[meta["name"]] = now or ""
-
-
-def _node_of(pod: Mapping[str, Any]) -> str:
-    spec = pod["spec"]
-    if spec.get("nodeName"):
-        return str(spec["nodeName"])
-    terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    return str(terms["nodeSelectorTerms"][0]["matchFields"][0]["values"][0])
-
-
-def _is_ready(pod: Mapping[str, Any]) -> bool:
-    conditions = pod.get("status", {}).get("conditions", ())
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+_DAEMON_SETS = STAGE_DAEMON_SETS.partition("?")[0]
+_IMAGE = "docker.io/squat/generic-device-plugin"
+_DIGEST = f"sha256:{'0' * 64}"
 
 
 def test_stages_go_through_the_nodes_in_order_and_make_way_for_a_new_driver(
@@ -180,6 +66,13 @@ def test_stages_go_through_the_nodes_in_order_and_make_way_for_a_new_driver(
             lambda: set(staged.versions().values()) == {"2.0.0"}, "all nodes to have the new one"
         )
         until_staged(staged, 3)
+        new = "registry.example.com/drivers/edu:2.0.0"  # the new good one: pods are made anew
+        staged.control_plane.wait_for(
+            lambda: {gate_image(staged, name) for name in ("plugin", "monitor")} == {new}, new
+        )
+        staged.control_plane.wait_for(
+            lambda: "blocks  nothing" in staged.cli("explain", "edu", "n0").output, "n0 to be done"
+        )
 
     seen.check_gates()
     seen.check_ends()
@@ -187,18 +80,13 @@ def test_stages_go_through_the_nodes_in_order_and_make_way_for_a_new_driver(
         labels = staged.labels(f"n{i}")
         assert (labels[FIRST], labels[SECOND]) == ("ready", "ready")
         assert CLOSED not in labels
-    said = staged.cli("explain", "edu", "n0").output
-    assert "stage first: ready" in said
-    assert "blocks  nothing" in said
-    assert staged.column("STATUS") == "Ready"
-    assert {gate_image(staged, name) for name in ("plugin", "monitor")} == {
-        "registry.example.com/drivers/edu:2.0.0"
-    }
+    assert "stage first: ready" in staged.cli("explain", "edu", "n0").output
+    until_staged(staged, 3)
+    staged.control_plane.wait_for(lambda: staged.column("STATUS") == "Ready", "STATUS Ready")
 
 
 def gate_image(scene: Scene, name: str) -> str:
-    path = f"{STAGE_DAEMON_SETS.partition('?')[0]}/{name}"
-    spec = scene.control_plane.do("GET", path)["spec"]["template"]["spec"]
+    spec = scene.control_plane.do("GET", f"{_DAEMON_SETS}/{name}")["spec"]["template"]["spec"]
     return str(spec["initContainers"][0]["image"])
 
 
@@ -246,9 +134,8 @@ def test_a_stage_that_is_wrong_changed_edited_and_removed(
     until_staged(staged, 1)
 
 
-def image(scene: Scene) -> str:
-    path = f"{STAGE_DAEMON_SETS.partition('?')[0]}/monitor"
-    spec = scene.control_plane.do("GET", path)["spec"]["template"]["spec"]
+def image(scene: Scene, name: str = "monitor") -> str:
+    spec = scene.control_plane.do("GET", f"{_DAEMON_SETS}/{name}")["spec"]["template"]["spec"]
     return str(spec["containers"][0]["image"])
 
 
@@ -297,3 +184,42 @@ def test_a_stage_that_waits_for_a_line_goes_on_when_the_pod_says_it(
     _, container, query = kubelet.asked[0]
     assert (container, query) == ("main", {"limitBytes": ["1048576"]})
     assert stage_pods(staged) == ["monitor on n0", "plugin on n0"]
+
+
+def test_the_example_of_a_stage_is_applied_as_its_own_words_and_the_documentation_say(
+    scene: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    plane, text = scene.control_plane, EXAMPLE.read_text()
+    said = [line.removeprefix("#") for line in text.splitlines() if line.startswith("#   ")]
+    scene.toolkits(OLD)
+    names = scene.some_nodes("worker-", 3)
+    replicas.start()
+    try:
+        plane.kubectl("apply", "-f", EXAMPLE)
+        scene.driver()
+        scene.change(yaml.safe_load("\n".join(said)))
+        plane.kubectl("wait", "--for=condition=StagesReady", "driver/edu", "--timeout=50s")
+        scene.until_ready(3)
+        until_staged(scene, 3)
+        rows = plane.kubectl("get", "driver", "edu", "-o", ROWS).output
+        pod = plane.do("GET", f"{_DAEMON_SETS}/edu-device-plugin")["spec"]["template"]["spec"]
+        explained = scene.cli("explain", "edu", names[0]).output
+
+        plane.kubectl("apply", "-f", "-", input=text.replace(_IMAGE, f"{_IMAGE}@{_DIGEST}"))
+        plane.wait_for(
+            lambda: image(scene, "edu-device-plugin") == f"{_IMAGE}@{_DIGEST}", "the digest"
+        )
+        plane.kubectl("delete", "driver", "edu", "--timeout=50s")
+    finally:
+        clear(scene, "edu-device-plugin")
+
+    assert rows.strip() == "device-plugin Ready 3/3"
+    assert "stage device-plugin: ready" in explained
+    assert pod["nodeSelector"] == {STATE: State.READY.value}
+    [wait], [plugin] = pod["initContainers"], pod["containers"]
+    assert wait["name"] == "nodeside-wait"
+    assert wait["image"] == "registry.example.com/drivers/edu:1.0.0"
+    assert (plugin["image"], plugin["securityContext"]) == (_IMAGE, {"privileged": True})
+    assert yaml.safe_load(plugin["args"][1])["groups"] == [{"paths": [{"path": "/dev/edu0"}]}]
+    assert stage_pods(scene) == []
+    assert not [key for key in scene.labels(names[0]) if "nodeside.io/" in key]
