@@ -5,45 +5,36 @@ Made by api.py, which lets nothing else out; caught by whoever has another way.
 
 from __future__ import annotations
 
-import json
 import re
-import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from email.utils import parsedate_to_datetime
 from typing import Any
 
-from nodeside.errors import ExitCode, NodesideError
+from nodeside.refusals import (
+    OLD_DEFINITIONS,
+    WORDS_LIMIT,
+    KubernetesError,
+    document_of,
+    may_pass,
+    meant_status,
+    seconds_of,
+    words_of,
+)
 
 _CANNOT = re.compile(r"\bcannot ([a-z]+) resource\b")
 _OUTAGE = (0, 401, 429, 502, 503, 504)  # HTTP statuses; 0: no answer
-_WORDS_LIMIT = 500  # characters of the server's own words that we repeat
 
 
-class ApiError(NodesideError):
-    """The API server refused, or did not answer.
+class ApiError(KubernetesError):
+    """What the controller and its commands were refused.
 
-    `status` is the HTTP status (0: no answer). `retry_after` is what the server asked for, in
-    seconds. `budgets` are the PodDisruptionBudgets that refuse an eviction, in its words. Not
-    retryable means that somebody must change something in the cluster first.
+    `budgets` are the PodDisruptionBudgets that refuse an eviction, in the server's words.
     """
 
-    exit_code = ExitCode.CLUSTER
-    reason = "ApiServerRefused"
-
     def __init__(
-        self,
-        message: str,
-        *,
-        hint: str = "",
-        retryable: bool = False,
-        status: int = 0,
-        retry_after: float | None = None,
-        budgets: tuple[str, ...] = (),
+        self, message: str, *, budgets: tuple[str, ...] = (), hint: str = "", **facts: Any
     ) -> None:
-        super().__init__(message, hint=hint, retryable=retryable)
-        self.status = status
-        self.retry_after = retry_after
+        super().__init__(message, hint=hint, **facts)
         self.budgets = budgets
 
     @property
@@ -113,51 +104,54 @@ class Asked:
 
 def refusal(asked: Asked, status: int, body: bytes, retry_after: str = "") -> ApiError:
     """The error for an answer that is no success."""
-    said = _message(body)
-    kind, words, retryable = _meaning(400 if said.startswith(_UNTYPED) else status)
-    return kind(
-        f"{words} {asked}" + (f": {said}" if said else f" (HTTP status {status})"),
-        hint=_hint(asked, status, said),
-        retryable=retryable,
-        status=status,
-        retry_after=_seconds(retry_after),
-        budgets=_budgets(body) if status == 429 else (),
-    )
+    return _refusal(asked, status, document_of(body), retry_after)
 
 
 def refusal_of_status(asked: Asked, document: dict[str, Any]) -> ApiError:
     """The error for a `Status` object, as a watch sends it."""
     code = document.get("code", 0)
-    return refusal(asked, code if isinstance(code, int) else 0, json.dumps(document).encode())
+    return _refusal(asked, code if isinstance(code, int) else 0, document)
 
 
-# What server-side apply says of a field that its schema does not have: with status 500, though the
-# same document will be refused for ever.
-_UNTYPED = "failed to create typed patch object"
+def _refusal(
+    asked: Asked, status: int, document: dict[str, Any], retry_after: str = ""
+) -> ApiError:
+    said = words_of(document)
+    meant = meant_status(status, said)
+    kind, words = _meaning(meant)
+    return kind(
+        f"{words} {asked}" + (f": {said}" if said else f" (HTTP status {status})"),
+        hint=_hint(asked, meant, said),
+        retryable=may_pass(meant),
+        status=status,
+        retry_after=seconds_of(retry_after),
+        budgets=_budgets(document) if status == 429 else (),
+    )
 
-_REPEAT = (ApiError, "the API server asks to repeat the request to", True)
-_MEANING: dict[int, tuple[type[ApiError], str, bool]] = {
-    401: (ApiError, "the API server does not know who asks to", True),
-    403: (Forbidden, "no permission to", False),
-    404: (NotFound, "the API server does not find what to", False),
+
+_REPEAT = (ApiError, "the API server asks to repeat the request to")
+_MEANING: dict[int, tuple[type[ApiError], str]] = {
+    401: (ApiError, "the API server does not know who asks to"),
+    403: (Forbidden, "no permission to"),
+    404: (NotFound, "the API server does not find what to"),
     408: _REPEAT,
-    409: (Conflict, "somebody else was faster; cannot", True),
-    410: (Gone, "no longer kept by the API server, asked to", True),
+    409: (Conflict, "somebody else was faster; cannot"),
+    410: (Gone, "no longer kept by the API server, asked to"),
     425: _REPEAT,
     429: _REPEAT,
 }
 
 
-def _meaning(status: int) -> tuple[type[ApiError], str, bool]:
-    """The class, the first words of the message, and whether to try again soon."""
-    if status in _MEANING:
-        return _MEANING[status]
-    failed = status >= 500
-    return ApiError, f"the API server {'failed' if failed else 'refuses'} to", failed
+def _meaning(status: int) -> tuple[type[ApiError], str]:
+    """The class, and the first words of the message."""
+    failed = "failed" if status >= 500 else "refuses"
+    return _MEANING.get(status, (ApiError, f"the API server {failed} to"))
 
 
 def _hint(asked: Asked, status: int, said: str) -> str:
     match status:
+        case 400 if asked.group == "nodeside.io":
+            return OLD_DEFINITIONS
         case 401:
             return "the token or certificate may have expired: kubectl auth whoami"
         case 403:
@@ -177,27 +171,10 @@ def _missing(asked: Asked, said: str) -> Asked:
     return replace(asked, verb=refused[1]) if refused else asked
 
 
-def _message(body: bytes) -> str:
-    """The message of a `Status`; nothing of a proxy's HTML page."""
-    with suppress(ValueError, RecursionError, AttributeError):
-        said = str(json.loads(body).get("message", ""))
-        return " ".join("".join(c if c.isprintable() else " " for c in said).split())[:_WORDS_LIMIT]
-    return ""
-
-
-def _budgets(body: bytes) -> tuple[str, ...]:
+def _budgets(document: dict[str, Any]) -> tuple[str, ...]:
     """The causes of a refused eviction; they name the budget and count its pods."""
-    with suppress(ValueError, RecursionError, AttributeError, TypeError):
-        causes = json.loads(body).get("details", {}).get("causes", ())
+    with suppress(AttributeError, TypeError):
+        causes = document.get("details", {}).get("causes", ())
         said = [str(c.get("message", "")) for c in causes if c.get("reason") == "DisruptionBudget"]
-        return tuple(words[:_WORDS_LIMIT].replace("The ", "the ", 1) for words in said)
+        return tuple(words[:WORDS_LIMIT].replace("The ", "the ", 1) for words in said)
     return ()
-
-
-def _seconds(header: str) -> float | None:
-    """Seconds from now: the header has seconds or a date (RFC 9110, 10.2.3)."""
-    if header.isdecimal() and len(header) < 10:
-        return float(header)
-    with suppress(ValueError, TypeError):
-        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
-    return None

@@ -31,6 +31,7 @@ COMMON = (
     "notice",
     "process",
     "records",
+    "refusals",
     "scratch",
     "shared",
 )

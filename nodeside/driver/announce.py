@@ -38,10 +38,11 @@ from nodeside import log
 from nodeside.clock import Clock
 from nodeside.contract import NodeDriverStatus, Rung, State, ready_marker
 from nodeside.driver import announcement
-from nodeside.driver.kubernetes import Api, KubernetesError
+from nodeside.driver.kubernetes import Api
 from nodeside.driver.readyfile import ReadyRecord, clear_ready, read_ready, write_ready
 from nodeside.errors import NodesideError
 from nodeside.host import Host
+from nodeside.refusals import KubernetesError
 
 _GOODBYE = 1.0  # seconds for the thread to end; it may be in the middle of a request
 
@@ -198,7 +199,7 @@ class Delivery:
         now, spread = self.clock.now(), 0.5 + self.jitter() / 2
         if error.retryable:
             wait = min(self.pace.first_retry * 2**self._failures, self.pace.longest_retry)
-            wait = max(wait * spread, error.retry_after * (1 + self.jitter() / 4))
+            wait = max(wait * spread, (error.retry_after or 0.0) * (1 + self.jitter() / 4))
             self._failures = min(self._failures + 1, 30)
             self._not_before = now + wait
         else:

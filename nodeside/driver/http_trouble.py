@@ -8,13 +8,12 @@ for the addresses of blobs are often signed. Called by `transport.py` only.
 from __future__ import annotations
 
 import json
-import time
 from contextlib import suppress
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from nodeside.driver.store import FetchError
+from nodeside.refusals import seconds_of
 
 if TYPE_CHECKING:
     import requests
@@ -80,7 +79,7 @@ def refusal(url: str, response: requests.Response, body: bytes) -> FetchError:
     if status == 403:
         hint = "the credentials are known there, but may not do this"
         return FetchError(message, reason="Forbidden", hint=hint)
-    after = _retry_after(response.headers.get("Retry-After", ""))
+    after = seconds_of(response.headers.get("Retry-After", ""))
     if after is not None:
         message += f" (asks to come back in {after:g} s)"
     if status == 429:
@@ -97,15 +96,6 @@ def _detail(body: bytes) -> str:
         text = str(error.get("message") or error.get("code") or "")
         return "".join(c for c in text if c.isprintable())[:_DETAIL]
     return ""
-
-
-def _retry_after(value: str) -> float | None:
-    """Seconds from now: the header has seconds or a date (RFC 9110, 10.2.3)."""
-    if value.isdigit() and len(value) < 10:
-        return float(value)
-    with suppress(ValueError, TypeError):
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    return None
 
 
 def _root_cause(exc: BaseException) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import string
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,8 +30,18 @@ from nodeside.driver.announcement import (
     node_call,
     node_driver_call,
 )
-from nodeside.errors import ExitCode, NodesideError
+from nodeside.errors import NodesideError
 from nodeside.records import encode, publish
+from nodeside.refusals import (
+    OLD_DEFINITIONS,
+    WORDS_LIMIT,
+    KubernetesError,
+    document_of,
+    may_pass,
+    meant_status,
+    seconds_of,
+    words_of,
+)
 
 if TYPE_CHECKING:
     import requests
@@ -44,35 +54,10 @@ _REQUEST = 15.0  # seconds for a whole request
 _ANSWER_LIMIT = 1 << 20  # bytes; a NodeDriver is 2 kB
 _PIECE = 256  # bytes; small, since the deadline of the request is looked at between pieces
 _KEPT = 100  # calls that `NoCluster` keeps, so that a long run does not grow
-_WORDS_LIMIT = 500  # characters of the server's own words that we repeat
 
 # Answers with a Node carry its name, uid and labels only, not its 10-30 kB of status.
 # https://kubernetes.io/docs/reference/using-api/api-concepts/#metadata-only-fetches
 _METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-
-
-class KubernetesError(NodesideError):
-    """The API server refused, or did not answer.
-
-    `status` is the HTTP status (0: no answer). `retry_after` is what the server asked for, in
-    seconds. Not retryable means that somebody must change something in the cluster first.
-    """
-
-    exit_code = ExitCode.CLUSTER
-    reason = "ApiServerRefused"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        hint: str = "",
-        retryable: bool = False,
-        status: int = 0,
-        retry_after: float = 0.0,
-    ) -> None:
-        super().__init__(message, hint=hint, retryable=retryable)
-        self.status = status
-        self.retry_after = retry_after
 
 
 class Api(Protocol):
@@ -133,7 +118,7 @@ class Answer:
 
     status: int
     document: Mapping[str, Any] = field(default_factory=dict)
-    retry_after: float = 0.0
+    retry_after: float | None = None
 
 
 class Cluster:
@@ -253,15 +238,8 @@ class Cluster:
                     f"({len(data)} bytes in {self._whole:g} s)",
                     retryable=True,
                 )
-        after = response.headers.get("Retry-After", "")
-        document: object = None
-        with suppress(ValueError, RecursionError):
-            document = json.loads(data)
-        return Answer(
-            response.status_code,
-            document if isinstance(document, dict) else {},
-            float(after) if after.isdecimal() else 0.0,
-        )
+        after = seconds_of(response.headers.get("Retry-After", ""))
+        return Answer(response.status_code, document_of(data), after)
 
 
 class NoCluster:
@@ -307,40 +285,39 @@ def connect(environ: Mapping[str, str], record: Path | None = None) -> Cluster |
 
 def refusal(call: Call, answer: Answer) -> KubernetesError:
     """An answer that is no success, in words, with what to do about it."""
-    said = str(answer.document.get("message", ""))[:_WORDS_LIMIT]
-    kind, hint, retryable = _meaning(call, answer.status)
+    said = words_of(answer.document)
+    meant = meant_status(answer.status, said)
+    kind, hint = _meaning(call, meant)
     return KubernetesError(
         f"{kind} {call.words}" + (f": {said}" if said else f" (HTTP status {answer.status})"),
         hint=hint,
-        retryable=retryable,
+        retryable=may_pass(meant),
         status=answer.status,
         retry_after=answer.retry_after,
     )
 
 
-def _meaning(call: Call, status: int) -> tuple[str, str, bool]:
-    """The first words of the message, the hint, and whether to try again soon."""
+def _meaning(call: Call, status: int) -> tuple[str, str]:
+    """The first words of the message, and the hint."""
     match status:
         case 401:
             return (
                 "the API server does not accept this pod's token to",
                 "the token may have expired: is it projected into the driver container?",
-                True,
             )
         case 403:
-            return "this pod's service account may not", _rule(call), False
+            return "this pod's service account may not", _rule(call)
         case 404 if call.resource.startswith("nodedrivers"):
             return (
                 "the API server knows no NodeDriver objects, asked to",
                 "install the custom resource definitions: kubectl get crd nodedrivers.nodeside.io",
-                False,
             )
+        case 400 if call.resource.startswith("nodedrivers"):
+            return "the API server refuses to", OLD_DEFINITIONS
         case 408 | 409 | 425 | 429:
-            return "the API server asks to repeat the request to", "", True
-        case _ if status >= 500:
-            return "the API server failed to", "", True
+            return "the API server asks to repeat the request to", ""
         case _:
-            return "the API server refuses to", "", False
+            return f"the API server {'failed' if status >= 500 else 'refuses'} to", ""
 
 
 # What the driver pod's role must allow: API group and verbs by resource. A server-side apply is a
@@ -383,4 +360,4 @@ def _cause(exc: BaseException) -> str:
     """The innermost cause: the library wraps `Connection refused` into three layers."""
     while exc.__cause__ is not None or exc.__context__ is not None:
         exc = exc.__cause__ or exc.__context__ or exc
-    return str(exc)[:_WORDS_LIMIT] or type(exc).__name__
+    return str(exc)[:WORDS_LIMIT] or type(exc).__name__

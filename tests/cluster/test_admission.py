@@ -17,8 +17,8 @@ from cluster.manifests import CONTROLLER, DRIVER, NAMESPACE, Installation
 from nodeside.contract import API_VERSION, NodeDriverStatus, Rung, State
 from nodeside.driver.announce import Announcer, Delivery
 from nodeside.driver.announcement import event, node_driver
-from nodeside.driver.kubernetes import KubernetesError
 from nodeside.host import Host
+from nodeside.refusals import KubernetesError
 from tests.cluster.driverpods import Identity, identity, make_pod
 from tests.controlplane.controlplane import MERGE_PATCH, Answer, ControlPlane
 from tests.controlplane.nodes import Nodes

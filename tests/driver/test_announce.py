@@ -25,9 +25,10 @@ from nodeside.contract import (
 )
 from nodeside.driver import announcement
 from nodeside.driver.announce import Announcer, Delivery, Pace
-from nodeside.driver.kubernetes import Cluster, KubernetesError, NoCluster
+from nodeside.driver.kubernetes import Cluster, NoCluster
 from nodeside.driver.readyfile import read_ready, ready_path
 from nodeside.host import Host
+from nodeside.refusals import KubernetesError
 from nodeside.spec import check_labels, check_node_driver
 from tests.driver.apiserver import ApiServer, Fault, make_certificates
 

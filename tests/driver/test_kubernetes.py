@@ -14,11 +14,11 @@ from nodeside.driver.announcement import Call
 from nodeside.driver.kubernetes import (
     Access,
     Cluster,
-    KubernetesError,
     NoCluster,
     connect,
 )
 from nodeside.errors import ExitCode
+from nodeside.refusals import KubernetesError
 from tests.driver.apiserver import TOKEN, ApiServer, Fault, make_certificates
 
 LABELS = {"nodeside.io/edu.state": "ready"}
@@ -295,7 +295,7 @@ def test_answer_that_is_not_json_is_said_by_its_status(server: ApiServer, cluste
     error = refused(cluster)
 
     assert str(error) == 'the API server failed to patch nodes "n1" (HTTP status 503)'
-    assert error.retry_after == 0
+    assert error.retry_after is None
 
 
 @pytest.mark.parametrize("status", [400, 415, 422])
@@ -308,6 +308,22 @@ def test_refused_document_is_not_tried_again(
 
     assert str(error) == 'the API server refuses to patch nodes "n1": denied by policy x'
     assert not error.retryable
+
+
+def test_definition_that_is_older_than_the_node_is_said_and_not_asked_again(
+    server: ApiServer, cluster: Cluster
+) -> None:
+    untyped = "failed to create typed patch object (/edu.n1): .status.mood: field not declared"
+    server.faults.append(Fault(500, untyped))
+
+    with pytest.raises(KubernetesError) as info:
+        cluster.apply_node_driver(NODE_DRIVER)
+
+    assert str(info.value).startswith(
+        'the API server refuses to patch nodedrivers "edu.n1": failed'
+    )
+    assert info.value.hint.endswith("update the definitions: nodeside-cluster install")
+    assert not info.value.retryable
 
 
 def test_redirect_is_not_followed_with_the_token(server: ApiServer, cluster: Cluster) -> None:
