@@ -14,7 +14,7 @@ from dataclasses import replace
 from nodeside.driver import rungs
 from nodeside.driver.bundle import Bundle
 from nodeside.driver.console import SIDECAR_TIMEOUT, listener
-from nodeside.driver.outcome import Outcome, as_document
+from nodeside.driver.outcome import Outcome, as_document, identity
 from nodeside.driver.plan import Finding
 from nodeside.driver.task import OWN_BUNDLES, Place, Task
 from nodeside.errors import ExitCode, NodesideError, SpecError, UsageError
@@ -130,11 +130,7 @@ def _bundle(task: Task, bundle: Bundle, finding: Finding) -> Outcome:
         for m in manifest.modules
     ]
     document = {
-        "driver": task.name,
-        "version": task.version,
-        "kernel": as_document(task.kernel),
-        "key": task.key,
-        "tag": task.tag,
+        **identity(task),
         "digest": bundle.digest,
         "path": str(bundle.directory),
         "how": finding.why,

@@ -8,7 +8,6 @@ so a reader meets an archive with its own checksum or with none.
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -27,11 +26,10 @@ from nodeside.driver.store import (
     Published,
     Store,
     already_there,
+    checksum_in,
 )
 from nodeside.errors import SystemRefused
 from nodeside.records import TEMPORARY_PREFIX, disk_errors, publish_bytes, sync_directory
-
-_CHECKSUM = re.compile(r"^([0-9a-fA-F]{64})\b")
 
 
 class DirectoryStore(Store):
@@ -95,20 +93,18 @@ class DirectoryStore(Store):
 
     def _compare_checksum(self, archive: Path) -> None:
         try:
-            text = _checksum_of(archive).read_text(errors="replace")[:200]
+            expected = checksum_in(_checksum_of(archive).read_bytes())
         except FileNotFoundError:
             return
         except OSError as exc:
             raise FetchError(f"cannot read {_checksum_of(archive)}: {exc.strerror}") from exc
-        match = _CHECKSUM.match(text.strip())
         try:
             found = sha256_of(archive)
         except SystemRefused as exc:
             raise _unreadable(exc) from exc
-        if match is None or match[1].lower() != found:
-            expected = match[1] if match else "something else"
+        if expected != found:
             raise FetchError(
-                f"{archive} has sha256 {found}, expected {expected}",
+                f"{archive} has sha256 {found}, expected {expected or 'something else'}",
                 reason="WrongDigest",
                 hint=f"publish it again, or compare with {_checksum_of(archive)}",
             )

@@ -7,10 +7,7 @@ Credentials for the host, if the server asks for them, come from the credentials
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 from urllib.parse import quote, urlsplit
 
 from nodeside.driver.archive import read_manifest, unpack
@@ -24,17 +21,16 @@ from nodeside.driver.store import (
     FetchOptions,
     NotThere,
     Published,
-    Store,
+    checksum_in,
     download_place,
 )
-from nodeside.driver.transport import Transport
+from nodeside.driver.transport import ServedStore, Transport
 from nodeside.errors import SpecError
 
 _CHECKSUM_LIMIT = 4096
-_CHECKSUM = re.compile(r"^([0-9a-fA-F]{64})\b")
 
 
-class HttpStore(Store):
+class HttpStore(ServedStore):
     """Use as a context manager."""
 
     def __init__(self, base: str, options: FetchOptions) -> None:
@@ -53,19 +49,9 @@ class HttpStore(Store):
         self.where = self._base
         self.confidential = parts.scheme == "https"
 
-    def __enter__(self) -> Self:
+    def _authorization(self) -> BasicAuthorization | None:
         known = find_credentials(self._options.credentials_file, self._host)
-        self._transport.authorization = BasicAuthorization(known) if known else None
-        self._transport.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._transport.__exit__(kind, value, traceback)
+        return BasicAuthorization(known) if known else None
 
     def describe(self, tag: str) -> Described | None:
         return self._transport.retrying(lambda: self._described(tag))
@@ -107,10 +93,10 @@ class HttpStore(Store):
         reply = self._transport.get(f"{url}.sha256", limit=_CHECKSUM_LIMIT)
         if reply is None:
             return ""
-        match = _CHECKSUM.match(reply.body.decode("ascii", errors="replace").strip())
-        if match is None:
+        sha256 = checksum_in(reply.body)
+        if not sha256:
             raise FetchError(f"{url}.sha256 does not begin with a sha256", reason="WrongDigest")
-        return match[1].lower()
+        return sha256
 
 
 class BasicAuthorization:

@@ -18,8 +18,7 @@ import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from nodeside.digests import sha256_and_size
@@ -42,11 +41,10 @@ from nodeside.driver.store import (
     FetchOptions,
     NotThere,
     Published,
-    Store,
     already_there,
     download_place,
 )
-from nodeside.driver.transport import Transport
+from nodeside.driver.transport import ServedStore, Transport
 from nodeside.records import disk_errors
 
 ARTIFACT_TYPE = "application/vnd.nodeside.bundle.v1"
@@ -76,7 +74,7 @@ class _Image:
     layer: _Blob
 
 
-class OciStore(Store):
+class OciStore(ServedStore):
     """Use as a context manager. `insecure` is plain HTTP."""
 
     def __init__(self, repository: str, options: FetchOptions, *, insecure: bool = False) -> None:
@@ -87,25 +85,10 @@ class OciStore(Store):
         self.where = str(self._repository)
         self.confidential = not insecure
 
-    def __enter__(self) -> Self:
-        self._speak(push=False)
-        self._transport.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._transport.__exit__(kind, value, traceback)
-
-    def _speak(self, *, push: bool) -> None:
+    def _authorization(self, *, push: bool = False) -> RegistryAuthorization:
         repository = self._repository
         known = find_credentials(self._options.credentials_file, repository.host, repository.path)
-        self._transport.authorization = RegistryAuthorization(
-            repository, known, self._transport, push=push
-        )
+        return RegistryAuthorization(repository, known, self._transport, push=push)
 
     def describe(self, tag: str) -> Described | None:
         image = self._image(tag)
@@ -124,7 +107,7 @@ class OciStore(Store):
         return Fetched(bundle, f"{name} ({bundle.digest})")
 
     def publish(self, bundle: Bundle, tag: str, *, overwrite: bool = False) -> Published:
-        self._speak(push=True)
+        self._transport.authorization = self._authorization(push=True)
         there = self.describe(tag) if not overwrite else None
         if there is not None:
             return already_there(there, bundle, self.where, tag)

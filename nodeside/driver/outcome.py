@@ -10,11 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nodeside.errors import ExitCode
 from nodeside.spec.schema import camel_case
 from nodeside.table import table
+
+if TYPE_CHECKING:
+    from nodeside.driver.task import Task
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,17 @@ class Outcome:
         if output == "json":
             return json.dumps(self.document, indent=2)
         return self.text or table(self.rows)
+
+
+def identity(task: Task) -> dict[str, Any]:
+    """What a document begins with that is about one driver and one kernel."""
+    return {
+        "driver": task.name,
+        "version": task.version,
+        "kernel": as_document(task.kernel),
+        "key": task.key,
+        "tag": task.tag,
+    }
 
 
 def as_document(value: Any) -> Any:

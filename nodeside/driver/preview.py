@@ -20,7 +20,7 @@ from nodeside.driver import (
 )
 from nodeside.driver.compatible import look_for_compatible
 from nodeside.driver.load import Loader
-from nodeside.driver.outcome import Outcome, as_document
+from nodeside.driver.outcome import Outcome, as_document, identity
 from nodeside.driver.pci import pci_devices
 from nodeside.driver.plan import Finding
 from nodeside.driver.task import Task
@@ -34,11 +34,7 @@ def preview(task: Task) -> Outcome:
     known = _observe(task)
     would, verdicts = _climb(task, known)
     document = {
-        "driver": task.name,
-        "version": task.version,
-        "kernel": as_document(task.kernel),
-        "key": task.key,
-        "tag": task.tag,
+        **identity(task),
         "rungs": as_document(verdicts),
         "would": would,
     }

@@ -7,7 +7,7 @@ from typing import Any
 from nodeside.driver import bringup, plan, readyfile
 from nodeside.driver.holders import who_holds
 from nodeside.driver.load import Loader
-from nodeside.driver.outcome import Outcome, as_document
+from nodeside.driver.outcome import Outcome, as_document, identity
 from nodeside.driver.task import Task
 from nodeside.errors import ExitCode
 from nodeside.table import table
@@ -25,11 +25,7 @@ def read_status(task: Task) -> Outcome:
     bundles = [cached.tag for cached in task.cache.manifests(task.name)]
     good = proof is not None and ready is not None and ready.version == task.version
     document = {
-        "driver": task.name,
-        "version": task.version,
-        "kernel": as_document(task.kernel),
-        "key": task.key,
-        "tag": task.tag,
+        **identity(task),
         "ready": good,
         "readyFile": as_document(ready) if ready else None,
         "loaded": {"proven": proof is not None, "why": why},

@@ -9,6 +9,7 @@ costs 15 MiB, and most starts of a driver need no network.
 
 from __future__ import annotations
 
+import re
 import shutil
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,8 @@ from nodeside.errors import ExitCode, NodesideError, NoSpace, SpecError, SystemR
 from nodeside.host import Kernel
 from nodeside.records import TEMPORARY_PREFIX
 from nodeside.spec.model import PrebuiltSource, Trust
+
+_CHECKSUM = re.compile(r"^([0-9a-fA-F]{64})\b")
 
 
 class FetchError(NodesideError):
@@ -180,6 +183,12 @@ def already_there(there: Described, bundle: Bundle, where: str, tag: str) -> Pub
         f"{where} has another bundle under {tag}: {there.digest}, this one is {bundle.digest}",
         hint="publish with --overwrite to replace it, or raise the version of the driver",
     )
+
+
+def checksum_in(file: bytes) -> str:
+    """The digest that a `.sha256` begins with, as `sha256sum` writes it; empty if it has none."""
+    match = _CHECKSUM.match(file[:200].decode("ascii", errors="replace").strip())
+    return match[1].lower() if match else ""
 
 
 @contextmanager

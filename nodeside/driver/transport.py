@@ -9,6 +9,7 @@ and to no other. Called by `oci.py` and `http_store.py`.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from nodeside import __version__
 from nodeside.driver.bundle import CHUNK
 from nodeside.driver.http_trouble import network_errors, refusal, shown, trouble
 from nodeside.driver.partial import Partial, goes_on, too_large, validator
-from nodeside.driver.store import FetchError, FetchOptions
+from nodeside.driver.store import FetchError, FetchOptions, Store
 from nodeside.records import disk_errors
 
 if TYPE_CHECKING:
@@ -54,6 +55,29 @@ class Reply:
     status: int
     headers: Mapping[str, str]
     body: bytes
+
+
+class ServedStore(Store):
+    """A store behind HTTP. Its conversation lasts as long as the `with` block around it."""
+
+    _transport: Transport
+
+    def __enter__(self) -> Self:
+        self._transport.authorization = self._authorization()
+        self._transport.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._transport.__exit__(kind, value, traceback)
+
+    @abstractmethod
+    def _authorization(self) -> Authorization | None:
+        """How to prove who reads, if there is a way. Raises FetchError."""
 
 
 class Transport:
