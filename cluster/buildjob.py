@@ -25,6 +25,7 @@ from cluster.pod import (
     SIGNING_DIRECTORY,
     TOOLKIT_USER,
     signing_secret,
+    unprivileged,
 )
 from cluster.revision import config_map_name, labels, owner
 from cluster.world import BUILDER, DRIVER_LABEL, MANAGED_BY, TELLING, DriverObject, Settings
@@ -186,14 +187,7 @@ def _pod_security(settings: Settings) -> Document:
 
 def _security(user: int, settings: Settings) -> Document:
     who = {} if settings.scc else {"runAsUser": user, "runAsGroup": TOOLKIT_USER}
-    return {
-        **who,
-        "runAsNonRoot": True,
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
+    return unprivileged(**who, runAsNonRoot=True)
 
 
 def _chosen(build: Build) -> Iterator[str]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.options import (
-    ARCHITECTURES,
+    ARCHITECTURE,
     CA_CONFIG_MAP,
     FORMATS,
     NAMESPACE,
@@ -201,13 +201,7 @@ def explain(*, connection: Connection, driver: str, node: str, output: str) -> N
 @connected
 @click.argument("os_version", callback=not_empty)
 @click.option("--kernel", default="", help="Kernel release, for images that are named by kernel.")
-@click.option(
-    "--architecture",
-    type=click.Choice(ARCHITECTURES),
-    default=ARCHITECTURES[0],
-    show_default=True,
-    help="As `uname -m` says it.",
-)
+@ARCHITECTURE
 @click.option("--driver", default="", help="A Driver of the cluster whose `toolkit` is used.")
 @OUTPUT
 def resolve(

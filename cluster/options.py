@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 NAMESPACE = "nodeside"  # manifests.py says the same; not imported, for the sake of a fast start
-# `uname -m` of what Kubernetes runs on.
-ARCHITECTURES = ("x86_64", "aarch64", "ppc64le", "s390x")
 PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
 
@@ -67,6 +65,16 @@ def connected(function: F) -> F:
 
 OUTPUT = click.option(
     "--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+
+# `uname -m` of what Kubernetes runs on.
+_ARCHITECTURES = ("x86_64", "aarch64", "ppc64le", "s390x")
+ARCHITECTURE = click.option(
+    "--architecture",
+    type=click.Choice(_ARCHITECTURES),
+    default=_ARCHITECTURES[0],
+    show_default=True,
+    help="As `uname -m` says it.",
 )
 
 

@@ -129,6 +129,17 @@ def pod(wanted: Wanted) -> Document:
     return {key: value for key, value in spec.items() if value != []}
 
 
+def unprivileged(**who: Any) -> Document:
+    """The security context of a container that may do nothing to its node, run as whom."""
+    return {
+        **who,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
 def _provide(wanted: Wanted) -> Document:
     """Puts the sidecar's program and its Python into the shared directory."""
     return {
@@ -136,13 +147,7 @@ def _provide(wanted: Wanted) -> Document:
         "image": wanted.driver_image,
         "command": ["nodeside", "driver", "provide"],
         "env": _env({"NODESIDE_SHARED": SHARED}),
-        "securityContext": {
-            "runAsUser": 0,
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": unprivileged(runAsUser=0),
         "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
         "volumeMounts": [_mount("shared", SHARED)],
     }
@@ -216,15 +221,9 @@ def _toolkit(wanted: Wanted) -> Document:
         "name": TOOLKIT_CONTAINER,
         "image": wanted.toolkit,
         "command": list(SIDECAR_COMMAND),
-        "securityContext": {
-            "runAsUser": TOOLKIT_USER,
-            "runAsGroup": TOOLKIT_USER,
-            "runAsNonRoot": True,
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": unprivileged(
+            runAsUser=TOOLKIT_USER, runAsGroup=TOOLKIT_USER, runAsNonRoot=True
+        ),
         # No limit: make's jobs follow the limits of the cgroup, and with none the node's size.
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
         "volumeMounts": [_mount("shared", SHARED), _mount("toolkit-tmp", "/tmp")],  # noqa: S108

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from cluster.options import ARCHITECTURES, OUTPUT, Connection, connected
+from cluster.options import ARCHITECTURE, OUTPUT, Connection, connected
 
 _SECONDS = 3600.0
 
@@ -18,13 +18,7 @@ _SECONDS = 3600.0
 @click.option("--os-version", default="", help="The toolkit image of this tag.")
 @click.option("--kernel", default="", help="The toolkit image for this release.")
 @click.option("--toolkit", default="", help="This toolkit image.")
-@click.option(
-    "--architecture",
-    type=click.Choice(ARCHITECTURES),
-    default=ARCHITECTURES[0],
-    show_default=True,
-    help="As `uname -m` says it.",
-)
+@ARCHITECTURE
 @click.option(
     "--timeout",
     type=click.FloatRange(min=1),

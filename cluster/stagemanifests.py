@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from cluster.daemonset import digest
 from cluster.manifests import CONTROLLER
+from cluster.pod import unprivileged
 from cluster.revision import owner
 from cluster.stage import (
     ALLOWED,
@@ -216,13 +217,7 @@ def _wait(driver: Driver) -> Document:
         "image": driver.spec.image,
         "command": ["nodeside", "driver", "wait", driver.name, "--timeout", str(_GATE_SECONDS)],
         "securityContext": {
-            "runAsUser": _GATE_USER,
-            "runAsGroup": _GATE_USER,
-            "runAsNonRoot": True,
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-            "seccompProfile": {"type": "RuntimeDefault"},
+            **unprivileged(runAsUser=_GATE_USER, runAsGroup=_GATE_USER, runAsNonRoot=True),
             # Where SELinux enforces, a container reads nothing of the host with its usual type.
             "seLinuxOptions": {"type": "spc_t"},
         },
