@@ -2,21 +2,27 @@
 
 The files are written into a directory beside it, which then takes its place by rename. What is
 there is replaced only if we made it: its first file begins with our mark, and it holds no file that
-we do not write. A crash between two renames leaves the old directory beside the new one's place.
+we do not write. A crash leaves a directory `.tmp-NAME-…` beside the place (between two renames it
+is the old one); the next call for this place removes it.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import secrets
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from nodeside import __version__
 from nodeside.errors import ExitCode, NodesideError, SystemRefused
+from nodeside.filelock import take_lock
 
 _MARK = "# Made by nodeside-cluster"
 _MARKED = f"{_MARK} {__version__}: to change it, make it again.\n"
+_PATIENCE = 5.0  # seconds for another call that writes beside this one
 
 
 class NotOurs(NodesideError):
@@ -34,15 +40,54 @@ def write_directory(
     Raises NotOurs, SystemRefused.
     """
     place = Path(os.path.abspath(place))  # noqa: PTH100 - `..` of a link is not meant
-    _check(place, main, {*files, *names})
-    new, old = (place.with_name(f".tmp-{place.name}-{which}-{os.getpid()}") for which in "no")
+    ours = {*files, *names}
+    _check(place, main, ours)
+    call = secrets.token_hex(4)
+    new, old = (place.with_name(f".tmp-{place.name}-{which}-{call}") for which in "no")
     try:
-        _write(new, {**files, main: _MARKED + files[main]})
-        _exchange(place, new, old)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with _writing_beside(place) as alone:
+            _write(new, {**files, main: _MARKED + files[main]})
+            _exchange(place, new, old)
+            if alone:
+                _clear(place, ours)
     except OSError as exc:
         raise SystemRefused(f"{place} cannot be written: {exc}") from exc
     finally:
         shutil.rmtree(new, ignore_errors=True)
+
+
+@contextmanager
+def _writing_beside(place: Path) -> Iterator[bool]:
+    """Whether no other call writes there meanwhile: then what lies there is of one that was killed.
+
+    The lock is the parent directory's, and ends with its holder. Without it nothing is lost but
+    the cleaning: another program may hold it, or the file system know no locks.
+    """
+    try:
+        fd = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        yield False
+        return
+    try:
+        yield _locked(fd)
+    finally:
+        os.close(fd)
+
+
+def _locked(fd: int) -> bool:
+    try:
+        return take_lock(fd, within=_PATIENCE)
+    except OSError:
+        return False
+
+
+def _clear(place: Path, names: Collection[str]) -> None:
+    """Remove what killed calls for this place left, and nothing that has files of somebody else."""
+    mine = re.compile(rf"\.tmp-{re.escape(place.name)}-[no]-[0-9a-f]+")
+    for path in place.parent.iterdir():
+        if mine.fullmatch(path.name) and _is_plain(path) and _files(path) <= {*names}:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _check(place: Path, main: str, names: Collection[str]) -> None:
@@ -50,7 +95,7 @@ def _check(place: Path, main: str, names: Collection[str]) -> None:
         return
     if place.is_symlink() or not place.is_dir():
         raise NotOurs(f"{place} is there, and is no directory", hint=_HINT)
-    found = {str(path.relative_to(place)) for path in place.rglob("*") if not _is_plain(path)}
+    found = _files(place)
     if not found:
         return
     if not _is_marked(place / main):
@@ -63,6 +108,12 @@ def _check(place: Path, main: str, names: Collection[str]) -> None:
 
 
 _HINT = "name a directory that does not exist yet: --output DIRECTORY"
+
+
+def _files(directory: Path) -> set[str]:
+    """What is in it but directories, by path."""
+    found = (path for path in directory.rglob("*") if not _is_plain(path))
+    return {str(path.relative_to(directory)) for path in found}
 
 
 def _is_plain(path: Path) -> bool:
@@ -78,7 +129,6 @@ def _is_marked(path: Path) -> bool:
 
 
 def _write(directory: Path, files: Mapping[str, str]) -> None:
-    directory.parent.mkdir(parents=True, exist_ok=True)
     directory.mkdir()
     for name, text in files.items():
         path = directory / name

@@ -9,16 +9,13 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
 
-from cluster import directory as module
 from cluster.chart import LATER, chart
-from cluster.directory import NotOurs, write_directory
 from cluster.gotemplates import Later, go_template
 from cluster.kustomize import KUSTOMIZATION, NAMES, base
 from cluster.manifests import (
@@ -30,7 +27,6 @@ from cluster.manifests import (
     values_of,
 )
 from nodeside import __version__
-from nodeside.errors import SystemRefused
 
 IMAGE = "registry.example.com:5000/nodeside-cluster:1.0"
 CHOSEN = Installation(
@@ -256,76 +252,3 @@ def test_a_name_that_no_api_server_would_take_makes_no_directory(make: Any) -> N
         make(Installation(ca_config_map="No Name"))
     with pytest.raises(NotInstallable, match="a b=c is no label of a node"):
         make(Installation(node_selector={"a b": "c"}))
-
-
-# --- the directory ----------------------------------------------------------------------------
-
-FILES = {"main.yaml": "a: 1\n", "below/other.yaml": "b: 2\n"}
-
-
-def write(place: Path, files: Mapping[str, str] = FILES, **more: Any) -> None:
-    write_directory(place, files, main="main.yaml", **more)
-
-
-def listing(place: Path) -> set[str]:
-    return {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()}
-
-
-def test_a_directory_appears_with_all_its_files_and_says_who_made_it(tmp_path: Path) -> None:
-    write(tmp_path / "new" / "chart")
-    assert listing(tmp_path) == {"new/chart/main.yaml", "new/chart/below/other.yaml"}
-    text = (tmp_path / "new/chart/main.yaml").read_text()
-    assert text == f"# Made by nodeside-cluster {__version__}: to change it, make it again.\na: 1\n"
-
-
-def test_a_directory_of_ours_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    write(tmp_path / "chart")
-    write(tmp_path / "chart", {"main.yaml": "a: 2\n"}, names={*FILES})
-    assert listing(tmp_path) == {"chart/main.yaml"}
-    assert (tmp_path / "chart/main.yaml").read_text().endswith("a: 2\n")
-
-
-def test_an_empty_directory_may_be_used(tmp_path: Path) -> None:
-    (tmp_path / "chart").mkdir()
-    write(tmp_path / "chart")
-    assert listing(tmp_path / "chart") == {*FILES}
-
-
-def test_a_directory_of_somebody_else_stays_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "main.yaml").write_text("mine\n")
-    with pytest.raises(NotOurs, match=r"was not made by nodeside-cluster: main\.yaml has no mark"):
-        write(tmp_path)
-    assert (tmp_path / "main.yaml").read_text() == "mine\n"
-    assert listing(tmp_path) == {"main.yaml"}
-
-
-def test_a_file_that_somebody_added_is_not_lost(tmp_path: Path) -> None:
-    write(tmp_path / "chart")
-    (tmp_path / "chart" / "below" / "mine.yaml").write_text("mine\n")
-    with pytest.raises(NotOurs, match=r"does not write: below/mine\.yaml") as caught:
-        write(tmp_path / "chart")
-    assert "move them elsewhere" in caught.value.hint
-    assert "below/mine.yaml" in listing(tmp_path / "chart")
-
-
-def test_a_file_or_a_link_is_no_directory_to_write_to(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    (tmp_path / "link").symlink_to(tmp_path)
-    for name in ("file", "link"):
-        with pytest.raises(NotOurs, match=f"{name} is there, and is no directory"):
-            write(tmp_path / name)
-
-
-def test_what_cannot_be_written_leaves_what_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path / "chart")
-
-    def full(directory: Path, files: Mapping[str, str]) -> None:
-        directory.mkdir()
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(module, "_write", full)
-    with pytest.raises(SystemRefused, match=r"chart cannot be written: .*No space left"):
-        write(tmp_path / "chart", {"main.yaml": "a: 2\n"}, names={*FILES})
-    assert listing(tmp_path) == {"chart/main.yaml", "chart/below/other.yaml"}

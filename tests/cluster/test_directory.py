@@ -1,0 +1,184 @@
+"""A directory of made files: it appears whole or not at all, whatever kills the maker."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster import directory as module
+from cluster.directory import NotOurs, write_directory
+from nodeside import __version__
+from nodeside.errors import SystemRefused
+
+FILES = {"main.yaml": "a: 1\n", "below/other.yaml": "b: 2\n"}
+
+
+def write(place: Path, files: Mapping[str, str] = FILES, **more: Any) -> None:
+    write_directory(place, files, main="main.yaml", **more)
+
+
+def listing(place: Path) -> set[str]:
+    return {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()}
+
+
+def test_a_directory_appears_with_all_its_files_and_says_who_made_it(tmp_path: Path) -> None:
+    write(tmp_path / "new" / "chart")
+    assert listing(tmp_path) == {"new/chart/main.yaml", "new/chart/below/other.yaml"}
+    text = (tmp_path / "new/chart/main.yaml").read_text()
+    assert text == f"# Made by nodeside-cluster {__version__}: to change it, make it again.\na: 1\n"
+
+
+def test_a_directory_of_ours_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    write(tmp_path / "chart")
+    write(tmp_path / "chart", {"main.yaml": "a: 2\n"}, names={*FILES})
+    assert listing(tmp_path) == {"chart/main.yaml"}
+    assert (tmp_path / "chart/main.yaml").read_text().endswith("a: 2\n")
+
+
+def test_an_empty_directory_may_be_used(tmp_path: Path) -> None:
+    (tmp_path / "chart").mkdir()
+    write(tmp_path / "chart")
+    assert listing(tmp_path / "chart") == {*FILES}
+
+
+def test_a_directory_of_somebody_else_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "main.yaml").write_text("mine\n")
+    with pytest.raises(NotOurs, match=r"was not made by nodeside-cluster: main\.yaml has no mark"):
+        write(tmp_path)
+    assert (tmp_path / "main.yaml").read_text() == "mine\n"
+    assert listing(tmp_path) == {"main.yaml"}
+
+
+def test_a_file_that_somebody_added_is_not_lost(tmp_path: Path) -> None:
+    write(tmp_path / "chart")
+    (tmp_path / "chart" / "below" / "mine.yaml").write_text("mine\n")
+    with pytest.raises(NotOurs, match=r"does not write: below/mine\.yaml") as caught:
+        write(tmp_path / "chart")
+    assert "move them elsewhere" in caught.value.hint
+    assert "below/mine.yaml" in listing(tmp_path / "chart")
+
+
+def test_a_file_or_a_link_is_no_directory_to_write_to(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path)
+    for name in ("file", "link"):
+        with pytest.raises(NotOurs, match=f"{name} is there, and is no directory"):
+            write(tmp_path / name)
+
+
+def test_what_cannot_be_written_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "chart")
+
+    def full(directory: Path, files: Mapping[str, str]) -> None:
+        directory.mkdir()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "_write", full)
+    with pytest.raises(SystemRefused, match=r"chart cannot be written: .*No space left"):
+        write(tmp_path / "chart", {"main.yaml": "a: 2\n"}, names={*FILES})
+    assert listing(tmp_path) == {"chart/main.yaml", "chart/below/other.yaml"}
+
+
+# --- killed calls -----------------------------------------------------------------------------
+
+
+@contextmanager
+def another_call(place: Path, at: str, then: Callable[[], None]) -> Iterator[int]:
+    """A process that makes a directory at `place`, and does `then` before it calls `at`."""
+    child = os.fork()
+    if child == 0:
+        real = getattr(os, at)
+
+        def hooked(*arguments: Any, **more: Any) -> Any:
+            setattr(os, at, real)
+            then()
+            return real(*arguments, **more)
+
+        setattr(os, at, hooked)
+        try:
+            write(place)
+        finally:
+            os._exit(0)
+    try:
+        yield child
+    finally:
+        os.waitpid(child, 0)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leftovers(parent: Path) -> list[str]:
+    return sorted(path.name for path in parent.iterdir() if path.name.startswith(".tmp-"))
+
+
+def test_what_a_killed_call_left_goes_with_the_next_one(tmp_path: Path) -> None:
+    with another_call(tmp_path / "chart", "fsync", die):
+        pass
+    [left] = leftovers(tmp_path)
+    assert left.startswith(".tmp-chart-n-")
+    assert not (tmp_path / "chart").exists()
+
+    write(tmp_path / "chart")
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["chart"]
+    assert listing(tmp_path / "chart") == {*FILES}
+
+
+def test_the_old_directory_of_a_call_killed_between_two_renames_goes_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "chart")
+    (tmp_path / "chart").rename(tmp_path / ".tmp-chart-o-0123abcd")
+
+    monkeypatch.setattr(module, "_write", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(SystemRefused):
+        write(tmp_path / "chart")
+    assert leftovers(tmp_path) == [".tmp-chart-o-0123abcd"], "it is the only one that is whole"
+    monkeypatch.undo()
+
+    write(tmp_path / "chart")
+    assert leftovers(tmp_path) == []
+
+
+def test_a_call_that_goes_on_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = os.pipe(), os.pipe()
+
+    def wait() -> None:
+        os.write(begun[1], b"x")
+        os.read(go_on[0], 1)
+
+    with another_call(tmp_path / "chart", "fsync", wait):
+        os.read(begun[0], 1)
+        monkeypatch.setattr(module, "_PATIENCE", 0.0)
+        write(tmp_path / "chart", {"main.yaml": "mine\n"}, names={*FILES})
+        assert len(leftovers(tmp_path)) == 1
+        os.write(go_on[1], b"x")
+
+    assert listing(tmp_path / "chart") == {*FILES}
+    assert leftovers(tmp_path) == []
+    for fd in (*begun, *go_on):
+        os.close(fd)
+
+
+def test_what_is_not_ours_stays_whatever_it_is_called(tmp_path: Path) -> None:
+    (tmp_path / ".tmp-chart-n-1").mkdir()
+    (tmp_path / ".tmp-chart-n-1" / "thesis.txt").write_text("mine")
+    (tmp_path / ".tmp-chart-n-2").symlink_to(tmp_path)
+    (tmp_path / ".tmp-chart-n-3").write_text("a file")
+    (tmp_path / ".tmp-other-n-4").mkdir()
+    (tmp_path / ".tmp-chart-new").mkdir()
+    before = leftovers(tmp_path)
+
+    write(tmp_path / "chart")
+
+    assert leftovers(tmp_path) == before
