@@ -22,6 +22,7 @@ from nodeside.refusals import (
 )
 
 _CANNOT = re.compile(r"\bcannot ([a-z]+) resource\b")
+_RULES_COME = "; `nodeside-cluster install` adds the rules"
 _OUTAGE = (0, 401, 429, 502, 503, 504)  # HTTP statuses; 0: no answer
 
 
@@ -71,9 +72,13 @@ class Gone(ApiError):
 
 
 class Forbidden(ApiError):
-    """403: a rule is missing."""
+    """403: a rule is missing. The hint is the controller's; `look` the part that is for anybody."""
 
     reason = "Forbidden"
+
+    @property
+    def look(self) -> str:
+        return self.hint.partition(_RULES_COME)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +161,7 @@ def _hint(asked: Asked, status: int, said: str) -> str:
             return "the token or certificate may have expired: kubectl auth whoami"
         case 403:
             missing = _missing(asked, said).can_i
-            return f"see what is missing: {missing}; `nodeside-cluster install` adds the rules"
+            return f"see what is missing: {missing}{_RULES_COME}"
         case 404 if asked.group == "nodeside.io" and not asked.name:
             return "install the custom resource definitions: nodeside-cluster install"
         case 404 if asked.group == "monitoring.coreos.com":

@@ -30,6 +30,7 @@ from cluster.options import (
     not_empty,
 )
 from cluster.preflightcommand import preflight
+from cluster.rights import INSTALLING, LOOKING, in_own_right
 from nodeside import __version__
 from nodeside.errors import ExitCode, NodesideError
 
@@ -153,6 +154,7 @@ def run(
 
 
 @root.command()
+@in_own_right(LOOKING)
 @connected
 @click.argument("driver", default="")
 @OUTPUT
@@ -165,12 +167,12 @@ def status(*, connection: Connection, driver: str, output: str, watch: bool) -> 
     from cluster import overview
 
     api, namespace = connection.open(), connection.namespace
+    found = overview.look(api, namespace, driver)  # a watch would go on asking what is refused
     if watch:
         for found in overview.follow(api, namespace, driver):  # never ends by itself
             if output == "table" and sys.stdout.isatty():
                 click.clear()
             _show(found, output)
-    found = overview.look(api, namespace, driver)
     _show(found, output)
     raise SystemExit(ExitCode.OK if found.ready else ExitCode.NOT_READY)
 
@@ -185,6 +187,7 @@ def _show(found: Overview, output: str) -> None:
 
 
 @root.command()
+@in_own_right(LOOKING)
 @connected
 @click.argument("driver")
 @click.argument("node", default="")
@@ -198,6 +201,7 @@ def explain(*, connection: Connection, driver: str, node: str, output: str) -> N
 
 
 @root.command()
+@in_own_right(LOOKING)
 @connected
 @click.argument("os_version", callback=not_empty)
 @click.option("--kernel", default="", help="Kernel release, for images that are named by kernel.")
@@ -290,6 +294,7 @@ def _make_directory(format: str, output: Path, installation: Installation) -> No
 
 
 @root.command()
+@in_own_right(INSTALLING)
 @connected
 @installed
 def install(*, connection: Connection, chosen: Mapping[str, Any]) -> None:
@@ -309,6 +314,7 @@ def install(*, connection: Connection, chosen: Mapping[str, Any]) -> None:
 
 
 @root.command()
+@in_own_right(INSTALLING)
 @connected
 @installed
 @click.option("--yes", is_flag=True, help="Do not ask.")

@@ -35,12 +35,14 @@ IMAGE = "localhost/nodeside-cluster"  # what images/build calls it
 HEALTH_PORT, METRICS_PORT = 8080, 8443
 METRICS_PATH = "/metrics"
 METRICS_READER = "nodeside-metrics-reader"  # the ClusterRole of whoever scrapes
+EXPLAIN = "nodeside-explain"  # the ClusterRole of whoever has `view` and wants to know why
+PREFLIGHT = "nodeside-preflight"  # the roles of whoever tries a build; who manages those Jobs
 CERTIFICATE = "/etc/nodeside/metrics"  # where the Secret is mounted
 
 # In the order of need; the controller is last. Those that only some installations have, with the
 # field of Installation that says so.
 TEMPLATES = (
-    *("namespace", "accounts", "admission", "metrics", "servicemonitor", "openshift"),
+    *("namespace", "accounts", "admission", "people", "metrics", "servicemonitor", "openshift"),
     "controller",
 )
 ONLY_IF = {"openshift": "openshift", "servicemonitor": "service_monitor"}
@@ -177,6 +179,8 @@ def constants() -> dict[str, Any]:
         "metrics_port": METRICS_PORT,
         "metrics_path": METRICS_PATH,
         "reader": METRICS_READER,
+        "explain": EXPLAIN,
+        "preflight": PREFLIGHT,
         "certificate": CERTIFICATE,
     }
 

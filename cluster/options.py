@@ -67,6 +67,7 @@ OUTPUT = click.option(
     "--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
 
+EXPLAIN, PREFLIGHT = "nodeside-explain", "nodeside-preflight"  # likewise
 # `uname -m` of what Kubernetes runs on.
 _ARCHITECTURES = ("x86_64", "aarch64", "ppc64le", "s390x")
 ARCHITECTURE = click.option(

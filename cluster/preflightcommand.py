@@ -8,11 +8,13 @@ from typing import Any
 import click
 
 from cluster.options import ARCHITECTURE, OUTPUT, Connection, connected
+from cluster.rights import TRYING, in_own_right
 
 _SECONDS = 3600.0
 
 
 @click.command()
+@in_own_right(TRYING)
 @connected
 @click.argument("driver")
 @click.option("--os-version", default="", help="The toolkit image of this tag.")

@@ -2,7 +2,8 @@
 
 One Job of its own, which the controller has no part in: made, followed to its end with the log of
 its compiler, and removed, also on Ctrl-C and SIGTERM. If we are killed, the Job ends at its
-deadline and Kubernetes removes it ten minutes later. Called by cli.py.
+deadline and Kubernetes removes it ten minutes later. Nothing is signed, fetched or published, so
+the Job mounts no Secret: whoever may try a build need not be trusted with a key. Called by cli.py.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from cluster.api import Api
 from cluster.apierror import ApiError, NotFound
 from cluster.buildjob import ANSWER, Build, job_spec
 from cluster.documents import build_pod_from, driver_from, image_stream_from
-from cluster.manifests import CONTROLLER
+from cluster.manifests import CONTROLLER, PREFLIGHT
 from cluster.overview import NoSuchObject
 from cluster.preflight import build_for
 from cluster.resources import DEPLOYMENTS, DRIVERS, IMAGE_STREAMS, JOBS, PODS
@@ -27,10 +28,12 @@ from cluster.revision import revision_of, revision_text
 from cluster.world import DRIVER_LABEL, MANAGED_BY, DriverObject, Settings, World
 from nodeside.buildjob import BuildOutcome, BuildVerdict
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
+from nodeside.spec import Driver
 from nodeside.spec.fleet import Preflight
+from nodeside.spec.model import Prebuilt
 from nodeside.table import table
 
-REHEARSAL = "nodeside-preflight"  # manages these Jobs and their pods: they are not the controller's
+REHEARSAL = PREFLIGHT  # manages these Jobs and their pods: they are not the controller's
 _KEPT = 600  # seconds that Kubernetes keeps a Job that nobody removed
 _LOOK = 1.0  # seconds between two looks at the pod
 
@@ -98,7 +101,12 @@ def ask(api: Api, name: str, place: Preflight, architecture: str) -> tuple[Drive
     build, why = build_for(place, found.driver, revision, world, architecture)
     if build is None:
         raise NoToolkit(why, hint="name one: --toolkit IMAGE")
-    return found, build
+    return found, replace(build, driver=_without_secrets(build.driver))
+
+
+def _without_secrets(driver: Driver) -> Driver:
+    """What is compiled is the same without them."""
+    return replace(driver, spec=replace(driver.spec, signing=None, prebuilt=Prebuilt()))
 
 
 @dataclass

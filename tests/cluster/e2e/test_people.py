@@ -1,0 +1,231 @@
+"""Who is no administrator: what the roles that are handed out allow, and what they do not."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from cluster.api import Api, connect
+from cluster.manifests import CONTROLLER, DRIVER, EXPLAIN, NAMESPACE, PREFLIGHT
+from cluster.rehearsal import Rehearsal, ask
+from cluster.world import Settings
+from nodeside.buildjob import BuildOutcome, BuildVerdict
+from nodeside.errors import ExitCode
+from nodeside.spec.fleet import Preflight
+from tests.cluster.e2e.builders import JOBS, Builders
+from tests.cluster.e2e.controllers import Replicas
+from tests.cluster.e2e.fleet import Fleet
+from tests.cluster.e2e.people import Person, come
+from tests.cluster.e2e.scene import NEW, OLD, Scene
+from tests.controlplane.controlplane import ControlPlane
+
+pytestmark = pytest.mark.cluster
+
+TOOLKIT = f"quay.example.com/toolkit:{NEW[0]}"
+CONFIG_MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+
+
+@pytest.fixture
+def jane(scene: Scene) -> Iterator[Person]:
+    person = come(scene.control_plane, "jane")
+    yield person
+    person.leave()
+
+
+@pytest.fixture
+def tester(jane: Person) -> Person:
+    """With the roles for preflights and nothing else."""
+    jane.bind(PREFLIGHT)
+    jane.bind(PREFLIGHT, namespace=NAMESPACE)
+    jane.until_allowed("create", "preflights.nodeside.io", "-n", NAMESPACE)
+    jane.until_allowed("get", "drivers.nodeside.io")
+    return jane
+
+
+@pytest.fixture
+def builders(control_plane: ControlPlane, scene: Scene) -> Iterator[Builders]:
+    with Builders(control_plane) as builders:
+        builders.outcome = lambda _: (ExitCode.OK, BuildOutcome(BuildVerdict.BUILT, NEW[0]))
+        yield builders
+
+
+def rehearsal_job(scene: Scene) -> dict[str, Any]:
+    """The Job that a preflight makes."""
+    api: Api = connect(scene.control_plane.kubeconfig, "")
+    _, build = ask(api, "edu", Preflight(toolkit=TOOLKIT), "x86_64")
+    rehearsal = Rehearsal(api, Settings(), build, print, print, 60.0)
+    return rehearsal._document("edu-preflight-0123abcd")
+
+
+def test_who_has_the_roles_for_it_tries_a_build(
+    scene: Scene, tester: Person, builders: Builders
+) -> None:
+    scene.node("n1")
+    scene.toolkits(OLD, NEW)
+    scene.driver()
+    scene.change({"signing": {"key": "/signing/edu.key", "certificate": "/signing/edu.pem"}})
+
+    for where in (("--os-version", NEW[1]), ("--toolkit", TOOLKIT)):
+        asked = tester.cli("preflight", "edu", *where)
+        assert asked.exit_code == ExitCode.OK, asked.errors
+        assert "verdict  it builds" in asked.output
+    assert builders.jobs() == []
+    assert builders.built == [TOOLKIT, TOOLKIT]
+
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def of_the_pod(**fields: Any) -> Change:
+    return lambda job: job["spec"]["template"]["spec"].update(fields)
+
+
+def of_a_container(**fields: Any) -> Change:
+    return lambda job: job["spec"]["template"]["spec"]["initContainers"][0].update(fields)
+
+
+def of_its_security(**fields: Any) -> Change:
+    def change(job: dict[str, Any]) -> None:
+        job["spec"]["template"]["spec"]["containers"][0]["securityContext"].update(fields)
+
+    return change
+
+
+def volume(source: dict[str, Any]) -> Change:
+    return of_the_pod(volumes=[{"name": "mine", **source}], initContainers=[])
+
+
+SECRET = {"secretKeyRef": {"name": "edu-signing", "key": "edu.key"}}
+FORBIDDEN: list[tuple[Change, str]] = [
+    (lambda job: job["metadata"].update(labels={"a": "b"}), "a Job of a preflight is labelled"),
+    (
+        lambda job: job["spec"]["template"]["metadata"]["labels"].update(
+            {"app.kubernetes.io/name": CONTROLLER}
+        ),
+        "the pod of a preflight passes for no other pod",
+    ),
+    (of_the_pod(serviceAccountName=DRIVER), "acts for no service account, and has no token"),
+    (of_the_pod(automountServiceAccountToken=True), "acts for no service account"),
+    (volume({"secret": {"secretName": "edu-signing"}}), "mounts no Secret and nothing of the node"),
+    (volume({"hostPath": {"path": "/"}}), "mounts no Secret and nothing of the node"),
+    (of_the_pod(hostNetwork=True), "shares nothing of the node: no hostNetwork"),
+    (of_the_pod(hostPID=True), "shares nothing of the node: no hostPID"),
+    (of_the_pod(hostIPC=True), "shares nothing of the node: no hostIPC"),
+    (of_the_pod(nodeName="n1"), "a preflight has no nodeName"),
+    (of_the_pod(priorityClassName="system-node-critical"), "has no priorityClassName"),
+    (of_the_pod(securityContext={}), "a preflight runs as an ordinary user"),
+    (of_its_security(privileged=True, allowPrivilegeEscalation=True), "gain no privilege"),
+    (of_its_security(runAsNonRoot=False), "gain no privilege"),
+    (of_its_security(seccompProfile={"type": "Unconfined"}), "gain no privilege"),
+    (of_its_security(capabilities={"add": ["SYS_MODULE"], "drop": ["ALL"]}), "drop all"),
+    (of_a_container(env=[{"name": "KEY", "valueFrom": SECRET}]), "read no Secret into their"),
+    (of_a_container(envFrom=[{"secretRef": {"name": "x"}}]), "read no Secret into their"),
+    (of_a_container(ports=[{"containerPort": 1, "hostPort": 1}]), "no probes, hooks and ports"),
+]
+
+
+def test_a_job_that_is_no_preflight_is_refused(scene: Scene, tester: Person) -> None:
+    scene.driver()
+    whole = rehearsal_job(scene)
+    dry = f"{JOBS}?dryRun=All"
+    policy = "nodeside-preflight-jobs"
+    scene.control_plane.wait_for(  # it is heeded a moment after it was written
+        lambda: policy in tester.ask("POST", dry, without(whole, FORBIDDEN[0][0])).message, policy
+    )
+    assert tester.ask("POST", dry, whole).status == 201
+
+    for change, words in FORBIDDEN:
+        answer = tester.ask("POST", dry, without(whole, change))
+        assert answer.status == 403, (words, answer.message)
+        assert words in answer.message
+
+
+def without(job: dict[str, Any], change: Change) -> dict[str, Any]:
+    changed = copy.deepcopy(job)
+    change(changed)
+    return changed
+
+
+def test_what_others_made_is_out_of_reach(scene: Scene, tester: Person) -> None:
+    """Above all the controller's own builds, and the ConfigMaps that stages name."""
+    scene.driver()
+    build = without(rehearsal_job(scene), lambda job: job["metadata"].update(NOT_OURS))
+    scene.control_plane.do("POST", JOBS, build)
+    path = f"{JOBS}/edu-build-0123456789ab"
+
+    told = tester.ask("DELETE", path)
+    assert (told.status, "may not touch other Jobs" in told.message) == (403, True)
+    template = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "plugin"},
+        "data": {"ds.yaml": "kind: DaemonSet"},
+    }
+    told = tester.ask("POST", CONFIG_MAPS, template)
+    assert (told.status, "may make no other ConfigMaps" in told.message) == (403, True)
+    for verb, what, *words in (
+        *(("create", each, "-n", NAMESPACE) for each in ("pods", "secrets", "daemonsets.apps")),
+        *(("get", each, "-n", NAMESPACE) for each in ("secrets", "configmaps", "jobs.batch")),
+        *((verb, "drivers.nodeside.io") for verb in ("create", "patch", "delete", "list")),
+        ("create", "jobs.batch", "-n", "default"),
+        ("list", "nodes"),
+        ("list", "pods", "-n", "default"),
+    ):
+        assert not tester.may(verb, what, *words), (verb, what, words)
+    scene.control_plane.do("DELETE", path, {"propagationPolicy": "Background"})
+
+
+NOT_OURS = {
+    "name": "edu-build-0123456789ab",
+    "labels": {"app.kubernetes.io/managed-by": "nodeside", "nodeside.io/driver": "edu"},
+}
+
+
+def test_others_make_jobs_and_configmaps_as_ever(scene: Scene) -> None:
+    scene.driver()
+    job = without(rehearsal_job(scene), of_the_pod(hostNetwork=True))
+    answer = scene.control_plane.request("POST", f"{JOBS}?dryRun=All", job)
+    assert answer.status == 201, answer.message
+
+
+def test_who_may_view_the_cluster_reads_the_status_and_with_one_role_more_why(
+    scene: Scene, replicas: Replicas, fleet: Fleet, jane: Person
+) -> None:
+    scene.node("n1")
+    scene.toolkits(OLD)
+    scene.driver()
+    replicas.start()
+    scene.until_ready(1)
+
+    refused = jane.cli("status")
+    assert refused.exit_code == ExitCode.CLUSTER
+    assert "error: no permission to list drivers" in refused.errors
+    assert "kubectl auth can-i list drivers.nodeside.io; `status` takes the ClusterRole view" in (
+        refused.errors
+    )
+    watched = jane.cli("status", "--watch")
+    assert (watched.exit_code, watched.errors) == (refused.exit_code, refused.errors)
+
+    jane.bind("view")
+    jane.until_allowed("list", "drivers.nodeside.io")
+    jane.until_allowed("get", f"leases.coordination.k8s.io/{CONTROLLER}", "-n", NAMESPACE)
+    status = jane.cli("status")
+    assert (status.exit_code, status.errors) == (ExitCode.OK, "")
+    assert status.output.startswith("DRIVER "), "whether a controller leads is known"
+
+    for command in (("explain", "edu"), ("explain", "edu", "n1"), ("resolve", OLD[1])):
+        refused = jane.cli(*command)
+        assert refused.exit_code == ExitCode.CLUSTER
+        assert f"`explain` and `resolve` also {EXPLAIN}\n" in refused.errors
+
+    jane.bind(EXPLAIN)
+    jane.until_allowed("list", "nodes")
+    explained = jane.cli("explain", "edu", "n1")
+    assert (explained.exit_code, explained.errors) == (ExitCode.OK, "")
+    assert "next    nothing: it is as it should be" in explained.output
+    assert explained.output.startswith("driver edu on node n1"), "nothing is unknown"
+    assert jane.cli("resolve", OLD[1]).exit_code == ExitCode.OK
+    assert not jane.may("patch", "drivers.nodeside.io")
