@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster.apierror import ApiError
+from cluster.kubeconfig import mistake
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _KUBECONFIG = Path("~/.kube/config")
+_IN_A_POD = "this pod's service account"
 
 # A watch is silent for minutes: without these, a peer that vanished would be noticed by nobody.
 _SOCKET_OPTIONS = [
@@ -60,7 +62,7 @@ class Access:
             configuration = self._loaded()
             if self._pool is None:
                 self._pool = _pool(configuration)
-            with _in_words(self._where):
+            with self._in_words():
                 return self._pool, _headers(configuration), self._generation
 
     def renew(self, generation: int) -> None:
@@ -79,7 +81,7 @@ class Access:
 
     def _loaded(self) -> Any:
         if self._configuration is None:
-            with _in_words(self._where):
+            with self._in_words():
                 self._configuration = self._load()
         return self._configuration
 
@@ -112,28 +114,27 @@ class Access:
             return None
         return str(_KUBECONFIG.expanduser())
 
-    @property
-    def _where(self) -> str:
-        return self._file(os.environ) or "this pod's service account"
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        """Whatever the client's configuration raises, as an ApiError.
 
-
-@contextmanager
-def _in_words(where: str) -> Iterator[None]:
-    """Whatever the client's configuration raises, as an ApiError.
-
-    It raises its own exceptions, but also KeyError, TypeError and what yaml, ssl and subprocess do:
-    the file is somebody else's, and so is the plugin that it may name.
-    """
-    try:
-        yield
-    except ApiError:
-        raise
-    except Exception as exc:
-        said = str(exc).strip() or type(exc).__name__
-        raise ApiError(
-            f"cannot connect with {where}: {said}",
-            hint="name a kubeconfig with --kubeconfig or KUBECONFIG, and try: kubectl version",
-        ) from exc
+        It raises its own exceptions, but also KeyError, TypeError and what yaml, ssl and subprocess
+        do: the file is somebody else's, and so is the plugin that it may name.
+        """
+        try:
+            yield
+        except ApiError:
+            raise
+        except Exception as exc:
+            file = self._file(os.environ)
+            known = mistake(file, self._context) if file is not None else None
+            if known is not None:
+                raise known from exc
+            said = str(exc).strip() or type(exc).__name__
+            raise ApiError(
+                f"cannot connect with {file or _IN_A_POD}: {said}",
+                hint="name a kubeconfig with --kubeconfig or KUBECONFIG, and try: kubectl version",
+            ) from exc
 
 
 def _pool(configuration: Any) -> PoolManager:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cluster.access import Access
 from cluster.apierror import ApiError, Asked, Gone, Unreachable, refusal_of_status
-from cluster.exchange import Call, Document, Exchange, in_words
+from cluster.exchange import Call, Document, Exchange, in_words, no_answer
 from cluster.listing import Page, read_page
 from cluster.resources import PODS, Resource, resource_of
 from cluster.tally import Tally
@@ -92,6 +92,21 @@ class Api:
     @property
     def url(self) -> str:
         return self._exchange.url
+
+    def reach(self) -> None:
+        """Raise Unreachable at once if nobody answers there.
+
+        For a person who waits: an address that is wrong gets no better by being tried for long.
+        """
+        asked = Asked("get", "version")
+        try:
+            self._exchange.send(Call("GET", "/version", asked), patient=False)
+        except Unreachable as error:
+            why = str(error).removeprefix(no_answer(asked))
+            message = f"no answer from the API server {self.url}: {why}"
+            raise Unreachable(message, hint=error.hint) from error
+        except ApiError:
+            return  # somebody is there; what is asked next says what is wrong
 
     def get(
         self, resource: Resource, name: str, *, namespace: str = "", **limits: Any

@@ -150,7 +150,7 @@ def run(
         election=Pace.of(lease_seconds),
     )
     with service.ending_signals() as stopping:
-        service.run(connection.open(), options, plan, stopping)
+        service.run(connection.open(reach=False), options, plan, stopping)
 
 
 @root.command()

@@ -184,6 +184,11 @@ def _repeatable(error: ApiError) -> bool:
     return error.retryable and error.status not in (401, 409, 410)
 
 
+def no_answer(asked: Asked) -> str:
+    """What the message of an Unreachable begins with."""
+    return f"no answer from the API server to {asked}: "
+
+
 class in_words:  # noqa: N801  (a context manager, written as a class for its speed)
     """What urllib3 and the system raise, as Unreachable."""
 
@@ -200,7 +205,7 @@ class in_words:  # noqa: N801  (a context manager, written as a class for its sp
 
         if isinstance(value, (HTTPError, OSError, ValueError)):
             raise Unreachable(
-                f"no answer from the API server to {self._asked}: {_cause(value)}",
+                f"{no_answer(self._asked)}{_cause(value)}",
                 hint="is it up, and is there a way to it? kubectl get --raw /readyz",
             ) from value
 

@@ -30,10 +30,14 @@ class Connection:
         self._context = context
         self.namespace = namespace
 
-    def open(self) -> Api:
+    def open(self, *, reach: bool = True) -> Api:
+        """With `reach`, raises Unreachable at once if nobody answers there."""
         from cluster.api import connect
 
-        return connect(self._kubeconfig, self._context)
+        api = connect(self._kubeconfig, self._context)
+        if reach:
+            api.reach()
+        return api
 
     def settings(self, **more: Any) -> Settings:
         from cluster.world import Settings

@@ -11,7 +11,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from nodeside.contract import API_VERSION
+from nodeside import __version__
+from nodeside.contract import API_GROUP, API_VERSION
 from nodeside.errors import SpecError
 from nodeside.spec.mistakes import Document, refuse
 from nodeside.spec.model import Driver
@@ -118,7 +119,9 @@ def _text(path: Path) -> str:
             hint = "name a driver.yaml; docs/driver-yaml.md has an example to start from"
         raise SpecError(f"cannot read {path}: {exc.strerror}", hint=hint) from exc
     except UnicodeDecodeError as exc:
-        raise SpecError(f"{path}: not UTF-8: {exc.reason} at byte {exc.start}") from exc
+        raise SpecError(
+            f"{path}: not UTF-8: {exc.reason} at byte {exc.start}", hint="save it as UTF-8 text"
+        ) from exc
 
 
 def _bytes(path: Path) -> bytes:
@@ -152,7 +155,7 @@ def _top(reader: Reader, top: Mapping[Any, Any]) -> tuple[Any, Any]:
         if word not in top:
             reader.wrong((word,), "is missing", f"write {word}: {value}")
         elif top[word] != value:
-            reader.expected(value, (word,), top[word])
+            reader.expected(value, (word,), top[word], _of_another_version(top[word]))
     for key in top:
         if key not in (*_TOP, "status"):
             reader.unknown(_TOP, key, ())
@@ -160,6 +163,12 @@ def _top(reader: Reader, top: Mapping[Any, Any]) -> tuple[Any, Any]:
         reader.wrong(("spec",), "is missing")
         return _name(reader, name, top), None
     return _name(reader, name, top), reader.read(spec.shape, top["spec"], ("spec",))
+
+
+def _of_another_version(api_version: object) -> str:
+    if not str(api_version).startswith(f"{API_GROUP}/"):
+        return ""
+    return f"written for another nodeside; this is {__version__}"
 
 
 def _name(reader: Reader, name: Field, top: Mapping[Any, Any]) -> Any:

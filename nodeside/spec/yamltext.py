@@ -102,16 +102,17 @@ def _only_node(text: str, where: str) -> Node:
         raise SpecError(
             f"{where}: is empty", hint="docs/driver-yaml.md has an example to start from"
         )
-    if composer.check_node():
+    while composer.check_node():
         line = composer.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call]
-        raise SpecError(
-            f"{where}:{line}: a second document begins here, expected one",
-            hint="one file describes one driver",
-        )
+        if not _is_empty(composer.get_node()):  # kubectl passes over an empty one, too
+            raise SpecError(
+                f"{where}:{line}: a second document begins here, expected one",
+                hint="one file describes one driver",
+            )
     return node
 
 
-def _is_empty(node: Node) -> bool:
+def _is_empty(node: Node | None) -> bool:
     return isinstance(node, ScalarNode) and node.value == "" and node.style is None
 
 

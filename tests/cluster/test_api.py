@@ -220,7 +220,7 @@ def test_the_token_stands_in_no_message(tmp_path: Path) -> None:
 
 
 def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ApiError, match=f"cannot connect with {tmp_path}/none: ") as caught:
+    with pytest.raises(ApiError, match=f"there is no kubeconfig {tmp_path}/none") as caught:
         connect(tmp_path / "none").get(NODES, "n")
 
     assert "--kubeconfig" in caught.value.hint

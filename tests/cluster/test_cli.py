@@ -73,8 +73,26 @@ def test_an_api_server_that_refuses_is_one_line_and_a_hint(tmp_path: Path) -> No
 def test_a_kubeconfig_that_is_not_there_is_said(tmp_path: Path) -> None:
     done = command("explain", "edu", "--kubeconfig", tmp_path / "none")
 
+    assert done.exit_code == ExitCode.USAGE
+    assert f"error: there is no kubeconfig {tmp_path}/none\n" in done.errors
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("status",), ("status", "--watch"), ("explain", "edu"), ("resolve", "12"),
+     ("preflight", "edu", "--kernel", "6.1"), ("install", "--image", "x"), ("uninstall", "--yes")],
+)  # fmt: skip
+def test_an_api_server_that_is_down_is_said_at_once(tmp_path: Path, words: tuple[str, ...]) -> None:
+    with ScriptedServer() as server:
+        path = config(server, tmp_path)
+    done = command(*words, "--kubeconfig", path)
+
     assert done.exit_code == ExitCode.CLUSTER
-    assert f"error: cannot connect with {tmp_path}/none" in done.errors
+    assert done.output == ""
+    assert done.errors == (
+        f"error: no answer from the API server {server.url}: Connection refused\n"
+        "hint: is it up, and is there a way to it? kubectl get --raw /readyz\n"
+    )
 
 
 def test_a_wrong_command_line_is_exit_code_2() -> None:

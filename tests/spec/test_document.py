@@ -232,6 +232,7 @@ def test_many_mistakes_are_counted_not_listed() -> None:
         ("# nothing\n", "driver.yaml: is empty"),
         (b"a: \xff\n", "driver.yaml: not UTF-8: invalid start byte at byte 3"),
         ("a: 1\n---\nb: 2\n", "driver.yaml:2: a second document begins here, expected one"),
+        ("a: 1\n---\n---\nb: 2\n", "driver.yaml:3: a second document begins here, expected one"),
         (
             "spec:\n\tversion: a\n",
             (

@@ -34,15 +34,24 @@ class Person:
         account = f"--serviceaccount={HOME}:{self.name}"
         self.control_plane.kubectl("create", kind, f"{self.name}-{role}", *rest, account)
 
-    def may(self, verb: str, what: str, *words: str) -> bool:
-        who = f"--as=system:serviceaccount:{HOME}:{self.name}"
-        asked = ("auth", "can-i", verb, what, who, *words)
-        said = self.control_plane.kubectl(*asked, check=False).output.split()
-        return said[-1:] == ["yes"]
+    def may(self, verb: str, what: str, namespace: str = "", name: str = "") -> bool:
+        """`what` is a resource, with its group behind a dot."""
+        resource, _, group = what.partition(".")
+        asked = {"verb": verb, "resource": resource, "group": group}
+        asked |= {"namespace": namespace, "name": name}
+        spec = {"user": f"system:serviceaccount:{HOME}:{self.name}", "resourceAttributes": asked}
+        spec["groups"] = ["system:authenticated", f"system:serviceaccounts:{HOME}"]
+        review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview"}
+        path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+        return bool(
+            self.control_plane.do("POST", path, {**review, "spec": spec})["status"]["allowed"]
+        )
 
-    def until_allowed(self, verb: str, what: str, *words: str) -> None:
+    def until_allowed(self, verb: str, what: str, namespace: str = "", name: str = "") -> None:
         """A binding is heeded a moment after it was written."""
-        self.control_plane.wait_for(lambda: self.may(verb, what, *words), f"{verb} {what}")
+        self.control_plane.wait_for(
+            lambda: self.may(verb, what, namespace, name), f"{verb} {what} to be allowed"
+        )
 
     def ask(self, method: str, path: str, document: Mapping[str, Any] | None = None) -> Answer:
         return self.control_plane.request(method, path, document, token=self.token)

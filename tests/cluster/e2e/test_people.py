@@ -40,7 +40,7 @@ def tester(jane: Person) -> Person:
     """With the roles for preflights and nothing else."""
     jane.bind(PREFLIGHT)
     jane.bind(PREFLIGHT, namespace=NAMESPACE)
-    jane.until_allowed("create", "preflights.nodeside.io", "-n", NAMESPACE)
+    jane.until_allowed("create", "preflights.nodeside.io", NAMESPACE)
     jane.until_allowed("get", "drivers.nodeside.io")
     return jane
 
@@ -167,12 +167,12 @@ def test_what_others_made_is_out_of_reach(scene: Scene, tester: Person) -> None:
     told = tester.ask("POST", CONFIG_MAPS, template)
     assert (told.status, "may make no other ConfigMaps" in told.message) == (403, True)
     for verb, what, *words in (
-        *(("create", each, "-n", NAMESPACE) for each in ("pods", "secrets", "daemonsets.apps")),
-        *(("get", each, "-n", NAMESPACE) for each in ("secrets", "configmaps", "jobs.batch")),
+        *(("create", each, NAMESPACE) for each in ("pods", "secrets", "daemonsets.apps")),
+        *(("get", each, NAMESPACE) for each in ("secrets", "configmaps", "jobs.batch")),
         *((verb, "drivers.nodeside.io") for verb in ("create", "patch", "delete", "list")),
-        ("create", "jobs.batch", "-n", "default"),
+        ("create", "jobs.batch", "default"),
         ("list", "nodes"),
-        ("list", "pods", "-n", "default"),
+        ("list", "pods", "default"),
     ):
         assert not tester.may(verb, what, *words), (verb, what, words)
     scene.control_plane.do("DELETE", path, {"propagationPolicy": "Background"})
@@ -211,7 +211,7 @@ def test_who_may_view_the_cluster_reads_the_status_and_with_one_role_more_why(
 
     jane.bind("view")
     jane.until_allowed("list", "drivers.nodeside.io")
-    jane.until_allowed("get", f"leases.coordination.k8s.io/{CONTROLLER}", "-n", NAMESPACE)
+    jane.until_allowed("get", "leases.coordination.k8s.io", NAMESPACE, CONTROLLER)
     status = jane.cli("status")
     assert (status.exit_code, status.errors) == (ExitCode.OK, "")
     assert status.output.startswith("DRIVER "), "whether a controller leads is known"
