@@ -23,6 +23,8 @@ from cluster.listing import Page, read_page
 from cluster.resources import PODS, Resource, resource_of
 from cluster.tally import Tally
 from cluster.world import FIELD_MANAGER
+from nodeside.contract import API_GROUP, API_VERSION
+from nodeside.refusals import document_of
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
@@ -100,13 +102,30 @@ class Api:
         """
         asked = Asked("get", "version")
         try:
-            self._exchange.send(Call("GET", "/version", asked), patient=False)
+            version = document_of(
+                self._exchange.send(Call("GET", "/version", asked), patient=False)
+            )
         except Unreachable as error:
             why = str(error).removeprefix(no_answer(asked))
             message = f"no answer from the API server {self.url}: {why}"
             raise Unreachable(message, hint=error.hint) from error
-        except ApiError:
-            return  # somebody is there; what is asked next says what is wrong
+        except ApiError as error:
+            if error.status in (401, 403) or error.retryable:
+                return  # it is one; what is asked next says what is wrong
+            version = {}
+        if not version:
+            raise ApiError(
+                f"what answers at {self.url} is no Kubernetes API server",
+                hint="see `server` in the kubeconfig: kubectl config view --minify",
+            )
+
+    def served_schemas(self) -> dict[str, dict[str, Any]]:
+        """The schemas of our kinds, as whoever is authenticated may read them. One try."""
+        asked = Asked("get", "the published schemas", group=API_GROUP)
+        call = Call("GET", f"/openapi/v3/apis/{API_VERSION}", asked)
+        found = document_of(self._exchange.send(call, patient=False))
+        schemas = found.get("components", {}).get("schemas", {})
+        return {name.rpartition(".")[2]: schema for name, schema in schemas.items()}
 
     def get(
         self, resource: Resource, name: str, *, namespace: str = "", **limits: Any

@@ -124,6 +124,8 @@ def _refusal(
     said = words_of(document)
     meant = meant_status(status, said)
     kind, words = _meaning(meant)
+    if meant == 404 and not said:
+        words = "the API server serves no such kind; asked to"
     return kind(
         f"{words} {asked}" + (f": {said}" if said else f" (HTTP status {status})"),
         hint=_hint(asked, meant, said),
@@ -162,7 +164,7 @@ def _hint(asked: Asked, status: int, said: str) -> str:
         case 403:
             missing = _missing(asked, said).can_i
             return f"see what is missing: {missing}{_RULES_COME}"
-        case 404 if asked.group == "nodeside.io" and not asked.name:
+        case 404 if asked.group == "nodeside.io" and not said:
             return "install the custom resource definitions: nodeside-cluster install"
         case 404 if asked.group == "monitoring.coreos.com":
             return "it takes the Prometheus Operator; without it, leave --service-monitor out"

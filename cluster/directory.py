@@ -52,7 +52,7 @@ def write_directory(
             if alone:
                 _clear(place, ours)
     except OSError as exc:
-        raise SystemRefused(f"{place} cannot be written: {exc}") from exc
+        raise SystemRefused(f"{place} cannot be written: {exc.strerror or exc}") from exc
     finally:
         shutil.rmtree(new, ignore_errors=True)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -184,6 +185,14 @@ def _repeatable(error: ApiError) -> bool:
     return error.retryable and error.status not in (401, 409, 410)
 
 
+_IS_IT_UP = "is it up, and is there a way to it? kubectl get --raw /readyz"
+_OTHER_CERTIFICATE = (
+    "the certificate authority of the kubeconfig is not that server's, or a proxy stands between: "
+    "kubectl config view --minify"
+)
+_OF_OPENSSL = re.compile(r"^\[SSL[^]]*\] | \(_ssl\.c:[0-9]+\)$")
+
+
 def no_answer(asked: Asked) -> str:
     """What the message of an Unreachable begins with."""
     return f"no answer from the API server to {asked}: "
@@ -201,13 +210,11 @@ class in_words:  # noqa: N801  (a context manager, written as a class for its sp
         pass
 
     def __exit__(self, kind: object, value: BaseException | None, trace: object) -> None:
-        from urllib3.exceptions import HTTPError
+        from urllib3.exceptions import HTTPError, SSLError
 
         if isinstance(value, (HTTPError, OSError, ValueError)):
-            raise Unreachable(
-                f"{no_answer(self._asked)}{_cause(value)}",
-                hint="is it up, and is there a way to it? kubectl get --raw /readyz",
-            ) from value
+            hint = _OTHER_CERTIFICATE if isinstance(value, SSLError) else _IS_IT_UP
+            raise Unreachable(f"{no_answer(self._asked)}{_cause(value)}", hint=hint) from value
 
 
 def _cause(exc: BaseException) -> str:
@@ -220,4 +227,5 @@ def _cause(exc: BaseException) -> str:
         here = here if isinstance(here, BaseException) else None
     last = next((e for e in reversed(seen) if isinstance(e, OSError) and e.strerror), seen[-1])
     text = getattr(last, "strerror", None) or str(last) or type(last).__name__
+    text = _OF_OPENSSL.sub("", str(text))
     return "".join(c for c in str(text) if c.isprintable())[:300]

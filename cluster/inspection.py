@@ -21,7 +21,7 @@ from cluster.drainage import held_up
 from cluster.overview import NoSuchObject, condition, named, overtaken
 from cluster.plan import plan
 from cluster.pools import Fit, disagreement, has_hardware
-from cluster.presence import Presence, presence
+from cluster.presence import Presence, standing
 from cluster.rollcall import look
 from cluster.rollout import Act, Health, Phase, Place
 from cluster.stage import driver_of
@@ -83,7 +83,7 @@ class Explanation:
 
 def explain(api: Api, settings: Settings, driver: str, node: str = "") -> Explanation:
     """Read the cluster once, and say what the controller thinks of it. Raises NotInstalled."""
-    who = presence(api, settings.namespace)
+    who = standing(api, settings.namespace)
     world = replace(read_once(api, settings), now=time.time())
     world = replace(world, occupancy=look(api, plan(world, world.now).demand))
     said = explain_node(world, driver, node) if node else explain_driver(world, driver)

@@ -132,7 +132,10 @@ def check(installation: Installation) -> None:
             "digits and -, at most 63"
         )
     if not installation.image or re.search(r"\s", installation.image):
-        raise NotInstallable(f"{installation.image!r} is no pull spec of the controller's image")
+        raise NotInstallable(
+            f"{installation.image!r} is no pull spec of the controller's image",
+            hint="expected something like registry.example.com/nodeside-cluster:1.0",
+        )
     for name in installation.pull_secrets:
         if not _SUBDOMAIN.fullmatch(name):
             raise NotInstallable(f"{name!r} is no name of a pull secret")

@@ -15,7 +15,7 @@ from typing import Any
 
 from cluster.api import Api
 from cluster.apierror import ApiError
-from cluster.presence import Presence, presence
+from cluster.presence import Presence, presence, standing
 from cluster.reflector import Reflector, Selection
 from cluster.resources import DRIVERS
 from cluster.view import Wakes, driver_from
@@ -75,7 +75,7 @@ class Overview:
 
 def look(api: Api, namespace: str, driver: str = "") -> Overview:
     """Read once. Raises NotInstalled, and NoSuchObject if `driver` is given and not there."""
-    who = presence(api, namespace)
+    who = standing(api, namespace)
     found = {each.name: each for each in api.list(DRIVERS, driver_from).items}
     return overview(found, who, driver)
 

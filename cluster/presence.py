@@ -10,9 +10,10 @@ import time
 from calendar import timegm
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from cluster import definitions
 from cluster.api import Api
 from cluster.apierror import ApiError, Forbidden, NotFound
 from cluster.manifests import CONTROLLER
@@ -55,6 +56,14 @@ def presence(api: Api, namespace: str) -> Presence:
     except Forbidden as error:
         return Presence(None, f"whether a controller leads is not known: {error}")
     return read(lease, namespace, time.time())
+
+
+def standing(api: Api, namespace: str) -> Presence:
+    """The same, with a sentence if the definitions are old: for who looks once."""
+    who = presence(api, namespace)
+    old = definitions.words(definitions.lacking(api))
+    said = (who.words, f"{old}; {definitions.REMEDY}" if old else "")
+    return replace(who, words="\n".join(filter(None, said)))
 
 
 def read(lease: Mapping[str, Any], namespace: str, now: float) -> Presence:

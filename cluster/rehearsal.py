@@ -88,8 +88,12 @@ def ask(api: Api, name: str, place: Preflight, architecture: str) -> tuple[Drive
     """The build for a question about a Driver of the cluster. Raises NoSuchObject, NoToolkit."""
     try:
         found = driver_from(api.get(DRIVERS, name))
-    except NotFound:
-        raise NoSuchObject(f"no driver {name!r}", hint="kubectl get drivers") from None
+    except NotFound as error:
+        if error.hint:  # there is no such kind
+            raise
+        raise NoSuchObject(
+            f"no Driver {name!r} in this cluster", hint="see which there are: kubectl get drivers"
+        ) from None
     if found.driver is None or not found.driver.spec.image:
         raise NoSuchObject(f"driver {name} cannot be used: {found.mistakes or 'it has no image'}")
     streams = None

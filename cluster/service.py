@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster import leader
+from cluster import definitions, leader
 from cluster.api import Api
 from cluster.apply import PARALLEL, Applier
 from cluster.certificate import Serving
@@ -88,6 +88,7 @@ def run(api: Api, options: Options, planner: Planner, stopping: threading.Event)
             metrics_port=port,
             as_=options.identity,
         )
+        definitions.warn(api)
         stack.enter_context(_waking(stopping, wakes.wake))
         stack.enter_context(view)
         applier = stack.enter_context(

@@ -45,7 +45,7 @@ FOREIGN = {
     ),
     *("--all", "--create-namespace", "--force-conflicts", "--include-crds", "--server-side"),
     *("--strict", "--import", "--rm", "--docker-server"),
-    *("--take-ownership", "--clusterrole", "--serviceaccount"),
+    *("--take-ownership", "--clusterrole", "--role", "--serviceaccount", "--user"),
     *("--for", "--overwrite", "--show-labels", "--timeout", "--type"),
 }
 

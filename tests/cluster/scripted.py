@@ -18,6 +18,7 @@ from typing import Any
 from cluster.access import Access
 from cluster.api import Api
 from cluster.exchange import Exchange
+from nodeside.contract import API_VERSION
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class ScriptedServer:
     def __init__(self, *script: Said) -> None:
         self.script = list(script)
         self.always: Callable[[Asked], Said] | None = None  # answers what is beyond the script
+        self.always_said = dict(_ALWAYS)
         self.asked: list[Asked] = []
         self._lock = threading.Lock()
         handler = type("_Bound", (_Handler,), {"owner": self})
@@ -115,6 +117,10 @@ def gone() -> str:
     return json.dumps({"type": "ERROR", "object": status}) + "\n"
 
 
+# A command asks first whether anybody is there, and how old the definitions are: in no script.
+_ALWAYS = {"/version": Said(body='{"major": "1"}'), f"/openapi/v3/apis/{API_VERSION}": Said(404)}
+
+
 class _Handler(BaseHTTPRequestHandler):
     owner: ScriptedServer
     protocol_version = "HTTP/1.1"
@@ -123,8 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
         headers = {key.lower(): value for key, value in self.headers.items()}
         asked = Asked(self.command, self.path, headers, body)
-        # A command asks first whether anybody is there: that is in no script.
-        said = Said() if self.path == "/version" else self.owner.next(asked)
+        said = self.owner.always_said.get(self.path) or self.owner.next(asked)
         data = said.body.encode()
         self.send_response(said.status)
         for key, value in said.headers.items():
