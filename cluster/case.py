@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 
+from cluster import rivals
 from cluster.buildjob import Build, publish_target, stores
 from cluster.builds import Found, Progress, build_of, coming
 from cluster.builds import standing as standing_of
@@ -101,18 +102,18 @@ class Case:
     @cached_property
     def rivals(self) -> Sequence[Driver]:
         """Drivers that came first and have a module of ours."""
-        mine = _modules(self.driver)
-        return tuple(
-            other.driver
-            for other in self.world.drivers.values()
-            if other.driver is not None
-            and (other.created, other.name) < (self.found.created, self.found.name)
-            and not mine.isdisjoint(_modules(other.driver))
-        )
+        return rivals.elders(self.world, self.found)
 
     @cached_property
     def contested(self) -> Mapping[str, frozenset[str]]:
         return {r.name: contested(self.world, self.driver, [r]) for r in self.rivals}
+
+    @cached_property
+    def taken(self) -> Mapping[str, frozenset[str]]:
+        """By rival, our nodes that get no other revision since it has a module of ours there."""
+        names = {member.node.name for member in self.observed}
+        found = rivals.taken(self.world, self.driver, self.rivals)
+        return {name: frozenset(nodes & names) for name, nodes in found.items()}
 
     @cached_property
     def observed(self) -> Sequence[Member]:
@@ -122,9 +123,12 @@ class Case:
     @cached_property
     def members(self) -> Sequence[Member]:
         """As observed; one that cannot pull its image is only on its way, if it can build."""
+        taken = frozenset().union(*self.taken.values())
         return tuple(
             replace(m, health=Health.BUSY, trouble="")
             if self.falls_back(m) and m.health is Health.BROKEN
+            else replace(m, taken=True)
+            if m.node.name in taken
             else m
             for m in self.observed
         )
@@ -326,6 +330,7 @@ class Case:
             resolutions=self.resolutions,
             served=self.served,
             contested=self.contested,
+            taken=self.taken,
             fell_back={at.pool: self.falls[at].why for at in self.wanted.values() if at.builds},
             versions={each: driver.spec.version for each, driver in self.revisions.items()},
             builds=self.newest_builds,
@@ -360,7 +365,3 @@ def proven(world: World) -> Proven:
 
 def _has_images(driver: Driver) -> bool:
     return bool(driver.spec.prebuilt.image)
-
-
-def _modules(driver: Driver) -> frozenset[str]:
-    return frozenset(module.name.replace("-", "_") for module in driver.spec.modules)

@@ -281,6 +281,12 @@ def _conflict(picture: Picture) -> str:
         for rival, nodes in picture.contested.items()
         if nodes
     ]
+    words += [
+        f"driver {rival} has a module of the same name: nothing changes on {some(sorted(nodes))} "
+        "until one of the two is gone from there, or has other modules"
+        for rival, nodes in picture.taken.items()
+        if nodes
+    ]
     return "; ".join(words)
 
 

@@ -266,6 +266,9 @@ def _blocks(case: Case, verdict: Verdict) -> Iterator[str]:
         yield "its kubelet has not told its kernel yet"
     elif member.pool not in case.served:
         yield toolkit_message(case.resolutions[member.pool])
+    for rival, theirs in case.taken.items():
+        if member.node.name in theirs:
+            yield f"driver {rival} has a module of the same name there"
     if member.health is Health.DOWN:
         yield "the node is not ready"
     if member.trouble:

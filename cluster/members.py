@@ -35,6 +35,7 @@ class Member:
     which that will be said if nothing is heard until then. `consumers` are the pods that have to
     leave before its driver is replaced, `stage_pods` those of stages that are ending there, as
     namespace/name; None: not known. `unpulled` is why its pod cannot have the image of the driver.
+    `taken`: another Driver has a module of the newest revision there.
     """
 
     node: Node
@@ -53,6 +54,7 @@ class Member:
     consumers: Sequence[Consumer] | None = ()
     unpulled: str = ""
     stage_pods: Sequence[str] | None = ()
+    taken: bool = False
 
     @property
     def is_vacant(self) -> bool:

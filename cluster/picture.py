@@ -18,8 +18,10 @@ from nodeside.spec import Driver
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Everything that conditions and pool rows look at. `contested` maps a rival Driver to nodes.
+    """Everything that conditions and pool rows look at.
 
+    `contested` maps a rival Driver to nodes that are not ours for it, `taken` to those that stay as
+    they are.
     `versions` are those of the revisions that are still known, `fell_back` says of a pool why it
     builds though there should be an image.
     `builds` are those of the newest revision that are made once for all nodes of a pool.
@@ -32,6 +34,7 @@ class Picture:
     resolutions: Mapping[Pool, Resolution]
     served: Collection[Pool]
     contested: Mapping[str, Collection[str]] = field(default_factory=dict)
+    taken: Mapping[str, Collection[str]] = field(default_factory=dict)
     fell_back: Mapping[Pool, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     leaving: Leaving | None = None

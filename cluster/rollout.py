@@ -70,6 +70,7 @@ class Supply(Word):
     SERVED = "has"
     UNSERVED = "has not"
     GOOD_ONLY = "has it for the good revision: the newest is being built, or does not build"
+    TAKEN = "has it, but another Driver has a module of the newest revision on this node"
 
 
 class Act(Enum):
@@ -114,7 +115,7 @@ HELD, FIRST, SETTLED, CANARY, OPEN, PAUSED, STOPPED = ((phase,) for phase in Pha
 WORKING, BUSY, BROKEN, ECHO, DOWN = ((health,) for health in Health)
 RUNNING, FRESH = ((boot,) for boot in Boot)
 LIVE, ON_REBOOT = ((upgrade,) for upgrade in Upgrade)
-SERVED, UNSERVED, GOOD_ONLY = ((supply,) for supply in Supply)
+SERVED, UNSERVED, GOOD_ONLY, TAKEN = ((supply,) for supply in Supply)
 
 ANY_PHASE, ANY_HEALTH = tuple(Phase), tuple(Health)
 ANY_BOOT, ANY_UPGRADE = tuple(Boot), tuple(Upgrade)
@@ -133,7 +134,7 @@ TABLE: Final = (
     Row(NOWHERE + GOOD + STALE + NEWEST, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, UNSERVED,
         Act.KEEP, "there is nothing for its kernel yet"),
     # Where it should be, in any case.
-    Row(NEWEST, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED + GOOD_ONLY,
+    Row(NEWEST, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED + GOOD_ONLY + TAKEN,
         Act.KEEP, "has the newest revision"),
     # The newest revision is built once for all first, and nobody waits for it without a driver.
     Row(NOWHERE + MOVED, SETTLED + UNDER_WAY + HALTED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, GOOD_ONLY,
@@ -142,6 +143,14 @@ TABLE: Final = (
         Act.KEEP, "no revision was ever good"),  # so this cannot be
     Row(THERE, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, GOOD_ONLY,
         Act.KEEP, "the newest revision is not built for its kernel yet"),
+    # Two Drivers for one module: nothing new comes to where another one has it.
+    Row(NOWHERE + GOOD + STALE, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, TAKEN,
+        Act.KEEP, "another Driver has a module of the same name there"),
+    Row(MOVED, SETTLED + UNDER_WAY + HALTED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, TAKEN,
+        Act.GIVE_GOOD, "another Driver has a module of the newest revision there"),
+    Row(MOVED, HELD + FIRST, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, TAKEN,
+        Act.RELEASE, "another Driver has a module of the same name there, "
+        "and no revision was ever good"),
     # Paused, and nothing to fall back on.
     Row(NOWHERE + MOVED + GOOD + STALE, HELD, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
         Act.KEEP, "the rollout is paused, and no revision was ever good"),

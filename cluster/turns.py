@@ -158,8 +158,14 @@ def _row(
     return (
         member,
         place,
-        decide(Situation(place, now.phase, health, member.boot, upgrade, supply(member.pool))),
+        decide(Situation(place, now.phase, health, member.boot, upgrade, _supply(member, supply))),
     )
+
+
+def _supply(member: Member, supply: Supplies) -> Supply:
+    """What there is for a node: that of its pool, if no other Driver has the module."""
+    found = supply(member.pool)
+    return Supply.TAKEN if member.taken and found is not Supply.UNSERVED else found
 
 
 def _grant(rows: Iterable[tuple[Member, Place, Row]], now: Standing) -> set[int]:
@@ -287,7 +293,7 @@ def _candidates(placed: Iterable[tuple[Member, Place]], upgrade: Upgrade, supply
     places = (Place.GOOD, Place.STALE, Place.MOVED) if one_day else (Place.GOOD, Place.STALE)
     return sum(
         place in places
-        and supply(member.pool) is Supply.SERVED
+        and _supply(member, supply) is Supply.SERVED
         and (one_day or _worked_before(member, place))
         for member, place in placed
     )

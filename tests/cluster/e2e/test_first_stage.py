@@ -294,6 +294,16 @@ def test_two_drivers_for_one_module_are_named_and_the_first_one_keeps_its_nodes(
     assert scene.condition("Ready")["status"] == "True"
     assert assigned_label("a-rival") not in scene.labels("n0")
 
+    scene.change({"modules": [{"name": "other"}]}, "a-rival")
+    scene.until_ready(1, "a-rival")
+    given = scene.labels("n0")[assigned_label("a-rival")]
+    scene.change({"modules": [{"name": "edu"}]}, "a-rival")
+
+    message = scene.until_reason("Degraded", "ModuleConflict", "a-rival")
+    assert "driver edu has a module of the same name: nothing changes on n0" in message
+    assert scene.condition("Ready")["status"] == "True"
+    assert scene.labels("n0")[assigned_label("a-rival")] == given
+
 
 def test_status_and_explain_tell_the_truth_at_each_step(
     scene: Scene, replicas: Replicas, fleet: Fleet
