@@ -17,11 +17,9 @@ from cluster.resources import DAEMON_SETS
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.scene import OLD, Scene
-from tests.cluster.e2e.test_stages import staged, until_staged
+from tests.cluster.e2e.staged import until_staged
 from tests.controlplane.audit import Audit
 from tests.controlplane.controlplane import APPLY_PATCH
-
-__all__ = ["staged"]
 
 pytestmark = pytest.mark.cluster
 
