@@ -45,9 +45,7 @@ def running(builds: Mapping[Pool, Found], verdicts: Sequence[Verdict]) -> str:
 def _of(
     progress: Progress, builds: Mapping[Pool, Found], verdicts: Sequence[Verdict]
 ) -> Iterator[tuple[Pool, Found]]:
-    waiting = {v.member.pool for v in verdicts if v.place is not Place.NEWEST}
-    return (
-        (pool, build)
-        for pool, build in builds.items()
-        if build.progress is progress and pool in waiting
-    )
+    found = [(pool, build) for pool, build in builds.items() if build.progress is progress]
+    if found:
+        waiting = {v.member.pool for v in verdicts if v.place is not Place.NEWEST}
+        yield from ((pool, build) for pool, build in found if pool in waiting)

@@ -16,9 +16,10 @@ from cluster.builds import Found, Progress, build_of, coming
 from cluster.builds import standing as standing_of
 from cluster.draining import drained
 from cluster.fallback import LOST, At, Fall, at_of, falls, image_for
-from cluster.members import Member, contested, members
+from cluster.members import Member, Stranger, contested, members
+from cluster.memory import Recollection
 from cluster.picture import Picture
-from cluster.pod import name
+from cluster.pod import Wanted, name
 from cluster.pools import assignment, pool_of
 from cluster.preflight import Answer, answers
 from cluster.revision import read_revision, revision_of, revision_text
@@ -26,9 +27,21 @@ from cluster.rollout import Health, Supply
 from cluster.stagelabels import occupied
 from cluster.toolkit import NOT_TOLD, NOTHING_KEPT, Kept, Proven, Resolution, resolve
 from cluster.turns import Standing, Step, Verdict, standing, verdicts
-from cluster.world import DaemonSetObject, DriverObject, Pool, Unseen, World
+from cluster.world import NOTHING, DaemonSetObject, DriverObject, Pool, Unseen, World
 from nodeside.contract import NOTHING_SERVED, Rung, State, assigned_label
 from nodeside.spec import Driver
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What was concluded for one Driver in earlier looks.
+
+    `daemonsets` are those that were found as they are wanted, by name.
+    """
+
+    members: Recollection[Member | Stranger] = field(default_factory=Recollection)
+    verdicts: Recollection[Verdict] = field(default_factory=Recollection)
+    daemonsets: dict[str, tuple[Wanted, DaemonSetObject]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -46,6 +59,7 @@ class Case:
     given: Mapping[str, At] = field(default_factory=dict)
     begun: Mapping[str, str] = field(default_factory=dict)
     fallen: Mapping[At, Fall] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
 
     @cached_property
     def text(self) -> str:
@@ -55,6 +69,11 @@ class Case:
     @cached_property
     def newest(self) -> str:
         return revision_of(self.text)
+
+    @cached_property
+    def owner(self) -> DriverObject:
+        """Without its status, which is no part of what it owns."""
+        return replace(self.found, status=NOTHING)
 
     @cached_property
     def revisions(self) -> Mapping[str, Driver]:
@@ -90,7 +109,7 @@ class Case:
         lost = {
             pool_of(node)
             for node in self.world.nodes.values()
-            if key in node.labels and node.labels[key] not in there
+            if (assigned := node.labels.get(key)) is not None and assigned not in there
         }
         either = (False, True) if any(map(_has_images, self.revisions.values())) else (False,)
         ats = (At(*each) for each in product(lost, self.revisions, either))
@@ -118,12 +137,14 @@ class Case:
     @cached_property
     def observed(self) -> Sequence[Member]:
         without = frozenset().union(*self.contested.values())
-        return tuple(members(self.world, self.driver, self.known, without))
+        return tuple(members(self.world, self.driver, self.known, without, self.memory.members))
 
     @cached_property
     def members(self) -> Sequence[Member]:
         """As observed; one that cannot pull its image is only on its way, if it can build."""
         taken = frozenset().union(*self.taken.values())
+        if not taken and not any(member.pod for member in self.observed):
+            return self.observed
         return tuple(
             replace(m, health=Health.BUSY, trouble="")
             if self.falls_back(m) and m.health is Health.BROKEN
@@ -293,7 +314,9 @@ class Case:
     @cached_property
     def verdicts(self) -> Sequence[Verdict]:
         """Whose turn it is, and what has to leave the node first."""
-        turns = verdicts(self.members, self.driver, self.standing, self.supplies.__getitem__)
+        turns = verdicts(
+            self.members, self.driver, self.standing, self.supplies, self.memory.verdicts
+        )
         return tuple(drained(turns, self.driver, self.begun, self.occupied, self.world.now))
 
     @cached_property
@@ -304,8 +327,9 @@ class Case:
     @cached_property
     def wanted(self) -> Mapping[str, At]:
         """By name, the DaemonSets that a node is assigned to once this plan is carried out."""
-        ats = {at for verdict in self.verdicts if (at := self.target(verdict)) is not None}
-        return {name(self.driver.name, self.assignment(at)): at for at in ats}
+        targets = (self.target(verdict) for verdict in self.verdicts)
+        ats = {id(at): at for at in targets if at is not None}  # most nodes share one
+        return {name(self.driver.name, self.assignment(at)): at for at in set(ats.values())}
 
     def target(self, verdict: Verdict) -> At | None:
         """Where a member is after this plan."""
@@ -316,6 +340,8 @@ class Case:
         if not verdict.revision:
             return None
         at = At(member.pool, verdict.revision)
+        if not self.falls:
+            return at
         fall = self.falls.get(replace(at, builds=True))
         builds = fall is not None and bool(self.image(at)) and fall.holds(self.world.now)
         return replace(at, builds=builds)

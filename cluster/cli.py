@@ -131,7 +131,7 @@ def run(
     """Be the controller, one replica of several, until SIGTERM."""
     from cluster import service
     from cluster.leader import Pace
-    from cluster.plan import plan
+    from cluster.plan import Planner
     from nodeside import log
 
     log.setup("nodeside-cluster", format=log_format, verbose=verbose)
@@ -150,7 +150,7 @@ def run(
         election=Pace.of(lease_seconds),
     )
     with service.ending_signals() as stopping:
-        service.run(connection.open(reach=False), options, plan, stopping)
+        service.run(connection.open(reach=False), options, Planner(), stopping)
 
 
 @root.command()

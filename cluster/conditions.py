@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 from cluster import building
@@ -36,12 +37,18 @@ class Said:
 
 def status(picture: Picture, *, now: float) -> dict[str, Any]:
     """The whole status."""
-    said = (_ready(picture), _available(picture), _progressing(picture), _degraded(picture))
+    moving = _moving(picture)
+    said = (
+        _ready(picture, moving),
+        _available(picture),
+        _progressing(picture, moving),
+        _degraded(picture),
+    )
     return {
         "observedGeneration": picture.found.generation,
         "revision": picture.standing.newest,
         "lastGoodRevision": picture.standing.good,
-        "nodes": counts(picture.verdicts),
+        "nodes": dict(picture.counts),
         "leaving": picture.leaving.count if picture.leaving else 0,
         "pools": pool_rows(picture),
         "preflight": [answer.row() for answer in picture.preflight],
@@ -127,17 +134,16 @@ def _complaints(picture: Picture) -> Iterable[tuple[str, str]]:
     yield "StagesStuck", _stuck(picture)
 
 
-def _ready(picture: Picture) -> Said:
+def _ready(picture: Picture, moving: tuple[str, str] | None) -> Said:
     """Whether the newest revision is everywhere and works; the reason is the one word on the whole.
 
     That is what a script waits for that applied it, so it is false while a rollout is paused too.
     """
-    for reason, message in (*_complaints(picture), *_obstacles(picture)):
+    for reason, message in chain(_complaints(picture), _obstacles(picture, moving)):
         if message:
             return Said("Ready", False, reason, message)
-    ready = counts(picture.verdicts)["ready"]
-    down = _down(picture) if ready < len(picture.verdicts) else ""
-    rest = [down, _lame(picture), _leaving(picture)]
+    ready = picture.counts["ready"]
+    rest = [_down(picture), _lame(picture), _leaving(picture)]
     rest += [f"fell back: {why}" for why in list(picture.fell_back.values())[:1]]
     words = "; ".join((f"works on {nodes(ready)}", *filter(None, rest)))
     return Said("Ready", True, "Ready", words)
@@ -148,9 +154,9 @@ def _available(picture: Picture) -> Said:
 
     That is what somebody waits for who needs the driver.
     """
-    up = [v.member for v in picture.verdicts if v.member.health is not Health.DOWN]
-    lacking = [member.node.name for member in up if member.health is not Health.WORKING]
-    words = f"works on {len(up) - len(lacking)} of {nodes(len(up))}"
+    lacking = [m.node.name for m in picture.lacking if m.health is not Health.DOWN]
+    up = picture.counts["ready"] + len(lacking)
+    words = f"works on {picture.counts['ready']} of {nodes(up)}"
     if not up:
         return Said("Available", False, "NoNodes", "there is no node for it that is up")
     if lacking:
@@ -164,28 +170,27 @@ def _lame(picture: Picture) -> str:
     return f"but on {some(m.node.name for m in lame)} {lame[0].trouble}" if lame else ""
 
 
-def _obstacles(picture: Picture) -> Iterable[tuple[str, str]]:
+def _obstacles(picture: Picture, moving: tuple[str, str] | None) -> Iterable[tuple[str, str]]:
     """What is no fault, and yet not ready. In the middle of a rollout, how far it is."""
     yield "NoNodes", _no_nodes(picture)
-    moving = _moving(picture)
     if moving is not None:
         yield moving
-    up = [v.member for v in picture.verdicts if v.member.health is not Health.DOWN]
+    up = [m for m in picture.lacking if m.health is not Health.DOWN]
     yield "KernelUnknown", untold(m for m in up if not m.pool.kernel)
-    yield "NodesNotReady", "" if up else _down(picture)
+    yield "NodesNotReady", "" if up or picture.counts["ready"] else _down(picture)
 
 
 def _down(picture: Picture) -> str:
     """Nodes that are down, and those of which nothing is known yet."""
-    down = picture.named(lambda v: v.member.health is Health.DOWN and bool(v.member.pool.kernel))
+    known = (m for m in picture.lacking if m.pool.kernel)
+    down = [m.node.name for m in known if m.health is Health.DOWN]
     words = f"not ready as nodes: {some(down)}" if down else ""
-    rest = untold(v.member for v in picture.verdicts if not v.member.pool.kernel)
+    rest = untold(m for m in picture.lacking if not m.pool.kernel)
     return "; ".join(filter(None, (words, rest)))
 
 
-def _progressing(picture: Picture) -> Said:
+def _progressing(picture: Picture, moving: tuple[str, str] | None) -> Said:
     """Whether something changes by itself."""
-    moving = _moving(picture)
     if moving is None and (words := _leaving(picture)):
         return Said("Progressing", True, "NodesLeaving", words)
     if moving is None:
@@ -218,11 +223,11 @@ def _moving(picture: Picture) -> tuple[str, str] | None:
 
 def _movements(picture: Picture) -> Iterator[tuple[bool, str, str]]:
     now = picture.standing
-    updated = counts(picture.verdicts)["updated"]
+    updated = picture.counts["updated"]
     progress = f"{updated} of {nodes(now.nodes)} have {picture.called(now.newest)}"
     under_way = now.phase in (Phase.CANARY, Phase.OPEN)
     paused = now.phase in (Phase.HELD, Phase.PAUSED)
-    ready = counts(picture.verdicts)["ready"]
+    ready = picture.counts["ready"]
     works = f"works on {ready} of {nodes(now.nodes)}"
     yield paused, "RolloutPaused", f"spec.rollout.paused; {progress}; {works}"
     yield now.phase is Phase.STOPPED, "RolloutStopped", _stopped(picture)
@@ -232,9 +237,10 @@ def _movements(picture: Picture) -> Iterator[tuple[bool, str, str]]:
     yield bool(held), "Draining", f"{progress}; draining {some(held, shown=1)}"
     occupants = occupied(picture.verdicts, now.newest)
     late = f"{some(occupants)} not emptied in time: changes when its pods are gone"
-    yield stalled(picture.verdicts, now.newest), "NodesOccupied", f"{progress}; {late}"
+    stays = bool(occupants) and stalled(picture.verdicts, now.newest)
+    yield stays, "NodesOccupied", f"{progress}; {late}"
     yield (
-        bool(picture.named(_waits_for_turn)) and not now.budget and _only_failures(picture),
+        not now.budget and bool(picture.named(_waits_for_turn)) and _only_failures(picture),
         "RolloutBlocked",
         f"{progress}; {some(now.unavailable)} failed, and maxUnavailable is {now.allowed}",
     )
@@ -251,7 +257,11 @@ def _movements(picture: Picture) -> Iterator[tuple[bool, str, str]]:
     yield now.phase is Phase.OPEN, "RollingOut", going
     stale = picture.named(_is_stale)
     yield bool(stale), "RollingOut", f"{some(stale)} go to {picture.called(now.newest)}{rest}"
-    busy = picture.named(lambda v: _is_busy(v) and v.member.pool in picture.served)
+    busy = [
+        member.node.name
+        for member in picture.lacking
+        if member.health is Health.BUSY and member.pool in picture.served
+    ]
     yield bool(busy), "NodesBusy", f"{works}; on the way: {some(busy)}"
 
 
@@ -261,10 +271,6 @@ def _waits_for_turn(verdict: Verdict) -> bool:
 
 def _is_stale(verdict: Verdict) -> bool:
     return verdict.place is Place.STALE and verdict.member.health is not Health.DOWN
-
-
-def _is_busy(verdict: Verdict) -> bool:
-    return verdict.member.health is Health.BUSY
 
 
 def _only_failures(picture: Picture) -> bool:
@@ -303,7 +309,7 @@ def _stopped(picture: Picture) -> str:
 
 
 def _failed(picture: Picture) -> str:
-    broken = [v.member for v in picture.verdicts if v.member.health is Health.BROKEN]
+    broken = [member for member in picture.lacking if member.health is Health.BROKEN]
     return f"{some(m.node.name for m in broken)}: {cause(broken[0])}" if broken else ""
 
 

@@ -47,8 +47,8 @@ _OVERTAKEN = 1.0  # seconds until we look at what somebody else was faster with
 
 @dataclass(frozen=True)
 class Pace:
-    """In seconds. `settle`: news seldom come alone; `between`: from one plan to the next, but not
-    more than a `share` of the time goes into planning, however large the cluster is.
+    """In seconds. `settle`: news seldom come alone; `between`: from one plan to the next, or longer
+    where planning would take more than a `share` of a processor, but no longer than `longest`.
 
     `echo`: how long to wait for our own writes to come back before planning again. `counts`: how
     often a status is written in which nothing but counts changed. `refresh`: how
@@ -58,7 +58,8 @@ class Pace:
 
     settle: float = 0.05
     between: float = 0.25
-    share: float = 0.1
+    share: float = 0.01
+    longest: float = 5.0
     echo: float = 5.0
     first_retry: float = 1.0
     longest_retry: float = 30.0
@@ -84,6 +85,7 @@ class Controller:
         pace: Pace | None = None,
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        worked: Callable[[], float] = time.thread_time,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._view = view
@@ -96,6 +98,7 @@ class Controller:
         self._pace = pace or Pace()
         self._now = now
         self._wall = wall
+        self._worked = worked
         self._jitter = jitter
         self._troubles: dict[str, Trouble] = {}
         self._outages = 0
@@ -146,12 +149,11 @@ class Controller:
 
     def _round(self, leadership: Leadership) -> float | None:
         """One look, one plan, carried out; seconds until the next though nothing changes."""
-        began = self._now()
+        began, worked = self._now(), self._worked()
         world = self._evictions.seen(self._view.world(), began)
         plan = self._plan(world)
         self._view.want(plan.demand)
-        planned = self._now()
-        self._planning = planned - began
+        planned, self._planning = self._now(), self._worked() - worked
         outcome = self._applier.carry_out(plan, world, leadership)
         self._evictions.take(outcome.asked, self._now())
         if self._standoffs.take(outcome.applied, self._now()) or outcome.asked:
@@ -222,8 +224,9 @@ class Controller:
     def _rest(self, began: float, wait: float | None) -> None:
         """Until something changes; then a moment more, since news seldom come alone."""
         self._wakes.wait(wait)
-        between = max(self._pace.between, self._planning / self._pace.share)
-        self._stopping.wait(max(self._pace.settle, began + between - self._now()))
+        pace = self._pace
+        between = min(max(pace.between, self._planning / pace.share), pace.longest)
+        self._stopping.wait(max(pace.settle, began + between - self._now()))
 
     def _may_go_on(self, leadership: Leadership) -> bool:
         return leadership.leads and not self._stopping.is_set()

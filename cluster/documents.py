@@ -14,6 +14,7 @@ from sys import intern
 from time import strptime
 
 from cluster.kept import kept_from
+from cluster.labels import labels_of
 from cluster.unloader import LEAVE_MODULES, unloader_from
 from cluster.world import (
     APPLIED_NOTE,
@@ -57,7 +58,7 @@ def node_from(data: Document) -> Node:
     return Node(
         name=_text(metadata, "name"),
         uid=_text(metadata, "uid"),
-        labels={intern(k): intern(v) for k, v in _part(metadata, "labels").items()},
+        labels=labels_of(_part(metadata, "labels")),
         kernel=_text(info, "kernelVersion"),
         os_image=_text(info, "osImage"),
         architecture=intern(_ARCHITECTURES.get(architecture, architecture)),

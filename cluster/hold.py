@@ -106,10 +106,11 @@ def uncordons(world: World, actions: Collection[Action]) -> Iterator[Uncordon]:
 
 def let_go(world: World, driver: str, members: Collection[str] = ()) -> Iterator[LabelNode]:
     """Nodes that a Driver is not for, or not any more: their change will not come."""
-    keys = (draining_label(driver), undrained_label(driver))
+    held, given_up = draining_label(driver), undrained_label(driver)
     for node in world.nodes.values():
-        gone = [key for key in keys if key in node.labels]
-        if gone and node.name not in members:
+        labels = node.labels
+        if (held in labels or given_up in labels) and node.name not in members:
+            gone = [key for key in (held, given_up) if key in labels]
             yield LabelNode(driver, node.name, dict.fromkeys(gone), "its change is off")
 
 

@@ -8,14 +8,17 @@ is void, one for another revision comes from the pod before.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
 
 from cluster.consumers import by_node, evicts
 from cluster.fallback import At, cannot_pull
 from cluster.hold import FREE, Hold, hold_of
+from cluster.memory import Recollection
 from cluster.pools import Fit, before_label, has_hardware, pool_of
 from cluster.rollout import Boot, Health, Place
-from cluster.silence import PATIENT, Listener, Silence
+from cluster.silence import PATIENT, Listener
 from cluster.stagelabels import ending_pods
 from cluster.world import Consumer, DriverPod, Node, NodeDriverObject, Pool, World
 from nodeside.contract import State, assigned_label
@@ -23,6 +26,16 @@ from nodeside.spec import Driver
 from nodeside.spec.model import Upgrade
 
 _FAILED, _READY, _REBOOT = State.FAILED.value, State.READY.value, State.REBOOT_REQUIRED.value
+
+
+class Seen(NamedTuple):
+    """What of a node a member is made of. `pod` is its pod if that cannot start."""
+
+    node: Node
+    report: NodeDriverObject | None
+    pod: DriverPod | None
+    consumers: Sequence[Consumer] | None
+    stage_pods: Sequence[str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +47,7 @@ class Member:
     node does not say so: its pod cannot start, or nothing is heard; `due` is the wall clock time at
     which that will be said if nothing is heard until then. `consumers` are the pods that have to
     leave before its driver is replaced, `stage_pods` those of stages that are ending there, as
-    namespace/name; None: not known. `unpulled` is why its pod cannot have the image of the driver.
+    namespace/name; None: not known. `pod` is its pod if that cannot start.
     `taken`: another Driver has a module of the newest revision there.
     """
 
@@ -52,7 +65,7 @@ class Member:
     due: float = PATIENT.until
     hold: Hold = FREE
     consumers: Sequence[Consumer] | None = ()
-    unpulled: str = ""
+    pod: DriverPod | None = None
     stage_pods: Sequence[str] | None = ()
     taken: bool = False
 
@@ -60,6 +73,26 @@ class Member:
     def is_vacant(self) -> bool:
         """Whether nothing is left that was in the way of a change."""
         return self.consumers == () and self.stage_pods == ()
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nothing stands on the node but its assignment, and its pod starts."""
+        return self.hold is FREE and self.pod is None
+
+    @property
+    def unpulled(self) -> str:
+        """Why its pod cannot have the image of the driver."""
+        return cannot_pull(self.pod) if self.pod else ""
+
+    def rests_on(self, seen: Seen) -> bool:
+        """Whether it was made of these very values."""
+        return (
+            self.node is seen.node
+            and self.report is seen.report
+            and self.pod is seen.pod
+            and self.consumers == seen.consumers
+            and self.stage_pods == seen.stage_pods
+        )
 
     def place(self, newest: str, good: str) -> Place:
         if not self.assigned:
@@ -71,54 +104,114 @@ class Member:
         return Place.GOOD if self.at.revision == good else Place.STALE
 
 
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """A node that a Driver is not for."""
+
+    node: Node
+
+    def rests_on(self, seen: Seen) -> bool:
+        return self.node is seen.node
+
+
 def members(
-    world: World, driver: Driver, known: Mapping[str, At], without: Collection[str] = ()
+    world: World,
+    driver: Driver,
+    known: Mapping[str, At],
+    without: Collection[str] = (),
+    memory: Recollection[Member | Stranger] | None = None,
 ) -> Iterator[Member]:
     """Every node that the Driver is for, in the order of the world's nodes.
 
     `known` maps assignments to what they stand for. `without` are names that another Driver has.
+    `memory` has the members of earlier looks; each has in it all that it was made of.
     """
-    hardware, on_reboot = driver.spec.hardware, driver.spec.upgrade is Upgrade.ON_REBOOT
-    assigned_key, before_key = assigned_label(driver.name), before_label(driver.name)
-    troubles = dict(_troubles(world, driver.name))
+    memory = Recollection() if memory is None else memory
+    memory.forget(world.nodes)
+    kept = memory.on((driver, known, without))
+    maker, listener = _Maker(driver, known), Listener(world, driver)
+    key, troubles = maker.assigned, dict(_troubles(world, driver.name))
     reports, prefix = world.node_drivers, f"{driver.name}."
-    listener = Listener(world, driver)
     consumers, ending = by_node(world, evicts(driver)), ending_pods(world, driver.name)
     for node in world.nodes.values():
-        labels = node.labels
-        assigned = labels.get(assigned_key, "")
-        fit = has_hardware(node, hardware, assigned=bool(assigned))
-        if not fit.wanted or node.name in without:
+        name = node.name
+        seen = Seen(
+            node,
+            reports.get(prefix + name),
+            troubles.get((name, node.labels.get(key, ""))) if troubles else None,
+            None if consumers is None else consumers.get(name, ()),
+            None if ending is None else ending.get(name, ()),
+        )
+        found = kept.get(name)
+        if found is None or not found.rests_on(seen):
+            found = kept[name] = Stranger(node) if name in without else maker.member(seen)
+        if isinstance(found, Stranger):
             continue
-        report = reports.get(prefix + node.name)
+        if found.health is Health.BUSY and (heard := _heard(found, listener)) is not found:
+            found = heard
+            if found.health is Health.BUSY:
+                kept[name] = found
+        yield found
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Makes members of one Driver."""
+
+    driver: Driver
+    known: Mapping[str, At]
+
+    @cached_property
+    def assigned(self) -> str:
+        return assigned_label(self.driver.name)
+
+    @cached_property
+    def before(self) -> str:
+        return before_label(self.driver.name)
+
+    def member(self, seen: Seen) -> Member | Stranger:
+        """All that these values tell, whatever the time."""
+        node, report, pod, consumers, stage_pods = seen
+        labels, spec = node.labels, self.driver.spec
+        assigned = labels.get(self.assigned, "")
+        fit = has_hardware(node, spec.hardware, assigned=bool(assigned))
+        if not fit.wanted:
+            return Stranger(node)
         boot = Boot.FRESH if report and report.boot_id != node.boot_id else Boot.RUNNING
-        at, before = known.get(assigned), labels.get(before_key, "")
-        pod = troubles.get((node.name, assigned)) if troubles else None
-        trouble = _words(pod) if pod else ""
-        word = _word(node, at, report)
-        health = _health(node, word, on_reboot=on_reboot)
-        silence = PATIENT
-        if health is Health.BUSY:
-            silence = _silence(listener, node, assigned, word, trouble)
-            health = Health.BROKEN if silence.words else Health.BUSY
-        yield Member(
+        at, on_reboot = self.known.get(assigned), spec.upgrade is Upgrade.ON_REBOOT
+        health = _health(node, _word(node, at, report), on_reboot=on_reboot)
+        return Member(
             node=node,
             fit=fit,
             pool=pool_of(node, at.pool if at else None, rebooted=boot is Boot.FRESH),
             assigned=assigned,
             at=at,
-            health=health,
+            health=Health.BROKEN if health is Health.BUSY and pod else health,
             boot=boot,
-            before=before,
+            before=labels.get(self.before, ""),
             was_ready=report is not None and report.state == _READY,
             report=report,
-            trouble=trouble or silence.words,
-            due=silence.until,
-            hold=hold_of(labels, driver.name),
-            consumers=None if consumers is None else consumers.get(node.name, ()),
-            unpulled=cannot_pull(pod) if pod else "",
-            stage_pods=None if ending is None else ending.get(node.name, ()),
+            trouble=_words(pod) if pod else "",
+            hold=hold_of(labels, self.driver.name),
+            consumers=consumers,
+            pod=pod,
+            stage_pods=stage_pods,
         )
+
+
+def _heard(member: Member, listener: Listener) -> Member:
+    """How long a node that is on its way may say nothing; it may wait for its reboot for ever.
+
+    `due` may be too early, since to look once more does no harm.
+    """
+    word = _word(member.node, member.at, member.report)
+    if word is not None and word.state == _REBOOT:
+        return member
+    silence = listener.hear(member.node, member.assigned, word)
+    if silence.words:
+        return replace(member, health=Health.BROKEN, trouble=silence.words, due=silence.until)
+    in_time = listener.world.now < member.due <= silence.until
+    return member if in_time else replace(member, due=silence.until)
 
 
 def contested(world: World, driver: Driver, rivals: Sequence[Driver]) -> frozenset[str]:
@@ -157,17 +250,6 @@ def _health(node: Node, word: NodeDriverObject | None, *, on_reboot: bool) -> He
     if word is not None and (word.state == _FAILED or (word.state == _REBOOT and not on_reboot)):
         return Health.BROKEN
     return Health.BUSY
-
-
-def _silence(
-    listener: Listener, node: Node, assigned: str, word: NodeDriverObject | None, trouble: str
-) -> Silence:
-    """How long a node that is on its way may say nothing; it may wait for its reboot for ever."""
-    if trouble:
-        return Silence(words=trouble)
-    if word is not None and word.state == _REBOOT:
-        return PATIENT
-    return listener.hear(node, assigned, word)
 
 
 def _troubles(world: World, driver: str) -> Iterator[tuple[tuple[str, str], DriverPod]]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from cluster.builds import Found
+from cluster.members import Member
 from cluster.preflight import Answer
 from cluster.rollout import Health, Place
 from cluster.toolkit import Resolution
@@ -16,7 +18,7 @@ from cluster.world import DriverObject, Occupancy, Pool
 from nodeside.spec import Driver
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Picture:
     """Everything that conditions and pool rows look at.
 
@@ -41,6 +43,16 @@ class Picture:
     builds: Mapping[Pool, Found] = field(default_factory=dict)
     preflight: Sequence[Answer] = ()
     occupancy: Occupancy = field(default_factory=Occupancy)
+
+    @cached_property
+    def counts(self) -> Mapping[str, int]:
+        return counts(self.verdicts)
+
+    @cached_property
+    def lacking(self) -> Sequence[Member]:
+        """Where it does not work, for whatever reason."""
+        members = (verdict.member for verdict in self.verdicts)
+        return [member for member in members if member.health is not Health.WORKING]
 
     def named(self, wanted: Callable[[Verdict], bool]) -> list[str]:
         return [verdict.member.node.name for verdict in self.verdicts if wanted(verdict)]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from cluster import conditions, draining, jobs
 from cluster.actions import (
@@ -25,12 +24,13 @@ from cluster.actions import (
     SetFinalizers,
     together,
 )
-from cluster.case import Case
+from cluster.case import Case, Memory
 from cluster.census import census
 from cluster.daemonset import daemonset, differs
 from cluster.deletion import again_in, delete, leave, orphans
 from cluster.fallback import LINK, NO_IMAGE, At
 from cluster.hold import let_go, uncordons
+from cluster.labels import changed
 from cluster.pod import Wanted
 from cluster.policy import policy_map, policy_name, policy_text
 from cluster.pools import before_label
@@ -41,28 +41,43 @@ from cluster.stageactions import stage_objects, take_down, with_stage_labels
 from cluster.stages import Staging
 from cluster.stagetelling import with_stages
 from cluster.telling import falls_told, told
-from cluster.turns import Verdict, forgiven
+from cluster.turns import Step, Verdict, forgiven
 from cluster.unloading import Leaving
-from cluster.world import DaemonSetObject, DriverObject, World
+from cluster.world import NOTHING, DaemonSetObject, DriverObject, World
 from nodeside.contract import State, assigned_label, state_label
 
 _SOON = 1.0  # seconds, after which something that is being deleted may be gone
 _LOOKS = 8  # at what follows from our own labels; two are usual
 
 
-def plan(world: World, now: float) -> Plan:
+class Planner:
+    """Plans again and again, and does not conclude anew what it did before: see memory.py."""
+
+    def __init__(self) -> None:
+        self._memories: dict[str, Memory] = {}
+
+    def __call__(self, world: World, now: float) -> Plan:
+        there = self._memories
+        self._memories = {key: there.get(key) or Memory() for key in world.drivers}
+        return plan(world, now, self._memories)
+
+
+def plan(world: World, now: float, memories: Mapping[str, Memory] = NOTHING) -> Plan:
     """The actions for every Driver, and the cleaning up behind those that are gone.
 
-    `now` is the wall clock, for the times in conditions and for what is late.
+    `now` is the wall clock, for the times in conditions and for what is late. `memories` are by
+    Driver, and change nothing but how long this takes.
     """
     world = replace(world, now=now)
     chosen = (key for key in sorted(world.drivers) if world.about in ("", key))
-    plans = [plan_driver(world, world.drivers[key], now) for key in chosen]
+    plans = [plan_driver(world, world.drivers[key], now, memories.get(key)) for key in chosen]
     made = together(plans, *orphans(world))
     return replace(made, actions=(*made.actions, *uncordons(world, made.actions)))
 
 
-def plan_driver(world: World, found: DriverObject, now: float) -> Plan:
+def plan_driver(
+    world: World, found: DriverObject, now: float, memory: Memory | None = None
+) -> Plan:
     """The actions for one Driver, in the order in which they are to be done."""
     if found.deleting:
         made = take_down(world, found, now) or delete(world, found, now)
@@ -71,7 +86,7 @@ def plan_driver(world: World, found: DriverObject, now: float) -> Plan:
         mistakes = found.mistakes or "spec.image is missing: a cluster needs the driver image"
         said = told(found, conditions.unreadable(found, mistakes, now=now))
         return Plan((*let_go(world, found.name), *said))
-    case, labelled = _to_rest(Case(world, found, found.driver))
+    case, labelled = _to_rest(Case(world, found, found.driver, memory=memory or Memory()))
     staging = Staging(case)
     # A node with pods of stages does not leave before they are gone.
     members = {m.node.name for m in case.members} | case.occupied
@@ -135,17 +150,26 @@ def _policy_made(case: Case) -> Iterator[Action]:
 
 
 def _daemonsets_applied(case: Case, world: World) -> Iterator[Action]:
+    as_wanted = case.memory.daemonsets
+    for key in as_wanted.keys() - case.wanted.keys():
+        del as_wanted[key]
     for key in sorted(case.wanted):
         there = world.daemonsets.get(key)
-        document = _document(case, there, case.wanted[key])
-        if document is None or (there is not None and there.deleting):
+        wanted = _wanted(case, there, case.wanted[key])
+        if wanted is None or (there is not None and there.deleting):
             continue
+        before = as_wanted.get(key)
+        if before is not None and before[0] == wanted and before[1] is there:
+            continue
+        document = daemonset(wanted)
         edited = differs(document, there) if there else None
         if there is None or edited:
             yield Apply(case.driver.name, document, edited)
+        else:
+            as_wanted[key] = wanted, there
 
 
-def _document(case: Case, there: DaemonSetObject | None, at: At) -> Mapping[str, Any] | None:
+def _wanted(case: Case, there: DaemonSetObject | None, at: At) -> Wanted | None:
     """A DaemonSet as it should be; None if it can only stay as it is, its revision being lost.
 
     One for a pool that no node is in any more keeps its toolkit until its last node has left; so
@@ -162,21 +186,24 @@ def _document(case: Case, there: DaemonSetObject | None, at: At) -> Mapping[str,
     elif resolution is not None and (resolution.image or not case.unseen):
         on_nodes = case.builds_on_nodes(at, there)
         toolkit, link = resolution.image if on_nodes else "", resolution.link.value
-    return daemonset(
-        Wanted(case.found, driver, at.revision, at.pool, toolkit, link, case.world.settings,
-               image=image, fell_back=fall.note if fall else "")
+    return Wanted(
+        case.owner, driver, at.revision, at.pool, toolkit, link, case.world.settings,
+        image=image, fell_back=fall.note if fall else "",
     )  # fmt: skip
 
 
 def _nodes_labelled(case: Case) -> Iterator[LabelNode]:
     """One request for each node that goes somewhere else."""
     for verdict in case.verdicts:
+        member = verdict.member
+        if verdict.revision is None and verdict.step is Step.GO and member.is_untouched:
+            continue  # nearly all nodes, at nearly all times
         labels = draining.hold_labels(verdict, case.driver.name, case.newest)
-        why, falls = verdict.detail, verdict.revision is None and case.falls_back(verdict.member)
+        why, falls = verdict.detail, verdict.revision is None and case.falls_back(member)
         if (verdict.revision is not None or falls) and (moves := _labels(case, verdict)):
             labels, why = {**labels, **moves}, NO_IMAGE if falls else verdict.row.why
         if labels:
-            yield LabelNode(case.driver.name, verdict.member.node.name, labels, why)
+            yield LabelNode(case.driver.name, member.node.name, labels, why)
     for member in forgiven(case.verdicts, case.standing):
         gone: dict[str, str | None] = {before_label(case.driver.name): None}
         yield LabelNode(case.driver.name, member.node.name, gone, "the rollout is over")
@@ -210,11 +237,15 @@ def _to_rest(case: Case) -> tuple[Case, tuple[LabelNode | Cordon, ...]]:
         if not labelled:
             break
         for action in labelled:
-            earlier = every.get(action.node, action)
-            as_now = earlier if isinstance(earlier, Cordon) else action
-            every[action.node] = replace(as_now, labels={**earlier.labels, **action.labels})
+            earlier = every.get(action.node)
+            every[action.node] = action if earlier is None else _both(earlier, action)
         case = _afterwards(case, labelled)
     return case, tuple(sorted(every.values(), key=lambda action: isinstance(action, Cordon)))
+
+
+def _both(earlier: LabelNode | Cordon, later: LabelNode | Cordon) -> LabelNode | Cordon:
+    as_now = earlier if isinstance(earlier, Cordon) else later
+    return replace(as_now, labels={**earlier.labels, **later.labels})
 
 
 def _nodes_cordoned(case: Case) -> Iterator[Cordon]:
@@ -228,9 +259,9 @@ def _afterwards(case: Case, labelled: Sequence[LabelNode | Cordon]) -> Case:
     """The same after these labels were set."""
     nodes, begun = dict(case.world.nodes), dict(case.begun)
     for action in labelled:
-        labels = {**nodes[action.node].labels, **action.labels}
-        kept = {key: value for key, value in labels.items() if value is not None}
-        nodes[action.node] = replace(nodes[action.node], labels=kept, labelled=case.world.now)
+        node = nodes[action.node]
+        labels = changed(node.labels, action.labels)
+        nodes[action.node] = replace(node, labels=labels, labelled=case.world.now)
         if isinstance(action, Cordon):
             nodes[action.node] = replace(nodes[action.node], unschedulable=True)
             begun[action.node] = action.why

@@ -59,13 +59,14 @@ def _pool_reasons(
         yield said
     if pool not in picture.served:
         yield "ToolkitMissing", toolkit_message(picture.resolutions[pool])
-    members = [verdict.member for verdict in verdicts]
-    if broken := [member for member in members if member.health is Health.BROKEN]:
+    members = (verdict.member for verdict in verdicts)
+    lacking = [member for member in members if member.health is not Health.WORKING]
+    if broken := [member for member in lacking if member.health is Health.BROKEN]:
         yield "NodesFailed", f"{some(m.node.name for m in broken)}: {cause(broken[0])}"
-    if down := [member.node.name for member in members if member.health is Health.DOWN]:
+    if down := [member.node.name for member in lacking if member.health is Health.DOWN]:
         yield "NodesNotReady", f"{some(down)}: the node is not ready"
     fell_back = picture.fell_back.get(pool, "")
-    busy = [member.node.name for member in members if member.health is Health.BUSY]
+    busy = [member.node.name for member in lacking if member.health is Health.BUSY]
     if busy and not fell_back:
         yield "NodesBusy", f"{some(busy)}: on the way"
     if fell_back:

@@ -106,6 +106,8 @@ def has_hardware(node: Node, hardware: Hardware, *, assigned: bool) -> Fit:
     ]
     if hardware.pci:
         said.append(_devices(node.labels, hardware.pci, assigned=assigned))
+    if len(said) == 1:
+        return said[0]
     return max(said, key=_SEVERITY.__getitem__, default=Fit.HAS)
 
 

@@ -57,17 +57,20 @@ class Listener:
                 LAST_WORD + self.driver.spec.build.timeout_seconds,
                 lambda: f"it said {word.state} at {_moment(word.said)}, and nothing since",
             )
-        if (pod := self._pods.get((node.name, assigned))) is not None:
+        if not assigned:
+            return PATIENT
+        daemonset = name(self.driver.name, assigned)
+        if (pod := self._pods.get((node.name, daemonset))) is not None:
             return self._waiting(
                 max(pod.created, node.ready_since) if pod.created else 0.0,
                 NO_WORD,
                 lambda: f"its pod says nothing: see {self._describe} pod {pod.name}",
             )
-        return self._without_a_pod(node, assigned)
+        return self._without_a_pod(node, daemonset)
 
-    def _without_a_pod(self, node: Node, assigned: str) -> Silence:
+    def _without_a_pod(self, node: Node, daemonset: str) -> Silence:
         """A node whose DaemonSet is still to be made waits for us."""
-        found = self.world.daemonsets.get(name(self.driver.name, assigned)) if assigned else None
+        found = self.world.daemonsets.get(daemonset)
         if found is None or found.deleting or not node.labelled:
             return PATIENT
         own = max(node.labelled, found.touched)
@@ -97,10 +100,10 @@ class Listener:
 
     @cached_property
     def _pods(self) -> Mapping[tuple[str, str], DriverPod]:
-        """By node and assignment; one that is ending is a pod too, until it is gone."""
+        """By node and DaemonSet; one that is ending is a pod too, until it is gone."""
         name, pods = self.driver.name, self.world.pods.values()
         mine = (pod for pod in pods if pod.driver == name and pod.unloader is None)
-        return {(pod.node, pod.daemonset.rpartition("-")[2]): pod for pod in mine}
+        return {(pod.node, pod.daemonset): pod for pod in mine}
 
 
 def _moment(wall: float) -> str:

@@ -12,11 +12,12 @@ failures that stops a rollout, at least one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from cluster.members import Member
+from cluster.memory import Recollection
 from cluster.rollout import Act, Boot, Health, Phase, Place, Row, Situation, Supply, decide
 from cluster.world import Pool
 from nodeside.spec import Driver
@@ -120,15 +121,42 @@ def standing(
 
 
 def verdicts(
-    all_members: Sequence[Member], driver: Driver, now: Standing, supply: Supplies
+    all_members: Sequence[Member],
+    driver: Driver,
+    now: Standing,
+    supplies: Mapping[Pool, Supply],
+    memory: Recollection[Verdict] | None = None,
 ) -> tuple[Verdict, ...]:
-    """What happens to each member, in the order given."""
-    upgrade = driver.spec.upgrade
-    rows = [_row(member, upgrade, now, supply) for member in all_members]
-    granted = _grant(rows, now)
+    """What happens to each member, in the order given.
+
+    `memory` has what was decided in earlier looks of members whose turn it was not.
+    """
+    upgrade, memory = driver.spec.upgrade, Recollection() if memory is None else memory
+    kept = memory.on((now.phase, now.newest, now.good, upgrade, supplies))
+    found = []
+    for member in all_members:
+        verdict = kept.get(member.node.name)
+        if verdict is None or verdict.member is not member:
+            verdict = kept[member.node.name] = _out_of_turn(member, upgrade, now, supplies)
+        found.append(verdict)
+    memory.forget({member.node.name for member in all_members})
+    changing = [verdict for verdict in found if _may_change(verdict)]
+    granted = _grant(changing, now) if changing else ()
     return tuple(
-        _verdict(member, place, row, now, turn=id(member) in granted) for member, place, row in rows
+        _verdict(each.member, each.place, each.row, now, turn=True)
+        if id(each.member) in granted
+        else each
+        for each in found
     )
+
+
+def _out_of_turn(
+    member: Member, upgrade: Upgrade, now: Standing, supplies: Mapping[Pool, Supply]
+) -> Verdict:
+    place, supply = member.place(now.newest, now.good), _supply(member, supplies.__getitem__)
+    health = Health.ECHO if _is_echo(member, now.newest) else member.health
+    row = decide(Situation(place, now.phase, health, member.boot, upgrade, supply))
+    return _verdict(member, place, row, now, turn=False)
 
 
 def forgiven(every: Sequence[Verdict], now: Standing) -> tuple[Member, ...]:
@@ -150,25 +178,13 @@ def forgiven(every: Sequence[Verdict], now: Standing) -> tuple[Member, ...]:
     )
 
 
-def _row(
-    member: Member, upgrade: Upgrade, now: Standing, supply: Supplies
-) -> tuple[Member, Place, Row]:
-    place = member.place(now.newest, now.good)
-    health = Health.ECHO if _is_echo(member, now.newest) else member.health
-    return (
-        member,
-        place,
-        decide(Situation(place, now.phase, health, member.boot, upgrade, _supply(member, supply))),
-    )
-
-
 def _supply(member: Member, supply: Supplies) -> Supply:
     """What there is for a node: that of its pool, if no other Driver has the module."""
     found = supply(member.pool)
     return Supply.TAKEN if member.taken and found is not Supply.UNSERVED else found
 
 
-def _grant(rows: Iterable[tuple[Member, Place, Row]], now: Standing) -> set[int]:
+def _grant(changing: Collection[Verdict], now: Standing) -> Collection[int]:
     """Whose turn it is: first those who lose nothing by it, then by name.
 
     A canary must be able to prove something: a node where the driver worked before. A node whose
@@ -176,14 +192,13 @@ def _grant(rows: Iterable[tuple[Member, Place, Row]], now: Standing) -> set[int]
     """
     unavailable = frozenset(now.unavailable)
     waiting = [
-        (_costs(member, unavailable), bool(member.hold.given_up), member.node.name, member)
-        for member, place, row in rows
-        if _takes_turn(member, place, row, now)
-        and (now.slots is None or _worked_before(member, place))
+        (_costs(m, unavailable), bool(m.hold.given_up), m.node.name, m)
+        for m, place in ((each.member, each.place) for each in changing)
+        if _takes_turn(m, now) and (now.slots is None or _worked_before(m, place))
     ]
     waiting.sort(key=lambda entry: entry[:3])
     budget, slots = now.budget, now.slots
-    granted = {id(m) for m, place, row in rows if m.hold.since and _may_change(m, place, row)}
+    granted = {id(each.member) for each in changing if each.member.hold.since}
     for costs, _, _, member in waiting:
         if slots == 0 or (costs and budget == 0):
             break
@@ -193,17 +208,18 @@ def _grant(rows: Iterable[tuple[Member, Place, Row]], now: Standing) -> set[int]
     return granted
 
 
-def _takes_turn(member: Member, place: Place, row: Row, now: Standing) -> bool:
+def _takes_turn(member: Member, now: Standing) -> bool:
     """Whether it stands in the queue. Not if it could not be drained, until its pods are gone."""
-    if member.hold.since or not _may_change(member, place, row):
+    if member.hold.since:
         return False
     return member.hold.given_up != now.newest or member.is_vacant
 
 
-def _may_change(member: Member, place: Place, row: Row) -> bool:
-    if row.act in (Act.IN_TURN, Act.IN_TURN_OR_GOOD):
-        return True
-    return row.act is Act.GIVE_NEWEST and _disturbs(member, place)
+def _may_change(verdict: Verdict) -> bool:
+    act = verdict.row.act
+    if act is Act.GIVE_NEWEST:
+        return _disturbs(verdict.member, verdict.place)
+    return act in (Act.IN_TURN, Act.IN_TURN_OR_GOOD)
 
 
 def _disturbs(member: Member, place: Place) -> bool:

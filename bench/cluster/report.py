@@ -95,8 +95,8 @@ def _before(every: Sequence[Measured]) -> str:
         "does, and counts the controller's writes (Events aside) a second time. Left out "
         "of the sums: watches, which stay open, and the lease, renewed every 3 s. Rollouts are "
         "measured by looking every 0.1 to 0.5 s. Processor time grows faster than the nodes where "
-        "a rollout lasts longer: each look at the cluster costs what the cluster is large, and "
-        "looks take at most a tenth of the time, so it is a tenth of how long Kubernetes takes."
+        "Kubernetes makes a rollout last longer: looks at the cluster go on meanwhile, and take "
+        "a hundredth of a processor."
     )
 
 

@@ -6,6 +6,7 @@ no clock in it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -33,7 +34,7 @@ from cluster.documents import (
     revision_from,
 )
 from cluster.hold import CORDONED
-from cluster.plan import plan
+from cluster.plan import Planner, plan
 from cluster.stage import STAGE_LABEL, Source, StagePod, Stages
 from cluster.stagelabels import uses
 from cluster.stageview import found_from
@@ -114,6 +115,7 @@ class Model:
     said: list[Say] = field(default_factory=list)
     rolled_out: set[str] = field(default_factory=set)
     uids: int = 0
+    planner: Planner = field(default_factory=Planner)
 
     @property
     def world(self) -> World:
@@ -250,7 +252,13 @@ class Model:
     # --- what a plan does ---
 
     def plan(self, now: float = 0.0) -> Plan:
-        return plan(self.world, now)
+        """One that remembers earlier looks plans the same; it may want to look again too early."""
+        world = self.world
+        made, again = plan(world, now), self.planner(world, now)
+        waits = [math.inf if each.again_in is None else each.again_in for each in (again, made)]
+        assert waits[0] <= waits[1]
+        assert replace(again, again_in=None) == replace(made, again_in=None)
+        return made
 
     def settle(self) -> tuple[Action, ...]:
         """Carry a plan out; the next one must be empty."""

@@ -25,7 +25,14 @@ from tests.cluster.model import Model
 
 LONG = 30.0  # seconds: a deadline that only a broken test meets
 QUICK = Pace(
-    settle=0.0, between=0.0, echo=0.0, counts=0.0, first_retry=0.01, longest_retry=0.02, sync=0.01
+    settle=0.0,
+    between=0.0,
+    longest=0.0,
+    echo=0.0,
+    counts=0.0,
+    first_retry=0.01,
+    longest_retry=0.02,
+    sync=0.01,
 )
 
 

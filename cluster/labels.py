@@ -1,0 +1,109 @@
+"""The labels of a node, small in memory.
+
+Node Feature Discovery sets a hundred labels and more on each node, and which ones a Driver asks for
+nobody knows before it is there; so all of them are kept, but their keys only once for all nodes
+that have the same. Our own labels, which come and go, are apart.
+
+Made by documents.py; everybody else sees a mapping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from sys import intern
+from typing import Any, Final, TypeVar, overload
+from weakref import WeakValueDictionary
+
+from nodeside.contract import API_GROUP
+
+T = TypeVar("T")
+
+_OWN: Final = f"{API_GROUP}/"
+
+
+class _Keys(dict[str, int]):
+    """The place of each key among the values; weak references to it are possible."""
+
+    __slots__ = ("__weakref__",)
+
+
+_KNOWN: WeakValueDictionary[tuple[str, ...], _Keys] = WeakValueDictionary()
+
+
+class Labels(Mapping[str, str]):
+    """Never changed in place."""
+
+    __slots__ = ("_keys", "_own", "_values")
+
+    def __init__(self, keys: _Keys, values: tuple[str, ...], own: Mapping[str, str]) -> None:
+        self._keys = keys
+        self._values = values
+        self._own = own
+
+    def __getitem__(self, key: str) -> str:
+        found = self._own.get(key)
+        return self._values[self._keys[key]] if found is None else found
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._own or key in self._keys
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._keys
+        yield from self._own
+
+    def __len__(self) -> int:
+        return len(self._values) + len(self._own)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Labels) and self._keys is other._keys:
+            return self._values == other._values and self._own == other._own
+        return Mapping.__eq__(self, other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Labels({dict(self)!r})"
+
+    @overload
+    def get(self, key: str, /) -> str | None: ...
+    @overload
+    def get(self, key: str, default: str | T, /) -> str | T: ...
+    def get(self, key: str, default: Any = None, /) -> Any:
+        """What Mapping has, without an exception for what is not there."""
+        found = self._own.get(key)
+        if found is not None:
+            return found
+        place = self._keys.get(key)
+        return default if place is None else self._values[place]
+
+    def with_own(self, changes: Mapping[str, str | None]) -> Labels:
+        """The same after labels of ours were set, or with None taken away."""
+        return Labels(self._keys, self._values, _merged(self._own, changes))
+
+
+def labels_of(found: Mapping[str, str]) -> Labels:
+    """The labels of an object of the API server."""
+    own = {intern(key): intern(value) for key, value in found.items() if key.startswith(_OWN)}
+    names = tuple(key for key in found if key not in own) if own else tuple(found)
+    keys = _KNOWN.get(names)
+    if keys is None:
+        keys = _Keys((intern(key), place) for place, key in enumerate(names))
+        keys = _KNOWN.setdefault(tuple(keys), keys)
+    return Labels(keys, tuple([intern(found[name]) for name in names]), own)
+
+
+def changed(labels: Mapping[str, str], changes: Mapping[str, str | None]) -> Mapping[str, str]:
+    """Labels of a node after some were set, or with None taken away."""
+    if isinstance(labels, Labels) and all(key.startswith(_OWN) for key in changes):
+        return labels.with_own(changes)
+    return _merged(labels, changes)
+
+
+def _merged(labels: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    merged = dict(labels)
+    for key, value in changes.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = value
+    return merged
