@@ -2,6 +2,7 @@
 
     /run/nodeside/                 a tmpfs of the host: all of it is gone at reboot by nature
       <driver>.lock                locked (flock) by the one actor; says who that is; never removed
+      <driver>.pod.lock            likewise, by the one pod whose turn it is, for as long as it runs
       <driver>/ready               ReadyRecord; there exactly while readiness is observed
       <driver>/loaded.json         LoadedRecord: what nodeside loaded in this boot, as asked
 
@@ -78,6 +79,10 @@ def lock_path(host: Host, driver: str) -> Path:
     return host.run / f"{driver}.lock"
 
 
+def pod_lock_path(host: Host, driver: str) -> Path:
+    return host.run / f"{driver}.pod.lock"
+
+
 def read_ready(host: Host, driver: str, boot_id: str) -> ReadyRecord | None:
     """The ready file of this boot, or None."""
     return _read(ReadyRecord, ready_path(host, driver), boot_id)
@@ -125,7 +130,26 @@ def hold_lock(
     the lock when the holder ends, however it ends; the file stays, since a lock on a removed file
     excludes nobody.
     """
-    path = lock_path(host, driver)
+    with _held(lock_path(host, driver), driver, timeout, clock):
+        yield
+
+
+@contextmanager
+def hold_pod_lock(
+    host: Host, driver: str, *, timeout: float, clock: Clock | None = None
+) -> Iterator[None]:
+    """Be the one pod of this driver on this node while the block runs.
+
+    A pod takes it before its first act and keeps it to its end. So of two pods on one node, as
+    where a revision replaces another, the later one waits until the earlier one has ended, and
+    neither takes back what the other did. Commands by hand do not ask for it.
+    """
+    with _held(pod_lock_path(host, driver), driver, timeout, clock):
+        yield
+
+
+@contextmanager
+def _held(path: Path, driver: str, timeout: float, clock: Clock | None) -> Iterator[None]:
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)

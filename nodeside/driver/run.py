@@ -4,13 +4,16 @@ Once: bring the driver up, announce, exit with the code. For ever: the same, the
 to look again (a kernel event, a changed driver.yaml, a slow poll). A failed driver never ends the
 process: it stays, unready, says why, retries what is retryable and wakes when its inputs change.
 SIGTERM ends the process and leaves the modules alone.
+
+For ever, it is also the one pod of its driver on the node from its first act to its end: where a
+revision replaces another, the pod of the new one waits for the end of the old one's.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +24,7 @@ from nodeside.contract import NodeDriverStatus, State
 from nodeside.driver.bringup import bring_up
 from nodeside.driver.journal import Journal, Report
 from nodeside.driver.load import Loader
-from nodeside.driver.readyfile import hold_lock
+from nodeside.driver.readyfile import hold_lock, hold_pod_lock
 from nodeside.driver.resolution import Known, resolve_or_tell
 from nodeside.driver.rungs import Listener
 from nodeside.driver.task import Place, Task, read_driver
@@ -44,11 +47,28 @@ class WrongKernel(SystemRefused):
     reason = "WrongKernel"
 
 
+@dataclass
+class Turn:
+    """Whether this is the one pod of its driver on the node. Taken once, and kept by the stack."""
+
+    stack: ExitStack
+    taken: bool = False
+
+    def take(self, task: Task, clock: Clock) -> None:
+        """Raises Locked, which names the pod that is there still."""
+        if self.taken:
+            return
+        lock = hold_pod_lock(task.host, task.name, timeout=_LOCK_TIMEOUT, clock=clock)
+        self.stack.enter_context(lock)
+        self.taken = True
+
+
 @dataclass(frozen=True)
 class Run:
     """One run of a driver in one place. `expected_kernel` is the release this pod was made for.
 
-    `loader` is how modules get into the kernel; None: by its system calls.
+    `loader` is how modules get into the kernel; None: by its system calls. Without a `turn` it is
+    no pod: the lock of an act is enough.
     """
 
     place: Place
@@ -57,6 +77,7 @@ class Run:
     expected_kernel: str = ""
     loader: Loader | None = None
     known: Known = field(default_factory=Known, repr=False)
+    turn: Turn | None = None
 
     def once(self) -> tuple[Journal, Report]:
         """Bring the driver up. Expected failures are in the report; what is told is observed.
@@ -70,6 +91,8 @@ class Run:
         journal = Journal(task, self.tell)
         try:
             self._check_kernel(task)
+            if self.turn is not None:
+                self.turn.take(task, self._clock())
             listener = replace(self.listener, on_sidecar_lost=lambda: _sidecar_lost(journal))
             with hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT, clock=self._clock()):
                 return journal, bring_up(task, journal, listener, loader=self.loader)
@@ -84,6 +107,10 @@ class Run:
 
     def for_ever(self) -> None:
         """Keep the driver up until SIGTERM or SIGINT."""
+        with ExitStack() as stack:
+            replace(self, turn=Turn(stack))._keep_up()
+
+    def _keep_up(self) -> None:
         from nodeside.driver.watch import Watch, Why
 
         retry, again = _FIRST_RETRY, True

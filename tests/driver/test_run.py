@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ import pytest
 
 from nodeside.contract import READY_PATTERN, FailureKind, Rung, State
 from nodeside.driver import announcement, watch
-from nodeside.driver.readyfile import hold_lock, read_ready
-from nodeside.driver.run import Run
+from nodeside.driver.readyfile import hold_lock, hold_pod_lock, read_ready
+from nodeside.driver.run import Run, Turn
 from nodeside.driver.rungs import Listener
 from nodeside.driver.waiting import StoppedWaiting
 from nodeside.driver.watch import Reason, Why
@@ -102,6 +103,44 @@ def test_the_wait_for_the_lock_ends_when_the_process_is_told_to_stop(node: FakeN
         _, report = stopping.once()
     assert report.reason == StoppedWaiting.reason
     assert node.told == []
+
+
+def test_a_pod_waits_for_the_end_of_the_one_before_it_and_then_has_its_turn(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.put_bundle(node.task())
+    monkeypatch.setattr("nodeside.driver.run._LOCK_TIMEOUT", 0.0)
+    with ExitStack() as life:
+        pod = replace(run_of(node), turn=Turn(life))
+        with hold_pod_lock(node.host, "straw", timeout=0):
+            _, report = pod.once()
+            assert (report.reason, report.retryable, node.told) == ("Locked", True, [])
+            assert "another process works on driver straw on this node: pid " in report.message
+            assert node.kernel.loads == []
+        assert pod.once()[1].state is State.READY
+
+
+def test_a_pod_that_was_replaced_takes_nothing_back(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.put_bundle(node.task())
+    monkeypatch.setattr("nodeside.driver.run._LOCK_TIMEOUT", 0.0)
+    with ExitStack() as life, ExitStack() as next_life:
+        old = replace(run_of(node), turn=Turn(life))
+        old.once()
+        new = replace(run_of(node), turn=Turn(next_life))
+        assert new.once()[1].reason == "Locked", "the old one has not ended"
+        life.close()
+        assert new.once()[1].state is State.READY
+        with ExitStack() as again:
+            late = replace(old, turn=Turn(again))
+            assert late.once()[1].reason == "Locked"
+
+
+def test_a_command_by_hand_works_beside_the_pod(node: FakeNode) -> None:
+    node.put_bundle(node.task())
+    with hold_pod_lock(node.host, "straw", timeout=0):
+        assert run_of(node).once()[1].state is State.READY
 
 
 def test_what_a_controller_handed_over_may_be_newer_than_this_node(node: FakeNode) -> None:
