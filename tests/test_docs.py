@@ -46,6 +46,7 @@ FOREIGN = {
     *("--all", "--create-namespace", "--force-conflicts", "--include-crds", "--server-side"),
     *("--strict", "--import", "--rm", "--docker-server"),
     *("--take-ownership", "--clusterrole", "--role", "--serviceaccount", "--user"),
+    *("--cluster", "--subresource", "--token"),
     *("--for", "--overwrite", "--show-labels", "--timeout", "--type"),
 }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import sys
 from pathlib import Path
 
@@ -124,20 +123,3 @@ def test_a_program_that_does_not_start_is_shown_with_its_last_words(
     with pytest.raises(NodesideError) as caught:
         ControlPlane().__enter__()
     assert str(caught.value) == "etcd ended: exit code 3\nlisten tcp: no such interface"
-
-
-def test_the_command_for_a_person_prints_one_line_and_ends_with_ctrl_c() -> None:
-    child = process.start(
-        [sys.executable, "-m", "tests.controlplane"], cwd=TOP, stdout=-1, stderr=process.NOWHERE
-    )
-    assert child.stdout is not None
-    try:
-        line = child.stdout.readline().decode().strip()
-        kubeconfig = Path(line.removeprefix("export KUBECONFIG="))
-        assert kubeconfig.is_file()
-        child.send_signal(signal.SIGINT)
-        assert child.wait(LONG) == 0
-        assert not kubeconfig.parent.exists()
-    finally:
-        child.terminate()  # where the test fails; it ends what it has started
-        child.wait(LONG)
