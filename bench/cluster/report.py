@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from bench.cluster.scenario import Measured
+from bench.cluster.scenario import Idle, Measured
 from bench.page import Goal, Section, markdown_table
 
 Row = tuple[str, Callable[[Measured], float | None], str]
@@ -32,7 +32,7 @@ def section(every: Sequence[Measured]) -> Section:
     return Section(
         "The controller at scale",
         _before(every),
-        "\n\n".join((_main(every), _calls_table(largest))),
+        "\n\n".join((_main(every), _calls_table(largest), _served_table(every))),
         RIVAL,
         tuple(_goals(every)),
     )
@@ -52,8 +52,8 @@ def _goals(every: Sequence[Measured]) -> Sequence[Goal]:
              f"{largest.start_seconds:.1f} s", largest.start_seconds <= 10),
         Goal(f"peak memory of the controller, {size} nodes", "≤ 150 MiB",
              f"{peak:.0f} MiB", peak <= 150),
-        Goal(f"first rollout, {size} nodes: calls a node", "≤ 4.0", f"{both:.1f}", both < 4.05),
-        Goal("of these, the controller's", "≤ 1.0", f"{ours:.1f}", ours < 1.05),
+        Goal(f"first rollout, {size} nodes: calls a node", "≤ 4", f"{both:.2f}", both <= 4),
+        Goal("of these, the controller's", "≤ 1", f"{ours:.2f}", ours <= 1),
         Goal("growth of the controller's calls and CPU a node", "linear (≤ 1.2)",
              growth[0], growth[1]),
         Goal(f"first rollout, {size} nodes: CPU of the controller", "≤ 60 s",
@@ -92,7 +92,9 @@ def _before(every: Sequence[Measured]) -> str:
         "token bound to each pod, for drivers that become ready within seconds; its connections "
         "are shared, as no real node's are. Calls are counted on our side, the controller's by "
         "its own metrics, since the API server's do not say whose a request was. Its audit log "
-        "does, and counts the controller's writes (Events aside) a second time. Left out "
+        "does, and counts the controller's writes (Events aside) a second time; its own metrics, "
+        "in the last table, count everybody's: KWOK, the controller manager, the scheduler, the "
+        "bench's own looks and ours. Left out "
         "of the sums: watches, which stay open, and the lease, renewed every 3 s. Rollouts are "
         "measured by looking every 0.1 to 0.5 s. Processor time grows faster than the nodes where "
         "Kubernetes makes a rollout last longer: looks at the cluster go on meanwhile, and take "
@@ -146,6 +148,20 @@ def _main(every: Sequence[Measured]) -> str:
 
 def _grown(small: float | None, large: float | None) -> str:
     return f"{large / small:.1f}" if small and large is not None else "-"
+
+
+def _served_table(every: Sequence[Measured]) -> str:
+    """Everybody's requests, by the API server's own metrics."""
+    ordered = sorted(every, key=lambda found: found.size)
+    columns = [(f"{m.size:,}, first rollout", m.rollout.served) for m in ordered]
+    columns += [(f"{m.size:,}, idle, a minute", _a_minute(m.idle)) for m in ordered]
+    verbs = sorted({verb for _, served in columns for verb in served})
+    rows = [[verb, *(f"{served[verb]:,}" for _, served in columns)] for verb in verbs]
+    return markdown_table(["requests of everybody", *(name for name, _ in columns)], rows)
+
+
+def _a_minute(idle: Idle) -> Counter[str]:
+    return Counter({verb: round(n / idle.seconds * 60) for verb, n in idle.served.items()})
 
 
 def _ratio(large: float, small: float) -> float:

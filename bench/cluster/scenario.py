@@ -29,12 +29,14 @@ class Rollout:
     audited: int  # the controller's writes, counted by the API server
     nodes: Counter[str]
     nodes_cpu: float
+    served: Counter[str]  # everybody's requests by verb, as the API server counts them
 
 
 @dataclass(frozen=True)
 class Idle:
     seconds: float
     controller: Usage
+    served: Counter[str]
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def measure(size: int, idle: float, *, full: bool, say: Callable[[str], None]) -
         controller = _warm(stage)
         rollout = _first_rollout(stage, controller)
         say(f"{size} nodes: ready after {rollout.ready:.1f} s; idle for {idle:g} s")
-        quiet = _idle(controller, idle)
+        quiet = _idle(stage, controller, idle)
         say(f"{size} nodes: nodes that change their kernel")
         moves = _moves(stage)
         _until_at_rest(stage, controller)
@@ -83,7 +85,7 @@ def _warm(stage: Stage) -> Controller:
 def _first_rollout(stage: Stage, controller: Controller) -> Rollout:
     before, spoken = controller.usage(), stage.speakers.heard()
     audit = Audit(stage.control_plane.place.directory)
-    mark = audit.mark()
+    mark, served = audit.mark(), stage.served()
     began = time.monotonic()
     stage.apply_driver()
     daemonsets = stage.wait_for(lambda: stage.daemonsets() >= POOLS, "the DaemonSets", look=0.1)
@@ -102,6 +104,7 @@ def _first_rollout(stage: Stage, controller: Controller) -> Rollout:
         len(audit.writes(mark)),
         after.calls - spoken.calls,
         after.cpu - spoken.cpu,
+        stage.served() - served,
     )
 
 
@@ -124,10 +127,11 @@ def _until_at_rest(stage: Stage, controller: Controller) -> None:
     stage.wait_for(rests, "the controller to have nothing to do", look=1.0)
 
 
-def _idle(controller: Controller, seconds: float) -> Idle:
-    before, began = controller.usage(), time.monotonic()
+def _idle(stage: Stage, controller: Controller, seconds: float) -> Idle:
+    before, served, began = controller.usage(), stage.served(), time.monotonic()
     time.sleep(seconds)
-    return Idle(time.monotonic() - began, controller.usage().since(before))
+    asked = stage.served() - served
+    return Idle(time.monotonic() - began, controller.usage().since(before), asked)
 
 
 def _moves(stage: Stage) -> Samples:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -222,6 +223,10 @@ class Stage:
     def driver(self, name: str = "edu") -> Mapping[str, Any]:
         found: Mapping[str, Any] = self.control_plane.do("GET", f"{_DRIVERS}/{name}")
         return dict(found.get("status") or {})
+
+    def served(self) -> Counter[str]:
+        """What the API server says that it was asked so far, by verb."""
+        return usage.served_of(self.control_plane.request("GET", "/metrics").message)
 
     def daemonsets(self, name: str = "edu") -> int:
         selector = f"{_OURS},nodeside.io/driver%3D{name}"

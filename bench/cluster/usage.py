@@ -1,4 +1,4 @@
-"""What a process has used, from /proc, and which requests it made, from its own metrics."""
+"""What a process has used, from /proc, and which requests were made, from metrics."""
 
 from __future__ import annotations
 
@@ -63,4 +63,20 @@ def calls_of(exposition: str) -> Counter[str]:
             verb, resource = sample.labels["verb"], sample.labels["resource"]
             if resource not in _REVIEWS:
                 found[f"{verb} {resource}"] += int(sample.value)
+    return found
+
+
+def served_of(exposition: str) -> Counter[str]:
+    """Requests by verb, whoever made them, from what the API server tells Prometheus.
+
+    Its health checks and scrapes are of no resource, and left out. A watch counts when it ends.
+    """
+    name = "apiserver_request_total{"
+    lines = (line for line in exposition.splitlines() if line.startswith(name))
+    found: Counter[str] = Counter()
+    for line in lines:
+        labels, _, value = line.removeprefix(name).rpartition("} ")
+        said = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+        if said["resource"]:
+            found[said["verb"]] += int(float(value))
     return found
