@@ -119,9 +119,15 @@ def _waiting(world: World, job: str) -> str:
 
 
 def coming(
-    driver: Driver, revision: str, world: World, resolutions: Mapping[Pool, Resolution]
+    driver: Driver,
+    revisions: Mapping[str, Driver],
+    world: World,
+    resolutions: Mapping[Pool, Resolution],
 ) -> Iterator[Build]:
-    """Builds for tags that are newer than any that a pool uses, the newest ones."""
+    """Builds of these revisions for tags that are newer than any that a pool uses, the newest ones.
+
+    `driver` says where toolkits are found and modules are published.
+    """
     publish, chain = publish_target(driver), driver.spec.toolkit
     stream = stream_of(chain, world.image_streams)
     used = [pool for pool, each in resolutions.items() if each.link is Link.STREAM]
@@ -133,7 +139,8 @@ def coming(
     for tag in tags[-COMING_TAGS:]:
         for architecture, variant in sorted(kinds):
             image = stream.tags[tag]
-            yield Build(driver, revision, image, architecture, publish, variant=variant)
+            for revision, of in revisions.items():
+                yield Build(of, revision, image, architecture, publish, variant=variant)
 
 
 def _order(tag: str) -> tuple[tuple[int, str], ...]:

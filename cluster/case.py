@@ -197,10 +197,16 @@ class Case:
 
     @cached_property
     def coming(self) -> Sequence[Build]:
-        """Builds for kernels that no node has yet."""
+        """Builds for kernels that no node has yet.
+
+        The good revision's too: it is what a node gets that comes there in the middle of a rollout.
+        """
         if _has_images(self.driver):
             return ()
-        return tuple(coming(self.driver, self.newest, self.world, self.resolutions))
+        revisions = {self.newest: self.driver}
+        if self.good != self.newest and self._fetches(self.good, publish_target(self.driver)):
+            revisions[self.good] = self.revisions[self.good]
+        return tuple(coming(self.driver, revisions, self.world, self.resolutions))
 
     @cached_property
     def preflight(self) -> Sequence[Answer]:

@@ -309,6 +309,31 @@ def test_the_kernel_to_come_is_built_before_the_reboot_and_not_again_after_it() 
     assert len(model.jobs) == 1  # the old kernel's is retired with its last node
 
 
+def test_the_good_revision_is_not_built_twice_for_a_kernel_that_comes_during_a_rollout() -> None:
+    model = Model(image_streams=tags(OLD_OS))
+    model.add(["n1", "n2"], os_image=f"{COREOS} {OLD_OS}")
+    model.apply_driver(prebuilt=PREBUILT, **BY_TAG)
+    model.settle()
+    model.end_build()
+    model.image_streams = tags(OLD_OS, NEW_OS)
+    model.settle()
+    model.end_build(kernel=NEW_KERNEL)
+    model.settle_ready()
+    assert len(model.made) == 2
+
+    paused = {"paused": True}
+    model.apply_driver(version="2.0.0", prebuilt=PREBUILT, rollout=paused, **BY_TAG)
+    model.settle()
+    assert len(model.made) == 4, "the newest one for both kernels"
+    model.reboot("n1", kernel=NEW_KERNEL, os_image=f"{COREOS} {NEW_OS}")
+    model.settle_ready()
+
+    assert len(model.made) == 4
+    moved = model.serving("n1")
+    assert moved is not None
+    assert moved.revision == model.drivers["edu"].status["lastGoodRevision"]
+
+
 def test_only_the_two_newest_tags_beyond_those_in_use_are_built_for() -> None:
     older, much_newer = "418.9.1-0", ["418.94.202504010000-0", "418.100.202505010000-0"]
     model = Model(image_streams=tags(older, OLD_OS, NEW_OS, *much_newer))
