@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cluster.actions import Plan, together
+from cluster.actions import Plan, Say, together
 from cluster.apply import Applier, Outcome
 from cluster.evictions import Evictions
 from cluster.health import Pulse
@@ -101,6 +101,7 @@ class Controller:
         self._worked = worked
         self._jitter = jitter
         self._troubles: dict[str, Trouble] = {}
+        self._untold: list[Say] = []  # what no condition can say
         self._outages = 0
         self._planning = 0.0
         self._quiet = Quiet(self._pace.counts)
@@ -174,6 +175,7 @@ class Controller:
         plan = self._standoffs(plan, world, now=now, wall=wall)
         plan = with_troubles(plan, world, self._troubles, now=now, wall=wall)
         plan = with_blindness(plan, world, blindness(self._view.health()), wall)
+        plan, self._untold = replace(plan, actions=(*plan.actions, *self._untold)), []
         return self._evictions.waking(self._quiet(plan, world, now), now)
 
     def _remember(self, world: World, outcome: Outcome) -> None:
@@ -194,6 +196,9 @@ class Controller:
         before, driver = self._troubles.get(name), world.drivers.get(name)
         if before is None or before.message != trouble.message:
             log.warning(trouble.message, driver=name, reason=trouble.reason)
+            if trouble.mute and driver is not None:
+                self._untold.append(Say(name, driver.uid, True, trouble.reason, trouble.message))
+                self._wakes.wake()
         self._troubles[name] = again(
             before,
             trouble,

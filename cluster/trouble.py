@@ -24,7 +24,7 @@ class Trouble:
     """`generation` is that of the Driver: a changed Driver is tried at once.
 
     `again_at` is monotonic; `failures` is how often in a row. `mute`: it is the status itself that
-    cannot be written, so only the log can say it.
+    cannot be written, so only the log and an Event can say it.
     """
 
     reason: str

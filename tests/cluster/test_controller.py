@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.actions import Action, Apply, LabelNode, Plan, SetStatus
+from cluster.actions import Action, Apply, LabelNode, Plan, Say, SetStatus
 from cluster.apierror import Forbidden, Unreachable
 from cluster.apply import Outcome
 from cluster.consumers import demand_of
@@ -171,6 +171,32 @@ def test_what_is_refused_for_one_driver_becomes_its_condition_and_goes_when_it_i
 
     refuse[0] = False
     run_until(made, applier, plan, lambda: degraded(made, "bad") == "AsExpected")
+
+
+def test_a_status_that_cannot_be_written_is_told_once_in_an_event() -> None:
+    made = model("good")
+    applier = FakeApplier(made)
+
+    def refuses(planned: Plan) -> Outcome | None:
+        if any(isinstance(action, SetStatus) for action in planned.actions):
+            error = Forbidden("no permission", hint="can-i patch")
+            trouble = replace(trouble_of(error, "set the status of driver good"), mute=True)
+            return Outcome(troubles={"good": trouble})
+        return None
+
+    applier.fails = refuses
+    run_until(
+        made, applier, plan, lambda: sum(refuses(each) is not None for each in applier.plans) >= 2
+    )
+
+    told = [a for each in applier.plans for a in each.actions if isinstance(a, Say)]
+    assert [(say.reason, say.warning, say.note) for say in told] == [
+        (
+            "Forbidden",
+            True,
+            "cannot set the status of driver good: no permission (can-i patch)",
+        )
+    ]
 
 
 def test_while_the_server_is_gone_it_is_asked_again_and_again_and_no_driver_is_blamed() -> None:
