@@ -116,11 +116,12 @@ class Cordon:
 
 @dataclass(frozen=True, slots=True)
 class Uncordon:
-    """Take back our own cordon, with these labels."""
+    """Take back our own cordon, with these labels; labels alone unless it `opens` the node."""
 
     driver: str
     node: str
     labels: Mapping[str, str | None]
+    opens: bool = True
 
     @property
     def words(self) -> str:

@@ -14,8 +14,13 @@ from cluster.api import Api
 from cluster.apierror import ApiError, Conflict, NotFound
 from cluster.hold import CORDONED
 from cluster.resources import NODES
+from nodeside import log
 
 Document = Mapping[str, Any]
+
+# `drain-<config>` from its wish to drain until its wish to uncordon, which is `uncordon-<config>`.
+# https://github.com/openshift/machine-config-operator/blob/main/docs/DrainController.md
+_DESIRED_DRAIN = "machineconfiguration.openshift.io/desiredDrain"
 
 
 def change(api: Api, action: Cordon | Uncordon, limit: Mapping[str, Any]) -> Document:
@@ -40,7 +45,20 @@ def _cordon(api: Api, action: Cordon, limit: Mapping[str, Any]) -> Document:
 
 
 def _end(api: Api, action: Uncordon, limit: Mapping[str, Any]) -> Document:
-    patch = {"metadata": {"labels": dict(action.labels)}, "spec": {"unschedulable": None}}
+    """Raises Conflict if the node changed between our look and our write.
+
+    Who finds a node cordoned by us writes nothing that would tell: `kubectl drain` cannot be seen.
+    The machine-config-operator notes that it drains: then the cordon stays, and is its own.
+    """
+    node = api.get(NODES, action.node, **limit)
+    found = node["metadata"]
+    metadata = {"resourceVersion": found["resourceVersion"], "labels": dict(action.labels)}
+    patch: dict[str, Any] = {"metadata": metadata}
+    if action.opens and CORDONED in (found.get("labels") or {}):
+        if (found.get("annotations") or {}).get(_DESIRED_DRAIN, "").startswith("drain-"):
+            log.fact("left cordoned: the machine-config-operator drains it", node=action.node)
+        else:
+            patch["spec"] = {"unschedulable": None}
     return api.merge_patch(NODES, action.node, patch, **limit)
 
 

@@ -20,8 +20,9 @@ from functools import lru_cache
 from typing import Final
 
 from cluster.actions import Action, Cordon, LabelNode, Uncordon
-from cluster.world import World
-from nodeside.contract import API_GROUP
+from cluster.stage import cordon_lane_of
+from cluster.world import Node, World
+from nodeside.contract import API_GROUP, assigned_label
 
 CORDONED: Final = f"{API_GROUP}/cordoned"
 
@@ -99,9 +100,20 @@ def uncordons(world: World, actions: Collection[Action]) -> Iterator[Uncordon]:
             continue
         held = dict(_holders(node.labels))
         if not world.about and not any(driver in world.drivers for driver in held.values()):
-            yield Uncordon("", node.name, dict.fromkeys((CORDONED, *held)))
+            yield Uncordon(_lane(world, node), node.name, dict.fromkeys((CORDONED, *held)))
         elif not node.unschedulable:
-            yield Uncordon("", node.name, {CORDONED: None})
+            yield Uncordon(_lane(world, node), node.name, {CORDONED: None}, opens=False)
+
+
+def _lane(world: World, node: Node) -> str:
+    """The lane of a Driver that says so where the cordon cannot be ended; "" if there is none.
+
+    Who set it is not known any more: one that evicts, best on this node.
+    """
+    evicts = {d.name for d in world.drivers.values() if d.driver and d.driver.spec.rollout.evict}
+    here = {name for name in world.drivers if assigned_label(name) in node.labels}
+    names = sorted(evicts & here or here or evicts)
+    return cordon_lane_of(names[0]) if names else ""
 
 
 def let_go(world: World, driver: str, members: Collection[str] = ()) -> Iterator[LabelNode]:

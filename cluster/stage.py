@@ -74,7 +74,12 @@ def driver_of(lane: str) -> str:
 
 
 def is_stage_lane(lane: str) -> bool:
-    return "/" in lane
+    return "/stages." in lane
+
+
+def cordon_lane_of(driver: str) -> str:
+    """The lane in which our cordons are ended: nothing of the Driver rests on it."""
+    return f"{driver}/cordons"
 
 
 @dataclass(frozen=True, slots=True)

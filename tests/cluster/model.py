@@ -319,7 +319,8 @@ class Model:
         labels = dict(action.labels)
         if isinstance(action, Uncordon):
             self.relabel(action.node, labels)
-            self.change(action.node, unschedulable=False)
+            if action.opens:
+                self.change(action.node, unschedulable=False)
             return
         if not self.nodes[action.node].unschedulable:
             labels[CORDONED] = "true"
