@@ -184,13 +184,17 @@ def test_a_status_that_cannot_be_written_is_told_once_in_an_event() -> None:
             return Outcome(troubles={"good": trouble})
         return None
 
-    applier.fails = refuses
-    run_until(
-        made, applier, plan, lambda: sum(refuses(each) is not None for each in applier.plans) >= 2
-    )
+    def refused() -> list[int]:
+        return [at for at, each in enumerate(applier.plans) if refuses(each) is not None]
 
-    told = [a for each in applier.plans for a in each.actions if isinstance(a, Say)]
-    assert [(say.reason, say.warning, say.note) for say in told] == [
+    def told() -> list[tuple[int, Say]]:
+        acted = ((at, a) for at, each in enumerate(applier.plans) for a in each.actions)
+        return [(at, action) for at, action in acted if isinstance(action, Say)]
+
+    applier.fails = refuses
+    run_until(made, applier, plan, lambda: bool(told()) and refused()[-1] > told()[0][0])
+
+    assert [(say.reason, say.warning, say.note) for _, say in told()] == [
         (
             "Forbidden",
             True,
