@@ -255,10 +255,11 @@ class Scene:
         """So many nodes work with this version, and there is nothing left of older ones."""
 
         def holds() -> bool:
-            status = self.status(name)
+            status = self.status(name)  # of a Driver that is new there is none yet
+            counted = status.get("nodes", {})
             return (
                 list(self.versions().values()) == [version] * nodes
-                and status["nodes"]["ready"] == status["nodes"]["updated"] == nodes
+                and counted.get("ready") == counted.get("updated") == nodes
                 and status["revision"] == status.get("lastGoodRevision")
                 and self.condition("Progressing", name)["reason"] == "Complete"
                 and len(self.daemonsets()) == len(self.items(REVISIONS)) == 1

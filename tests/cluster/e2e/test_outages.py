@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from nodeside.errors import ExitCode
 from tests.cluster.e2e.controllers import Replica, Replicas
 from tests.cluster.e2e.endstate import end_state
 from tests.cluster.e2e.fleet import Fleet
@@ -73,6 +74,11 @@ def test_an_api_server_that_died_finds_nothing_changed_when_it_is_back(
         plane.wait_for(lambda: controller.said("no longer leading"), "the lead to be given up")
         plane.wait_for(lambda: all(map(_unheard, _readiness(controller))), "all kinds to say so")
         assert controller.health("/healthz").text == "ok\n", "a restart would not help"
+        asked = scene.cli("status")
+        assert asked.exit_code == ExitCode.CLUSTER
+        assert asked.errors.splitlines()[0] == (
+            f"error: no answer from the API server {plane.url}: Connection refused"
+        )
 
     _until_at_work_again(scene, controller)
     assert [line for line in _readiness(controller) if _unheard(line)] == []
