@@ -145,13 +145,12 @@ class Case:
         taken = frozenset().union(*self.taken.values())
         if not taken and not any(member.pod for member in self.observed):
             return self.observed
+        found = (replace(m, taken=True) if m.node.name in taken else m for m in self.observed)
         return tuple(
             replace(m, health=Health.BUSY, trouble="")
             if self.falls_back(m) and m.health is Health.BROKEN
-            else replace(m, taken=True)
-            if m.node.name in taken
             else m
-            for m in self.observed
+            for m in found
         )
 
     @cached_property
