@@ -183,7 +183,12 @@ class _Maker:
         return Member(
             node=node,
             fit=fit,
-            pool=pool_of(node, at.pool if at else None, rebooted=boot is Boot.FRESH),
+            pool=pool_of(
+                node,
+                at.pool if at else None,
+                rebooted=boot is Boot.FRESH,
+                works=health not in (Health.BUSY, Health.BROKEN),
+            ),
             assigned=assigned,
             at=at,
             health=Health.BROKEN if health is Health.BUSY and pod else health,

@@ -61,12 +61,16 @@ def before_label(driver: str) -> str:
     return f"{API_GROUP}/{driver}.before"
 
 
-def pool_of(node: Node, assigned: Pool | None = None, *, rebooted: bool = True) -> Pool:
+def pool_of(
+    node: Node, assigned: Pool | None = None, *, rebooted: bool = True, works: bool = True
+) -> Pool:
     """The pool of a node that is in pool `assigned` until now.
 
-    It stays there while its kernel does, unless it `rebooted` into another OS version: a package
-    that changes /etc/os-release, or a label that flaps, moves nothing that runs. Nor does a kubelet
-    that has not told its kernel; one that never did is in a pool without one, which nothing serves.
+    It stays there while its kernel does, unless it `rebooted` into another OS version, or the
+    driver does not work there and only a label tells the version, which may have been late.
+    So a package that changes /etc/os-release, or a label that flaps, moves nothing that runs. Nor
+    does a kubelet that has not told its kernel; one that never did is in a pool without one, which
+    nothing serves.
     """
     if assigned is not None and not node.kernel:
         return assigned
@@ -74,7 +78,8 @@ def pool_of(node: Node, assigned: Pool | None = None, *, rebooted: bool = True) 
         assigned is not None
         and assigned.kernel == node.kernel
         and assigned.architecture == node.architecture
-        and not (rebooted and _told_by_kubelet(node.os_image))
+        and not (rebooted and _tells_version(node.os_image))
+        and (works or not _label_tells_version(node))
     ):
         return assigned
     version = ostree_version(node.labels, node.os_image) or os_version(node.os_image)
@@ -159,8 +164,13 @@ def _names(key: str, device: PciId) -> bool:
     return not rest or device.device in ("", rest[0])
 
 
-def _told_by_kubelet(os_image: str) -> bool:
-    return bool(ostree_version({}, os_image)) or os_version(os_image) != "unknown"
+def _tells_version(os_image: str) -> bool:
+    """Whether the kubelet tells a version, and not only a name such as that of CoreOS."""
+    return any(letter.isdigit() for letter in os_version(os_image))
+
+
+def _label_tells_version(node: Node) -> bool:
+    return bool(ostree_version(node.labels, "")) and not _tells_version(node.os_image)
 
 
 @lru_cache(maxsize=4096)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.actions import FINALIZER, Apply, Delete, LabelNode, Say, SetStatus
+from cluster.osversion import OSTREE_LABEL
 from cluster.pools import before_label
 from cluster.world import DriverPod, ImageStream
 from nodeside.contract import State, assigned_label, state_label
@@ -174,6 +175,44 @@ def test_a_node_that_moves_to_a_kernel_without_toolkit_is_released() -> None:
     assert ASSIGNED not in model.nodes["n0"].labels
     assert not model.daemonsets
     assert model.condition("Ready")["reason"] == "ToolkitMissing"
+
+
+def test_a_late_label_that_alone_tells_the_os_version_is_corrected_when_it_comes() -> None:
+    old, new = "418.94.202501221327-0", "419.96.202507011200-0"
+    model = Model(image_streams={STREAM: stream(old, new)})
+    model.add(["n0"], os_image="Red Hat Enterprise Linux CoreOS")
+    model.relabel("n0", {OSTREE_LABEL: old})
+    model.apply_driver(toolkit={})
+    model.settle_ready()
+
+    model.reboot("n0", kernel=NEXT_KERNEL)
+    model.settle()
+    model.report("n0", State.FAILED, reason="NoHeaders", message="headers of another kernel")
+    model.settle()
+    assert model.condition("Ready")["reason"] == "NodesFailed"
+
+    model.relabel("n0", {OSTREE_LABEL: new})
+    model.settle_ready()
+
+    (found,) = model.daemonsets.values()
+    assert (found.pool.os_version, found.toolkit) == (new, f"quay.io/dtk:{new}")
+    assert model.condition("Ready")["status"] == "True"
+
+
+def test_a_label_that_alone_tells_the_os_version_and_vanishes_takes_no_pod_away() -> None:
+    model = on_coreos("418.94.202501221327-0")
+    model.change("n0", os_image="Red Hat Enterprise Linux CoreOS")
+    model.relabel("n0", {OSTREE_LABEL: "418.94.202501221327-0"})
+    model.settle_ready()
+    before = model.nodes["n0"].labels[ASSIGNED]
+
+    model.relabel("n0", {OSTREE_LABEL: None})
+    for state in (State.READY, State.BUILDING, State.FAILED):
+        model.reboot("n0")
+        model.settle()
+        model.report("n0", state)
+        model.settle()
+        assert model.nodes["n0"].labels[ASSIGNED] == before
 
 
 def test_the_state_of_a_node_that_moved_is_not_that_of_its_old_kernel() -> None:

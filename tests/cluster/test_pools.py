@@ -67,6 +67,30 @@ def test_an_os_version_that_only_a_label_tells_may_come_and_go() -> None:
     assert pool_of(node(os_image=""), here, rebooted=True) == here
 
 
+BARE = "Red Hat Enterprise Linux CoreOS"
+
+
+def test_a_label_that_alone_tells_the_version_is_believed_anew_until_the_driver_works() -> None:
+    old, new = "418.94.202501221327-0", "419.96.202507011200-0"
+    late = node(os_image=BARE, labels={OSTREE_LABEL: old})
+    told = node(os_image=BARE, labels={OSTREE_LABEL: new})
+    wrong = pool_of(late, Pool("x86_64", old, "5.14.0-100.el9.x86_64"))
+
+    assert wrong == Pool("x86_64", old, KERNEL)
+    assert pool_of(told, wrong, rebooted=False, works=False).os_version == new
+    assert pool_of(told, wrong, rebooted=False, works=True) == wrong
+
+
+@pytest.mark.parametrize("rebooted", [False, True])
+@pytest.mark.parametrize("works", [False, True])
+def test_a_label_that_alone_tells_the_version_and_is_gone_moves_nothing(
+    rebooted: bool, works: bool
+) -> None:
+    here = Pool("x86_64", "418.94.202501221327-0", KERNEL)
+
+    assert pool_of(node(os_image=BARE), here, rebooted=rebooted, works=works) == here
+
+
 def test_what_labels_say_otherwise_is_told_and_decides_nothing() -> None:
     lagging = node(labels={KERNEL_LABEL: "5.14.0-100.el9.x86_64"})
 

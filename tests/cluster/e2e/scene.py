@@ -30,7 +30,7 @@ _ROLES = (
     f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{CONTROLLER}",
     f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles/{CONTROLLER}",
 )
-_COREOS = "Red Hat Enterprise Linux CoreOS"
+COREOS = "Red Hat Enterprise Linux CoreOS"
 _OURS = OURS.replace("=", "%3D")
 _IN = f"/namespaces/{NAMESPACE}"
 DAEMON_SETS = f"/apis/apps/v1{_IN}/daemonsets?labelSelector={_OURS}"
@@ -55,7 +55,7 @@ class Scene:
         """A node of CoreOS with this kernel and version."""
         kernel, version = system
         labels = HARDWARE if hardware else {}
-        self.nodes.create(name, kernel=kernel, os_image=f"{_COREOS} {version}", labels=labels)
+        self.nodes.create(name, kernel=kernel, os_image=f"{COREOS} {version}", labels=labels)
         return name
 
     def some_nodes(
@@ -74,7 +74,7 @@ class Scene:
             self.nodes.create(
                 name,
                 kernel=kernel,
-                os_image=f"{_COREOS} {version}",
+                os_image=f"{COREOS} {version}",
                 architecture=architecture,
                 labels=labels,
                 ready=False,
@@ -85,7 +85,7 @@ class Scene:
 
     def reboot(self, name: str, system: tuple[str, str]) -> None:
         kernel, version = system
-        self.nodes.reboot(name, kernel=kernel, os_image=f"{_COREOS} {version}")
+        self.nodes.reboot(name, kernel=kernel, os_image=f"{COREOS} {version}")
 
     def toolkits(self, *systems: tuple[str, str]) -> None:
         """The tags of the image stream; none: there is only one that fits no node."""

@@ -11,11 +11,22 @@ from pathlib import Path
 
 import pytest
 
+from cluster.osversion import OSTREE_LABEL
 from nodeside.contract import State, assigned_label, state_label
 from nodeside.errors import ExitCode
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet
-from tests.cluster.e2e.scene import DRIVERS, NEW, NODE_DRIVERS, OLD, POLICIES, REVISIONS, Scene
+from tests.cluster.e2e.scene import (
+    COREOS,
+    DRIVERS,
+    HARDWARE,
+    NEW,
+    NODE_DRIVERS,
+    OLD,
+    POLICIES,
+    REVISIONS,
+    Scene,
+)
 
 pytestmark = pytest.mark.cluster
 
@@ -68,6 +79,35 @@ def test_a_node_that_changes_its_kernel_moves_to_the_daemonset_of_that_kernel(
         lambda: len(scene.daemonsets()) == 1, "the DaemonSet of the old kernel to be gone"
     )
     scene.until_ready(2)
+
+
+def test_a_node_whose_os_version_only_a_late_label_tells_gets_the_right_toolkit_in_the_end(
+    scene: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    versions = dict([OLD, NEW])
+
+    def fits(node: str, _version: str) -> State:
+        kernel = scene.nodes.get(node)["status"]["nodeInfo"]["kernelVersion"]
+        label = scene.labels(node).get(OSTREE_LABEL)
+        return State.READY if label == versions[kernel] else State.FAILED
+
+    fleet.outcome = fits
+    scene.toolkits(OLD, NEW)
+    labels = {**HARDWARE, OSTREE_LABEL: OLD[1]}
+    scene.nodes.create("n0", kernel=OLD[0], os_image=COREOS, labels=labels)
+    replicas.start()
+    scene.driver()
+    scene.until_ready(1)
+
+    scene.nodes.reboot("n0", kernel=NEW[0])
+    scene.until_reason("Ready", "NodesFailed")
+    scene.nodes.label("n0", {OSTREE_LABEL: NEW[1]})
+
+    scene.until_ready(1)
+    [row] = scene.status()["pools"]
+    assert (row["kernel"], row["osVersion"]) == NEW
+    [daemonset] = scene.daemonsets()
+    assert f"toolkit:{NEW[0]}" in json.dumps(daemonset["spec"])
 
 
 def test_a_missing_toolkit_tag_is_named_with_the_tags_seen_and_heals_when_it_appears(
