@@ -130,8 +130,8 @@ class Case:
     @cached_property
     def taken(self) -> Mapping[str, frozenset[str]]:
         """By rival, our nodes that get no other revision since it has a module of ours there."""
-        names = {member.node.name for member in self.observed}
         found = rivals.taken(self.world, self.driver, self.rivals)
+        names = {member.node.name for member in self.observed} if any(found.values()) else set()
         return {name: frozenset(nodes & names) for name, nodes in found.items()}
 
     @cached_property
