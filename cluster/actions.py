@@ -160,11 +160,15 @@ class SetStatus:
 
 @dataclass(frozen=True, slots=True)
 class SetFinalizers:
-    """Make these the finalizers of a Driver, if it is still the one with this uid."""
+    """Make these the finalizers of a Driver, if it is still the one with this uid.
+
+    And if nobody changed it since: the list is written as a whole, with what others put into it.
+    """
 
     driver: str
     uid: str
     finalizers: tuple[str, ...]
+    version: str = ""
 
     @property
     def words(self) -> str:

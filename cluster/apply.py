@@ -167,7 +167,10 @@ class Applier:
     def _set_finalizers(
         self, action: SetFinalizers, outcome: Outcome, limit: Mapping[str, Any]
     ) -> None:
-        patch = {"metadata": {"uid": action.uid, "finalizers": list(action.finalizers)}}
+        metadata: dict[str, Any] = {"uid": action.uid, "finalizers": list(action.finalizers)}
+        if action.version:
+            metadata["resourceVersion"] = action.version
+        patch = {"metadata": metadata}
         with suppress(NotFound):
             answer = self._api.merge_patch(DRIVERS, action.driver, patch, **limit)
             self._wrote(outcome, DRIVERS, answer)

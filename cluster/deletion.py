@@ -46,7 +46,7 @@ def delete(world: World, found: DriverObject, now: float) -> Plan:
     if leaving.leavers or _has_objects(world, found.name):
         return Plan((*going, *_left_behind(leaving), *_swept(leaving)))
     rest = tuple(finalizer for finalizer in found.finalizers if finalizer != FINALIZER)
-    return Plan((*_farewell(found), SetFinalizers(found.name, found.uid, rest)))
+    return Plan((*_farewell(found), SetFinalizers(found.name, found.uid, rest, found.version)))
 
 
 def leave(leaving: Leaving) -> Iterator[Action]:

@@ -90,6 +90,7 @@ def driver_from(data: Document) -> DriverObject:
         driver=driver,
         mistakes=mistakes,
         status=_part(data, "status"),
+        version=str(metadata.get("resourceVersion") or ""),
     )
 
 

@@ -126,7 +126,8 @@ def _again_in(case: Case, world: World, leaving: Leaving) -> float | None:
 
 def _finalizer(found: DriverObject) -> Iterator[Action]:
     if FINALIZER not in found.finalizers:
-        yield SetFinalizers(found.name, found.uid, (*found.finalizers, FINALIZER))
+        wanted = (*found.finalizers, FINALIZER)
+        yield SetFinalizers(found.name, found.uid, wanted, found.version)
 
 
 def _revisions_made(case: Case) -> Iterator[Action]:

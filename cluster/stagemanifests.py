@@ -141,7 +141,8 @@ def _pod_problems(document: Document, settings: Settings) -> Iterator[str]:
     if not good:
         yield "spec.template is no template of a pod"
         return
-    account = pod.get("serviceAccountName", pod.get("serviceAccount"))
+    # Where the one is empty, the API server takes the other, its old name.
+    account = pod.get("serviceAccountName") or pod.get("serviceAccount")
     if account in (CONTROLLER, settings.service_account):
         yield f"the service account {account} is nodeside's own; name another one"
     if document["kind"] == "DaemonSet" and _AFFINITY in pod.get("affinity", {}).get(

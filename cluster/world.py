@@ -102,6 +102,7 @@ class DriverObject:
     driver: Driver | None = None
     mistakes: str = ""
     status: Document = field(default_factory=_nothing)
+    version: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

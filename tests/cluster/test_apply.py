@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -192,6 +192,28 @@ def test_finalizers_are_set_of_the_very_object_only() -> None:
 
     assert api.bodies == [{"metadata": {"uid": "u", "finalizers": ["f"]}}]
     assert outcome.written.keys() == {DRIVERS}
+
+
+def test_finalizers_that_somebody_added_meanwhile_are_not_taken_away() -> None:
+    """The list goes out as a whole: it is that of the Driver as we saw it, or nothing."""
+    api = FakeApi({"patch drivers edu": Conflict("the object has been modified")})
+
+    outcome = carry_out(api, SetFinalizers("edu", "u", ("f",), version="7"))
+
+    assert api.bodies[0]["metadata"]["resourceVersion"] == "7"
+    assert outcome.overtaken
+    assert not outcome.troubles
+
+
+def test_a_finalizer_is_set_and_taken_off_at_the_version_that_was_seen() -> None:
+    made = Model()
+    made.apply_driver("edu")
+    made.drivers["edu"] = replace(made.drivers["edu"], version="41")
+    [first] = [a for a in made.settle() if isinstance(a, SetFinalizers)]
+    made.delete_driver("edu")
+    [last] = [a for _ in range(4) for a in made.settle_deleting() if isinstance(a, SetFinalizers)]
+
+    assert (first.version, last.version) == ("41", "41")
 
 
 DOCUMENTS = st.recursive(

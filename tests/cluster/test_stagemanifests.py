@@ -153,6 +153,13 @@ def test_a_kind_that_the_cluster_does_not_have_is_left_out_and_said() -> None:
         (
             daemonset("x").replace(
                 "containers:",
+                f'serviceAccountName: ""\n      serviceAccount: {CONTROLLER}\n      containers:',
+            ),
+            "DaemonSet x: the service account nodeside-controller is nodeside's own",
+        ),
+        (
+            daemonset("x").replace(
+                "containers:",
                 "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {}}}\n"
                 "      containers:",
             ),
