@@ -230,6 +230,10 @@ class _Counted:
         self.acknowledged(node)
         return uid
 
+    def get_node(self, name: str) -> str:
+        self.count("get nodes")
+        return self.api.get_node(name)
+
     def apply_node_driver(self, document: Mapping[str, Any]) -> None:
         self.count("patch nodedrivers")
         self.api.apply_node_driver(document)

@@ -13,7 +13,8 @@ What keeps it quiet (a first rollout to 5,000 nodes is 15,000 requests, and then
 - A state that was superseded before it was sent is not sent.
 - The same news is not sent twice. How long stages took, and that modules were found loaded, is no
   news of a driver that is ready already. There is no heartbeat.
-- The node's uid, for the owner reference, comes with the answer to the label PATCH.
+- The node's uid, for the owner reference, comes with the answer to the label PATCH, and is asked
+  for only where that is refused.
 
 A container that restarts beside a good module clears nothing: `waiting` as the first state is
 ignored while this boot's ready file stands, and the next state is an observed one.
@@ -185,14 +186,29 @@ class Delivery:
                 labels = announcement.labels(status)
                 self._node_uid = self.api.patch_node_labels(status.node, labels) or self._node_uid
             case Part.NODE_DRIVER:
-                document = announcement.node_driver(status, node_uid=self._node_uid)
-                self.api.apply_node_driver(document)
+                uid = self._known_uid(status.node)
+                self.api.apply_node_driver(announcement.node_driver(status, node_uid=uid))
             case Part.EVENT:
                 if not self._event:
                     self._event = announcement.event(
                         status, node_uid=self._node_uid, now=self.wall()
                     )
                 self.api.create_event(self._event)
+
+    def _known_uid(self, node: str) -> str:
+        """The node's uid, asked for where its label may not be set; "" if that is refused too.
+
+        Where owner references are checked, as on OpenShift, an owner cannot be added later on:
+        that takes the right to delete the object, which no driver pod has.
+        """
+        if not self._node_uid:
+            try:
+                self._node_uid = self.api.get_node(node)
+            except KubernetesError as error:
+                if error.retryable:
+                    raise
+                log.detail(f"the owner of the NodeDriver is not known: {error}")
+        return self._node_uid
 
     def _put_off(self, part: Part, error: KubernetesError) -> None:
         """Say once what is wrong, and decide when to try again."""

@@ -66,6 +66,9 @@ class Api(Protocol):
     def patch_node_labels(self, node: str, labels: Mapping[str, str]) -> str:
         """Set labels of a node; returns the node's uid, empty if it is not known."""
 
+    def get_node(self, name: str) -> str:
+        """The uid of a node, empty if it is not known."""
+
     def apply_node_driver(self, document: Mapping[str, Any]) -> None:
         """Make a NodeDriver be what the document says, its status included."""
 
@@ -255,6 +258,9 @@ class NoCluster:
 
     def patch_node_labels(self, node: str, labels: Mapping[str, str]) -> str:
         self._keep(label_call(node, labels))
+        return ""
+
+    def get_node(self, name: str) -> str:  # noqa: ARG002 - nothing is written, so nothing is kept
         return ""
 
     def apply_node_driver(self, document: Mapping[str, Any]) -> None:

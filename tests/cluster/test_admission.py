@@ -7,6 +7,7 @@ same token and plain requests, and the words are the API server's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from cluster.manifests import CONTROLLER, DRIVER, NAMESPACE, Installation
 from nodeside.contract import API_VERSION, NodeDriverStatus, Rung, State
 from nodeside.driver.announce import Announcer, Delivery
 from nodeside.driver.announcement import event, node_driver
+from nodeside.driver.kubernetes import Access, Cluster
 from nodeside.host import Host
 from nodeside.refusals import KubernetesError
 from tests.cluster.driverpods import Identity, identity, make_pod
@@ -38,6 +40,7 @@ READY = NodeDriverStatus(
     source=Rung.BUILT,
     modules=("edu",),
 )
+LYING = replace(READY, driver="lying")  # of which there is no NodeDriver yet
 Send = Callable[[Identity, Mapping[str, Any]], Answer]
 
 
@@ -91,6 +94,30 @@ def test_a_driver_pod_announces_its_state_with_its_own_token(
     events = "/apis/events.k8s.io/v1/namespaces/default/events"
     told = [e for e in control_plane.do("GET", events)["items"] if e["regarding"]["name"] == OURS]
     assert [e["reason"] for e in told if "nodeside" in e["reportingController"]] == ["DriverReady"]
+
+
+class Unlabelled(Cluster):
+    """The API of a driver pod whose label a policy of the cluster refuses."""
+
+    def patch_node_labels(self, node: str, labels: Mapping[str, str]) -> str:
+        raise KubernetesError("refused by a policy of the cluster")
+
+
+def test_where_the_label_is_refused_first_the_node_driver_has_its_owner_all_the_same(
+    control_plane: ControlPlane, pod: Identity, two_nodes: Nodes, tmp_path: Path
+) -> None:
+    """Where owner references are checked, as here and on OpenShift, none can be added later."""
+    first = replace(READY, driver="late", state=State.BUILDING)
+    unlabelled = Unlabelled(Access(control_plane.url, pod.directory))
+    for api, status in ((unlabelled, first), (pod.api, replace(first, state=State.READY))):
+        with Announcer(Host(tmp_path), Delivery(api), marker_to=None) as announcer:
+            announcer.state(status)
+            assert announcer.flush(LONG)
+
+    found = control_plane.do("GET", f"/apis/{API_VERSION}/nodedrivers/late.{OURS}")
+    assert found["status"]["state"] == "ready"
+    [owner] = found["metadata"]["ownerReferences"]
+    assert owner["uid"] == two_nodes.get(OURS)["metadata"]["uid"]
 
 
 def test_the_label_of_another_node_is_refused(pod: Identity) -> None:
@@ -158,17 +185,17 @@ def test_the_node_driver_of_another_node_is_refused(pod: Identity) -> None:
     ("change", "words"),
     [
         (
-            {"status": node_driver(READY)["status"] | {"node": OTHER}},
+            {"status": node_driver(LYING)["status"] | {"node": OTHER}},
             "the driver and the node in the status of a NodeDriver are those of its name",
         ),
         (
-            {"metadata": {"name": f"edu.{OURS}", "finalizers": ["mine.example.com/stay"]}},
+            {"metadata": {"name": f"lying.{OURS}", "finalizers": ["mine.example.com/stay"]}},
             "a NodeDriver has no finalizers",
         ),
         (
             {
                 "metadata": {
-                    "name": f"edu.{OURS}",
+                    "name": f"lying.{OURS}",
                     "ownerReferences": [
                         {"apiVersion": "v1", "kind": "Node", "name": OTHER, "uid": "1"}
                     ],
@@ -180,7 +207,7 @@ def test_the_node_driver_of_another_node_is_refused(pod: Identity) -> None:
 )
 def test_its_own_node_driver_may_not_lie(pod: Identity, change: dict[str, Any], words: str) -> None:
     with pytest.raises(KubernetesError) as caught:
-        pod.api.apply_node_driver(node_driver(READY) | change)
+        pod.api.apply_node_driver(node_driver(LYING) | change)
     assert words in str(caught.value)
 
 
@@ -207,7 +234,7 @@ def test_a_token_of_no_pod_may_do_nothing(nowhere: Identity) -> None:
     with pytest.raises(KubernetesError, match=words):
         nowhere.api.patch_node_labels(OURS, {STATE: "ready"})
     with pytest.raises(KubernetesError, match=words):
-        nowhere.api.apply_node_driver(node_driver(READY))
+        nowhere.api.apply_node_driver(node_driver(LYING))
     with pytest.raises(KubernetesError, match=words):
         nowhere.api.create_event(event(READY, node_uid="", now=1.0))
 

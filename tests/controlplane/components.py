@@ -100,7 +100,8 @@ def api_server(binaries: Binaries, place: Place) -> Component:
         f"--etcd-keyfile={key}",
         f"--client-ca-file={place.certificates.ca}",
         "--authorization-mode=Node,RBAC",
-        "--enable-admission-plugins=NodeRestriction",
+        # The second is on in OpenShift: who names an owner must be allowed to hold it up.
+        "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement",
         "--allow-privileged=true",
         "--service-cluster-ip-range=10.0.0.0/16",
         "--service-account-issuer=https://kubernetes.default.svc",

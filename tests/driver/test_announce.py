@@ -446,15 +446,38 @@ def test_forbidden_label_does_not_keep_the_rest_from_being_told(
 
     tell(delivery, READY)
 
-    assert server.lines == [LABEL, NODE_DRIVER, EVENT]
+    assert server.lines == [LABEL, "GET /api/v1/nodes/n1", NODE_DRIVER, EVENT]
     assert delivery.settled()
     assert delivery.due() == 300
-    assert server.node_drivers["edu.n1"]["metadata"] == {"name": "edu.n1"}  # the uid is not known
+    [owner] = server.node_drivers["edu.n1"]["metadata"]["ownerReferences"]
+    assert owner["uid"] == "uid-of-n1"
     assert 'verbs: [\\"get\\", \\"patch\\"]' in said.getvalue()
     time.now += 300
     send(delivery)  # the rule was added meanwhile
     assert server.labels["n1"] == {"nodeside.io/edu.state": "ready"}
     assert delivery.due() is None
+
+
+def test_where_even_the_uid_is_refused_the_node_driver_has_no_owner(
+    server: ApiServer, delivery: Delivery
+) -> None:
+    server.faults += [Fault(403), Fault(403)]
+
+    tell(delivery, READY)
+
+    assert server.node_drivers["edu.n1"]["metadata"] == {"name": "edu.n1"}
+
+
+def test_a_node_driver_waits_for_its_owner_while_the_server_is_down(
+    server: ApiServer, delivery: Delivery
+) -> None:
+    server.faults += [Fault(403), Fault(503)]
+
+    delivery.want(READY)
+    delivery.step()
+    delivery.step()
+
+    assert server.node_drivers == {}
 
 
 def test_missing_crd_does_not_keep_the_event_from_being_told(
@@ -648,13 +671,13 @@ def test_flush_sends_a_passing_state_without_waiting(server: ApiServer, host: Ho
 
 
 def test_flush_does_not_wait_for_what_is_forbidden(server: ApiServer, host: Host) -> None:
-    server.faults += [Fault(403)] * 3
+    server.faults += [Fault(403)] * 4  # the label, the uid, the NodeDriver, the Event
     with Announcer(host, Delivery(Cluster(server.access)), marker_to=io.StringIO()) as announcer:
         announcer.state(READY)
 
         assert announcer.flush(30)
 
-    assert len(server.seen) == 3
+    assert len(server.seen) == 4
 
 
 def test_flush_with_nothing_to_tell_returns_at_once(host: Host) -> None:
