@@ -316,7 +316,6 @@ def install(*, connection: Connection, chosen: Mapping[str, Any]) -> None:
 @root.command()
 @in_own_right(INSTALLING)
 @connected
-@installed
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option(
     "--timeout",
@@ -325,17 +324,16 @@ def install(*, connection: Connection, chosen: Mapping[str, Any]) -> None:
     show_default=True,
     help="Seconds for the drivers to be unloaded.",
 )
-def uninstall(
-    *, connection: Connection, chosen: Mapping[str, Any], yes: bool, timeout: float
-) -> None:
+def uninstall(*, connection: Connection, yes: bool, timeout: float) -> None:
     """Delete all Drivers and wait until they are unloaded, then the controller, the definitions.
 
-    Says what holds a module. Nothing of nodeside is deleted before the Drivers are gone.
+    However it was installed. Says what holds a module. Nothing of nodeside is deleted before the
+    Drivers are gone.
     """
     from cluster.installation import uninstall as delete_all
-    from cluster.manifests import manifests as all_of
+    from cluster.manifests import manifests_of_any
 
-    documents = all_of(_installation(connection.namespace, chosen))
+    documents = manifests_of_any(connection.namespace)
     if not yes:
         click.confirm("Delete every Driver and nodeside itself from this cluster?", abort=True)
     _tell(delete_all(connection.open(), documents, deadline=timeout))

@@ -106,6 +106,11 @@ def manifests(installation: Installation) -> tuple[Document, ...]:
     return (*crds(), *(document for part in parts.values() for document in part))
 
 
+def manifests_of_any(namespace: str) -> tuple[Document, ...]:
+    """What any installation in this namespace could have made: whoever removes it need not know."""
+    return manifests(Installation(namespace, openshift=True, service_monitor=True))
+
+
 def manifests_by_template(installation: Installation) -> dict[str, list[Document]]:
     """Everything but the definitions, by the template that it comes from."""
     check(installation)

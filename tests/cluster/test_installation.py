@@ -10,11 +10,12 @@ import pytest
 from cluster.api import Api, connect
 from cluster.apierror import NotFound
 from cluster.installation import InstalledElsewhere, install, uninstall
-from cluster.manifests import Installation, manifests, to_yaml
+from cluster.manifests import Installation, manifests, manifests_of_any, to_yaml
 from cluster.resources import DRIVERS, resource_of
 from nodeside.errors import DeadlinePassed
 from nodeside.process import Completed
 from tests.cluster.installed import install_all
+from tests.controlplane.constraints import constraints_served
 from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane
 from tests.spec.documents import document
 
@@ -101,19 +102,26 @@ def test_install_makes_everything_and_may_be_repeated(api: Api, again: None) -> 
         api.get(resource_of(wanted), metadata["name"], namespace=metadata.get("namespace", ""))
 
 
-def test_uninstall_leaves_nothing(control_plane: ControlPlane, api: Api, again: None) -> None:
-    chosen = Installation(namespace="to-be-removed", image=IMAGE)
-    install_all(control_plane, chosen)
-    control_plane.do("POST", DRIVERS.path(), driver("goes"))
-    said = list(uninstall(api, manifests(chosen)))
-    assert said[0] == "driver goes: to be deleted; its modules are unloaded first"
-    assert said[1] == "driver goes deleted"
-    path = "/api/v1/namespaces/to-be-removed"
-    control_plane.wait_for(lambda: control_plane.request("GET", path).status == 404, "its end")
-    for wanted in manifests(chosen):
-        metadata = wanted["metadata"]
-        with pytest.raises(NotFound):
-            api.get(resource_of(wanted), metadata["name"], namespace=metadata.get("namespace", ""))
+def test_uninstall_leaves_nothing_however_it_was_installed(
+    control_plane: ControlPlane, api: Api, again: None
+) -> None:
+    chosen = Installation(namespace="to-be-removed", image=IMAGE, openshift=True)
+    with constraints_served(control_plane):
+        install_all(control_plane, chosen)
+        control_plane.do("POST", DRIVERS.path(), driver("goes"))
+        said = list(uninstall(api, manifests_of_any("to-be-removed")))
+        assert said[0] == "driver goes: to be deleted; its modules are unloaded first"
+        assert said[1] == "driver goes deleted"
+        assert "SecurityContextConstraints nodeside-driver deleted" in said
+        metrics = "ServiceMonitor nodeside-controller-metrics was not there"
+        assert metrics in said, "nor is its kind"
+        path = "/api/v1/namespaces/to-be-removed"
+        control_plane.wait_for(lambda: control_plane.request("GET", path).status == 404, "its end")
+        for wanted in manifests(chosen):
+            metadata = wanted["metadata"]
+            namespace = metadata.get("namespace", "")
+            with pytest.raises(NotFound):
+                api.get(resource_of(wanted), metadata["name"], namespace=namespace)
 
 
 @pytest.mark.parametrize("do", [install, uninstall])
