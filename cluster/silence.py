@@ -7,6 +7,7 @@ controller goes on counting where the last one stopped. Times are of the wall cl
     no pod         `NO_POD` after the node was assigned, and after the DaemonSet controller was last
                    at work: it makes thousands by and by, so work on others counts for a while too
     no word        `NO_WORD` after the pod was made, or the node came up with it
+                   not at all where the name of its NodeDriver would be too long
     the last word  `LAST_WORD` and the deadline of a build after it was said: the node has deadlines
                    for everything it does, and says how each of them ended
 """
@@ -22,12 +23,14 @@ from typing import Final
 
 from cluster.pod import name
 from cluster.world import DriverPod, Node, NodeDriverObject, World
+from nodeside.contract import node_driver_name
 from nodeside.spec import Driver
 
 NO_POD: Final = 60.0  # seconds
 NO_WORD: Final = 600.0
 LAST_WORD: Final = 3600.0
 _OTHERS = 900.0  # seconds for which pods that are made for other nodes count as progress
+_LONGEST_NAME: Final = 253  # characters, of any object
 _NEVER = math.inf
 
 
@@ -59,6 +62,11 @@ class Listener:
             )
         if not assigned:
             return PATIENT
+        if (length := len(node_driver_name(self.driver.name, node.name))) > _LONGEST_NAME:
+            return Silence(
+                words=f"its NodeDriver would have a name of {length} characters, and the API "
+                f"server takes {_LONGEST_NAME}: give the Driver or the node a shorter one"
+            )
         daemonset = name(self.driver.name, assigned)
         if (pod := self._pods.get((node.name, daemonset))) is not None:
             return self._waiting(

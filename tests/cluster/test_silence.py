@@ -47,6 +47,21 @@ def at(model: Model, now: float) -> tuple[str, str]:
     return ready["reason"], ready["message"]
 
 
+def test_a_node_whose_name_leaves_none_for_its_node_driver_is_named_at_once() -> None:
+    model = Model()
+    model.add([long := "n" * 250])
+    model.apply_driver()
+    model.settle()
+    touch(model, THEN)
+    model.change(long, labelled=THEN)
+
+    reason, message = at(model, THEN)
+
+    assert reason == "NodesFailed"
+    assert "its NodeDriver would have a name of 254 characters" in message
+    assert "the API server takes 253: give the Driver or the node a shorter one" in message
+
+
 def test_a_node_for_which_nobody_makes_a_pod_is_waited_for_and_then_named() -> None:
     model = assigned()
     [name] = model.daemonsets
