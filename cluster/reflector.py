@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import ne
 from typing import Any, Generic, Protocol, TypeVar
 
 from cluster.api import Api, Event, Gone, Watch
@@ -70,6 +71,7 @@ class Selection(Generic[T]):
     often served by another server, which may be down for itself.
     `left_out` names an object to which `trim` answered None: it is none of ours, or no longer.
     `about` is what people call these objects, where others of the kind are watched too.
+    `is_news`: whether a change, which is kept already, wakes the controller.
     """
 
     resource: Resource
@@ -80,6 +82,7 @@ class Selection(Generic[T]):
     optional: bool = False
     left_out: Callable[[Mapping[str, Any]], str] | None = None
     about: str = ""
+    is_news: Callable[[T, T], bool] = ne
 
 
 class Reflector(Generic[T]):
@@ -287,13 +290,13 @@ class Reflector(Generic[T]):
             self._wake()
 
     def _put(self, item: T, *, deleted: bool) -> bool:
-        """Whether this changed anything that we keep."""
+        """Whether this changed anything that matters."""
         if deleted:
             return self._drop(item.name)
-        changed = self._objects.get(item.name) != item
+        before = self._objects.get(item.name)
         self._objects[item.name] = item
         self._snapshot = None
-        return changed
+        return before is None or self._of.is_news(before, item)
 
     def _drop(self, name: str) -> bool:
         changed = self._objects.pop(name, None) is not None

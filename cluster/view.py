@@ -15,13 +15,14 @@ from typing import Any
 from cluster import documents, resources, world
 from cluster.api import Api
 from cluster.apierror import ApiError, NotFound
+from cluster.attention import attention
 from cluster.consumers import Demand
 from cluster.reflector import Health, Reflector, Selection
 from cluster.resources import Resource
 from cluster.rollcall import RollCall
 from cluster.stageview import StageView
 from cluster.stageview import read_once as read_stages
-from cluster.world import DriverObject, Settings, Unseen, World
+from cluster.world import DriverObject, Node, Settings, Unseen, World
 
 _JOIN = 2.0  # seconds for all threads to end; they are daemons
 
@@ -70,12 +71,19 @@ class View:
         self._stages = StageView(api, settings.namespace, wake)
         self._roll_call = RollCall(api, wake)
         chosen = selections(settings.namespace)
+        chosen["nodes"] = replace(chosen["nodes"], is_news=self._is_news)
         self._reflectors = {
             field: Reflector(api, selection, wake) for field, selection in chosen.items()
         }
         self._by_resource: dict[Resource, Reflector[Any]] = {
             selection.resource: self._reflectors[field] for field, selection in chosen.items()
         }
+
+    def _is_news(self, before: Node, after: Node) -> bool:
+        """A Driver that asks for another label wakes us itself, and then the node is here already:
+        it was before anybody asked for the Drivers."""
+        drivers = self._reflectors["drivers"].objects() or {}
+        return attention(drivers.values()).is_news(before, after)
 
     def __enter__(self) -> View:
         for reflector in self._reflectors.values():
