@@ -293,7 +293,9 @@ def _awaited(verdict: Verdict) -> Iterator[str]:
 
 def _on_node(world: World, name: str, node: Node) -> Iterator[str]:
     if node.kernel:
-        yield f"kernel {node.kernel} ({node.architecture}), {node.os_image}"
+        yield f"kernel {node.kernel} ({node.architecture})" + (
+            node.os_image and f", {node.os_image}"
+        )
     else:
         yield "kernel not told yet"
     if odd := disagreement(node):
