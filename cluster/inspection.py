@@ -293,9 +293,8 @@ def _awaited(verdict: Verdict) -> Iterator[str]:
 
 def _on_node(world: World, name: str, node: Node) -> Iterator[str]:
     if node.kernel:
-        yield f"kernel {node.kernel} ({node.architecture})" + (
-            node.os_image and f", {node.os_image}"
-        )
+        system = f", {node.os_image}" if node.os_image else ""
+        yield f"kernel {node.kernel} ({node.architecture}){system}"
     else:
         yield "kernel not told yet"
     if odd := disagreement(node):

@@ -10,8 +10,9 @@ from __future__ import annotations
 from nodeside import log
 from nodeside.clock import Clock
 from nodeside.driver.readyfile import ReadyRecord, read_ready, ready_path
-from nodeside.errors import DeadlinePassed
+from nodeside.errors import DeadlinePassed, UsageError
 from nodeside.host import Host
+from nodeside.spec.patterns import DRIVER_NAME
 
 _LOOK = 0.25  # seconds between two looks: one open(2) each
 
@@ -21,8 +22,10 @@ def await_ready(
 ) -> ReadyRecord:
     """The ready file of this boot, as soon as it is there.
 
-    Raises DeadlinePassed after `timeout` seconds; 0 looks once.
+    Raises DeadlinePassed after `timeout` seconds; 0 looks once. UsageError for what is no name.
     """
+    if not DRIVER_NAME.fits(driver):
+        raise UsageError(f"{driver!r} is no name of a driver: expected {DRIVER_NAME.words}")
     clock = clock or Clock()
     ends, waited = clock.now() + timeout, False
     while (record := read_ready(host, driver, boot_id)) is None:

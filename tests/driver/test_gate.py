@@ -10,7 +10,7 @@ from nodeside.clock import Clock
 from nodeside.contract import Rung
 from nodeside.driver.gate import await_ready
 from nodeside.driver.readyfile import ReadyRecord, ready_path, write_ready
-from nodeside.errors import DeadlinePassed, ExitCode
+from nodeside.errors import DeadlinePassed, ExitCode, UsageError
 from nodeside.host import Host
 from tests.console import nodeside
 
@@ -39,6 +39,14 @@ def test_a_driver_that_is_ready_is_not_waited_for(tmp_path: Path) -> None:
     ticking = Ticking()
 
     assert await_ready(Host(tmp_path), "edu", "boot-1", timeout=9, clock=ticking.clock) == READY
+    assert ticking.sleeps == 0
+
+
+@pytest.mark.parametrize("name", ["", "Edu", "a b", "../edu", "a" * 41])
+def test_what_can_be_no_name_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    ticking = Ticking()
+    with pytest.raises(UsageError, match="is no name of a driver: expected a DNS label"):
+        await_ready(Host(tmp_path), name, "boot-1", timeout=9, clock=ticking.clock)
     assert ticking.sleeps == 0
 
 
