@@ -9,9 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from urllib3.exceptions import SSLError
 
 from cluster.api import connect
-from cluster.apierror import ApiError, Conflict, Forbidden, Gone, NotFound, Unreachable
+from cluster.apierror import (
+    ApiError,
+    Asked,
+    Conflict,
+    Forbidden,
+    Gone,
+    NotFound,
+    Unreachable,
+)
+from cluster.exchange import in_words
 from cluster.resources import DRIVERS, NODES
 from nodeside.errors import ExitCode
 from tests.cluster.scripted import Said, ScriptedServer, event, gone, kubeconfig, page
@@ -217,6 +227,16 @@ def test_the_token_stands_in_no_message(tmp_path: Path) -> None:
         server.api(tmp_path, token="s3cret", deadline=0.01).get(NODES, "n")
 
     assert "s3cret" not in str(caught.value) + caught.value.hint
+
+
+def test_a_certificate_of_another_authority_is_said_without_the_names_of_a_library() -> None:
+    raised = SSLError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed (_ssl.c:1006)")
+    with pytest.raises(Unreachable) as caught, in_words(Asked("get", "version")):
+        raise raised
+
+    said = "no answer from the API server to get version: certificate verify failed"
+    assert str(caught.value) == said
+    assert caught.value.hint.startswith("the certificate authority of the kubeconfig is not that")
 
 
 def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path) -> None:

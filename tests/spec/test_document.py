@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nodeside import log
+from nodeside import __version__, log
 from nodeside.contract import BuildKind
 from nodeside.errors import ExitCode, SpecError
 from nodeside.spec import Driver, dump, load, node_load, node_parse, parse, to_document
@@ -266,6 +266,21 @@ def test_a_file_that_is_no_document_is_refused(
     with pytest.raises(SpecError) as caught:
         load(path)
     assert str(caught.value).replace(str(path), "driver.yaml") == message
+
+
+def test_a_document_of_another_version_says_which_nodeside_this_is() -> None:
+    value = document() | {"apiVersion": "nodeside.io/v2"}
+    assert mistakes(value) == [
+        (
+            '$.apiVersion: expected nodeside.io/v1alpha1, got "nodeside.io/v2"; '
+            f"written for another nodeside; this is {__version__}"
+        )
+    ]
+
+
+def test_a_document_may_be_followed_by_empty_ones() -> None:
+    text = dump(parse(document()))
+    assert read_text(f"{text}---\n# nothing\n---\n") == parse(document())
 
 
 def test_a_field_that_is_there_twice_is_refused() -> None:
