@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from cluster.apierror import NotFound
+from cluster.buildjob import job_spec
 from cluster.documents import driver_from
+from cluster.overview import NoSuchObject
 from cluster.preflight import build_for
 from cluster.rehearsal import Rehearsal, as_installed, ask
 from cluster.world import Settings, World
@@ -151,8 +153,25 @@ def test_ctrl_c_removes_what_was_made(tmp_path: Path) -> None:
     assert cluster.done()[-1] == ("DELETE", "edu")
 
 
+def test_a_cluster_without_the_definitions_is_said(tmp_path: Path) -> None:
+    with ScriptedServer(Said(404)) as server, pytest.raises(NotFound) as caught:
+        ask(server.api(tmp_path), "edu", Preflight(kernel="6.1"), "x86_64")
+    assert "serves no such kind; asked to get drivers" in str(caught.value)
+    assert caught.value.hint == "install the custom resource definitions: nodeside-cluster install"
+
+
+def test_a_rehearsal_mounts_no_secret(tmp_path: Path) -> None:
+    signed = document(signing={"key": "/signing/edu.key", "certificate": "/signing/edu.pem"})
+    with ScriptedServer(Said(body=json.dumps(signed)), Said(404)) as server:
+        place = Preflight(toolkit="quay.example.com/dtk:503")
+        _, build = ask(server.api(tmp_path), "edu", place, "x86_64")
+    made = job_spec(build, Settings(), "x")
+    assert "secret" not in json.dumps(made).lower()
+
+
 def test_a_driver_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with ScriptedServer(Said(404)) as server, pytest.raises(Exception, match="no driver 'eud'"):
+    gone = Said(404, json.dumps({"message": 'drivers.nodeside.io "eud" not found'}))
+    with ScriptedServer(gone) as server, pytest.raises(NoSuchObject, match="no Driver 'eud'"):
         ask(server.api(tmp_path), "eud", Preflight(kernel="6.1.0"), "x86_64")
 
 
