@@ -8,21 +8,20 @@ status leaves nothing of an older one behind.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final
+from typing import Any
 
 from cluster import building
-from cluster.drainage import drains, ending, occupied, open_drains, stalled, stuck
+from cluster.drainage import drains, stuck
+from cluster.movements import Moving, moving, stopped
 from cluster.picture import Picture, counts
 from cluster.poolrows import pool_order, pool_rows
-from cluster.rollout import Act, Health, Phase, Place
-from cluster.turns import Verdict
+from cluster.rollout import Health
 from cluster.unloading import Stage
 from cluster.wording import cause, cut, nodes, some, toolkit_message, untold
 from cluster.world import DriverObject
-from nodeside.spec.model import Upgrade
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +36,11 @@ class Said:
 
 def status(picture: Picture, *, now: float) -> dict[str, Any]:
     """The whole status."""
-    moving = _moving(picture)
+    motion = moving(picture)
     said = (
-        _ready(picture, moving),
+        _ready(picture, motion),
         _available(picture),
-        _progressing(picture, moving),
+        _progressing(picture, motion),
         _degraded(picture),
     )
     return {
@@ -127,19 +126,19 @@ def _degraded(picture: Picture) -> Said:
 def _complaints(picture: Picture) -> Iterable[tuple[str, str]]:
     """From the worst. A complaint without a message does not apply."""
     yield "ModuleConflict", _conflict(picture)
-    yield "RolloutStopped", _stopped(picture)
+    yield "RolloutStopped", stopped(picture)
     yield "BuildFailed", building.refused(picture.builds, picture.verdicts)
     yield "NodesFailed", _failed(picture)
     yield "ToolkitMissing", _unserved(picture)
     yield "StagesStuck", _stuck(picture)
 
 
-def _ready(picture: Picture, moving: tuple[str, str] | None) -> Said:
+def _ready(picture: Picture, motion: Moving | None) -> Said:
     """Whether the newest revision is everywhere and works; the reason is the one word on the whole.
 
     That is what a script waits for that applied it, so it is false while a rollout is paused too.
     """
-    for reason, message in chain(_complaints(picture), _obstacles(picture, moving)):
+    for reason, message in chain(_complaints(picture), _obstacles(picture, motion)):
         if message:
             return Said("Ready", False, reason, message)
     ready = picture.counts["ready"]
@@ -170,11 +169,11 @@ def _lame(picture: Picture) -> str:
     return f"but on {some(m.node.name for m in lame)} {lame[0].trouble}" if lame else ""
 
 
-def _obstacles(picture: Picture, moving: tuple[str, str] | None) -> Iterable[tuple[str, str]]:
+def _obstacles(picture: Picture, motion: Moving | None) -> Iterable[tuple[str, str]]:
     """What is no fault, and yet not ready. In the middle of a rollout, how far it is."""
     yield "NoNodes", _no_nodes(picture)
-    if moving is not None:
-        yield moving
+    if motion is not None:
+        yield motion.reason, motion.message
     up = [m for m in picture.lacking if m.health is not Health.DOWN]
     yield "KernelUnknown", untold(m for m in up if not m.pool.kernel)
     yield "NodesNotReady", "" if up or picture.counts["ready"] else _down(picture)
@@ -189,14 +188,13 @@ def _down(picture: Picture) -> str:
     return "; ".join(filter(None, (words, rest)))
 
 
-def _progressing(picture: Picture, moving: tuple[str, str] | None) -> Said:
+def _progressing(picture: Picture, motion: Moving | None) -> Said:
     """Whether something changes by itself."""
-    if moving is None and (words := _leaving(picture)):
+    if motion is not None:
+        return Said("Progressing", motion.by_itself, motion.reason, motion.message)
+    if words := _leaving(picture):
         return Said("Progressing", True, "NodesLeaving", words)
-    if moving is None:
-        return Said("Progressing", False, "Complete", "there is nothing to change")
-    reason, message = moving
-    return Said("Progressing", reason not in _AT_REST, reason, message)
+    return Said("Progressing", False, "Complete", "there is nothing to change")
 
 
 def _leaving(picture: Picture) -> str:
@@ -206,78 +204,6 @@ def _leaving(picture: Picture) -> str:
     held, rest = picture.leaving.obstacle, (stage for stage in Stage if not stage.is_obstacle)
     words = "; ".join(part for part in (held, picture.leaving.said(*rest)) if part)
     return f"not for {nodes(picture.leaving.count)} any more: {words}"
-
-
-_AT_REST: Final = (
-    *("RolloutPaused", "RolloutStopped", "RolloutBlocked", "WaitingForReboot", "NodesOccupied"),
-)
-
-
-def _moving(picture: Picture) -> tuple[str, str] | None:
-    """What goes on, or would if it were not held; None if nothing."""
-    for applies, reason, message in _movements(picture):
-        if applies:
-            return reason, message
-    return None
-
-
-def _movements(picture: Picture) -> Iterator[tuple[bool, str, str]]:
-    now = picture.standing
-    updated = picture.counts["updated"]
-    progress = f"{updated} of {nodes(now.nodes)} have {picture.called(now.newest)}"
-    under_way = now.phase in (Phase.CANARY, Phase.OPEN)
-    paused = now.phase in (Phase.HELD, Phase.PAUSED)
-    ready = picture.counts["ready"]
-    works = f"works on {ready} of {nodes(now.nodes)}"
-    yield paused, "RolloutPaused", f"spec.rollout.paused; {progress}; {works}"
-    yield now.phase is Phase.STOPPED, "RolloutStopped", _stopped(picture)
-    going_on = building.running(picture.builds, picture.verdicts)
-    yield bool(going_on), "Building", f"{progress}; {going_on}"
-    held = open_drains(picture.verdicts, picture.occupancy)
-    yield bool(held), "Draining", f"{progress}; draining {some(held, shown=1)}"
-    occupants = occupied(picture.verdicts, now.newest)
-    late = f"{some(occupants)} not emptied in time: changes when its pods are gone"
-    stays = bool(occupants) and stalled(picture.verdicts, now.newest)
-    yield stays, "NodesOccupied", f"{progress}; {late}"
-    yield (
-        not now.budget and bool(picture.named(_waits_for_turn)) and _only_failures(picture),
-        "RolloutBlocked",
-        f"{progress}; {some(now.unavailable)} failed, and maxUnavailable is {now.allowed}",
-    )
-    yield (
-        under_way and picture.driver.spec.upgrade is Upgrade.ON_REBOOT,
-        "WaitingForReboot",
-        f"{progress}; the others change at their next reboot",
-    )
-    waits = some(ending(picture.verdicts, picture.occupancy), shown=1)
-    rest = "".join(f"; {words}" for words in (waits, late if occupants else "") if words)
-    first = f"{progress}; {nodes(now.canaries)} to try it first{rest}"
-    yield now.phase is Phase.CANARY, "Canary", first
-    going = f"{progress}; {len(now.unavailable)} of {now.allowed} under way{rest}"
-    yield now.phase is Phase.OPEN, "RollingOut", going
-    stale = picture.named(_is_stale)
-    yield bool(stale), "RollingOut", f"{some(stale)} go to {picture.called(now.newest)}{rest}"
-    busy = [
-        member.node.name
-        for member in picture.lacking
-        if member.health is Health.BUSY and member.pool in picture.served
-    ]
-    yield bool(busy), "NodesBusy", f"{works}; on the way: {some(busy)}"
-
-
-def _waits_for_turn(verdict: Verdict) -> bool:
-    return verdict.row.act in (Act.IN_TURN, Act.IN_TURN_OR_GOOD)
-
-
-def _is_stale(verdict: Verdict) -> bool:
-    return verdict.place is Place.STALE and verdict.member.health is not Health.DOWN
-
-
-def _only_failures(picture: Picture) -> bool:
-    """Whether nothing that holds the budget will come back by itself."""
-    held = set(picture.standing.unavailable)
-    healths = {v.member.health for v in picture.verdicts if v.member.node.name in held}
-    return bool(healths) and healths <= {Health.BROKEN, Health.DOWN}
 
 
 def _conflict(picture: Picture) -> str:
@@ -294,18 +220,6 @@ def _conflict(picture: Picture) -> str:
         if nodes
     ]
     return "; ".join(words)
-
-
-def _stopped(picture: Picture) -> str:
-    now = picture.standing
-    if now.phase is not Phase.STOPPED:
-        return ""
-    broken = next(v.member for v in picture.verdicts if v.member.node.name == now.failed[0])
-    return (
-        f"version {picture.called(now.newest)} failed on {some(now.failed)}, where "
-        f"{picture.called(now.good)} worked: {cause(broken)}; "
-        "correct the spec or go back to the old one"
-    )
 
 
 def _failed(picture: Picture) -> str:
