@@ -25,10 +25,10 @@ from cluster.preflight import Answer, answers
 from cluster.revision import read_revision, revision_of, revision_text
 from cluster.rollout import Health, Supply
 from cluster.stagelabels import occupied
-from cluster.toolkit import NOT_TOLD, NOTHING_KEPT, Kept, Proven, Resolution, resolve
+from cluster.toolkit import NOT_TOLD, NOTHING_KEPT, Kept, Resolution, proven, resolve
 from cluster.turns import Standing, Step, Verdict, standing, verdicts
 from cluster.world import NOTHING, DaemonSetObject, DriverObject, Pool, Unseen, World
-from nodeside.contract import NOTHING_SERVED, Rung, State, assigned_label
+from nodeside.contract import NOTHING_SERVED, assigned_label
 from nodeside.spec import Driver
 
 
@@ -373,25 +373,6 @@ class Case:
     def newest_builds(self) -> Mapping[Pool, Found]:
         """By pool, the build of the newest revision."""
         return {at.pool: each for at, each in self.builds.items() if at.revision == self.newest}
-
-
-def proven(world: World) -> Proven:
-    """Toolkit images that have built a module, by kernel release and architecture."""
-    built = {
-        (report.driver, report.node)
-        for report in world.node_drivers.values()
-        if report.source == Rung.BUILT.value and report.state == State.READY.value
-    }
-    assigned = {
-        (driver, node.labels.get(assigned_label(driver), ""))
-        for driver, name_ in built
-        if (node := world.nodes.get(name_)) is not None
-    }
-    return {
-        (found.pool.kernel, found.pool.architecture): found.toolkit
-        for found in world.daemonsets.values()
-        if found.toolkit and (found.driver, found.assignment) in assigned
-    }
 
 
 def _has_images(driver: Driver) -> bool:

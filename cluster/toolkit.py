@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 
-from cluster.world import ImageStream, ImageStreams, Pool, Unseen
+from cluster.world import ImageStream, ImageStreams, Pool, Unseen, World
+from nodeside.contract import Rung, State, assigned_label
 from nodeside.spec.fleet import Toolkit
 
 # By kernel release and architecture, an image that has compiled a module for it.
@@ -86,6 +87,25 @@ def resolve(
 def stream_of(toolkit: Toolkit, streams: ImageStreams) -> ImageStream | None:
     """The image stream that a Driver names, None if it is not there or not known."""
     return streams.get(toolkit.image_stream) if isinstance(streams, Mapping) else None
+
+
+def proven(world: World) -> Proven:
+    """Toolkit images that have built a module, by kernel release and architecture."""
+    built = {
+        (report.driver, report.node)
+        for report in world.node_drivers.values()
+        if report.source == Rung.BUILT.value and report.state == State.READY.value
+    }
+    assigned = {
+        (driver, node.labels.get(assigned_label(driver), ""))
+        for driver, name in built
+        if (node := world.nodes.get(name)) is not None
+    }
+    return {
+        (found.pool.kernel, found.pool.architecture): found.toolkit
+        for found in world.daemonsets.values()
+        if found.toolkit and (found.driver, found.assignment) in assigned
+    }
 
 
 def _chain(
