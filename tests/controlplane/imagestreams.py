@@ -73,6 +73,16 @@ def aggregated_away(control_plane: ControlPlane) -> Iterator[None]:
         _until(control_plane, 200, "ImageStreams to be served again")
 
 
+def remove_image_streams(control_plane: ControlPlane) -> None:
+    """As on a cluster that is no OpenShift: the API server knows no such kind."""
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    control_plane.request("DELETE", f"{path}/{_DEFINITION['metadata']['name']}")
+    path = f"/apis/{GROUP}/v1/imagestreams"
+    control_plane.wait_for(
+        lambda: control_plane.request("GET", path).status == 404, "ImageStreams to be unknown"
+    )
+
+
 def set_image_stream(
     control_plane: ControlPlane, tags: Mapping[str, str], name: str = DRIVER_TOOLKIT
 ) -> None:

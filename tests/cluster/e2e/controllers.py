@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,16 +79,22 @@ class Replicas:
     running: list[Replica] = field(default_factory=list)
 
     def start(
-        self, name: str = "controller-0", *, url: str = "", lead: bool = True, lease: int = 15
+        self,
+        name: str = "controller-0",
+        *,
+        url: str = "",
+        lead: bool = True,
+        lease: int = 15,
+        pod: Mapping[str, Any] | None = None,
     ) -> Replica:
         """A replica with a token of the controller's account; `lead`: wait until it leads.
 
-        `lease` is in seconds.
+        `lease` is in seconds. The token is good for as long as the `pod` is there.
         """
         ports = free_ports("health", "metrics")
         port = ports["health"]
         log = self.directory / f"{name}-{port}.log"
-        config = self._kubeconfig(name, url or self.control_plane.url)
+        config = self.give_token(name, url, pod)
         argv = [sys.executable, "-m", "cluster", "run", "--kubeconfig", str(config)]
         argv += ["--health-port", str(port), "--metrics-port", str(ports["metrics"])]
         argv += ["--verbose", f"--lease-seconds={lease}"]
@@ -115,8 +122,10 @@ class Replicas:
         self.running.clear()
         self.control_plane.request("DELETE", LEASE)
 
-    def _kubeconfig(self, name: str, url: str) -> Path:
-        token = self.control_plane.pod_token(NAMESPACE, CONTROLLER, None)
-        path = self.directory / f"{name}.kubeconfig"
-        write_kubeconfig(path, self.control_plane.place.certificates, url, {"token": token})
-        return path
+    def give_token(self, name: str, url: str = "", pod: Mapping[str, Any] | None = None) -> Path:
+        """A kubeconfig with a new token, in the place of an older one of this replica."""
+        token = self.control_plane.pod_token(NAMESPACE, CONTROLLER, pod)
+        path, new = self.directory / f"{name}.kubeconfig", self.directory / f"{name}.new"
+        certificates = self.control_plane.place.certificates
+        write_kubeconfig(new, certificates, url or self.control_plane.url, {"token": token})
+        return new.replace(path)

@@ -38,7 +38,7 @@ _RETRY_AFTER = 1  # seconds
 class Fault(Enum):
     """One way in which an API server, or the way to it, fails."""
 
-    SLOW = "answers that take their time"
+    SLOW = "answers and events that take their time"
     RESET = "connections reset before the request arrives"
     CUT = "answers cut in the middle, after the request had its effect"
     THROTTLED = "429 with Retry-After"
@@ -58,7 +58,7 @@ class What(Enum):
 
 _REQUESTS = (What.REQUEST, What.WATCH)
 _OF = {
-    Fault.SLOW: _REQUESTS,
+    Fault.SLOW: tuple(What),
     Fault.RESET: _REQUESTS,
     Fault.CUT: (What.REQUEST,),
     Fault.THROTTLED: _REQUESTS,
@@ -248,8 +248,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         for line in _lines(answer):
-            fault, _ = self.server.faults.fate(What.EVENT, self._plural)
-            if fault is not None:
+            fault, fate = self.server.faults.fate(What.EVENT, self._plural)
+            if fault is Fault.SLOW:
+                time.sleep(fate.uniform(0.05, _SLOWEST))
+            elif fault is not None:
                 self._end_watch(line, fault)
                 return
             self._chunk(line)

@@ -1,10 +1,12 @@
 """The node side of simulated nodes: its own announcing code, with real tokens of real pods.
 
 For each driver pod that runs, the fleet does what `nodeside driver run` does in it: look whether
-the kernel is the pod's, take the host's lock, act, and tell the cluster, with a token that is bound
-to this very pod, through `nodeside.driver.announce`. What becomes of a driver on a node is decided
-by `outcome`, which a test sets. Each time that a pod acted is kept in `spells`. A pod that unloads
-says what `unload` decides, in the words of `nodeside driver unload --wait`, and ends accordingly.
+the kernel is the pod's, take the host's locks, act, and tell the cluster, with a token that is
+bound to this very pod, through `nodeside.driver.announce`. What one pod does to the modules wakes
+the others on its node, as the kernel's events do, until their SIGTERM. What becomes of a driver on
+a node is decided by `outcome`, which a test sets. Each time that a pod acted is kept in `spells`. A
+pod that unloads says what `unload` decides, in the words of `nodeside driver unload --wait`, and
+ends accordingly.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,8 +29,8 @@ from cluster.unloader import UNLOAD_LABEL
 from cluster.world import OURS
 from nodeside.contract import UNLOADED, NodeDriverStatus, Rung, State
 from nodeside.driver.announce import Delivery, Pace
-from nodeside.driver.readyfile import hold_lock
-from nodeside.errors import ExitCode
+from nodeside.driver.readyfile import hold_lock, hold_pod_lock
+from nodeside.errors import ExitCode, Locked
 from nodeside.host import Host
 from tests.cluster.driverpods import identity
 from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane
@@ -91,7 +93,8 @@ class Fleet:
     """Use as a context manager: the nodes speak inside of it.
 
     `url` is where they find the API server, "" for the real one. To act `takes` so many seconds,
-    and with `linger` a pod is still there for so many after it was deleted.
+    and with `linger` a pod is still there for so many after it was deleted; for the first `deaf` of
+    them it has not heard that it is to end, and acts as before.
     """
 
     control_plane: ControlPlane
@@ -101,8 +104,11 @@ class Fleet:
     url: str = ""
     takes: float = 0.0
     linger: float = 0.0
+    deaf: float = 0.0
     spells: list[Spell] = field(default_factory=list)
     _told: set[tuple[str, str, State]] = field(default_factory=set)  # by node and pod
+    _turns: dict[str, tuple[str, ExitStack]] = field(default_factory=dict)  # by pod: node, its lock
+    _deleted: dict[str, float] = field(default_factory=dict)  # pods: since when, monotonic seconds
     _lingering: set[str] = field(default_factory=set)
     _busy: set[str] = field(default_factory=set)  # pods
     _off: set[str] = field(default_factory=set)  # nodes
@@ -129,6 +135,7 @@ class Fleet:
         for thread in (self._nodes, self._pods, self._thread):
             thread.join(_TELL)
         self._workers.shutdown()
+        self._end_turns(lambda _uid, _node: True)
         self._api.close()
 
     # --- power ------------------------------------------------------------------------------------
@@ -138,6 +145,7 @@ class Fleet:
         with self._changed:
             self._off.add(node)
             assert self._changed.wait_for(lambda: not self._acting[node], _OFF), node
+            self._end_turns(lambda _uid, where: where == node)
 
     def power_on(self, node: str) -> None:
         """Its pods start again, those of before the reboot too."""
@@ -150,15 +158,30 @@ class Fleet:
 
     def _run(self) -> None:
         while not self._ending.is_set():
-            self._looked.wait(_AGAIN)
+            self._looked.wait(min(_AGAIN, self.deaf / 4) if self.deaf else _AGAIN)
             self._looked.clear()
+            self._hear_sigterm()
             for pod in list((self._pods.objects() or {}).values()):
                 self._look_at(pod.document)
+
+    def _hear_sigterm(self) -> None:
+        """A pod that is to end lets the next one in, once it has done what it is at."""
+        pods = [pod.document for pod in (self._pods.objects() or {}).values()]
+        staying = {pod["metadata"]["uid"] for pod in pods if not self._ends(pod)}
+        with self._changed:
+            self._end_turns(lambda uid, _node: uid not in staying | self._busy)
+
+    def _end_turns(self, over: Callable[[str, str], bool]) -> None:
+        """Called with the lock, or at the end."""
+        for uid, (node, lock) in list(self._turns.items()):
+            if over(uid, node):
+                lock.close()
+                del self._turns[uid]
 
     def _look_at(self, pod: Document) -> None:
         """Start what there is to do for a pod, unless that is under way, or the pod is to end."""
         node = self._node_of(pod)
-        if node is None or _is_ending(pod) or pod.get("status", {}).get("phase") != "Running":
+        if node is None or self._ends(pod) or pod.get("status", {}).get("phase") != "Running":
             return
         uid, name = pod["metadata"]["uid"], node["metadata"]["name"]
         with self._changed:
@@ -168,6 +191,13 @@ class Fleet:
             self._busy.add(uid)
             self._acting[name] += 1
         self._workers.submit(self._work, pod, name)
+
+    def _ends(self, pod: Document) -> bool:
+        """Whether it has heard that it is to end."""
+        if not _is_ending(pod):
+            return False
+        since = self._deleted.setdefault(pod["metadata"]["uid"], time.monotonic())
+        return time.monotonic() >= since + self.deaf
 
     def _node_of(self, pod: Document) -> Document | None:
         found = (self._nodes.objects() or {}).get(pod["spec"].get("nodeName", ""))
@@ -182,8 +212,12 @@ class Fleet:
         host, driver = Host(self.directory / "hosts" / node), _driver(pod)
         try:
             self._make_linger(pod)
+            if not _unloads(pod) and self._is_for(pod, node):
+                self._take_turn(pod, node, host)
             with hold_lock(host, driver, timeout=_LOCK):
                 self._act(pod)
+        except Locked:
+            pass  # another pod has its turn; looked at again when that one ends
         except AssertionError as error:  # the API server refused what the test itself asked of it
             print(f"fleet: {error}")  # noqa: T201 - shown if the test fails
         finally:
@@ -191,6 +225,27 @@ class Fleet:
                 self._busy.discard(pod["metadata"]["uid"])
                 self._acting[node] -= 1
                 self._changed.notify_all()
+
+    def _is_for(self, pod: Document, node: str) -> bool:
+        """Whether the node runs the pod's kernel now."""
+        found = self.control_plane.request("GET", f"/api/v1/nodes/{node}")
+        info = found.document.get("status", {}).get("nodeInfo", {})
+        return _kernel(pod) in (None, info.get("kernelVersion"))
+
+    def _take_turn(self, pod: Document, node: str, host: Host) -> None:
+        """Once in a pod's life. Raises Locked."""
+        uid = pod["metadata"]["uid"]
+        if uid in self._turns:
+            return
+        with ExitStack() as stack:
+            stack.enter_context(hold_pod_lock(host, _driver(pod), timeout=0))
+            with self._changed:
+                self._turns[uid] = node, stack.pop_all()
+
+    def _wake_others(self, node: str, uid: str) -> None:
+        """What a pod did to the modules, the kernel says to all of them."""
+        with self._changed:
+            self._told = {told for told in self._told if told[0] != node or told[1] == uid}
 
     def _act(self, pod: Document) -> None:
         """With the lock: look at the kernel as it is now, and say how the driver is."""
@@ -207,6 +262,8 @@ class Fleet:
             done = self._tell(pod, status)
             spell = (name, meta["uid"], status.kernel, status.boot_id)
             self.spells.append(Spell(*spell, began, time.monotonic()))
+            if not _unloads(pod):
+                self._wake_others(name, meta["uid"])
         if done:
             self._told.add((name, meta["uid"], status.state if status else self._state(pod, name)))
             if status is not None and _unloads(pod):
@@ -215,8 +272,7 @@ class Fleet:
 
     def _status(self, pod: Document, info: Mapping[str, str]) -> NodeDriverStatus | None:
         """None if the pod is for another kernel: then it does nothing."""
-        env = {e["name"]: e.get("value", "") for e in pod["spec"]["containers"][0]["env"]}
-        if env.get("NODESIDE_KERNEL", info["kernelVersion"]) != info["kernelVersion"]:
+        if _kernel(pod) not in (None, info["kernelVersion"]):
             return None
         node, version = pod["spec"]["nodeName"], _version(pod)
         state = self._state(pod, node)
@@ -236,7 +292,7 @@ class Fleet:
             reason=reason,
             message=message,
             source=_source(pod) if state is State.READY else None,
-            revision=env["NODESIDE_REVISION"],
+            revision=_env(pod)["NODESIDE_REVISION"],
             modules=("edu",),
         )
 
@@ -293,6 +349,15 @@ def _is_ending(pod: Document) -> bool:
 
 def _unloads(pod: Document) -> bool:
     return UNLOAD_LABEL in pod["metadata"]["labels"]
+
+
+def _env(pod: Document) -> dict[str, str]:
+    return {e["name"]: e.get("value", "") for e in pod["spec"]["containers"][0]["env"]}
+
+
+def _kernel(pod: Document) -> str | None:
+    """The release that it was made for; None: for any."""
+    return _env(pod).get("NODESIDE_KERNEL")
 
 
 def _driver(pod: Document) -> str:

@@ -7,13 +7,13 @@ against the boots that the API server knew.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from cluster.world import KERNEL_NOTE
+from cluster.world import BUILDER, KERNEL_NOTE, MANAGED_BY
 from nodeside.contract import assigned_label
 from tests.cluster.e2e.fleet import Spell
 from tests.cluster.e2e.watching import Seen
@@ -52,7 +52,7 @@ class Moment:
                     self.nodes[event.name] = event.object
             case "Pod":
                 self.pods.pop(event.name, None)
-                if not event.deleted:
+                if not event.deleted and meta["labels"].get(MANAGED_BY) != BUILDER:
                     self.pods[event.name] = _pod(event.object)
             case "DaemonSet":
                 self.kernels[event.name] = meta["annotations"][KERNEL_NOTE]
@@ -129,6 +129,56 @@ def wrong_acts(spells: Sequence[Spell], events: Sequence[Seen]) -> list[str]:
                 wrong.append(f"two at a time: {first}, {second}")
             if order.index(second.boot_id) < order.index(first.boot_id):
                 wrong.append(f"for a boot that was over: {second}")
+    return wrong
+
+
+def taken_back(spells: Sequence[Spell]) -> list[str]:
+    """Pods that acted on a node again after another one had acted in the same boot."""
+    wrong = []
+    last: dict[tuple[str, str], str] = {}
+    over: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for spell in sorted(spells, key=lambda spell: spell.began):
+        where = (spell.node, spell.boot_id)
+        before = last.get(where, spell.pod)
+        if before != spell.pod:
+            over[where].add(before)
+        if spell.pod in over[where]:
+            wrong.append(f"acted again after it was replaced: {spell}")
+        last[where] = spell.pod
+    return wrong
+
+
+def made_twice(events: Iterable[Seen], kind: str) -> list[str]:
+    """Names of a kind that were made, went, and were made again."""
+    uids: dict[str, set[str]] = defaultdict(set)
+    for event in events:
+        if event.kind == kind:
+            uids[event.name].add(event.object["metadata"]["uid"])
+    return sorted(name for name, made in uids.items() if len(made) > 1)
+
+
+def builds(events: Iterable[Seen]) -> Counter[tuple[str, str]]:
+    """How often each driver image was built with each toolkit image: by Jobs that were made."""
+    made: dict[str, tuple[str, str]] = {}
+    for event in events:
+        if event.kind == "Job":
+            pod = event.object["spec"]["template"]["spec"]
+            images = {c["name"]: c["image"] for c in (*pod["initContainers"], *pod["containers"])}
+            made[event.object["metadata"]["uid"]] = images["finish"], images["answer"]
+    return Counter(made.values())
+
+
+def relapses(events: Sequence[Seen], since: Mapping[str, float]) -> list[str]:
+    """Nodes that had exactly their one pod, and then for a moment had not."""
+    settled, wrong = set[str](), []
+    for event, moment in moments(events):
+        for node in since.keys() & set(_concerned(event)):
+            if moment.at < since[node]:
+                continue
+            if moment.settled(node):
+                settled.add(node)
+            elif node in settled:
+                wrong.append(f"{node} at {event.version}: {moment.on(node)}")
     return wrong
 
 

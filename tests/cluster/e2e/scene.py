@@ -130,7 +130,9 @@ class Scene:
     def _until_allowed(self, plural: str, verb: str, answer: str) -> None:
         """A role is heeded a moment after it was written."""
         account = f"system:serviceaccount:{NAMESPACE}:{CONTROLLER}"
-        asked = ("auth", "can-i", verb, plural, "-n", NAMESPACE, "--as", account)
+        plural, _, part = plural.partition("/")
+        asked = ["auth", "can-i", verb, plural, "-n", NAMESPACE, "--as", account]
+        asked += ["--subresource", part] if part else []
         self.control_plane.wait_for(
             lambda: self.control_plane.kubectl(*asked, check=False).output.strip() == answer,
             f"{verb} {plural} to be answered with {answer}",
@@ -183,6 +185,16 @@ class Scene:
     def condition(self, kind: str, name: str = "edu") -> Mapping[str, str]:
         found = (c for c in self.status(name).get("conditions", ()) if c["type"] == kind)
         return next(found, {"status": "", "reason": "", "message": ""})
+
+    def events(self, reason: str, node: str = "") -> list[dict[str, Any]]:
+        """Events with this reason, about this node of all that had its name."""
+        found = self.items("/apis/events.k8s.io/v1/namespaces/default/events")
+        uid = self.nodes.get(node)["metadata"]["uid"] if node else ""
+        return [
+            each
+            for each in found
+            if each["reason"] == reason and uid in ("", each["regarding"].get("uid"))
+        ]
 
     def age(self, name: str = "edu") -> float:
         """Whole seconds since a Driver was made, by the wall clock."""
@@ -289,9 +301,10 @@ class Scene:
 
 def _without(rules: Sequence[Mapping[str, Any]], plural: str, verb: str) -> list[dict[str, Any]]:
     """The rules of a role but for one verb of one kind."""
-    return [
+    lessened = (
         {**rule, "verbs": [each for each in rule["verbs"] if each != verb]}
         if plural in rule.get("resources", ())
         else dict(rule)
         for rule in rules
-    ]
+    )
+    return [rule for rule in lessened if rule["verbs"]]

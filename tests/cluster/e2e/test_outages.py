@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cluster.manifests import CONTROLLER, NAMESPACE
 from nodeside.errors import ExitCode
 from tests.cluster.e2e.controllers import Replica, Replicas
 from tests.cluster.e2e.endstate import end_state
@@ -139,3 +140,28 @@ def _has_planned(controller: Replica) -> bool:
     said = [line["message"] for line in controller.lines]
     since = said[len(said) - said[::-1].index("first look") :]
     return "nothing to do" in since or "round" in since
+
+
+def test_a_token_that_is_good_no_more_is_replaced_under_a_running_replica(
+    scene: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    """A token may not be made for less than ten minutes, but ends with the pod that it is of."""
+    plane, pods = scene.control_plane, f"/api/v1/namespaces/{NAMESPACE}/pods"
+    container = {"name": "one", "image": "registry.example.com/one"}
+    spec = {"serviceAccountName": CONTROLLER, "containers": [container]}
+    pod = plane.do("POST", pods, {"metadata": {"name": "owner"}, "spec": spec})
+    scene.toolkits(OLD)
+    scene.node("n0")
+    controller = replicas.start(pod=pod)
+    scene.driver()
+    scene.until_ready(1)
+
+    plane.do("DELETE", f"{pods}/owner", {"gracePeriodSeconds": 0})
+    plane.wait_for(
+        lambda: controller.said("the API server does not know who asks"), "the token to be refused"
+    )
+    scene.driver("2.0.0")
+    replicas.give_token(controller.name)
+
+    scene.until_complete("2.0.0", 1)
+    assert controller.child.poll() is None, "the same process all the time"

@@ -14,8 +14,17 @@ from cluster.unloader import UNLOAD_LABEL
 from nodeside.contract import State
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import HELD, PERMANENT, Fleet
-from tests.cluster.e2e.scene import DRIVERS, NODE_DRIVERS, OLD, POLICIES, REVISIONS, Scene
+from tests.cluster.e2e.scene import (
+    DRIVERS,
+    NODE_DRIVERS,
+    OLD,
+    PODS,
+    POLICIES,
+    REVISIONS,
+    Scene,
+)
 from tests.controlplane.controlplane import MERGE_PATCH
+from tests.controlplane.stages import LINGER
 
 pytestmark = pytest.mark.cluster
 
@@ -35,8 +44,7 @@ def label(scene: Scene, node: str, value: str | None) -> None:
 
 
 def events(scene: Scene, reason: str) -> list[str]:
-    found = scene.items("/apis/events.k8s.io/v1/namespaces/default/events")
-    return [each["note"] for each in found if each["reason"] == reason]
+    return [each["note"] for each in scene.events(reason)]
 
 
 def nothing_is_left(scene: Scene, *nodes: str) -> None:
@@ -89,6 +97,46 @@ def test_a_deletion_names_who_holds_a_module_and_ends_when_he_lets_go(
     assert events(scene, "ModulesStay")[-1] == (
         f"driver edu: modules stay loaded until a reboot: n2 ({PERMANENT})"
     )
+
+
+def test_a_node_that_is_down_and_one_that_is_taken_away_hold_up_no_deletion(
+    scene: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    scene.toolkits(OLD)
+    fleet.linger = 600.0  # seconds: on a node that is down no pod ends
+    for name in ("down", "taken-away", "stays"):
+        scene.node(name)
+    replicas.start()
+    scene.driver()
+    scene.until_ready(3)
+    fleet.linger = 0.0
+    fleet.unload = lambda node: State.UNLOADING if node == "taken-away" else State.WAITING
+    scene.nodes.down("down")
+    fleet.power_off("down")
+    for name in ("taken-away", "stays"):
+        end_soon(scene, name)
+
+    scene.control_plane.kubectl("delete", "driver", "edu", "--wait=false")
+    scene.control_plane.wait_for(
+        lambda: f"modules are held: taken-away ({HELD})" in scene.condition("Degraded")["message"],
+        "the unloading to be in the middle",
+    )
+    [stuck] = [pod for pod in scene.items(PODS) if pod["spec"]["nodeName"] == "down"]
+    assert "deletionTimestamp" in stuck["metadata"]
+    scene.nodes.delete("taken-away")
+    scene.control_plane.kubectl("wait", "--for=delete", "driver/edu", "--timeout=60s")
+
+    assert scene.items(DRIVERS) == scene.items(REVISIONS) == scene.daemonsets() == []
+    assert [pod["spec"]["nodeName"] for pod in scene.items(PODS)] == ["down"]
+    assert not [key for key in scene.labels("stays") if key.startswith("nodeside.io/")]
+
+
+def end_soon(scene: Scene, node: str) -> None:
+    """The pods of this node end as soon as they are deleted."""
+    for pod in scene.pods(node):
+        path = f"/api/v1/namespaces/nodeside/pods/{pod['metadata']['name']}"
+        note = {"metadata": {"annotations": {LINGER: None}}}
+        scene.control_plane.do("PATCH", path, note, content_type=MERGE_PATCH)
 
 
 def test_the_way_out_that_the_message_names_ends_a_deletion(

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from tests.cluster.e2e import judging
+from tests.cluster.e2e.builders import Builders
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.scene import REVISIONS, Scene
@@ -21,12 +22,14 @@ from tests.cluster.e2e.watching import Watching
 pytestmark = pytest.mark.cluster
 
 OLD = "418.94.202501221327-0"
+STORE = {"sources": [{"oci": "registry.example.com/bundles/edu", "publish": True}]}
 PLAIN, RT, ARM = (f"5.14.0-427.50.1.el9_4.{end}" for end in ("x86_64", "x86_64+rt", "aarch64"))
 PRESENT: System = ("5.14.0-427.57.1.el9_4.x86_64", "418.94.202503102036-0")
 LATE: System = ("5.14.0-427.62.1.el9_4.x86_64+rt", "418.94.202504211015-0")
 MISSING: System = ("5.14.0-427.68.2.el9_4.aarch64", "418.94.202505201234-0")
 EACH = 20  # nodes of a pool
 TERMINATING = 2.0  # seconds that a pod takes to end
+DEAF = 0.5  # seconds of these in which it has not heard of it, and acts when it is woken
 BRING_UP = 0.1  # seconds that a pod acts
 ALL_BACK = 600.0  # seconds for a pool to be rebooted; 30 are usual
 LONG = 60.0  # seconds in which a node must have its pod; the goal is 5 on a machine of its own
@@ -77,15 +80,16 @@ def test_a_z_stream_upgrade_of_sixty_nodes_keeps_its_promises_at_every_moment(
 def test_an_upgrade_in_the_middle_of_a_paused_rollout_gives_the_last_good_revision(
     scene: Scene, replicas: Replicas, fleet: Fleet
 ) -> None:
-    fleet.linger, fleet.takes = TERMINATING, BRING_UP
-    scene.toolkits((PLAIN, OLD), PRESENT)
+    """With a store: what is built for a kernel is built once, whatever nodes do meanwhile."""
+    fleet.linger, fleet.takes, fleet.deaf = TERMINATING, BRING_UP, DEAF
+    scene.toolkits((PLAIN, OLD))
     nodes = scene.some_nodes("n", 12, (PLAIN, OLD))
     replicas.start()
-    scene.driver(maxUnavailable=3)
-    scene.until_ready(12)
-
-    with scene.watching() as seen, Upgrade(scene, fleet) as upgrade:
-        scene.driver("2.0.0", maxUnavailable=3)
+    with scene.watching() as seen, Builders(scene.control_plane), Upgrade(scene, fleet) as upgrade:
+        scene.driver(prebuilt=STORE, maxUnavailable=3)
+        scene.until_ready(12)
+        scene.toolkits((PLAIN, OLD), PRESENT)
+        scene.driver("2.0.0", prebuilt=STORE, maxUnavailable=3)
         scene.until_versions("2.0.0", 4)
         scene.change({"rollout": {"paused": True}})
         scene.until_reason("Progressing", "RolloutPaused")
@@ -109,6 +113,9 @@ def test_an_upgrade_in_the_middle_of_a_paused_rollout_gives_the_last_good_revisi
     _judge(seen, fleet, upgrade)
     assert 1 <= judging.most_taken_down(seen.events) <= 3
     assert judging.most_contenders(seen.events) >= 2, "or the lock was not needed"
+    made = judging.builds(seen.events)
+    assert set(made.values()) == {1}, made
+    assert len(made) == 4, "two versions for two kernels"
 
 
 def _until_unserved(scene: Scene, upgrade: Upgrade, nodes: list[str]) -> str:
@@ -144,6 +151,8 @@ def _judge(seen: Watching, fleet: Fleet, upgrade: Upgrade) -> None:
     """What holds in any upgrade."""
     events = seen.events
     assert judging.wrong_acts(fleet.spells, events) == []
+    assert judging.taken_back(fleet.spells) == []
+    assert judging.made_twice(events, "DaemonSet") == []
     assert judging.wrong_reports(events) == []
     assert judging.wrong_cordons(events, upgrade.cordons) == []
     assert len(upgrade.cordons) == 2 * len(upgrade.rebooted)
@@ -156,3 +165,4 @@ def _all_settled(seen: Watching, since: dict[str, float]) -> None:
     print(f"pod after {statistics.median(took):.2f} s, {took[-1]:.2f} s at most")  # noqa: T201
     assert settled.keys() == since.keys()
     assert took[-1] < LONG
+    assert judging.relapses(seen.events, since) == []

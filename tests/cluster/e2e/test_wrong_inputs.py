@@ -164,6 +164,49 @@ def test_what_is_wrong_is_said_in_one_condition_and_heals_by_itself(
     assert len(scene.pods("n0")) == 1
 
 
+def test_a_status_that_may_not_be_written_is_said_in_an_event(
+    scene: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    """No condition can say it; what `kubectl describe driver` shows besides are Events."""
+    scene.toolkits(OLD)
+    scene.node("n0")
+    with scene.rule_missing("drivers/status", "patch"):
+        replicas.start()
+        scene.driver()
+        uid = scene.control_plane.do("GET", f"{DRIVERS}/edu")["metadata"]["uid"]
+
+        def said() -> list[str]:
+            events = scene.events("Forbidden")
+            return [e["note"] for e in events if e["regarding"].get("uid") == uid]
+
+        scene.control_plane.wait_for(said, "an Event")
+        assert scene.status() == {}
+        assert said()[0].startswith("cannot set the status of driver edu: ")
+        assert (
+            f'{_FORBIDDEN} patch resource "drivers/status" in API group "nodeside.io" at the '
+            "cluster scope (see what is missing: kubectl auth can-i patch "
+        ) in said()[0]
+
+    scene.until_ready(1)
+
+
+def test_who_may_not_renew_the_lease_leads_no_longer_and_its_log_says_why(
+    scene: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    scene.toolkits(OLD)
+    scene.node("n0")
+    with scene.rule_missing("leases", "update"):
+        replica = replicas.start(lead=False, lease=2)
+        scene.control_plane.wait_for(
+            lambda: replica.said("cannot campaign: no permission to update leases"), "the log"
+        )
+        assert replica.said("no longer leading")
+        scene.driver()
+
+    scene.until_ready(1)
+    assert replica.child.poll() is None
+
+
 @pytest.mark.parametrize(
     ("right", "typo", "sentence"),
     [

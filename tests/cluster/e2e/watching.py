@@ -1,7 +1,7 @@
 """What really happened, from watches of the API server and not from the controller's own words.
 
-Everything that changed of nodes, DaemonSets, pods and NodeDrivers, in the order of their resource
-versions, which are comparable over all kinds that live in one etcd.
+Everything that changed of nodes, DaemonSets, pods, Jobs and NodeDrivers, in the order of their
+resource versions, which are comparable over all kinds that live in one etcd.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 
 from cluster.api import Api, Watch, connect
 from cluster.manifests import NAMESPACE
-from cluster.resources import DAEMON_SETS, NODE_DRIVERS, NODES, PODS, Resource
+from cluster.resources import DAEMON_SETS, JOBS, NODE_DRIVERS, NODES, PODS, Resource
 from nodeside.contract import assigned_label
 from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane
 
@@ -44,6 +44,7 @@ class Watching:
         NODES: "",
         DAEMON_SETS: NAMESPACE,
         PODS: NAMESPACE,
+        JOBS: NAMESPACE,
         NODE_DRIVERS: "",
     }
     control_plane: ControlPlane
