@@ -179,6 +179,19 @@ def test_a_kind_that_the_server_does_not_know_is_none_if_it_is_optional(tmp_path
         assert watched.wakes == 1
 
 
+def test_a_kind_that_the_server_learns_later_is_known_then_and_wakes(
+    tmp_path: Path, hold: threading.Event
+) -> None:
+    script = [Said(404, "404 page not found"), Said(body=page("stream")), silent(hold)]
+    with (
+        ScriptedServer(*script) as server,
+        Watched(server, tmp_path, optional=True) as watched,
+    ):
+        watched.until(lambda: watched.names == ["stream"])
+        assert watched.wakes == 2, "that there is no such kind, and that there is"
+        hold.set()
+
+
 def test_an_object_that_cannot_be_read_hurts_only_itself(
     tmp_path: Path, hold: threading.Event
 ) -> None:
