@@ -13,7 +13,7 @@ from typing import Any
 from cluster.apierror import ApiError
 from nodeside.errors import ExitCode
 
-_NAME_ONE = "name another one: --kubeconfig FILE, or KUBECONFIG in the environment"
+_NAME_ONE = "name one that can be used: --kubeconfig FILE, or KUBECONFIG in the environment"
 _KEPT = 10  # contexts that are named
 
 
@@ -58,16 +58,29 @@ def _read(path: Path) -> dict[str, Any] | BadKubeconfig:
 
 
 def _context(files: str, context: str, read: list[dict[str, Any]]) -> BadKubeconfig | None:
-    known = [name for each in read for name in _names(each.get("contexts"))]
+    known = [each["name"] for each in _entries(read, "contexts")]
     wanted = context or next((str(c) for each in read if (c := each.get("current-context"))), "")
     hint = f"it has: {', '.join(known[:_KEPT]) or 'none'}; choose one: --context NAME"
     if not wanted:
         return BadKubeconfig(f"the kubeconfig {files} names no current context", hint=hint)
     if wanted not in known:
         return BadKubeconfig(f"the kubeconfig {files} has no context {wanted!r}", hint=hint)
+    cluster = next(_cluster(each) for each in _entries(read, "contexts") if each["name"] == wanted)
+    if cluster not in [each["name"] for each in _entries(read, "clusters")]:
+        return BadKubeconfig(
+            f"the kubeconfig {files} has no cluster {cluster!r}: context {wanted!r} names it",
+            hint="kubectl config view",
+        )
     return None
 
 
-def _names(contexts: object) -> list[str]:
-    found = contexts if isinstance(contexts, list) else []
-    return [str(each["name"]) for each in found if isinstance(each, dict) and "name" in each]
+def _cluster(entry: dict[str, Any]) -> str:
+    context = entry.get("context")
+    return str(context.get("cluster") or "") if isinstance(context, dict) else ""
+
+
+def _entries(read: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """Those that have a name, of all files."""
+    lists = [each[kind] for each in read if isinstance(each.get(kind), list)]
+    entries = (entry for found in lists for entry in found if isinstance(entry, dict))
+    return [entry for entry in entries if isinstance(entry.get("name"), str)]

@@ -34,6 +34,21 @@ WHOLE = kubeconfig("http://127.0.0.1:1", "token")
             "the kubeconfig {} has no context 'gone'",
             "it has: c; choose one: --context NAME",
         ),
+        (
+            json.dumps({**WHOLE, "clusters": []}).encode(),
+            "the kubeconfig {} has no cluster 'c': context 'c' names it",
+            "kubectl config view",
+        ),
+        (
+            json.dumps({**WHOLE, "contexts": [{"name": "c"}]}).encode(),
+            "the kubeconfig {} has no cluster '': context 'c' names it",
+            "kubectl config view",
+        ),
+        (
+            b"current-context: c\ncontexts: [7, {name: 8}]\n",
+            "the kubeconfig {} has no context 'c'",
+            "",
+        ),
         (b"contexts: 7\n", "the kubeconfig {} names no current context", "it has: none"),
     ],
 )
