@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from cluster.cli import root
+from cluster.rights import INSTALLING, LOOKING, TRYING
 from nodeside import process
 from nodeside.errors import ExitCode
 from tests.cluster.model import document
@@ -70,6 +71,29 @@ def test_an_api_server_that_refuses_is_one_line_and_a_hint(tmp_path: Path) -> No
     assert hint.startswith("hint: see what is missing: kubectl auth can-i list drivers")
 
 
+@pytest.mark.parametrize(
+    ("words", "needs"),
+    [
+        (("explain", "edu"), LOOKING),
+        (("resolve", "12"), LOOKING),
+        (("preflight", "edu", "--toolkit", "x"), TRYING),
+        (("install", "--image", "x"), INSTALLING),
+        (("uninstall", "--yes"), INSTALLING),
+    ],
+)
+def test_who_may_not_is_told_what_role_the_command_takes(
+    tmp_path: Path, words: tuple[str, ...], needs: str
+) -> None:
+    with ScriptedServer() as server:
+        server.always = lambda _: Said(403, json.dumps({"message": "it is forbidden"}))
+        done = command(*words, "--kubeconfig", config(server, tmp_path))
+
+    assert done.exit_code == ExitCode.CLUSTER
+    hint = done.errors.splitlines()[-1]
+    assert hint.startswith("hint: see what is missing: kubectl auth can-i ")
+    assert hint.endswith(f"; {needs}")
+
+
 def test_a_kubeconfig_that_is_not_there_is_said(tmp_path: Path) -> None:
     done = command("explain", "edu", "--kubeconfig", tmp_path / "none")
 
@@ -79,9 +103,8 @@ def test_a_kubeconfig_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("status",), ("status", "--watch"), ("explain", "edu"), ("resolve", "12"),
-     ("preflight", "edu", "--kernel", "6.1"), ("install", "--image", "x"), ("uninstall", "--yes")],
-)  # fmt: skip
+    [("status", "--watch"), ("preflight", "edu", "--kernel", "6.1"), ("install", "--image", "x")],
+)
 def test_an_api_server_that_is_down_is_said_at_once(tmp_path: Path, words: tuple[str, ...]) -> None:
     with ScriptedServer() as server:
         path = config(server, tmp_path)
