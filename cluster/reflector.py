@@ -113,6 +113,7 @@ class Reflector(Generic[T]):
         self._refusal: ApiError | None = None
         self._failures = self._watches = 0
         self._watch: Watch | None = None
+        self._anew = False
         self._stopping = threading.Event()
         self._poked = threading.Event()
         self._thread = threading.Thread(
@@ -132,6 +133,14 @@ class Reflector(Generic[T]):
     def poke(self) -> None:
         """There is reason to believe that trying again now makes sense."""
         self._poked.set()
+
+    def anew(self) -> None:
+        """List again, since `trim` keeps other objects from now on; not synced before."""
+        with self._changed:
+            self._anew, self._synced = True, False
+        self._poked.set()
+        if (watch := self._watch) is not None:
+            watch.close()
 
     def join(self, timeout: float) -> None:
         if self._thread.is_alive():
@@ -204,6 +213,8 @@ class Reflector(Generic[T]):
 
     def _once(self) -> float:
         """List if need be, and one watch to its end; seconds until the next."""
+        if self._anew:
+            self._version, self._anew = "", False
         if not self._version:
             self._list()
         began = self._now()
@@ -233,7 +244,7 @@ class Reflector(Generic[T]):
         objects = {item.name: item for item in page.items}
         with self._changed:
             self._absent, changed = False, objects != self._objects or not self._synced
-            self._objects, self._snapshot, self._synced = objects, None, True
+            self._objects, self._snapshot, self._synced = objects, None, not self._anew
             self._version = page.resource_version
             self._heard_from(page.resource_version)
         if changed:
@@ -243,7 +254,7 @@ class Reflector(Generic[T]):
         """The API server knows no such kind. It may learn it: an operator may be installed."""
         with self._changed:
             first = not self._absent
-            self._absent = self._synced = True
+            self._absent, self._synced = True, not self._anew
             self._objects, self._snapshot = {}, None
             self._heard_from("")
         if first:
@@ -265,7 +276,8 @@ class Reflector(Generic[T]):
         with self._changed:
             self._heard_from("")  # the next event may be a minute away
         try:
-            if self._stopping.is_set():  # `stop` may have come before there was a watch
+            # `stop` or `anew` may have come before there was a watch.
+            if self._stopping.is_set() or self._anew:
                 self._watch.close()
             for event in self._watch:
                 self._take(event)

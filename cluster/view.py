@@ -22,12 +22,16 @@ from cluster.resources import Resource
 from cluster.rollcall import RollCall
 from cluster.stageview import StageView
 from cluster.stageview import read_once as read_stages
+from cluster.streams import NamedStreams
 from cluster.world import DriverObject, Node, Settings, Unseen, World
+
+Trim = Callable[[Mapping[str, Any]], Any]
+Selections = dict[str, Selection[Any]]
 
 _JOIN = 2.0  # seconds for all threads to end; they are daemons
 
 
-def selections(namespace: str) -> dict[str, Selection[Any]]:
+def selections(namespace: str, streams: Trim = documents.image_stream_from) -> Selections:
     """The field of the World that each kind fills."""
     ours: dict[str, Any] = {"namespace": namespace, "selector": world.OURS}
     return {
@@ -45,9 +49,7 @@ def selections(namespace: str) -> dict[str, Selection[Any]]:
         "node_drivers": Selection(resources.NODE_DRIVERS, documents.node_driver_from),
         "pods": Selection(resources.PODS, documents.pod_from, **ours, about="driver pods"),
         "revisions": Selection(resources.CONFIG_MAPS, documents.revision_from, **ours),
-        "image_streams": Selection(
-            resources.IMAGE_STREAMS, documents.image_stream_from, optional=True
-        ),
+        "image_streams": Selection(resources.IMAGE_STREAMS, streams, optional=True),
     }
 
 
@@ -70,7 +72,8 @@ class View:
         self._settings = settings
         self._stages = StageView(api, settings.namespace, wake)
         self._roll_call = RollCall(api, wake)
-        chosen = selections(settings.namespace)
+        self._streams = NamedStreams()
+        chosen = selections(settings.namespace, self._streams.trim)
         chosen["nodes"] = replace(chosen["nodes"], is_news=self._is_news)
         self._reflectors = {
             field: Reflector(api, selection, wake) for field, selection in chosen.items()
@@ -129,6 +132,8 @@ class View:
 
     def world(self) -> World:
         """What is known now."""
+        drivers = self._reflectors["drivers"].objects() or {}
+        self._streams.follow(drivers.values(), self._reflectors["image_streams"])
         found: dict[str, Any] = {
             field: _seen(reflector) for field, reflector in self._reflectors.items()
         }
