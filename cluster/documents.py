@@ -66,7 +66,7 @@ def node_from(data: Document) -> Node:
         ready=ready.get("status") == "True",
         ready_since=_seconds(ready.get("lastTransitionTime")),
         unschedulable=bool(_part(data, "spec").get("unschedulable")),
-        labelled=_touched(metadata, by=FIELD_MANAGER),
+        labelled=_labelled(metadata),
     )
 
 
@@ -247,6 +247,19 @@ def _touched(metadata: Document, by: str = "") -> float:
     entries = metadata.get("managedFields") or ()
     times = (_seconds(e.get("time")) for e in entries if by in ("", e.get("manager")))
     return max(times, default=0.0)
+
+
+def _labelled(metadata: Document) -> float:
+    """When we changed a label of a node, or when it was at the latest.
+
+    Of more than ten who update an object the API server puts the oldest together, with the time of
+    the last of them. capmanagers.go in
+    https://github.com/kubernetes/apimachinery/tree/master/pkg/util/managedfields/internal
+    """
+    return _touched(metadata, by=FIELD_MANAGER) or _touched(metadata, by=_ANCIENT)
+
+
+_ANCIENT = "ancient-changes"
 
 
 @lru_cache(maxsize=1024)

@@ -61,6 +61,17 @@ def test_of_a_node_only_what_is_read_is_kept() -> None:
     assert (node.ready_since, node.labelled) == (1_800_000_000.0, 1_800_000_002.0)
 
 
+def test_when_we_labelled_a_node_is_known_though_many_have_updated_it_since() -> None:
+    folded = [
+        {"manager": "kubelet", "operation": "Update", "time": "2027-01-15T08:00:09Z"},
+        {"manager": "ancient-changes", "operation": "Update", "time": "2027-01-15T08:00:03Z"},
+    ]
+
+    node = node_from({**NODE, "metadata": {**NODE["metadata"], "managedFields": folded}})
+
+    assert node.labelled == 1_800_000_003.0
+
+
 @pytest.mark.parametrize(
     "kind", ["amd64 x86_64", "arm64 aarch64", "ppc64le ppc64le", "s390x s390x"]
 )
