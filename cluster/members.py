@@ -18,7 +18,7 @@ from cluster.hold import FREE, Hold, hold_of
 from cluster.memory import Recollection
 from cluster.pools import Fit, before_label, has_hardware, pool_of
 from cluster.rollout import Boot, Health, Place
-from cluster.silence import PATIENT, Listener
+from cluster.silence import PATIENT, Listener, gone
 from cluster.stagelabels import ending_pods
 from cluster.world import Consumer, DriverPod, Node, NodeDriverObject, Pool, World
 from nodeside.contract import State, assigned_label
@@ -48,7 +48,8 @@ class Member:
     which that will be said if nothing is heard until then. `consumers` are the pods that have to
     leave before its driver is replaced, `stage_pods` those of stages that are ending there, as
     namespace/name; None: not known. `pod` is its pod if that cannot start.
-    `taken`: another Driver has a module of the newest revision there.
+    `taken`: another Driver has a module of the newest revision there. `lost`: it went down in the
+    middle of its change, and nobody waits for it any more.
     """
 
     node: Node
@@ -68,6 +69,7 @@ class Member:
     pod: DriverPod | None = None
     stage_pods: Sequence[str] | None = ()
     taken: bool = False
+    lost: bool = False
 
     @property
     def is_vacant(self) -> bool:
@@ -151,7 +153,7 @@ def members(
             found = heard
             if found.health is Health.BUSY:
                 kept[name] = found
-        yield found
+        yield _missed(found, world.now) if found.health is Health.DOWN and found.before else found
 
 
 @dataclass(frozen=True)
@@ -217,6 +219,13 @@ def _heard(member: Member, listener: Listener) -> Member:
         return replace(member, health=Health.BROKEN, trouble=silence.words, due=silence.until)
     in_time = listener.world.now < member.due <= silence.until
     return member if in_time else replace(member, due=silence.until)
+
+
+def _missed(member: Member, now: float) -> Member:
+    """A node that is down, and that we changed. When it is back, it is as any other."""
+    silence = gone(member.node, now)
+    words = silence.words
+    return replace(member, lost=bool(words), trouble=words or member.trouble, due=silence.until)
 
 
 def contested(world: World, driver: Driver, rivals: Sequence[Driver]) -> frozenset[str]:

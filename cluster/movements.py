@@ -65,7 +65,11 @@ class Movement:
 
     def blocked(self) -> str:
         now = self.picture.standing
-        if now.budget or not self.picture.named(_waits_for_turn) or not self._only_failures:
+        if now.budget or not self.picture.named(_waits_for_turn):
+            return ""
+        if not now.allowed:
+            return f"{self._progress}; maxUnavailable is 0, so no node is changed where it works"
+        if not self._only_failures:
             return ""
         return (
             f"{self._progress}; {some(now.unavailable)} failed, and maxUnavailable is {now.allowed}"
@@ -128,10 +132,10 @@ class Movement:
 
     @cached_property
     def _only_failures(self) -> bool:
-        """Whether nothing that holds the budget will come back by itself."""
+        """Whether nothing that holds the budget will come back by itself, or be given up."""
         held = set(self.picture.standing.unavailable)
         healths = {v.member.health for v in self.picture.verdicts if v.member.node.name in held}
-        return bool(healths) and healths <= {Health.BROKEN, Health.DOWN}
+        return bool(healths) and healths <= {Health.BROKEN}
 
 
 # Reason, whether it goes on by itself, what is said. From what a person decided to what passes.
@@ -165,7 +169,7 @@ def stopped(picture: Picture) -> str:
 
 
 def _waits_for_turn(verdict: Verdict) -> bool:
-    return verdict.row.act in (Act.IN_TURN, Act.IN_TURN_OR_GOOD)
+    return verdict.revision is None and verdict.row.act in (Act.IN_TURN, Act.IN_TURN_OR_GOOD)
 
 
 def _is_stale(verdict: Verdict) -> bool:

@@ -10,6 +10,7 @@ controller goes on counting where the last one stopped. Times are of the wall cl
                    not at all where the name of its NodeDriver would be too long
     the last word  `LAST_WORD` and the deadline of a build after it was said: the node has deadlines
                    for everything it does, and says how each of them ended
+    the machine    `LOST` after it went down in the middle of its change: nobody waits for it then
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from nodeside.spec import Driver
 NO_POD: Final = 60.0  # seconds
 NO_WORD: Final = 600.0
 LAST_WORD: Final = 3600.0
+LOST: Final = 600.0
 _OTHERS = 900.0  # seconds for which pods that are made for other nodes count as progress
 _LONGEST_NAME: Final = 253  # characters, of any object
 _NEVER = math.inf
@@ -43,6 +45,17 @@ class Silence:
 
 
 PATIENT: Final = Silence()
+
+
+def gone(node: Node, now: float) -> Silence:
+    """How long a machine is waited for that went down in the middle of its change."""
+    until = node.ready_since + LOST
+    if not node.ready_since:
+        return PATIENT
+    if now < until:
+        return Silence(until)
+    since = _moment(node.ready_since)
+    return Silence(words=f"its node is down since {since}, in the middle of its change")
 
 
 @dataclass(frozen=True)

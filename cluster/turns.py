@@ -7,7 +7,7 @@ label `before`, under which assignment the driver worked until we changed the no
 Amounts: `maxUnavailable` nodes may be without a working driver at a time, whoever's fault it is:
 failed ones among them, so with a budget of one the first failure holds the rollout. A percentage is
 rounded down, to at least one; 0 changes no working node at all. `maxFailed` is the number of
-failures that stops a rollout, at least one.
+failures that stops a rollout, at least one: it decides where `maxUnavailable` leaves room for more.
 """
 
 from __future__ import annotations
@@ -93,8 +93,9 @@ def standing(
     settled = good == newest
     placed = [(member, member.place(newest, good)) for member in all_members]
     unavailable = tuple(m.node.name for m, p in placed if _is_unavailable(m, p))
-    changed = [] if settled else [m for m, p in placed if p is Place.NEWEST and m.before]
-    failed = tuple(m.node.name for m in changed if m.health is Health.BROKEN)
+    given = [] if settled else [m for m, p in placed if p is Place.NEWEST and m.before]
+    changed = [member for member in given if not member.lost]
+    failed = _failures(given)
     limit = max(1, amount(rollout.max_failed, nodes))
     allowed = amount(rollout.max_unavailable, nodes)
     candidates = _candidates(placed, driver.spec.upgrade, supply)
@@ -290,10 +291,13 @@ def _was_harmed(member: Member, place: Place) -> bool:
 def _is_unavailable(member: Member, place: Place) -> bool:
     """Whether it counts against the budget: by our doing, or because it is just coming back.
 
-    One that is down or failed without our doing does not: it would block a correction for ever. One
+    One that is down or failed without our doing does not: it would block a correction for ever; nor
+    does a machine that went down in the middle of its change and does not come back. One
     that failed in a rollout that is over is forgiven: see `forgiven`. One that is held is cordoned
     until that is undone.
     """
+    if member.lost:
+        return False
     if member.hold.since or member.hold.ending:
         return True
     if member.health is Health.WORKING:
@@ -301,6 +305,14 @@ def _is_unavailable(member: Member, place: Place) -> bool:
     if member.before and place in (Place.STALE, Place.NEWEST):
         return True
     return member.health is Health.BUSY and member.report is not None
+
+
+def _failures(changed: Sequence[Member]) -> tuple[str, ...]:
+    """Nodes that count against maxFailed. One machine may die by chance in the middle of its
+    change; of a second one it is not believed any more."""
+    broken = [member.node.name for member in changed if member.health is Health.BROKEN]
+    lost = [member.node.name for member in changed if member.lost]
+    return tuple(broken + lost if len(lost) > 1 else broken)
 
 
 def _candidates(placed: Iterable[tuple[Member, Place]], upgrade: Upgrade, supply: Supplies) -> int:

@@ -364,6 +364,20 @@ def test_failures_within_the_limit_use_up_the_budget_and_that_is_said() -> None:
     assert "n0 failed, and maxUnavailable is 1" in model.condition("Progressing")["message"]
 
 
+def test_a_budget_of_nothing_blocks_a_rollout_and_that_is_said() -> None:
+    model = running(2)
+    for canary in (0, 1):
+        model.apply_driver(version="2", rollout={"maxUnavailable": 0, "canary": canary})
+        model.settle()
+
+        said = model.condition("Progressing")
+        assert (said["status"], said["reason"]) == ("False", "RolloutBlocked")
+        assert said["message"].endswith(
+            "; maxUnavailable is 0, so no node is changed where it works"
+        )
+        assert model.condition("Ready")["reason"] == "RolloutBlocked"
+
+
 def test_a_node_that_did_not_work_before_is_no_failure_of_the_rollout() -> None:
     model = running()
     model.report("n2", State.FAILED)
