@@ -70,14 +70,41 @@ def again_in(leaving: Leaving) -> float | None:
 
 
 def orphans(world: World) -> Iterator[Action]:
-    """DaemonSets and unload pods of Drivers that are gone without us; the rest is the garbage
-    collector's."""
+    """What is left of Drivers that are gone without us, say by a finalizer taken away by hand.
+
+    The rest is the garbage collector's.
+    """
     for found in world.daemonsets.values():
         if found.driver not in world.drivers and not found.deleting:
             yield Delete(found.driver, DAEMON_SETS, found.name, world.settings.namespace, found.uid)
     for pod in world.pods.values():
         if pod.unloader is not None and pod.driver not in world.drivers and not pod.deleting:
             yield _gone(pod)
+    yield from _last_words(world)
+
+
+def _last_words(world: World) -> Iterator[Action]:
+    """What nodes said of such Drivers: the next Driver of that name would take it for its own.
+
+    Where a pod is still ending it might say it again. The labels go first: of a label alone nobody
+    would know.
+    """
+    speaking = {(pod.driver, pod.node) for pod in world.pods.values()}
+    made = {found.driver for found in world.daemonsets.values()}
+    reports = [
+        report
+        for report in world.node_drivers.values()
+        if report.driver not in world.drivers
+        and report.driver not in made
+        and (report.driver, report.node) not in speaking
+    ]
+    for driver in sorted({report.driver for report in reports}):
+        keys = trace_labels(driver)
+        for node in world.nodes.values():
+            labels: dict[str, str | None] = {key: None for key in keys if key in node.labels}
+            if labels and (driver, node.name) not in speaking:
+                yield LabelNode(driver, node.name, labels, "the driver is gone")
+    yield from (Delete(report.driver, NODE_DRIVERS, report.name) for report in reports)
 
 
 # --- a Driver that is deleted --------------------------------------------------------------------

@@ -715,6 +715,43 @@ def test_daemonsets_of_a_driver_that_is_gone_go_too() -> None:
     assert action.name in model.daemonsets
 
 
+def test_what_nodes_said_of_a_driver_that_is_gone_goes_once_its_pods_are() -> None:
+    model = running(3)
+    for name in model.nodes:
+        model.relabel(name, {state_label("edu"): "ready"})
+    model.apply_driver("other", modules=[{"name": "other"}])
+    model.settle()
+    model.report_all(driver="other")
+    model.settle()
+    ending = DriverPod("edu-x", driver="edu", node="n2", deleting=True)
+    model.pods["edu-x"] = ending
+    del model.drivers["edu"]
+
+    for _ in range(2):
+        model.carry_out(model.plan().actions)
+
+    left = [name for name in model.nodes if ASSIGNED in model.nodes[name].labels]
+    assert left == ["n2"], "its pod may still speak"
+    del model.pods["edu-x"]
+    model.settle()
+    assert {report.driver for report in model.node_drivers.values()} == {"other"}
+    for node in model.nodes.values():
+        assert set(node.labels) == {PCI, assigned_label("other")}
+
+
+def test_a_driver_that_is_made_again_is_not_ready_by_what_was_said_before() -> None:
+    model = running(1)
+    del model.drivers["edu"]
+    for _ in range(3):
+        model.carry_out(model.plan().actions)
+    assert model.plan().actions == ()
+
+    model.apply_driver()
+    model.settle()
+
+    assert model.condition("Ready")["reason"] == "NodesBusy"
+
+
 # --- what is told ------------------------------------------------------------------------------
 
 

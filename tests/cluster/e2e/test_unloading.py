@@ -56,6 +56,26 @@ def nothing_is_left(scene: Scene, *nodes: str) -> None:
         assert not [key for key in scene.labels(node) if key.startswith("nodeside.io/")]
 
 
+def test_a_finalizer_that_is_taken_away_by_hand_leaves_nothing_behind(
+    scene: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    scene.toolkits(OLD)
+    names = [scene.node(f"n{i}") for i in range(2)]
+    fleet.unload = lambda _node: State.UNLOADING  # held, so the controller does not come to an end
+    replicas.start()
+    scene.driver()
+    scene.until_ready(2)
+
+    plane = scene.control_plane
+    plane.kubectl("delete", "driver", "edu", "--wait=false")
+    without = '{"metadata":{"finalizers":null}}'
+    plane.kubectl("patch", "driver", "edu", "--type=merge", "-p", without)
+
+    plane.wait_for(lambda: not scene.items(NODE_DRIVERS) and not scene.pods(), "all to be gone")
+    plane.wait_for(lambda: not scene.items(REVISIONS), "the garbage collector")
+    nothing_is_left(scene, *names)
+
+
 def test_a_deletion_names_who_holds_a_module_and_ends_when_he_lets_go(
     scene: Scene, replicas: Replicas, fleet: Fleet
 ) -> None:
