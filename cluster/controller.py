@@ -68,6 +68,13 @@ class Pace:
     refresh: float = 30.0
     optional: float = 5.0
 
+    def apart(self, took: tuple[float, float]) -> float:
+        """From one plan to the next, by the processor time of the last two.
+
+        One plan that took longer, as for a new Driver, makes nobody wait.
+        """
+        return min(max(self.between, min(took) / self.share), max(self.between, self.longest))
+
 
 class Controller:
     """`work` is what a leader does."""
@@ -103,7 +110,7 @@ class Controller:
         self._troubles: dict[str, Trouble] = {}
         self._untold: list[Say] = []  # what no condition can say
         self._outages = 0
-        self._planning = 0.0
+        self._planning = (0.0, 0.0)  # seconds of a processor that the last two plans took
         self._quiet = Quiet(self._pace.counts)
         self._evictions = Evictions()
         self._standoffs = Standoffs()
@@ -154,7 +161,8 @@ class Controller:
         world = self._evictions.seen(self._view.world(), began)
         plan = self._plan(world)
         self._view.want(plan.demand)
-        planned, self._planning = self._now(), self._worked() - worked
+        planned = self._now()
+        self._planning = self._planning[1], self._worked() - worked
         outcome = self._applier.carry_out(plan, world, leadership)
         self._evictions.take(outcome.asked, self._now())
         if self._standoffs.take(outcome.applied, self._now()) or outcome.asked:
@@ -229,9 +237,8 @@ class Controller:
     def _rest(self, began: float, wait: float | None) -> None:
         """Until something changes; then a moment more, since news seldom come alone."""
         self._wakes.wait(wait)
-        pace = self._pace
-        between = min(max(pace.between, self._planning / pace.share), pace.longest)
-        self._stopping.wait(max(pace.settle, began + between - self._now()))
+        between = self._pace.apart(self._planning)
+        self._stopping.wait(max(self._pace.settle, began + between - self._now()))
 
     def _may_go_on(self, leadership: Leadership) -> bool:
         return leadership.leads and not self._stopping.is_set()

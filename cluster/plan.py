@@ -26,7 +26,7 @@ from cluster.actions import (
 )
 from cluster.case import Case, Memory
 from cluster.census import census
-from cluster.daemonset import daemonset, differs
+from cluster.daemonset import daemonset, differs, is_same
 from cluster.deletion import again_in, delete, leave, orphans
 from cluster.fallback import LINK, NO_IMAGE, At
 from cluster.hold import let_go, uncordons
@@ -160,7 +160,7 @@ def _daemonsets_applied(case: Case, world: World) -> Iterator[Action]:
         if wanted is None or (there is not None and there.deleting):
             continue
         before = as_wanted.get(key)
-        if before is not None and before[0] == wanted and before[1] is there:
+        if there and before and before[0] == wanted and is_same(before[1], there):
             continue
         document = daemonset(wanted)
         edited = differs(document, there) if there else None

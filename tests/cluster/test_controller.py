@@ -124,6 +124,15 @@ def run_until(
     return controller
 
 
+def test_looks_stretch_with_what_they_cost_up_to_a_limit_and_one_costly_look_is_no_habit() -> None:
+    pace = Pace()
+
+    assert pace.apart((0.0, 0.0)) == pace.between
+    assert pace.apart((0.01, 0.01)) == 1.0
+    assert pace.apart((0.01, 0.3)) == 1.0
+    assert pace.apart((0.3, 0.3)) == pace.longest
+
+
 def broken_for(name: str) -> Callable[[World, float], Plan]:
     """A planner with a bug that one Driver brings out."""
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from cluster.case import Case, Memory
+from cluster.daemonset import is_same
+from cluster.kept import Kept
 from cluster.memory import Recollection
 from nodeside.contract import State
 from tests.cluster.model import Model
@@ -76,6 +78,26 @@ def test_daemonsets_that_are_as_wanted_are_not_drawn_up_again_and_hand_edits_are
     model.daemonsets[name] = replace(found, spec={**found.spec, "revisionHistoryLimit": 7})
 
     assert [action.words for action in model.plan().actions] == [f"apply DaemonSet {name}"]
+
+
+def test_a_field_that_somebody_took_over_is_seen_where_nothing_else_of_a_daemonset_changed() -> (
+    None
+):
+    [there] = rolled_out("n0").daemonsets.values()
+    entry = {
+        "manager": "nodeside-cluster",
+        "time": "2027-01-15T08:00:00Z",
+        "fieldsV1": {"f:spec": {}},
+    }
+    one = replace(there, kept=Kept(managed=(entry,)))
+    later = replace(
+        there, kept=Kept(managed=({**entry, "time": "2027-01-15T09:00:00Z"},)), touched=9
+    )
+    taken = replace(there, kept=Kept(managed=(entry, {**entry, "manager": "somebody"})))
+
+    assert is_same(one, later)
+    assert not is_same(one, taken)
+    assert not is_same(one, replace(one, spec={}))
 
 
 def test_on_another_ground_nothing_is_known() -> None:
