@@ -51,7 +51,7 @@ def make(
     (tree / "python").mkdir(parents=True)
     package = Path(nodeside.__file__).parent
     shutil.copytree(package, tree / "python" / "nodeside", ignore=_is_cache, symlinks=True)
-    _compile(tree / "python" / "nodeside", driver_root)
+    compile_package(tree / "python" / "nodeside", driver_root)
     _script(tree / "agent", _AGENT)
     (tree / "bin").mkdir()
     _script(tree / "bin" / "nodeside", _COMMAND)
@@ -88,7 +88,7 @@ def _script(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def _compile(package: Path, root: Path) -> None:
+def compile_package(package: Path, root: Path) -> None:
     """Byte-compile with the Python that will read it; under emulation this saves seconds."""
     libraries = root / "usr" / "lib" / "x86_64-linux-gnu"
     process.run(

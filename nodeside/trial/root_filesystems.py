@@ -44,11 +44,11 @@ class RootFileSystems:
         self.progress = progress
 
     def driver(self) -> Path:
-        return self._make("driver", DRIVER_PACKAGES)
+        return self.make("driver", DRIVER_PACKAGES)
 
     def toolkit(self, compiler: str) -> Path:
         """`compiler` is the package the kernel's headers ask for, such as `gcc-12`."""
-        return self._make("toolkit", (compiler or DEFAULT_COMPILER, *TOOLKIT_PACKAGES))
+        return self.make("toolkit", (compiler or DEFAULT_COMPILER, *TOOLKIT_PACKAGES))
 
     @staticmethod
     def _name_compiler(root: Path, compiler: str) -> None:
@@ -58,7 +58,8 @@ class RootFileSystems:
             if compiler != DEFAULT_COMPILER and not link.exists():
                 link.symlink_to(compiler)
 
-    def _make(self, role: str, packages: Sequence[str]) -> Path:
+    def make(self, role: str, packages: Sequence[str]) -> Path:
+        """One with these packages; `role` is what it is called."""
         recipe = "\n".join((str(RECIPE), self.archive.digest, *packages, *_LEFT_OUT))
         name = f"{role}-{digest_of(recipe)}"
         made = self.cache.make(

@@ -3,7 +3,7 @@
     <cache>/                  $XDG_CACHE_HOME/nodeside/controlplane
                               or NODESIDE_CONTROLPLANE_CACHE
       go-<version>/go/bin/go  Go itself, only where the machine has none
-      <digest>/               of go.mod and go.sum; also of those in tests/helm, for Helm
+      <digest>/               of go.mod and go.sum; also of those in tests/helm, tests/node
         .lock                 held while somebody builds, so two builders build once
         .tmp-bin/             where Go writes; a crash leaves it, the next build removes it
         bin/<tool>            a program, complete: it appears by rename
@@ -186,17 +186,19 @@ def build(
     *,
     module: Path = MODULE,
     lasts: str = "five minutes",
+    tags: Sequence[str] = (),
 ) -> None:
     """Build into a directory beside, then let each program appear.
 
-    `stamps` are variables of the programs that hold a version.
+    `stamps` are variables of the programs that hold a version; `tags` leave parts of them out.
     """
     names = ", ".join(tool.name for tool in tools)
     say(f"building {names}: once, {lasts} on two cores")
     scratch = place / ".tmp-bin"
     shutil.rmtree(scratch, ignore_errors=True)
     values = [f"-X {name}={value}" for name, value in stamps.items()]
-    flags = ["-trimpath", "-v", "-ldflags", " ".join(["-s -w", *values]), "-o", f"{scratch}/"]
+    flags = ["-trimpath", "-v", "-tags", ",".join(tags)]
+    flags += ["-ldflags", " ".join(["-s -w", *values]), "-o", f"{scratch}/"]
     _go(["build", *flags, *(tool.package for tool in tools)], _BUILD, say, module)
     (place / "bin").mkdir(exist_ok=True)
     for tool in tools:

@@ -70,7 +70,7 @@ def make_certificates(directory: Path) -> Certificates:
     _sign(made, "ca", "nodeside throwaway CA", "basicConstraints=critical,CA:TRUE", _CA_USAGE)
     _sign(made, "server", "127.0.0.1", f"subjectAltName={_NAMES}", _SERVER_USAGE)
     for user, group in GROUPS.items():
-        _sign(made, user, user, _CLIENT_USAGE, group=group)
+        sign_client(made, user, group)
     signing, verifying = made.accounts
     curve = ["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"]
     _openssl("genpkey", *curve, "-out", signing)
@@ -78,17 +78,30 @@ def make_certificates(directory: Path) -> Certificates:
     return made
 
 
+def sign_client(made: Certificates, user: str, group: str = "") -> Mapping[str, str]:
+    """A certificate by which the API server knows a user; it as a kubeconfig's `user`."""
+    _sign(made, user, user, _CLIENT_USAGE, group=group)
+    certificate, key = made.pair(user)
+    return {"client-certificate-data": inline(certificate), "client-key-data": inline(key)}
+
+
 def write_kubeconfigs(made: Certificates, url: str) -> None:
     """One for each user."""
     for user in GROUPS:
         certificate, key = made.pair(user)
-        who = {"client-certificate-data": _inline(certificate), "client-key-data": _inline(key)}
+        who = {"client-certificate-data": inline(certificate), "client-key-data": inline(key)}
         write_kubeconfig(made.kubeconfig(user), made, url, who)
 
 
-def write_kubeconfig(path: Path, made: Certificates, url: str, who: Mapping[str, str]) -> None:
-    """`who` is a client certificate with its key, or `{"token": ...}`. JSON is YAML."""
-    cluster = {"server": url, "certificate-authority-data": _inline(made.ca)}
+def write_kubeconfig(
+    path: Path, made: Certificates, url: str, who: Mapping[str, str], server_name: str = ""
+) -> None:
+    """`who` is a client certificate with its key, or `{"token": ...}`. JSON is YAML.
+
+    `server_name` is what the server's certificate is for, where it is reached by another address.
+    """
+    cluster = {"server": url, "certificate-authority-data": inline(made.ca)}
+    cluster |= {"tls-server-name": server_name} if server_name else {}
     document = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -126,5 +139,5 @@ def _openssl(*argv: str | Path) -> None:
     process.run(["openssl", *argv], timeout=_OPENSSL, hint="OpenSSL 3 is needed: openssl version")
 
 
-def _inline(path: Path) -> str:
+def inline(path: Path) -> str:
     return base64.b64encode(path.read_bytes()).decode()

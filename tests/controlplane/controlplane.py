@@ -104,10 +104,14 @@ def _started(component: Component, log: Path) -> process.Child:
 
 
 class ControlPlane:
-    """etcd, API server, controller manager, scheduler and KWOK on loopback."""
+    """etcd, API server, controller manager, scheduler and KWOK on loopback.
 
-    def __init__(self, say: Say = lambda _: None) -> None:
+    `simulated`: KWOK plays every node; without it, nodes are real ones.
+    """
+
+    def __init__(self, say: Say = lambda _: None, *, simulated: bool = True) -> None:
         self._say = say
+        self._simulated = simulated
         self._stack = ExitStack()
         self._sessions: dict[str, requests.Session] = {}
         self._running: dict[str, _Running] = {}
@@ -140,7 +144,8 @@ class ControlPlane:
         start = partial(self._start, stack)
         self._await_ready(start(components.etcd(self.binaries, self.place)))
         self._await_ready(start(components.api_server(self.binaries, self.place)))
-        rest = (components.controller_manager, components.scheduler, components.kwok)
+        rest = [components.controller_manager, components.scheduler]
+        rest += [components.kwok] if self._simulated else []
         for running in [start(make(self.binaries, self.place)) for make in rest]:
             self._await_ready(running)
         path = "/api/v1/namespaces/default/serviceaccounts/default"

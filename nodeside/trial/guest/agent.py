@@ -359,7 +359,8 @@ def _start_network() -> None:
         process.run(["/bin/busybox", *command.split()], timeout=10)
 
 
-def _open_port() -> int:
+def open_port() -> int:
+    """The agent's end of the line to the host."""
     for directory in Path("/sys/class/virtio-ports").iterdir():
         if (directory / "name").read_text().strip() == PORT:
             return os.open(f"/dev/{directory.name}", os.O_RDWR | os.O_CLOEXEC)
@@ -371,4 +372,4 @@ def main() -> NoReturn:
         signal.signal(number, signal.SIG_IGN)
     _prepare_node()
     _start_network()
-    Agent(_open_port()).serve()
+    Agent(open_port()).serve()
