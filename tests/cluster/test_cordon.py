@@ -40,6 +40,19 @@ def made(control_plane: ControlPlane, nodes: Nodes, **metadata: dict[str, str]) 
     control_plane.do("PATCH", f"/api/v1/nodes/{NODE}", cordoned, content_type=MERGE_PATCH)
 
 
+def end(control_plane: ControlPlane, api: Api, action: Uncordon = ENDS) -> None:
+    """As rounds of the controller do: a node that others write meanwhile is looked at again."""
+
+    def done() -> bool:
+        try:
+            cordon.change(api, action, LIMIT)
+        except Conflict:
+            return False
+        return True
+
+    control_plane.wait_for(done, "the request")
+
+
 def closed(nodes: Nodes) -> tuple[bool, bool]:
     """Whether the node is cordoned, and whether it says that it is by us."""
     node = nodes.get(NODE)
@@ -52,7 +65,7 @@ def test_our_cordon_ends_with_its_label(
 ) -> None:
     made(control_plane, nodes)
 
-    cordon.change(api, ENDS, LIMIT)
+    end(control_plane, api)
 
     assert closed(nodes) == (False, False)
 
@@ -62,7 +75,7 @@ def test_a_node_that_the_machine_config_operator_drains_stays_cordoned(
 ) -> None:
     made(control_plane, nodes, annotations={DRAIN: "drain-rendered-worker-1"})
 
-    cordon.change(api, ENDS, LIMIT)
+    end(control_plane, api)
 
     assert closed(nodes) == (True, False)
 
@@ -72,7 +85,7 @@ def test_one_that_it_has_drained_before_is_uncordoned(
 ) -> None:
     made(control_plane, nodes, annotations={DRAIN: "uncordon-rendered-worker-1"})
 
-    cordon.change(api, ENDS, LIMIT)
+    end(control_plane, api)
 
     assert closed(nodes) == (False, False)
 
@@ -83,7 +96,7 @@ def test_who_takes_our_label_away_keeps_the_cordon(
     made(control_plane, nodes)
     control_plane.kubectl("label", "node", NODE, f"{CORDONED}-")
 
-    cordon.change(api, ENDS, LIMIT)
+    end(control_plane, api)
 
     assert closed(nodes) == (True, False)
 
@@ -94,7 +107,7 @@ def test_a_cordon_that_somebody_made_after_ours_was_ended_stays(
     """We saw the node open, with our label; meanwhile it was cordoned."""
     made(control_plane, nodes)
 
-    cordon.change(api, Uncordon("edu/cordons", NODE, {CORDONED: None}, opens=False), LIMIT)
+    end(control_plane, api, Uncordon("edu/cordons", NODE, {CORDONED: None}, opens=False))
 
     assert closed(nodes) == (True, False)
 
