@@ -138,16 +138,19 @@ def _told(leaving: Leaving) -> Iterator[Action]:
 
 
 def _left_behind(leaving: Leaving) -> Iterator[Action]:
-    """Once, before the nodes forget it: where modules stay, and why."""
+    """Once, before the nodes forget it: where modules stay, and why.
+
+    The Event comes first: a controller that is killed between the two says it twice, not never.
+    """
     left = leaving.said(Stage.STAYS, Stage.DOWN)
     if not left or _is_said(leaving.found):
         return
     found = leaving.found
     status = conditions.going(found, left, reason=_LEFT, leaving=leaving.count, now=leaving.now)
-    yield SetStatus(found.name, status)
     yield Say(
         found.name, found.uid, warning=True, reason=_LEFT, note=f"driver {found.name}: {left}"
     )
+    yield SetStatus(found.name, status)
 
 
 def _farewell(found: DriverObject) -> Iterator[Action]:

@@ -277,6 +277,17 @@ def test_a_node_that_is_down_or_deleted_blocks_nothing() -> None:
     )
 
 
+@pytest.mark.parametrize("steps", range(6))
+def test_a_controller_killed_at_any_step_of_the_end_leaves_a_last_word(steps: int) -> None:
+    model = deleting(2, unload={"policy": "never"})
+    model.carry_out(model.plan().actions[:steps])
+
+    going(model)
+
+    assert not model.drivers
+    assert "n0, n1" in model.said[-1].note
+
+
 def test_a_pod_that_never_ends_on_a_node_that_is_down_blocks_nothing() -> None:
     model = running(2)
     [found] = model.daemonsets
