@@ -82,13 +82,14 @@ def test_an_api_server_that_died_finds_nothing_changed_when_it_is_back(
         )
 
     _until_at_work_again(scene, controller)
-    assert [line for line in _readiness(controller) if _unheard(line)] == []
+    plane.wait_for(lambda: not any(map(_unheard, _readiness(controller))), "all to be heard")
     # A node whose heartbeat was missed for long may be called not ready meanwhile; it changes
     # the status and nothing else.
     assert {write.kind for write in audit.writes(mark)} <= {"patch drivers/status"}
     plane.wait_for(lambda: end_state(scene, "1.0.0") == before, "the state of before")
     scene.driver("2.0.0")
     scene.until_complete("2.0.0", NODES)
+    assert "patch nodes" in {write.kind for write in audit.writes(mark)}, "the log goes on"
     assert controller.child.poll() is None
 
 
