@@ -85,12 +85,12 @@ def test_a_node_that_changes_its_kernel_moves_to_the_daemonset_of_that_kernel(
 def test_a_node_whose_os_version_only_a_late_label_tells_gets_the_right_toolkit_in_the_end(
     scene: Scene, replicas: Replicas, fleet: Fleet
 ) -> None:
-    versions = dict([OLD, NEW])
-
     def fits(node: str, _version: str) -> State:
+        """Whether the toolkit that the node is assigned to is the one for its kernel."""
         kernel = scene.nodes.get(node)["status"]["nodeInfo"]["kernelVersion"]
-        label = scene.labels(node).get(OSTREE_LABEL)
-        return State.READY if label == versions[kernel] else State.FAILED
+        wanted, name = f"toolkit:{kernel}", f"edu-{scene.labels(node).get(ASSIGNED)}"
+        specs = [d["spec"] for d in scene.daemonsets() if d["metadata"]["name"] == name]
+        return State.READY if wanted in json.dumps(specs) else State.FAILED
 
     fleet.outcome = fits
     scene.toolkits(OLD, NEW)

@@ -71,8 +71,9 @@ def test_a_finalizer_that_is_taken_away_by_hand_leaves_nothing_behind(
     without = '{"metadata":{"finalizers":null}}'
     plane.kubectl("patch", "driver", "edu", "--type=merge", "-p", without)
 
-    plane.wait_for(lambda: not scene.items(NODE_DRIVERS) and not scene.pods(), "all to be gone")
-    plane.wait_for(lambda: not scene.items(REVISIONS), "the garbage collector")
+    kinds = (NODE_DRIVERS, REVISIONS, POLICIES)
+    plane.wait_for(lambda: not any(map(scene.items, kinds)), "all that was written to be gone")
+    plane.wait_for(lambda: not scene.pods() and not scene.daemonsets(), "all pods to be gone")
     nothing_is_left(scene, *names)
 
 
