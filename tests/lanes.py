@@ -7,6 +7,8 @@ done first helps with the machines that are left: each file of theirs boots its 
 
 from __future__ import annotations
 
+import pytest
+from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 MACHINES = "tests/vm/"
@@ -19,7 +21,11 @@ def lane(nodeid: str) -> str:
 
 
 class Lanes(LoadScopeScheduling):  # type: ignore[misc]  # it has no stubs
-    """The largest lane is given away first: the scheduler sorts them by number of tests."""
+    """Gives lanes away in the order of their tests, so none that lasts long is left for the end."""
+
+    def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
+        config.option.loadscopereorder = False
+        super().__init__(config, log)
 
     def _split_scope(self, nodeid: str) -> str:
         return lane(nodeid)
