@@ -62,8 +62,8 @@ class Cache:
     def lookup(self, tag: str, key: str, driver: str = "") -> Bundle | None:
         """The bundle of this tag and key, every file verified, or None.
 
-        A damaged one is set aside and said. Without `driver`, bundles of every driver are seen:
-        equal keys mean the same source, settings and kernel.
+        One of another version serves too: equal keys mean the same source, settings and kernel. A
+        damaged one is set aside and said. Without `driver`, bundles of every driver are seen.
         """
         for directory in self._places(tag, driver):
             with self._locked(directory.parent, shared=True):
@@ -75,14 +75,18 @@ class Cache:
         return None
 
     def peek(self, tag: str, key: str, driver: str) -> Bundle | None:
-        """As `lookup`, for who must change nothing: a damaged bundle stays and is a BundleError."""
+        """As `lookup`, for who must change nothing: a damaged bundle stays, and is a BundleError if
+        no other one serves."""
+        problems = []
         for directory in self._places(tag, driver):
             with self._locked(directory.parent, shared=True):
                 bundle, problem = _examine(directory)
             if problem:
-                raise BundleError(problem)
-            if bundle is not None and _is_wanted(bundle, key, driver):
+                problems.append(problem)
+            elif bundle is not None and _is_wanted(bundle, key, driver):
                 return bundle
+        if problems:
+            raise BundleError(problems[0])
         return None
 
     def manifest_for(self, tag: str, driver: str = "") -> BundleManifest | None:
@@ -154,11 +158,16 @@ class Cache:
 
     # --- places and locks ---------------------------------------------------------------------
 
-    def _places(self, tag: str, driver: str) -> list[Path]:
+    def _places(self, tag: str, driver: str) -> Iterator[Path]:
+        """Where a bundle of this tag is, then where those are whose tags end with its key."""
         if not tag or "/" in tag or tag.startswith("."):
             raise BundleError(f"{tag!r} is not the tag of a bundle")
         parents = [self.root / driver] if driver else _directories(self.root)
-        return [parent / tag for parent in parents if parent.is_dir()]
+        key = tag.rpartition("-")[2]
+        for parent in (parent for parent in parents if parent.is_dir()):
+            yield parent / tag
+            others = (path for path in _directories(parent) if path.name != tag)
+            yield from (path for path in others if path.name.rpartition("-")[2] == key)
 
     def _tags(self, driver: str) -> list[Path]:
         return _directories(self.root / driver)

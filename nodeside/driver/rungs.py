@@ -76,7 +76,7 @@ def peek_in_cache(task: Task) -> plan.Finding:
 def _cached(task: Task, bundle: Bundle | None) -> plan.Finding:
     if bundle is None:
         return plan.Finding(f"no bundle {task.tag} in {task.cache.root}")
-    return fitting(task, bundle, f"the cache holds {task.tag}")
+    return fitting(task, bundle, f"the cache holds {bundle.directory.name}")
 
 
 def fetch(task: Task) -> plan.Finding:

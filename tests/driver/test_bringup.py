@@ -146,6 +146,19 @@ def test_a_new_version_with_the_very_same_modules_touches_nothing(node: FakeNode
     assert node.record.version == "1.1"
 
 
+def test_a_new_version_of_the_same_source_needs_no_bundle_of_its_own(node: FakeNode) -> None:
+    node.fill()
+    task = node.task(version="1.1")
+
+    assert node.bring_up(task).source is Rung.LOADED
+    assert (node.kernel.loads, node.kernel.unloads) == ([], [])
+
+    node.kernel.delete_module("straw")
+    report = node.bring_up(task)
+    assert report.source is Rung.CACHED
+    assert whys(report)["cached"].startswith("the cache holds 1.0-")
+
+
 # --- what is in the way ----------------------------------------------------------------------
 
 

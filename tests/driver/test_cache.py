@@ -78,6 +78,33 @@ def test_another_key_or_driver_is_not_served(cache: Cache, said: pytest.LogCaptu
     assert cache.lookup(TAG, KEY) is not None
 
 
+def test_another_version_of_the_same_key_serves_unless_it_is_damaged(cache: Cache) -> None:
+    bundle = put(cache)
+    next_one = TAG.replace("1.2.0", "1.3.0-rc1")
+
+    assert cache.lookup(next_one, KEY, "edu") == cache.peek(next_one, KEY, "edu") == bundle
+    assert cache.manifest_for(next_one, "edu") == bundle.manifest
+    assert cache.lookup(next_one, KEY, "other") is None
+
+    damage_flip(bundle.directory)
+    with pytest.raises(BundleError):
+        cache.peek(next_one, KEY, "edu")
+    assert cache.lookup(next_one, KEY, "edu") is None
+
+
+def test_its_own_version_is_looked_for_first_and_another_helps_out(cache: Cache) -> None:
+    own = put(cache)
+    other = cache.root / "edu" / TAG.replace("1.2.0", "1.1.0")
+    shutil.copytree(own.directory, other)
+    assert cache.lookup(TAG, KEY, "edu") == own
+
+    damage_flip(own.directory)
+    assert cache.peek(TAG, KEY, "edu") is not None
+    found = cache.lookup(TAG, KEY, "edu")
+    assert found is not None
+    assert found.directory == other
+
+
 @pytest.mark.parametrize("tag", ["", ".tmp-x", "../edu", "a/b", ".damaged-x-1"])
 def test_what_is_no_tag_is_refused(cache: Cache, tag: str) -> None:
     with pytest.raises(BundleError, match="is not the tag of a bundle"):
@@ -403,12 +430,12 @@ def test_a_read_only_disk_serves_and_refuses_in_words(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "disk" / "cache")
     with small_disk(tmp_path / "disk", "1m"):
         good = put(cache)
-        bad = put(cache, kernel=OTHER)
+        bad = put(cache, kernel=OTHER, key="0" * 64)
         damage_flip(bad.directory)
         process.run(["mount", "-o", "remount,ro", tmp_path / "disk"], timeout=10)
 
         assert cache.lookup(TAG, KEY) == good
-        assert cache.lookup(bad.directory.name, KEY) is None
+        assert cache.lookup(bad.directory.name, "0" * 64) is None
         assert cache.collect("edu", set()) == ()
         with pytest.raises(SystemRefused, match=r"Read-only file system: .*/disk/cache"):
             put(cache)
