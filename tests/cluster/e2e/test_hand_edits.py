@@ -149,6 +149,23 @@ def mutated(scene: Scene) -> Iterator[None]:
     finally:
         for path in paths:
             plane.do("DELETE", path)
+        plane.wait_for(lambda: not is_mutated(scene), "the policy to be forgotten")
+
+
+def is_mutated(scene: Scene) -> bool:
+    """Whether a DaemonSet that is made now, as a trial, comes back with more than it has."""
+    labels = {"app": "probe"}
+    container = {"name": "main", "image": "probe", "env": [{"name": "A", "value": "1"}]}
+    probe = {
+        "metadata": {"name": "probe"},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        },
+    }
+    path = f"{DAEMON_SETS.path(namespace=NAMESPACE)}?dryRun=All"
+    made = scene.control_plane.do("POST", path, probe)
+    return len(made["spec"]["template"]["spec"]["containers"][0]["env"]) > 1
 
 
 def test_a_webhook_that_changes_every_daemonset_is_told_and_not_fought(
