@@ -52,7 +52,7 @@ class Moment:
                     self.nodes[event.name] = event.object
             case "Pod":
                 self.pods.pop(event.name, None)
-                if not event.deleted and meta["labels"].get(MANAGED_BY) != BUILDER:
+                if not event.deleted and meta.get("labels", {}).get(MANAGED_BY) != BUILDER:
                     self.pods[event.name] = _pod(event.object)
             case "DaemonSet":
                 self.kernels[event.name] = meta["annotations"][KERNEL_NOTE]
