@@ -12,7 +12,7 @@ from bench.page import Section
 
 # Nodes, and seconds of idling. A whole rollout is made at one size: its length is that of the
 # nodes' work times the number of turns, whatever the size.
-_FULL = ((100, 300.0), (1000, 300.0), (5000, 300.0))
+_FULL = ((100, 60.0), (1000, 60.0), (5000, 300.0))
 _QUICK = ((50, 15.0), (200, 15.0))
 _WHOLE_ROLLOUT = (1000, 200)
 
