@@ -1,6 +1,10 @@
-"""A real node: a machine with its own kernel, systemd, containerd, runc and a kubelet.
+"""The whole product on a real node: nothing is played.
 
-It joins a control plane on this host that has real authorization and admission.
+A control plane on this host, with real authorization and admission; a machine with its own kernel,
+systemd, containerd, runc and a kubelet that has joined it. The controller, a process with the
+rights that are installed, makes the DaemonSet; the kubelet pulls the images and starts our pod as
+its manifest says; the module is compiled there and loaded into that kernel; what the cluster is
+told comes from the pod, with its own projected token.
 """
 
 from __future__ import annotations
@@ -11,18 +15,20 @@ from pathlib import Path
 
 import pytest
 
+from cluster.manifests import Installation
 from nodeside.trial.kernel_disk import KernelDisk
 from nodeside.trial.progress import Progress
 from nodeside.trial.workshop import Workshop
+from tests.cluster.e2e.controllers import Replicas
+from tests.cluster.e2e.scene import Scene
+from tests.cluster.installed import install_all
 from tests.controlplane.binaries import Say
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.nodes import Nodes
-from tests.node.configuration import NAME
 from tests.node.realnode import RealNode, real_node
+from tests.node.story import Story
 
 pytestmark = pytest.mark.vm
-
-_LONG = 300.0  # seconds that only a broken node takes
 
 
 @pytest.fixture
@@ -57,19 +63,42 @@ def node(
         print(node.machine.last_words())  # noqa: T201 - shown if the test fails
 
 
-def test_a_real_kubelet_joins_and_tells_of_the_kernel_that_runs_there(
-    node: RealNode, control_plane: ControlPlane
-) -> None:
-    nodes = Nodes(control_plane)
-    path = f"/api/v1/nodes/{NAME}"
-    control_plane.wait_for(
-        lambda: control_plane.request("GET", path).status == 200 and nodes.is_ready(NAME),
-        f"node {NAME} to be ready",
-        timeout=_LONG,
-    )
+@pytest.fixture
+def story(node: RealNode, control_plane: ControlPlane, tmp_path: Path) -> Iterator[Story]:
+    install_all(control_plane, Installation())
+    replicas = Replicas(control_plane, tmp_path)
+    yield Story(node, Scene(control_plane, Nodes(control_plane)), replicas, tmp_path / "drivers")
+    for replica in replicas.running:
+        print(f"--- {replica.name}\n{replica.last_words}")  # noqa: T201 - shown if the test fails
+    replicas.clear()
 
-    told = nodes.get(NAME)["status"]["nodeInfo"]
 
-    assert told["kernelVersion"] == node.kernel.release
-    assert told["bootID"] == node.machine.machine.boot_id
-    assert told["containerRuntimeVersion"].startswith("containerd://2.")
+def test_a_driver_lives_on_a_real_node_from_its_first_build_to_its_deletion(story: Story) -> None:
+    story.until_node_ready()
+    story.start_controller()
+    story.apply_driver("1.0.0", timeout_ms="2000")
+    story.until_ready("1.0.0", source="built")
+    assert story.timeout_ms == "2000"
+    assert story.node_driver()["bootId"] == story.boot_id
+    assert story.events("DriverReady") == [
+        f"driver edu 1.0.0, kernel {story.kernel}: ready (built), modules edu"
+    ]
+    first = story.loading
+
+    story.kill_driver_container()
+    story.until_ready("1.0.0", source="loaded")
+    assert story.loading == first
+
+    story.delete_pod()
+    story.until_ready("1.0.0", source="loaded")
+    assert story.loading == first
+
+    before = story.relabellings()
+    story.apply_driver("1.1.0", timeout_ms="1000")
+    story.until_ready("1.1.0", source="cached")
+    assert story.timeout_ms == "1000"
+    assert story.loading != first
+    assert story.relabellings() == before + 1
+
+    story.delete_driver()
+    story.nothing_is_left()
