@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,10 +42,10 @@ _FIRST_RETRY = 5.0  # seconds, doubled up to the longest
 _LONGEST_RETRY = 300.0
 
 
-class WrongKernel(SystemRefused):
+class KernelChanged(SystemRefused):
     """This pod was made for another kernel than the one that runs now: it must do nothing."""
 
-    reason = "WrongKernel"
+    reason = "KernelChanged"
 
 
 @dataclass
@@ -93,10 +94,11 @@ class Run:
             self._check_kernel(task)
             if self.turn is not None:
                 self.turn.take(task, self._clock())
-            listener = replace(self.listener, on_sidecar_lost=lambda: _sidecar_lost(journal))
+            tell = partial(journal.state, State.BUILDING)
+            listener = replace(self.listener, on_sidecar=tell)
             with hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT, clock=self._clock()):
                 return journal, bring_up(task, journal, listener, loader=self.loader)
-        except (Locked, WrongKernel, StoppedWaiting) as error:
+        except (Locked, KernelChanged, StoppedWaiting) as error:
             # Nothing was observed of the driver, so nothing is announced: whoever is at work on
             # it, or will be, says how it is.
             log.warning(str(error), driver=task.name, reason=error.reason, hint=error.hint)
@@ -176,12 +178,8 @@ class Run:
 
     def _check_kernel(self, task: Task) -> None:
         if self.expected_kernel and self.expected_kernel != task.kernel.release:
-            raise WrongKernel(
+            raise KernelChanged(
                 f"this pod was made for kernel {self.expected_kernel}, "
                 f"the node runs {task.kernel.release}",
                 hint="the controller moves the node to the DaemonSet of its kernel",
             )
-
-
-def _sidecar_lost(journal: Journal) -> None:
-    journal.state(State.BUILDING, "the toolkit sidecar is gone; waiting for it to come back")

@@ -36,7 +36,7 @@ class Listener:
 
     patience: Patience = field(default_factory=Patience)
     on_build_line: Callable[[str], None] = field(default=lambda _: None)
-    on_sidecar_lost: Callable[[], None] = field(default=lambda: None)
+    on_sidecar: Callable[[str], None] = field(default=lambda _: None)
     stopping: Callable[[], bool] = field(default=lambda: False)
     repeat_failed: bool = True
 
@@ -134,7 +134,7 @@ def build(task: Task, listener: Listener) -> plan.Finding:
         request = request_build(shared, request_of(task))
         from nodeside.driver.adoption import adopt_build  # late: the sidecar is at work meanwhile
 
-        heard = BuildListener(listener.on_build_line, listener.on_sidecar_lost, listener.stopping)
+        heard = BuildListener(listener.on_build_line, listener.on_sidecar, listener.stopping)
         try:
             result = await_result(shared, request, patience=listener.patience, listener=heard)
             bundle = adopt_build(task, shared, result)

@@ -24,6 +24,7 @@ from nodeside.shared import SharedDir
 
 _LOOK = 0.25  # seconds between looks at the sidecar's lock while nothing else happens
 _SETTLING = 5.0  # seconds in which a sidecar that has just come may not have said who it is
+_LATE = 2.0  # seconds without a sidecar until somebody is told; most are there within one
 _UNUSABLE = 30.0  # seconds in which the sidecar puts its answer in the place of what is none
 
 
@@ -53,10 +54,13 @@ class Patience:
 
 @dataclass
 class BuildListener:
-    """What the caller wants to hear while a build runs, and whether it still wants to wait."""
+    """What the caller wants to hear while a build runs, and whether it still wants to wait.
+
+    `on_sidecar` is told why there is none, and with no words when there is one again.
+    """
 
     on_line: Callable[[str], None] = field(default=lambda _: None)
-    on_lost: Callable[[], None] = field(default=lambda: None)
+    on_sidecar: Callable[[str], None] = field(default=lambda _: None)
     stopping: Callable[[], bool] = field(default=lambda: False)
 
 
@@ -131,6 +135,7 @@ class _Waiting:
         self.started = clock()
         self.seen = False
         self.lost_since: float | None = None
+        self.missed = False
         self.unusable_since: float | None = None
         self.elsewhere = _Elsewhere(shared, request.boot_id)
         self.log = LogFollower(shared.build_log(request.id), listener.on_line)
@@ -171,6 +176,7 @@ class _Waiting:
             if self.lost_since is not None:
                 log.fact("the toolkit sidecar is back", request=self.request.id)
             self.seen, self.lost_since = True, None
+            self._miss("")
             self.elsewhere.check(now)
             self._check_what_stands_there(now)
             self._check_deadline(now)
@@ -178,7 +184,7 @@ class _Waiting:
         if self.seen and self.lost_since is None:
             self.lost_since = now
             log.warning("the toolkit sidecar is gone in the middle of a build")
-            self.listener.on_lost()
+            self._miss("the toolkit sidecar is gone; waiting for it to come back")
         if self.lost_since is not None and now - self.lost_since > self.patience.come_back:
             raise SidecarMissing(
                 f"the toolkit sidecar was lost during build {self.request.id} and did not come "
@@ -187,6 +193,14 @@ class _Waiting:
             )
         if not self.seen and now - self.started > self.patience.appear:
             raise _never_seen(self.shared, self.patience)
+        if not self.seen and now - self.started > _LATE and not self.missed:
+            self._miss("waiting for the toolkit container, whose image may be on its way")
+
+    def _miss(self, words: str) -> None:
+        """Say that there is no sidecar, or, without words, that there is one; each once."""
+        if self.missed != bool(words):
+            self.missed = bool(words)
+            self.listener.on_sidecar(words)
 
     def _check_what_stands_there(self, now: float) -> None:
         """Raise UntrustedFile if something that is no answer stays in the answer's place.

@@ -199,7 +199,7 @@ def test_a_sidecar_that_was_never_seen_is_waited_for_as_long_as_an_image_may_tak
 
 
 def test_a_sidecar_that_was_seen_and_lost_is_noticed_at_once(shared: SharedDir) -> None:
-    lost: list[float] = []
+    lost: list[tuple[float, str]] = []
     lock = shared.hold_sidecar_lock()
     assert lock.__enter__()
 
@@ -209,14 +209,15 @@ def test_a_sidecar_that_was_seen_and_lost_is_noticed_at_once(shared: SharedDir) 
 
     clock = Clock(step=1, then=let_go)
     request = request_build(shared, wish())
-    listener = BuildListener(on_lost=lambda: lost.append(clock.now))
+    listener = BuildListener(on_sidecar=lambda words: lost.append((clock.now, words)))
     with pytest.raises(
         SidecarMissing, match=r"was lost during build .* did not come back"
     ) as caught:
         wait(shared, request, clock=clock, listener=listener)
-    assert len(lost) == 1
-    assert lost[0] <= 5, "at the very next look"
-    assert clock.now - lost[0] > 30
+    [(since, words)] = lost
+    assert since <= 5, "at the very next look"
+    assert clock.now - since > 30
+    assert words == "the toolkit sidecar is gone; waiting for it to come back"
     assert "toolkit container" in caught.value.hint
 
 
@@ -234,13 +235,47 @@ def test_a_sidecar_that_comes_back_in_time_is_no_failure(shared: SharedDir) -> N
         if look == 60:
             shared.publish_result(succeeded(request))
 
-    lost: list[None] = []
-    listener = BuildListener(on_lost=lambda: lost.append(None))
+    told: list[str] = []
+    listener = BuildListener(on_sidecar=told.append)
     try:
         assert wait(shared, request, clock=Clock(then=life), listener=listener).succeeded
     finally:
         second.__exit__(None, None, None)
-    assert lost == [None]
+    assert told == ["the toolkit sidecar is gone; waiting for it to come back", ""]
+
+
+def test_a_toolkit_container_that_is_late_is_told_of_until_it_is_there(shared: SharedDir) -> None:
+    request = request_build(shared, wish())
+    lock = shared.hold_sidecar_lock()
+
+    def life(look: int) -> None:
+        if look == 20:
+            assert lock.__enter__()
+        if look == 40:
+            shared.publish_result(succeeded(request))
+
+    told: list[str] = []
+    try:
+        listener = BuildListener(on_sidecar=told.append)
+        assert wait(shared, request, clock=Clock(then=life), listener=listener).succeeded
+    finally:
+        lock.__exit__(None, None, None)
+    assert told == ["waiting for the toolkit container, whose image may be on its way", ""]
+
+
+def test_a_toolkit_container_that_is_there_is_not_told_of(shared: SharedDir) -> None:
+    request = request_build(shared, wish())
+    told: list[str] = []
+
+    def life(look: int) -> None:
+        if look == 40:
+            shared.publish_result(succeeded(request))
+
+    with shared.hold_sidecar_lock():
+        wait(
+            shared, request, clock=Clock(then=life), listener=BuildListener(on_sidecar=told.append)
+        )
+    assert told == []
 
 
 def test_a_sidecar_that_lives_and_never_answers_does_not_keep_us_for_ever(
