@@ -43,6 +43,7 @@ class Fault(Enum):
     CUT = "answers cut in the middle, after the request had its effect"
     THROTTLED = "429 with Retry-After"
     FAILED = "500 and 503"
+    CONFLICT = "409 in answer to writes: somebody else was faster"
     WATCH_ENDED = "watches that end in place of an event"
     WATCH_CUT = "watches cut in the middle of an event"
     GONE = "watches that say 410 Gone, at once or in place of an event"
@@ -63,6 +64,7 @@ _OF = {
     Fault.CUT: (What.REQUEST,),
     Fault.THROTTLED: _REQUESTS,
     Fault.FAILED: _REQUESTS,
+    Fault.CONFLICT: (What.REQUEST,),
     Fault.WATCH_ENDED: (What.EVENT,),
     Fault.WATCH_CUT: (What.EVENT,),
     Fault.GONE: (What.WATCH, What.EVENT),
@@ -133,6 +135,10 @@ class Faults:
         finally:
             self._fault = None
 
+    @property
+    def current(self) -> Fault | None:
+        return self._fault
+
     def fate(self, what: What, plural: str) -> tuple[Fault | None, random.Random]:
         """What befalls it."""
         fault = self._fault
@@ -194,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
         where = urlsplit(self.path)
         what = What.WATCH if "watch=true" in where.query else What.REQUEST
         self._plural = f"{self.command} {_plural(where.path)}"
-        fault, fate = self.server.faults.fate(what, self._plural)
+        fault, fate = self._fate(what)
         if fault is Fault.SLOW:
             time.sleep(fate.uniform(0.05, _SLOWEST))
         if fault is Fault.RESET:
@@ -203,10 +209,19 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(429, "too many requests", {"Retry-After": str(_RETRY_AFTER)})
         elif fault is Fault.FAILED:
             self._refuse(fate.choice((500, 503)), "the API server is not well")
+        elif fault is Fault.CONFLICT:
+            self._refuse(409, "the object has been modified; please apply your changes to it")
         elif fault is Fault.GONE:
             self._refuse(410, "too old resource version")
         else:
             self._pass_on(what, body, cut=fault is Fault.CUT)
+
+    def _fate(self, what: What) -> tuple[Fault | None, random.Random]:
+        """What is only read conflicts with nobody."""
+        faults = self.server.faults
+        if self.command == "GET" and faults.current is Fault.CONFLICT:
+            return None, random.Random()
+        return faults.fate(what, self._plural)
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = handle_request  # noqa: N815
 
@@ -315,11 +330,13 @@ def _lines(answer: HTTPResponse) -> Iterator[bytes]:
             yield line + b"\n"
 
 
+_REASONS = {409: "Conflict", 410: "Expired", 429: "TooManyRequests"}
+
+
 def _status(code: int, words: str) -> dict[str, object]:
-    return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": words} | {
-        "reason": {410: "Expired", 429: "TooManyRequests"}.get(code, "InternalError"),
-        "code": code,
-    }
+    reason = _REASONS.get(code, "InternalError")
+    status = {"kind": "Status", "apiVersion": "v1", "status": "Failure"}
+    return {**status, "message": words, "reason": reason, "code": code}
 
 
 def _plural(path: str) -> str:
