@@ -48,7 +48,8 @@ _OVERTAKEN = 1.0  # seconds until we look at what somebody else was faster with
 @dataclass(frozen=True)
 class Pace:
     """In seconds. `settle`: news seldom come alone; `between`: from one plan to the next, or longer
-    where planning would take more than a `share` of a processor, but no longer than `longest`.
+    where planning takes more than a `share` of a processor for long, but no longer than `longest`;
+    `burst`: the processor time that it may take beyond that, when it took none for a while.
 
     `echo`: how long to wait for our own writes to come back before planning again. `counts`: how
     often a status is written in which nothing but counts changed. `refresh`: how
@@ -58,7 +59,8 @@ class Pace:
 
     settle: float = 0.05
     between: float = 0.25
-    share: float = 0.01
+    share: float = 0.02
+    burst: float = 1.0
     longest: float = 5.0
     echo: float = 5.0
     first_retry: float = 1.0
@@ -68,12 +70,36 @@ class Pace:
     refresh: float = 30.0
     optional: float = 5.0
 
-    def apart(self, took: tuple[float, float]) -> float:
-        """From one plan to the next, by the processor time of the last two.
 
-        One plan that took longer, as for a new Driver, makes nobody wait.
-        """
-        return min(max(self.between, min(took) / self.share), max(self.between, self.longest))
+class Allowance:
+    """Processor time that plans may take: it grows by a share of the time that passes.
+
+    So a node that changes now and then is served at once, in a cluster of any size, while a rollout
+    over thousands of nodes, in which something changes all the time, is looked at now and then.
+    """
+
+    def __init__(self, pace: Pace, now: float) -> None:
+        self._pace = pace
+        self._left = pace.burst
+        self._at = now
+        self._last = 0.0
+
+    def spend(self, took: float, now: float) -> None:
+        """A plan took so much. One that took more than the one before, as for a new Driver, counts
+        as that one did."""
+        self._grow(now)
+        least = -self._pace.longest * self._pace.share
+        self._left = max(least, self._left - min(self._last, took))
+        self._last = took
+
+    def wait(self, now: float) -> float:
+        """Seconds until the next plan."""
+        self._grow(now)
+        return max(0.0, -self._left / self._pace.share)
+
+    def _grow(self, now: float) -> None:
+        self._left = min(self._pace.burst, self._left + (now - self._at) * self._pace.share)
+        self._at = now
 
 
 class Controller:
@@ -110,7 +136,7 @@ class Controller:
         self._troubles: dict[str, Trouble] = {}
         self._untold: list[Say] = []  # what no condition can say
         self._outages = 0
-        self._planning = (0.0, 0.0)  # seconds of a processor that the last two plans took
+        self._allowance = Allowance(self._pace, now())
         self._quiet = Quiet(self._pace.counts)
         self._evictions = Evictions()
         self._standoffs = Standoffs()
@@ -162,7 +188,7 @@ class Controller:
         plan = self._plan(world)
         self._view.want(plan.demand)
         planned = self._now()
-        self._planning = self._planning[1], self._worked() - worked
+        self._allowance.spend(self._worked() - worked, planned)
         outcome = self._applier.carry_out(plan, world, leadership)
         self._evictions.take(outcome.asked, self._now())
         if self._standoffs.take(outcome.applied, self._now()) or outcome.asked:
@@ -237,8 +263,9 @@ class Controller:
     def _rest(self, began: float, wait: float | None) -> None:
         """Until something changes; then a moment more, since news seldom come alone."""
         self._wakes.wait(wait)
-        between = self._pace.apart(self._planning)
-        self._stopping.wait(max(self._pace.settle, began + between - self._now()))
+        now = self._now()
+        left = max(began + self._pace.between - now, self._allowance.wait(now))
+        self._stopping.wait(max(self._pace.settle, left))
 
     def _may_go_on(self, leadership: Leadership) -> bool:
         return leadership.leads and not self._stopping.is_set()

@@ -98,7 +98,7 @@ def _before(every: Sequence[Measured]) -> str:
         "of the sums: watches, which stay open, and the lease, renewed every 3 s. Rollouts are "
         "measured by looking every 0.1 to 0.5 s. Processor time grows faster than the nodes where "
         "Kubernetes makes a rollout last longer: looks at the cluster go on meanwhile, and take "
-        "a hundredth of a processor."
+        "a fiftieth of a processor."
     )
 
 

@@ -13,7 +13,7 @@ from cluster.actions import Action, Apply, LabelNode, Plan, Say, SetStatus
 from cluster.apierror import Forbidden, Unreachable
 from cluster.apply import Outcome
 from cluster.consumers import demand_of
-from cluster.controller import Controller, Pace, names, only, plan_apart
+from cluster.controller import Allowance, Controller, Pace, names, only, plan_apart
 from cluster.leader import Leadership
 from cluster.plan import plan
 from cluster.reflector import Health
@@ -57,6 +57,12 @@ class FakeView:
 
     def want(self, _demand: object) -> None:
         pass
+
+    def learn(self, _tags: object) -> bool:
+        return False
+
+    def learns_in(self) -> float | None:
+        return None
 
     def wait_written(self, *_: object) -> bool:
         return True
@@ -124,13 +130,33 @@ def run_until(
     return controller
 
 
-def test_looks_stretch_with_what_they_cost_up_to_a_limit_and_one_costly_look_is_no_habit() -> None:
-    pace = Pace()
+def waits(*took: float, every: float = 0.25) -> list[float]:
+    """After plans that took so much, one as soon as it may be after the other."""
+    pace, now, found = Pace(), 0.0, []
+    allowance = Allowance(pace, now)
+    for seconds in took:
+        allowance.spend(seconds, now)
+        found.append(allowance.wait(now))
+        now += max(every, found[-1])
+    return found
 
-    assert pace.apart((0.0, 0.0)) == pace.between
-    assert pace.apart((0.01, 0.01)) == 1.0
-    assert pace.apart((0.01, 0.3)) == 1.0
-    assert pace.apart((0.3, 0.3)) == pace.longest
+
+def test_after_a_while_without_news_looks_follow_each_other_at_once() -> None:
+    assert waits(*[0.04] * 20) == [0.0] * 20
+
+
+def test_looks_that_go_on_and_on_stretch_with_what_they_cost_up_to_a_limit() -> None:
+    assert waits(*[0.04] * 200)[-1] == pytest.approx(2.0)
+    assert waits(*[0.004] * 2000) == [0.0] * 2000
+    assert waits(*[3.0] * 20)[-1] == pytest.approx(Pace().longest)
+
+
+def test_one_costly_look_is_no_habit() -> None:
+    assert waits(0.01, 3.0, 0.01, 0.01) == [0.0] * 4
+
+
+def test_what_was_spent_comes_back_with_time() -> None:
+    assert waits(*[0.04] * 200, every=2.0) == [0.0] * 200
 
 
 def broken_for(name: str) -> Callable[[World, float], Plan]:
