@@ -16,6 +16,7 @@ from cluster.census import Census
 from cluster.consumers import Demand, all_of
 from cluster.ownership import Over
 from cluster.resources import Resource
+from cluster.world import Tag
 from nodeside.contract import API_GROUP, API_VERSION
 
 FINALIZER = f"{API_GROUP}/driver"
@@ -212,13 +213,14 @@ class Plan:
     """`again_in`: seconds after which to plan again though nothing changed; None: never.
 
     `censuses` are the nodes of each Driver, counted: for metrics. `demand`: the pods that have to
-    be known to go on; None: none.
+    be known to go on; None: none. `tags`: those whose images should be known.
     """
 
     actions: tuple[Action, ...] = ()
     again_in: float | None = None
     censuses: Mapping[str, Census] = field(default_factory=dict)
     demand: Demand | None = None
+    tags: frozenset[Tag] = frozenset()
 
     def of(self, driver: str) -> tuple[Action, ...]:
         """The actions for one driver, in order: drivers do not wait for each other."""
@@ -235,7 +237,8 @@ def together(plans: Sequence[Plan], *more: Action) -> Plan:
     waits = [plan.again_in for plan in plans if plan.again_in is not None]
     censuses = {name: found for plan in plans for name, found in plan.censuses.items()}
     demand = all_of(plan.demand for plan in plans)
-    return Plan((*actions, *more), min(waits, default=None), censuses, demand)
+    tags = frozenset().union(*(plan.tags for plan in plans))
+    return Plan((*actions, *more), min(waits, default=None), censuses, demand, tags)
 
 
 def event(say: Say, *, now: float, instance: str) -> dict[str, Any]:

@@ -59,6 +59,10 @@ class NotFound(ApiError):
     reason = "NotFound"
 
 
+class NoSuchKind(NotFound):
+    """404 without a word about an object."""
+
+
 class Conflict(ApiError):
     """409: it exists already, or somebody else changed it first."""
 
@@ -125,6 +129,7 @@ def _refusal(
     meant = meant_status(status, said)
     kind, words = _meaning(meant)
     if meant == 404 and not said:
+        kind = NoSuchKind
         words = "the API server serves no such kind; asked to"
     return kind(
         f"{words} {asked}" + (f": {said}" if said else f" (HTTP status {status})"),

@@ -7,19 +7,17 @@ said; what Kubernetes says alone tells that nothing was found out.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from cluster.buildjob import Build, publish_target
-from cluster.toolkit import Link, Resolution, stream_of
+from cluster.toolkit import Link, Resolution, stream_of, tag_order
 from cluster.world import BuildPod, JobObject, Pool, World
 from nodeside.buildjob import BuildOutcome, BuildVerdict, kernel_variant
 from nodeside.spec import Driver
 
 COMING_TAGS = 2  # of an image stream, newer than any in use: the newest are built for
-_NUMBER = re.compile(r"(\d+)")
 
 
 class Progress(Enum):
@@ -130,20 +128,16 @@ def coming(
     """
     publish, chain = publish_target(driver), driver.spec.toolkit
     stream = stream_of(chain, world.image_streams)
-    used = [pool for pool, each in resolutions.items() if each.link is Link.STREAM]
-    if not publish or stream is None or not used:
+    of_it = {pool: each for pool, each in resolutions.items() if each.link.of_a_stream}
+    images = {each.image for each in of_it.values()}
+    if not publish or stream is None or not of_it:
         return
-    newest = max(_order(pool.os_version) for pool in used)
-    tags = sorted((tag for tag in stream.tags if _order(tag) > newest), key=_order)
-    kinds = {(pool.architecture, kernel_variant(pool.kernel)) for pool in used}
+    orders = {tag: tag_order(tag) for tag in stream.tags}
+    used = [order for tag, order in orders.items() if stream.tags[tag] in images]
+    tags = sorted((tag for tag in orders if orders[tag] > max(used)), key=orders.__getitem__)
+    kinds = {(pool.architecture, kernel_variant(pool.kernel)) for pool in of_it}
     for tag in tags[-COMING_TAGS:]:
         for architecture, variant in sorted(kinds):
             image = stream.tags[tag]
             for revision, of in revisions.items():
                 yield Build(of, revision, image, architecture, publish, variant=variant)
-
-
-def _order(tag: str) -> tuple[tuple[int, str], ...]:
-    """Numbers as numbers: 418.94.9 comes before 418.94.10."""
-    words = _NUMBER.split(tag)
-    return tuple((int(word), "") if word.isdigit() else (-1, word) for word in words)

@@ -5,7 +5,7 @@ Pure; plan.py makes actions of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -15,19 +15,48 @@ from cluster.buildjob import Build, publish_target, stores
 from cluster.builds import Found, Progress, build_of, coming
 from cluster.builds import standing as standing_of
 from cluster.draining import drained
+from cluster.evidence import (
+    Evidence,
+    Refusals,
+    heard,
+    refuses,
+    remembered,
+    together,
+    upheld,
+)
 from cluster.fallback import LOST, At, Fall, at_of, falls, image_for
 from cluster.members import Member, Stranger, contested, members
 from cluster.memory import Recollection
 from cluster.picture import Picture
 from cluster.pod import Wanted, name
 from cluster.pools import assignment, pool_of
-from cluster.preflight import Answer, answers
+from cluster.preflight import Answer, answers, tags
 from cluster.revision import read_revision, revision_of, revision_text
 from cluster.rollout import Health, Supply
+from cluster.silence import Listener, Silence
 from cluster.stagelabels import occupied
-from cluster.toolkit import NOT_TOLD, NOTHING_KEPT, Kept, Resolution, proven, resolve
+from cluster.toolkit import (
+    NO_PROOF,
+    NOT_TOLD,
+    NOTHING_KEPT,
+    Kept,
+    Resolution,
+    asked,
+    proven,
+    resolve,
+)
 from cluster.turns import Standing, Step, Verdict, standing, verdicts
-from cluster.world import NOTHING, DaemonSetObject, DriverObject, Pool, Unseen, World
+from cluster.world import (
+    NOTHING,
+    DaemonSetObject,
+    DriverObject,
+    Node,
+    NodeDriverObject,
+    Pool,
+    Tag,
+    Unseen,
+    World,
+)
 from nodeside.contract import NOTHING_SERVED, assigned_label
 from nodeside.spec import Driver
 
@@ -50,7 +79,8 @@ class Case:
 
     `given` are assignments that this plan gives, whose DaemonSets are still to be made; `fallen`
     are those among them that build, since an image could not be pulled; `begun` are nodes that it
-    cordons, with the reason.
+    cordons, with the reason. `recalled` are refusals that it found: a DaemonSet that remembers
+    them may be retired by it.
     """
 
     world: World
@@ -60,6 +90,7 @@ class Case:
     begun: Mapping[str, str] = field(default_factory=dict)
     fallen: Mapping[At, Fall] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
+    recalled: Refusals = field(default_factory=dict)
 
     @cached_property
     def text(self) -> str:
@@ -141,17 +172,38 @@ class Case:
 
     @cached_property
     def members(self) -> Sequence[Member]:
-        """As observed; one that cannot pull its image is only on its way, if it can build."""
+        """As observed; but one that has another way than the one that failed is only on its way.
+
+        It cannot pull its image, and can build; or its toolkit image is changed for another.
+        """
         taken = frozenset().union(*self.taken.values())
-        if not taken and not any(member.pod for member in self.observed):
+        if not taken and not any(m.health is Health.BROKEN for m in self.observed):
             return self.observed
         found = (replace(m, taken=True) if m.node.name in taken else m for m in self.observed)
-        return tuple(
-            replace(m, health=Health.BUSY, trouble="")
-            if self.falls_back(m) and m.health is Health.BROKEN
-            else m
-            for m in found
-        )
+        return tuple(self._excused(m) if m.health is Health.BROKEN else m for m in found)
+
+    def _excused(self, member: Member) -> Member:
+        if self.falls_back(member):
+            return replace(member, health=Health.BUSY, trouble="")
+        silence = self._corrected(member)
+        if silence is None:
+            return member
+        if silence.words:
+            return replace(member, trouble=silence.words)
+        return replace(member, health=Health.BUSY, trouble="", due=silence.until)
+
+    @cached_property
+    def refusals(self) -> Refusals:
+        """Toolkit images that nodes refuse, or refused before; not if they have built after all."""
+        before = together(self.recalled, remembered(self.daemonsets))
+        found = together(before, heard(self._said(Health.BROKEN)))
+        return upheld(found, self._said(Health.WORKING)) if found else found
+
+    def refused(self, pool: Pool) -> Mapping[str, str]:
+        return self.refusals.get((pool.kernel, pool.architecture), NOTHING)
+
+    def _said(self, health: Health) -> Iterator[tuple[Node, NodeDriverObject]]:
+        return ((m.node, m.word) for m in self.observed if m.health is health and m.word)
 
     @cached_property
     def resolutions(self) -> Mapping[Pool, Resolution]:
@@ -160,17 +212,43 @@ class Case:
         untold = {pool: NOT_TOLD for pool in pools if not pool.kernel}
         kept = {d.pool: Kept(d.toolkit, d.link) for d in self.daemonsets if d.toolkit}
         streams, toolkit = self.world.image_streams, self.driver.spec.toolkit
+        known = {pool: self.evidence(pool) for pool in pools - untold.keys()}
         found = {
-            pool: resolve(pool, toolkit, streams, kept=kept.get(pool, NOTHING_KEPT))
-            for pool in pools - untold.keys()
+            pool: resolve(pool, toolkit, streams, evidence, kept.get(pool, NOTHING_KEPT))
+            for pool, evidence in known.items()
         }
-        if all(resolution.image for resolution in found.values()):
-            return found | untold
-        proof = proven(self.world)
-        return untold | {
-            pool: each if each.image else resolve(pool, toolkit, streams, proof)
-            for pool, each in found.items()
-        }
+        lacking = [pool for pool, each in found.items() if not each.image or each.in_doubt]
+        proof = proven(self.world) if lacking else NO_PROOF
+        for pool in lacking:
+            if images := proof.get((pool.kernel, pool.architecture), ()):
+                evidence, had = replace(known[pool], proven=images), kept.get(pool, NOTHING_KEPT)
+                found[pool] = resolve(pool, toolkit, streams, evidence, had)
+        return found | untold
+
+    def evidence(self, pool: Pool) -> Evidence:
+        """What is known of toolkit images, as far as it concerns a pool."""
+        world = self.world
+        return Evidence(world.toolkit_labels, self.refused(pool), pending=world.toolkits_pending)
+
+    @cached_property
+    def tags(self) -> frozenset[Tag]:
+        """The tags whose images should be known, to plan this."""
+        streams, toolkit = self.world.image_streams, self.driver.spec.toolkit
+        pools = {member.pool for member in self.observed}
+        mine = (tag for pool in pools for tag in asked(pool, toolkit, streams, self.evidence(pool)))
+        kinds = {pool.architecture for pool in pools}
+        asking = tags(self.driver, self.driver.spec.preflight, self.world, kinds)
+        return frozenset((*mine, *asking))
+
+    def _corrected(self, member: Member) -> Silence | None:
+        """How long a node is waited for whose pod gets another toolkit image than the one that it
+        refuses; None: that is not so."""
+        word = member.word
+        if member.pod is not None or word is None or not refuses(member.node, word):
+            return None
+        if self.resolutions[member.pool].image in ("", word.toolkit):
+            return None
+        return Listener(self.world, self.driver).corrected(member.assigned, word)
 
     @cached_property
     def builds(self) -> Mapping[At, Found]:

@@ -23,6 +23,7 @@ from cluster.leader import Leadership
 from cluster.quiet import Quiet
 from cluster.sight import blindness, with_blindness
 from cluster.standoff import Standoffs
+from cluster.taglabels import LOOKS
 from cluster.trouble import Trouble, again, trouble_of, with_troubles
 from cluster.view import View, Wakes
 from cluster.world import World
@@ -184,8 +185,7 @@ class Controller:
     def _round(self, leadership: Leadership) -> float | None:
         """One look, one plan, carried out; seconds until the next though nothing changes."""
         began, worked = self._now(), self._worked()
-        world = self._evictions.seen(self._view.world(), began)
-        plan = self._plan(world)
+        world, plan = self._look(began)
         self._view.want(plan.demand)
         planned = self._now()
         self._allowance.spend(self._worked() - worked, planned)
@@ -200,11 +200,19 @@ class Controller:
         self._await_echo(outcome)
         return self._next(plan, outcome)
 
-    def _plan(self, world: World) -> Plan:
-        """The plan for everybody; a Driver that cannot be planned has none, and says why."""
-        plan, failed = plan_apart(self._planner, world, self._wall())
+    def _look(self, began: float) -> tuple[World, Plan]:
+        """What there is, and the plan for it; what a plan lacks is read first, if it can be."""
+        for looks_left in reversed(range(LOOKS)):
+            world = self._evictions.seen(self._view.world(), began)
+            plan, failed = plan_apart(self._planner, world, self._wall())
+            if not looks_left or not self._view.learn(plan.tags):
+                break
         for name, trouble in failed.items():
             self._trouble(name, trouble, world)
+        return world, self._with_troubles(plan, world)
+
+    def _with_troubles(self, plan: Plan, world: World) -> Plan:
+        """With what was not done, and why; a Driver that cannot be planned has no plan but that."""
         now, wall = self._now(), self._wall()
         plan = self._standoffs(plan, world, now=now, wall=wall)
         plan = with_troubles(plan, world, self._troubles, now=now, wall=wall)
@@ -254,7 +262,8 @@ class Controller:
     def _next(self, plan: Plan, outcome: Outcome) -> float | None:
         if outcome.outage is None:
             self._outages = 0
-            return _soonest(plan, outcome)
+            waits = (_soonest(plan, outcome), self._view.learns_in())
+            return min((wait for wait in waits if wait is not None), default=None)
         self._outages += 1
         pace = self._pace
         wait: float = min(pace.first_retry * 2 ** min(self._outages - 1, 10), pace.longest_retry)

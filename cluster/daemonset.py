@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cluster.documents import daemonset_from
+from cluster.evidence import note
 from cluster.ownership import Over, over, strangers
 from cluster.pod import Document, Wanted, pod
 from cluster.revision import labels, owner
@@ -23,6 +24,7 @@ from cluster.world import (
     KERNEL_NOTE,
     LINK_NOTE,
     OS_VERSION_NOTE,
+    REFUSED_NOTE,
     TOOLKIT_NOTE,
     DaemonSetObject,
 )
@@ -61,13 +63,17 @@ def differs(document: Mapping[str, Any], found: DaemonSetObject) -> Over | None:
     Fields that we do not set are the API server's defaults as long as nobody owns them.
     """
     ours = daemonset_from(document)
-    marked = (ours.applied, ours.pool, ours.driver, ours.revision, ours.toolkit, ours.link) == (
-        (found.applied, found.pool, found.driver, found.revision, found.toolkit, found.link)
-    )
+    marked = _marks(ours) == _marks(found)
     edited = not _holds(document["spec"], found.spec) or bool(strangers(found.kept, document))
     if marked and not edited:
         return None
     return over(found.kept, document, edited=marked)
+
+
+def _marks(found: DaemonSetObject) -> tuple[object, ...]:
+    """What stands in its labels and annotations."""
+    notes = found.applied, found.toolkit, found.link, found.refused
+    return found.pool, found.driver, found.revision, *notes
 
 
 def is_same(one: DaemonSetObject, other: DaemonSetObject) -> bool:
@@ -108,6 +114,7 @@ def _metadata(wanted: Wanted) -> Document:
             TOOLKIT_NOTE: wanted.toolkit,
             LINK_NOTE: wanted.link,
             **({FELL_BACK_NOTE: wanted.fell_back} if wanted.fell_back else {}),
+            **({REFUSED_NOTE: note(wanted.refused)} if wanted.refused else {}),
         },
         "ownerReferences": owner(wanted.owner),
     }

@@ -13,6 +13,7 @@ from functools import lru_cache
 from sys import intern
 from time import strptime
 
+from cluster.evidence import read_refused
 from cluster.kept import kept_from
 from cluster.labels import labels_of
 from cluster.unloader import LEAVE_MODULES, unloader_from
@@ -28,6 +29,7 @@ from cluster.world import (
     OS_VERSION_NOTE,
     OUTCOME_NOTE,
     POLICY_KEY,
+    REFUSED_NOTE,
     REVISION_LABEL,
     TELLING,
     TOOLKIT_NOTE,
@@ -42,6 +44,7 @@ from cluster.world import (
     NodeDriverObject,
     Pool,
     RevisionObject,
+    ToolkitLabels,
 )
 from nodeside.buildjob import read_message
 from nodeside.errors import SpecError
@@ -113,6 +116,7 @@ def daemonset_from(data: Document) -> DaemonSetObject:
         toolkit=_text(notes, TOOLKIT_NOTE),
         link=_text(notes, LINK_NOTE),
         fell_back=_text(notes, FELL_BACK_NOTE),
+        refused=read_refused(str(notes.get(REFUSED_NOTE) or "")),
         deleting="deletionTimestamp" in metadata,
         touched=_touched(metadata),
         spec=_part(data, "spec"),
@@ -135,6 +139,7 @@ def node_driver_from(data: Document) -> NodeDriverObject:
         revision=_text(status, "revision"),
         version=_text(status, "version"),
         source=_text(status, "source"),
+        toolkit=_text(status, "toolkit"),
         reason=_text(status, "reason"),
         message=_text(status, "message"),
         hint=_text(status, "hint"),
@@ -222,6 +227,24 @@ def image_stream_from(data: Document) -> ImageStream:
         if tag.get("name") and source.get("kind") == "DockerImage" and source.get("name"):
             tags[str(tag["name"])] = str(source["name"])
     return ImageStream(f"{_text(metadata, 'namespace')}/{_text(metadata, 'name')}", tags)
+
+
+def toolkit_labels_from(data: Document, image: str) -> ToolkitLabels | None:
+    """Of an ImageStreamTag; None while the image that it has is not the one that its tag names.
+
+    That is so until a tag that moved was imported: the two have generations. A list of images for
+    several architectures has no labels of its own.
+    https://docs.redhat.com/en/documentation/openshift_container_platform/4.18/html/image_apis/imagestreamtag-image-openshift-io-v1
+    """
+    tag = _part(data, "tag")
+    wanted = tag.get("generation")
+    if wanted is not None and data.get("generation") != wanted:
+        return None
+    if _part(tag, "from").get("name") not in (None, image):
+        return None
+    metadata = _part(_part(data, "image"), "dockerImageMetadata")
+    labels = _part(_part(metadata, "Config"), "Labels")
+    return ToolkitLabels(_text(labels, "kernel-version"), _text(labels, "kernel-rt-version"))
 
 
 def _part(data: Document, key: str) -> Document:

@@ -27,6 +27,7 @@ from cluster.rollout import Act, Health, Phase, Place
 from cluster.stage import driver_of
 from cluster.stages import Staging
 from cluster.stagetelling import blocking, blocking_everywhere, on_node
+from cluster.taglabels import TagLabels
 from cluster.turns import Verdict
 from cluster.unloading import Leaving, Stage
 from cluster.view import read_once
@@ -85,9 +86,18 @@ def explain(api: Api, settings: Settings, driver: str, node: str = "") -> Explan
     """Read the cluster once, and say what the controller thinks of it. Raises NotInstalled."""
     who = standing(api, settings.namespace)
     world = replace(read_once(api, settings), now=time.time())
-    world = replace(world, occupancy=look(api, plan(world, world.now).demand))
+    world = _learned(api, world)
     said = explain_node(world, driver, node) if node else explain_driver(world, driver)
     return said.said_with(who)
+
+
+def _learned(api: Api, world: World) -> World:
+    """With what a controller reads only where a plan asks for it."""
+    known = TagLabels(api).read(
+        lambda known: plan(replace(world, toolkit_labels=known), world.now).tags
+    )
+    world = replace(world, toolkit_labels=known)
+    return replace(world, occupancy=look(api, plan(world, world.now).demand))
 
 
 def explain_driver(world: World, name: str) -> Explanation:

@@ -82,6 +82,11 @@ class Member:
         return self.hold is FREE and self.pod is None
 
     @property
+    def word(self) -> NodeDriverObject | None:
+        """What the node said in this boot, for the revision that it has."""
+        return _word(self.node, self.at, self.report)
+
+    @property
     def unpulled(self) -> str:
         """Why its pod cannot have the image of the driver."""
         return cannot_pull(self.pod) if self.pod else ""

@@ -40,7 +40,7 @@ from cluster.rollout import Place
 from cluster.stageactions import stage_objects, take_down, with_stage_labels
 from cluster.stages import Staging
 from cluster.stagetelling import with_stages
-from cluster.telling import falls_told, told
+from cluster.telling import falls_told, refusals_told, told
 from cluster.turns import Step, Verdict, forgiven
 from cluster.unloading import Leaving
 from cluster.world import NOTHING, DaemonSetObject, DriverObject, World
@@ -111,7 +111,7 @@ def plan_driver(
     ]
     asked = draining.demand(case.verdicts, case.driver)
     due, counted = _again_in(case, world, leaving), {found.name: census(case.picture)}
-    return Plan(tuple(actions), due, counted, asked)
+    return Plan(tuple(actions), due, counted, asked, case.tags)
 
 
 def _again_in(case: Case, world: World, leaving: Leaving) -> float | None:
@@ -151,7 +151,7 @@ def _policy_made(case: Case) -> Iterator[Action]:
 
 
 def _daemonsets_applied(case: Case, world: World) -> Iterator[Action]:
-    as_wanted = case.memory.daemonsets
+    as_wanted, applied = case.memory.daemonsets, list[Wanted]()
     for key in as_wanted.keys() - case.wanted.keys():
         del as_wanted[key]
     for key in sorted(case.wanted):
@@ -166,8 +166,10 @@ def _daemonsets_applied(case: Case, world: World) -> Iterator[Action]:
         edited = differs(document, there) if there else None
         if there is None or edited:
             yield Apply(case.driver.name, document, edited)
+            applied.append(wanted)
         else:
             as_wanted[key] = wanted, there
+    yield from refusals_told(applied, Case(world, case.found, case.driver).daemonsets)
 
 
 def _wanted(case: Case, there: DaemonSetObject | None, at: At) -> Wanted | None:
@@ -189,7 +191,7 @@ def _wanted(case: Case, there: DaemonSetObject | None, at: At) -> Wanted | None:
         toolkit, link = resolution.image if on_nodes else "", resolution.link.value
     return Wanted(
         case.owner, driver, at.revision, at.pool, toolkit, link, case.world.settings,
-        image=image, fell_back=fall.note if fall else "",
+        image=image, fell_back=fall.note if fall else "", refused=case.refused(at.pool),
     )  # fmt: skip
 
 
@@ -271,8 +273,15 @@ def _afterwards(case: Case, labelled: Sequence[LabelNode | Cordon]) -> Case:
     status = {**case.found.status, "lastGoodRevision": case.standing.good}
     world = replace(case.world, nodes=nodes, daemonsets=there)
     found = replace(case.found, status=status)
-    fallen = case.falls
-    return replace(case, world=world, found=found, given=given, begun=begun, fallen=fallen)
+    return replace(
+        case,
+        world=world,
+        found=found,
+        given=given,
+        begun=begun,
+        fallen=case.falls,
+        recalled=case.refusals,
+    )
 
 
 def _is_left(case: Case, found: DaemonSetObject) -> bool:

@@ -13,14 +13,14 @@ container helps no driver that failed, so there is nothing for a liveness probe 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final
 
 from cluster.policy import POLICY_DIRECTORY, POLICY_FILE, policy_name
 from cluster.pools import assignment
 from cluster.revision import config_map_name
-from cluster.world import DRIVER_CONTAINER, DriverObject, Pool, Settings
+from cluster.world import DRIVER_CONTAINER, NOTHING, DriverObject, Pool, Settings
 from nodeside.contract import assigned_label
 from nodeside.spec import Driver
 
@@ -72,7 +72,7 @@ class Wanted:
     """A driver on one pool: `driver` is as of this revision, `toolkit` "" is no sidecar.
 
     `image` is a driver image for this kernel, "" for that of all kernels; `fell_back` is a note of
-    fallback.py.
+    fallback.py; `refused` are toolkit images that are for another kernel, with what says so.
     """
 
     owner: DriverObject
@@ -84,6 +84,7 @@ class Wanted:
     settings: Settings
     image: str = ""
     fell_back: str = ""
+    refused: Mapping[str, str] = field(default_factory=lambda: NOTHING)
 
     @property
     def assignment(self) -> str:
@@ -172,6 +173,7 @@ def _driver_env(wanted: Wanted) -> list[Document]:
         "NODESIDE_HOST": "/host",
         "NODESIDE_SHARED": SHARED if wanted.toolkit else "",
         "NODESIDE_REVISION": wanted.revision,
+        "NODESIDE_TOOLKIT": wanted.toolkit,
         "NODESIDE_POLICY": POLICY_FILE,
         "NODESIDE_KERNEL": wanted.pool.kernel,
         "NODESIDE_TOKEN_DIR": TOKEN_DIRECTORY,

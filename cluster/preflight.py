@@ -6,14 +6,15 @@ published for a question. One that the build of a coming kernel answers anyway i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from cluster.buildjob import Build, publish_target
 from cluster.builds import Found, Progress, build_of, standing
-from cluster.toolkit import resolve
-from cluster.world import Pool, World
+from cluster.evidence import Evidence
+from cluster.toolkit import asked, resolve
+from cluster.world import Pool, Tag, World
 from nodeside.spec import Driver
 from nodeside.spec.fleet import Preflight, Toolkit
 
@@ -79,11 +80,25 @@ def build_for(
     """
     if place.toolkit:
         return Build(driver, revision, place.toolkit, architecture), ""
-    pool = Pool(architecture, place.os_version, place.kernel)
-    found = resolve(pool, _chain(place, driver.spec.toolkit), world.image_streams)
+    chain, known = _chain(place, driver.spec.toolkit), Evidence(world.toolkit_labels)
+    found = resolve(_pool(place, architecture), chain, world.image_streams, known)
     if found.image:
-        return build_of(driver, revision, pool, found, ""), ""
+        return build_of(driver, revision, _pool(place, architecture), found, ""), ""
     return None, "no toolkit image: " + "; ".join(w for w in (found.why, found.remedy) if w)
+
+
+def tags(
+    driver: Driver, places: Iterable[Preflight], world: World, architectures: Collection[str] = ()
+) -> Iterator[Tag]:
+    """The tags whose images should be known, to answer these."""
+    chain, known = driver.spec.toolkit, Evidence(world.toolkit_labels)
+    for place in places:
+        for each in () if place.toolkit else architectures or (USUAL_ARCHITECTURE,):
+            yield from asked(_pool(place, each), chain, world.image_streams, known)
+
+
+def _pool(place: Preflight, architecture: str) -> Pool:
+    return Pool(architecture, place.os_version, place.kernel)
 
 
 def _chain(place: Preflight, chain: Toolkit) -> Toolkit:

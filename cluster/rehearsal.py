@@ -22,9 +22,10 @@ from cluster.buildjob import ANSWER, Build, job_spec
 from cluster.documents import build_pod_from, driver_from, image_stream_from
 from cluster.manifests import CONTROLLER, PREFLIGHT
 from cluster.overview import NoSuchObject
-from cluster.preflight import build_for
+from cluster.preflight import build_for, tags
 from cluster.resources import DEPLOYMENTS, DRIVERS, IMAGE_STREAMS, JOBS, PODS
 from cluster.revision import revision_of, revision_text
+from cluster.taglabels import TagLabels
 from cluster.world import DRIVER_LABEL, MANAGED_BY, DriverObject, Settings, World
 from nodeside.buildjob import BuildOutcome, BuildVerdict
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
@@ -101,7 +102,11 @@ def ask(api: Api, name: str, place: Preflight, architecture: str) -> tuple[Drive
         page = api.list(IMAGE_STREAMS, image_stream_from)
         streams = {stream.name: stream for stream in page.items}
     revision = revision_of(revision_text(found.driver))
-    world = World(image_streams=streams)
+    driver, world = found.driver, World(image_streams=streams)
+    labels = TagLabels(api).read(
+        lambda known: tags(driver, [place], replace(world, toolkit_labels=known), [architecture])
+    )
+    world = replace(world, toolkit_labels=labels)
     build, why = build_for(place, found.driver, revision, world, architecture)
     if build is None:
         raise NoToolkit(why, hint="name one: --toolkit IMAGE")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from cluster import toolkit
 from cluster.api import Api
 from cluster.apierror import NotFound
 from cluster.documents import driver_from, image_stream_from
+from cluster.evidence import Evidence
 from cluster.overview import NoSuchObject, no_driver
 from cluster.resources import DRIVERS, IMAGE_STREAMS
-from cluster.world import ImageStream, Pool
+from cluster.taglabels import Known, TagLabels
+from cluster.world import ImageStream, ImageStreams, Pool, Tag
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.spec.fleet import Toolkit
 from nodeside.table import table
@@ -53,7 +55,8 @@ class Resolved:
 def resolve(api: Api, pool: Pool, driver: str = "") -> Resolved:
     """The chain of toolkit.py; the chain's settings are those of a Driver, else the defaults.
 
-    Raises NoSuchObject, and KernelNeeded if it cannot be said without one.
+    What nodes have said of an image is left out: nobody asks for a node here. Raises NoSuchObject,
+    and KernelNeeded if it cannot be said without one.
     """
     chain = _chain(api, driver) if driver else Toolkit()
     if not pool.kernel and _KERNEL in chain.image_template:
@@ -62,10 +65,21 @@ def resolve(api: Api, pool: Pool, driver: str = "") -> Resolved:
             hint=f"add it, as `uname -r` says it: nodeside-cluster resolve {pool.os_version} "
             f"--driver {driver} --kernel RELEASE",
         )
+    streams = _streams(api)
+    known = evidence(api, pool, chain, streams)
     pool = replace(pool, kernel=pool.kernel or "(none named)")
-    found = toolkit.resolve(pool, chain, _streams(api))
+    found = toolkit.resolve(pool, chain, streams, known)
     why = "; ".join(part for part in (found.why, found.remedy) if part)
     return Resolved(pool, found.image, found.link.value, why, found.tags_seen)
+
+
+def evidence(api: Api, pool: Pool, chain: Toolkit, streams: ImageStreams) -> Evidence:
+    """What the labels of the image stream's images say, as far as they can be read."""
+
+    def asked(known: Known) -> Iterable[Tag]:
+        return toolkit.asked(pool, chain, streams, Evidence(known))
+
+    return Evidence(TagLabels(api).read(asked))
 
 
 def _chain(api: Api, driver: str) -> Toolkit:

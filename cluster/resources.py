@@ -52,6 +52,9 @@ LEASES = Resource("Lease", "leases", "coordination.k8s.io", namespaced=True)
 DRIVERS = Resource("Driver", "drivers", API_GROUP, "v1alpha1")
 NODE_DRIVERS = Resource("NodeDriver", "nodedrivers", API_GROUP, "v1alpha1")
 IMAGE_STREAMS = Resource("ImageStream", "imagestreams", "image.openshift.io", namespaced=True)
+IMAGE_STREAM_TAGS = Resource(
+    "ImageStreamTag", "imagestreamtags", "image.openshift.io", namespaced=True
+)
 CRDS = Resource("CustomResourceDefinition", "customresourcedefinitions", "apiextensions.k8s.io")
 _MONITORING = "monitoring.coreos.com"
 SERVICE_MONITORS = Resource("ServiceMonitor", "servicemonitors", _MONITORING, namespaced=True)

@@ -10,6 +10,8 @@ controller goes on counting where the last one stopped. Times are of the wall cl
                    not at all where the name of its NodeDriver would be too long
     the last word  `LAST_WORD` and the deadline of a build after it was said: the node has deadlines
                    for everything it does, and says how each of them ended
+    a correction   `NO_WORD` after a failure that the next pod will not meet, and after the
+                   DaemonSet controller was last at work on it
     the machine    `LOST` after it went down in the middle of its change: nobody waits for it then
 """
 
@@ -88,6 +90,18 @@ class Listener:
                 lambda: f"its pod says nothing: see {self._describe} pod {pod.name}",
             )
         return self._without_a_pod(node, daemonset)
+
+    def corrected(self, assigned: str, word: NodeDriverObject) -> Silence:
+        """`word` is a failure that its next pod will not meet."""
+        found = self.world.daemonsets.get(name(self.driver.name, assigned))
+        return self._waiting(
+            max(word.said, min(found.touched, word.said + _OTHERS)) if found else word.said,
+            NO_WORD,
+            lambda: (
+                f"it failed at {_moment(word.said)}, and its next pod, with another toolkit image, "
+                f"says nothing: see {self._describe} daemonset {found.name if found else ''}"
+            ),
+        )
 
     def _without_a_pod(self, node: Node, daemonset: str) -> Silence:
         """A node whose DaemonSet is still to be made waits for us."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cluster.actions import Action, Say, SetStatus
+from cluster.evidence import remembered
 from cluster.fallback import At, Fall
-from cluster.world import DriverObject, World
+from cluster.pod import Wanted
+from cluster.world import DaemonSetObject, DriverObject, World
 
 
 def told(found: DriverObject, status: Mapping[str, Any]) -> Iterator[Action]:
@@ -35,6 +37,19 @@ def falls_told(
         there = world.daemonsets.get(key)
         if at in falls and (there is None or there.fell_back != falls[at].note):
             yield Say(found.name, found.uid, True, "FellBack", falls[at].why)
+
+
+def refusals_told(applied: Sequence[Wanted], there: Iterable[DaemonSetObject]) -> Iterator[Say]:
+    """That nodes refuse a toolkit image: once, then DaemonSets remember it."""
+    told = {(kernel, image) for kernel, images in remembered(there).items() for image in images}
+    for wanted in applied:
+        owner, kernel = wanted.owner, (wanted.pool.kernel, wanted.pool.architecture)
+        for image, why in wanted.refused.items():
+            if (kernel, image) not in told:
+                told.add((kernel, image))
+                instead = f"; {wanted.toolkit} instead" if wanted.toolkit not in ("", image) else ""
+                words = f"toolkit image {image} is not for kernel {kernel[0]}: {why}{instead}"
+                yield Say(owner.name, owner.uid, True, "ToolkitRefused", words)
 
 
 def _is_news(kind: str, old: Mapping[str, Mapping[str, Any]]) -> bool:

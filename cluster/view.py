@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,8 @@ from cluster.rollcall import RollCall
 from cluster.stageview import StageView
 from cluster.stageview import read_once as read_stages
 from cluster.streams import NamedStreams
-from cluster.world import DriverObject, Node, Settings, Unseen, World
+from cluster.taglabels import TagLabels
+from cluster.world import DriverObject, Node, Settings, Tag, Unseen, World
 
 Trim = Callable[[Mapping[str, Any]], Any]
 Selections = dict[str, Selection[Any]]
@@ -72,6 +73,7 @@ class View:
         self._settings = settings
         self._stages = StageView(api, settings.namespace, wake)
         self._roll_call = RollCall(api, wake)
+        self._tag_labels = TagLabels(api)
         self._streams = NamedStreams()
         chosen = selections(settings.namespace, self._streams.trim)
         chosen["nodes"] = replace(chosen["nodes"], is_news=self._is_news)
@@ -137,12 +139,27 @@ class View:
         found: dict[str, Any] = {
             field: _seen(reflector) for field, reflector in self._reflectors.items()
         }
-        seen = World(**found, settings=self._settings, occupancy=self._roll_call.occupancy())
+        seen = World(
+            **found,
+            settings=self._settings,
+            occupancy=self._roll_call.occupancy(),
+            toolkit_labels=self._tag_labels.known,
+            toolkits_pending=self._tag_labels.pending,
+        )
         return self._stages.added(seen)
 
     def want(self, demand: Demand | None) -> None:
         """From now on know these pods of the cluster, and no others."""
         self._roll_call.want(demand)
+
+    def learn(self, tags: Collection[Tag]) -> bool:
+        """Know the labels of these tags' images, as far as they can be read; whether that is news.
+        It takes no longer than a moment."""
+        return self._tag_labels.learn(tags)
+
+    def learns_in(self) -> float | None:
+        """Seconds until more of them may be known."""
+        return self._tag_labels.again_in()
 
     def health(self) -> list[Health]:
         return [reflector.health() for reflector in self._reflectors.values()]

@@ -37,6 +37,7 @@ KERNEL_NOTE: Final = f"{API_GROUP}/kernel"
 TOOLKIT_NOTE: Final = f"{API_GROUP}/toolkit"
 LINK_NOTE: Final = f"{API_GROUP}/toolkit-from"
 FELL_BACK_NOTE: Final = f"{API_GROUP}/fell-back"
+REFUSED_NOTE: Final = f"{API_GROUP}/refused-toolkits"
 APPLIED_NOTE: Final = f"{API_GROUP}/applied"
 
 # On a build Job: what came of it, which outlives its pods.
@@ -112,7 +113,8 @@ class DaemonSetObject:
     `applied` is the hash of what we applied last. `toolkit` is the image, "" without a sidecar;
     `link` says where the image came from. `touched` is when anybody changed anything in it, most
     often the DaemonSet controller, which counts its pods in the status. `fell_back` is a note of
-    fallback.py: its pods build, since the image for their kernel could not be pulled.
+    fallback.py: its pods build, since the image for their kernel could not be pulled. `refused` is
+    a note of evidence.py: by image, why another toolkit was taken.
     """
 
     name: str
@@ -125,6 +127,7 @@ class DaemonSetObject:
     toolkit: str = ""
     link: str = ""
     fell_back: str = ""
+    refused: Mapping[str, str] = field(default_factory=_nothing)
     deleting: bool = False
     touched: float = field(default=0.0, compare=False)
     spec: Document = field(default_factory=_nothing)
@@ -133,7 +136,10 @@ class DaemonSetObject:
 
 @dataclass(frozen=True, slots=True)
 class NodeDriverObject:
-    """What the pod on a node said last, at `said`. Void if `boot_id` is not the node's."""
+    """What the pod on a node said last, at `said`. Void if `boot_id` is not the node's.
+
+    `toolkit` is the image of the pod's sidecar, "" if it has none.
+    """
 
     name: str
     driver: str = ""
@@ -144,6 +150,7 @@ class NodeDriverObject:
     revision: str = ""
     version: str = ""
     source: str = ""
+    toolkit: str = ""
     reason: str = ""
     message: str = ""
     hint: str = ""
@@ -278,6 +285,23 @@ class ImageStream:
 
 
 @dataclass(frozen=True, slots=True)
+class Tag:
+    """A tag of an image stream, with the pull spec that it stands for."""
+
+    stream: str
+    name: str
+    image: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolkitLabels:
+    """What a Driver Toolkit image says of itself: its kernels, "" where it does not."""
+
+    kernel: str = ""
+    rt_kernel: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Unseen:
     """A kind that may be absent, and could not be asked for yet. `why` says what keeps us."""
 
@@ -311,7 +335,8 @@ class World:
 
     `now` is the wall clock; with 0 no time passes, and nothing is ever late. `about` names the only
     Driver that is planned for, "" all of them; what belongs to others is left out then.
-    `stages` None: no Driver has any, so nobody looked.
+    `stages` None: no Driver has any, so nobody looked. `toolkit_labels` are by image, of those that
+    a plan asked for; those of `toolkits_pending` are not read, and may be later.
     """
 
     nodes: Mapping[str, Node] = field(default_factory=dict)
@@ -328,3 +353,5 @@ class World:
     stages: Stages | None = None
     occupancy: Occupancy = field(default_factory=Occupancy)
     about: str = ""
+    toolkit_labels: Mapping[str, ToolkitLabels] = field(default_factory=dict)
+    toolkits_pending: frozenset[str] = frozenset()

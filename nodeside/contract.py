@@ -174,6 +174,16 @@ class FailureKind(Enum):
         return _FAILURE_EXIT[self]
 
     @property
+    def reason(self) -> str:
+        """The word for it in a status."""
+        return "".join(word.capitalize() for word in self.value.split("-"))
+
+    @property
+    def of_the_toolkit(self) -> bool:
+        """Whether the toolkit image is not one of the kernel."""
+        return self in (FailureKind.NO_HEADERS, FailureKind.WRONG_KERNEL)
+
+    @property
     def retryable(self) -> bool:
         """Whether the same request may succeed later without anybody changing the driver."""
         return self in (FailureKind.DISK_FULL, FailureKind.TIMEOUT, FailureKind.INTERNAL)
@@ -325,7 +335,8 @@ class LoadedRecord:
 class NodeDriverStatus:
     """The status of a NodeDriver object; also what `nodeside driver status` prints.
 
-    `source` is the rung that served; `stages` maps a stage to its seconds.
+    `source` is the rung that served; `toolkit` is the image that the pod's sidecar is of, "" if it
+    has none; `stages` maps a stage to its seconds.
     """
 
     driver: str
@@ -340,5 +351,6 @@ class NodeDriverStatus:
     source: Rung | None = None
     key: str = ""
     revision: str = ""
+    toolkit: str = ""
     modules: tuple[str, ...] = ()
     stages: Mapping[str, float] = field(default_factory=dict)

@@ -33,7 +33,7 @@ class ToolkitBuildFailed(NodesideError):
         self.result = result
         kind = result.failure or FailureKind.INTERNAL
         self.exit_code = kind.exit_code
-        self.reason = "".join(word.capitalize() for word in kind.value.split("-"))
+        self.reason = kind.reason
         self.first_error = _one_line(result.first_error)
         text = "\n".join(harmless(line) for line in _failure_text(result).split("\n"))
         super().__init__(text, hint=harmless(result.hint), retryable=kind.retryable)

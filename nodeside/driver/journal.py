@@ -155,6 +155,7 @@ class Journal:
             source=report.source,
             key=report.key,
             revision=self.task.place.revision,
+            toolkit=self.task.place.toolkit,
             modules=report.modules,
             stages=report.stages,
         )

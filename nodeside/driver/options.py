@@ -60,6 +60,7 @@ _PLACE = (
     ),
     click.option("--node", envvar="NODE_NAME", default="", help="Name of the Kubernetes node."),
     click.option("--revision", envvar="NODESIDE_REVISION", default="", hidden=True),
+    click.option("--toolkit", envvar="NODESIDE_TOOLKIT", default="", hidden=True),
     click.option("--policy", "policy_file", envvar="NODESIDE_POLICY", type=_PATH, hidden=True),
     click.option(
         "--ca-file",
@@ -118,6 +119,7 @@ def in_place(verb: Verb) -> Verb:
         cache: Path | None,
         node: str,
         revision: str,
+        toolkit: str,
         policy_file: Path | None,
         ca_file: Path | None,
         credentials_file: Path | None,
@@ -138,6 +140,7 @@ def in_place(verb: Verb) -> Verb:
             shared=SharedDir(shared) if shared else None,
             node=node or os.uname().nodename,
             revision=revision,
+            toolkit=toolkit,
             policy_file=policy_file,
             ca_file=ca_file,
             credentials_file=_first_there(credentials_file),

@@ -83,4 +83,5 @@ def _failure(place: Place, about: Known, error: NodesideError) -> NodeDriverStat
         message=str(error),
         hint=error.hint,
         revision=place.revision,
+        toolkit=place.toolkit,
     )

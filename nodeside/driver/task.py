@@ -30,7 +30,8 @@ class Place:
 
     `driver_file` is the driver.yaml, `shared` the directory shared with a toolkit sidecar (None:
     there is no toolkit), `node` the name of the Kubernetes node, `revision` what the controller
-    calls this driver.yaml ("": a person wrote it), `policy_file` what it says beside it of upgrade
+    calls this driver.yaml ("": a person wrote it), `toolkit` the image that its sidecar is of,
+    `policy_file` what it says beside it of upgrade
     and unload, `signature_hash` what a kernel that is not here signs with ("": look at the host).
     """
 
@@ -40,6 +41,7 @@ class Place:
     shared: SharedDir | None = None
     node: str = ""
     revision: str = ""
+    toolkit: str = ""
     policy_file: Path | None = None
     ca_file: Path | None = None
     credentials_file: Path | None = None

@@ -10,7 +10,10 @@ from nodeside.spec.schema import item, section
 
 @section
 class Toolkit:
-    """Where a kernel's toolkit image comes from: `images`, else the stream, else the template."""
+    """Where a kernel's toolkit image comes from: `images`, else the stream, else the template.
+
+    An image of the last two that is for another kernel is passed over.
+    """
 
     image_stream: str = item(
         "namespace/name of the image stream, one tag for each OS version.",

@@ -52,6 +52,7 @@ from cluster.world import (
     Occupancy,
     RevisionObject,
     Settings,
+    ToolkitLabels,
     World,
 )
 from nodeside.buildjob import BuildOutcome, BuildVerdict, read_message
@@ -106,6 +107,7 @@ class Model:
     build_pods: dict[str, BuildPod] = field(default_factory=dict)
     made: list[str] = field(default_factory=list)  # Jobs, each time that one is made
     image_streams: ImageStreams = None
+    toolkit_labels: dict[str, ToolkitLabels] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
     stages: Stages | None = None
     consumers: dict[str, Consumer] = field(default_factory=dict)
@@ -132,6 +134,7 @@ class Model:
             build_pods=dict(self.build_pods),
             stages=self._stages,
             occupancy=Occupancy(dict(self.consumers), self.known, answers=dict(self.answers)),
+            toolkit_labels=dict(self.toolkit_labels),
         )
 
     @property
@@ -200,6 +203,7 @@ class Model:
             kernel=self.nodes[name].kernel,
             revision=found.revision,
             source=source,
+            toolkit=found.toolkit,
             **said,
         )
 

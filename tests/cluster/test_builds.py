@@ -9,7 +9,14 @@ import pytest
 
 from cluster.builds import outcome_of
 from cluster.inspection import explain_driver, explain_node
-from cluster.world import BuildPod, DaemonSetObject, ImageStream, JobObject, World
+from cluster.world import (
+    BuildPod,
+    DaemonSetObject,
+    ImageStream,
+    JobObject,
+    ToolkitLabels,
+    World,
+)
 from nodeside.buildjob import BuildOutcome, BuildVerdict
 from nodeside.contract import NOTHING_SERVED, State
 from tests.cluster.model import EDU, KERNEL, Model
@@ -341,6 +348,19 @@ def test_only_the_two_newest_tags_beyond_those_in_use_are_built_for() -> None:
     model.apply_driver(prebuilt=PREBUILT, **BY_TAG)
     model.settle()
     assert len(model.jobs) == 3
+
+
+def test_tags_without_a_version_are_no_coming_kernels_and_other_systems_hide_none() -> None:
+    rhel = "5.14.0-427.13.1.el9_4.x86_64"
+    model = Model(image_streams=tags(OLD_OS, NEW_OS, "latest", "latest-rhel-10"))
+    model.add(["n1"], os_image=f"{COREOS} {OLD_OS}", kernel=rhel)
+    model.add(["n2"], os_image="Red Hat Enterprise Linux 9.4 (Plow)", kernel=rhel)
+    model.toolkit_labels[f"quay.example.com/dtk:{OLD_OS}"] = ToolkitLabels(rhel)
+    model.apply_driver(prebuilt=PREBUILT, **BY_TAG)
+    model.settle()
+
+    assert {row(model, 0)["link"], row(model, 1)["link"]} == {"image-stream", "image-labels"}
+    assert len(model.jobs) == 2  # both nodes' kernels are the plain one of their image
 
 
 def test_realtime_nodes_have_the_realtime_kernel_of_the_coming_toolkit_built() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from cluster.toolkit import Kept, Link, Resolution, fill, resolve
-from cluster.world import ImageStream, Pool
+from cluster.evidence import Evidence
+from cluster.toolkit import Kept, Link, Resolution, asked, fill, resolve
+from cluster.world import ImageStream, Pool, Tag, ToolkitLabels, Unseen
 from nodeside.spec.fleet import Toolkit
 
 KERNEL = "5.14.0-427.50.1.el9_4.x86_64"
@@ -50,9 +51,8 @@ def test_a_tag_that_vanishes_changes_nothing_where_it_is_used() -> None:
 
 def test_an_image_that_built_for_the_same_kernel_serves_another_os_version() -> None:
     other = Pool("x86_64", "418.94.202502020000-0", KERNEL)
-    proven = {(KERNEL, "x86_64"): "quay.io/dtk@sha256:94"}
 
-    found = resolve(other, Toolkit(), STREAMS, proven)
+    found = resolve(other, Toolkit(), STREAMS, Evidence(proven=("quay.io/dtk@sha256:94",)))
 
     assert (found.image, found.link) == ("quay.io/dtk@sha256:94", Link.PROVEN)
 
@@ -87,6 +87,146 @@ def test_of_what_nobody_set_up_it_says_nothing() -> None:
 def test_a_cluster_without_image_streams_says_so() -> None:
     assert "this cluster has no image streams" in resolve(POOL, Toolkit(), None).why
     assert "there is no image stream openshift/driver-toolkit" in resolve(POOL, Toolkit(), {}).why
+
+
+OTHER = "5.14.0-427.49.1.el9_4.x86_64"
+TAG, OLDER, NEWER = "418.94.202501221327-0", "418.94.202501011200-0", "418.94.202502020000-0"
+EXACT, SECOND, THIRD = "quay.io/dtk@sha256:94", "quay.io/dtk@sha256:93", "quay.io/dtk@sha256:95"
+SEVERAL = {NAME: ImageStream(NAME, {TAG: EXACT, OLDER: SECOND, NEWER: THIRD})}
+DRIFTED = Evidence(
+    {EXACT: ToolkitLabels(OTHER), SECOND: ToolkitLabels(KERNEL), THIRD: ToolkitLabels(KERNEL)}
+)
+
+
+def test_a_tag_whose_image_is_for_another_kernel_gives_way_to_one_for_this() -> None:
+    found = resolve(POOL, Toolkit(), SEVERAL, DRIFTED)
+
+    assert (found.image, found.link) == (THIRD, Link.LABELS)
+    assert found.why == (
+        f"image stream {NAME} has it as tag {NEWER}; "
+        f"image stream {NAME} has tag {TAG}, but its image is for kernel {OTHER}"
+    )
+
+
+def test_without_the_tag_one_for_this_kernel_serves_and_goes_on_serving() -> None:
+    without = {NAME: ImageStream(NAME, {OLDER: SECOND, NEWER: THIRD})}
+
+    assert resolve(POOL, Toolkit(), without, DRIFTED).image == THIRD
+    used = Kept(SECOND, Link.LABELS.value)
+    found = resolve(POOL, Toolkit(), without, DRIFTED, used)
+    assert (found.image, found.link) == (SECOND, Link.LABELS)
+    # Whoever leads next has not read the labels yet.
+    found = resolve(POOL, Toolkit(), without, kept=used)
+    assert (found.image, found.link) == (SECOND, Link.LABELS)
+
+
+def test_what_labels_chose_stays_until_those_of_a_tag_that_comes_are_read() -> None:
+    used = Kept(THIRD, Link.LABELS.value)
+
+    found = resolve(POOL, Toolkit(), SEVERAL, kept=used)
+    assert (found.image, found.link) == (THIRD, Link.LABELS)
+
+    read = Evidence({EXACT: ToolkitLabels(KERNEL)})
+    assert resolve(POOL, Toolkit(), SEVERAL, read, used).link is Link.STREAM
+
+
+def test_what_took_the_place_of_a_wrong_image_stays_while_its_labels_may_still_be_read() -> None:
+    toolkit, filled = (
+        Toolkit(image_template="example.com/toolkit:{kernel}"),
+        Kept(f"example.com/toolkit:{KERNEL}", Link.TEMPLATE.value),
+    )
+    pending = Evidence(pending=frozenset({EXACT}))
+
+    assert resolve(POOL, toolkit, STREAMS, pending, filled).link is Link.TEMPLATE
+    assert resolve(POOL, toolkit, STREAMS, pending).link is Link.STREAM, "nothing is in use"
+    assert resolve(POOL, toolkit, STREAMS, kept=filled).link is Link.STREAM, "nobody reads them"
+
+
+def test_an_image_that_has_built_is_believed_before_its_labels() -> None:
+    built = Evidence({EXACT: ToolkitLabels(OTHER)}, proven=(EXACT,))
+
+    assert resolve(POOL, Toolkit(), STREAMS, built).link is Link.STREAM
+
+
+def test_while_the_image_streams_are_not_known_what_labels_chose_stays_theirs() -> None:
+    found = resolve(POOL, Toolkit(), Unseen("503"), kept=Kept(THIRD, Link.LABELS.value))
+
+    assert (found.image, found.link) == (THIRD, Link.LABELS)
+
+
+def test_any_image_that_has_built_serves_and_a_refused_one_is_passed_over() -> None:
+    known = Evidence(refused={EXACT: "no"}, proven=(EXACT, THIRD))
+
+    assert resolve(POOL, Toolkit(), {}, known).image == THIRD
+
+
+def test_latest_is_no_version() -> None:
+    tags = {"latest": EXACT, "latest-rhel-10": EXACT, OLDER: SECOND}
+    labels = Evidence({EXACT: ToolkitLabels(KERNEL), SECOND: ToolkitLabels(KERNEL)})
+
+    assert resolve(POOL, Toolkit(), {NAME: ImageStream(NAME, tags)}, labels).image == SECOND
+
+
+def test_where_every_image_is_for_another_kernel_it_says_so_and_what_to_do() -> None:
+    found = resolve(POOL, Toolkit(), STREAMS, Evidence({EXACT: ToolkitLabels(OTHER)}))
+
+    assert (found.image, found.link) == ("", Link.NONE)
+    assert found.why == f"image stream {NAME} has tag {TAG}, but its image is for kernel {OTHER}"
+    assert found.remedy == "name the image of this kernel in spec.toolkit.images"
+
+
+def test_one_that_a_node_refused_is_passed_over_for_the_template() -> None:
+    toolkit = Toolkit(image_template="example.com/toolkit:{kernel}")
+
+    found = resolve(POOL, toolkit, STREAMS, Evidence(refused={EXACT: "node n0 refuses it: no"}))
+
+    assert found.link is Link.TEMPLATE
+    assert found.why.endswith(f"has tag {TAG}, but node n0 refuses it: no")
+
+
+def test_one_that_is_in_use_stays_if_nothing_else_serves() -> None:
+    refused = Evidence(refused={EXACT: "node n0 refuses it: no"})
+
+    found = resolve(POOL, Toolkit(), STREAMS, refused, Kept(EXACT, Link.STREAM.value))
+
+    assert (found.image, found.link, found.in_doubt) == (EXACT, Link.KEPT, True)
+    assert found.why == (
+        "the image used before, since nothing else serves; "
+        f"image stream {NAME} has tag {TAG}, but node n0 refuses it: no"
+    )
+
+
+def test_what_somebody_wrote_for_this_kernel_is_not_questioned() -> None:
+    toolkit = Toolkit(images={KERNEL: EXACT})
+
+    found = resolve(POOL, toolkit, STREAMS, Evidence(refused={EXACT: "node n0 refuses it: no"}))
+
+    assert (found.image, found.link) == (EXACT, Link.MAP)
+
+
+def test_the_tag_of_the_os_version_is_asked_for_and_all_where_it_does_not_serve() -> None:
+    every = {Tag(NAME, tag, image) for tag, image in SEVERAL[NAME].tags.items()}
+
+    assert list(asked(POOL, Toolkit(), SEVERAL)) == [Tag(NAME, TAG, EXACT)]
+    assert set(asked(POOL, Toolkit(), SEVERAL, DRIFTED)) == every
+    assert set(asked(Pool("x86_64", "418.1", KERNEL), Toolkit(), SEVERAL)) == every
+    assert list(asked(POOL, Toolkit(images={KERNEL: EXACT}), SEVERAL)) == []
+    assert list(asked(POOL, Toolkit(), None)) == []
+    assert list(asked(Pool("x86_64", TAG, ""), Toolkit(), SEVERAL)) == []
+
+
+def test_of_a_stream_with_many_tags_the_newest_are_asked_for() -> None:
+    tags = {f"418.94.{day}-0": f"quay.io/dtk:{day}" for day in range(202501010000, 202501010200)}
+
+    found = list(asked(POOL, Toolkit(), {NAME: ImageStream(NAME, tags)}))
+
+    assert len(found) == 50
+    assert found[-1].name == "418.94.202501010199-0"
+    oldest = Pool("x86_64", "418.94.202501010000-0", KERNEL)
+    wrong = Evidence({tags[oldest.os_version]: ToolkitLabels(OTHER)})
+    again = list(asked(oldest, Toolkit(), {NAME: ImageStream(NAME, tags)}, wrong))
+    assert again[0].name == oldest.os_version, "else it would be forgotten, and believed again"
+    assert again[1:] == found
 
 
 def test_a_template_that_is_not_there_fills_to_nothing() -> None:

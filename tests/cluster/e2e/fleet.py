@@ -27,7 +27,7 @@ from cluster.reflector import Reflector, Selection
 from cluster.resources import NODES, PODS, Resource
 from cluster.unloader import UNLOAD_LABEL
 from cluster.world import OURS
-from nodeside.contract import UNLOADED, NodeDriverStatus, Rung, State
+from nodeside.contract import UNLOADED, FailureKind, NodeDriverStatus, Rung, State
 from nodeside.driver.announce import Delivery, Pace
 from nodeside.driver.readyfile import hold_lock, hold_pod_lock
 from nodeside.errors import ExitCode, Locked
@@ -60,6 +60,7 @@ def goes(_node: str) -> State:
 
 
 HELD = "cannot unload edu: edu is held by 1 open file of dd (pid 4711)"
+UNFIT = "toolkit has headers for 5.14.0-1.el9.x86_64, the node runs another kernel"
 PERMANENT = "cannot unload edu: it is permanent, that is, it has no exit function"
 _WORDS = {  # what the journal of an unload says with each state, and the exit code
     State.WAITING: (UNLOADED, "unloaded", ExitCode.OK),
@@ -94,7 +95,8 @@ class Fleet:
 
     `url` is where they find the API server, "" for the real one. To act `takes` so many seconds,
     and with `linger` a pod is still there for so many after it was deleted; for the first `deaf` of
-    them it has not heard that it is to end, and acts as before.
+    them it has not heard that it is to end, and acts as before. Toolkit images in `unfit` have no
+    headers of any node's kernel, as their sidecars say.
     """
 
     control_plane: ControlPlane
@@ -105,6 +107,7 @@ class Fleet:
     takes: float = 0.0
     linger: float = 0.0
     deaf: float = 0.0
+    unfit: frozenset[str] = frozenset()
     spells: list[Spell] = field(default_factory=list)
     _told: set[tuple[str, str, State]] = field(default_factory=set)  # by node and pod
     _turns: dict[str, tuple[str, ExitStack]] = field(default_factory=dict)  # by pod: node, its lock
@@ -205,6 +208,8 @@ class Fleet:
 
     def _state(self, pod: Document, node: str) -> State:
         """What a pod is to say."""
+        if _toolkit(pod) in self.unfit:
+            return State.FAILED
         return self.unload(node) if _unloads(pod) else self.outcome(node, _version(pod))
 
     def _work(self, pod: Document, node: str) -> None:
@@ -280,6 +285,8 @@ class Fleet:
         reason, message = (
             ("BuildFailed", "edu.c:42: error: too few arguments") if failed else ("", "")
         )
+        if _toolkit(pod) in self.unfit:
+            reason, message = FailureKind.NO_HEADERS.reason, UNFIT
         if _unloads(pod):
             reason, message, _ = _WORDS[state]
         return NodeDriverStatus(
@@ -293,6 +300,7 @@ class Fleet:
             message=message,
             source=_source(pod) if state is State.READY else None,
             revision=_env(pod)["NODESIDE_REVISION"],
+            toolkit=_toolkit(pod),
             modules=("edu",),
         )
 
@@ -358,6 +366,11 @@ def _env(pod: Document) -> dict[str, str]:
 def _kernel(pod: Document) -> str | None:
     """The release that it was made for; None: for any."""
     return _env(pod).get("NODESIDE_KERNEL")
+
+
+def _toolkit(pod: Document) -> str:
+    """The image of its sidecar, "" if it has none."""
+    return _env(pod).get("NODESIDE_TOOLKIT", "")
 
 
 def _driver(pod: Document) -> str:
