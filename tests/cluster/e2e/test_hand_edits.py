@@ -145,6 +145,7 @@ def mutated(scene: Scene) -> Iterator[None]:
         asked = f"{path}?fieldManager=tests&force=true"
         plane.do("PATCH", asked, document, content_type=APPLY_PATCH)
     try:
+        plane.wait_for(lambda: is_mutated(scene), "the policy to be in force")
         yield
     finally:
         for path in paths:
