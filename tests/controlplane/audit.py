@@ -67,12 +67,14 @@ class Audit:
         return [write for write in found if write.plural.partition("/")[0] not in _ASIDE]
 
     def _lines(self, since: int) -> Iterator[str]:
-        """Whole lines only."""
+        """Whole lines only. One that was being written at the mark is of before."""
         if self.log.exists():
             with self.log.open("rb") as file:
-                file.seek(since)
-                whole, _, _ = file.read().rpartition(b"\n")
-                yield from whole.decode().splitlines()
+                file.seek(max(0, since - 1))
+                text = file.read()
+            begun = text.partition(b"\n")[2] if since else text
+            whole, _, _ = begun.rpartition(b"\n")
+            yield from whole.decode().splitlines()
 
 
 def _write(line: str) -> Write:
