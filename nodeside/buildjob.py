@@ -156,7 +156,9 @@ def _cut(text: str, limit: int) -> str:
 
 
 def read_message(text: str) -> BuildOutcome | None:
-    """The outcome in a termination message; None if it holds none."""
+    """The outcome in a termination message; None if it holds none, or more than one can."""
+    if len(text) > MESSAGE_LIMIT:
+        return None
     try:
         record = json.loads(text)
         return decode(BuildOutcome, record) if isinstance(record, dict) else None

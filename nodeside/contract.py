@@ -42,6 +42,12 @@ UNLOADED = "Unloaded"
 NOTHING_SERVED = "NoRungServed"
 
 
+# The limits of a NodeDriver, which the node keeps and the API server holds it to: a controller has
+# one of them in memory for each driver on each node.
+REPORT_TEXT = 1024  # characters
+REPORT_ITEMS = 64
+
+
 class Rung(Enum):
     """Where the modules of a ready driver came from, from the cheapest to the dearest."""
 
@@ -147,6 +153,12 @@ def store_tag(version: str, kernel: Kernel, key: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "_", tag)
 
 
+# What such a tag looks like: a file of this name in a source was put there by nodeside.
+STORE_TAG = re.compile(
+    r"[A-Za-z0-9_.-]+-[A-Za-z0-9_.-]+-(x86_64|aarch64|ppc64le|s390x|riscv64|armv7l|i686)-[0-9a-f]{12}"
+)
+
+
 # --- the hand-off between driver and sidecar -------------------------------------------------
 
 PROTOCOL = 1
@@ -165,6 +177,7 @@ class FailureKind(Enum):
     COMPILE = "compile"
     NO_MODULE = "no-module"
     DISK_FULL = "disk-full"
+    OUT_OF_MEMORY = "out-of-memory"
     TIMEOUT = "timeout"
     PROTOCOL = "protocol"
     INTERNAL = "internal"
@@ -208,8 +221,9 @@ _FAILURE_EXIT: dict[FailureKind, ExitCode] = {
     FailureKind.EXCLUDED: ExitCode.EXCLUDED,
     FailureKind.BAD_SOURCE: ExitCode.SPEC,
     FailureKind.COMPILE: ExitCode.BUILD_FAILED,
-    FailureKind.NO_MODULE: ExitCode.BUILD_FAILED,
+    FailureKind.NO_MODULE: ExitCode.NO_MODULE,
     FailureKind.DISK_FULL: ExitCode.NO_SPACE,
+    FailureKind.OUT_OF_MEMORY: ExitCode.NO_MEMORY,
     FailureKind.TIMEOUT: ExitCode.TIMEOUT,
     FailureKind.PROTOCOL: ExitCode.SYSTEM,
     FailureKind.INTERNAL: ExitCode.BUG,
@@ -319,7 +333,8 @@ class LoadedRecord:
     """`/run/nodeside/<driver>/loaded.json`: what nodeside loaded in this boot, in load order.
 
     `devices` are the device numbers (`major:minor`) that appeared with it: they tell whose open
-    files hold it.
+    files hold it. `trust` tells the `spec.prebuilt.trust` under which it was loaded from another
+    one; "" for none.
     """
 
     driver: str
@@ -329,11 +344,14 @@ class LoadedRecord:
     source: Rung
     modules: tuple[LoadedModule, ...]
     devices: tuple[str, ...] = ()
+    trust: str = ""
 
 
 @dataclass(frozen=True)
 class NodeDriverStatus:
     """The status of a NodeDriver object; also what `nodeside driver status` prints.
+
+    In the object no text is longer than `REPORT_TEXT`, and no list or mapping than `REPORT_ITEMS`.
 
     `source` is the rung that served; `toolkit` is the image that the pod's sidecar is of, "" if it
     has none; `stages` maps a stage to its seconds.

@@ -22,6 +22,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     SPEC = 3
     BUILD_FAILED = 10
+    NO_MODULE = 11
     NO_HEADERS = 21
     TOOLCHAIN = 22
     BUNDLE = 30
@@ -37,6 +38,7 @@ class ExitCode(IntEnum):
     TIMEOUT = 50
     NO_SPACE = 51
     SYSTEM = 52
+    NO_MEMORY = 53
     CLUSTER = 60
     TRIAL = 70
     EXCLUDED = 77
@@ -54,6 +56,7 @@ _MEANINGS: dict[ExitCode, str] = {
     ExitCode.USAGE: "the command line is wrong",
     ExitCode.SPEC: "driver.yaml is wrong",
     ExitCode.BUILD_FAILED: "the module does not compile",
+    ExitCode.NO_MODULE: "the source builds, but a module that driver.yaml names did not come out",
     ExitCode.NO_HEADERS: "no kernel headers for exactly this kernel",
     ExitCode.TOOLCHAIN: "the toolkit cannot build for this kernel (compiler, kbuild tools, noexec)",
     ExitCode.BUNDLE: "a bundle is damaged, hostile, or not what it claims to be",
@@ -69,6 +72,7 @@ _MEANINGS: dict[ExitCode, str] = {
     ExitCode.TIMEOUT: "a deadline passed",
     ExitCode.NO_SPACE: "a disk is full",
     ExitCode.SYSTEM: "the system refused an operation (permission, missing tool, I/O error)",
+    ExitCode.NO_MEMORY: "a build needs more memory than it may use",
     ExitCode.CLUSTER: "the Kubernetes API server refused or did not answer",
     ExitCode.TRIAL: "the throwaway machine could not be made or did not boot",
     ExitCode.EXCLUDED: "the driver's BUILD_EXCLUSIVE rules exclude this kernel",
@@ -89,10 +93,15 @@ class NodesideError(Exception):
     retryable: bool = False
 
     def __init__(self, message: str, *, hint: str = "", retryable: bool | None = None) -> None:
-        super().__init__(message)
-        self.hint = hint
+        super().__init__(encodable(message))
+        self.hint = encodable(hint)
         if retryable is not None:
             self.retryable = retryable
+
+
+def encodable(text: str) -> str:
+    """Text that can be written: a file's name that is no UTF-8 comes with halves of characters."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 class SpecError(NodesideError):
@@ -114,6 +123,21 @@ class NoHeaders(NodesideError):
 
     exit_code = ExitCode.NO_HEADERS
     reason = "NoHeaders"
+
+
+class Bug(NodesideError):
+    """What nobody expected, where life goes on all the same. Its traceback is in the log."""
+
+    exit_code = ExitCode.BUG
+    reason = "Bug"
+    retryable = True
+
+    def __init__(self, cause: Exception) -> None:
+        what = f"{type(cause).__name__}: {cause}"
+        super().__init__(
+            f"a bug in nodeside: {''.join(c for c in what if c.isprintable())[:300]}",
+            hint="please report it with the traceback in the log",
+        )
 
 
 class SystemRefused(NodesideError):

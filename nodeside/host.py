@@ -54,8 +54,13 @@ class Host:
 
     @property
     def run(self) -> Path:
-        """`/run/nodeside`: ready files, locks, loaded.json; gone at reboot by nature."""
+        """`/run/nodeside`: ready files, loaded.json; gone at reboot by nature."""
         return self.root / "run" / "nodeside"
+
+    @property
+    def locks(self) -> Path:
+        """`/run/nodeside-locks`: apart from what consumers mount, since a reader can lock."""
+        return self.root / "run" / "nodeside-locks"
 
     @property
     def cache(self) -> Path:

@@ -49,6 +49,14 @@ def warning(message: str, **fields: object) -> None:
     fact(message, level=logging.WARNING, **fields)
 
 
+def traceback(exc: BaseException) -> None:
+    """What a bug looks like, one line after the other: only then is it found."""
+    from traceback import format_exception  # late: rarely needed
+
+    for line in "".join(format_exception(exc)).splitlines():
+        fact(line, level=logging.ERROR)
+
+
 @contextmanager
 def step(name: str, **fields: object) -> Iterator[None]:
     """Time a stage: says when it starts, and how it ended after how many seconds."""
@@ -104,15 +112,17 @@ class _Json(logging.Formatter):
 def _one_line(text: str) -> str:
     """Text as one harmless line: what a compiler or a kernel said may hold any character.
 
-    A line of its own in the log would be taken for a fact of ours, the ready marker included.
+    A line of its own in the log would be taken for a fact of ours, the ready marker included. Where
+    one line ended stands a `|`, since people read this.
     """
+    text = text.replace("\n", " | ")
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _plain(value: object) -> str:
-    text = str(value)
+    text = str(value).replace("\n", " | ")
     if text and not any(c in text for c in ' "='):
         return _one_line(text)
     return '"' + _one_line(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'

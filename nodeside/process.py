@@ -30,6 +30,7 @@ from nodeside.errors import DeadlinePassed, ExitCode, NodesideError, SystemRefus
 Child = subprocess.Popen[bytes]
 StillRunning = subprocess.TimeoutExpired
 INTO_STDOUT = subprocess.STDOUT
+PIPE = subprocess.PIPE
 NOWHERE = subprocess.DEVNULL
 
 _ALLOWED_ENVIRONMENT = ("PATH", "HOME", "LANG", "TMPDIR", "TERM", "USER")
@@ -331,15 +332,36 @@ def _has_ended(child: Child) -> bool:
         return True
 
 
+def reap_orphans() -> None:
+    """Take the exit codes of all children that have ended, so that they do not stay as zombies.
+
+    For process 1 of a container, to which every orphan in it comes. Call it only while nobody waits
+    for a child.
+    """
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
 def _end(child: Child) -> None:
     """Kill what is left of the group and take the exit code. What the kernel keeps is left."""
     kill_group(child.pid)
     with suppress(subprocess.TimeoutExpired):
         child.wait(_REAP)
+    _reap_group(child.pid)
     for pipe in (child.stdin, child.stdout, child.stderr):
         if pipe is not None:
             with suppress(BrokenPipeError):
                 pipe.close()
+
+
+def _reap_group(pid: int) -> None:
+    """As process 1 of a container, we are now the parent of what the command left behind."""
+    deadline = time.monotonic() + _REAP
+    with suppress(ChildProcessError):
+        while time.monotonic() < deadline:
+            if not os.waitpid(-pid, os.WNOHANG)[0]:
+                time.sleep(0.001)
 
 
 def _not_started(words: tuple[str, ...], cwd: Path | None, exc: OSError) -> NodesideError:

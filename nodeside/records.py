@@ -29,6 +29,8 @@ T = TypeVar("T")
 TEMPORARY_PREFIX = ".tmp-"
 RECORD_LIMIT = 1 << 20  # bytes; the largest real record, a result with a log tail, is ~20 kB
 
+_KEY_LIMIT = 80  # characters of a key that a message shows
+
 
 class UntrustedFile(NodesideError):
     """A file of another party is not what it must be: a link, a device, too large, not JSON."""
@@ -199,7 +201,7 @@ def _decode(hint: Any, value: Any, where: str) -> Any:
         return tuple(_decode(item, v, f"{where}[{i}]") for i, v in enumerate(value))
     if origin in (dict, Mapping) and isinstance(value, dict):
         item = get_args(hint)[1]
-        return {key: _decode(item, v, f"{where}.{key}") for key, v in value.items()}
+        return {key: _decode(item, v, f"{where}.{_shown(key)}") for key, v in value.items()}
     if is_dataclass(hint) and isinstance(value, dict):
         return decode(cast("type[Any]", hint), value, where=where)
     return _decode_scalar(hint, value, where)
@@ -210,13 +212,21 @@ def _decode_scalar(hint: Any, value: Any, where: str) -> Any:
         with suppress(ValueError):
             return hint(value)
         words = ", ".join(str(member.value) for member in hint)
-        raise MalformedRecord(f"{where}: expected one of {words}; got {value!r}")
+        raise MalformedRecord(f"{where}: expected one of {words}; got {value!r:.200}")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         with suppress(OverflowError):
             return float(value)
+    elif hint is Path and type(value) is str and _is_text(value):
+        return Path(value)
     elif hint is Any or (type(value) is hint and (hint is not str or _is_text(value))):
         return value
-    raise MalformedRecord(f"{where}: expected {getattr(hint, '__name__', hint)}, got {value!r}")
+    kind = getattr(hint, "__name__", hint)
+    raise MalformedRecord(f"{where}: expected {kind}, got {value!r:.200}")
+
+
+def _shown(key: str) -> str:
+    """A key of somebody else's mapping, as a part of a message."""
+    return key if key.isprintable() and len(key) <= _KEY_LIMIT else f"{key!r:.{_KEY_LIMIT}}"
 
 
 def _is_text(value: str) -> bool:

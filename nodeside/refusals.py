@@ -27,6 +27,8 @@ OLD_DEFINITIONS = (
 _UNTYPED = "failed to create typed patch object"
 _PASSING = (401, 408, 409, 410, 425, 429)  # and from 500 on
 
+_LONGEST_WAIT = 300.0  # seconds that we wait because a server asks to; it may be wrong, or hostile
+
 
 class KubernetesError(NodesideError):
     """The API server refused, or did not answer.
@@ -77,11 +79,15 @@ def may_pass(status: int) -> bool:
 
 
 def seconds_of(header: str) -> float | None:
-    """Seconds from now: Retry-After has seconds or a date (RFC 9110, 10.2.3)."""
+    """Seconds from now, five minutes at most: Retry-After has seconds or a date.
+
+    RFC 9110, 10.2.3. A proxy that says "in a day" would stop us for a day.
+    """
     if header.isdecimal() and len(header) < 10:
-        return float(header)
-    with suppress(ValueError, TypeError):
+        return min(float(header), _LONGEST_WAIT)
+    with suppress(ValueError, TypeError, OverflowError):
         from email.utils import parsedate_to_datetime  # late: rarely needed, and large
 
-        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
+        wait = parsedate_to_datetime(header).timestamp() - time.time()
+        return min(max(0.0, wait), _LONGEST_WAIT)
     return None

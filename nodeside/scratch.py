@@ -6,6 +6,7 @@ Stdlib only.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
@@ -48,5 +49,9 @@ def remove_abandoned(parent: Path) -> None:
 
 
 def _is_abandoned(directory: Path) -> bool:
-    with open(directory / _LOCK, "rb") as lock:
-        return take_lock(lock.fileno())
+    """Anybody may have made it: a link is not followed, a pipe not waited for."""
+    fd = os.open(directory / _LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return take_lock(fd)
+    finally:
+        os.close(fd)

@@ -10,6 +10,7 @@ has one writer. Every record appears by rename, so a reader sees all of it or no
       order.json                 driver   BuildOrder of a build in steps (buildjob.py)
       source/<digest>/           driver   a read-only copy of a source tree
       requests/<id>.json         driver   BuildRequest: what to build, for which kernel and boot
+      requests/<key>.refused     driver   why what such a build delivered cannot be used
       results/                   (1777)
         sidecar.lock             sidecar  locked (F_OFD_SETLK) while it lives
         sidecar.json             sidecar  SidecarRecord: who lives there
@@ -121,6 +122,9 @@ class SharedDir:
 
     def request_path(self, id: str) -> Path:
         return self.requests / f"{id}.json"
+
+    def refusal_path(self, id: str) -> Path:
+        return self.requests / f"{id.partition('-')[0]}.refused"
 
     def result_path(self, id: str) -> Path:
         return self.results / f"{id}.json"

@@ -1,5 +1,8 @@
 """Tables for people on a terminal: aligned columns, no frame, long last columns wrapped.
 
+Where the columns are too many for the terminal, each row goes on in further lines; no word is cut,
+so that a kernel release or a pull spec can be copied.
+
 Stdlib only.
 """
 
@@ -10,7 +13,9 @@ import textwrap
 from collections.abc import Sequence
 
 _GAP = "  "
-_NARROWEST = 24  # columns left for the last one, however narrow the terminal is
+_NARROWEST = 24  # columns that the last one needs, or else it has lines of its own
+_INDENT = "    "  # of the lines in which a row goes on
+_UNKNOWN = 100  # columns where there is no terminal; a row stays on one line then, for `grep`
 
 
 def table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), width: int = 0) -> str:
@@ -21,13 +26,41 @@ def table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), width: i
     columns = max(len(row) for row in everything)
     padded = [row + [""] * (columns - len(row)) for row in everything]
     widths = [max(len(row[i]) for row in padded) for i in range(columns - 1)]
-    before = sum(widths) + len(_GAP) * (columns - 1)
-    room = max(_NARROWEST, (width or shutil.get_terminal_size((100, 24)).columns) - before)
-    return "\n".join(line for row in padded for line in _lines(row, widths, before, room))
+    terminal = width or shutil.get_terminal_size((0, 0)).columns
+    groups = _groups(widths, terminal) if terminal else [range(columns - 1)]
+    return "\n".join(
+        line for row in padded for line in _lines(row, widths, groups, terminal or _UNKNOWN)
+    )
 
 
-def _lines(row: Sequence[str], widths: Sequence[int], before: int, room: int) -> list[str]:
-    last = [part for line in row[-1].split("\n") for part in textwrap.wrap(line, room) or [""]]
-    start = _GAP.join([cell.ljust(width) for cell, width in zip(row, widths, strict=False)])
-    start += _GAP if widths else ""
-    return [((start if i == 0 else " " * before) + part).rstrip() for i, part in enumerate(last)]
+def _groups(widths: Sequence[int], terminal: int) -> list[range]:
+    """Which columns but the last stand on one line; the first line of the last needs room too."""
+    groups, start, used = [], 0, 0
+    for column, width in enumerate(widths):
+        if column > start and used + width > terminal:
+            groups.append(range(start, column))
+            start, used = column, len(_INDENT)
+        used += width + len(_GAP)
+    groups.append(range(start, len(widths)))
+    if used + _NARROWEST > terminal and widths:
+        groups.append(range(len(widths), len(widths)))
+    return groups
+
+
+def _lines(
+    row: Sequence[str], widths: Sequence[int], groups: Sequence[range], width: int
+) -> list[str]:
+    lines = []
+    for number, group in enumerate(groups):
+        start = _INDENT if number else ""
+        lines.append(start + "".join(row[i].ljust(widths[i]) + _GAP for i in group))
+    start = lines.pop()
+    room = max(_NARROWEST, width - len(start))
+    parts = [part for line in row[-1].split("\n") for part in _wrapped(line, room)]
+    lines += [(start if i == 0 else " " * len(start)) + part for i, part in enumerate(parts)]
+    kept = [line.rstrip() for line in lines]
+    return kept if len(groups) == 1 else [kept[0], *filter(None, kept[1:])]
+
+
+def _wrapped(line: str, room: int) -> list[str]:
+    return textwrap.wrap(line, room, break_long_words=False, break_on_hyphens=False) or [""]

@@ -32,12 +32,14 @@ CLUSTER = Path(cluster.__file__).parent
 
 # Made by programs, of examples and measurements.
 GENERATED = {"driver-yaml.md", "benchmarks.md", "dkms-packages.md"}
-# Options of others: pip, pytest, the sidecar's loader, container engines, Debian's tools, kubectl.
+# Options of others: pip, pytest, `make chaos`, the sidecar's loader, container engines, Debian's
+# tools, kubectl.
 FOREIGN = {
     *(
         "--only",
         "--editable",
         *("--all-tiers", "--pdb"),
+        *("--minutes", "--rounds", "--seed"),
         "--check",
         "--library-path",
         "--isolation",
@@ -253,3 +255,14 @@ def test_every_link_of_the_documents_leads_somewhere() -> None:
                 broken.append(f"{named(document)}: {target}#{anchor}")
 
     assert broken == []
+
+
+def test_every_test_that_the_threat_model_names_is_there() -> None:
+    named_there = set(re.findall(r"`(test_\w+)`", (TOP / "docs/security.md").read_text()))
+    defined = {
+        name
+        for path in TOP.glob("tests/**/test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
+    assert len(named_there) > 15
+    assert named_there <= defined

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import nodeside
-from nodeside.errors import ExitCode, NodesideError
+from nodeside.errors import Bug, ExitCode, NodesideError
 
 
 def errors(kind: type[NodesideError]) -> Iterator[type[NodesideError]]:
@@ -32,6 +32,12 @@ def test_every_exit_code_has_a_meaning(code: ExitCode) -> None:
     assert code.meaning == code.meaning.strip().rstrip(".")
 
 
+def test_an_error_about_a_file_whose_name_is_no_text_can_be_written() -> None:
+    error = NodesideError("cannot read edu\udce9.ko", hint="see edu\udce9")
+
+    assert (str(error), error.hint) == ("cannot read edu\\udce9.ko", "see edu\\udce9")
+
+
 def test_the_exit_codes_of_dkms_are_those_its_users_know() -> None:
     assert (ExitCode.BUILD_FAILED, ExitCode.NO_HEADERS, ExitCode.EXCLUDED) == (10, 21, 77)
 
@@ -39,7 +45,8 @@ def test_the_exit_codes_of_dkms_are_those_its_users_know() -> None:
 def test_every_error_has_an_exit_code_of_its_own_and_a_camel_case_reason() -> None:
     for kind in every_error():
         assert isinstance(kind.exit_code, ExitCode), kind
-        assert kind.exit_code not in (ExitCode.OK, ExitCode.BUG), kind
+        assert kind.exit_code is not ExitCode.OK, kind
+        assert (kind.exit_code is ExitCode.BUG) == (kind is Bug), kind
         assert kind.reason.isalnum(), kind
         assert kind.reason[:1].isupper(), kind
 

@@ -10,14 +10,36 @@ import pytest
 from nodeside.errors import SystemRefused
 from nodeside.host import Host
 
+READ = ("boot_id", "kernel")  # what is read there, and no path
+
 
 def test_every_path_is_below_the_root() -> None:
-    host = Host(Path("/host"))
-    assert host.sys_module == Path("/host/sys/module")
-    assert host.dev == Path("/host/dev")
-    assert host.run == Path("/host/run/nodeside")
-    assert host.cache == Path("/host/var/lib/nodeside/cache")
-    assert host.lib_modules("6.1") == Path("/host/lib/modules/6.1")
+    """Also one that comes later; and each is what it was, since pods mount it."""
+    names = [name for name, kind in vars(Host).items() if isinstance(kind, property)]
+    found = {name: getattr(Host(Path("/host")), name) for name in names if name not in READ}
+    assert found == {
+        "sys": Path("/host/sys"),
+        "proc": Path("/host/proc"),
+        "dev": Path("/host/dev"),
+        "sys_module": Path("/host/sys/module"),
+        "run": Path("/host/run/nodeside"),
+        "locks": Path("/host/run/nodeside-locks"),
+        "cache": Path("/host/var/lib/nodeside/cache"),
+    }
+    assert Host(Path("/host")).lib_modules("6.1") == Path("/host/lib/modules/6.1")
+
+
+def test_a_link_of_the_host_is_followed_below_its_root(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    absolute, relative, plain = (tmp_path / "lib" / name for name in ("a", "r", "p"))
+    absolute.symlink_to("/usr/src/headers")
+    relative.symlink_to("headers")
+
+    host = Host(tmp_path)
+
+    assert host.inside(absolute) == tmp_path / "usr/src/headers"
+    assert host.inside(relative) == tmp_path / "lib/headers"
+    assert host.inside(plain) == plain
 
 
 def test_the_kernel_is_read_below_the_root(tmp_path: Path) -> None:

@@ -45,6 +45,13 @@ def test_nothing_in_a_fact_can_begin_a_line_or_move_the_cursor(
     assert said.getvalue()[:-1].isprintable()
 
 
+def test_lines_of_a_message_stand_on_one_line_for_people_to_read(text: io.StringIO) -> None:
+    log.warning("make failed\nedu.c:1: error: x\n\ty", problem="a\nb", said="x=1\ny")
+    assert text.getvalue() == (
+        'driver warning: make failed | edu.c:1: error: x | \\ty problem="a | b" said="x=1 | y"\n'
+    )
+
+
 def test_letters_of_any_language_stay_as_they_are(text: io.StringIO) -> None:
     log.fact("error: \u2018x\u2019 undeclared", file="grün.c")
     assert text.getvalue() == "driver error: \u2018x\u2019 undeclared file=grün.c\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,44 @@ def test_a_started_command_leads_a_group_that_can_be_killed() -> None:
     process.kill_group(child.pid)
     assert child.wait(LONG) == -signal.SIGKILL
     process.kill_group(child.pid)  # gone: silent
+
+
+ADOPTING = """
+import ctypes, os, sys, time
+from nodeside import process
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans come here, as to pid 1
+def children():
+    try:
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) or "alive"
+    except ChildProcessError:
+        return None
+"""
+
+
+def adopting(script: str) -> str:
+    """What a script prints that gets the orphans of its commands, as process 1 of a container."""
+    here = {"PYTHONPATH": str(Path(__file__).parents[1])}
+    argv = [sys.executable, "-c", ADOPTING + script]
+    return process.run(argv, timeout=60, env=here).output.strip()
+
+
+@pytest.mark.parametrize(
+    ("script", "timeout"), [("sleep 60 | sleep 60", 0.2), ("(sleep 60 &); exit 0", 30)]
+)
+def test_process_one_keeps_no_zombies_of_a_command(script: str, timeout: float) -> None:
+    run = f"process.run(['sh', '-c', {script!r}], timeout={timeout})"
+    code = f"try: {run}\nexcept process.ToolTimeout: pass\nprint(children())"
+    assert adopting(code) == "None"
+
+
+def test_orphans_that_left_their_group_are_collected_once_they_have_ended() -> None:
+    code = """
+process.run(["setsid", "--fork", "true"], timeout=30)
+os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+process.reap_orphans()
+print(children())
+"""
+    assert adopting(code) == "None"
 
 
 def test_a_command_that_finds_the_disk_full_is_told_by_one_line_and_its_exit_code() -> None:

@@ -43,6 +43,12 @@ def test_retry_after_is_seconds_or_a_date() -> None:
     assert 0 < later <= 3600
 
 
+def test_a_server_that_asks_for_a_day_is_asked_again_in_five_minutes() -> None:
+    tomorrow = formatdate(time.time() + 86400, usegmt=True)
+
+    assert refusals.seconds_of("86400") == refusals.seconds_of(tomorrow) == 300
+
+
 @pytest.mark.parametrize("header", ["", "soon", "-1", "²", "1e9", "9" * 10])
 def test_retry_after_that_says_nothing_is_none(header: str) -> None:
     assert refusals.seconds_of(header) is None

@@ -38,6 +38,17 @@ def test_what_a_killed_process_left_is_removed_by_the_next(parent: Path) -> None
         assert not abandoned.exists()
 
 
+def test_a_pipe_that_another_user_planted_holds_nobody_up(parent: Path) -> None:
+    planted = parent / "nodeside-scratch-test-planted"
+    planted.mkdir()
+    os.mkfifo(planted / ".in-use")
+    age(planted)
+
+    remove_abandoned(parent)
+
+    assert not planted.exists()
+
+
 def test_a_directory_in_use_is_left_alone(parent: Path) -> None:
     with scratch_directory("test") as directory:
         age(directory)

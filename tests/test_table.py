@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
+import pytest
+
 from nodeside.table import table
 
 
@@ -23,9 +27,46 @@ def test_lines_of_a_cell_stay_lines() -> None:
 
 
 def test_a_narrow_terminal_leaves_room_for_words() -> None:
-    lines = table([("a" * 60, "words that need some room")], width=40).splitlines()
-    assert lines[0].endswith("  words that need some")
-    assert lines[1].strip() == "room"
+    rows = [("a" * 30, "words that need some room")]
+    assert table(rows, width=40) == f"{'a' * 30}\n    words that need some room"
+
+
+RELEASE = "5.14.0-427.49.1.el9_4.x86_64"
+HEADER = ("DRIVER", "OS VERSION", "KERNEL", "NODES", "UPDATED", "READY", "FAILED", "LINK", "WHY")
+POOL = ("edu", "418.94.202501221327-0", RELEASE, "4", "3", "3", "0", "image-stream")
+
+
+def test_a_row_that_is_too_long_goes_on_in_further_lines() -> None:
+    why = f"no toolkit image for {RELEASE}: wait for the tag, or name an image"
+
+    lines = table([(*POOL, why), (*POOL, "")], header=HEADER, width=80).splitlines()
+
+    assert lines == [
+        "DRIVER  OS VERSION             KERNEL                        NODES  UPDATED",
+        "    READY  FAILED  LINK          WHY",
+        f"edu     418.94.202501221327-0  {RELEASE}  4      3",
+        "    3      0       image-stream  no toolkit image for",
+        f"                                 {RELEASE}: wait for the tag,",
+        "                                 or name an image",
+        f"edu     418.94.202501221327-0  {RELEASE}  4      3",
+        "    3      0       image-stream",
+    ]
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 79, 80, 100, 132, 200])
+def test_no_word_is_cut_however_narrow_the_terminal(width: int) -> None:
+    why = f"no toolkit image for {RELEASE}, as in https://example.com/{'x' * 60}-{'y' * 60}"
+    text = table([(*POOL, why)], header=HEADER, width=width)
+
+    assert set(text.split()) == {*HEADER, *POOL, *why.split()} - {"OS VERSION"} | {"OS", "VERSION"}
+    for line in text.splitlines():
+        assert len(line) <= width or len(line.split()) == 1 or width < 40
+
+
+def test_without_a_terminal_a_row_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.get_terminal_size", lambda _: os.terminal_size((0, 0)))
+
+    assert len(table([(*POOL, "short")], header=HEADER).splitlines()) == 2
 
 
 def test_short_rows_and_empty_cells_are_filled() -> None:

@@ -16,7 +16,8 @@ from nodeside.driver.delivered import take_modules
 from nodeside.driver.elf import NotAModule
 from nodeside.driver.fitting import missing
 from nodeside.driver.loadorder import in_load_order
-from nodeside.driver.modulefile import ModuleFile, read_module
+from nodeside.driver.manifest import canonical
+from nodeside.driver.modulefile import ModuleFile, read_modules
 from nodeside.driver.task import Task
 from nodeside.records import UntrustedFile
 from nodeside.shared import SharedDir
@@ -34,12 +35,16 @@ def adopt_build(task: Task, shared: SharedDir, result: BuildResult) -> Bundle:
             taken = _take_delivery(task, shared, result, raw)
             if task.signing is not None:
                 _sign(task, taken.values())
-            bundle = write_bundle(staging / "bundle", _manifest(task, result, taken), taken)
-            return task.cache.adopt(bundle.directory)
+            manifest = _manifest(task, result, taken)
+            signature = _signature(task, manifest)
+            bundle = write_bundle(staging / "bundle", manifest, taken, signature=signature)
+            return task.cache.adopt(bundle.directory, built_here=True)
     except (UntrustedFile, BundleError, NotAModule) as error:
-        raise BundleError(
+        refused = BundleError(
             f"what came out of the build cannot be used: {error}", hint=error.hint
-        ) from error
+        )
+        refused.reason = error.reason
+        raise refused from error
 
 
 def _take_delivery(
@@ -65,6 +70,16 @@ def _sign(task: Task, modules: Iterable[Path]) -> None:
         verify(module, certificate)
 
 
+def _signature(task: Task, manifest: BundleManifest) -> bytes:
+    """The signature of the manifest by the key of driver.yaml, b"" without one."""
+    if task.signing is None:
+        return b""
+    from nodeside.driver.signing import sign_manifest
+
+    key, certificate = task.path(task.signing.key), task.path(task.signing.certificate)
+    return sign_manifest(canonical(manifest), key, certificate)
+
+
 def _manifest(task: Task, result: BuildResult, taken: Mapping[str, Path]) -> BundleManifest:
     files = _read(task, taken)
     return BundleManifest(
@@ -85,7 +100,7 @@ def _read(task: Task, taken: Mapping[str, Path]) -> list[ModuleFile]:
     """The wanted modules in the order of driver.yaml, then any others."""
     wanted = list(task.wanted.names)
     order = wanted + sorted(name for name in taken if name not in wanted)
-    files = [read_module(taken[name]) for name in order]
+    files = read_modules([taken[name] for name in order])
     for name, file in zip(order, files, strict=True):
         if file.name != name:
             raise BundleError(f"what the toolkit calls {name}.ko calls itself {file.name}")

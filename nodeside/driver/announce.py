@@ -12,7 +12,8 @@ What keeps it quiet (a first rollout to 5,000 nodes is 15,000 requests, and then
   believes `ready` is it told at once that this is over.
 - A state that was superseded before it was sent is not sent.
 - The same news is not sent twice. How long stages took, and that modules were found loaded, is no
-  news of a driver that is ready already. There is no heartbeat.
+  news of a driver that is ready already, and supersedes none: the load itself makes the run loop
+  look again at once. How the driver came up holds for the life of the process. No heartbeat.
 - The node's uid, for the owner reference, comes with the answer to the label PATCH, and is asked
   for only where that is refused.
 
@@ -39,6 +40,7 @@ from nodeside import log
 from nodeside.clock import Clock
 from nodeside.contract import NodeDriverStatus, Rung, State, ready_marker
 from nodeside.driver import announcement
+from nodeside.driver.announcement import occasion
 from nodeside.driver.kubernetes import Api
 from nodeside.driver.readyfile import ReadyRecord, clear_ready, read_ready, write_ready
 from nodeside.errors import NodesideError
@@ -170,7 +172,7 @@ class Delivery:
                 return not same_news(told, wanted)
             case Part.EVENT:
                 notable = wanted.state in announcement.NOTABLE
-                return notable and (told is None or _occasion(told) != _occasion(wanted))
+                return notable and (told is None or occasion(told) != occasion(wanted))
 
     def _settled_at(self) -> float:
         """When the wanted state is old enough to be told."""
@@ -230,11 +232,6 @@ class Delivery:
         log.fact("announced", driver=status.driver, node=status.node, state=status.state.value)
 
 
-def _occasion(status: NodeDriverStatus) -> tuple[object, ...]:
-    """What makes an Event another one; messages vary from attempt to attempt."""
-    return status.state, status.version, status.reason, status.boot_id
-
-
 class Announcer:
     """Use as a context manager around the run loop; leaving it flushes for `grace` seconds.
 
@@ -254,7 +251,8 @@ class Announcer:
         self._delivery = delivery
         self._grace = grace
         self._marker_to = marker_to
-        self._observed = False
+        self._newest: NodeDriverStatus | None = None
+        self._came_up: NodeDriverStatus | None = None
         self._marked = ""
         self._changed = threading.Condition()
         self._mail: tuple[NodeDriverStatus, bool] | None = None
@@ -282,10 +280,13 @@ class Announcer:
     def state(self, status: NodeDriverStatus) -> None:
         """This is how the driver is now. Returns within milliseconds, and never raises."""
         known = self._known_ready(status)
-        if not self._observed and status.state is State.WAITING and known:
+        if self._newest is None and status.state is State.WAITING and known:
             return
-        self._observed = True
+        status = self._as_it_came_up(status)
         self._on_the_node(status)
+        if same_news(self._newest, status):
+            return
+        self._newest = status
         with self._changed:
             self._mail = (status, known and status.state is State.READY)
             self._at_rest = False
@@ -305,12 +306,21 @@ class Announcer:
             self._hurry = False
         return done
 
+    def _as_it_came_up(self, status: NodeDriverStatus) -> NodeDriverStatus:
+        """A look that finds the modules loaded does not know how this process loaded them."""
+        before = self._came_up
+        if status.state is State.READY:
+            if before and before.key == status.key and status.source is Rung.LOADED:
+                status = replace(status, source=before.source)
+            self._came_up = status
+        return status
+
     def _known_ready(self, status: NodeDriverStatus) -> bool:
         """Whether this boot's ready file stood before this process said anything.
 
         For WAITING any version counts: an upgrade has not touched the old module yet.
         """
-        if self._observed:
+        if self._newest is not None:
             return False
         ready = read_ready(self._host, status.driver, status.boot_id)
         if ready is None:

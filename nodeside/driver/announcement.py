@@ -8,19 +8,23 @@ Pure: made from a `NodeDriverStatus` by announce.py, sent by kubernetes.py, show
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from nodeside.contract import (
     API_GROUP,
     API_VERSION,
+    REPORT_ITEMS,
+    REPORT_TEXT,
     NodeDriverStatus,
     State,
     node_driver_name,
     state_label,
 )
+from nodeside.errors import encodable
 from nodeside.records import encode
 from nodeside.spec.schema import camel_case
 
@@ -31,7 +35,6 @@ EVENT_NAMESPACE = "default"  # where the API server wants events about objects w
 NOTABLE = (State.READY, State.FAILED, State.REBOOT_REQUIRED)
 
 _NOTE_LIMIT = 1024  # bytes, of an Event's note; a longer one is refused
-_MESSAGE_LIMIT = 4096  # characters, of a NodeDriver's message: etcd is no place for build logs
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,11 @@ def node_driver(status: NodeDriverStatus, *, node_uid: str = "") -> dict[str, An
     }
 
 
+def occasion(status: NodeDriverStatus) -> tuple[object, ...]:
+    """What makes an Event another one; messages vary from attempt to attempt."""
+    return status.state, status.version, status.reason, status.boot_id
+
+
 def event(status: NodeDriverStatus, *, node_uid: str, now: float) -> dict[str, Any]:
     """An Event about the node, with the NodeDriver as its related object.
 
@@ -130,18 +138,26 @@ def event(status: NodeDriverStatus, *, node_uid: str, now: float) -> dict[str, A
         "type": "Normal" if status.state is State.READY else "Warning",
         "regarding": {**node, "uid": node_uid} if node_uid else node,
         "related": {"apiVersion": API_VERSION, "kind": "NodeDriver", "name": name},
-        "note": _cut_bytes(_note(status), _NOTE_LIMIT),
+        "note": _cut_bytes(encodable(_note(status)), _NOTE_LIMIT),
     }
 
 
 def _status(status: NodeDriverStatus) -> dict[str, Any]:
-    """camelCase, without what is empty."""
-    record = {camel_case(key): value for key, value in encode(status).items()}
-    kept = {key: value for key, value in record.items() if value not in ("", None, [], {})}
-    for key in ("message", "hint"):
-        if key in kept:
-            kept[key] = kept[key][:_MESSAGE_LIMIT]
-    return kept
+    """camelCase, without what is empty, and no longer than the API server takes it."""
+    record = {camel_case(key): _clipped(value) for key, value in encode(status).items()}
+    return {key: value for key, value in record.items() if value not in ("", None, [], {})}
+
+
+def _clipped(value: object) -> object:
+    if isinstance(value, str):
+        value, cut = encodable(value), " [cut]"
+        fits = len(value) <= REPORT_TEXT
+        return value if fits else value[: REPORT_TEXT - len(cut)] + cut
+    if isinstance(value, Mapping):
+        return dict(islice(value.items(), REPORT_ITEMS))
+    if isinstance(value, Sequence):
+        return [_clipped(each) for each in value[:REPORT_ITEMS]]
+    return value
 
 
 def _event_reason(status: NodeDriverStatus) -> str:

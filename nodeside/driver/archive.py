@@ -1,8 +1,8 @@
 """A bundle as one file: a tar archive, compressed with gzip, that is the same for the same bundle.
 
 Whoever can write to a store decides what is in an archive, so it is read by a loop of our own,
-entry by entry, from a stream, and everything is refused that is not `manifest.json` or
-`modules/<name>.ko` as an ordinary file. `tarfile` only parses the 512 bytes of a header: its own
+entry by entry, from a stream, and everything is refused that is not `manifest.json`, its signature
+or `modules/<name>.ko` as an ordinary file. `tarfile` only parses the 512 bytes of a header: its own
 extraction knows links, devices and extended headers of any size. The size limit holds for packed
 and unpacked bytes alike. A partially unpacked tree is never visible.
 """
@@ -11,29 +11,40 @@ from __future__ import annotations
 
 import gzip
 import os
+import stat
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
-from nodeside.driver.bundle import CHUNK, MANIFEST, Bundle, appearing, write_file
+from nodeside.driver.bundle import (
+    CHUNK,
+    MANIFEST,
+    SIGNATURE,
+    Bundle,
+    appearing,
+    sync_files,
+    write_file,
+)
 from nodeside.driver.manifest import (
     MANIFEST_LIMIT,
     MODULE_FILE,
+    SIGNATURE_LIMIT,
     BundleError,
     BundleFile,
     BundleManifest,
-    digest_of,
+    Described,
     parse,
 )
-from nodeside.errors import SystemRefused
 from nodeside.records import disk_errors
 
 _BLOCK = 512
 _ENTRY_LIMIT = 10_000
-_WHAT_MAY_BE_THERE = "only manifest.json and modules/<name>.ko may be there"
+_LIMITS = {MANIFEST: MANIFEST_LIMIT, SIGNATURE: SIGNATURE_LIMIT}
+_WHAT_MAY_BE_THERE = "only manifest.json and its .p7s, and modules/<name>.ko may be there"
 _KINDS = {
     tarfile.LNKTYPE: "a hard link",
     tarfile.SYMTYPE: "a symbolic link",
@@ -58,9 +69,10 @@ def pack(bundle: Bundle, to: Path) -> None:
     """Write the archive of a bundle to the new file `to`, synced.
 
     The same bundle gives the same bytes: fixed order, no times, no owners. The manifest comes
-    first, so that a reader who wants only that need not read on.
+    first and its signature second, so that a reader who wants only them need not read on.
     """
-    files = [MANIFEST, *sorted(file.file for file in bundle.manifest.files())]
+    signed = [SIGNATURE] if (bundle.directory / SIGNATURE).exists() else []
+    files = [MANIFEST, *signed, *sorted(file.file for file in bundle.manifest.files())]
     with disk_errors(to), open(to, "xb") as raw:
         with (
             gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed,
@@ -78,64 +90,74 @@ def unpack(
     size_limit: int,
     *,
     what: str = "",
-    accept: Callable[[BundleManifest, str], None] | None = None,
+    accept: Callable[[Described], None] | None = None,
 ) -> Bundle:
     """Make the bundle in `archive` appear at `to`, verified, whole or not at all.
 
     `size_limit` is in bytes, packed and unpacked. `what` names the archive in messages (where it
-    came from), if not its path; `accept` may refuse what the manifest says by raising. Raises
+    came from), if not its path; `accept` may refuse what the manifest says by raising. Nothing is
+    synced before that: ten thousand small files cost a store little and a disk much. Raises
     BundleError, NoSpace, SystemRefused.
     """
     name = what or str(archive)
     with open_archive(archive, size_limit, name) as raw, appearing(to) as temporary:
         stream = _Unzipped(raw, size_limit, name)
-        manifest_data: bytes | None = None
+        said: dict[str, bytes] = {}  # the manifest and its signature
         found: dict[str, BundleFile] = {}
         for entry in _entries(stream):
-            if entry.name in found or (entry.name == MANIFEST and manifest_data is not None):
+            if entry.name in found or entry.name in said:
                 raise stream.error(f"{entry.name} is there twice")
-            if entry.name == MANIFEST:
-                manifest_data = _manifest_data(stream, entry)
-                write_file(temporary / MANIFEST, [manifest_data])
+            if entry.name in _LIMITS:
+                said[entry.name] = _small(stream, entry)
+                write_file(temporary / entry.name, [said[entry.name]], sync=False)
                 continue
             found[entry.name] = _write(stream, entry, temporary)
         stream.finish()
-        if manifest_data is None:
-            raise stream.error("no manifest.json in it")
-        manifest = parse(manifest_data, name)
-        bundle = Bundle(to, manifest, digest_of(manifest_data))
+        described = _described(stream, said)
         if accept is not None:
-            accept(manifest, bundle.digest)
-        _compare(manifest, found, name)
-    return bundle
+            accept(described)
+        _compare(described.manifest, found, name)
+        sync_files(temporary)
+    return Bundle(to, described.manifest, described.digest)
 
 
-def read_manifest(stream: Readable, size_limit: int, what: str) -> tuple[BundleManifest, str]:
-    """The manifest in an archive and its digest, reading no further than needed."""
+def read_manifest(stream: Readable, size_limit: int, what: str) -> Described:
+    """The manifest in an archive, reading no further than needed; and its signature, if that comes
+    next, as `pack` has it."""
     unzipped = _Unzipped(stream, size_limit, what)
+    said: dict[str, bytes] = {}
     for entry in _entries(unzipped):
-        if entry.name == MANIFEST:
-            data = _manifest_data(unzipped, entry)
-            return parse(data, what), digest_of(data)
-        for _ in unzipped.chunks(entry.size):
-            pass
-    raise unzipped.error("no manifest.json in it")
+        if entry.name in said:
+            raise unzipped.error(f"{entry.name} is there twice")
+        if entry.name in _LIMITS:
+            said[entry.name] = _small(unzipped, entry)
+        elif MANIFEST in said:
+            break
+        else:
+            for _ in unzipped.chunks(entry.size):
+                pass
+        if len(said) == len(_LIMITS):
+            break
+    return _described(unzipped, said)
 
 
-def open_archive(archive: Path, size_limit: int, what: str) -> IO[bytes]:
-    """Open an archive for reading. Raises BundleError if it is too large or not a file."""
+def open_archive(archive: Path, size_limit: int, what: str) -> BufferedReader:
+    """Open an archive for reading. Raises BundleError if that cannot be, or it is too large."""
     try:
-        size = archive.stat().st_size
-        if size > size_limit:
-            raise BundleError(
-                f"{what}: {size} bytes, at most {size_limit} are read",
-                hint="raise spec.prebuilt.sizeLimitMib in driver.yaml if that is right",
-            )
-        if not archive.is_file():
-            raise BundleError(f"{what}: not a regular file")
-        return open(archive, "rb")
+        # A fifo would be waited for, for ever.
+        file = os.fdopen(os.open(archive, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     except OSError as exc:
-        raise SystemRefused(f"cannot read {archive}: {exc.strerror}") from exc
+        raise BundleError(f"cannot read {what}: {exc.strerror}") from exc
+    status = os.fstat(file.fileno())
+    if stat.S_ISREG(status.st_mode) and status.st_size <= size_limit:
+        return file
+    file.close()
+    if not stat.S_ISREG(status.st_mode):
+        raise BundleError(f"{what}: not a regular file")
+    raise BundleError(
+        f"{what}: {status.st_size} bytes, at most {size_limit} are read",
+        hint="raise spec.prebuilt.sizeLimitMib in driver.yaml if that is right",
+    )
 
 
 @dataclass(frozen=True)
@@ -185,7 +207,7 @@ class _Unzipped:
     def _some(self, count: int, *, may_end: bool = False) -> bytes:
         """At least one and at most `count` bytes; none only where the stream may end."""
         while not self._inflate.eof:
-            data = self._inflate.unconsumed_tail or self._packed.read(CHUNK)
+            data = self._inflate.unconsumed_tail or self._more()
             try:
                 piece = self._inflate.decompress(data, count)
             except zlib.error as exc:
@@ -197,6 +219,13 @@ class _Unzipped:
         if may_end:
             return b""
         raise self.error("it ends in the middle: truncated")
+
+    def _more(self) -> bytes:
+        """An error of the disk that an archive is read from is no error of the one written to."""
+        try:
+            return self._packed.read(CHUNK)
+        except OSError as exc:
+            raise self.error(f"cannot be read: {exc.strerror}") from exc
 
     def _count(self, piece: bytes) -> bytes:
         self._read += len(piece)
@@ -235,7 +264,7 @@ def _checked(info: tarfile.TarInfo, stream: _Unzipped) -> _Entry:
     if info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
         kind = _KINDS.get(info.type, "a directory" if info.isdir() else f"of type {info.type!r}")
         raise stream.error(f"{info.name!r:.120} is {kind}; {_WHAT_MAY_BE_THERE}")
-    if info.name != MANIFEST and not MODULE_FILE.fullmatch(info.name):
+    if info.name not in _LIMITS and not MODULE_FILE.fullmatch(info.name):
         raise stream.error(f"{info.name!r:.120} is in it; {_WHAT_MAY_BE_THERE}")
     if info.size < 0:
         raise stream.error(f"{info.name} has a negative size")
@@ -243,14 +272,25 @@ def _checked(info: tarfile.TarInfo, stream: _Unzipped) -> _Entry:
 
 
 def _write(stream: _Unzipped, entry: _Entry, to: Path) -> BundleFile:
-    sha256, size = write_file(to / entry.name, stream.chunks(entry.size))
+    sha256, size = write_file(to / entry.name, stream.chunks(entry.size), sync=False)
     return BundleFile(entry.name, sha256, size)
 
 
-def _manifest_data(stream: _Unzipped, entry: _Entry) -> bytes:
-    if entry.size > MANIFEST_LIMIT:
-        raise stream.error(f"the manifest has more than {MANIFEST_LIMIT >> 20} MiB")
+def _small(stream: _Unzipped, entry: _Entry) -> bytes:
+    """The manifest or its signature."""
+    limit = _LIMITS[entry.name]
+    if entry.size > limit:
+        what = "the manifest" if entry.name == MANIFEST else "the signature"
+        words = f"{limit >> 20} MiB" if limit >> 20 else f"{limit >> 10} KiB"
+        raise stream.error(f"{what} has more than {words}")
     return b"".join(stream.chunks(entry.size))
+
+
+def _described(stream: _Unzipped, said: Mapping[str, bytes]) -> Described:
+    data = said.get(MANIFEST)
+    if data is None:
+        raise stream.error("no manifest.json in it")
+    return Described(parse(data, stream.what), data, said.get(SIGNATURE, b""))
 
 
 def _compare(manifest: BundleManifest, found: dict[str, BundleFile], what: str) -> None:

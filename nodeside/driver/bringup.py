@@ -20,6 +20,7 @@ from nodeside.driver.load import Loader
 from nodeside.driver.readyfile import read_loaded, write_loaded
 from nodeside.driver.rungs import Listener
 from nodeside.driver.task import Task
+from nodeside.driver.trust import trust_mark
 from nodeside.driver.validate import Scene, Validation, ValidationFailed, validate
 from nodeside.driver.waiting import StoppedWaiting
 from nodeside.errors import ExitCode, NodesideError
@@ -49,6 +50,7 @@ def bring_up(
     The rungs in `closed` are not looked at. `loader` is how modules get into the kernel.
     """
     loader = loader or Loader(task.host)
+    trust_mark(task)  # what cannot be judged is not touched
     _await_settled(task, journal, loader, listener)
     known = observe(task, loader)
     decided = ascend(task, known, journal, listener, closed=closed)
@@ -70,6 +72,18 @@ def bring_up(
     report = journal.ready()
     _collect(task)
     return report
+
+
+def judge_loaded(task: Task, journal: Journal, *, loader: Loader | None = None) -> Report | None:
+    """The report of a driver whose right modules are loaded, if that can be told without asking
+    anybody; else None. Raises NodesideError if they do not validate."""
+    loader = loader or Loader(task.host)
+    proof, _ = plan.loaded_rung(task.wanted, observe(task, loader, ask=False))
+    if proof is None:
+        return None
+    journal.source = Rung.LOADED
+    validate_loaded(task, journal, loader, wanted_modules(task, proof))
+    return journal.ready()
 
 
 def _await_settled(task: Task, journal: Journal, loader: Loader, listener: Listener) -> None:
@@ -113,7 +127,8 @@ def observe(task: Task, loader: Loader, *, ask: bool = True) -> plan.Known:
     if ask and in_kernel and not manifests and task.sources:
         remote = proofs.remote_manifest(task)
         manifests = (remote,) if remote is not None else ()
-    return plan.Known(in_kernel, record, manifests)
+    proves = record is None or record.trust == trust_mark(task)
+    return plan.Known(in_kernel, record, manifests, record_proves=proves)
 
 
 def ascend(
@@ -183,9 +198,10 @@ def _remember(task: Task, record: LoadedRecord | None, proof: plan.Proof) -> Non
     """Bring loaded.json up to date where the right modules were found loaded.
 
     It lacks what a killed process could not write any more, or names the version before, if the new
-    one has the same modules.
+    one has the same modules, or the trust before.
     """
-    if record is not None and (record.key, record.version) == (proof.key, task.version):
+    now = (proof.key, task.version, trust_mark(task))
+    if record is not None and (record.key, record.version, record.trust) == now:
         return
     source = Rung.LOADED if record is None else record.source
     if proof.key != task.key:

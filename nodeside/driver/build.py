@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import count
 
 from nodeside import log
 from nodeside.contract import BuildRequest, BuildResult, FailureKind
 from nodeside.driver.logfollower import harmless
+from nodeside.driver.manifest import BundleError
 from nodeside.errors import Locked, NodesideError
 from nodeside.filelock import take_lock
-from nodeside.records import UntrustedFile, disk_errors
+from nodeside.records import UntrustedFile, disk_errors, publish, read_untrusted
 from nodeside.shared import REQUEST_ID, SharedDir, request_id
 
 _LOCK = "driver.lock"
@@ -53,6 +55,7 @@ def request_build(shared: SharedDir, request: BuildRequest) -> BuildRequest:
     counts. Every other request is withdrawn: one driver, one build at a time, and the output of an
     attempt that failed stays until the next one begins.
     """
+    _forget_refusals(shared)
     for earlier in _attempts(shared, request):
         result = answer_to(shared, earlier.id, request.boot_id)
         if result is None or result.succeeded:
@@ -66,8 +69,27 @@ def request_build(shared: SharedDir, request: BuildRequest) -> BuildRequest:
     return fresh
 
 
+def note_refusal(shared: SharedDir, request: BuildRequest, error: NodesideError) -> None:
+    """Leave a note that what this build delivered cannot be used: another would deliver the same.
+
+    A disk that is full takes no note; the build is repeated then.
+    """
+    note = {"boot_id": request.boot_id, "message": str(error), "hint": error.hint}
+    with suppress(NodesideError):
+        publish(shared.refusal_path(request.id), note | {"reason": error.reason})
+
+
 def refuse_repetition(shared: SharedDir, request: BuildRequest) -> None:
-    """Raise ToolkitBuildFailed with the answer to the same request, if that failed for good."""
+    """Raise what came of the same request before, if that was a failure for good.
+
+    That is ToolkitBuildFailed with the toolkit's answer, or BundleError.
+    """
+    note = read_untrusted(shared.refusal_path(request.id))
+    if note is not None and note.get("boot_id") == request.boot_id:
+        log.detail("what the same build delivered was refused before", request=request.id)
+        refused = BundleError(str(note.get("message")), hint=str(note.get("hint")))
+        refused.reason = str(note.get("reason"))
+        raise refused
     for earlier in _attempts(shared, request):
         result = answer_to(shared, earlier.id, request.boot_id)
         if result is not None and not result.succeeded:
@@ -137,7 +159,11 @@ def _attempts(shared: SharedDir, request: BuildRequest) -> Iterator[BuildRequest
 
 
 def _next_id(shared: SharedDir, request: BuildRequest) -> str:
-    """An id that nothing in the shared directory speaks of, not even an answer left over."""
+    """An id that nothing in the shared directory speaks of, not even an answer left over.
+
+    The next after the highest; a build may plant the highest that there is, and then it is a free
+    one: what is beyond it is no id, and no sidecar would look at it.
+    """
     key = request.id.partition("-")[0]
     numbers = [0]
     with disk_errors(shared.root):
@@ -145,7 +171,11 @@ def _next_id(shared: SharedDir, request: BuildRequest) -> str:
             names = (path.name.removesuffix(".json") for path in directory.iterdir())
             found = (REQUEST_ID.match(name) for name in names)
             numbers += [int(match["attempt"]) for match in found if match and match["key"] == key]
-    return request_id(key, max(numbers) + 1)
+    following = request_id(key, max(numbers) + 1)
+    if REQUEST_ID.match(following):
+        return following
+    taken = set(numbers)
+    return request_id(key, next(number for number in count(1) if number not in taken))
 
 
 def _withdraw_others(shared: SharedDir, keep: str) -> None:
@@ -153,6 +183,12 @@ def _withdraw_others(shared: SharedDir, keep: str) -> None:
         if name != keep:
             with disk_errors(shared.requests):
                 shared.request_path(name).unlink(missing_ok=True)
+
+
+def _forget_refusals(shared: SharedDir) -> None:
+    with disk_errors(shared.requests):
+        for path in shared.requests.glob("*.refused"):
+            path.unlink(missing_ok=True)
 
 
 def _private(path: str, flags: int) -> int:

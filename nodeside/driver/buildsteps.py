@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from nodeside import log
 from nodeside.buildjob import (
     BuildOrder,
     BuildOutcome,
@@ -25,7 +26,7 @@ from nodeside.driver import rungs
 from nodeside.driver.build import ToolkitBuildFailed, answer_to, request_build, sole_builder
 from nodeside.driver.bundling import target
 from nodeside.driver.outcome import Outcome, as_document
-from nodeside.driver.signing import HASHES
+from nodeside.driver.signing import HASHES, BadSignature
 from nodeside.driver.source import provide_source
 from nodeside.driver.task import Place, Task, read_driver, resolve
 from nodeside.errors import NodesideError, UsageError
@@ -75,7 +76,7 @@ def order(place: Place, wish: Wish, *, dry_run: bool = False) -> Outcome:
         return _would(task, f"ask the toolkit for {task.tag}" if not made.digest else "do nothing")
     if not made.digest:
         with sole_builder(shared):
-            provide_source(task.source, shared, task.source_digest)
+            provide_source(task.source, shared, task.source_digest, task.not_source)
             made = replace(made, request=request_build(shared, rungs.request_of(task)).id)
     shared.publish_order(made)
     rows = [("kernel", kernel.release), ("bundle", made.tag), ("store", made.to or "none")]
@@ -97,7 +98,9 @@ def would_finish(place: Place) -> Outcome:
     task, ordered = _ordered(place)
     if not ordered.request:
         return _would(task, "do nothing: the store has it")
-    return _would(task, "check, sign", f"publish to {ordered.to}" if ordered.to else "publish not")
+    return _would(
+        task, "check, sign", f"publish to {ordered.to}" if ordered.to else "publish nothing"
+    )
 
 
 def _ordered(place: Place) -> tuple[Task, BuildOrder]:
@@ -202,7 +205,8 @@ def _own_store(task: Task) -> str:
 
 
 def _in_store(task: Task, to: str) -> str:
-    """The digest of the wanted bundle in the store, "" if it is not there. Raises FetchError."""
+    """The digest of the wanted bundle in the store, "" if it is not there or not signed as
+    driver.yaml asks. Raises FetchError, BundleError."""
     from nodeside.driver.store import WantedBundle, acceptance, open_source
 
     wanted = WantedBundle(task.name, task.version, task.kernel, task.key)
@@ -210,7 +214,11 @@ def _in_store(task: Task, to: str) -> str:
         described = store.describe(task.tag)
     if described is None:
         return ""
-    acceptance(wanted, task.trust)(described.manifest, described.digest)
+    try:
+        acceptance(wanted, task.trust)(described)
+    except BadSignature as problem:  # no node would have it; `publish` decides what is replaced
+        log.warning(str(problem), store=to, tag=task.tag)
+        return ""
     return described.digest
 
 

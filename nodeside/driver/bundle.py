@@ -2,6 +2,7 @@
 
     <bundle>/
       manifest.json      BundleManifest; the sha256 of this file is the digest of the bundle
+      manifest.json.p7s  its detached signature (CMS in DER), if signing is configured
       modules/<name>.ko  as the kernel gets them: not compressed, signed if signing is configured
 
 A bundle appears by renaming a complete, synced directory; whatever a crash leaves behind is called
@@ -25,15 +26,16 @@ from pathlib import Path
 
 from nodeside.driver.manifest import (
     MANIFEST_LIMIT,
+    SIGNATURE_LIMIT,
     BundleError,
     BundleFile,
     BundleManifest,
     BundleModule,
+    Described,
     canonical,
     check,
     describe,
     digest,
-    digest_of,
     parse,
     same_modules,
 )
@@ -50,11 +52,13 @@ from nodeside.records import (
 __all__ = [
     "CHUNK",
     "MANIFEST",
+    "SIGNATURE",
     "Bundle",
     "BundleError",
     "BundleFile",
     "BundleManifest",
     "BundleModule",
+    "Described",
     "appearing",
     "describe",
     "digest",
@@ -62,6 +66,7 @@ __all__ = [
     "read_bundle",
     "read_manifest",
     "same_modules",
+    "sync_files",
     "verify",
     "write_bundle",
     "write_file",
@@ -69,6 +74,7 @@ __all__ = [
 
 CHUNK = 1 << 20  # bytes read at a time
 MANIFEST = "manifest.json"
+SIGNATURE = "manifest.json.p7s"  # RFC 8551's name for a detached signature
 
 
 @dataclass(frozen=True)
@@ -92,11 +98,17 @@ class Bundle:
         raise BundleError(f"{self.directory}: no module {wanted}; it holds {names}")
 
 
-def write_bundle(directory: Path, manifest: BundleManifest, modules: Mapping[str, Path]) -> Bundle:
+def write_bundle(
+    directory: Path,
+    manifest: BundleManifest,
+    modules: Mapping[str, Path],
+    *,
+    signature: bytes = b"",
+) -> Bundle:
     """Make a bundle appear at `directory`, whole or not at all, also after a power cut.
 
-    `modules` maps the names of the manifest to files. Raises BundleError if one is not the file
-    that the manifest describes.
+    `modules` maps the names of the manifest to files; `signature` is of its canonical form. Raises
+    BundleError if one is not the file that the manifest describes.
     """
     check(manifest, str(directory))
     with appearing(directory) as temporary:
@@ -106,35 +118,44 @@ def write_bundle(directory: Path, manifest: BundleManifest, modules: Mapping[str
                 raise BundleError(f"{directory}: no file was given for the module {module.name}")
             _copy(source, temporary, BundleFile(module.file, module.sha256, module.size))
         write_file(temporary / MANIFEST, [canonical(manifest)])
+        if signature:
+            write_file(temporary / SIGNATURE, [signature])
     return Bundle(directory, manifest, digest(manifest))
 
 
 def read_bundle(directory: Path) -> Bundle:
     """The bundle at `directory`, every file verified. Raises BundleError, SystemRefused."""
-    bundle = Bundle(directory, *read_manifest(directory))
+    described = read_manifest(directory)
+    bundle = Bundle(directory, described.manifest, described.digest)
     verify(bundle)
     return bundle
 
 
-def read_manifest(directory: Path) -> tuple[BundleManifest, str]:
-    """The manifest of the bundle at `directory` and its digest; no other file is looked at."""
-    path = directory / MANIFEST
+def read_manifest(directory: Path) -> Described:
+    """The manifest of the bundle at `directory`; no module is looked at."""
+    data = _read(directory / MANIFEST, MANIFEST_LIMIT)
+    if data is None:
+        raise BundleError(f"{directory}: no manifest.json there, so it is no bundle")
+    signature = _read(directory / SIGNATURE, SIGNATURE_LIMIT) or b""
+    return Described(parse(data, str(directory / MANIFEST)), data, signature)
+
+
+def _read(path: Path, limit: int) -> bytes | None:
     try:
-        with open_untrusted(path, limit=MANIFEST_LIMIT) as file:
-            data = file.read(MANIFEST_LIMIT + 1)
+        with open_untrusted(path, limit=limit) as file:
+            return file.read(limit + 1)
     except FileNotFoundError:
-        raise BundleError(f"{directory}: no manifest.json there, so it is no bundle") from None
+        return None
     except UntrustedFile as exc:
         raise BundleError(str(exc)) from exc
     except OSError as exc:
         raise SystemRefused(f"cannot read {path}: {exc.strerror}") from exc
-    return parse(data, str(path)), digest_of(data)
 
 
 def verify(bundle: Bundle) -> None:
     """Compare every file with the manifest once more. Raises BundleError naming the first."""
     wanted = {file.file: file for file in bundle.manifest.files()}
-    found = {name for name in files_below(bundle.directory) if name != MANIFEST}
+    found = {name for name in files_below(bundle.directory) if name not in (MANIFEST, SIGNATURE)}
     for name in sorted(wanted.keys() - found):
         raise BundleError(f"{bundle.directory}: {name} is missing")
     for name in sorted(found - wanted.keys()):
@@ -163,8 +184,8 @@ def files_below(directory: Path) -> tuple[str, ...]:
 def appearing(directory: Path) -> Iterator[Path]:
     """A temporary directory that becomes `directory` when the block ends without an error.
 
-    Files in it must have been synced by who wrote them (`write_file` does). Raises NoSpace and
-    SystemRefused for what the disk says, BundleError if `directory` is there already.
+    Files in it must have been synced by who wrote them (`write_file` does, or `sync_files`). Raises
+    NoSpace and SystemRefused for what the disk says, BundleError if `directory` is there already.
     """
     with disk_errors(directory):
         temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=directory.parent))
@@ -180,8 +201,15 @@ def appearing(directory: Path) -> Iterator[Path]:
             raise
 
 
-def write_file(path: Path, chunks: Iterable[bytes]) -> tuple[str, int]:
-    """Write and sync one file, its directory made if need be; its sha256 and its size."""
+def sync_files(directory: Path) -> None:
+    """Make the files below `directory` survive a power cut."""
+    for name in files_below(directory):
+        with open(directory / name, "rb") as file:
+            os.fsync(file.fileno())
+
+
+def write_file(path: Path, chunks: Iterable[bytes], *, sync: bool = True) -> tuple[str, int]:
+    """Write and `sync` one file, its directory made if need be; its sha256 and its size."""
     path.parent.mkdir(parents=True, exist_ok=True)
     hashed, size = hashlib.sha256(), 0
     with open(path, "xb") as file:
@@ -190,8 +218,9 @@ def write_file(path: Path, chunks: Iterable[bytes]) -> tuple[str, int]:
             hashed.update(chunk)
             size += len(chunk)
             file.write(chunk)
-        file.flush()
-        os.fsync(file.fileno())
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
     return hashed.hexdigest(), size
 
 

@@ -7,9 +7,11 @@ should not wait for it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from nodeside.driver import rungs
 from nodeside.driver.bundle import Bundle
@@ -19,6 +21,9 @@ from nodeside.driver.plan import Finding
 from nodeside.driver.task import OWN_BUNDLES, Place, Task
 from nodeside.errors import ExitCode, NodesideError, SpecError, UsageError
 from nodeside.spec.model import PrebuiltSource
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_SPELLINGS = "--to oci:REPOSITORY, oci+http:REPOSITORY (plain HTTP) or a directory"
 
 
 class NothingFetched(NodesideError):
@@ -115,12 +120,33 @@ def target(task: Task, to: str | None) -> PrebuiltSource:
                 hint="say where: --to oci:registry.example.com/team/driver, or a directory",
             )
         return next((source for source in sources if source.publish), sources[0])
+    return parse_target(to)
+
+
+def parse_target(to: str) -> PrebuiltSource:
+    """What `--to` says. Raises UsageError for what names neither a registry nor a directory."""
     kind, colon, rest = to.partition(":")
-    if colon and kind == "oci":
-        return PrebuiltSource(oci=rest)
+    if colon and kind in ("oci", "docker"):  # as skopeo and others write it: oci://, docker://
+        return PrebuiltSource(oci=rest.removeprefix("//"))
     if colon and kind == "oci+http":
-        return PrebuiltSource(oci=rest, insecure=True)
+        return PrebuiltSource(oci=rest.removeprefix("//"), insecure=True)
+    if colon and kind in ("http", "https"):
+        return PrebuiltSource(http=to)
+    host, slash, path = to.partition("/")
+    if _SCHEME.match(to):
+        raise UsageError(f"cannot publish to {to!r}: {kind}:// is not known", hint=_SPELLINGS)
+    if slash and path and _looks_like_host(host) and not Path(host).is_dir():
+        raise UsageError(
+            f"{to!r} looks like a repository of a registry, and would be a directory",
+            hint=f"--to oci:{to} for the registry (oci+http: for plain HTTP), --to ./{to} for a "
+            "directory",
+        )
     return PrebuiltSource(directory=to)
+
+
+def _looks_like_host(name: str) -> bool:
+    """Whether a name is what docker takes for a registry's host."""
+    return name == "localhost" or ":" in name or "." in name.strip(".")
 
 
 def _bundle(task: Task, bundle: Bundle, finding: Finding) -> Outcome:

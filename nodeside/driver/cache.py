@@ -4,14 +4,17 @@
       .tmp-*/                 staging: bundles being built or fetched, locked while in use
       <driver>/
         .lock                 held shared while a bundle is verified, exclusive while one changes
-        <tag>/                a bundle: manifest.json, modules/*.ko
+        <tag>/                a bundle: manifest.json, its .p7s, modules/*.ko
+        .built-<sha256>       the bundle with this digest was built here, and not fetched
         .tmp-*/               a bundle on its way out
         .damaged-<tag>-<n>/   set aside because it does not verify; removed by the next `collect`
 
 A bundle appears by renaming a complete, synced directory, and goes by being renamed away first, so
 at any moment a tag is there whole or not at all. A crash leaves at most `.tmp-*` directories, which
-nobody takes for bundles; those that no process has locked are removed by `collect`. Whatever is
-found is verified before it is used: what does not verify is set aside, and is absent from then on.
+nobody takes for bundles; those that no process has locked are removed by `collect`, and by whoever
+stages next. Whatever is found is verified before it is used: what does not verify is set aside, and
+is absent from then on.
+Whether it may be used is not decided here: `trust.py` judges what was fetched, each time anew.
 """
 
 from __future__ import annotations
@@ -27,19 +30,23 @@ from pathlib import Path
 from nodeside import log
 from nodeside.clock import Clock
 from nodeside.contract import store_tag
+from nodeside.digests import sha256_of
 from nodeside.driver.bundle import (
+    MANIFEST,
     Bundle,
     BundleError,
     BundleManifest,
-    files_below,
+    Described,
     read_bundle,
     read_manifest,
+    sync_files,
 )
 from nodeside.errors import Locked, NodesideError, SystemRefused
 from nodeside.filelock import take_lock
-from nodeside.records import TEMPORARY_PREFIX, disk_errors, sync_directory
+from nodeside.records import TEMPORARY_PREFIX, disk_errors, publish_bytes, sync_directory
 
 _DAMAGED_PREFIX = ".damaged-"
+_BUILT_PREFIX = ".built-"
 _LOCK = ".lock"
 _LOCK_TIMEOUT = 60.0  # seconds; a lock is held for one verification, a second for a GiB or so
 
@@ -90,17 +97,26 @@ class Cache:
         return None
 
     def manifest_for(self, tag: str, driver: str = "") -> BundleManifest | None:
-        """The manifest of a bundle, its files not verified: to compare with what is loaded."""
+        """The manifest of a bundle, its files not verified."""
+        found = self.described(tag, driver)
+        return found.manifest if found else None
+
+    def described(self, tag: str, driver: str = "") -> Described | None:
+        """The manifest and its signature, nothing verified: to compare with what is loaded."""
         for directory in self._places(tag, driver):
             with suppress(BundleError), self._locked(directory.parent, shared=True):
-                return read_manifest(directory)[0]
+                return read_manifest(directory)
         return None
+
+    def built_here(self, driver: str, digest: str) -> bool:
+        """Whether the bundle with this digest was built on this node."""
+        return _mark(self.root / driver, digest).exists()
 
     def manifests(self, driver: str) -> Iterator[CachedManifest]:
         """What every bundle of a driver says it is, newest first; `peek` or `lookup` verifies."""
         for directory in sorted(self._tags(driver), key=_modified, reverse=True):
             try:
-                manifest, _ = read_manifest(directory)
+                manifest = read_manifest(directory).manifest
             except BundleError as exc:
                 log.detail("not a bundle", path=directory, problem=exc)
             else:
@@ -110,10 +126,13 @@ class Cache:
     def staging(self) -> Iterator[Path]:
         """A directory on the cache's file system, removed at the end of the block.
 
-        Raises NoSpace, SystemRefused.
+        What killed processes left goes first: a driver that is killed again and again while it
+        takes a build, a GiB each time, never comes to `collect`. Raises NoSpace, SystemRefused.
         """
         with disk_errors(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
+            with suppress(OSError):
+                self._remove_leftovers(self.root)
             directory, lock = self._new_staging()
         try:
             yield directory
@@ -121,10 +140,11 @@ class Cache:
             os.close(lock)
             shutil.rmtree(directory, ignore_errors=True)
 
-    def adopt(self, directory: Path) -> Bundle:
+    def adopt(self, directory: Path, *, built_here: bool = False) -> Bundle:
         """Verify the bundle at `directory` and move it to its place; the bundle that is there now.
 
-        If an equal one is there already, that one stays; a damaged or different one makes way.
+        `built_here`: it was not fetched, so that no trust in a store is needed. If an equal one is
+        there already, that one stays; a damaged or different one makes way.
         Raises BundleError, NoSpace, SystemRefused, Locked.
         """
         bundle = read_bundle(directory)
@@ -136,6 +156,8 @@ class Cache:
             sync_directory(self.root)
             _sync_tree(directory)
             with self._locked(place.parent):
+                if built_here:
+                    publish_bytes(_mark(place.parent, bundle.digest), b"")
                 return self._replace(place, bundle)
 
     def collect(self, driver: str, keep: set[str]) -> tuple[str, ...]:
@@ -151,6 +173,7 @@ class Cache:
                         self._remove(directory)
                         removed.append(directory.name)
                 self._remove_leftovers(self.root / driver)
+                self._remove_marks(driver)
             self._remove_leftovers(self.root)
         except (OSError, NodesideError) as exc:
             log.warning("the cache could not be cleaned", path=self.root / driver, problem=exc)
@@ -176,7 +199,10 @@ class Cache:
     def _locked(self, directory: Path, *, shared: bool = False) -> Iterator[None]:
         """Hold the driver's lock. On a read-only file system nobody writes: no lock is needed."""
         try:
-            fd = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            # For nobody else to open: whoever can open a lock can hold it.
+            fd = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            with suppress(PermissionError):
+                os.fchmod(fd, 0o600)
         except OSError as exc:
             if not shared and directory.is_dir():
                 raise SystemRefused(
@@ -207,7 +233,7 @@ class Cache:
 
     def _replace(self, place: Path, bundle: Bundle) -> Bundle:
         existing, problem = _examine(place)
-        if existing is not None and existing.digest == bundle.digest:
+        if existing is not None and existing.digest == bundle.digest and _as_signed(place, bundle):
             return existing
         if problem:
             _rename_damaged(place)
@@ -247,6 +273,24 @@ class Cache:
             ):
                 log.detail("removed a leftover", path=path)
                 self._remove(path)
+
+    def _remove_marks(self, driver: str) -> None:
+        """Forget of bundles that are gone where they came from."""
+        parent = self.root / driver
+        there = (directory / MANIFEST for directory in self._tags(driver))
+        kept = {_mark(parent, sha256_of(path)) for path in there if path.is_file()}
+        for path in _entries(parent):
+            if path.name.startswith(_BUILT_PREFIX) and path not in kept:
+                self._remove(path)
+
+
+def _mark(parent: Path, digest: str) -> Path:
+    return parent / f"{_BUILT_PREFIX}{digest.removeprefix('sha256:')}"
+
+
+def _as_signed(place: Path, bundle: Bundle) -> bool:
+    """Whether the bundle at `place` has the signature of one with the same manifest."""
+    return read_manifest(place).signature == read_manifest(bundle.directory).signature
 
 
 def _examine(directory: Path) -> tuple[Bundle | None, str]:
@@ -309,8 +353,6 @@ def _modified(path: Path) -> float:
 
 def _sync_tree(directory: Path) -> None:
     """Make files and directories survive a power cut, whoever wrote them."""
-    for name in files_below(directory):
-        with open(directory / name, "rb") as file:
-            os.fsync(file.fileno())
+    sync_files(directory)
     for path in (*(p for p in directory.rglob("*") if p.is_dir()), directory):
         sync_directory(path)

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from nodeside.driver.bundle import BundleError, BundleManifest
+from nodeside.driver.bundle import Bundle, BundleError, BundleManifest, read_manifest
 from nodeside.driver.checks import Refusal, check_before_load, read_facts
 from nodeside.driver.fitting import fitting
-from nodeside.driver.modulefile import ModuleFile, read_module
+from nodeside.driver.modulefile import ModuleFile, NotAModule, read_modules
 from nodeside.driver.plan import Finding
 from nodeside.driver.symbols import symbols_of
 from nodeside.driver.symvers import KernelSymbol, Mismatch, compare
 from nodeside.driver.task import Task
+from nodeside.driver.trust import distrust
 from nodeside.driver.waiting import await_sidecar
 
 if TYPE_CHECKING:
@@ -72,13 +73,10 @@ def _compared(
     task: Task, tag: str, manifest: BundleManifest, symbols: Mapping[str, KernelSymbol]
 ) -> Finding:
     """The bundle, verified, if this kernel would take its modules; else what is wrong with it."""
-    try:
-        bundle = task.cache.peek(tag, manifest.key, task.name)
-    except BundleError as problem:
-        return Finding(f"is damaged: {problem}")
-    if bundle is None:
-        return Finding("has gone")
-    modules = [read_module(bundle.module_path(module.name)) for module in bundle.manifest.modules]
+    read = _read(task, tag, manifest.key)
+    if isinstance(read, Finding):
+        return read
+    bundle, modules = read
     if refusals := _refusals(task, modules):
         return Finding(f"does not fit: {refusals[0].message}")
     if mismatches := compare(modules, symbols):
@@ -87,6 +85,22 @@ def _compared(
     why = f"built for {manifest.kernel.release}; all {count} imported symbols have this kernel's "
     found = fitting(task, bundle, f"{why}CRCs")
     return found if found.bundle is not None else Finding(f"cannot be used: {found.why}")
+
+
+def _read(task: Task, tag: str, key: str) -> tuple[Bundle, Sequence[ModuleFile]] | Finding:
+    """A bundle of the cache that is whole and trusted, with its modules; else what it is."""
+    try:
+        bundle = task.cache.peek(tag, key, task.name)
+    except BundleError as problem:
+        return Finding(f"is damaged: {problem}")
+    if bundle is None:
+        return Finding("has gone")
+    if why_not := distrust(task, read_manifest(bundle.directory)):
+        return Finding(f"is {why_not}")
+    try:
+        return bundle, read_modules([bundle.module_path(m.name) for m in bundle.manifest.modules])
+    except NotAModule as problem:
+        return Finding(f"cannot be read: {problem}")
 
 
 def _refusals(task: Task, modules: Sequence[ModuleFile]) -> tuple[Refusal, ...]:

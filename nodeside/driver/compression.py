@@ -11,7 +11,6 @@ import lzma
 import os
 import signal
 import stat
-import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from nodeside.driver.elf import NotAModule
 from nodeside.errors import SystemRefused
 from nodeside.process import ToolError, run
 from nodeside.records import TEMPORARY_PREFIX, disk_errors, sync_directory
+from nodeside.scratch import scratch_directory
 
 MODULE_LIMIT = (
     512 << 20
@@ -134,8 +134,8 @@ def _unzstd(_file: IO[bytes], path: Path, limit: int) -> Iterator[bytes]:
 
     The kernel ends the tool when its output passes the limit (RLIMIT_FSIZE, setrlimit(2)).
     """
-    with tempfile.TemporaryDirectory(prefix="nodeside-") as directory:
-        plain = Path(directory) / "module.ko"
+    with scratch_directory("zstd") as directory:
+        plain = directory / "module.ko"
         argv: list[str | Path] = ["zstd", "-d", "-q", "--memory=128MB", "-o", plain, "--", path]
         try:
             run(

@@ -2,7 +2,8 @@
 
 The timeouts of `requests` are for one read of a socket. So every socket that a session opens is
 noted here, and when the time is up all of them are shut down: whatever read or write is under way
-ends at once. Used by `transport.py` only, which imports `requests` late and this module with it.
+ends at once. Used by `transport.py` and `kubernetes.py`, which import `requests` late and this
+module with it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import requests
@@ -19,19 +21,37 @@ from urllib3 import PoolManager
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
+from nodeside.driver.bounded_response import BoundedResponse
+
 
 class Deadline:
     """`seconds` from now on, for every socket of a session that `watch` was given."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._end = time.monotonic() + seconds
-        self._passed = threading.Event()
         self._sockets: list[socket.socket] = []
         self._guard = threading.Lock()
-        self._timer = threading.Timer(seconds, self._expire)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._end = time.monotonic() + self.seconds
+        self._passed = threading.Event()
+        # The event is this time's own: a timer that is late does not end the next request.
+        self._timer = threading.Timer(self.seconds, self._expire, [self._passed])
         self._timer.daemon = True
         self._timer.start()
+
+    @contextmanager
+    def anew(self) -> Iterator[None]:
+        """All the seconds again, for one request of a session that lives on."""
+        self._timer.cancel()
+        if self.passed:
+            self._forget()
+        self._begin()
+        try:
+            yield
+        finally:
+            self._timer.cancel()
 
     @property
     def passed(self) -> bool:
@@ -49,6 +69,9 @@ class Deadline:
     def close(self) -> None:
         """Forget the sockets. The session must have been closed before."""
         self._timer.cancel()
+        self._forget()
+
+    def _forget(self) -> None:
         with self._guard:
             for sock in self._sockets:
                 sock.close()
@@ -64,10 +87,10 @@ class Deadline:
         with self._guard:
             self._sockets.append(sock.dup())
         if self.passed:
-            self._expire()
+            self._expire(self._passed)
 
-    def _expire(self) -> None:
-        self._passed.set()
+    def _expire(self, passed: threading.Event) -> None:
+        passed.set()
         with self._guard:
             for sock in self._sockets:
                 with suppress(OSError):
@@ -91,15 +114,19 @@ class _Adapter(HTTPAdapter):
 
 
 def _note_sockets(manager: PoolManager, deadline: Deadline) -> None:
-    """Make the manager's connections tell the deadline of their sockets."""
+    """Make the manager's connections tell the deadline of their sockets, and read within bounds."""
 
     class Plain(HTTPConnection):
+        response_class = BoundedResponse
+
         def _new_conn(self) -> socket.socket:
             sock = super()._new_conn()
             deadline.note(sock)
             return sock
 
     class Secure(HTTPSConnection):
+        response_class = BoundedResponse
+
         def _new_conn(self) -> socket.socket:
             sock = super()._new_conn()
             deadline.note(sock)

@@ -2,23 +2,25 @@
 
 The same files that an HTTP server shows to `HttpStore`, so publishing for one is writing here. An
 archive appears by rename. The checksum is removed before an archive is replaced and written after,
-so a reader meets an archive with its own checksum or with none.
+so a reader meets an archive with its own checksum or with none. Whoever else may write there can
+make nobody wait: what is no regular file is not opened.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
 from types import TracebackType
 
 from nodeside.digests import sha256_of
 from nodeside.driver.archive import open_archive, pack, read_manifest, unpack
-from nodeside.driver.bundle import Bundle
+from nodeside.driver.bundle import Bundle, Described
 from nodeside.driver.store import (
     Accept,
-    Described,
     Fetched,
     FetchError,
     FetchOptions,
@@ -28,8 +30,16 @@ from nodeside.driver.store import (
     already_there,
     checksum_in,
 )
-from nodeside.errors import SystemRefused
-from nodeside.records import TEMPORARY_PREFIX, disk_errors, publish_bytes, sync_directory
+from nodeside.records import (
+    TEMPORARY_PREFIX,
+    UntrustedFile,
+    disk_errors,
+    open_untrusted,
+    publish_bytes,
+    sync_directory,
+)
+
+_CHECKSUM_LIMIT = 4096
 
 
 class DirectoryStore(Store):
@@ -50,21 +60,17 @@ class DirectoryStore(Store):
         pass
 
     def describe(self, tag: str) -> Described | None:
-        archive = self._archive(tag)
-        if not archive.exists():
+        archive, limit = self._archive(tag), self._options.size_limit
+        if not _is_there(archive):
             return None
-        limit = self._options.size_limit
-        try:
-            with open_archive(archive, limit, str(archive)) as file:
-                return Described(*read_manifest(file, limit, str(archive)))
-        except SystemRefused as exc:
-            raise _unreadable(exc) from exc
+        with open_archive(archive, limit, str(archive)) as file:
+            return read_manifest(file, limit, str(archive))
 
     def fetch(self, tag: str, to: Path, accept: Accept) -> Fetched | NotThere:
         archive = self._archive(tag)
-        if not self._directory.is_dir():
+        if not _is_there(self._directory):
             return NotThere(f"no directory {self._directory}")
-        if not archive.exists():
+        if not _is_there(archive):
             return NotThere(f"no {archive.name} there")
         self._compare_checksum(archive)
         bundle = unpack(archive, to, self._options.size_limit, accept=accept)
@@ -73,8 +79,8 @@ class DirectoryStore(Store):
     def publish(self, bundle: Bundle, tag: str, *, overwrite: bool = False) -> Published:
         archive = self._archive(tag)
         there = self.describe(tag) if not overwrite else None
-        if there is not None:
-            return already_there(there, bundle, self.where, tag)
+        if there and (done := already_there(there, bundle, self.where, tag)):
+            return done
         with disk_errors(archive):
             self._directory.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX, dir=self._directory) as new:
@@ -92,16 +98,16 @@ class DirectoryStore(Store):
         return self._directory / f"{tag}.tar.gz"
 
     def _compare_checksum(self, archive: Path) -> None:
+        path = _checksum_of(archive)
         try:
-            expected = checksum_in(_checksum_of(archive).read_bytes())
+            with open_untrusted(path.resolve(), limit=_CHECKSUM_LIMIT) as checksum:
+                expected = checksum_in(checksum.read())
         except FileNotFoundError:
             return
-        except OSError as exc:
-            raise FetchError(f"cannot read {_checksum_of(archive)}: {exc.strerror}") from exc
-        try:
-            found = sha256_of(archive)
-        except SystemRefused as exc:
-            raise _unreadable(exc) from exc
+        except (UntrustedFile, OSError) as exc:
+            raise FetchError(f"cannot read {path}: {exc}") from exc
+        with open_archive(archive, self._options.size_limit, str(archive)) as file:
+            found = _digest(file, archive)
         if expected != found:
             raise FetchError(
                 f"{archive} has sha256 {found}, expected {expected or 'something else'}",
@@ -114,5 +120,22 @@ def _checksum_of(archive: Path) -> Path:
     return archive.with_name(f"{archive.name}.sha256")
 
 
-def _unreadable(exc: SystemRefused) -> FetchError:
-    return FetchError(str(exc), reason="Unreadable", hint=exc.hint)
+def _is_there(path: Path) -> bool:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as exc:
+        raise _unreadable(path, exc) from exc
+    return True
+
+
+def _digest(file: BufferedReader, path: Path) -> str:
+    try:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as exc:
+        raise _unreadable(path, exc) from exc
+
+
+def _unreadable(path: Path, exc: OSError) -> FetchError:
+    return FetchError(f"cannot read {path}: {exc.strerror}", reason="Unreadable")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from nodeside.driver.modulefile import read_module
+from nodeside.driver.modulefile import parse_module
 from nodeside.errors import NodesideError
 from nodeside.host import Host, Kernel
 from nodeside.modulenames import name_of_file
@@ -68,7 +68,7 @@ def kernel_vermagic(lib_modules_dir: Path) -> str:
     """The vermagic of a kernel, read from one of its in-tree modules; "" if there is none."""
     for path in islice(_in_tree(lib_modules_dir), _TRIED_FOR_VERMAGIC):
         try:
-            if vermagic := read_module(path).vermagic:
+            if vermagic := parse_module(path).vermagic:
                 return vermagic
         except NodesideError:
             continue

@@ -7,7 +7,8 @@ the last driver to leave gives it back. Both live as long as the boot, as /run d
     <host>/run/nodeside/
       firmware/...                 all drivers   files by the names drivers ask for
       firmware-owners/<driver>.json one driver   which of them it needs, with their sha256
-      firmware.lock                              held (flock) during a change
+    <host>/run/nodeside-locks/
+      firmware.lock                              held during a change
 
 A crash between the two leaves a file that an owner names and is not there, or a file that nobody
 names: installing again puts both right. Called before a load and after an unload.
@@ -15,7 +16,6 @@ names: installing again puts both right. Called before a load and after an unloa
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -25,8 +25,8 @@ from nodeside import log
 from nodeside.clock import Clock
 from nodeside.digests import sha256_of
 from nodeside.driver import sysfs
-from nodeside.errors import ExitCode, Locked, NodesideError, SystemRefused
-from nodeside.filelock import take_lock
+from nodeside.driver.nodelock import node_lock
+from nodeside.errors import ExitCode, NodesideError, SystemRefused
 from nodeside.host import Host
 from nodeside.records import TEMPORARY_PREFIX, disk_errors, publish, publish_bytes, read_untrusted
 
@@ -173,19 +173,8 @@ class FirmwareDirectory:
         with disk_errors(self.host.run):
             self.owners.mkdir(parents=True, exist_ok=True)
             self.files.mkdir(parents=True, exist_ok=True)
-            fd = os.open(
-                self.host.run / "firmware.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
-        try:
-            if not take_lock(fd, within=_LOCK_SECONDS, clock=self.clock):
-                raise Locked(
-                    f"another driver has held {self.host.run}/firmware.lock for "
-                    f"{_LOCK_SECONDS:g} s",
-                    hint=f"see who: fuser -v {self.host.run}/firmware.lock",
-                )
+        with node_lock(self.host, "firmware", "firmware", timeout=_LOCK_SECONDS, clock=self.clock):
             yield
-        finally:
-            os.close(fd)
 
 
 def install(directory: Path, driver: str, host: Host) -> tuple[str, ...]:

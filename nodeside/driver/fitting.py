@@ -21,12 +21,13 @@ def fitting(task: Task, bundle: Bundle, why: str) -> Finding:
     if absent := missing(task, (module.name for module in bundle.manifest.modules)):
         return Finding(f"the bundle {name} has no module {absent}")
     if task.signing is not None:
+        from nodeside.driver.modulefile import NotAModule
         from nodeside.driver.signing import SigningError
 
         try:
             files = (bundle.directory / module.file for module in bundle.manifest.modules)
             verify_signatures(task, files)
-        except SigningError as problem:
+        except (SigningError, NotAModule) as problem:
             log.warning("a bundle is not used", bundle=name, problem=problem, hint=problem.hint)
             return Finding(f"not signed as spec.signing asks: {problem}")
     return Finding(why, bundle)

@@ -2,7 +2,8 @@
 
 If <tag>.tar.gz.sha256 is there too (as `sha256sum` writes it), the archive must have that digest.
 It comes from the same server, so it proves that nothing was damaged on the way, and no more.
-Credentials for the host, if the server asks for them, come from the credentials file.
+Credentials for the host, if the server asks for them, come from the credentials file; they go over
+https only, since whoever answers plain HTTP for a registry's name could have its password.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+from nodeside.driver.addresses import origin
 from nodeside.driver.archive import read_manifest, unpack
-from nodeside.driver.bundle import Bundle
+from nodeside.driver.bundle import Bundle, Described
 from nodeside.driver.credentials import Credentials, find_credentials
+from nodeside.driver.http_trouble import shown
 from nodeside.driver.store import (
     Accept,
-    Described,
     Fetched,
     FetchError,
     FetchOptions,
@@ -34,7 +36,10 @@ class HttpStore(ServedStore):
     """Use as a context manager."""
 
     def __init__(self, base: str, options: FetchOptions) -> None:
-        parts = urlsplit(base)
+        try:
+            parts, _ = urlsplit(base), origin(base)
+        except ValueError:
+            raise SpecError(f"not a URL that can be parsed: {shown(base)!r}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise SpecError(f"expected an http:// or https:// URL of a directory, got {base!r}")
         if parts.username or parts.password:
@@ -45,13 +50,13 @@ class HttpStore(ServedStore):
         self._base = base.rstrip("/")
         self._host = parts.netloc
         self._options = options
-        self._transport = Transport(options)
+        self._transport = Transport(options, base)
         self.where = self._base
         self.confidential = parts.scheme == "https"
 
     def _authorization(self) -> BasicAuthorization | None:
         known = find_credentials(self._options.credentials_file, self._host)
-        return BasicAuthorization(known) if known else None
+        return BasicAuthorization(known, self._transport) if known else None
 
     def describe(self, tag: str) -> Described | None:
         return self._transport.retrying(lambda: self._described(tag))
@@ -83,7 +88,7 @@ class HttpStore(ServedStore):
         with self._transport.stream(url) as body:
             if body is None:
                 return None
-            return Described(*read_manifest(body, self._options.size_limit, url))
+            return read_manifest(body, self._options.size_limit, url)
 
     def _url(self, tag: str) -> str:
         return f"{self._base}/{quote(tag, safe='')}.tar.gz"
@@ -100,10 +105,11 @@ class HttpStore(ServedStore):
 
 
 class BasicAuthorization:
-    """A user and a password, told to a server only when it asks for them."""
+    """A user and a password, told to a server only when it asks for them, and never in clear."""
 
-    def __init__(self, credentials: Credentials) -> None:
+    def __init__(self, credentials: Credentials, transport: Transport) -> None:
         self._credentials = credentials
+        self._transport = transport
         self._asked = False
 
     def header(self) -> str:
@@ -111,4 +117,10 @@ class BasicAuthorization:
 
     def learn(self, challenge: str) -> bool:
         self._asked = challenge.lower().startswith("basic") and not self._asked
+        if self._asked and self._transport.insecure:
+            raise FetchError(
+                "the server wants a password sent over plain HTTP",
+                reason="Unauthorized",
+                hint="credentials go to https:// addresses only",
+            )
         return self._asked

@@ -2,13 +2,15 @@
 
 The text of urllib3 is a pile of class names; this module finds the system's own word at the bottom
 of it, says whether trying again can help, and keeps secrets out: a URL is shown without its query,
-for the addresses of blobs are often signed. Called by `transport.py` only.
+for the addresses of blobs are often signed, and that of a proxy is not shown at all. What a server
+says is cut, and cannot move the cursor of a terminal. Called by `transport.py` only.
 """
 
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+import ssl
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
@@ -19,6 +21,13 @@ if TYPE_CHECKING:
     import requests
 
 _DETAIL = 200  # characters of a server's own words
+_ADDRESS = 400  # characters of a URL
+# ssl.SSLError.reason of an answer that does not begin like TLS, in the versions of OpenSSL.
+_NO_TLS = (
+    "WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST",
+    "UNKNOWN_PROTOCOL",
+)  # fmt: skip
+_PROXY_HINT = "look at HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
 
 
 def shown(url: str) -> str:
@@ -26,7 +35,7 @@ def shown(url: str) -> str:
     try:
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2]
-        return urlunsplit((parts.scheme, host, parts.path, "", ""))
+        return _clean(urlunsplit((parts.scheme, host, parts.path, "", "")), _ADDRESS)
     except ValueError:
         return "a URL that cannot be parsed"
 
@@ -45,15 +54,17 @@ def trouble(url: str, exc: Exception) -> FetchError:
 
     where, cause = shown(url), _root_cause(exc)
     if isinstance(exc, requests.exceptions.SSLError | urllib3.exceptions.SSLError):
-        hint = "give the CA certificate of the server with --ca-file"
-        return FetchError(f"{where}: TLS: {cause}", reason="Tls", hint=hint)
+        return _tls_trouble(where, exc, cause)
     if isinstance(exc, requests.exceptions.ProxyError):
         return FetchError(
             f"{where}: the proxy does not work: {cause}",
             reason="Proxy",
-            hint="look at HTTP_PROXY, HTTPS_PROXY and NO_PROXY",
+            hint=_PROXY_HINT,
             retryable=True,
         )
+    if isinstance(exc, requests.exceptions.InvalidURL | urllib3.exceptions.LocationValueError):
+        # Their texts quote the address, which may be the proxy's, with its password.
+        return FetchError(f"{where}: not an address that can be asked", hint=_PROXY_HINT)
     if isinstance(exc, requests.exceptions.Timeout | urllib3.exceptions.TimeoutError):
         return FetchError(f"{where}: the server stalls: {cause}", reason="Timeout", retryable=True)
     broken = (
@@ -67,10 +78,34 @@ def trouble(url: str, exc: Exception) -> FetchError:
     return FetchError(f"{where}: {cause}")
 
 
+def wrong_proxy() -> FetchError:
+    """The error for a proxy that cannot be meant. Its address has a password, and stays unsaid."""
+    return FetchError(
+        "the proxy of the environment is no URL that can be used",
+        reason="Proxy",
+        hint=f"{_PROXY_HINT}: expected http://host:port or http://user:password@host:port, "
+        "with %-escapes for / # @ in a password",
+    )
+
+
+def _tls_trouble(where: str, exc: Exception, cause: str) -> FetchError:
+    hint = ""
+    for each in _causes(exc):
+        if isinstance(each, ssl.SSLCertVerificationError):
+            hint = "give the CA certificate of the server with --ca-file"
+        elif isinstance(each, ssl.SSLError) and each.reason in _NO_TLS:
+            cause = "the server does not speak TLS"
+            hint = (
+                "if plain HTTP is meant: `insecure: true` beside the oci source of driver.yaml, "
+                "`--to oci+http:...`, or a URL with http://"
+            )
+    return FetchError(f"{where}: TLS: {cause}", reason="Tls", hint=hint)
+
+
 def refusal(url: str, response: requests.Response, body: bytes) -> FetchError:
-    """The error for an answer with a status of 400 or above."""
+    """The error for an answer that is neither a success nor followed."""
     status = response.status_code
-    words = f"{shown(url)}: {status} {response.reason or ''}".rstrip()
+    words = f"{shown(url)}: {status} {_clean(response.reason or '')}".rstrip()
     detail = _detail(body)
     message = f"{words}: {detail}" if detail else words
     if status == 401:
@@ -81,7 +116,7 @@ def refusal(url: str, response: requests.Response, body: bytes) -> FetchError:
         return FetchError(message, reason="Forbidden", hint=hint)
     after = seconds_of(response.headers.get("Retry-After", ""))
     if after is not None:
-        message += f" (asks to come back in {after:g} s)"
+        message += f" (to be asked again in {after:g} s)"
     if status == 429:
         return FetchError(message, reason="TooManyRequests", retryable=True, after=after)
     if status >= 500:
@@ -91,23 +126,38 @@ def refusal(url: str, response: requests.Response, body: bytes) -> FetchError:
 
 def _detail(body: bytes) -> str:
     """What a registry says in its JSON errors; nothing of an HTML page."""
-    with suppress(ValueError, LookupError, TypeError, RecursionError):
-        error = json.loads(body)["errors"][0]
-        text = str(error.get("message") or error.get("code") or "")
-        return "".join(c for c in text if c.isprintable())[:_DETAIL]
-    return ""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return ""
+    errors = document.get("errors") if isinstance(document, dict) else None
+    first = errors[0] if isinstance(errors, list) and errors else None
+    if isinstance(first, dict):
+        first = first.get("message") or first.get("code")
+    return _clean(first) if isinstance(first, str) else ""
 
 
 def _root_cause(exc: BaseException) -> str:
     """The innermost reason in words: `Connection refused`, `certificate verify failed`."""
+    seen = list(_causes(exc))
+    last = next((e for e in reversed(seen) if isinstance(e, OSError) and e.strerror), seen[-1])
+    text = getattr(last, "strerror", None) or str(last) or type(last).__name__
+    return _clean(str(text))
+
+
+def _causes(exc: BaseException) -> Iterator[BaseException]:
+    """An exception and what it is about, down to the bottom."""
     seen: list[BaseException] = []
     here: BaseException | None = exc
     while here is not None and here not in seen:
         seen.append(here)
+        yield here
         here = _inner(here)
-    last = next((e for e in reversed(seen) if isinstance(e, OSError) and e.strerror), seen[-1])
-    text = getattr(last, "strerror", None) or str(last) or type(last).__name__
-    return "".join(c for c in str(text) if c.isprintable())[:_DETAIL]
+
+
+def _clean(text: str, limit: int = _DETAIL) -> str:
+    """Words of others as a part of one line of ours."""
+    return "".join(c for c in text if c.isprintable())[:limit]
 
 
 def _inner(exc: BaseException) -> BaseException | None:

@@ -25,7 +25,7 @@ from nodeside.driver.kernellog import Mark
 from nodeside.driver.load import Loader
 from nodeside.driver.loadorder import in_load_order
 from nodeside.driver.moduledevices import device_numbers
-from nodeside.driver.modulefile import ModuleFile, read_module
+from nodeside.driver.modulefile import ModuleFile, read_modules
 from nodeside.driver.readyfile import clear_loaded, write_loaded
 from nodeside.driver.sequence import (
     Insertion,
@@ -36,6 +36,7 @@ from nodeside.driver.sequence import (
 )
 from nodeside.driver.symbols import symbols_of
 from nodeside.driver.task import Task
+from nodeside.driver.trust import trust_mark
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.modulenames import kernel_name
 
@@ -52,7 +53,7 @@ def check_bundle(task: Task, bundle: Bundle) -> tuple[list[ModuleFile], tuple[Re
 
     Raises SigningError: with a key configured, what it did not sign is never loaded.
     """
-    given = [read_module(bundle.module_path(name)) for name in task.wanted.names]
+    given = read_modules([bundle.module_path(name) for name in task.wanted.names])
     files = list(in_load_order(given))
     certificate = None
     if task.signing is not None:
@@ -92,6 +93,7 @@ def record_of(
         source=source,
         modules=wanted_modules(task, proof),
         devices=tuple(sorted(devices)),
+        trust=trust_mark(task),
     )
 
 
@@ -188,7 +190,11 @@ class Installation:
             self.journal.note(f"put back after the failed load: {names}")
 
     def _previous(self) -> tuple[Insertion, ...]:
-        """What is loaded now and ours, as verified files to load again if the new ones fail."""
+        """What is loaded now and ours, as verified files to load again if the new ones fail.
+
+        Whatever today's trust says of it: it ran until now, and a trust that pins the digests of
+        the new version alone would leave the node without any driver.
+        """
         record = self.known.record
         if record is None or plan.occupant(self.known) is not plan.Occupant.OURS:
             return ()

@@ -4,6 +4,15 @@ A `Mark` is the last records of the log at a moment; `since` gives the lines aft
 syslog(2), which works in a container with CAP_SYSLOG, or by hand from /dev/kmsg, which a
 container's device allow-list denies. Where neither works that is a value that says why: no load
 fails for want of a log.
+
+Anybody on the node can have words of theirs in the log, without any privilege: the kernel names a
+process that crashes (15 bytes, of its own choice) and the file that it ran (255 bytes), both with
+line feeds in them. So a line is the kernel's own complaint only
+
+- if the kernel wrote its record: what is written to /dev/kmsg has another facility (printk.c);
+- if it begins a record: syslog(2) gives every line of a record the same time;
+- if it matches in more than a process could be called, on a form that no message about a process
+  has.
 """
 
 from __future__ import annotations
@@ -11,12 +20,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
+from nodeside.driver.logfollower import harmless
 from nodeside.driver.syscalls import Syscalls
 from nodeside.host import Host
 
+_KERNEL = 8  # priorities below are of the facility `kern`: facility * 8 + level, syslog(3)
 _MARK_LINES = 8  # enough to tell places apart where printk.time=0 and lines repeat
 _KMSG_RECORD = 8192  # bytes; one read(2) of /dev/kmsg gives one record, at most this long
 _KMSG_RECORDS = 200_000  # a bound on a log that grows faster than it is read
@@ -51,11 +63,15 @@ class KernelLog:
         return Mark(tuple(lines[-_MARK_LINES:]), unreadable)
 
     def since(self, mark: Mark) -> Excerpt:
-        """What was said after `mark`; if the mark has been overwritten, all there is."""
+        """What was said after `mark`; if the mark has been overwritten, all there is.
+
+        Names of processes stand in it as they are, so what moves a cursor is made visible.
+        """
         lines, unreadable = self._read()
         if unreadable or mark.unreadable:
             return Excerpt(note=unreadable or mark.unreadable)
-        return after(mark, lines)
+        excerpt = after(mark, lines)
+        return replace(excerpt, lines=tuple(map(harmless, excerpt.lines)))
 
     def _read(self) -> tuple[list[str], str]:
         """All lines, or none and why. Priorities are dropped, times kept."""
@@ -74,17 +90,22 @@ class KernelLog:
 
 
 def parse_syslog(text: str) -> list[str]:
-    """Lines of syslog(2) without their `<6>`."""
-    return [re.sub(r"^<\d+>", "", line) for line in text.splitlines()]
+    """The kernel's own lines of syslog(2), without their `<6>`."""
+    # A file's name may hold what splitlines() takes for the end of a line, such as a form feed.
+    found = (re.match(r"<(\d+)>", line) for line in text.split("\n"))
+    return [m.string[m.end() :] for m in found if m and int(m[1]) < _KERNEL]
 
 
 def parse_kmsg(text: str) -> list[str]:
-    """Records of /dev/kmsg as syslog(2) would show them, Documentation/ABI/testing/dev-kmsg."""
+    """The kernel's own records of /dev/kmsg as syslog(2) would show them.
+
+    Documentation/ABI/testing/dev-kmsg. A line feed in a record is escaped there.
+    """
     lines = []
-    for line in text.splitlines():
-        head, separator, said = line.partition(";")
-        fields = head.split(",")
-        if separator and len(fields) >= 3 and fields[2].isdigit():
+    for line in text.split("\n"):
+        head, _, said = line.partition(";")
+        fields = re.match(r"(\d{1,9}),\d+,(\d{1,18}),", head)
+        if fields and int(fields[1]) < _KERNEL:
             seconds, micros = divmod(int(fields[2]), 1_000_000)
             lines.append(f"[{seconds:5d}.{micros:06d}] {said}")
     return lines
@@ -115,22 +136,51 @@ def _ends_at(mark: Mark, lines: Sequence[str], end: int) -> bool:
 
 
 _TIME = re.compile(r"^\[\s*\d+\.\d+\](\[\s*[TC]\d+\])?\s?")
-_TRACE = re.compile(r"^Call [Tt]race:")
-_TRACE_REACH = 80  # lines between the head line of a splat and its call trace
+_NAME_LENGTH = 15  # bytes that begin a line and may be a process's name: TASK_COMM_LEN, less a zero
 
 # Heads of what the kernel prints when something is wrong with it: lib/bug.c, kernel/panic.c,
-# mm/kasan, kernel/hung_task.c, kernel/rcu, arch/*/mm/fault.c. All begin a message, which a driver's
-# own `edu: WARNING: cable unplugged` or `traps: a.out general protection fault` does not.
+# mm/kasan, kernel/hung_task.c, kernel/rcu, kernel/locking, arch/*/mm/fault.c. No `.*`: it would
+# match in the name of a file. What is missing here is found by its call trace.
 _HEADS = re.compile(
-    r"^(WARNING: (CPU: \d|\S+:\d+ at |possible |suspicious |inconsistent |bad unlock|held lock)"
-    r"|BUG: |watchdog: BUG: |kernel BUG at |Oops\b|Internal error: |UBSAN: |KASAN: "
-    r"|general protection fault|[Uu]nable to handle |Kernel panic"
-    r"|(rcu: )?INFO: (rcu_\w+|task \S+ blocked|possible |trying to register non-static)"
-    r"|rcu: .*self-detected stall|.*->init suspiciously returned)"
+    r"WARNING: CPU: \d+ PID: \d+ at "
+    r"|WARNING: (\S+:\d+ )?at \S+\+0x[0-9a-f]+/0x"
+    r"|WARNING: (possible|suspicious|inconsistent|bad unlock|held lock) "
+    r"|BUG: ([Kk]ernel NULL pointer|[Uu]nable to handle|sleeping function|scheduling while atomic)"
+    r"|BUG: (Bad page (state|map) in|Bad rss-counter state|non-zero pgtables_bytes|workqueue lock)"
+    r"|BUG: (KASAN|KCSAN|KFENCE|KMSAN): [a-z][a-z: -]+ in \S"
+    r"|BUG: (spinlock|rwlock) [A-Za-z ]+ on CPU#\d"
+    r"|BUG: using [a-z_()]+ in preemptible"
+    r"|BUG: stack guard page was hit"
+    r"|(watchdog: )?BUG: soft lockup - CPU#\d"
+    r"|(NMI )?watchdog: Watchdog detected hard LOCKUP"
+    r"|kernel BUG at \S+:\d+!"
+    r"|Oops: [0-9a-f]{4,16} [a-z0-9: ]*\[#\d+\] [A-Z]"
+    r"|Oops: [a-z][a-z0-9 ]+: [0-9a-f]{4} \[#\d+\]"
+    r"|Oops: [A-Z][a-z ]+, sig: \d"
+    r"|(Oops: )?general protection fault(, [a-z]|: [0-9a-f]{4} )"
+    r"|Internal error: [\w :/-]+ \[#\d+\]"
+    r"|UBSAN: [a-z-]+ in \S+:\d+:\d"
+    r"|KASAN: [a-z -]+ in range \[0x"
+    r"|[Uu]nable to handle kernel "
+    r"|Kernel panic - not syncing"
+    r"|(rcu: )?INFO: task \S+ blocked for more than \d"
+    r"|(rcu: )?(INFO: )?rcu_\w+ (self-)?detected (expedited )?stall"
+    r"|INFO: (possible (recursive|circular|irq)|trying to register non-static)"
+    r"|\w+: '[\w-]+'->init suspiciously returned"
 )
+_TRACE = re.compile(r"Call [Tt]race:")
+_FRAME = re.compile(r"\+0x[0-9a-f]+/0x[0-9a-f]+")  # a symbol and where in it: no name is so long
+# Longer than any name of a process, so nobody else can begin a record with them (lib/bug.c).
+_MARK = re.compile(r"-{12}\[ cut here \]-{12}|---\[ end trace [0-9a-f]{16} \]---")
+_TRACE_REACH = 80  # lines between the head line of a splat and its call trace
+_FRAMES_BEGIN = 3  # lines after `Call Trace:`, of which one is the first frame
+
+# With these the kernel shows a trace too, but it is not at fault: somebody's memory is used up, as
+# any pod may bring about at its own limit. A load that it spoils fails by itself.
+_MEMORY = re.compile(r"invoked oom-killer: gfp_mask=|: page allocation failure: order:")
 
 
-def splats(lines: Iterable[str]) -> tuple[str, ...]:
+def splats(lines: Sequence[str]) -> tuple[str, ...]:
     """The head line of every kernel splat, without its time.
 
     A call trace that belongs to no head known here counts too (dump_stack). That an out-of-tree
@@ -138,13 +188,35 @@ def splats(lines: Iterable[str]) -> tuple[str, ...]:
     """
     found = []
     covered = 0
-    for line in lines:
-        text = _TIME.sub("", line)
+    for number, line in enumerate(lines):
         covered -= 1
-        if _HEADS.match(text) or (_TRACE.match(text) and covered <= 0):
+        text = _said(lines, number)
+        head = _HEADS.match(text)
+        if _MEMORY.search(line):
+            covered = _TRACE_REACH
+        elif (head and head.end() > _NAME_LENGTH) or (covered <= 0 and _is_trace(lines, number)):
             found.append(text)
             covered = _TRACE_REACH
-    return tuple(found)
+    # Records of one microsecond look like one: a head may pass for the rest of another.
+    marks = (text for n in range(len(lines)) if _MARK.match(text := _said(lines, n)))
+    return tuple(found) or tuple(islice(marks, 1))
+
+
+def _said(lines: Sequence[str], number: int) -> str:
+    """The text of a line that begins a record, "" for one that goes on with the record before.
+
+    Where the kernel keeps no times (printk.time=0) all lines count as beginnings.
+    """
+    line = lines[number]
+    time = _TIME.match(line)
+    if time and number and lines[number - 1].startswith(time[0].rstrip()):
+        return ""
+    return line[time.end() :] if time else line
+
+
+def _is_trace(lines: Sequence[str], number: int) -> bool:
+    following = lines[number + 1 : number + 1 + _FRAMES_BEGIN]
+    return bool(_TRACE.match(_said(lines, number))) and any(map(_FRAME.search, following))
 
 
 def _read_kmsg(path: Path) -> str:

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nodeside.clock import Clock
 from nodeside.contract import API_GROUP
 from nodeside.driver.announcement import (
     Call,
@@ -46,13 +45,15 @@ from nodeside.refusals import (
 if TYPE_CHECKING:
     import requests
 
+    from nodeside.driver.deadline import Deadline
+
 TOKEN_DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 _CONNECT = 5.0  # seconds
 _READ = 10.0  # seconds without a byte
 _REQUEST = 15.0  # seconds for a whole request
 _ANSWER_LIMIT = 1 << 20  # bytes; a NodeDriver is 2 kB
-_PIECE = 256  # bytes; small, since the deadline of the request is looked at between pieces
+_PIECE = 1 << 14  # bytes
 _KEPT = 100  # calls that `NoCluster` keeps, so that a long run does not grow
 
 # Answers with a Node carry its name, uid and labels only, not its 10-30 kB of status.
@@ -134,13 +135,12 @@ class Cluster:
         connect: float = _CONNECT,
         read: float = _READ,
         whole: float = _REQUEST,
-        clock: Clock | None = None,
     ) -> None:
         self._access = access
         self._timeout = (connect, read)
         self._whole = whole
-        self._clock = clock or Clock()
         self._session: requests.Session | None = None
+        self._deadline: Deadline | None = None
         self._status_apart = False  # learnt from the answers
 
     def patch_node_labels(self, node: str, labels: Mapping[str, str]) -> str:
@@ -187,6 +187,9 @@ class Cluster:
         if self._session is not None:
             self._session.close()
             self._session = None
+        if self._deadline is not None:
+            self._deadline.close()
+            self._deadline = None
 
     def _send(self, call: Call) -> Mapping[str, Any]:
         token = self._access.token()
@@ -199,10 +202,16 @@ class Cluster:
 
     def _exchange(self, call: Call, token: str) -> Answer:
         """One request and its answer. What the library and the system raise stops here."""
+        deadline = self._timed()
         try:
-            with closing(self._request(call, token)) as response:
-                return self._read(call, response)
+            with deadline.anew(), closing(self._request(call, token)) as response:
+                answer = self._read(call, response)
+                if deadline.passed:  # what was cut there may look like the end
+                    raise self._too_much(call)
+                return answer
         except OSError as exc:  # requests.RequestException is one
+            if deadline.passed:
+                raise self._too_much(call) from exc
             raise KubernetesError(
                 f"no answer from the API server {self._access.url} to {call.words}: {_cause(exc)}",
                 hint="the pod needs a way to the API server: a network policy, a proxy on the "
@@ -228,21 +237,32 @@ class Cluster:
 
             self._session = requests.Session()
             self._session.trust_env = False
+            self._timed().watch(self._session)
         return self._session
 
+    def _timed(self) -> Deadline:
+        if self._deadline is None:
+            from nodeside.driver.deadline import Deadline
+
+            self._deadline = Deadline(self._whole)
+        return self._deadline
+
     def _read(self, call: Call, response: requests.Response) -> Answer:
-        """The answer, within the deadline of the whole request and the size cap."""
-        ends, data = self._clock.now() + self._whole, b""
+        """The answer, within the size cap."""
+        data = b""
         for piece in response.iter_content(_PIECE):
             data += piece
-            if self._clock.now() > ends or len(data) > _ANSWER_LIMIT:
-                raise KubernetesError(
-                    f"the answer to {call.words} is too slow or too large "
-                    f"({len(data)} bytes in {self._whole:g} s)",
-                    retryable=True,
-                )
+            if len(data) > _ANSWER_LIMIT:
+                raise self._too_much(call)
         after = seconds_of(response.headers.get("Retry-After", ""))
         return Answer(response.status_code, document_of(data), after)
+
+    def _too_much(self, call: Call) -> KubernetesError:
+        return KubernetesError(
+            f"the answer to {call.words} is too slow or too large: it has "
+            f"{self._whole:g} s and {_ANSWER_LIMIT >> 20} MiB",
+            retryable=True,
+        )
 
 
 class NoCluster:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 _READ_ONLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CHUNK = 1 << 18  # bytes of the build log handed over at once
+_TOTAL = 128 << 20  # bytes handed over; the sidecar cuts a log at 64 MiB, and may begin it anew
 _CHUNKS = 64  # chunks between two looks at the result; at the end, all that is handed over
 
 
@@ -24,6 +25,7 @@ class LogFollower:
         self.on_line = on_line
         self.identity: tuple[int, int] | None = None
         self.offset = 0
+        self.left = _TOTAL
         self.rest = b""
 
     def follow(self, *, to_end: bool = False) -> None:
@@ -36,17 +38,18 @@ class LogFollower:
 
     def _read(self, fd: int, to_end: bool) -> None:
         status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
+        if not stat.S_ISREG(status.st_mode) or self.left < 0:
             return
         if self.identity != (status.st_dev, status.st_ino) or status.st_size < self.offset:
             # A sidecar that was restarted begins the log anew.
             self.identity = (status.st_dev, status.st_ino)
             self.offset, self.rest = 0, b""
         for _ in range(_CHUNKS):  # whoever writes may write faster than we read, and for ever
-            data = os.pread(fd, _CHUNK, self.offset)
+            data = os.pread(fd, min(_CHUNK, self.left), self.offset)
             if not data:
                 break
             self.offset += len(data)
+            self.left -= len(data)
             *lines, self.rest = (self.rest + data).split(b"\n")
             if len(self.rest) > _CHUNK:  # no line of a tool: hand it over in pieces
                 lines, self.rest = [*lines, self.rest], b""
@@ -55,6 +58,9 @@ class LogFollower:
         if to_end and self.rest:
             self.on_line(harmless(self.rest.decode(errors="replace")))
             self.rest = b""
+        if self.left == 0:
+            self.left = -1
+            self.on_line(f"[no more of it is shown: {_TOTAL >> 20} MiB were]")
 
 
 def harmless(line: str) -> str:

@@ -2,9 +2,10 @@
 
 The manifest is written as canonical JSON, and the sha256 of those bytes is the digest of the
 bundle: `sha256sum manifest.json` shows it, and since every file of the bundle stands in the
-manifest with its own sha256, it covers all of them. It also carries what tells a person, or a
-program of theirs, for which kernels the modules fit. Firmware is no part of a bundle: it comes with
-the driver image. Nothing here touches the disk.
+manifest with its own sha256, it covers all of them. Where signing is configured, those bytes are
+signed (`signing.sign_manifest`), and the signature goes with them. The manifest also carries what
+tells a person, or a program of theirs, for which kernels the modules fit. Firmware is no part of a
+bundle: it comes with the driver image. Nothing here touches the disk.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nodeside.contract import BuildSettings, Toolchain
@@ -28,8 +29,13 @@ if TYPE_CHECKING:
 SCHEMA = 1
 MANIFEST_LIMIT = 8 << 20  # bytes; a driver of 100 modules with 500 imports each has about 3 MiB
 
+SIGNATURE_LIMIT = 1 << 16  # bytes; a real one has 400 to 6,000
+MODULES_LIMIT = 2000  # in one bundle; a tree of the largest subsystems has some 900
+
 MODULE_FILE = re.compile(r"modules/[A-Za-z0-9_-]{1,55}\.ko")
 _MODULE_NAME = re.compile(r"[A-Za-z0-9_]{1,55}")
+_TEXT_LIMIT = 1024  # characters; all of it stands in messages and in names of directories
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+~-]{0,39}")
 _DRIVER = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 _CRC = re.compile(r"(0x[0-9a-f]{8})?")
@@ -99,6 +105,20 @@ class BundleManifest:
         """Every file that the manifest answers for: all but the manifest itself."""
         for module in self.modules:
             yield BundleFile(module.file, module.sha256, module.size)
+
+
+@dataclass(frozen=True)
+class Described:
+    """A manifest as it stands in a store or in a cache: its very bytes, and the detached signature
+    (CMS in DER) that is beside it, b"" for none. Nothing of it was checked but its form."""
+
+    manifest: BundleManifest
+    data: bytes = field(repr=False)
+    signature: bytes = field(default=b"", repr=False)
+
+    @property
+    def digest(self) -> str:
+        return digest_of(self.data)
 
 
 def describe(module: ModuleFile, file: str) -> BundleModule:
@@ -181,6 +201,8 @@ def _problems(manifest: BundleManifest) -> Iterator[tuple[str, str]]:
         yield "key", f"is not 64 hex digits: {manifest.key!r:.80}"
     if not manifest.modules:
         yield "list of modules", "is empty"
+    if len(manifest.modules) > MODULES_LIMIT:
+        yield "list of modules", f"has more than {MODULES_LIMIT}"
     for module in manifest.modules:
         yield from _module_problems(module)
     files = [file.file for file in manifest.files()]
@@ -188,6 +210,8 @@ def _problems(manifest: BundleManifest) -> Iterator[tuple[str, str]]:
     yield from _doubles("file", files)
     yield from _doubles("module", [module.name for module in manifest.modules])
     yield from _unprintable(manifest)
+    if not _VERSION.fullmatch(manifest.version):
+        yield "version", f"is none that a driver has: {manifest.version!r:.80}"
 
 
 def _module_problems(module: BundleModule) -> Iterator[tuple[str, str]]:
@@ -229,6 +253,8 @@ def _unprintable(manifest: BundleManifest) -> Iterator[tuple[str, str]]:
     for word in words:
         if not word.isprintable():
             yield "text", f"has control characters: {word!r:.80}"
+        if len(word) > _TEXT_LIMIT:
+            yield "text", f"has {len(word)} characters in one place: {word!r:.80}"
 
 
 def _hex(crc: int | None) -> str:

@@ -1,7 +1,8 @@
 """A kernel module file, read without loading it: who it is, what it needs, what it offers.
 
 Everything that nodeside knows of a module before the kernel sees it comes from here. The file may
-be compressed and may be hostile; what cannot be read raises NotAModule and nothing else.
+be compressed and may be hostile: it is read in a child process with limits, and what cannot be read
+raises NotAModule and nothing else.
 
 Where each fact stands in the kernel's own sources (6.x):
 
@@ -16,16 +17,21 @@ Where each fact stands in the kernel's own sources (6.x):
 
 from __future__ import annotations
 
+import json
 import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from nodeside import log
 from nodeside.digests import sha256_and_size
+from nodeside.driver.child import ChildDied, ChildRaised, Limits, run_in_child
 from nodeside.driver.compression import decompress, opened
 from nodeside.driver.elf import ElfObject, MalformedElf, NotAModule, Symbol, parse_notes
 from nodeside.driver.signature import Signature, describe, find_appended
+from nodeside.errors import DeadlinePassed
 from nodeside.modulenames import kernel_name, name_of_file
+from nodeside.records import MalformedRecord, decode, encode
 
 __all__ = [
     "ElfObject",
@@ -33,11 +39,21 @@ __all__ = [
     "NotAModule",
     "Parameter",
     "Signature",
+    "UnreadableModule",
     "decompress",
+    "parse_module",
     "parse_notes",
     "read_module",
+    "read_modules",
 ]
 
+# The largest module of Debian's 6.1.0-56-amd64 (amdgpu, 19 MB) takes 0.1 s and 20 MiB; an .xz file
+# may take 128 MiB for its dictionary. All modules of a driver, 1 GiB at most, are hashed in seconds
+# and what comes back goes into a manifest of 8 MiB at most.
+_LIMITS = Limits(memory=384 << 20, processor=60, answer=8 << 20)
+_TIMEOUT = 300.0  # seconds; a slow disk must not be taken for a hostile file
+
+_MODINFO = ("name", "vermagic", "srcversion", "license", "depends", "parm", "parmtype", "import_ns")
 _PARAMETER_LIMIT = 4096  # the largest drivers declare ~200
 _EXPORT_LIMIT = 65536  # all of a kernel exports ~15,000
 _CRC, _EXPORT, _PARAM = "__crc_", "__ksymtab_", "__param_str_"
@@ -84,8 +100,54 @@ class ModuleFile:
     signature: Signature | None = None
 
 
+class UnreadableModule(NotAModule):
+    """A module whose reader was stopped, or crashed: no file of a linker is such."""
+
+    reason = "UnreadableModule"
+
+
 def read_module(path: Path) -> ModuleFile:
     """Read a module file: .ko, .ko.gz, .ko.xz or .ko.zst. Raises NotAModule, SystemRefused."""
+    return read_modules([path])[0]
+
+
+def read_modules(paths: Sequence[Path]) -> list[ModuleFile]:
+    """Read the modules of one driver, in a child with limits, for all of them together.
+
+    Whoever made them may want our memory or our time. Raises NotAModule, SystemRefused.
+    """
+    try:
+        said = run_in_child(lambda: _packed(paths), _TIMEOUT, limits=_LIMITS)
+        records = zip(paths, json.loads(said), strict=True)
+        return [replace(decode(ModuleFile, row, where="it"), path=path) for path, row in records]
+    except ChildRaised as exc:
+        if exc.kind != "MemoryError":
+            log.warning("the reader of modules crashed", modules=_listed(paths), error=exc)
+        raise _unreadable(paths, exc.kind) from exc
+    except (ChildDied, DeadlinePassed, MalformedRecord) as exc:
+        raise _unreadable(paths, str(exc)) from exc
+
+
+def _packed(paths: Sequence[Path]) -> bytes:
+    found = [replace(parse_module(path), path=Path()) for path in paths]
+    return json.dumps([encode(file) for file in found]).encode()
+
+
+def _unreadable(paths: Sequence[Path], how: str) -> UnreadableModule:
+    return UnreadableModule(
+        f"{_listed(paths)}: not to be read with {_LIMITS.memory >> 20} MiB of memory and "
+        f"{_LIMITS.processor} s of processor time: {how}",
+        hint=f"see what is in it: readelf -S {paths[0]}",
+    )
+
+
+def _listed(paths: Sequence[Path]) -> str:
+    more = f" or one of {len(paths) - 1} beside it" if len(paths) > 1 else ""
+    return f"{paths[0]}{more}"
+
+
+def parse_module(path: Path) -> ModuleFile:
+    """As `read_module`, in this process: for its child, and for files that can be trusted."""
     with opened(path) as file:
         elf = ElfObject(file, str(path))
         info = _read_modinfo(elf.contents(".modinfo"))
@@ -117,7 +179,7 @@ def read_module(path: Path) -> ModuleFile:
             imports=imports,
             weak_imports=weak,
             exports=_exports(elf, symbols),
-            import_namespaces=tuple(info.get("import_ns", ())),
+            import_namespaces=tuple(info["import_ns"]),
             signature=describe(find_appended(file, str(path))),
         )
 
@@ -126,20 +188,18 @@ def read_module(path: Path) -> ModuleFile:
 
 
 def _read_modinfo(data: bytes) -> dict[str, list[str]]:
-    """Every value of every key, in the order of the file."""
-    info: dict[str, list[str]] = {}
+    """Every value of the keys that are of use here, in the order of the file."""
+    info: dict[str, list[str]] = {key: [] for key in _MODINFO}
     for entry in data.split(b"\0"):
         key, found, value = entry.partition(b"=")
-        if found:
-            info.setdefault(key.decode("utf-8", "replace"), []).append(
-                value.decode("utf-8", "replace")
-            )
+        if found and (values := info.get(key.decode("utf-8", "replace"))) is not None:
+            values.append(value.decode("utf-8", "replace"))
     return info
 
 
 def _one(info: Mapping[str, list[str]], key: str) -> str:
     """The first value of a key, as the kernel's get_modinfo takes it; "" if there is none."""
-    return info.get(key, [""])[0]
+    return next(iter(info[key]), "")
 
 
 # --- imports ----------------------------------------------------------------------------------
@@ -242,12 +302,13 @@ def _parameters(
     The kernel matches the names in __param. modinfo alone is not enough: it lacks a parameter
     of module_param_cb without a description.
     """
-    descriptions = dict(_named(info.get("parm", [])))
-    types = dict(_named(info.get("parmtype", [])))
-    names = [*_param_names(elf), *_param_strings(elf, symbols), *types, *descriptions]
+    descriptions = dict(_named(info["parm"]))
+    types = dict(_named(info["parmtype"]))
+    found = [*_param_names(elf), *_param_strings(elf, symbols), *types, *descriptions]
+    names = dict.fromkeys(found)
+    _limit_parameters(elf, len(names))
     return {
-        name: Parameter(name, types.get(name, ""), descriptions.get(name, ""))
-        for name in dict.fromkeys(names)
+        name: Parameter(name, types.get(name, ""), descriptions.get(name, "")) for name in names
     }
 
 

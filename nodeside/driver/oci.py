@@ -3,39 +3,42 @@
 A bundle is an artifact: an image manifest whose config is the bundle's `manifest.json` and whose
 one layer is its archive.
 
-    <repository>:<tag>                    image manifest, artifactType ...bundle.v1
+    <repository>:<tag>                    image manifest, artifactType ...bundle.v1; its annotation
+                                          io.nodeside.manifest.p7s is the manifest's signature
       config  ...bundle.config.v1+json    manifest.json: its digest is the digest of the bundle
-      layer   tar+gzip                    the same manifest.json, modules/*.ko
+      layer   tar+gzip                    the same manifest.json, its .p7s, modules/*.ko
 
-So whoever wants only the manifest fetches a few kilobytes, and a digest that is pinned is compared
-before a module is fetched. `skopeo copy` carries such an artifact to another registry unchanged.
+So whoever wants only the manifest fetches a few kilobytes, and a digest that is pinned is compared,
+and a signature verified, before a module is fetched. `skopeo copy` carries such an artifact to
+another registry unchanged.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urljoin, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from nodeside.digests import sha256_and_size
+from nodeside.driver.addresses import next_address
 from nodeside.driver.archive import pack, unpack
-from nodeside.driver.bundle import MANIFEST, Bundle
+from nodeside.driver.bundle import MANIFEST, Bundle, Described, read_manifest
 from nodeside.driver.credentials import find_credentials
 from nodeside.driver.manifest import (
     MANIFEST_LIMIT,
+    SIGNATURE_LIMIT,
     BundleError,
-    BundleManifest,
     digest_of,
     parse,
 )
 from nodeside.driver.registry import RegistryAuthorization, parse_repository
 from nodeside.driver.store import (
     Accept,
-    Described,
     Fetched,
     FetchError,
     FetchOptions,
@@ -52,6 +55,7 @@ CONFIG_TYPE = "application/vnd.nodeside.bundle.config.v1+json"
 LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 
+SIGNATURE_ANNOTATION = "io.nodeside.manifest.p7s"  # base64
 _IMAGE_LIMIT = 4 << 20  # bytes; registries allow no larger manifest
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -72,6 +76,7 @@ class _Blob:
 class _Image:
     config: _Blob
     layer: _Blob
+    signature: bytes
 
 
 class OciStore(ServedStore):
@@ -80,8 +85,8 @@ class OciStore(ServedStore):
     def __init__(self, repository: str, options: FetchOptions, *, insecure: bool = False) -> None:
         self._repository = parse_repository(repository)
         self._options = options
-        self._transport = Transport(options, insecure=insecure)
         self._url = self._repository.url("http" if insecure else "https")
+        self._transport = Transport(options, self._url)
         self.where = str(self._repository)
         self.confidential = not insecure
 
@@ -99,7 +104,7 @@ class OciStore(ServedStore):
         if image is None:
             return NotThere(f"no tag {tag} there")
         described = self._described(image, tag)
-        accept(described.manifest, described.digest)
+        accept(described)
         limit, name = self._options.size_limit, self._name(tag)
         with download_place(to, tag) as archive:
             self._download(image.layer, archive)
@@ -109,8 +114,8 @@ class OciStore(ServedStore):
     def publish(self, bundle: Bundle, tag: str, *, overwrite: bool = False) -> Published:
         self._transport.authorization = self._authorization(push=True)
         there = self.describe(tag) if not overwrite else None
-        if there is not None:
-            return already_there(there, bundle, self.where, tag)
+        if there and (done := already_there(there, bundle, self.where, tag)):
+            return done
         with disk_errors(Path(tempfile.gettempdir())), tempfile.TemporaryDirectory() as scratch:
             archive = Path(scratch) / f"{tag}.tar.gz"
             pack(bundle, archive)
@@ -118,7 +123,8 @@ class OciStore(ServedStore):
             layer = _blob_of(archive)
             self._upload(config, bundle.directory / MANIFEST)
             self._upload(layer, archive)
-        self._put_image(_image_manifest(bundle.manifest, tag, config, layer), tag)
+        described = read_manifest(bundle.directory)
+        self._put_image(_image_manifest(described, tag, config, layer), tag)
         return Published(self.where, tag, bundle.digest, already=False)
 
     # --- reading ------------------------------------------------------------------------------
@@ -150,7 +156,7 @@ class OciStore(ServedStore):
                 f"expected {image.config.digest}",
                 reason="WrongDigest",
             )
-        return Described(parse(reply.body, self._name(tag)), image.config.digest)
+        return Described(parse(reply.body, self._name(tag)), reply.body, image.signature)
 
     def _download(self, layer: _Blob, to: Path) -> None:
         url = f"{self._url}/blobs/{layer.digest}"
@@ -173,7 +179,7 @@ class OciStore(ServedStore):
         location = started.headers.get("Location", "") if started else ""
         if not location:
             raise FetchError(f"{self.where}: the registry accepts no upload here")
-        url = urljoin(f"{self._url}/", location)
+        url = next_address(f"{self._url}/", location)
         url += ("&" if urlsplit(url).query else "?") + urlencode({"digest": blob.digest})
         headers = {"Content-Type": "application/octet-stream"}
         if self._transport.ask("PUT", url, headers=headers, body=path) is None:
@@ -197,14 +203,17 @@ class OciStore(ServedStore):
 
 
 def _same_as(described: Described) -> Accept:
-    """The archive must hold the very manifest that was accepted before it was fetched."""
+    """The archive must hold the very manifest that was accepted before it was fetched, and the
+    very signature: it stays with the bundle."""
 
-    def accept(_: BundleManifest, digest: str) -> None:
-        if digest != described.digest:
+    def accept(held: Described) -> None:
+        if held.digest != described.digest:
             raise BundleError(
-                f"the archive holds a bundle with digest {digest}, "
+                f"the archive holds a bundle with digest {held.digest}, "
                 f"the registry's config says {described.digest}"
             )
+        if held.signature != described.signature:
+            raise BundleError("the archive holds another signature than the image manifest")
 
     return accept
 
@@ -221,7 +230,20 @@ def _parse_image(data: bytes, what: str) -> _Image:
         raise BundleError(f"{what} is no bundle: its config is of type {kind!r:.120}")
     if not isinstance(layers, list) or len(layers) != 1:
         raise BundleError(f"{what} is no bundle: expected exactly one layer")
-    return _Image(_descriptor(config, what), _descriptor(layers[0], what))
+    signature = _signature(image.get("annotations"), what)
+    return _Image(_descriptor(config, what), _descriptor(layers[0], what), signature)
+
+
+def _signature(annotations: Any, what: str) -> bytes:
+    """The signature among the annotations of an image manifest, b"" for none."""
+    text = annotations.get(SIGNATURE_ANNOTATION, "") if isinstance(annotations, dict) else ""
+    try:
+        signature = base64.b64decode(text, validate=True)
+    except (ValueError, TypeError):
+        raise BundleError(f"{what}: the annotation {SIGNATURE_ANNOTATION} is not base64") from None
+    if len(signature) > SIGNATURE_LIMIT:
+        raise BundleError(f"{what}: a signature of {len(signature)} bytes")
+    return signature
 
 
 def _descriptor(record: Any, what: str) -> _Blob:
@@ -229,12 +251,14 @@ def _descriptor(record: Any, what: str) -> _Blob:
     size = record.get("size") if isinstance(record, dict) else None
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise BundleError(f"{what}: expected a sha256 digest, got {digest!r:.80}")
-    if type(size) is not int or size < 0:
+    if type(size) is not int or not 0 <= size < 1 << 63:
         raise BundleError(f"{what}: expected a size in bytes, got {size!r:.40}")
     return _Blob(digest, size)
 
 
-def _image_manifest(manifest: BundleManifest, tag: str, config: _Blob, layer: _Blob) -> bytes:
+def _image_manifest(described: Described, tag: str, config: _Blob, layer: _Blob) -> bytes:
+    manifest, signature = described.manifest, described.signature
+    signed = {SIGNATURE_ANNOTATION: base64.b64encode(signature).decode()} if signature else {}
     image = {
         "schemaVersion": 2,
         "mediaType": MANIFEST_TYPE,
@@ -255,6 +279,7 @@ def _image_manifest(manifest: BundleManifest, tag: str, config: _Blob, layer: _B
             "io.nodeside.kernel": manifest.kernel.release,
             "io.nodeside.architecture": manifest.kernel.architecture,
             "io.nodeside.key": manifest.key,
+            **signed,
         },
     }
     return json.dumps(image, sort_keys=True).encode()

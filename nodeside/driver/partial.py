@@ -14,6 +14,8 @@ from nodeside.driver.store import FetchError
 if TYPE_CHECKING:
     import requests
 
+_LENGTH_DIGITS = 18  # of a number of bytes
+
 
 class Partial:
     """A download under way: what is on disk, and its sha256 so far."""
@@ -62,7 +64,21 @@ def goes_on(response: requests.Response, offset: int) -> bool:
 def validator(response: requests.Response) -> str:
     """What If-Range needs to notice that the file was replaced (RFC 9110, 13.1.5)."""
     etag = response.headers.get("ETag", "")
-    return etag if etag and not etag.startswith("W/") else response.headers.get("Last-Modified", "")
+    strong = etag and not etag.startswith("W/")
+    found = etag if strong else response.headers.get("Last-Modified", "")
+    return found if found.isascii() and found.isprintable() else ""  # it is sent back
+
+
+def announced_length(response: requests.Response, url: str) -> int | None:
+    """Content-Length, if there is one. Raises FetchError for one that is no number."""
+    text = response.headers.get("Content-Length", "")
+    if not text:
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > _LENGTH_DIGITS:
+        raise FetchError(
+            f"{shown(url)} announces a length that is none: {text!r:.40}", reason="HttpError"
+        )
+    return int(text)
 
 
 def too_large(url: str, limit: int) -> FetchError:

@@ -61,13 +61,14 @@ class Known:
     `in_kernel` are the loaded modules of the wanted names, and those of an earlier version of the
     driver that nodeside loaded. `manifests` are those whose build-ids prove a loaded module to be
     the right one: the manifest of the wanted key, and that of a compatible bundle if one was loaded
-    in this boot.
+    in this boot. `record_proves`: the record was written under the trust of today.
     """
 
     in_kernel: Mapping[str, LoadedState]
     record: LoadedRecord | None = None
     manifests: tuple[BundleManifest, ...] = ()
     findings: Mapping[Rung, Finding] = field(default_factory=dict)
+    record_proves: bool = True
 
     def with_finding(self, rung: Rung, finding: Finding) -> Known:
         return replace(self, findings={**self.findings, rung: finding})
@@ -196,8 +197,11 @@ def loaded_rung(wanted: WantedDriver, known: Known) -> tuple[Proof | None, str]:
     if superseded:
         return None, f"{', '.join(superseded)} of an earlier version is still loaded"
     proofs: list[Proof] = list(known.manifests)
-    if known.record is not None and known.record.key == wanted.key:
-        proofs.append(known.record)
+    ours = known.record if known.record and known.record.key == wanted.key else None
+    if ours is not None and known.record_proves:
+        proofs.append(ours)
+    if not proofs and ours is not None:
+        return None, f"{', '.join(present)} loaded when spec.prebuilt.trust was another one"
     if not proofs:
         return None, (
             f"{', '.join(present)} loaded, but no bundle of {wanted.version} for this kernel is "

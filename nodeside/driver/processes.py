@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside.driver import sysfs
+from nodeside.driver.logfollower import harmless
 from nodeside.host import Host
 from nodeside.modulenames import kernel_name
 
 _COMMAND_LIMIT = 200  # characters
+_PROGRAM_LIMIT = 64
 _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})")
 _CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
 
@@ -80,7 +82,7 @@ def mounts_of(module: str, numbers: frozenset[str], host: Host) -> tuple[str, ..
         if namespace not in namespaces:
             namespaces.add(namespace)
             text = sysfs.read(directory / "mountinfo") or ""
-            points.update(dict.fromkeys(parse_mountinfo(text, module, numbers)))
+            points.update((_said(point), None) for point in parse_mountinfo(text, module, numbers))
     return tuple(points)
 
 
@@ -110,7 +112,7 @@ def pod_and_container(cgroup: str) -> tuple[str, str]:
 
 
 def _pids(host: Host) -> list[int]:
-    return sorted(int(name) for name in sysfs.names(host.proc) if name.isdigit())
+    return sorted(int(name) for name in sysfs.names(host.proc) if name.isdecimal())
 
 
 def _open_paths(process: Path, numbers: frozenset[str], nodes: frozenset[str]) -> list[str]:
@@ -154,10 +156,15 @@ def _describe(host: Host, pid: int, paths: list[str]) -> Process:
     arguments = (sysfs.read(directory / "cmdline") or "").strip("\0").split("\0")
     program = Path(arguments[0]).name or sysfs.read(directory / "comm") or "?"
     command = shlex.join(arguments) if arguments[0] else program
-    if len(command) > _COMMAND_LIMIT:
-        command = command[: _COMMAND_LIMIT - 1] + "…"
     pod, container = pod_and_container(sysfs.read(directory / "cgroup") or "")
-    return Process(pid, program, command, paths[0], len(paths), pod, container)
+    said = (_said(program, _PROGRAM_LIMIT), _said(command, _COMMAND_LIMIT), _said(paths[0]))
+    return Process(pid, *said, len(paths), pod, container)
+
+
+def _said(text: str, limit: int = _COMMAND_LIMIT) -> str:
+    """What any process can call itself, or a mount, as a part of one line of ours."""
+    text = harmless(text)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def _link(path: Path) -> str:

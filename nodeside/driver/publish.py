@@ -8,7 +8,7 @@ Jobs.
 from __future__ import annotations
 
 from nodeside.contract import store_tag
-from nodeside.driver.bundle import Bundle, verify
+from nodeside.driver.bundle import Bundle, read_manifest, verify
 from nodeside.driver.manifest import BundleError
 from nodeside.driver.store import FetchOptions, Published, open_source
 from nodeside.spec.model import PrebuiltSource
@@ -28,6 +28,11 @@ def publish(
         raise BundleError(
             f"{', '.join(unsigned)} not signed, though the bundle is for signed modules",
             hint="build again with spec.signing: nodeside driver build",
+        )
+    if manifest.certificate and not read_manifest(bundle.directory).signature:
+        raise BundleError(
+            "the manifest is not signed, though the bundle is for signed modules",
+            hint="build again: nodeside driver build --again",
         )
     tag = store_tag(manifest.version, manifest.kernel, manifest.key)
     with open_source(source, options) as store:

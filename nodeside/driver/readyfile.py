@@ -1,10 +1,12 @@
-"""What stands in the host's /run/nodeside: the ready file, loaded.json, and the lock of a driver.
+"""What stands in the host's /run: the ready file, loaded.json, and the locks of a driver.
 
     /run/nodeside/                 a tmpfs of the host: all of it is gone at reboot by nature
-      <driver>.lock                locked (flock) by the one actor; says who that is; never removed
-      <driver>.pod.lock            likewise, by the one pod whose turn it is, for as long as it runs
       <driver>/ready               ReadyRecord; there exactly while readiness is observed
       <driver>/loaded.json         LoadedRecord: what nodeside loaded in this boot, as asked
+      <driver>.lock, …             where older versions lock, see `nodelock.py`
+    /run/nodeside-locks/           no consumer of the driver mounts it
+      <driver>.lock                locked (flock) by the one actor; says who that is; never removed
+      <driver>.pod.lock            likewise, by the one pod whose turn it is, for as long as it runs
 
 Records appear by rename. One whose boot id is not this boot's is void (a /run that is no tmpfs, a
 restored snapshot). Written under the lock only, read by anybody.
@@ -18,13 +20,8 @@ restarting its container, so there is no liveness probe either.
 
 from __future__ import annotations
 
-import json
-import os
-import shlex
-import sys
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,8 +29,8 @@ from typing import Any, TypeVar
 from nodeside import log
 from nodeside.clock import Clock
 from nodeside.contract import LoadedRecord, Rung
-from nodeside.errors import Locked, NodesideError
-from nodeside.filelock import take_lock
+from nodeside.driver.nodelock import node_lock
+from nodeside.errors import NodesideError
 from nodeside.host import Host
 from nodeside.records import decode, disk_errors, encode, publish, read_untrusted
 
@@ -53,34 +50,12 @@ class ReadyRecord:
     since: float
 
 
-@dataclass(frozen=True)
-class Holder:
-    """Who holds a lock: written into the lock file. `pod` is the host name the holder sees."""
-
-    pid: int
-    command: str
-    pod: str
-    since: float
-
-    def sentence(self) -> str:
-        at = time.strftime("%H:%M:%S", time.gmtime(self.since))
-        return f"pid {self.pid} ({self.command}) in {self.pod}, since {at} UTC"
-
-
 def ready_path(host: Host, driver: str) -> Path:
     return host.run / driver / "ready"
 
 
 def loaded_path(host: Host, driver: str) -> Path:
     return host.run / driver / "loaded.json"
-
-
-def lock_path(host: Host, driver: str) -> Path:
-    return host.run / f"{driver}.lock"
-
-
-def pod_lock_path(host: Host, driver: str) -> Path:
-    return host.run / f"{driver}.pod.lock"
 
 
 def read_ready(host: Host, driver: str, boot_id: str) -> ReadyRecord | None:
@@ -127,10 +102,9 @@ def hold_lock(
     """Be the one actor for this driver on this node while the block runs.
 
     Waits up to `timeout` seconds, then raises Locked, which names the holder. The kernel releases
-    the lock when the holder ends, however it ends; the file stays, since a lock on a removed file
-    excludes nobody.
+    the lock when the holder ends, however it ends.
     """
-    with _held(lock_path(host, driver), driver, timeout, clock):
+    with node_lock(host, driver, f"driver {driver}", timeout=timeout, clock=clock):
         yield
 
 
@@ -144,49 +118,8 @@ def hold_pod_lock(
     where a revision replaces another, the later one waits until the earlier one has ended, and
     neither takes back what the other did. Commands by hand do not ask for it.
     """
-    with _held(pod_lock_path(host, driver), driver, timeout, clock):
+    with node_lock(host, f"{driver}.pod", f"driver {driver}", timeout=timeout, clock=clock):
         yield
-
-
-@contextmanager
-def _held(path: Path, driver: str, timeout: float, clock: Clock | None) -> Iterator[None]:
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    try:
-        if not take_lock(fd, within=timeout, clock=clock):
-            raise _locked(path, driver, timeout)
-        with disk_errors(path):
-            _sign(fd)
-        yield
-        os.ftruncate(fd, 0)  # who left is no holder
-    finally:
-        os.close(fd)
-
-
-def _locked(path: Path, driver: str, timeout: float) -> Locked:
-    holder = _holder(path)
-    return Locked(
-        f"another process works on driver {driver} on this node: "
-        f"{holder.sentence() if holder else 'it did not say who it is'}"
-        + (f"; waited {timeout:g} s" if timeout else ""),
-        hint=f"wait for it, or see who it is: fuser -v {path}",
-    )
-
-
-def _sign(fd: int) -> None:
-    """Write who we are into the file we locked: in place, since a rename would undo the lock."""
-    holder = Holder(os.getpid(), shlex.join(sys.argv), os.uname().nodename, time.time())
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, (json.dumps(encode(holder)) + "\n").encode(), 0)
-
-
-def _holder(path: Path) -> Holder | None:
-    """Who wrote into a lock file. Read without the lock: half written, it is unknown."""
-    with suppress(NodesideError):
-        record = read_untrusted(path)
-        return decode(Holder, record, where=path.name) if record else None
-    return None
 
 
 def _same(old: ReadyRecord, new: ReadyRecord) -> bool:

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
+from nodeside.driver.addresses import origin
 from nodeside.driver.credentials import Credentials
 from nodeside.driver.http_trouble import shown
 from nodeside.driver.store import FetchError
@@ -99,13 +100,20 @@ class RegistryAuthorization:
         return True
 
     def _check_realm(self, realm: str) -> None:
-        """A password may go over plain HTTP only to where we talk plain HTTP anyway."""
-        parts = urlsplit(realm)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        """A token service is asked over plain HTTP only where the registry is, password or not.
+
+        Whoever answers for an https registry cannot have us ask what stands in our own network.
+        """
+        try:
+            there = origin(realm)
+        except ValueError:
+            there = None
+        if there is None or there.scheme not in ("http", "https") or not there.host:
             raise FetchError(f"the registry names no token service: {shown(realm)!r}")
-        if parts.scheme == "http" and self._credentials and not self._transport.insecure:
+        if there.scheme == "http" and not self._transport.insecure:
+            what = "a password sent" if self._credentials else "a token asked for"
             raise FetchError(
-                f"the registry wants a password sent over plain HTTP to {shown(realm)}",
+                f"the registry wants {what} over plain HTTP to {shown(realm)}",
                 reason="Unauthorized",
             )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from nodeside import log
 from nodeside.contract import NodeDriverStatus, State
 from nodeside.driver.task import Place, Task, resolve
-from nodeside.errors import NodesideError
+from nodeside.errors import Bug, NodesideError
 from nodeside.spec import glance
 
 _UNKNOWN = "unknown"  # a NodeDriver must have a version
@@ -34,15 +34,19 @@ def resolve_or_tell(
     *,
     expected_kernel: str = "",
 ) -> Task:
-    """The task of a place. What `task.resolve` raises is announced as a failure, and raised.
+    """The task of a place. What `task.resolve` raises is announced as a failure, and raised; what
+    nobody expected is a Bug.
 
     A pod that was made for another kernel says nothing: whoever is there for this one does.
     """
     try:
         task = resolve(place)
-    except NodesideError as error:
+    except Exception as exc:
+        error = exc if isinstance(exc, NodesideError) else Bug(exc)
+        if error is not exc:
+            log.traceback(exc)
         _tell(place, tell, known, error, expected_kernel)
-        raise
+        raise error from None
     known.name, known.version = task.name, task.version
     return task
 

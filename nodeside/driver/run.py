@@ -3,6 +3,7 @@
 Once: bring the driver up, announce, exit with the code. For ever: the same, then wait for a reason
 to look again (a kernel event, a changed driver.yaml, a slow poll). A failed driver never ends the
 process: it stays, unready, says why, retries what is retryable and wakes when its inputs change.
+Neither does a bug of ours: it is told like any other failure, with its traceback in the log.
 SIGTERM ends the process and leaves the modules alone.
 
 For ever, it is also the one pod of its driver on the node from its first act to its end: where a
@@ -11,6 +12,7 @@ revision replaces another, the pod of the new one waits for the end of the old o
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -19,10 +21,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nodeside import log
+from nodeside import log, process
 from nodeside.clock import Clock
 from nodeside.contract import NodeDriverStatus, State
-from nodeside.driver.bringup import bring_up
+from nodeside.driver.bringup import bring_up, judge_loaded
 from nodeside.driver.journal import Journal, Report
 from nodeside.driver.load import Loader
 from nodeside.driver.readyfile import hold_lock, hold_pod_lock
@@ -30,7 +32,7 @@ from nodeside.driver.resolution import Known, resolve_or_tell
 from nodeside.driver.rungs import Listener
 from nodeside.driver.task import Place, Task, read_driver
 from nodeside.driver.waiting import StoppedWaiting
-from nodeside.errors import Locked, NodesideError, SystemRefused
+from nodeside.errors import Bug, Locked, NodesideError, SystemRefused
 
 if TYPE_CHECKING:
     from nodeside.driver.watch import Watch
@@ -97,7 +99,7 @@ class Run:
             tell = partial(journal.state, State.BUILDING)
             listener = replace(self.listener, on_sidecar=tell)
             with hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT, clock=self._clock()):
-                return journal, bring_up(task, journal, listener, loader=self.loader)
+                return journal, self._bring_up(task, journal, listener)
         except (Locked, KernelChanged, StoppedWaiting) as error:
             # Nothing was observed of the driver, so nothing is announced: whoever is at work on
             # it, or will be, says how it is.
@@ -106,6 +108,25 @@ class Run:
         except NodesideError as error:
             log.warning(str(error), driver=task.name, reason=error.reason, hint=error.hint)
             return journal, journal.failed(error)
+
+    def _bring_up(self, task: Task, journal: Journal, listener: Listener) -> Report:
+        """Bring the driver up. A bug on the way there says nothing about what is loaded."""
+        try:
+            return bring_up(task, journal, listener, loader=self.loader)
+        except NodesideError:
+            raise
+        except Exception as exc:
+            log.traceback(exc)
+            bug = Bug(exc)
+            journal.note(str(bug))
+            try:
+                found = judge_loaded(task, journal, loader=self.loader)
+            except Exception as problem:
+                journal.note(f"what is loaded cannot be judged: {problem}")
+                found = None
+            if found is None:
+                raise bug from exc
+            return found
 
     def for_ever(self) -> None:
         """Keep the driver up until SIGTERM or SIGINT."""
@@ -120,6 +141,8 @@ class Run:
             while watch.stopping is None:
                 watch.drain()
                 patience = self._heeding(watch, repeat_failed=again)._try_once(retry)
+                if os.getpid() == 1:
+                    process.reap_orphans()
                 retry = min(retry * 2, _LONGEST_RETRY) if patience else _FIRST_RETRY
                 if watch.stopping is not None:
                     break
@@ -158,7 +181,11 @@ class Run:
         except NodesideError as error:
             log.warning(str(error), reason=error.reason, hint=error.hint)
             log.fact("waiting until that changes", file=self.place.driver_file)
-            return None  # a wrong driver.yaml: only a new one helps
+            # A wrong driver.yaml: only a new one helps.
+            return retry if error.retryable else None
+        except Exception as exc:
+            log.traceback(exc)
+            return retry
         if report.state is State.READY:
             return None
         return retry if report.retryable else None
@@ -168,7 +195,7 @@ class Run:
         place = self.place
         files = [place.driver_file, place.policy_file, place.ca_file, place.credentials_file]
         names: tuple[str, ...] = ()
-        with suppress(NodesideError):
+        with suppress(Exception):  # whatever is wrong with it, a look says so
             spec = read_driver(place).spec
             names = tuple(module.name for module in spec.modules)
             signing, trust = spec.signing, spec.prebuilt.trust

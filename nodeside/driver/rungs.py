@@ -13,11 +13,18 @@ from typing import TYPE_CHECKING, assert_never
 
 from nodeside.contract import BuildRequest, Rung
 from nodeside.driver import plan
-from nodeside.driver.build import refuse_repetition, request_build, sole_builder, withdraw
-from nodeside.driver.bundle import Bundle, BundleError
+from nodeside.driver.build import (
+    note_refusal,
+    refuse_repetition,
+    request_build,
+    sole_builder,
+    withdraw,
+)
+from nodeside.driver.bundle import Bundle, BundleError, read_manifest
 from nodeside.driver.fitting import fitting
 from nodeside.driver.source import drop_sources, provide_source
 from nodeside.driver.task import Task
+from nodeside.driver.trust import distrust
 from nodeside.driver.waiting import BuildListener, Patience, await_result
 from nodeside.records import UntrustedFile
 from nodeside.shared import request_id
@@ -76,6 +83,8 @@ def peek_in_cache(task: Task) -> plan.Finding:
 def _cached(task: Task, bundle: Bundle | None) -> plan.Finding:
     if bundle is None:
         return plan.Finding(f"no bundle {task.tag} in {task.cache.root}")
+    if problem := distrust(task, read_manifest(bundle.directory)):
+        return plan.Finding(f"the cache holds {bundle.directory.name}, {problem}")
     return fitting(task, bundle, f"the cache holds {bundle.directory.name}")
 
 
@@ -85,7 +94,12 @@ def fetch(task: Task) -> plan.Finding:
 
     with task.cache.staging() as staging:
         outcome = store.fetch_first(
-            task.sources, _asked_of_store(task), task.trust, fetch_options(task), staging
+            task.sources,
+            _asked_of_store(task),
+            task.trust,
+            fetch_options(task),
+            staging,
+            inspect=_readable,
         )
         if outcome.bundle is None:
             return plan.Finding(outcome.why)
@@ -94,6 +108,13 @@ def fetch(task: Task) -> plan.Finding:
             return finding
         bundle = task.cache.adopt(outcome.bundle.directory)
     return plan.Finding(outcome.description, bundle)
+
+
+def _readable(bundle: Bundle) -> None:
+    """Else the cache would keep what nobody can load. Raises NotAModule."""
+    from nodeside.driver.modulefile import read_modules
+
+    read_modules([bundle.directory / file.file for file in bundle.manifest.modules])
 
 
 def ask_sources(task: Task) -> ManifestOutcome:
@@ -130,7 +151,7 @@ def build(task: Task, listener: Listener) -> plan.Finding:
     with sole_builder(shared):
         if not listener.repeat_failed:
             refuse_repetition(shared, request_of(task))
-        provide_source(task.source, shared, task.source_digest)
+        provide_source(task.source, shared, task.source_digest, task.not_source)
         request = request_build(shared, request_of(task))
         from nodeside.driver.adoption import adopt_build  # late: the sidecar is at work meanwhile
 
@@ -138,10 +159,13 @@ def build(task: Task, listener: Listener) -> plan.Finding:
         try:
             result = await_result(shared, request, patience=listener.patience, listener=heard)
             bundle = adopt_build(task, shared, result)
-        except (KeyboardInterrupt, BundleError, UntrustedFile):
-            # A person gave up (SIGTERM leaves the build to be joined), or what came out cannot be
-            # used: the same answer would be joined again and again.
+        except KeyboardInterrupt:  # a person gave up; SIGTERM leaves the build to be joined
             withdraw(shared, request)
+            raise
+        except (BundleError, UntrustedFile) as error:
+            # The same answer would be joined again and again, or the same build made.
+            withdraw(shared, request)
+            note_refusal(shared, request, error)
             raise
         withdraw(shared, request)
         drop_sources(shared, keep={task.source_digest})

@@ -147,8 +147,13 @@ def describe(appended: Appended | None) -> Signature | None:
             hash=_X509_HASHES[appended.hash] if known else "",
             by_key_id=True,
         )
+    return describe_message(appended.message)
+
+
+def describe_message(message: bytes) -> Signature:
+    """What a CMS message says of who made it."""
     try:
-        return _read_pkcs7(appended.message)
+        return _read_pkcs7(message)
     except _NotDerError:
         return Signature()
 
@@ -224,7 +229,7 @@ def _content(item: tuple[int, bytes], tag: int) -> bytes:
 
 
 def _at(items: list[tuple[int, bytes]], index: int) -> tuple[int, bytes]:
-    if index >= len(items):
+    if not 0 <= index < len(items):
         raise _NotDerError
     return items[index]
 

@@ -3,7 +3,8 @@
 The scheme is that of the kernel's scripts/sign-file.c: a detached CMS message over the module's
 bytes, without certificates and without signed attributes, then `struct module_signature` and a
 marker line. `openssl cms` makes and verifies the message. The key is named to it by path: nodeside
-itself does not read it, and no vendor code ever runs where it is.
+itself does not read it, and no vendor code ever runs where it is. The manifest of a bundle is
+signed with the same key in the same form; there the message stands in a file of its own.
 
 Called by the driver side after a build and before a publish or load of what was signed.
 """
@@ -22,16 +23,16 @@ from pathlib import Path
 from typing import IO
 
 from nodeside import log
-from nodeside.driver.modulefile import NotAModule, read_module
+from nodeside.driver.modulefile import NotAModule, parse_module
 from nodeside.driver.signature import (
     ID_PKCS7,
     MARKER,
     TRAILER,
-    Appended,
     Certificate,
     Signature,
     certificate_pem,
     describe,
+    describe_message,
     find_appended,
     parse_certificate,
     read_signature,
@@ -42,6 +43,7 @@ from nodeside.process import ToolError, run
 from nodeside.records import TEMPORARY_PREFIX, disk_errors, sync_directory
 
 __all__ = [
+    "BadSignature",
     "Certificate",
     "Signature",
     "SigningError",
@@ -50,7 +52,9 @@ __all__ = [
     "read_certificate",
     "read_signature",
     "sign",
+    "sign_manifest",
     "verify",
+    "verify_manifest",
 ]
 
 HASHES = (
@@ -75,6 +79,12 @@ class SigningError(NodesideError):
     reason = "SigningFailed"
 
 
+class BadSignature(SigningError):
+    """A manifest is not signed, or not by the one who should have."""
+
+    reason = "BadSignature"
+
+
 def sign(module: Path, key: Path, certificate: Path, hash: str = DEFAULT_HASH) -> None:
     """Sign a plain .ko in place, whole or not at all; a signature that it had is replaced.
 
@@ -83,11 +93,8 @@ def sign(module: Path, key: Path, certificate: Path, hash: str = DEFAULT_HASH) -
     if hash not in HASHES:
         raise SigningError(f"unknown hash {hash!r}: expected one of {', '.join(HASHES)}")
     signer = read_certificate(certificate)
-    _check_key(key)
     with _scratch() as scratch:
-        pem = scratch / "certificate.pem"
-        pem.write_text(certificate_pem(signer))
-        _check_pair(key, certificate, pem)
+        pem = _checked_pair(key, certificate, signer, scratch)
         _sign_with(module, key, pem, hash, scratch / "message.der")
     log.detail("module signed", module=module.name, signer=signer.subject, hash=hash)
 
@@ -110,7 +117,58 @@ def verify(module: Path, certificate: Path) -> None:
                 f"(serial number {signer.serial})",
                 hint=f"see who signed it: modinfo {module}",
             )
-        _verify_message(module, file, appended, signer, scratch)
+        content = scratch / "content"
+        with open(content, "wb") as target:
+            _copy(file, target, appended.content)
+        try:
+            _verify_message(content, appended.message, signer, scratch)
+        except ToolError as exc:
+            raise SigningError(
+                f"{module}: its signature by {signer.subject} is wrong: "
+                "the module was changed after it was signed",
+                hint="remove the file and build or fetch it again",
+            ) from exc
+
+
+def sign_manifest(data: bytes, key: Path, certificate: Path) -> bytes:
+    """The detached signature of a manifest's bytes: a CMS message in DER, as `sign` appends it."""
+    signer = read_certificate(certificate)
+    with _scratch() as scratch:
+        pem = _checked_pair(key, certificate, signer, scratch)
+        content, message = scratch / "manifest.json", scratch / "message.der"
+        content.write_bytes(data)
+        _make_message(content, key, pem, DEFAULT_HASH, message)
+        signature = message.read_bytes()
+    verify_manifest(data, signature, certificate)
+    return signature
+
+
+def verify_manifest(data: bytes, signature: bytes, certificate: Path) -> None:
+    """Prove that a manifest is signed by the key of a certificate; raises BadSignature if not."""
+    signer = read_certificate(certificate)
+    if not signature:
+        raise BadSignature(
+            f"the manifest is not signed; expected a signature by {signer.subject}",
+            hint="build it with spec.signing, and publish it: nodeside driver publish",
+        )
+    said = describe_message(signature)
+    if not signer.signed(said):
+        raise BadSignature(
+            f"the manifest is signed by {said.signer or 'an unnamed signer'!r:.120} (key id "
+            f"{said.key_id[:80] or 'unknown'}), expected {signer.subject} (serial number "
+            f"{signer.serial})",
+            hint="spec.prebuilt.trust.certificate must be that of the publisher",
+        )
+    with _scratch() as scratch:
+        content = scratch / "manifest.json"
+        content.write_bytes(data)
+        try:
+            _verify_message(content, signature, signer, scratch)
+        except ToolError as exc:
+            raise BadSignature(
+                f"the signature of the manifest by {signer.subject} is wrong: "
+                "the manifest was changed after it was signed",
+            ) from exc
 
 
 def certificate_digest(path: Path) -> str:
@@ -126,7 +184,7 @@ def read_certificate(path: Path) -> Certificate:
     except OSError as exc:
         raise SigningError(
             f"cannot read the certificate {path}: {exc.strerror}",
-            hint="spec.signing.certificate in driver.yaml names it",
+            hint="spec.signing or spec.prebuilt.trust in driver.yaml names it",
         ) from exc
     except ValueError as exc:
         raise SigningError(str(exc), hint=f"openssl x509 -in {path} -noout -subject") from exc
@@ -152,7 +210,7 @@ def kernel_hash(host: Host, release: str) -> str:
 def _hash_of_tree(tree: Path) -> str:
     for path in islice((tree / "kernel").rglob("*.ko*"), 1):
         with suppress(NodesideError):
-            signature = read_module(path).signature
+            signature = parse_module(path).signature
             return signature.hash if signature and signature.hash in HASHES else ""
     return ""
 
@@ -190,6 +248,15 @@ def _wrong_key(key: Path) -> SigningError:
             hint=f"openssl pkey -in {key} -out plain.pem, and let only root read that file",
         )
     return SigningError(f"{key}: expected a private key in PEM", hint=_KEY_HINT)
+
+
+def _checked_pair(key: Path, certificate: Path, signer: Certificate, scratch: Path) -> Path:
+    """The certificate as a PEM file, once it is clear that the key can sign for it."""
+    _check_key(key)
+    pem = scratch / "certificate.pem"
+    pem.write_text(certificate_pem(signer))
+    _check_pair(key, certificate, pem)
+    return pem
 
 
 def _check_pair(key: Path, certificate: Path, pem: Path) -> None:
@@ -253,31 +320,20 @@ def _append(target: IO[bytes], message: bytes) -> None:
     target.write(MARKER)
 
 
-def _verify_message(
-    module: Path, file: IO[bytes], appended: Appended, signer: Certificate, scratch: Path
-) -> None:
-    """Let openssl check the message against exactly this certificate.
+def _verify_message(content: Path, message: bytes, signer: Certificate, scratch: Path) -> None:
+    """Let openssl check the message against exactly this certificate. Raises ToolError.
 
     `-nointern` ignores certificates inside the message. `-noverify` leaves the chain alone: the
     kernel asks only whether it has this certificate, not who issued it or when it expires.
     """
-    pem, message, content = (scratch / name for name in ("certificate.pem", "message", "content"))
+    pem, der = scratch / "certificate.pem", scratch / "message"
     pem.write_text(certificate_pem(signer))
-    message.write_bytes(appended.message)
-    with open(content, "wb") as target:
-        _copy(file, target, appended.content)
-    try:
-        argv: list[str | Path] = [
-            "openssl", "cms", "-verify", "-binary", "-noverify", "-nointern", "-inform", "DER",
-            "-in", message, "-content", content, "-certfile", pem, "-out", "/dev/null",
-        ]  # fmt: skip
-        run(argv, timeout=_TIMEOUT, hint=_OPENSSL_HINT)
-    except ToolError as exc:
-        raise SigningError(
-            f"{module}: its signature by {signer.subject} is wrong: "
-            "the module was changed after it was signed",
-            hint="remove the file and build or fetch it again",
-        ) from exc
+    der.write_bytes(message)
+    argv: list[str | Path] = [
+        "openssl", "cms", "-verify", "-binary", "-noverify", "-nointern", "-inform", "DER",
+        "-in", der, "-content", content, "-certfile", pem, "-out", "/dev/null",
+    ]  # fmt: skip
+    run(argv, timeout=_TIMEOUT, hint=_OPENSSL_HINT)
 
 
 def _unsigned_size(file: IO[bytes], module: Path) -> int:

@@ -1,7 +1,7 @@
 """The driver's source tree: its digest, and its read-only copy in the shared directory.
 
 The digest is part of the bundle's key, so it must not depend on times, owners or the order of a
-directory: only on names, contents, links and the executable bit.
+directory: only on names, contents, links and the executable bit of what is source (`sourcetree`).
 """
 
 from __future__ import annotations
@@ -10,26 +10,23 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
 
 from nodeside import log
 from nodeside.contract import BuildKind, BuildSettings
 from nodeside.digests import sha256_of
+from nodeside.driver.sourcetree import NotSource, source_files, unreadable
 from nodeside.errors import NodesideError, SpecError, SystemRefused
 from nodeside.modulenames import kernel_name
 from nodeside.records import TEMPORARY_PREFIX, disk_errors, sync_directory
 from nodeside.shared import SharedDir
 from nodeside.spec.model import DriverSpec
 
-# Descriptions of a driver that may lie beside its source; what of them decides the build is in
-# the key already.
-_NOT_SOURCE = frozenset({"driver.yaml", "trial.yaml", ".git"})
+EVERYTHING = NotSource()  # nothing is left out but what never is source
 
 
-def source_digest(tree: Path) -> str:
+def source_digest(tree: Path, not_source: NotSource = EVERYTHING) -> str:
     """sha256 of a source tree, hex. Raises SpecError for what a source cannot be."""
     if not tree.is_dir():
         raise SpecError(
@@ -37,7 +34,7 @@ def source_digest(tree: Path) -> str:
             hint="spec.source.path is relative to driver.yaml",
         )
     total = hashlib.sha256()
-    for relative, path in _entries(tree):
+    for relative, path in source_files(tree, not_source):
         kind, content = _describe(tree, path)
         total.update(f"{kind} {relative.as_posix()}\0{content}\n".encode(errors="surrogateescape"))
     return total.hexdigest()
@@ -61,7 +58,9 @@ def build_settings(spec: DriverSpec, tree: Path) -> BuildSettings:
     )
 
 
-def provide_source(tree: Path, shared: SharedDir, digest: str) -> None:
+def provide_source(
+    tree: Path, shared: SharedDir, digest: str, not_source: NotSource = EVERYTHING
+) -> None:
     """Make the tree appear at `source/<digest>`, whole or not at all.
 
     A copy that is there is used only if it has the digest: the shared directory may outlive a power
@@ -69,7 +68,7 @@ def provide_source(tree: Path, shared: SharedDir, digest: str) -> None:
     """
     target = shared.source(digest)
     if target.is_dir():
-        if _is_whole(target, digest):
+        if _is_whole(target, digest, not_source):
             return
         log.warning("a torn copy of the source is replaced", path=target)
         with disk_errors(target):
@@ -78,7 +77,7 @@ def provide_source(tree: Path, shared: SharedDir, digest: str) -> None:
     with disk_errors(target):
         shutil.rmtree(temporary, ignore_errors=True)
         try:
-            _copy(tree, temporary)
+            _copy(tree, temporary, not_source)
             temporary.rename(target)
             sync_directory(shared.sources)
         except FileExistsError:
@@ -87,27 +86,11 @@ def provide_source(tree: Path, shared: SharedDir, digest: str) -> None:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _is_whole(copy: Path, digest: str) -> bool:
+def _is_whole(copy: Path, digest: str, not_source: NotSource) -> bool:
     try:
-        return source_digest(copy) == digest
+        return source_digest(copy, not_source) == digest
     except NodesideError:
         return False
-
-
-def _entries(tree: Path) -> Iterator[tuple[Path, Path]]:
-    """Every file and link below `tree` in a stable order; directories only through them."""
-    found = []
-    for directory, names, files in os.walk(tree, onerror=_cannot_list):
-        top = Path(directory) == tree
-        if top:
-            names[:] = [name for name in names if name not in _NOT_SOURCE]
-        links = [name for name in names if (Path(directory) / name).is_symlink()]
-        for name in [*files, *links]:
-            if top and name in _NOT_SOURCE:
-                continue
-            path = Path(directory) / name
-            found.append((path.relative_to(tree), path))
-    yield from sorted(found, key=lambda pair: os.fsencode(pair[0].as_posix()))
 
 
 def _describe(tree: Path, path: Path) -> tuple[str, str]:
@@ -120,24 +103,12 @@ def _describe(tree: Path, path: Path) -> tuple[str, str]:
     try:
         return kind, sha256_of(path)
     except SystemRefused as exc:
-        raise _unreadable(str(exc)) from exc
+        raise unreadable(str(exc)) from exc
 
 
-def _cannot_list(exc: OSError) -> NoReturn:
-    """What cannot be read must not be left out: the digest would be that of another source."""
-    raise _unreadable(f"cannot read {exc.filename}: {exc.strerror}") from exc
-
-
-def _unreadable(problem: str) -> SpecError:
-    return SpecError(
-        f"the source cannot be read: {problem}",
-        hint="spec.source.path in driver.yaml must be a tree that can be read",
-    )
-
-
-def _copy(tree: Path, to: Path) -> None:
+def _copy(tree: Path, to: Path, not_source: NotSource) -> None:
     to.mkdir(mode=0o755)
-    for relative, path in _entries(tree):
+    for relative, path in source_files(tree, not_source):
         target = to / relative
         target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         if path.is_symlink():

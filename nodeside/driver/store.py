@@ -3,8 +3,8 @@
 `fetch_first` asks the sources of a driver.yaml in order and keeps what each of them said, for the
 table that explains the ladder. What a source delivers is hostile until it has been unpacked by
 `archive.unpack`, is the bundle that was asked for, and satisfies the trust that driver.yaml asks
-for. Called by the fetch rung and by `publish.py`. The kinds of stores are imported late: `requests`
-costs 15 MiB, and most starts of a driver need no network.
+for (`trust.py`). Called by the fetch rung and by `publish.py`. The kinds of stores are imported
+late: `requests` costs 15 MiB, and most starts of a driver need no network.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from pathlib import Path
 
 from nodeside import log
 from nodeside.contract import store_tag
-from nodeside.driver.bundle import Bundle, BundleManifest
+from nodeside.driver.bundle import SIGNATURE, Bundle, BundleManifest, Described
 from nodeside.driver.manifest import BundleError, same_modules
-from nodeside.errors import ExitCode, NodesideError, NoSpace, SpecError, SystemRefused
+from nodeside.driver.trust import check_trust
+from nodeside.errors import Bug, ExitCode, NodesideError, NoSpace, SpecError, SystemRefused
 from nodeside.host import Kernel
 from nodeside.records import TEMPORARY_PREFIX
 from nodeside.spec.model import PrebuiltSource, Trust
 
+_WORDS_LIMIT = 1000  # characters of what one source said: some of them are the store's
 _CHECKSUM = re.compile(r"^([0-9a-fA-F]{64})\b")
 
 
@@ -87,14 +89,6 @@ class WantedBundle:
 
 
 @dataclass(frozen=True)
-class Described:
-    """The manifest of a bundle in a store, and the digest of the bundle."""
-
-    manifest: BundleManifest
-    digest: str
-
-
-@dataclass(frozen=True)
 class Fetched:
     """A bundle that was fetched and is whole."""
 
@@ -123,8 +117,8 @@ class Published:
         return f"{self.where}:{self.tag} {done} ({self.digest})"
 
 
-Accept = Callable[[BundleManifest, str], None]
-"""Raises BundleError for a manifest and digest that are not acceptable."""
+Accept = Callable[[Described], None]
+"""Raises BundleError or SigningError for a manifest that is not acceptable."""
 
 
 class Store(AbstractContextManager["Store"]):
@@ -140,7 +134,8 @@ class Store(AbstractContextManager["Store"]):
 
     @abstractmethod
     def describe(self, tag: str) -> Described | None:
-        """The manifest and the digest of the bundle with this tag, or None. Raises FetchError."""
+        """The manifest of the bundle with this tag, and its signature, or None. Raises
+        FetchError."""
 
     @abstractmethod
     def fetch(self, tag: str, to: Path, accept: Accept) -> Fetched | NotThere:
@@ -175,10 +170,14 @@ def open_source(source: PrebuiltSource, options: FetchOptions) -> Store:
     return DirectoryStore(Path(source.directory), options)
 
 
-def already_there(there: Described, bundle: Bundle, where: str, tag: str) -> Published:
-    """Success if what is there holds the same files; BundleError if it is another bundle."""
+def already_there(there: Described, bundle: Bundle, where: str, tag: str) -> Published | None:
+    """Success if what is there holds the same files; BundleError if it is another bundle.
+
+    None: the same files without a signature, which this bundle has, so that it takes their place.
+    """
     if there.digest == bundle.digest or same_modules(there.manifest, bundle.manifest):
-        return Published(where, tag, there.digest, already=True)
+        unsigned = not there.signature and (bundle.directory / SIGNATURE).exists()
+        return None if unsigned else Published(where, tag, there.digest, already=True)
     raise BundleError(
         f"{where} has another bundle under {tag}: {there.digest}, this one is {bundle.digest}",
         hint="publish with --overwrite to replace it, or raise the version of the driver",
@@ -260,12 +259,15 @@ def fetch_first(
     trust: Trust,
     options: FetchOptions,
     into: Path,
+    *,
+    inspect: Callable[[Bundle], object] = lambda _: None,
 ) -> FetchOutcome:
     """Fetch the wanted bundle from the first source that has an acceptable one.
 
     It appears at `into`/bundle, verified; `into` is a staging directory of the cache. A source that
-    fails or delivers something unacceptable is said and passed over. Raises NoSpace and
-    SystemRefused, which no other source would cure.
+    fails or delivers something unacceptable is said and passed over, and so is one that brings a
+    bug of ours to light. `inspect` may refuse a
+    verified bundle by raising. Raises NoSpace and SystemRefused, which no other source would cure.
     """
     said: list[SourceSaid] = []
     target = into / "bundle"
@@ -276,6 +278,7 @@ def fetch_first(
                 where = store.where
                 answer = store.fetch(wanted.tag, target, acceptance(wanted, trust))
                 if isinstance(answer, Fetched):
+                    inspect(answer.bundle)
                     how = _trusted(answer.bundle, trust, confidential=store.confidential)
                     said.append(SourceSaid(where, Answer.SERVED, f"served {wanted.tag}, {how}"))
                     return FetchOutcome(answer.bundle, f"{answer.description}, {how}", tuple(said))
@@ -283,7 +286,7 @@ def fetch_first(
         except (NoSpace, SystemRefused):
             shutil.rmtree(target, ignore_errors=True)
             raise
-        except NodesideError as exc:
+        except Exception as exc:
             shutil.rmtree(target, ignore_errors=True)
             said.append(_failed(where, exc))
     return FetchOutcome(None, "", tuple(said))
@@ -303,10 +306,10 @@ def find_manifest(
                 if described is None:
                     said.append(SourceSaid(where, Answer.NOT_THERE, f"has no {wanted.tag}"))
                     continue
-            acceptance(wanted, trust)(described.manifest, described.digest)
+            acceptance(wanted, trust)(described)
             said.append(SourceSaid(where, Answer.SERVED, f"has {wanted.tag}"))
             return ManifestOutcome(described.manifest, tuple(said))
-        except NodesideError as exc:
+        except Exception as exc:
             said.append(_failed(where, exc))
     return ManifestOutcome(None, tuple(said))
 
@@ -314,7 +317,9 @@ def find_manifest(
 def acceptance(wanted: WantedBundle, trust: Trust) -> Accept:
     """What must be true of a bundle's manifest, before its modules are even fetched."""
 
-    def accept(manifest: BundleManifest, digest: str) -> None:
+    def accept(described: Described) -> None:
+        check_trust(described, trust)
+        manifest = described.manifest
         for what, is_, should in (
             ("driver", manifest.driver, wanted.driver),
             ("kernel", manifest.kernel.release, wanted.kernel.release),
@@ -324,12 +329,6 @@ def acceptance(wanted: WantedBundle, trust: Trust) -> Accept:
         ):
             if is_ != should:
                 raise BundleError(f"the bundle is for {what} {is_}, asked for {should}")
-        if trust.digests and digest not in trust.digests:
-            raise BundleError(
-                f"the bundle has the digest {digest}, which is not among those pinned in "
-                "spec.prebuilt.trust.digests",
-                hint=f"if it is the right one, add {digest} there",
-            )
 
     return accept
 
@@ -344,7 +343,7 @@ def _trusted(bundle: Bundle, trust: Trust, *, confidential: bool) -> str:
 
         for module in bundle.manifest.modules:
             verify(bundle.directory / module.file, Path(trust.certificate))
-        reasons.append(f"every module is signed by the key of {trust.certificate}")
+        reasons.append(f"manifest and modules are signed by the key of {trust.certificate}")
     if reasons:
         return " and ".join(reasons)
     if confidential:
@@ -353,10 +352,16 @@ def _trusted(bundle: Bundle, trust: Trust, *, confidential: bool) -> str:
     return "not authenticated: plain HTTP, no digest, no certificate"
 
 
-def _failed(where: str, exc: NodesideError) -> SourceSaid:
+def _failed(where: str, problem: Exception) -> SourceSaid:
+    exc = problem if isinstance(problem, NodesideError) else Bug(problem)
+    if exc is not problem:
+        log.traceback(problem)
     answer = Answer.FAILED if isinstance(exc, FetchError) else Answer.REFUSED
-    log.warning("a prebuilt source did not serve", source=where, problem=exc, hint=exc.hint)
-    return SourceSaid(where, answer, str(exc), exc.retryable)
+    words = str(exc)
+    if len(words) > _WORDS_LIMIT:
+        words = f"{words[:_WORDS_LIMIT]}…"
+    log.warning("a prebuilt source did not serve", source=where, problem=words, hint=exc.hint)
+    return SourceSaid(where, answer, words, exc.retryable)
 
 
 def _where(source: PrebuiltSource) -> str:

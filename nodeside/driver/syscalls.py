@@ -10,14 +10,12 @@ MODULE_INIT_IGNORE_* can be asked for.
 from __future__ import annotations
 
 import os
-import select
 import signal
-import struct
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from nodeside.driver.child import ChildDied, run_in_child
 from nodeside.errors import DeadlinePassed, NodesideError, SystemRefused
 
 _READ_ALL = 3  # SYSLOG_ACTION_READ_ALL, syslog(2)
@@ -104,68 +102,15 @@ def in_child(call: Callable[[], object], timeout: float, *, keep: Sequence[int] 
     """Run `call` in a child process. Raises its OSError, DeadlinePassed or DiedInKernel.
 
     A module's init or exit function, or an unbind, may hang, and no signal ends that: the child
-    is then left behind, while a thread would keep this process from ever exiting. If the kernel
-    crashes in there (an oops), it kills the process that called, which is only the child.
-    Signals are blocked in the child, so that Ctrl-C does not leave a load half done. Of the open
-    files it has only `keep`: a child that is left behind must not hold our lock or our output.
+    is then left behind. If the kernel crashes in there (an oops), it kills the process that called,
+    which is only the child. Ctrl-C does not reach it, and so leaves no load half done.
     """
-    reader, writer = os.pipe()
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        pid = _fork()
-        if pid == 0:
-            _answer(call, writer, keep)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
-        os.close(writer)
-    try:
-        error = _await_answer(reader, timeout)
-    finally:
-        os.close(reader)
-    os.waitpid(pid, 0)
-    if error:
-        raise OSError(error, os.strerror(error))
-
-
-def _fork() -> int:
-    with warnings.catch_warnings():
-        # Python warns of forks beside threads; this child takes no lock that a thread could hold.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
-
-
-def _answer(call: Callable[[], object], writer: int, keep: Sequence[int]) -> None:
-    """In the child: the errno of `call` into the pipe, and the end."""
-    error = 0
-    try:
-        _close_all_but((writer, *keep))
-        call()
-    except OSError as exc:
-        error = exc.errno or 0
-    finally:
-        os.write(writer, struct.pack("i", error))
-        os._exit(0)
-
-
-def _close_all_but(kept: Sequence[int]) -> None:
-    start = 0
-    for fd in sorted(fd for fd in kept if fd >= 0):
-        os.closerange(start, fd)
-        start = fd + 1
-    os.closerange(start, os.sysconf("SC_OPEN_MAX"))
-
-
-def _await_answer(reader: int, timeout: float) -> int:
-    """The child's errno, 0 for success."""
-    poll = select.poll()
-    poll.register(reader, select.POLLIN)
-    if not poll.poll(timeout * 1000):
-        raise DeadlinePassed(f"the kernel has not returned after {timeout:g} s")
-    answer = os.read(reader, struct.calcsize("i"))
-    if not answer:
-        raise DiedInKernel("the process was killed inside the kernel")
-    error: int = struct.unpack("i", answer)[0]
-    return error
+        run_in_child(call, timeout, keep=keep)
+    except ChildDied as exc:
+        raise DiedInKernel("the process was killed inside the kernel") from exc
+    except DeadlinePassed as exc:
+        raise DeadlinePassed(f"the kernel has not returned after {timeout:g} s") from exc
 
 
 def _prepared(number: int, *arguments: Any) -> Callable[[], int]:

@@ -13,6 +13,7 @@ from nodeside.contract import BuildKind, BuildSettings, bundle_key, store_tag
 from nodeside.driver.cache import Cache
 from nodeside.driver.plan import WantedDriver
 from nodeside.driver.source import build_settings, source_digest
+from nodeside.driver.sourcetree import NotSource
 from nodeside.host import Host, Kernel
 from nodeside.shared import SharedDir
 from nodeside.spec import load, node_load
@@ -87,6 +88,10 @@ class Task:
     def signing(self) -> Signing | None:
         return self.driver.spec.signing
 
+    @property
+    def not_source(self) -> NotSource:
+        return not_source(self.driver, self.place)
+
     def path(self, relative: str) -> Path:
         """A path of driver.yaml: absolute, or relative to its directory."""
         return self.place.beside_driver(relative)
@@ -138,7 +143,7 @@ def resolve(place: Place, kernel: Kernel | None = None) -> Task:
     """
     driver = read_driver(place)
     source = place.beside_driver(driver.spec.source.path)
-    digest = source_digest(source)
+    digest = source_digest(source, not_source(driver, place))
     settings = build_settings(driver.spec, source)
     running = kernel or place.host.kernel
     certificate = _certificate(driver.spec.signing, place)
@@ -175,6 +180,13 @@ def resolve_loaded(place: Place) -> Task:
         key="",
         tag="",
     )
+
+
+def not_source(driver: Driver, place: Place) -> NotSource:
+    """What of the source's directory is none: what driver.yaml excludes, and where we write."""
+    cache = place.cache.root
+    shared = place.shared.root if place.shared else None
+    return NotSource(driver.spec.source.exclude, (cache, cache / driver.name), shared)
 
 
 def read_driver(place: Place) -> Driver:

@@ -4,7 +4,8 @@ A `Transport` is one conversation with one server and those it redirects to. Eve
 `requests` and urllib3 raise stops here and becomes a FetchError in words that says whether trying
 again can help. Passing trouble (a broken connection, 429, 5xx) is tried again here, within the
 deadline; a broken download goes on where it stopped. Credentials go to the server that was named
-and to no other. Called by `oci.py` and `http_store.py`.
+(`home`) and to no other, whatever a redirect or an upload's Location says. Called by `oci.py` and
+`http_store.py`.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
-from urllib.parse import urljoin, urlsplit
 
 from nodeside import __version__
+from nodeside.driver.addresses import check_proxy, next_address, origin
 from nodeside.driver.bundle import CHUNK
 from nodeside.driver.http_trouble import network_errors, refusal, shown, trouble
-from nodeside.driver.partial import Partial, goes_on, too_large, validator
+from nodeside.driver.partial import Partial, announced_length, goes_on, too_large, validator
 from nodeside.driver.store import FetchError, FetchOptions, Store
 from nodeside.records import disk_errors
 
@@ -81,11 +82,14 @@ class ServedStore(Store):
 
 
 class Transport:
-    """Use as a context manager; the deadline runs from the moment it is entered."""
+    """Use as a context manager; the deadline runs from the moment it is entered.
 
-    def __init__(self, options: FetchOptions, *, insecure: bool = False) -> None:
+    `home` is a URL of the server that was named.
+    """
+
+    def __init__(self, options: FetchOptions, home: str) -> None:
         self._options = options
-        self.insecure = insecure  # whether plain HTTP was asked for
+        self._home = home
         self.authorization: Authorization | None = None
         self._stack = ExitStack()
         self._session: requests.Session
@@ -103,6 +107,8 @@ class Transport:
             self.deadline = Deadline(self._options.timeout)
             stack.callback(self.deadline.close)
             self._session = stack.enter_context(requests.Session())
+            # requests would read the whole body of a redirect, which we follow ourselves.
+            setattr(self._session, "get_redirect_target", _nowhere)  # noqa: B010
             self._session.headers.update(
                 {"User-Agent": f"nodeside/{__version__}", "Accept-Encoding": "identity"}
             )
@@ -174,6 +180,11 @@ class Transport:
             found = response.status_code != 404
             yield Body(self._chunks(response, url, _SIP)) if found else None
 
+    @property
+    def insecure(self) -> bool:
+        """Whether plain HTTP was asked for."""
+        return origin(self._home).scheme == "http"
+
     @contextmanager
     def speaking_for_nobody(self) -> Iterator[None]:
         """Requests in this block carry no Authorization but one given in their own headers."""
@@ -218,7 +229,7 @@ class Transport:
             if response.status_code == 416:  # the file changed, or there is nothing more of it
                 raise FetchError(f"{shown(url)} cannot be resumed", retryable=True)
             partial.validator = validator(response)
-            if int(response.headers.get("Content-Length") or 0) + partial.size > partial.limit:
+            if (announced_length(response, url) or 0) + partial.size > partial.limit:
                 raise too_large(url, partial.limit)
             for chunk in self._chunks(response, url):
                 partial.add(chunk, url)
@@ -235,10 +246,11 @@ class Transport:
         body: bytes | Path | None,
         also: tuple[int, ...] = (),
     ) -> Iterator[requests.Response]:
-        """The answer, its body not read. Raises FetchError for 400 and above but 404 and `also`."""
+        """The answer, its body not read: a success, 404, or one of `also`. Raises FetchError."""
         response = self._follow(method, url, headers, body)
         try:
-            if response.status_code >= 400 and response.status_code not in (404, *also):
+            status = response.status_code
+            if not 200 <= status < 300 and status not in (404, *also):
                 raise refusal(url, response, self._detail(response))
             yield response
         finally:
@@ -247,11 +259,16 @@ class Transport:
     def _follow(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | Path | None
     ) -> requests.Response:
-        """Follow redirects and answer one challenge. Only `url`'s own server is told who asks."""
-        here, learned = url, False
+        """Follow redirects, and answer one challenge of the server that was named.
+
+        An Authorization among the `headers` is for the server of `url`.
+        """
+        here, learned, given = url, False, dict(headers)
         for _ in range(_REDIRECTS + 2):
-            at_home = _origin(here) == _origin(url)
-            response = self._once(method, here, headers, body, at_home=at_home)
+            at_home = origin(here) == origin(self._home)
+            if origin(here) != origin(url):
+                given.pop("Authorization", None)
+            response = self._once(method, here, given, body, at_home=at_home)
             if response.status_code == 401 and at_home and not learned:
                 learned = True
                 if self._learn(response):
@@ -259,7 +276,7 @@ class Transport:
             if response.status_code not in _REDIRECT_CODES or method not in ("GET", "HEAD"):
                 return response
             response.close()
-            here = _redirected(here, response.headers.get("Location", ""))
+            here = next_address(here, response.headers.get("Location", ""))
         raise FetchError(f"{shown(url)}: more than {_REDIRECTS} redirects", reason="Redirects")
 
     def _learn(self, response: requests.Response) -> bool:
@@ -283,9 +300,7 @@ class Transport:
         at_home: bool,
     ) -> requests.Response:
         sent = dict(headers)
-        if not at_home:
-            sent.pop("Authorization", None)
-        elif self.authorization is not None and (proof := self.authorization.header()):
+        if at_home and self.authorization and (proof := self.authorization.header()):
             sent["Authorization"] = proof
         left = self.deadline.left
         if self.deadline.passed or left <= 0:
@@ -295,6 +310,7 @@ class Transport:
         with ExitStack() as stack:
             data = stack.enter_context(open(body, "rb")) if isinstance(body, Path) else body
             try:
+                check_proxy(url)
                 return self._session.request(
                     method,
                     url,
@@ -311,7 +327,7 @@ class Transport:
 
     def _chunks(self, response: requests.Response, url: str, piece: int = CHUNK) -> Iterator[bytes]:
         """The body as it was sent, in pieces. An early end is an error."""
-        received = 0
+        received, expected = 0, announced_length(response, url)
         try:
             for chunk in response.raw.stream(piece, decode_content=False):
                 received += len(chunk)
@@ -320,8 +336,7 @@ class Transport:
             raise self._trouble(url, exc) from exc
         if self.deadline.passed:
             raise self._late(url)
-        expected = response.headers.get("Content-Length", "")
-        if expected.isdigit() and received < int(expected):
+        if expected is not None and received < expected:
             raise FetchError(
                 f"{shown(url)} broke off after {received} of {expected} bytes",
                 reason="Truncated",
@@ -361,22 +376,8 @@ class Body:
         return data[:count]
 
 
-def _redirected(here: str, location: str) -> str:
-    there = urljoin(here, location)
-    old, new = urlsplit(here), urlsplit(there)
-    if not location or new.scheme not in ("http", "https"):
-        raise FetchError(f"{shown(here)} redirects to {shown(there)!r}", reason="Redirects")
-    if old.scheme == "https" and new.scheme != "https":
-        raise FetchError(
-            f"{shown(here)} redirects from https to plain http: {shown(there)}", reason="Redirects"
-        )
-    return there
-
-
-def _origin(url: str) -> tuple[str, str, int | None]:
-    parts = urlsplit(url)
-    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-    return parts.scheme, parts.hostname or "", port
+def _nowhere(response: requests.Response) -> None:
+    """No redirect is followed by requests."""
 
 
 def _unchanged(request: requests.PreparedRequest) -> requests.PreparedRequest:

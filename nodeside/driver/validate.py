@@ -17,16 +17,21 @@ from nodeside import process
 from nodeside.clock import Clock
 from nodeside.contract import LoadedModule
 from nodeside.driver import sysfs
+from nodeside.driver.child import ChildDied, ChildRaised, Limits, run_in_child
 from nodeside.driver.kernellog import KernelLog, Mark, splats
 from nodeside.driver.kernelmodules import KernelModules
 from nodeside.driver.pci import pci_devices
-from nodeside.errors import ExitCode, NodesideError, SpecError, SystemRefused
+from nodeside.errors import DeadlinePassed, ExitCode, NodesideError, SpecError, SystemRefused
 from nodeside.host import Host
 from nodeside.spec.model import BoundCheck, CommandCheck, SysfsCheck, Validate
 
 _FIRST_PAUSE = 0.02  # seconds; doubled after every round
 _LONGEST_PAUSE = 0.5
 _TEXT = 200  # characters of what was found
+# An ordinary expression such as (a+)+$ may take longer than any node lives: 2 to the power of the
+# length. An attribute has 4 KiB, for which one that is meant well takes a millisecond.
+_REGEX_SECONDS = 5
+_REGEX_LIMITS = Limits(memory=128 << 20, processor=_REGEX_SECONDS, answer=16)
 
 
 @dataclass(frozen=True)
@@ -184,12 +189,12 @@ def attribute_has_value(check: SysfsCheck, host: Host) -> CheckResult:
         try:
             if check.write:
                 sysfs.write(path, check.write)
+            content = sysfs.read(path)
+            contents.append("not readable" if content is None else content[:_TEXT])
+            if content is None or not _fits(check, content):
+                return CheckResult(name, False, expected, contents[-1])
         except SystemRefused as exc:
             return CheckResult(name, False, expected, str(exc))
-        content = sysfs.read(path)
-        contents.append("not readable" if content is None else content[:_TEXT])
-        if content is None or not _fits(check, content):
-            return CheckResult(name, False, expected, contents[-1])
     return CheckResult(name, True, expected, ", ".join(dict.fromkeys(contents))[:_TEXT])
 
 
@@ -226,8 +231,23 @@ def _expected(check: SysfsCheck) -> str:
 
 def _fits(check: SysfsCheck, content: str) -> bool:
     if check.matches:
-        return re.search(check.matches, content) is not None
+        return _matches(check.matches, content)
     return not check.value.strip() or content == check.value.strip()
+
+
+def _matches(pattern: str, content: str) -> bool:
+    """Whether an expression matches, found out in a child: no thread of ours can be stopped."""
+
+    def search() -> bytes:
+        return b"yes" if re.search(pattern, content) else b"no"
+
+    try:
+        return run_in_child(search, _REGEX_SECONDS, limits=_REGEX_LIMITS) == b"yes"
+    except (ChildDied, ChildRaised, DeadlinePassed) as exc:
+        raise SystemRefused(
+            f"no answer of the regular expression within {_REGEX_SECONDS} s; it may repeat what it "
+            "repeats, as (a+)+ does"
+        ) from exc
 
 
 def _refuse_nonsense(host: Host, check: SysfsCheck) -> None:
@@ -235,7 +255,7 @@ def _refuse_nonsense(host: Host, check: SysfsCheck) -> None:
     sysfs.expand(host, check.path)
     try:
         re.compile(check.matches)
-    except re.error as exc:
+    except (re.error, OverflowError, RecursionError) as exc:
         raise SpecError(
             f"validate.sysfs: {check.matches!r} is no regular expression: {exc}"
         ) from exc

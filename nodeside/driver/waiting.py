@@ -14,8 +14,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
 from nodeside import log
-from nodeside.contract import BuildRequest, BuildResult
-from nodeside.driver.build import RequestWithdrawn, ToolkitBuildFailed, answer_to
+from nodeside.contract import BuildRequest, BuildResult, FailureKind
+from nodeside.driver.build import RequestWithdrawn, ToolkitBuildFailed, answer_to, withdraw
 from nodeside.driver.logfollower import LogFollower
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
 from nodeside.notice import Notice
@@ -25,6 +25,7 @@ from nodeside.shared import SharedDir
 _LOOK = 0.25  # seconds between looks at the sidecar's lock while nothing else happens
 _SETTLING = 5.0  # seconds in which a sidecar that has just come may not have said who it is
 _LATE = 2.0  # seconds without a sidecar until somebody is told; most are there within one
+_LOSSES = 6  # of the sidecar in one wait; it gives up a build that kills it five times by itself
 _UNUSABLE = 30.0  # seconds in which the sidecar puts its answer in the place of what is none
 
 
@@ -134,6 +135,7 @@ class _Waiting:
         self.clock = clock
         self.started = clock()
         self.seen = False
+        self.losses = 0
         self.lost_since: float | None = None
         self.missed = False
         self.unusable_since: float | None = None
@@ -183,6 +185,7 @@ class _Waiting:
             return
         if self.seen and self.lost_since is None:
             self.lost_since = now
+            self._count_loss()
             log.warning("the toolkit sidecar is gone in the middle of a build")
             self._miss("the toolkit sidecar is gone; waiting for it to come back")
         if self.lost_since is not None and now - self.lost_since > self.patience.come_back:
@@ -195,6 +198,28 @@ class _Waiting:
             raise _never_seen(self.shared, self.patience)
         if not self.seen and now - self.started > _LATE and not self.missed:
             self._miss("waiting for the toolkit container, whose image may be on its way")
+
+    def _count_loss(self) -> None:
+        """Raise ToolkitBuildFailed if the build ends its sidecar again and again.
+
+        The sidecar counts as well, but where it counts the build can write.
+        """
+        self.losses += 1
+        if self.losses < _LOSSES:
+            return
+        withdraw(self.shared, self.request)
+        raise ToolkitBuildFailed(
+            BuildResult(
+                self.request.id,
+                self.request.boot_id,
+                succeeded=False,
+                failure=FailureKind.OUT_OF_MEMORY,
+                message=f"the toolkit container ended {self.losses} times during build "
+                f"{self.request.id}, as it does where the build needs more memory than it may use",
+                hint="kubectl describe pod says why it ended; if OOMKilled, raise "
+                "build.memoryLimitMib in driver.yaml",
+            )
+        )
 
     def _miss(self, words: str) -> None:
         """Say that there is no sidecar, or, without words, that there is one; each once."""

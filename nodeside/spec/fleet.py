@@ -95,7 +95,7 @@ class Rollout:
     )
     max_failed: str = item(
         "Failed nodes at which the rollout stops: a number, or a percentage of the nodes; only "
-        "nodes that were ready before count.",
+        "nodes that were ready before count. At 256 it stops whatever the number.",
         default="10%",
         pattern=patterns.AMOUNT,
         or_number=True,
@@ -115,7 +115,10 @@ class Rollout:
 class WaitFor:
     """What a pod of a stage must have said, besides being ready."""
 
-    log: str = item("A Python regular expression that must match a line of the log of each pod.")
+    log: str = item(
+        "A regular expression that must match a line of the log of each pod: as RE2 has them, "
+        "which know no look-around and no backreferences."
+    )
     container: str = item(
         "The container whose log it is.",
         default="",

@@ -79,6 +79,15 @@ class Source:
     path: str = item(
         "Directory of the source.", default=".", default_words="the directory of driver.yaml"
     )
+    exclude: tuple[str, ...] = item(
+        "What in it is no source: neither in the digest nor in the build. A name, looked for in "
+        "every directory, or a path from the source's directory, with `*`, `?` and `[...]` for "
+        "parts of a name. What is in an excluded directory is excluded with it.",
+        default=(),
+        default_words="only what never is source",
+        pattern=patterns.RELATIVE_PATH,
+        max_length=255,
+    )
 
 
 @section
@@ -113,12 +122,19 @@ class Build:
     )
     command: tuple[str, ...] = item(
         "For kind `command`: program and arguments, started in `directory`. It finds "
-        "KERNELRELEASE, KERNEL_DIR, JOBS and OUTPUT in its environment and leaves its modules "
-        "anywhere below the source or in $OUTPUT.",
+        "NODESIDE_KERNELRELEASE, NODESIDE_KERNEL_DIR, NODESIDE_JOBS and NODESIDE_OUTPUT in its "
+        "environment and leaves its modules anywhere below the source or in $NODESIDE_OUTPUT.",
         default=(),
         max_length=8192,
     )
     timeout_seconds: int = item("Deadline of the build.", default=3600, minimum=1, maximum=86400)
+    memory_limit_mib: int = item(
+        "Memory that a build may use, in MiB: the limit of the toolkit container and of a build "
+        "Job's. A build gets one job for each 512 MiB at most. A node ignores it.",
+        default=8192,
+        minimum=256,
+        maximum=1048576,
+    )
 
 
 @section
@@ -182,7 +198,8 @@ class PrebuiltSource:
 
 @section
 class Trust:
-    """What makes a fetched bundle acceptable. With both fields, both must hold."""
+    """What makes a fetched bundle acceptable, also one that a node fetched before and has in its
+    cache. With both fields, both must hold."""
 
     digests: tuple[str, ...] = item(
         "Digests of the manifests of bundles that may be used, as `nodeside driver publish` prints "
@@ -193,7 +210,9 @@ class Trust:
         max_items=1024,
     )
     certificate: str = item(
-        "PEM file: every module must be signed by its key.",
+        "PEM file: the manifest of the bundle, which names every file by its sha256, and every "
+        "module must be signed by its key. `nodeside driver build` signs both with "
+        "`signing.key`.",
         default="",
         default_words="signatures are not asked for: the transport is trusted",
     )
@@ -312,7 +331,8 @@ class Unload:
 
 @section
 class Signing:
-    """Key and certificate for module signatures. They never enter the toolkit container."""
+    """Key and certificate for the signatures of modules and of bundles. They never enter the
+    toolkit container."""
 
     key: str = item("PEM file of the private key.")
     certificate: str = item("PEM or DER file of its X.509 certificate.")

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from nodeside.contract import BuildKind
 from nodeside.modulenames import kernel_name
+from nodeside.spec import expressions
 from nodeside.spec.fleet import Evict, Preflight, Toolkit, WaitFor
 from nodeside.spec.model import (
     Build,
@@ -20,6 +21,7 @@ from nodeside.spec.model import (
     Module,
     Prebuilt,
     PrebuiltSource,
+    Source,
     SysfsCheck,
 )
 
@@ -68,6 +70,10 @@ def _regex_error(pattern: str) -> str:
     return ""
 
 
+def _log_error(pattern: str) -> str:
+    return _regex_error(pattern) or expressions.beyond_re2(pattern)
+
+
 def _one_of(*names: str) -> str:
     """CEL for: exactly one of these texts is given."""
     return " + ".join(f"(has(self.{name}) ? 1 : 0)" for name in names) + " == 1"
@@ -101,6 +107,13 @@ RULES: tuple[Rule[Any], ...] = (
         "the names of the stages must differ",
         lambda spec: len({stage.name for stage in spec.stages}) == len(spec.stages),
         "!has(self.stages) || self.stages.all(a, self.stages.exists_one(b, a.name == b.name))",
+    ),
+    Rule(
+        Source,
+        ("exclude",),
+        "** and a leading ! mean nothing here: a name without / is looked for in every directory",
+        lambda source: not any("**" in p or p.startswith("!") for p in source.exclude),
+        "!has(self.exclude) || self.exclude.all(p, !p.contains('**') && !p.startsWith('!'))",
     ),
     Rule(
         Build,
@@ -174,9 +187,9 @@ RULES: tuple[Rule[Any], ...] = (
     Rule(
         WaitFor,
         ("log",),
-        "expected a Python regular expression",
-        lambda wait: not _regex_error(wait.log),
-        detail=lambda wait: _regex_error(wait.log),
+        expressions.EXPECTED,
+        lambda wait: not _log_error(wait.log),
+        detail=lambda wait: _log_error(wait.log),
     ),
     Rule(
         Evict,

@@ -17,6 +17,8 @@ from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, TypeVar, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
+from nodeside.contract import REPORT_ITEMS, REPORT_TEXT
+
 T = TypeVar("T")
 
 TEXT_LIMIT = 1024  # characters of a text, unless its field says otherwise
@@ -63,7 +65,13 @@ class Item:
     default_words: str = ""
 
 
-_REPORTED = Item("", pattern=ANYTHING, key_pattern=ANYTHING, max_items=256, max_length=32768)
+_REPORTED = Item(
+    "",
+    pattern=ANYTHING,
+    key_pattern=ANYTHING,
+    max_items=REPORT_ITEMS,
+    max_length=REPORT_TEXT,
+)
 
 
 def item(

@@ -26,7 +26,7 @@ from nodeside.contract import (
 from nodeside.errors import NodesideError, NoSpace
 from nodeside.records import UntrustedFile, disk_errors, open_untrusted
 from nodeside.shared import SharedDir
-from nodeside.toolkit_sidecar import dkms_conf
+from nodeside.toolkit_sidecar import dkms_conf, memory
 from nodeside.toolkit_sidecar.buildlog import BuildLog, Echo
 from nodeside.toolkit_sidecar.collect import collect, remove_prebuilt
 from nodeside.toolkit_sidecar.confinement import Step, Watch, disk_full, free_bytes, run_confined
@@ -43,7 +43,6 @@ from nodeside.toolkit_sidecar.recipe import (
 from nodeside.toolkit_sidecar.toolchain import Bench, require_toolchain
 from nodeside.toolkit_sidecar.tree import copy_tree, move_to, remove_tree, tree_size
 
-_BEGUN_LIMIT = 5
 _CONF_SECONDS = 60.0  # a dkms.conf that computes for longer will never end
 
 
@@ -68,8 +67,7 @@ class Build:
 
     def run(self) -> None:
         """The whole build. Raises BuildFailed, Withdrawn, and what the system refuses."""
-        jobs = max(1, count_jobs(self.root) >> (self.begun - 1))
-        request = self.request
+        jobs, request = _jobs(self.root, self.begun), self.request
         self.log.say(
             f"{request.driver} {request.version} for {request.kernel.release}, {jobs} jobs"
         )
@@ -155,7 +153,7 @@ class Build:
     def _step(self, step: Step) -> None:
         """Run one step to the log; raise BuildFailed with what is needed to repeat it."""
         self.log.say(step.by_hand)
-        started = time.monotonic()
+        started, killed_before = time.monotonic(), memory.kills(self.root)
         try:
             code = run_confined(step, mark=str(self.out), log=self.log, watch=self.watch)
         except BuildFailed as failed:
@@ -170,23 +168,32 @@ class Build:
         self.log.say(f"{step.name}: {said} after {time.monotonic() - started:.2f} s")
         if code == 0:
             return
-        problem = self._step_failed(step, code, said)
+        problem = self._step_failed(step, code, said, killed_before)
         # What was killed in the middle (128 + n is how a shell says so) left half of something.
         killed = code < 0 or code > 128
-        if step.required or killed or problem.kind is FailureKind.DISK_FULL:
+        short = problem.kind in (FailureKind.DISK_FULL, FailureKind.OUT_OF_MEMORY)
+        if step.required or killed or short:
             raise problem
         self.notes.append(f"{problem}; dkms goes on after that, and so does this build")
 
-    def _step_failed(self, step: Step, code: int, said: str) -> BuildFailed:
+    def _step_failed(self, step: Step, code: int, said: str, killed_before: int) -> BuildFailed:
+        if memory.kills(self.root) > killed_before:
+            jobs = _jobs(self.root, self.begun)
+            failed = memory.out_of_memory(self.root, "a process of it was killed", jobs)
+            failed.command, failed.step_exit_code = step.by_hand, code
+            return failed
         if self.log.out_of_space or free_bytes(self.out) < 1 << 20:
             failed = disk_full(self.out, free_bytes(self.out))
             failed.command, failed.step_exit_code = step.by_hand, code
             return failed
+        if code in (126, 127):
+            self.log.first_error.missing_was_needed()
         kind = FailureKind.BAD_SOURCE if step.name == "patch" else FailureKind.COMPILE
+        by_hand = f"read {self.log.path}, or repeat it in the toolkit container with the command"
         return BuildFailed(
             kind,
             f"{step.name} failed: {said}",
-            hint=f"read {self.log.path}, or repeat it in the toolkit container with the command",
+            hint=self.log.first_error.hint or by_hand,
             command=step.by_hand,
             step_exit_code=code,
         )
@@ -210,40 +217,65 @@ class Build:
             self.seconds[name] = round(time.monotonic() - started, 4)
 
 
-def answer(request: BuildRequest, shared: SharedDir, *, root: Path, echo: Echo) -> BuildResult:
-    """Build what is asked for. Raises nothing but Withdrawn and Stopped."""
+def answer(
+    request: BuildRequest, shared: SharedDir, *, root: Path, echo: Echo, first: bool = False
+) -> BuildResult:
+    """Build what is asked for. Raises nothing but Withdrawn and Stopped.
+
+    `first`: this sidecar has just come, so what began the build before was killed with its
+    container.
+    """
     out = shared.out_dir(request.id)
     watch = Watch(seconds=request.timeout, request=shared.request_path(request.id), disk=shared.out)
     try:
-        begun = _begin(out)
-        with BuildLog(shared.build_log(request.id), echo) as buildlog:
-            return _outcome(Build(request, shared, root, buildlog, watch, begun))
+        while True:
+            begun = _begin(out, root, first=first)
+            with BuildLog(shared.build_log(request.id), echo) as buildlog:
+                result = _outcome(Build(request, shared, root, buildlog, watch, begun))
+            again = result.failure is FailureKind.OUT_OF_MEMORY
+            if not again or begun >= memory.lives(count_jobs(root)):
+                return result
     except Withdrawn:
         raise
     except NodesideError as error:
         return refusal(request.id, request.boot_id, _as_failure(error))
 
 
-def _begin(out: Path) -> int:
+def _jobs(root: Path, begun: int) -> int:
+    """Half as many each time that a build was killed, most likely for want of memory."""
+    return max(1, count_jobs(root) >> (begun - 1))
+
+
+def _begin(out: Path, root: Path, *, first: bool) -> int:
     """Make a fresh output directory; how often this build has been begun, with this time.
 
-    A build whose process is killed again and again, most likely for want of memory, gets fewer
-    jobs each time, and in the end an answer.
+    A build that is killed again and again gets an answer in the end.
     """
     begun = 1
     with suppress(OSError, ValueError, UntrustedFile), open_untrusted(out / "begun", limit=9) as f:
         begun = int(f.read()) + 1
-    if begun > _BEGUN_LIMIT:
-        raise BuildFailed(
-            FailureKind.INTERNAL,
-            f"the process that was building died {_BEGUN_LIMIT} times",
-            hint="if `kubectl describe pod` says OOMKilled, raise the toolkit's memory limit",
-        )
+    if begun > 1:
+        _give_up(root, begun - 1, killed_with_container=first)
     remove_tree(out)
     with disk_errors(out):
         out.mkdir()
         (out / "begun").write_text(str(begun))
     return begun
+
+
+def _give_up(root: Path, times: int, *, killed_with_container: bool) -> None:
+    """Raise BuildFailed if a build was killed so often that it will be killed again."""
+    if killed_with_container or memory.kills(root):
+        if times >= memory.lives(count_jobs(root)):
+            who = "the toolkit container" if killed_with_container else "the build"
+            what = f"{who} was killed {times} times"
+            raise memory.out_of_memory(root, what, _jobs(root, times))
+    elif times >= memory.MOST_LIVES:
+        raise BuildFailed(
+            FailureKind.INTERNAL,
+            f"the process that was building died {times} times",
+            hint="the log of the toolkit container says how",
+        )
 
 
 def _outcome(build: Build) -> BuildResult:
@@ -273,7 +305,7 @@ def result_of(build: Build, failed: BuildFailed | None) -> BuildResult:
         failure=failed.kind if failed else None,
         message=str(failed or ""),
         hint=failed.hint if failed else "",
-        first_error=build.log.error_line if failed else "",
+        first_error=build.log.first_error.line if failed else "",
         log_tail=build.log.tail(),
         command=failed.command if failed else "",
         exit_code=failed.step_exit_code if failed else 0,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,17 +15,14 @@ from pathlib import Path
 from types import TracebackType
 
 from nodeside.records import disk_errors
+from nodeside.toolkit_sidecar.firsterror import FirstError
+from nodeside.toolkit_sidecar.remedies import NO_SPACE
 
 LOG_LIMIT = 64 << 20  # bytes of a build.log; a kernel-sized driver with V=1 stays below 20 MiB
 _TAIL = 60  # lines
 _LINE = 1000  # characters of a line in the tail
 _LONGEST = 64 << 10  # bytes; a longer line is cut in pieces
 
-_ERROR = re.compile(
-    r"(: (fatal )?error: |^ERROR: modpost: |: Error: |undefined reference to |^\W{0,3}[Ee]rror: )"
-)
-_MAKE_ERROR = re.compile(r"^make(\[\d+\])?: \*\*\* ")
-_NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded")
 _CONTROL = dict.fromkeys((*range(9), *range(10, 32), 127), "?")
 
 Echo = Callable[[Sequence[str]], None]
@@ -38,13 +34,12 @@ class BuildLog:
     def __init__(self, path: Path, echo: Echo, *, limit: int = LOG_LIMIT) -> None:
         self.path = path
         self.out_of_space = False
-        self.first_error = ""
+        self.first_error = FirstError()
         self._echo = echo
         self._limit = limit
         self._written = 0
         self._rest = b""
         self._tail: deque[str] = deque(maxlen=_TAIL)
-        self._make_error = ""
         self._fd = -1
         self._started = time.monotonic()
 
@@ -92,19 +87,12 @@ class BuildLog:
         """The last lines that are not ours."""
         return tuple(line for line in self._tail if line and not line.startswith("# "))
 
-    @property
-    def error_line(self) -> str:
-        """The first error of a compiler or linker; else make's own; else nothing."""
-        return self.first_error or self._make_error
-
     def _remember(self, raw: bytes) -> str:
         line = raw.decode(errors="replace").rstrip("\r").translate(_CONTROL)[:_LINE]
         self._tail.append(line)
-        if not self.first_error and _ERROR.search(line):
-            self.first_error = line.strip()
-        elif not self._make_error and _MAKE_ERROR.search(line):
-            self._make_error = line.strip()
-        if not self.out_of_space and _NO_SPACE.search(line):
+        if not line.startswith("# "):  # a line of ours
+            self.first_error.see(line)
+        if not self.out_of_space and NO_SPACE.search(line):
             self.out_of_space = True
         return line
 

@@ -15,8 +15,9 @@ from nodeside.errors import ExitCode, NodesideError
 from nodeside.toolkit_sidecar.doorkeeper import Doorkeeper, Stopped, stop_on_signals
 
 _EPILOG = """exit codes: 0 done or stopped by SIGTERM; 10 the module does not compile;
-21 no headers for exactly this kernel; 22 the toolkit cannot build here; 45 another sidecar works
-on the directory; 51 disk full; 77 the driver excludes this kernel; 130 interrupted.
+11 it builds, but a wanted module did not come out; 21 no headers for exactly this kernel;
+22 the toolkit cannot build here; 45 another sidecar works on the directory; 51 disk full;
+53 out of memory; 77 the driver excludes this kernel; 130 interrupted.
 
 In a pod nobody types this: the toolkit container runs `run`, a build Job `kernels` and `answer`. By
 hand in that container, `check` says what is wrong with a toolkit, and every build.log says how to

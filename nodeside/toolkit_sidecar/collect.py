@@ -182,6 +182,18 @@ def _digest(path: Path) -> tuple[str, int, set[str]]:
     return digest.hexdigest(), size, names
 
 
+def _is_near(word: str, name: str) -> bool:
+    """Whether one letter is added, missing or another, or two are swapped; _ does not count.
+
+    By hand, since the Python that comes to the toolkit has no difflib.
+    """
+    one, other = (kernel_name(each).replace("_", "") for each in (word, name))
+    same = len(os.path.commonprefix([one, other]))  # noqa: RUF071 - letters, not parts of a path
+    one, other = one[same:], other[same:]
+    swapped = one[:2] == other[1::-1] and one[2:] == other[2:]
+    return swapped or one[1:] == other[1:] or one[1:] == other or one == other[1:]
+
+
 def _require(wanted: Sequence[str], modules: Sequence[BuiltModule], files: Sequence[Path]) -> None:
     """Raise no-module, naming what did come out, unless all wanted modules are there."""
     names = {module.name for module in modules}
@@ -192,6 +204,8 @@ def _require(wanted: Sequence[str], modules: Sequence[BuiltModule], files: Seque
     renamed = [m for m in modules if Path(m.file).stem != m.name and m.built_as]
     message = f"no module named {', '.join(missing)} came out" if missing else "no module came out"
     hint = "spec.modules in driver.yaml must name modules of this source"
+    if meant := [name for name in sorted(names) if any(_is_near(word, name) for word in missing)]:
+        hint += f"; did you mean {', '.join(meant)}?"
     if renamed:
         hint = "; ".join(
             f"dkms.conf renames the file to {Path(m.file).name}, but the kernel knows the module "

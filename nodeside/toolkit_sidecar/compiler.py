@@ -40,7 +40,7 @@ def kernels_compiler(headers: Headers) -> Compiler:
     text = config.get("CONFIG_CC_VERSION_TEXT", "")
     clang = config.get("CONFIG_CC_IS_CLANG") == "y"
     number = config.get("CONFIG_CLANG_VERSION" if clang else "CONFIG_GCC_VERSION", "0")
-    major = int(number) // 10000 if number.isdigit() else 0  # 120200 is 12.2.0
+    major = int(number) // 10000 if number.isdecimal() else 0  # 120200 is 12.2.0
     return Compiler(text.split(" ")[0], text, "clang" if clang else "gcc", major)
 
 

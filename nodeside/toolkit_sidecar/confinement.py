@@ -115,7 +115,8 @@ def run_confined(step: Step, *, mark: str, log: BuildLog, watch: Watch) -> int:
         try:
             child = process.start(
                 step.argv,
-                env={**step.env, descendants.MARK: mark},
+                # A shell sets PWD, and vendors' Makefiles rely on it: `M=$(PWD)`.
+                env={"PWD": str(step.cwd), **step.env, descendants.MARK: mark},
                 cwd=step.cwd,
                 stdout=writing,
                 stderr=writing,

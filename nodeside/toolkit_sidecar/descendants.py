@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from nodeside import log
+from nodeside.toolkit_sidecar.memory import be_killed_first
 
 MARK = "NODESIDE_BUILD"  # environment variable of every process of a build: its out directory
 
@@ -50,14 +51,16 @@ def adopt_orphans() -> None:
 def enclosure() -> Callable[[], None]:
     """What a build's first process does between fork and exec.
 
-    It dies with the sidecar, can gain no privilege by a set-uid program, writes no core file and
-    no endless one, and receives the signals that the sidecar keeps blocked.
+    It dies with the sidecar, and before it where memory runs out, can gain no privilege by a
+    set-uid program, writes no core file and no endless one, and receives the signals that the
+    sidecar keeps blocked.
     """
     libc = _libc()
     parent = os.getpid()
 
     def enter() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGIO})
+        be_killed_first()
         _lower(resource.RLIMIT_CORE, 0)
         _lower(resource.RLIMIT_FSIZE, _LARGEST_FILE)
         if libc is not None:

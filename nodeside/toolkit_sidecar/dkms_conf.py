@@ -7,7 +7,9 @@ How dkms does it (dkms 3.0, `safe_source` and `read_conf`): the file is sourced 
 $kernelver, $arch, $kernel_source_dir and the like set as shell variables that are not exported;
 the values of known variables are printed, white space folded, and expanded once more as a string
 in double quotes. So quotes in a value are lost (`--host=""` is `--host=`); those around white
-space, on which dkms itself stumbles, are kept. A file that ends the shell gives no values at all.
+space, on which dkms itself stumbles, are kept. Of white space before a MAKE one blank stays, as
+with dkms, which does not take ` make` for a command that begins with make. A file that ends the
+shell gives no values at all.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ _ns_value() {
     local _ns_text=${1%$'\r'} _ns_parts
     IFS=$' \t\n' builtin read -r -d '' -a _ns_parts <<<"$_ns_text"
     _ns_text="${_ns_parts[*]}"
+    [[ $_ns_name = MAKE && $_ns_text && $1 = [[:space:]]* ]] && _ns_text=" $_ns_text"
     local _ns_once='^([^"\\]|\\.)*("[A-Za-z0-9_./,:=+@%${}-]*"([^"\\]|\\.)*)*$'
     case $_ns_text in *['$`\"']*)
         if [[ $_ns_text =~ $_ns_once ]]; then

@@ -11,13 +11,16 @@ since `nodeside.shared` costs 4 MiB; a test compares them.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
+import stat
 import struct
+import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from nodeside.errors import ExitCode, Locked, SystemRefused
@@ -40,8 +43,8 @@ Worker = Callable[[bool, str], ExitCode]
 class Stopped(BaseException):
     """SIGTERM or SIGINT. A BaseException, so that no `except Exception` turns it into a result.
 
-    Python loses what a signal handler raises in the wrong moment (a weak reference's callback), so
-    the signal's name stays in `by`, and the waiting loop looks at it.
+    Python loses what a signal handler raises in the wrong moment (the callback of a weak reference,
+    as each import has one), so the signal's name stays in `by`, and the waiting loop looks at it.
     """
 
     by = ""
@@ -55,6 +58,11 @@ def stop_on_signals() -> None:
             Stopped.by = signal.Signals(number).name
             raise Stopped(Stopped.by)
 
+    def lost(what: sys.UnraisableHookArgs) -> None:
+        if what.exc_type is not Stopped:  # that one is in `by`, and no fault
+            sys.__unraisablehook__(what)
+
+    sys.unraisablehook = lost
     for which in (signal.SIGTERM, signal.SIGINT):
         signal.signal(which, stop)
 
@@ -81,7 +89,8 @@ class Doorkeeper:
         self._require_directory()
         for name in PRELOADED:
             __import__(name)
-        with self._hold_lock() as lock, Notice([self.requests]) as notice:
+        with ExitStack() as stack, Notice([self.requests]) as notice:
+            lock = self._hold_lock(stack)
             settled: tuple[tuple[str, int], ...] | None = None
             code = ExitCode.OK
             died = ""
@@ -93,6 +102,8 @@ class Doorkeeper:
                     notice.wait(_WAIT)
                     continue
                 code, died = self._have_it_done(lock, first=settled is None, died=died)
+                if not self._stands_there(lock):  # a build runs as our user, and can replace it
+                    lock = self._hold_lock(stack)
                 if died:
                     time.sleep(_AGAIN)
                 else:
@@ -120,7 +131,7 @@ class Doorkeeper:
             raise
         self._worker = 0
         if os.WIFSIGNALED(status):
-            return ExitCode.BUG, f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
+            return ExitCode.BUG, f"killed by {_signal_name(os.WTERMSIG(status))}"
         code = os.WEXITSTATUS(status)
         if code in (_CRASHED, _STOPPED):
             how = "a bug in nodeside, see the traceback above" if code == _CRASHED else "stopped"
@@ -165,21 +176,53 @@ class Doorkeeper:
                     hint="the driver makes it; in a pod, its init container does",
                 )
 
-    @contextmanager
-    def _hold_lock(self) -> Iterator[int]:
+    def _hold_lock(self, stack: ExitStack) -> int:
+        """A descriptor that holds the lock, and that the stack closes."""
+        fd = self._open_lock()
+        stack.callback(os.close, fd)
         try:
-            file = open(self.lock, "a+b")
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WRITE_LOCK)
+        except (BlockingIOError, PermissionError):
+            raise Locked(
+                f"another toolkit sidecar works on {self._root}",
+                hint=f"its pid stands in {self.results}/sidecar.json",
+            ) from None
+        return fd
+
+    def _open_lock(self) -> int:
+        """The lock file. What else a build has put in its place is put aside, for the worker to
+        remove."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            fd = os.open(self.lock, flags, 0o644)
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                return fd
+            os.close(fd)
         except OSError as exc:
-            raise SystemRefused(
-                f"cannot open {self.lock}: {exc.strerror}",
-                hint=f"the sidecar runs as uid {os.geteuid()}; an earlier one had another uid?",
-            ) from exc
-        with file:
-            try:
-                fcntl.fcntl(file, fcntl.F_OFD_SETLK, _WRITE_LOCK)
-            except (BlockingIOError, PermissionError):
-                raise Locked(
-                    f"another toolkit sidecar works on {self._root}",
-                    hint=f"its pid stands in {self.results}/sidecar.json",
-                ) from None
-            yield file.fileno()
+            if exc.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EACCES):
+                raise self._no_lock(exc) from exc
+        try:
+            self.lock.rename(self.results / f".tmp-{os.getpid()}-{time.monotonic_ns()}")
+            return os.open(self.lock, flags | os.O_EXCL, 0o644)
+        except OSError as exc:
+            raise self._no_lock(exc) from exc
+
+    def _no_lock(self, exc: OSError) -> SystemRefused:
+        return SystemRefused(
+            f"cannot open {self.lock}: {exc.strerror}",
+            hint=f"the sidecar runs as uid {os.geteuid()}; an earlier one had another uid?",
+        )
+
+    def _stands_there(self, lock: int) -> bool:
+        """Whether the file that we hold is the one that the driver asks."""
+        try:
+            return os.path.samestat(self.lock.lstat(), os.fstat(lock))
+        except OSError:
+            return False
+
+
+def _signal_name(number: int) -> str:
+    """Realtime signals have no name."""
+    with suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"

@@ -9,7 +9,7 @@ cgroup-v1/memory.rst, scheduler/sched-bwc.rst for v1.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +88,29 @@ def upwards(mount: Path, path: str) -> list[Path]:
 
 def count_jobs(root: Path) -> int:
     """The number of jobs for this process, from the cgroup files under `root`."""
+    total = Limits(memory=_total_memory(_read(root / "proc/meminfo")))
+    return jobs(len(os.sched_getaffinity(0)), [*_limits(root), total])
+
+
+def memory_limit(root: Path) -> int | None:
+    """The tightest limit of memory of this process in bytes, None if there is none."""
+    found = [limit.memory for limit in _limits(root) if limit.memory is not None]
+    return min(found, default=None)
+
+
+def cgroup_files(root: Path, v2: str, v1: str) -> Iterator[str]:
+    """The texts of a file of this process's own memory cgroup, as each version calls it."""
+    paths, mount = cgroup_paths(_read(root / "proc/self/cgroup")), root / "sys/fs/cgroup"
+    for place, path, name in (
+        (mount, paths.get("", "/"), v2),
+        (mount / "memory", paths.get("memory", "/"), v1),
+    ):
+        texts = (_read(directory / name) for directory in upwards(place, path))
+        yield next((text for text in texts if text), "")
+
+
+def _limits(root: Path) -> list[Limits]:
+    """What each cgroup that this process is in grants."""
     paths = cgroup_paths(_read(root / "proc/self/cgroup"))
     mount = root / "sys/fs/cgroup"
     found = [
@@ -98,8 +121,7 @@ def count_jobs(root: Path) -> int:
         for directory in upwards(mount / controller, paths.get(controller, "/")):
             names = ("cpu.cfs_quota_us", "cpu.cfs_period_us", "memory.limit_in_bytes")
             found.append(parse_v1(_read_all(directory, names)))
-    found.append(Limits(memory=_total_memory(_read(root / "proc/meminfo"))))
-    return jobs(len(os.sched_getaffinity(0)), found)
+    return found
 
 
 def _total_memory(meminfo: str) -> int | None:

@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nodeside import process
 from nodeside.contract import BuildKind, BuildRequest, FailureKind
 from nodeside.toolkit_sidecar.confinement import Step
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.headers import Headers
+from nodeside.toolkit_sidecar.uname import path_with_uname
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,11 @@ class Workplace:
 
 
 def build_environment(request: BuildRequest, out: Path) -> dict[str, str]:
-    """What vendor code finds in its environment, besides PATH: nothing of the sidecar's own."""
+    """What vendor code finds in its environment: nothing of the sidecar's own but the PATH."""
     fixed = {"HOME": str(out), "TMPDIR": str(out / "tmp"), "LC_ALL": "C"}
-    return {**fixed, **request.settings.environment}
+    env = {**fixed, **request.settings.environment}
+    path = process.environment(env)["PATH"]
+    return {**env, "PATH": path_with_uname(out / "bin", request.kernel, path)}
 
 
 def make_recipe(place: Workplace) -> Recipe:
@@ -142,12 +146,13 @@ def _command(place: Workplace) -> Recipe:
             "build.kind is command, but build.command is empty",
             hint='name an argv: build.command: ["./build.sh"]',
         )
+    # With names of our own: kbuild sets KERNELRELEASE, and Makefiles take it for a sign of kbuild.
     env = {
         **place.env,
-        "KERNELRELEASE": place.request.kernel.release,
-        "KERNEL_DIR": str(place.headers.directory),
-        "JOBS": str(place.jobs),
-        "OUTPUT": str(place.out / "output"),
+        "NODESIDE_KERNELRELEASE": place.request.kernel.release,
+        "NODESIDE_KERNEL_DIR": str(place.headers.directory),
+        "NODESIDE_JOBS": str(place.jobs),
+        "NODESIDE_OUTPUT": str(place.out / "output"),
     }
     name = Path(settings.command[0]).name
     return Recipe((Step(name, settings.command, place.directory, env),), strip=wants_strip(place))

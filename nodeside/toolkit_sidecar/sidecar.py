@@ -41,6 +41,7 @@ class Sidecar:
     shared: SharedDir
     host: Host
     echo: Echo
+    _first: bool = False
     _results: list[BuildResult] = field(default_factory=list)
 
     def work(self, *, first: bool, died: str) -> ExitCode:
@@ -53,6 +54,7 @@ class Sidecar:
         boot_id = self.host.boot_id
         if died:
             log.warning("the process that was building died", how=died)
+        self._first = first and not died
         if first:
             self._settle_in(boot_id)
         self._end_earlier_builds()
@@ -83,6 +85,7 @@ class Sidecar:
         It stands before the sidecar's own record, so whoever sees the one finds the other.
         """
         release = self.host.kernel.release
+        self._make_room(self.shared.symvers(release))
         for directory in places(self.host.root, release):
             with suppress(OSError):
                 publish_bytes(
@@ -97,6 +100,7 @@ class Sidecar:
             started_at=time.time(),
             toolkit_kernel=",".join(present(self.host.root)),
         )
+        self._make_room(self.shared.results / "sidecar.json")
         self.shared.publish_sidecar(record)
         log.fact("toolkit sidecar is there", shared=self.shared.root, kernels=record.toolkit_kernel)
 
@@ -173,7 +177,11 @@ class Sidecar:
         if request is None:
             return None
         return builder.answer(
-            request, self.shared, root=self.host.root, echo=lambda lines: self.echo(id, lines)
+            request,
+            self.shared,
+            root=self.host.root,
+            echo=lambda lines: self.echo(id, lines),
+            first=self._first,
         )
 
     def _read(self, id: str) -> BuildRequest | None:
@@ -188,12 +196,15 @@ class Sidecar:
             raise MalformedRecord(f"the file of request {id} holds request {request.id!r}")
         return request
 
+    def _make_room(self, path: Path) -> None:
+        """Remove what is no file from the place of a record: a build may have put a directory."""
+        if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
+            self._remove(path)
+
     def _publish(self, result: BuildResult) -> None:
         """Publish an answer; on a full disk, give up the build's files for it."""
         self._results = [*self._results[-100:], result]
-        path = self.shared.result_path(result.request)
-        if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
-            self._remove(path)
+        self._make_room(self.shared.result_path(result.request))
         try:
             self.shared.publish_result(result)
         except NoSpace:

@@ -54,6 +54,7 @@ _DRIVER_BINDS = (
     ("/dev", "/host/dev", "nodev"),
     ("/kernel/usr/lib/modules", "/host/lib/modules", "ro"),
     ("/run/nodeside", "/host/run/nodeside", ""),
+    ("/run/nodeside-locks", "/host/run/nodeside-locks", ""),
     ("/var/lib/nodeside", "/host/var/lib/nodeside", ""),
     (SHARED_ON_NODE, "/shared", ""),
     ("/payload/driver-image", "/driver-image", "ro"),

@@ -29,7 +29,8 @@ from nodeside.trial.containers import KINDS, NODE_ENV, ContainerSpec
 from nodeside.trial.errors import MachineLost, TrialError
 from nodeside.trial.link import Conversation, Link
 
-_BOOT_SECONDS = 120.0  # a large kernel under emulation on a busy laptop
+_BOOT_SECONDS = 600.0  # a large kernel under emulation takes ten, on a machine that is not busy
+_ANSWER_SECONDS = 300.0  # for what the agent does at once, where it is given time to
 _BOOTS = 3
 _CHUNK = 1 << 18
 
@@ -98,7 +99,7 @@ class GuestProcess:
 
     def begin(self, **fields: object) -> None:
         self._talk = self._link.ask("start", argv=list(self.argv), on_data=self._take, **fields)
-        self._link.until(self._talk, "started", 60, shlex.join(self.argv))
+        self._link.until(self._talk, "started", _ANSWER_SECONDS, shlex.join(self.argv))
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Send a signal. As PID 1 of its container it may be deaf to all but SIGKILL."""
@@ -275,14 +276,14 @@ class Machine:
         for start in range(0, max(len(data), 1), _CHUNK):
             chunk = base64.b64encode(data[start : start + _CHUNK]).decode()
             talk = self._link.ask("write", path=path, data=chunk, mode=mode, append=start > 0)
-            self._link.until(talk, "done", 60, f"writing {path}")
+            self._link.until(talk, "done", _ANSWER_SECONDS, f"writing {path}")
             self._link.forget(talk)
 
     def get(self, path: str) -> bytes:
         """Read a file of the node."""
         data = bytearray()
         talk = self._link.ask("read", path=path, on_data=lambda _, chunk: data.extend(chunk))
-        self._link.until(talk, "done", 120, f"reading {path}")
+        self._link.until(talk, "done", _ANSWER_SECONDS, f"reading {path}")
         self._link.forget(talk)
         return bytes(data)
 
@@ -294,9 +295,9 @@ class Machine:
             self._stop()
             return
         talk = self._link.ask("power-off")
-        self._link.until(talk, "done", 30, "power-off")
+        self._link.until(talk, "done", _ANSWER_SECONDS, "power-off")
         with suppress(process.StillRunning):
-            self._qemu.wait(timeout=60)
+            self._qemu.wait(timeout=_ANSWER_SECONDS)
         self._stop()
 
     def serial_log(self) -> str:

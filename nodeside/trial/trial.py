@@ -38,6 +38,7 @@ _RUN_SECONDS = 6 * 3600.0  # the node side has deadlines of its own; this one is
 _COMMAND_SECONDS = 600.0
 _OF_THE_BUILD = (
     ExitCode.BUILD_FAILED,
+    ExitCode.NO_MODULE,
     ExitCode.NO_HEADERS,
     ExitCode.TOOLCHAIN,
     ExitCode.EXCLUDED,

@@ -51,6 +51,7 @@ class Fault:
     reset: bool = False
     silent_until: threading.Event | None = None
     body: bytes = b""
+    byte_by_byte: threading.Event | None = None  # the answer goes on, slowly, until it is set
 
 
 class ApiServer:
@@ -195,6 +196,9 @@ class _Handler(BaseHTTPRequestHandler):
         if fault.silent_until is not None:
             fault.silent_until.wait(30)
             self.close_connection = True
+        elif fault.byte_by_byte is not None:
+            self.close_connection = True
+            self._drip(fault.byte_by_byte)
         elif fault.reset:
             linger = struct.pack("ii", 1, 0)  # close(2) sends RST
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
@@ -204,6 +208,13 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             body = fault.body or json.dumps(_status(fault.message)).encode()
             self._answer(fault.status, body, fault.headers)
+
+    def _drip(self, done: threading.Event) -> None:
+        """An answer whose header never ends: no read of it lasts long."""
+        with suppress(OSError):
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
+            while not done.wait(0.01):
+                self.wfile.write(b"x")
 
     def _answer(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         with suppress(OSError):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from nodeside.contract import BuildKind, BuildSettings, Toolchain, bundle_key, store_tag
 from nodeside.driver.bundle import Bundle, write_bundle
-from nodeside.driver.manifest import BundleManifest, BundleModule
+from nodeside.driver.manifest import BundleManifest, BundleModule, canonical
 from nodeside.driver.store import WantedBundle
 from nodeside.host import Kernel
 
@@ -50,15 +50,17 @@ def sample_bundle(
     key: str = KEY,
     created: str = CREATED,
     certificate: str = "",
+    version: str = "1.2.0",
+    sign: Callable[[bytes], bytes] = lambda _: b"",
 ) -> Bundle:
-    """A bundle of two modules at `directory`."""
+    """A bundle of two modules at `directory`; `sign` signs its manifest."""
     parts = contents or {"edu": b"\x7fELF edu " * 999, "edu_dma": b"\x7fELF dma"}
     sources = directory.parent / f"sources-{directory.name}"
     for name, content in parts.items():
         _write(sources / f"{name}.ko", content)
     manifest = BundleManifest(
         driver=driver,
-        version="1.2.0",
+        version=version,
         key=key,
         kernel=kernel,
         modules=tuple(bundle_module(name, content) for name, content in parts.items()),
@@ -69,7 +71,7 @@ def sample_bundle(
         created=created,
     )
     files = {name: sources / f"{name}.ko" for name in parts}
-    return write_bundle(directory, manifest, files)
+    return write_bundle(directory, manifest, files, signature=sign(canonical(manifest)))
 
 
 def tar_entry(

@@ -154,6 +154,7 @@ class FakeNode:
         cache: Cache | None = None,
         certificate: str | None = None,
         toolchain: Toolchain | None = None,
+        built_here: bool = False,
     ) -> Bundle:
         """A bundle for a task in the node's cache, or in another directory of bundles."""
         files = modules or {
@@ -180,7 +181,8 @@ class FakeNode:
                 certificate=task.certificate if certificate is None else certificate,
                 created="2026-11-21T11:00:00+00:00",
             )
-            return into.adopt(write_bundle(staging / "bundle", manifest, paths).directory)
+            bundle = write_bundle(staging / "bundle", manifest, paths)
+            return into.adopt(bundle.directory, built_here=built_here)
 
     def forget_cache(self) -> None:
         shutil.rmtree(self.cache.root)

@@ -17,6 +17,8 @@ from nodeside import log
 from nodeside.clock import Clock
 from nodeside.contract import (
     READY_PATTERN,
+    REPORT_ITEMS,
+    REPORT_TEXT,
     NodeDriverStatus,
     Rung,
     State,
@@ -205,9 +207,27 @@ def test_label_and_name_are_those_of_the_contract() -> None:
     assert announcement.node_driver(READY)["metadata"]["name"] == node_driver_name("edu", "n1")
 
 
+def test_half_a_character_in_a_message_reaches_the_cluster_as_text() -> None:
+    odd = replace(FAILED, message="firmware edu\udce9.bin", hint="rename edu\udce9.bin")
+
+    event = announcement.event(odd, node_uid="", now=1.5)
+    status = announcement.node_driver(odd)["status"]
+
+    assert "firmware edu\\udce9.bin" in event["note"]
+    assert (status["message"], status["hint"]) == (
+        "firmware edu\\udce9.bin",
+        "rename edu\\udce9.bin",
+    )
+
+
 def test_event_fits_the_limits_of_the_api_server() -> None:
     long = replace(
-        FAILED, message="\u00e4" * 5000, reason="R" * 300, node="n" * 63 + "." + "m" * 180
+        FAILED,
+        message="\u00e4" * 5000,
+        reason="R" * 300,
+        node="n" * 63 + "." + "m" * 180,
+        modules=tuple(f"m{i}" * 1000 for i in range(100)),
+        stages={f"s{i}": 1.0 for i in range(100)},
     )
 
     event = announcement.event(long, node_uid="", now=1.5)
@@ -220,7 +240,9 @@ def test_event_fits_the_limits_of_the_api_server() -> None:
     assert len(event["reason"]) <= 128
     assert re.fullmatch(r"1970-01-01T00:00:01\.500000Z", event["eventTime"])
     assert "uid" not in event["regarding"]
-    assert len(document["status"]["message"]) == 4096
+    assert not check_node_driver(document)
+    assert len(document["status"]["message"]) == REPORT_TEXT
+    assert len(document["status"]["modules"]) == len(document["status"]["stages"]) == REPORT_ITEMS
 
 
 def test_event_without_a_reason_is_named_after_the_state() -> None:
@@ -714,6 +736,51 @@ def test_many_states_from_a_busy_loop_end_with_the_newest(server: ApiServer, hos
 
     assert server.labels["n1"] == {"nodeside.io/edu.state": "ready"}
     assert server.node_drivers["edu.n1"]["status"]["state"] == "ready"
+
+
+class Busy(NoCluster):
+    """Its first answer comes when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.answers = threading.Event(), threading.Event()
+
+    def patch_node_labels(self, node: str, labels: Mapping[str, str]) -> str:
+        self.asked.set()
+        assert self.answers.wait(30)
+        return super().patch_node_labels(node, labels)
+
+
+def test_look_that_the_load_itself_provokes_does_not_overtake_what_it_announces(
+    host: Host,
+) -> None:
+    delivery, busy = Kept(), Busy()
+    delivery.api = busy
+    with Announcer(host, delivery, marker_to=io.StringIO()) as announcer:
+        announcer.state(in_state(State.LOADING))
+        assert busy.asked.wait(30)
+        announcer.state(READY)
+        announcer.state(replace(READY, source=Rung.LOADED, stages={"plan": 0.1}))
+        busy.answers.set()
+        assert announcer.flush(30)
+
+    told = {call.resource: call.body or {} for call in busy.would_write}
+    assert told["nodedrivers"]["status"]["source"] == "built"
+    assert told["nodedrivers"]["status"]["stages"] == READY.stages
+    assert "ready (built)" in told["events"]["note"]
+
+
+def test_how_a_driver_came_up_is_still_known_after_a_failure_that_passed(host: Host) -> None:
+    delivery = Kept()
+    with Announcer(host, delivery, marker_to=io.StringIO()) as announcer:
+        for status in (READY, FAILED, replace(READY, source=Rung.LOADED)):
+            announcer.state(status)
+            assert announcer.flush(30)
+
+    assert isinstance(delivery.api, NoCluster)
+    [*_, last] = [call.body for call in delivery.api.would_write if call.resource == "events"]
+    assert last is not None
+    assert "ready (built)" in last["note"]
 
 
 def test_errors_of_the_cluster_reach_nobody(host: Host, said: io.StringIO) -> None:

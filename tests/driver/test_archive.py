@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nodeside.driver.archive import pack, read_manifest, unpack
-from nodeside.driver.bundle import Bundle, BundleError, verify
+from nodeside.driver.bundle import Bundle, BundleError, Described, verify
 from nodeside.driver.manifest import canonical
 from nodeside.errors import ExitCode
 from tests.driver.bundles import END, sample_bundle, tar_entry, tar_of
@@ -95,9 +95,40 @@ def test_the_manifest_is_read_from_the_beginning_of_an_archive(
 ) -> None:
     beginning = archive.read_bytes()[:-40]
 
-    manifest, digest = read_manifest(io.BytesIO(beginning), LIMIT, "edu.tar.gz")
+    described = read_manifest(io.BytesIO(beginning), LIMIT, "edu.tar.gz")
 
-    assert (manifest, digest) == (bundle.manifest, bundle.digest)
+    assert (described.manifest, described.digest) == (bundle.manifest, bundle.digest)
+    assert described.signature == b""
+
+
+def test_the_signature_comes_next_and_is_read_with_it(tmp_path: Path) -> None:
+    signed = sample_bundle(tmp_path / "signed", sign=lambda data: data[:3] + b"signed")
+    pack(signed, tmp_path / "signed.tar.gz")
+    beginning = (tmp_path / "signed.tar.gz").read_bytes()[:-40]
+
+    described = read_manifest(io.BytesIO(beginning), LIMIT, "edu.tar.gz")
+    again = unpack(tmp_path / "signed.tar.gz", tmp_path / "new", LIMIT)
+
+    verify(again)
+    assert described.signature.endswith(b"signed")
+    assert (again.directory / "manifest.json.p7s").read_bytes() == described.signature
+
+
+def test_many_small_files_cost_the_disk_nothing_before_they_are_accepted(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    many = b"".join(tar_entry(f"modules/m{number}.ko") for number in range(2_000))
+
+    refused(
+        gzip.compress(tar_of(bundle) + many + END),
+        tmp_path,
+        "is not in the manifest",
+        limit=8 << 20,
+    )
+
+    assert synced == []
 
 
 @pytest.mark.parametrize(
@@ -126,6 +157,7 @@ def test_the_manifest_is_read_from_the_beginning_of_an_archive(
         (tar_entry("modules/more.ko", b"x"), r"modules/more\.ko is not in the manifest"),
         (tar_entry("modules/edu.ko", b"x"), r"modules/edu\.ko is there twice"),
         (tar_entry("manifest.json", b"{}"), r"manifest\.json is there twice"),
+        (tar_entry("manifest.json.p7s", bytes(1 << 17)), "the signature has more than 64 KiB"),
         (tar_entry("modules", b"x"), "'modules' is in it"),
         (tar_entry("modules/edu.ko/x.ko", b"x"), r"'modules/edu\.ko/x\.ko' is in it"),
     ],
@@ -233,8 +265,8 @@ def test_too_many_entries_are_refused(bundle: Bundle, tmp_path: Path) -> None:
 
 
 def test_a_bundle_that_is_not_the_accepted_one_never_appears(archive: Path, tmp_path: Path) -> None:
-    def accept(_: object, digest: str) -> None:
-        raise BundleError(f"not {digest}")
+    def accept(described: Described) -> None:
+        raise BundleError(f"not {described.digest}")
 
     with pytest.raises(BundleError, match="not sha256:"):
         unpack(archive, tmp_path / "new", LIMIT, accept=accept)

@@ -84,6 +84,15 @@ def test_an_id_whose_answer_is_still_there_is_not_used_again(shared: SharedDir) 
     assert request_build(shared, wish()).id == "abababababab-8"
 
 
+def test_the_highest_number_that_vendor_code_can_plant_ends_nothing(shared: SharedDir) -> None:
+    first = request_build(shared, wish())
+    shared.publish_result(failed(first))
+    shared.out_dir("abababababab-999999").mkdir()
+    second = request_build(shared, wish())
+    assert second.id == "abababababab-2"
+    assert shared.request_ids() == (second.id,), "the sidecar sees it"
+
+
 def test_a_request_of_another_nodeside_is_no_obstacle(shared: SharedDir) -> None:
     shared.request_path("abababababab-1").write_text('{"boot_id": "boot-now"}')
     assert request_build(shared, wish()).id == "abababababab-2"

@@ -15,11 +15,14 @@ import yaml
 
 from nodeside import process
 from nodeside.buildjob import BuildOutcome, BuildVerdict, read_message
+from nodeside.driver.archive import pack, unpack
+from nodeside.driver.bundle import SIGNATURE
 from nodeside.driver.options import _first_there
 from nodeside.errors import ExitCode
 from nodeside.host import Kernel
 from tests.driver.fakenode import module_bytes
 from tests.driver.test_output import compare
+from tests.driver.test_signing import make_pair
 from tests.toolkit_sidecar.faketoolkit import KERNEL, LONG, FakeToolkit
 
 COMING = Kernel("6.1.0-10-cloud-amd64", "#1 SMP Debian 6.1.38-1 (2023-07-14)", "x86_64")
@@ -122,6 +125,37 @@ def test_what_the_store_has_is_not_built_again(steps: Steps) -> None:
     assert "was there already" in steps.outcome().message
 
 
+def test_what_is_built_is_signed_whole_and_an_unsigned_bundle_counts_as_none(
+    steps: Steps, tmp_path: Path
+) -> None:
+    pair = make_pair(tmp_path, "Acme")
+    path = steps.image / "driver.yaml"
+    document = yaml.safe_load(path.read_text())
+    document["spec"]["signing"] = {"key": str(pair.key), "certificate": str(pair.certificate)}
+    document["spec"]["prebuilt"]["trust"] = {"certificate": str(pair.certificate)}
+    path.write_text(yaml.safe_dump(document))
+
+    def build() -> dict[str, Any]:
+        steps.in_toolkit("kernels")
+        ordered = steps.order()
+        steps.in_toolkit("answer")
+        documented(steps.in_driver_image("finish"))
+        return ordered
+
+    tag = build()["tag"]
+    assert build()["request"] == "", "it is there, and signed"
+    archive = steps.store / f"{tag}.tar.gz"
+    stripped = unpack(archive, tmp_path / "stripped", 1 << 20)
+    (stripped.directory / SIGNATURE).unlink()
+    archive.unlink()
+    (steps.store / f"{tag}.tar.gz.sha256").unlink()
+    pack(stripped, archive)
+
+    assert build()["request"] != "", "what nobody would take is not there"
+    assert steps.outcome().verdict is BuildVerdict.PUBLISHED
+    assert build()["request"] == ""
+
+
 def test_a_driver_that_does_not_compile_is_refused_with_its_first_error(steps: Steps) -> None:
     steps.vendor("echo 'straw.c:42:7: error: too few arguments'; exit 1\n")
     steps.in_toolkit("kernels")
@@ -215,4 +249,8 @@ def test_a_dry_run_says_what_a_step_would_do_and_leaves_nothing(steps: Steps) ->
     steps.order()
     said = documented(steps.in_driver_image("finish", "--dry-run"))
     assert said["would"] == ["check, sign", f"publish to {steps.store}"]
+    path = steps.shared.root / "order.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"to": ""}))
+    said = documented(steps.in_driver_image("finish", "--dry-run"))
+    assert said["would"] == ["check, sign", "publish nothing"]
     assert not steps.store.exists()

@@ -24,6 +24,7 @@ from nodeside.driver.bundle import (
 from nodeside.driver.manifest import MANIFEST_LIMIT, canonical, parse, same_modules
 from nodeside.driver.modulefile import ModuleFile, Signature
 from nodeside.errors import ExitCode
+from nodeside.records import encode
 from tests.driver.bundles import sample_bundle
 
 
@@ -73,6 +74,17 @@ def test_a_file_that_is_not_the_described_one_is_refused_and_nothing_appears(
 
     assert not (tmp_path / "new").exists()
     assert not list(tmp_path.glob(".tmp-*"))
+
+
+def test_a_manifest_of_too_many_modules_is_refused(bundle: Bundle) -> None:
+    one = encode(bundle.manifest.modules[0])
+    record = encode(bundle.manifest)
+    record["modules"] = [
+        one | {"name": f"m{number}", "file": f"modules/m{number}.ko"} for number in range(2_001)
+    ]
+
+    with pytest.raises(BundleError, match="list of modules has more than 2000"):
+        parse(json.dumps(record).encode(), "manifest.json")
 
 
 def test_a_bundle_is_never_written_over_another(bundle: Bundle) -> None:
@@ -139,7 +151,11 @@ def test_a_directory_without_a_manifest_is_no_bundle(bundle: Bundle) -> None:
         ({"driver": "../evil"}, "the manifest's driver is not a driver's name"),
         ({"modules": []}, "list of modules is empty"),
         ({"kernel": 3}, r"manifest\.kernel: expected Kernel, got 3"),
+        ({"kernel": "x" * 9999}, r"manifest\.kernel: expected Kernel, got 'x{199}$"),
         ({"version": "1\x1b[2J"}, "the manifest's text has control characters"),
+        ({"version": ".tmp-x"}, "the manifest's version is none that a driver has: '.tmp-x'"),
+        ({"version": "x" * 300}, "the manifest's version is none that a driver has: 'xxx"),
+        ({"created": "x" * 2000}, "the manifest's text has 2000 characters in one place: 'xxx"),
     ],
 )
 def test_a_manifest_that_means_harm_or_nothing_is_refused(
@@ -163,6 +179,7 @@ def test_a_manifest_that_means_harm_or_nothing_is_refused(
         ({"size": -1}, "is negative: -1"),
         ({"size": True}, r"manifest\.modules\[0\]\.size: expected int, got True"),
         ({"imports": {"printk": "zero"}}, "has a CRC that is none: 'printk': 'zero'"),
+        ({"imports": {"\x1b[2J": 3}}, r"imports\.'\\x1b\[2J': expected str, got 3"),
     ],
 )
 def test_a_module_that_means_harm_or_nothing_is_refused(

@@ -387,6 +387,25 @@ def test_a_lock_that_is_never_released_is_an_error_not_a_hang(cache: Cache) -> N
             impatient.lookup(TAG, KEY)
 
 
+def test_what_killed_processes_left_in_staging_goes_with_the_next_one(cache: Cache) -> None:
+    abandoned = cache.root / ".tmp-abandoned"
+    abandoned.mkdir(parents=True)
+    (abandoned / "edu.ko").touch()
+    with cache.staging() as first, cache.staging():
+        assert not abandoned.exists()
+        assert first.is_dir(), "it is in use"
+
+
+def test_lock_is_nobody_elses_to_open_also_one_of_an_older_version(cache: Cache) -> None:
+    put(cache)
+    lock = cache.root / "edu" / ".lock"
+    lock.chmod(0o644)
+
+    cache.lookup(TAG, KEY)
+
+    assert lock.stat().st_mode & 0o777 == 0o600
+
+
 # --- disks --------------------------------------------------------------------------------------
 
 

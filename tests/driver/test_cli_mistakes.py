@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from nodeside import process
+from nodeside.driver.bundling import parse_target
 from nodeside.driver.cli import driver
 from nodeside.errors import ExitCode
+from nodeside.spec.model import PrebuiltSource
 from tests import console
 from tests.console import Done, nodeside
 from tests.driver.fakekernel import write
@@ -139,6 +141,54 @@ def test_fetch_without_a_source_and_from_an_empty_one(node: FakeNode, tmp_path: 
     assert done.code == ExitCode.FETCH
     assert f"no source delivered {node.task().tag}" in done.error
     assert "hint: build it: nodeside driver build" in done.error
+
+
+@pytest.mark.parametrize(
+    ("to", "words", "spelling"),
+    [
+        ("registry.example.com/x", "looks like a repository", "--to oci:registry.example.com/x"),
+        ("localhost/x", "looks like a repository", "--to ./localhost/x for a directory"),
+        ("localhost:5000/x", "looks like a repository", "oci+http: for plain HTTP"),
+        ("registry:5000/team/x", "looks like a repository", "--to oci:registry:5000/team/x"),
+        ("s3://bucket/x", "s3:// is not known", "--to oci:REPOSITORY"),
+        ("https://files.example.com/x", "an HTTP directory is read-only", "OCI registry"),
+    ],
+)
+def test_publish_to_what_is_meant_for_a_registry_writes_no_directory(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, to: str, words: str, spelling: str
+) -> None:
+    here = node.directory / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    node.put_bundle(node.task())
+    done = node.run("publish", "--to", to)
+    assert done.code in (ExitCode.USAGE, ExitCode.FETCH)
+    assert words in done.errors
+    assert spelling in done.errors
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("to", "source"),
+    [
+        ("oci:r.example.com/x", PrebuiltSource(oci="r.example.com/x")),
+        ("oci://r.example.com/x", PrebuiltSource(oci="r.example.com/x")),
+        ("docker://r.example.com/x", PrebuiltSource(oci="r.example.com/x")),
+        ("oci+http://r.example.com/x", PrebuiltSource(oci="r.example.com/x", insecure=True)),
+        ("./r.example.com/x", PrebuiltSource(directory="./r.example.com/x")),
+        ("../store/x", PrebuiltSource(directory="../store/x")),
+        ("/srv/r.example.com/x", PrebuiltSource(directory="/srv/r.example.com/x")),
+        ("there.d/x", PrebuiltSource(directory="there.d/x")),
+        ("store/1.0", PrebuiltSource(directory="store/1.0")),
+        ("store.d", PrebuiltSource(directory="store.d")),
+    ],
+)
+def test_every_spelling_of_a_target_is_understood(
+    to: str, source: PrebuiltSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there.d").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert parse_target(to) == source
 
 
 def test_publish_without_a_bundle_says_how_to_make_one(node: FakeNode, tmp_path: Path) -> None:

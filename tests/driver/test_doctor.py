@@ -118,12 +118,22 @@ def test_a_shared_directory_on_a_wrong_mount_is_named(
 
 
 def test_capabilities_that_are_missing_say_what_is_lost(node: FakeNode) -> None:
-    write(node.host.proc / "self/status", "Name:\tx\nCapEff:\t0000000000000000\n")
-    found = rows(node)
-    assert found["CAP_SYSLOG"]["found"] in (
-        "present",
-        "missing: failures come without the kernel's own words",
-    )
+    status = "Name:\tx\nCapEff:\t{:016x}\n"
+    write(node.host.proc / "self/status", status.format(0))
+    found = {name: row for name, row in rows(node).items() if name.startswith("CAP_")}
+    assert {name: (row["level"], row["found"]) for name, row in found.items()} == {
+        "CAP_SYS_MODULE": ("bad", "missing: no module can be loaded or unloaded"),
+        "CAP_SYSLOG": ("warn", "missing: failures come without the kernel's own words"),
+        "CAP_SYS_PTRACE": ("warn", "missing: holders of a module cannot be named"),
+        "CAP_DAC_READ_SEARCH": ("warn", "missing: holders of a module cannot be named"),
+    }
+    assert {row["todo"] for row in found.values()} == {
+        "run as root, or add it to the container's securityContext"
+    }
+
+    write(node.host.proc / "self/status", status.format(1 << 16 | 1 << 34))
+    present = {name for name, row in rows(node).items() if row["found"] == "present"}
+    assert present == {"CAP_SYS_MODULE", "CAP_SYSLOG"}
 
 
 def test_a_sidecar_that_lives_that_went_and_that_never_came(

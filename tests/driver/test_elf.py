@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nodeside.driver.elf import ElfObject, MalformedElf, NotAModule, parse_notes
 from tests.driver.hostile import only_our_errors
-from tests.driver.modulewriter import NOTE, PROGBITS, ModuleWriter, Row
+from tests.driver.modulewriter import NOTE, PROGBITS, RELA, STRTAB, SYMTAB, ModuleWriter, Row
 
 SPECIMEN = Path(__file__).parents[1] / "corpus/modules/specimen.ko"
 
@@ -87,11 +87,64 @@ def test_section_that_ends_behind_the_file_is_refused() -> None:
 def test_section_too_large_to_read_is_refused_before_it_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nodeside.driver.elf.SECTION_LIMIT", 1000)
+    monkeypatch.setattr("nodeside.driver.elf.TABLE_LIMIT", 1000)
     elf = read(ModuleWriter(more=[Row("huge", PROGBITS, bytes(1001))]).write())
 
     with pytest.raises(MalformedElf, match="section 'huge' has 1001 bytes, at most 1000 are read"):
         elf.contents("huge")
+
+
+def with_symbols(rows: bytes, names: bytes) -> bytes:
+    """A module whose symbol table is these rows, with these names."""
+    empty = len(read(ModuleWriter().write()).sections) - 3  # .symtab, .strtab, .shstrtab
+    more = [Row("symbols", SYMTAB, rows, link=empty + 1), Row("names", STRTAB, names)]
+    return ModuleWriter(more=more).write()
+
+
+def test_symbols_that_share_one_long_name_are_refused() -> None:
+    """Each would be a string of its own: a file of 2 MB would take 300 MB of memory."""
+    undefined = struct.pack("<IBBHQQ", 1, 16, 0, 0, 0, 0)
+    elf = read(with_symbols(undefined * 80_000, b"\0" + b"a" * 4000 + b"\0"))
+
+    with pytest.raises(MalformedElf, match="its names take more than 16 MiB of memory"):
+        list(elf.symbols(()))
+
+
+def test_symbols_without_end_are_refused_even_with_short_names() -> None:
+    undefined = struct.pack("<IBBHQQ", 1, 16, 0, 0, 0, 0)
+    elf = read(with_symbols(undefined * 300_000, b"\0a\0"))
+
+    with pytest.raises(MalformedElf, match="its names take more than 16 MiB of memory"):
+        list(elf.symbols(()))
+
+
+def test_a_symbol_table_too_large_is_refused_before_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nodeside.driver.elf.SYMBOL_LIMIT", 10)
+    elf = read(with_symbols(bytes(24 * 11), b"\0"))
+
+    with pytest.raises(MalformedElf, match="'symbols' has 264 bytes, at most 240 are read"):
+        list(elf.symbols(()))
+
+
+def test_a_second_relocation_table_of_a_section_is_refused() -> None:
+    """Many tables may overlap in the file: 3 MiB of headers would be hours of reading."""
+    first = ModuleWriter(parameters=["debug"])
+    param = next(i for i, s in enumerate(read(first.write()).sections) if s.name == "__param")
+    again = Row(".again", RELA, struct.pack("<QQq", 0, 1 << 32 | 1, 0), info=param)
+    elf = read(ModuleWriter(parameters=["debug"], more=[again]).write())
+
+    with pytest.raises(MalformedElf, match="'__param' has 2 relocation tables, not one"):
+        list(elf.targets("__param"))
+
+
+def test_relocations_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nodeside.driver.elf.RELOCATION_LIMIT", 1)
+    elf = read(ModuleWriter(parameters=["debug", "level"]).write())
+
+    with pytest.raises(MalformedElf, match=r"'\.rela__param' has 48 bytes, at most 24 are read"):
+        list(elf.targets("__param"))
 
 
 def test_name_without_an_end_is_refused() -> None:

@@ -141,8 +141,8 @@ def test_a_missing_directory_is_refused(host: Host, tmp_path: Path) -> None:
 
 def test_another_driver_at_work_is_waited_for_and_then_named(host: Host, tmp_path: Path) -> None:
     kernel = FakeKernel(tmp_path / "clock")
-    host.run.mkdir(parents=True)
-    with (host.run / "firmware.lock").open("w") as lock:
+    host.locks.mkdir(parents=True)
+    with (host.locks / "firmware.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(Locked, match=r"has held .*/firmware\.lock for 10 s"):
+        with pytest.raises(Locked, match=r"works on firmware on this node: .*; waited 10 s"):
             FirmwareDirectory(host, kernel.clock).install(tree(tmp_path, "fw", a="A"), "edu")

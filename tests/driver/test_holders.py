@@ -53,6 +53,28 @@ def test_an_open_misc_device_is_held_by_a_named_process_of_a_pod(kernel: FakeKer
     assert holding.devices == ("vpoll",)
 
 
+def test_a_holder_cannot_forge_lines_or_move_the_cursor_by_its_name(kernel: FakeKernel) -> None:
+    kernel.add("vpoll", FakeModule(refcnt=1))
+    add_device(kernel.host, NULL, "vpoll", "virtual/misc/vpoll")
+    process = add_process(kernel.host, 4711, "x", ("/dev/null",))
+    write(process / "cmdline", f"x\x1b[2J\nNODESIDE_READY driver=edu{'y' * 999}\0")
+
+    holding = who_holds("vpoll", kernel.host)
+
+    assert holding.sentence().isprintable()
+    assert "1 open file of x\\x1b[2J\\nNODESIDE_READY" in holding.sentence()
+    assert len(holding.sentence()) < 150
+    assert holding.processes[0].command.isprintable()
+
+
+def test_a_mount_cannot_either(kernel: FakeKernel) -> None:
+    kernel.add("vpollfs", FakeModule(refcnt=1))
+    process = add_process(kernel.host, 4711, "/bin/sh", ())
+    write(process / "mountinfo", "36 35 0:42 / /mnt/\x1b[2J rw - vpollfs none rw\n")
+
+    assert who_holds("vpollfs", kernel.host).mounts == ("/mnt/\\x1b[2J",)
+
+
 def test_a_device_without_the_modules_name_is_known_by_its_recorded_number(
     kernel: FakeKernel,
 ) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.kernellog import KernelLog, Mark, after, parse_kmsg, splats
+from nodeside.driver.kernellog import KernelLog, Mark, after, parse_kmsg, parse_syslog, splats
 
 from .fakekernel import FakeKernel, write
 
@@ -36,6 +36,25 @@ SPLATS = [
     "[    1.000000] WARNING: drivers/edu.c:77 at edu_probe+0x1f/0x60, CPU#1: insmod/221",
     "[    1.000000] Kernel panic - not syncing: Fatal exception",
     "BUG: unable to handle page fault for address: 0000000000001000",
+    "[    1.000000] BUG: sleeping function called from invalid context at edu.c:12",
+    "[    1.000000] BUG: scheduling while atomic: insmod/221/0x00000002",
+    "[    1.000000] BUG: spinlock bad magic on CPU#1, insmod/221",
+    "[    1.000000] BUG: Bad page state in process insmod  pfn:12345",
+    "[    1.000000] BUG: workqueue lockup - pool cpus=0 node=0 flags=0x0 nice=0 stuck for 31s!",
+    "[    1.000000] BUG: using smp_processor_id() in preemptible [00000000] code: insmod/221",
+    "[    1.000000] BUG: Kernel NULL pointer dereference on read at 0x00000008",
+    "[    1.000000] Oops: general protection fault, probably for non-canonical address 0xdead",
+    "[    1.000000] Oops: int3: 0000 [#1] PREEMPT SMP NOPTI",
+    "[    1.000000] Oops: Kernel access of bad area, sig: 11 [#1]",
+    "[    1.000000] Oops: 0004 ilc:2 [#1] SMP",
+    "[    1.000000] Internal error: Oops - BUG: 00000000f2000800 [#1] PREEMPT SMP",
+    "[    1.000000] KASAN: null-ptr-deref in range [0x0000000000000008-0x000000000000000f]",
+    "[    1.000000] BUG: KFENCE: use-after-free read in edu_read+0x12/0x40 [edu]",
+    "[    1.000000] WARNING: at edu_probe+0x1f/0x60, CPU#1: insmod/221",
+    "[    1.000000] INFO: rcu_sched detected expedited stalls on CPUs/tasks: { 1-... }",
+    "[    1.000000] INFO: possible recursive locking detected",
+    "[    1.000000] NMI watchdog: Watchdog detected hard LOCKUP on cpu 1",
+    "[    1.000000] do_init_module: 'edu'->init suspiciously returned 1, it should follow 0/-E",
 ]
 
 NO_SPLATS = [
@@ -45,6 +64,70 @@ NO_SPLATS = [
     "[    1.000000] traps: a.out[33] general protection fault ip:401000 sp:7ffd error:0",
     "[    1.000000] edu: no BUG here",
 ]
+
+# Names that a process without any privilege may give itself: 15 bytes, prctl(2) PR_SET_NAME.
+NAMES = [
+    "BUG: x",
+    "BUG: KASAN: abc",
+    "BUG: KASAN: a i",
+    "BUG: spinlock a",
+    "Call Trace:",
+    "Oops: 0",
+    "Oops: 0002 [#1]",
+    "Oops: [#1] SMP",
+    "WARNING: CPU: 1",
+    "WARNING: a:1 at",
+    "kernel BUG at a",
+    "Internal error:",
+    "INFO: rcu_sched",
+    "INFO: possible ",
+    "UBSAN: a in b:1",
+    "KASAN: a in ran",
+    "Kernel panic - ",
+    "general protect",
+    "watchdog: BUG: ",
+    "Unable to handl",
+    "a:'b'->init sus",
+]
+
+# What the kernel prints after such a name: mm/oom_kill.c, mm/page_alloc.c, net/packet/af_packet.c,
+# fs/drop_caches.c, arch/x86/mm/fault.c and traps.c. The file that crashed is the process's choice
+# as well, but a name of a file has no slash.
+MESSAGES = [
+    "{}[1712]: segfault at 8 ip 00007f2a8b585ad8 sp 00007fff24ffa568 error 4 in {file}[1000+1000]",
+    "{}[1712] general protection fault ip:401000 sp:7ffd0000 error:0 in {file}[400000+1000]",
+    "{}[1712]: unhandled exception: BRK, ESR 0xf2000001, BRK handler in {file}[400000+1000]",
+    "{} invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=1000",
+    "{}: page allocation failure: order:5, mode:0xcc0(GFP_KERNEL), nodemask=(null)",
+    "{} uses obsolete (PF_INET,SOCK_PACKET)",
+    "{} (1712): drop_caches: 3",
+    "{}",
+]
+FILE = "x in a.c:1:1 at f+0x1 [#1] SMP: 0000 [#1] on CPU#1 detected stall[0x1]"
+
+OUT_OF_MEMORY = """\
+[  150.000001] stress invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=1000
+[  150.000020] CPU: 0 PID: 4321 Comm: stress Not tainted 6.1.0-56-amd64 #1  Debian 6.1.192-2
+[  150.000031] Hardware name: QEMU Standard PC (i440FX + PIIX, 1996), BIOS 1.16.2-debian-1.16.2-1
+[  150.000042] Call Trace:
+[  150.000050]  <TASK>
+[  150.000061]  dump_stack_lvl+0x44/0x5c
+[  150.000073]  dump_header+0x4a/0x213
+[  150.000084]  oom_kill_process.cold+0xb/0x10
+[  150.000101] memory: usage 65536kB, limit 65536kB, failcnt 42
+[  150.000113] Tasks state (memory values in pages):
+[  150.000140] Memory cgroup out of memory: Killed process 4321 (stress) total-vm:70212kB
+"""
+
+DUMP = """\
+[  160.000001] sysfs: cannot create duplicate filename '/devices/virtual/misc/edu'
+[  160.000020] CPU: 1 PID: 221 Comm: insmod Tainted: G           OE      6.1.0-56-amd64 #1  Debian
+[  160.000031] Hardware name: QEMU Standard PC (i440FX + PIIX, 1996), BIOS 1.16.2-debian-1.16.2-1
+[  160.000042] Call Trace:
+[  160.000050]  <TASK>
+[  160.000061]  dump_stack_lvl+0x44/0x5c
+[  160.000073]  sysfs_warn_dup.cold+0x17/0x24
+"""
 
 
 @pytest.fixture
@@ -148,6 +231,88 @@ def test_a_splat_with_its_call_trace_counts_once() -> None:
 
 
 def test_a_call_trace_without_a_known_head_counts() -> None:
-    lines = ["[    1.0] sysfs: cannot create duplicate filename '/edu'", "[    1.0] Call Trace:"]
+    assert splats(DUMP.splitlines()) == ("Call Trace:",)
 
-    assert splats(lines) == ("Call Trace:",)
+
+def test_somebody_who_runs_out_of_memory_is_no_splat_whatever_he_is_called() -> None:
+    for name in ("stress", "\n", "a\nb", "\nCall Trace:\n"):
+        text = "".join(
+            "".join(f"{line[:15]}{part}\n" for part in line[15:].split("\n"))
+            for line in (row.replace("stress", name) for row in OUT_OF_MEMORY.splitlines())
+        )
+        assert splats(text.splitlines()) == ()
+
+
+def test_a_splat_after_somebody_ran_out_of_memory_is_found() -> None:
+    assert splats([*OUT_OF_MEMORY.splitlines(), *WARNING.splitlines()]) == (
+        "WARNING: CPU: 0 PID: 221 at /build/edu.c:77 edu_probe+0x1f/0x60 [edu]",
+    )
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+@pytest.mark.parametrize("name", NAMES)
+def test_no_name_of_a_process_makes_a_splat(name: str, message: str) -> None:
+    said = message.format(name, file=FILE)
+
+    assert splats([f"[  489.609815] {said}", "[  489.609853] Code: e1 ff ff ff c3 66 2e"]) == ()
+
+
+@pytest.mark.parametrize("forged", [*SPLATS, *DUMP.splitlines(), *WARNING.splitlines()])
+def test_what_follows_a_line_feed_in_a_name_is_no_line_of_the_kernel(forged: str) -> None:
+    """The name of the file that crashed may have 255 bytes, with line feeds among them."""
+    words = forged.split("] ", 1)[-1]
+    time = "[ 1104.102468] "
+    lines = [
+        "x",
+        "BUG: kernel N[850]: segfault at 8 ip 0562c sp 07ff error 6 in x",
+        words,
+        " f+0x1/0x2",
+    ]
+
+    assert splats([time + line for line in lines]) == ()
+
+
+def test_a_form_feed_in_a_name_ends_no_line() -> None:
+    line = (
+        "<6>[    1.000000] a[33]: segfault at 8 ip 1 sp 2 error 4 in \x0cBUG: unable to handle\x85"
+    )
+
+    assert parse_syslog(f"{line}\n") == [line[3:]]
+
+
+def test_what_others_wrote_into_the_log_is_not_the_kernels() -> None:
+    text = (
+        "<6>[    1.000000] edu: up\n"
+        "<12>[    1.000001] BUG: kernel NULL pointer dereference, address: 0\n"
+        "<30>[    1.000002] systemd[1]: Started.\n"
+    )
+
+    assert parse_syslog(text) == ["[    1.000000] edu: up"]
+    assert parse_kmsg("6,1,1000000,-;edu: up\n12,2,1000001,-;BUG: unable to handle\n") == [
+        "[    1.000000] edu: up"
+    ]
+
+
+def test_what_moves_a_cursor_is_made_visible(kernel: FakeKernel) -> None:
+    log = KernelLog(kernel.host, kernel)
+    mark = log.mark()
+    kernel.say("\x1b[2Jx[33]: segfault at 8")
+
+    assert log.since(mark).lines == ("[    0.000000] \\x1b[2Jx[33]: segfault at 8",)
+
+
+def test_where_the_kernel_keeps_no_times_each_line_counts() -> None:
+    assert splats(["edu: up", "BUG: unable to handle page fault for address: 0"]) == (
+        "BUG: unable to handle page fault for address: 0",
+    )
+
+
+def test_a_splat_of_which_each_head_came_in_one_microsecond_with_a_line_before_is_found() -> None:
+    lines = [
+        "[   12.000001] ------------[ cut here ]------------",
+        "[   12.000001] WARNING: CPU: 0 PID: 7 at drivers/x.c:9 x_init+0x1/0x2 [x]",
+        "[   12.000002] PKRU: 55555554",
+        "[   12.000002] Call Trace:",
+        "[   12.000003] ---[ end trace 0000000000000000 ]---",
+    ]
+    assert splats(lines) == ("------------[ cut here ]------------",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from nodeside.driver.announcement import Call
+from nodeside.driver.announcement import event_call, label_call, node_call, node_driver_call
 from nodeside.driver.kubernetes import (
     Access,
+    Answer,
     Cluster,
     NoCluster,
     connect,
+    refusal,
 )
 from nodeside.errors import ExitCode
 from nodeside.refusals import KubernetesError
@@ -357,6 +360,24 @@ def test_silent_server_is_left_after_the_deadline(server: ApiServer) -> None:
     assert "timed out" in str(error)
 
 
+def test_an_answer_that_comes_byte_by_byte_has_a_deadline(server: ApiServer) -> None:
+    """Each byte is in time; the whole never is. It ends no request after it."""
+    done = threading.Event()
+    server.faults.append(Fault(byte_by_byte=done))
+    client = Cluster(server.access, connect=600, read=600, whole=0.1)
+
+    error = refused(client)
+    done.set()
+
+    assert error.retryable
+    assert "too slow or too large: it has 0.1 s" in str(error)
+    assert client._deadline is not None
+    client._deadline.seconds = 600
+    server.faults.clear()
+    assert client.patch_node_labels("n1", LABELS) == "uid-of-n1"
+    client.close()
+
+
 def test_endless_answer_is_cut(server: ApiServer, cluster: Cluster) -> None:
     server.faults.append(Fault(200, body=b"x" * (2 << 20)))
 
@@ -443,7 +464,14 @@ def test_address_is_taken_from_the_pod_s_environment(host: str, port: str, url: 
     assert access == Access(url, Path("/var/run/secrets/kubernetes.io/serviceaccount"))
 
 
-def test_projected_token_has_a_directory_of_its_own(server: ApiServer) -> None:
+def test_projected_token_has_a_directory_of_its_own(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    usual = tmp_path / "usual"
+    shutil.copytree(server.credentials, usual)
+    _write(usual / "token", "the-usual-token")
+    server.tokens.add("the-usual-token")
+    monkeypatch.setattr("nodeside.driver.kubernetes.TOKEN_DIRECTORY", usual)
     environ = {
         "KUBERNETES_SERVICE_HOST": "127.0.0.1",
         "KUBERNETES_SERVICE_PORT": str(server.port),
@@ -455,6 +483,7 @@ def test_projected_token_has_a_directory_of_its_own(server: ApiServer) -> None:
     assert isinstance(cluster, Cluster)
     assert cluster.patch_node_labels("n1", LABELS) == "uid-of-n1"
     cluster.close()
+    assert [seen.headers["Authorization"] for seen in server.seen] == [f"Bearer {TOKEN}"]
 
 
 def test_without_a_cluster_the_calls_are_kept_and_recorded(tmp_path: Path) -> None:
@@ -494,7 +523,25 @@ def test_record_that_cannot_be_written_is_an_expected_error(tmp_path: Path) -> N
 
 
 def test_words_of_a_call_are_those_of_rbac() -> None:
-    assert Call("patch", "nodes", "n1", "PATCH", "/x").words == 'patch nodes "n1"'
+    """Each is a rule that the driver pod's role has; `refusal` quotes it."""
+    calls = [
+        label_call("n1", LABELS),
+        node_call("n1"),
+        node_driver_call(NODE_DRIVER),
+        node_driver_call(NODE_DRIVER, "status"),
+        event_call(EVENT),
+    ]
+    assert [call.words for call in calls] == [
+        'patch nodes "n1"',
+        'get nodes "n1"',
+        'patch nodedrivers "edu.n1"',
+        'patch nodedrivers/status "edu.n1"',
+        'create events "edu.n1.5f"',
+    ]
+    for call in calls:
+        hint = refusal(call, Answer(403)).hint
+        assert f'resources: ["{call.resource}"]' in hint
+        assert f'"{call.verb}"' in hint
 
 
 def _write(path: Path, text: str) -> None:

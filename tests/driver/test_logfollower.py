@@ -115,6 +115,20 @@ def test_a_log_that_never_ends_does_not_keep_us_after_the_answer(
     assert set(building.follow()) == {"more"}
 
 
+def test_a_log_that_is_cut_and_filled_again_and_again_is_shown_up_to_a_total(
+    building: Building, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodeside.driver.logfollower._TOTAL", 1 << 20)
+
+    def refill() -> None:
+        building.out.mkdir(exist_ok=True)
+        building.log.write_text(("x" * 1023 + "\n") * 300)
+
+    heard = building.follow(*[refill, lambda: os.truncate(building.log, 0)] * 6)
+    assert len(heard) == 1025
+    assert heard[-1] == "[no more of it is shown: 1 MiB were]"
+
+
 def test_a_log_that_is_a_link_or_a_pipe_is_not_followed(building: Building, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("root:x\n")
     building.out.mkdir()

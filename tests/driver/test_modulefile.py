@@ -7,16 +7,26 @@ import hashlib
 import lzma
 import os
 import shutil
+import signal
 import struct
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeside.driver import compression
+from nodeside.driver import compression, modulefile
 from nodeside.driver.elf import MalformedElf, NotAModule
-from nodeside.driver.modulefile import Parameter, decompress, read_module
+from nodeside.driver.modulefile import (
+    Parameter,
+    UnreadableModule,
+    decompress,
+    parse_module,
+    read_module,
+    read_modules,
+)
 from nodeside.errors import NodesideError, SystemRefused
 from nodeside.process import ToolMissing, run
 from tests.driver.hostile import only_our_errors
@@ -199,6 +209,56 @@ def test_endless_parameters_are_refused(tmp_path: Path) -> None:
         read_module(written(tmp_path, writer))
 
 
+def test_endless_descriptions_of_parameters_are_refused(tmp_path: Path) -> None:
+    info = [("license", "GPL"), *(("parm", f"p{number}:text") for number in range(5000))]
+
+    with pytest.raises(MalformedElf, match="5000 parameters, at most 4096 are read"):
+        read_module(written(tmp_path, ModuleWriter(info=info)))
+
+
+def test_a_modinfo_without_end_is_refused(tmp_path: Path) -> None:
+    info = [("license", "GPL"), ("alias", "a" * (4 << 20))]
+
+    with pytest.raises(MalformedElf, match=r"section '\.modinfo' has \d+ bytes, at most 4194304"):
+        read_module(written(tmp_path, ModuleWriter(info=info)))
+
+
+# --- the child that reads ---------------------------------------------------------------------
+
+
+def test_the_child_says_what_the_reader_says(tmp_path: Path) -> None:
+    path = written(tmp_path, ModuleWriter(undefined=["printk"], weak=["maybe"]), "odd\udce9.ko")
+
+    assert read_modules([SPECIMEN, path]) == [parse_module(SPECIMEN), parse_module(path)]
+
+
+@pytest.mark.parametrize(
+    ("crash", "how"),
+    [
+        (lambda _: os.kill(os.getpid(), signal.SIGKILL), "killed by SIGKILL"),
+        (lambda _: bytes(1 << 40), "MemoryError"),
+        (lambda _: int("a bug of ours"), "ValueError"),
+    ],
+)
+def test_the_end_of_the_reader_is_a_refusal_of_the_module(
+    crash: Callable[[Path], object], how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(modulefile, "parse_module", crash)
+
+    with pytest.raises(UnreadableModule, match=rf"specimen\.ko: not to be read with .*{how}") as no:
+        read_module(SPECIMEN)
+
+    assert (no.value.reason, no.value.retryable) == ("UnreadableModule", False)
+
+
+def test_a_reader_that_does_not_end_is_a_refusal_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modulefile, "parse_module", lambda _: threading.Event().wait())
+    monkeypatch.setattr(modulefile, "_TIMEOUT", 0.01)
+
+    with pytest.raises(UnreadableModule, match="not to be read"):
+        read_module(SPECIMEN)
+
+
 # --- files ------------------------------------------------------------------------------------
 
 
@@ -296,7 +356,7 @@ def test_damaged_real_module_gives_our_errors_only(
     path = tmp_path_factory.getbasetemp() / "damaged.ko"
     path.write_bytes(real)
     with only_our_errors("damaged.ko"):
-        read_module(path)
+        parse_module(path)
 
 
 @given(st.binary(max_size=300), st.sampled_from([b"\x1f\x8b\x08", b"\xfd7zXZ\0"]))
@@ -307,4 +367,4 @@ def test_any_bytes_behind_a_compression_magic_give_our_errors_only(
     path.write_bytes(magic + data)
 
     with pytest.raises(NodesideError, match=r"random\.ko"):
-        read_module(path)
+        parse_module(path)

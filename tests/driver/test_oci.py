@@ -28,6 +28,7 @@ from nodeside.driver.store import (
     FetchOutcome,
     fetch_first,
     find_manifest,
+    open_source,
 )
 from nodeside.errors import SpecError
 from nodeside.spec.model import PrebuiltSource, Trust
@@ -40,6 +41,7 @@ from tests.driver.registry import (
     needed,
     registry,
 )
+from tests.driver.webserver import Answer as Answering
 from tests.driver.webserver import Handler, WebServer, broken, file, silent, status
 
 OPTIONS = FetchOptions(timeout=60, size_limit=8 << 20, backoff=0, stall_timeout=20)
@@ -352,6 +354,78 @@ def test_a_password_does_not_go_over_plain_http_because_an_https_registry_says_s
 
     assert f"wants a password sent over plain HTTP to {web.url}/token" in outcome.why
     assert web.requests == []
+
+
+def test_an_https_registry_has_nothing_asked_over_plain_http(
+    web: WebServer, tmp_path: Path, into: Path
+) -> None:
+    ca, own = certificates(tmp_path / "pki")
+    with WebServer(own) as secure:
+        challenge = f'Bearer realm="{web.url}/latest/meta-data",service="x"'
+        secure.otherwise(status(401, WWW_Authenticate=challenge))
+        options = dataclasses.replace(OPTIONS, ca_file=ca)
+
+        outcome = fetch(secure.host, into, options=options, insecure=False)
+
+    assert f"wants a token asked for over plain HTTP to {web.url}/latest" in outcome.why
+    assert web.requests == []
+
+
+def taking(handler: Handler) -> None:
+    """A storage that takes uploads, or would."""
+    handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
+    handler.reply(201)
+
+
+def with_password(answer: Answering) -> Answering:
+    """An answer for who has told a password."""
+    asked = status(401, WWW_Authenticate='Basic realm="x"')
+    return lambda handler: (answer if handler.headers.get("Authorization") else asked)(handler)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_an_upload_elsewhere_is_told_no_password(
+    bundle: Bundle, tmp_path: Path, *, tls: bool
+) -> None:
+    ca, own = certificates(tmp_path / "pki")
+    with WebServer(own) as registry_, WebServer(own if tls else None) as storage:
+        storage.otherwise(taking)
+        registry_.otherwise(with_password(status(404)))
+        upload = status(202, Location=f"{storage.url}/upload/1")
+        registry_.on("/v2/team/edu/blobs/uploads/", with_password(upload))
+        options = dataclasses.replace(with_credentials(tmp_path, registry_.host), ca_file=ca)
+        with pytest.raises(FetchError) as caught:
+            publish(bundle, source(registry_.host, insecure=False), options)
+
+    if tls:  # another host may take it, and the registry lacks the image in the end
+        assert len(storage.requests) == 2
+        assert all("authorization" not in request.headers for request in storage.requests)
+    else:
+        assert "redirects from https to plain http" in str(caught.value)
+        assert storage.requests == []
+
+
+def test_an_upload_that_is_redirected_is_no_success(bundle: Bundle, web: WebServer) -> None:
+    web.on("/v2/team/edu/blobs/uploads/", status(202, Location="/upload/1"))
+    web.on("/upload/1", status(307, Location="/upload/2"))
+
+    with pytest.raises(FetchError, match="307 Temporary Redirect"):
+        publish(bundle, source(web.host), OPTIONS)
+
+
+def test_a_registry_without_tls_is_named_as_one(web: WebServer, into: Path) -> None:
+    with pytest.raises(FetchError, match="the server does not speak TLS") as caught:
+        publish_nothing(source(web.host, insecure=False))
+
+    assert "insecure: true" in caught.value.hint
+    assert "oci+http:" in caught.value.hint
+    assert "--ca-file" not in caught.value.hint
+    assert "does not speak TLS" in fetch(web.host, into, insecure=False).why
+
+
+def publish_nothing(place: PrebuiltSource) -> None:
+    with open_source(place, OPTIONS) as store:
+        store.describe(TAG)
 
 
 # --- a registry that does something wrong -------------------------------------------------------

@@ -99,10 +99,13 @@ def test_dry_runs(node: FakeNode, tmp_path: Path, verb: str) -> None:
     compare("--dry-run", document)
 
 
-def test_bundles(node: FakeNode) -> None:
-    node.put_bundle(node.task(), toolchain=Toolchain("gcc 12", "/usr/src", "7" * 64, "gcc 12", 2))
+def test_bundles(node: FakeNode, tmp_path: Path) -> None:
+    task = node.task(prebuilt={"sources": [{"directory": str(tmp_path / "store")}]})
+    node.put_bundle(task, toolchain=Toolchain("gcc 12", "/usr/src", "7" * 64, "gcc 12", 2))
     compare("build", node.run("build", "-o", "json").document)
-    compare("fetch", node.run("build", "-o", "json").document)
+    node.run("publish", "--to", tmp_path / "store")
+    node.forget_cache()
+    compare("fetch", node.run("fetch", "-o", "json").document)
 
 
 def test_unloading(node: FakeNode) -> None:

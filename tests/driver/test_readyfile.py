@@ -14,13 +14,13 @@ import pytest
 from nodeside import process
 from nodeside.clock import Clock
 from nodeside.contract import LoadedModule, LoadedRecord, Rung
+from nodeside.driver.nodelock import node_lock_path
 from nodeside.driver.readyfile import (
     ReadyRecord,
     clear_loaded,
     clear_ready,
     hold_lock,
     loaded_path,
-    lock_path,
     read_loaded,
     read_ready,
     ready_path,
@@ -191,7 +191,7 @@ def test_lock_is_held_by_one_process_and_names_it(host: Host) -> None:
 
         assert f"another process works on driver edu on this node: pid {pid} (" in str(info.value)
         assert os.uname().nodename in str(info.value)
-        assert info.value.hint.endswith(f"fuser -v {lock_path(host, 'edu')}")
+        assert info.value.hint.endswith(f"fuser -v {node_lock_path(host, 'edu')}")
         assert info.value.exit_code is ExitCode.LOCKED
         assert info.value.retryable
 
@@ -208,7 +208,7 @@ def test_lock_of_a_killed_process_is_free(host: Host) -> None:
         pass
 
     with hold_lock(host, "edu", timeout=0):
-        holder = json.loads(lock_path(host, "edu").read_text())
+        holder = json.loads(node_lock_path(host, "edu").read_text())
 
     assert holder["pid"] == os.getpid()
 
@@ -237,7 +237,7 @@ def test_released_lock_names_nobody(host: Host) -> None:
     with hold_lock(host, "edu", timeout=0):
         pass
 
-    assert lock_path(host, "edu").read_text() == ""
+    assert node_lock_path(host, "edu").read_text() == ""
     with hold_lock(host, "edu", timeout=0):
         pass
 
@@ -249,14 +249,14 @@ def test_locks_of_two_drivers_are_two_locks(host: Host) -> None:
 
 def test_holder_that_is_half_written_is_unknown(host: Host) -> None:
     with another_process(host):
-        lock_path(host, "edu").write_text('{"pid": 1')
+        node_lock_path(host, "edu").write_text('{"pid": 1')
         with pytest.raises(Locked, match="did not say who"), hold_lock(host, "edu", timeout=0):
             pass
 
 
 def test_link_in_place_of_the_lock_is_refused(host: Host, tmp_path: Path) -> None:
-    lock_path(host, "edu").parent.mkdir(parents=True)
-    lock_path(host, "edu").symlink_to(tmp_path / "victim")
+    node_lock_path(host, "edu").parent.mkdir(parents=True)
+    node_lock_path(host, "edu").symlink_to(tmp_path / "victim")
 
     with pytest.raises(SystemRefused), hold_lock(host, "edu", timeout=0):
         pass

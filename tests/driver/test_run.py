@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+import os
 import signal
 import subprocess
 import threading
@@ -15,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from nodeside.contract import READY_PATTERN, FailureKind, Rung, State
-from nodeside.driver import announcement, watch
+from nodeside import process
+from nodeside.contract import READY_PATTERN, BuiltModule, FailureKind, Rung, State
+from nodeside.driver import announcement, proofs, rungs, watch
 from nodeside.driver.readyfile import hold_lock, hold_pod_lock, read_ready
 from nodeside.driver.run import Run, Turn
 from nodeside.driver.rungs import Listener
@@ -26,9 +29,9 @@ from nodeside.errors import ExitCode, SpecError
 from nodeside.shared import SharedDir
 from nodeside.spec import check_node_driver
 from tests import console
-from tests.driver.fakekernel import Refusal
+from tests.driver.fakekernel import Refusal, write
 from tests.driver.fakenode import BOOT_ID, FakeNode
-from tests.driver.handoff import failed
+from tests.driver.handoff import failed, succeeded
 
 
 @pytest.fixture
@@ -154,6 +157,62 @@ def test_what_a_controller_handed_over_may_be_newer_than_this_node(node: FakeNod
     assert report.state is State.READY
 
 
+# --- a bug of ours ---------------------------------------------------------------------------
+
+
+def surprised(*_: object, **__: object) -> None:
+    raise KeyError("nobody thought of this")
+
+
+def test_a_bug_is_told_like_a_failure_that_may_pass_with_its_traceback_in_the_log(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging.getLogger("nodeside"), "propagate", True)
+    monkeypatch.setattr(rungs, "look", surprised)
+    node.write_driver()
+
+    _, report = run_of(node).once()
+
+    assert (report.reason, report.exit_code, report.retryable) == ("Bug", ExitCode.BUG, True)
+    assert node.states == [State.FAILED]
+    assert node.told[-1].message == "a bug in nodeside: KeyError: 'nobody thought of this'"
+    assert check_node_driver(announcement.node_driver(node.told[-1])) == []
+    assert "in surprised" in caplog.text
+
+
+def test_a_bug_on_the_way_says_nothing_about_a_module_that_is_loaded_and_works(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.fill()
+    node.forget_cache()
+    node.write_driver(prebuilt={"sources": [{"http": "http://127.0.0.1:1/d"}]})
+    monkeypatch.setattr(proofs, "remote_manifest", surprised)
+
+    _, report = run_of(node).once()
+
+    assert (report.state, report.source) == (State.READY, Rung.LOADED)
+    assert report.notes == ("a bug in nodeside: KeyError: 'nobody thought of this'",)
+    assert node.kernel.loads == []
+
+
+def test_after_a_bug_what_is_loaded_is_validated(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.fill()
+    node.forget_cache()
+    node.write_driver(
+        prebuilt={"sources": [{"http": "http://127.0.0.1:1/d"}]},
+        validate={"commands": [{"command": ["false"]}], "timeoutSeconds": 1},
+    )
+    monkeypatch.setattr(proofs, "remote_manifest", surprised)
+
+    _, report = run_of(node).once()
+
+    assert (report.state, report.reason) == (State.FAILED, "Bug")
+    assert report.notes[1].startswith("what is loaded cannot be judged: ")
+    assert report.checks
+
+
 # --- a driver.yaml that is wrong -------------------------------------------------------------
 
 
@@ -277,6 +336,41 @@ def test_a_failed_driver_never_ends_the_process_and_is_tried_ever_less_often(
     assert set(node.states) == {State.FAILED}
 
 
+@pytest.mark.parametrize("where", ["run.bring_up", "resolution.resolve", "run.Journal.state"])
+def test_a_bug_never_ends_the_process_and_is_tried_ever_less_often(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    node.put_bundle(node.task())
+    monkeypatch.setattr(f"nodeside.driver.{where}", surprised)
+    script = live(node, monkeypatch, *[Why.PATIENCE] * 2)
+    assert script.patience == [5, 10, 20]
+    assert set(node.states) == {State.FAILED}
+    assert {status.reason for status in node.told} == {"Bug"}
+
+
+def test_where_nothing_can_even_be_told_the_process_goes_on(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.put_bundle(node.task())
+    monkeypatch.setattr("nodeside.driver.run.Journal.failed", surprised)
+    monkeypatch.setattr("nodeside.driver.run.bring_up", surprised)
+    assert live(node, monkeypatch, Why.PATIENCE).patience == [5, 10]
+
+
+def test_process_one_of_a_container_collects_orphans_after_each_look(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.put_bundle(node.task())
+    looks: list[int] = []
+    monkeypatch.setattr(process, "reap_orphans", lambda: looks.append(len(node.told)))
+    monkeypatch.setattr(os, "getpid", lambda: 4711)  # the tests may be the first process themselves
+    live(node, monkeypatch, Why.POLL)
+    assert looks == [], "another process has no orphans, and perhaps children"
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    live(node, monkeypatch, Why.POLL)
+    assert len(looks) == 2
+
+
 def test_a_changed_input_starts_the_retries_anew_and_is_followed(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,6 +485,50 @@ def test_a_compile_error_is_not_compiled_again_at_every_poll_but_after_an_edit(
             assert {status.message for status in node.told if status.state is State.FAILED} == {
                 "it failed"
             }
+            live(node, monkeypatch, Why.INPUT)
+            assert len(answered) == 3, "a restart and an edit each try once more"
+    finally:
+        stop.set()
+        sidecar.join()
+
+
+def test_what_a_build_delivered_and_cannot_be_read_is_not_built_again_at_every_poll(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A module that kills its reader; nor does its reader die of it at every look."""
+    node.shared = shared = SharedDir(tmp_path / "shared")
+    node.write_driver()
+    shared.create()
+    answered: list[str] = []
+    parent = os.getpid()
+
+    def answer(stop: threading.Event) -> None:
+        while not stop.wait(0.01):
+            for name in shared.request_ids():
+                request = shared.request(name)
+                if request is not None and name not in answered:
+                    answered.append(name)
+                    write(shared.out_dir(name) / "straw.ko", "x")
+                    digest = hashlib.sha256(b"x").hexdigest()
+                    module = BuiltModule("straw", "straw.ko", digest, 1)
+                    shared.publish_result(succeeded(request, module))
+
+    def fatal(_: Path) -> None:
+        assert os.getpid() != parent, "the file of a vendor is read in a child"
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr("nodeside.driver.modulefile.parse_module", fatal)
+    stop = threading.Event()
+    sidecar = threading.Thread(target=answer, args=(stop,))
+    sidecar.start()
+    try:
+        with shared.hold_sidecar_lock():
+            live(node, monkeypatch, Why.POLL, Why.UEVENT)
+            assert len(answered) == 1
+            failures = [status for status in node.told if status.state is State.FAILED]
+            assert {status.reason for status in failures} == {"UnreadableModule"}
+            assert {"killed by SIGKILL" in status.message for status in failures} == {True}
+            assert len({status.message for status in failures}) == 1
             live(node, monkeypatch, Why.INPUT)
             assert len(answered) == 3, "a restart and an edit each try once more"
     finally:

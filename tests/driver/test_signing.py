@@ -270,6 +270,7 @@ def test_signature_of_impossible_size_is_refused() -> None:
 
 def test_message_that_nobody_understands_names_no_signer() -> None:
     assert read_signature(appended(b"not DER at all")) == Signature()
+    assert read_signature(appended(bytes.fromhex("30060600a0023000"))) == Signature()  # no signer
 
 
 def test_bare_data_is_not_signed() -> None:

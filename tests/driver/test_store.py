@@ -17,7 +17,7 @@ import pytest
 
 from nodeside import __version__, process
 from nodeside.driver.archive import pack
-from nodeside.driver.bundle import Bundle, BundleError, verify
+from nodeside.driver.bundle import Bundle, BundleError, read_manifest, verify
 from nodeside.driver.publish import publish
 from nodeside.driver.store import (
     Answer,
@@ -36,6 +36,7 @@ from nodeside.host import Kernel
 from nodeside.spec.model import PrebuiltSource, Trust
 from tests.driver import webserver
 from tests.driver.bundles import END, TAG, WANTED, sample_bundle, tar_entry
+from tests.driver.registry import certificates
 from tests.driver.webserver import WebServer, broken, dripping, file, silent, stalled, status
 
 ARCHIVE = f"/b/{TAG}.tar.gz"
@@ -181,6 +182,54 @@ def test_an_archive_that_does_not_fit_its_checksum_is_refused(
     assert f"expected {'0' * 64}" in outcome.why
 
 
+@pytest.mark.parametrize("name", [f"{TAG}.tar.gz", f"{TAG}.tar.gz.sha256"])
+def test_a_fifo_in_a_directory_makes_nobody_wait(
+    bundle: Bundle, tmp_path: Path, into: Path, name: str
+) -> None:
+    place = PrebuiltSource(directory=str(tmp_path / "store"))
+    publish(bundle, place, OPTIONS)
+    (tmp_path / "store" / name).unlink()
+    os.mkfifo(tmp_path / "store" / name)
+
+    assert "regular file" in fetch(place, into).why
+
+
+def test_a_directory_that_cannot_be_read_does_not_keep_from_the_next_source(
+    bundle: Bundle, tmp_path: Path, into: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an unreadable disk says is an error of that source, not of the node's own disk."""
+    bad, good = (PrebuiltSource(directory=str(tmp_path / name)) for name in ("bad", "good"))
+    publish(bundle, bad, OPTIONS)
+    publish(bundle, good, OPTIONS)
+    archive = tmp_path / "bad" / f"{TAG}.tar.gz"
+    (tmp_path / "bad" / f"{TAG}.tar.gz.sha256").unlink()
+    archive.unlink()
+    archive.symlink_to("/proc/self/mem")  # a regular file whose first byte is an I/O error
+
+    outcome = fetch([bad, good], into)
+
+    assert outcome.bundle is not None
+    assert f"{archive}: cannot be read: Input/output error" in outcome.said[0].message
+    archive.unlink()
+    archive.symlink_to(archive)
+    assert "cannot read" in find_manifest([bad], WANTED, NO_TRUST, OPTIONS).said[0].message
+
+
+def test_a_checksum_may_be_a_link_and_no_larger_than_one(
+    bundle: Bundle, tmp_path: Path, into: Path
+) -> None:
+    place = PrebuiltSource(directory=str(tmp_path / "store"))
+    publish(bundle, place, OPTIONS)
+    checksum = tmp_path / "store" / f"{TAG}.tar.gz.sha256"
+    checksum.rename(tmp_path / "elsewhere")
+    checksum.symlink_to(tmp_path / "elsewhere")
+    assert fetch(place, into).bundle is not None
+
+    os.truncate(tmp_path / "elsewhere", 1 << 30)
+    (into / "bundle").rename(tmp_path / "fetched")
+    assert "at most 4096 are read" in fetch(place, into).why
+
+
 def test_a_directory_that_is_not_there_has_no_bundle(tmp_path: Path, into: Path) -> None:
     outcome = fetch(PrebuiltSource(directory=str(tmp_path / "store")), into)
 
@@ -299,7 +348,7 @@ def test_too_many_requests_does_not_wait_beyond_the_deadline(web: WebServer, int
 
     outcome = fetch(source(web), into)
 
-    assert "429 Too Many Requests (asks to come back in 3600 s)" in outcome.why
+    assert "429 Too Many Requests (to be asked again in 300 s)" in outcome.why
     assert len(web.asked(ARCHIVE)) == 1
     assert outcome.retryable
 
@@ -422,21 +471,41 @@ def test_a_hostile_archive_is_refused_by_name(web: WebServer, into: Path) -> Non
     assert "'../../etc/x' is in it; only manifest.json" in fetch(source(web), into).why
 
 
-def test_a_redirect_is_followed_and_tells_no_other_server_the_password(
-    data: bytes, web: WebServer, tmp_path: Path, into: Path
-) -> None:
-    config = tmp_path / "config.json"
+def knowing(web: WebServer, directory: Path, ca: Path | None = None) -> FetchOptions:
+    """Options with a password for a server."""
+    config = directory / "config.json"
     known = {web.host: {"username": "me", "password": "geheim"}}
     config.write_text(json.dumps({"auths": known}))
-    options = dataclasses.replace(OPTIONS, credentials_file=config)
-    with WebServer() as other:
-        other.on("/blob", file(data))
+    return dataclasses.replace(OPTIONS, credentials_file=config, ca_file=ca)
+
+
+def test_a_redirect_is_followed_and_tells_no_other_server_the_password(
+    data: bytes, tmp_path: Path, into: Path
+) -> None:
+    ca, own = certificates(tmp_path / "pki")
+    with WebServer(own) as web, WebServer(own) as other:
+        other.on("/blob", status(401, WWW_Authenticate='Basic realm="x"'), file(data))
         web.on(ARCHIVE, status(401, WWW_Authenticate='Basic realm="x"'), redirect(other))
+        options = knowing(web, tmp_path, ca)
 
-        assert fetch(source(web), into, options=options).bundle is not None
+        refused = fetch(source(web), into, options=options)
+        served = fetch(source(web), into, options=options)
 
+        assert "401" in refused.why
+        assert served.bundle is not None
         assert web.asked(ARCHIVE)[1].headers["authorization"].startswith("Basic ")
-        assert "authorization" not in other.requests[0].headers
+        assert all("authorization" not in request.headers for request in other.requests)
+
+
+def test_a_password_does_not_go_to_a_directory_over_plain_http(
+    web: WebServer, tmp_path: Path, into: Path
+) -> None:
+    web.otherwise(status(401, WWW_Authenticate='Basic realm="x"'))
+
+    outcome = fetch(source(web), into, options=knowing(web, tmp_path))
+
+    assert outcome.why.endswith("the server wants a password sent over plain HTTP")
+    assert all("authorization" not in request.headers for request in web.requests)
 
 
 def redirect(web: WebServer) -> webserver.Answer:
@@ -498,6 +567,60 @@ def test_a_proxy_that_is_not_there_is_said(into: Path, monkeypatch: pytest.Monke
     outcome = fetch(PrebuiltSource(http="http://modules.example.com/b"), into)
 
     assert "the proxy does not work: Connection refused" in outcome.why
+
+
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        "http://me:geheim@127.0.0.1:1",
+        "http://me:geheim@127.0.0.1:99999",
+        "http://me:geheim@[::1:3128",
+        "me:geheim@127.0.0.1:1",
+        "http://me:geheim#x@127.0.0.1:1",
+        "http://me:geheim/x@127.0.0.1:1",
+        "http://me:geheim@",
+        "htp://me:geheim@127.0.0.1:1",
+        "http://me:geheim@proxy:31 28",
+        "socks5://me:geheim@127.0.0.1:1",
+    ],
+)
+def test_the_password_of_a_proxy_is_never_said(
+    proxy: str, into: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, proxy)
+    sources = [PrebuiltSource(http="http://a.example/b"), PrebuiltSource(oci="b.example/t/edu")]
+
+    outcome = fetch(sources, into)
+
+    assert [said.answer for said in outcome.said] == [Answer.FAILED, Answer.FAILED]
+    assert "geheim" not in outcome.why + caplog.text
+    assert "a bug in nodeside" not in outcome.why
+
+
+def test_a_bug_in_the_reading_of_one_source_does_not_keep_from_the_next(
+    bundle: Bundle,
+    tmp_path: Path,
+    into: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from nodeside.driver import http_store
+
+    def surprised(*_: object) -> None:
+        raise KeyError("nobody thought of \x1b[2J this")
+
+    monkeypatch.setattr(http_store.HttpStore, "fetch", surprised)
+    good = PrebuiltSource(directory=str(tmp_path / "store"))
+    publish(bundle, good, OPTIONS)
+
+    outcome = fetch([PrebuiltSource(http="http://a.example/b"), good], into)
+
+    assert outcome.bundle is not None
+    assert outcome.said[0].answer is Answer.REFUSED
+    assert outcome.said[0].message.startswith("a bug in nodeside: KeyError: 'nobody thought of")
+    assert outcome.said[0].retryable
+    assert "in surprised" in caplog.text
 
 
 def test_the_manifest_alone_does_not_fetch_the_modules(
@@ -577,7 +700,7 @@ def test_a_bundle_that_is_not_the_asked_one_is_refused(
     wanted = dataclasses.replace(WANTED, **change)  # type: ignore[arg-type]
 
     with pytest.raises(BundleError, match=words):
-        acceptance(wanted, NO_TRUST)(bundle.manifest, bundle.digest)
+        acceptance(wanted, NO_TRUST)(read_manifest(bundle.directory))
 
 
 def test_a_pinned_digest_is_enough_and_any_other_is_refused(
@@ -607,13 +730,16 @@ def test_with_a_certificate_every_module_must_be_signed_by_it(
             raise signing.SigningError(f"{module}: not signed")
 
     monkeypatch.setattr(signing, "verify", verify_module)
+    monkeypatch.setattr(signing, "verify_manifest", lambda *_: None)
     trust = Trust(certificate="/etc/vendor.pem")
 
     served = fetch(source(web), into, trust=trust)
     (into / "bundle").rename(into.parent / "first")
     refused = fetch(source(web), into, trust=trust)
 
-    assert served.description.endswith("every module is signed by the key of /etc/vendor.pem")
+    assert served.description.endswith(
+        "manifest and modules are signed by the key of /etc/vendor.pem"
+    )
     assert verified == ["edu.ko /etc/vendor.pem"] * 2
     assert refused.said[0].answer is Answer.REFUSED
     assert "not signed" in refused.why
@@ -648,3 +774,24 @@ def test_plain_http_without_a_proof_is_warned_about(
     fetch(source(web), into)
 
     assert "prebuilt modules came over plain HTTP and nothing proves their origin" in caplog.text
+
+
+def test_a_bundle_that_the_caller_cannot_use_is_that_sources_answer(
+    bundle: Bundle, tmp_path: Path, into: Path
+) -> None:
+    """Else the cache would keep it for ever, and nobody else be asked."""
+    places = [PrebuiltSource(directory=str(tmp_path / name)) for name in ("first", "second")]
+    for place in places:
+        publish(bundle, place, OPTIONS)
+    seen: list[Path] = []
+
+    def inspect(found: Bundle) -> None:
+        seen.append(found.directory)
+        if len(seen) == 1:
+            raise BundleError("edu.ko is no kernel module")
+
+    outcome = fetch_first(places, WANTED, Trust(), OPTIONS, into, inspect=inspect)
+
+    assert outcome.bundle is not None
+    assert [str(each.answer.name) for each in outcome.said] == ["REFUSED", "SERVED"]
+    assert "edu.ko is no kernel module" in str(outcome.said[0])

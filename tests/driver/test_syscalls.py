@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nodeside.driver import syscalls
+from nodeside.driver.child import ChildRaised
 from nodeside.driver.syscalls import DiedInKernel, KernelSyscalls, in_child
 from nodeside.errors import DeadlinePassed, SystemRefused
 
@@ -44,8 +45,22 @@ def test_a_process_that_the_kernel_kills_is_noticed_at_once() -> None:
         in_child(lambda: os.kill(os.getpid(), signal.SIGKILL), 10)
 
 
-def test_a_call_is_not_interrupted_by_ctrl_c() -> None:
-    in_child(lambda: os.kill(os.getpid(), signal.SIGINT), 10)
+def test_a_call_is_not_interrupted_by_ctrl_c(tmp_path: Path) -> None:
+    def call() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        (tmp_path / "end").touch()
+
+    in_child(call, 10)
+
+    assert (tmp_path / "end").exists()
+
+
+def test_an_exception_that_is_no_errno_is_no_success() -> None:
+    def call() -> None:
+        raise OSError("without a number")
+
+    with pytest.raises(ChildRaised, match="without a number"):
+        in_child(call, 10)
 
 
 def test_what_is_left_behind_holds_none_of_our_files(tmp_path: Path) -> None:

@@ -164,6 +164,20 @@ def test_a_path_that_leaves_dev_is_refused(kernel: FakeKernel, path: str) -> Non
         only(kernel, Validate(devices=(path,)))
 
 
+def test_an_expression_without_end_fails_its_row_and_holds_nobody_up(
+    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is killed: to wait for its end would be to wait for years."""
+    monkeypatch.setattr("nodeside.driver.validate._REGEX_SECONDS", 0.01)
+    write(kernel.host.sys / "class/edu/edu0/state", "a" * 60 + "!")
+    check = SysfsCheck(path="class/edu/edu0/state", matches="(a+)+$")
+
+    result = only(kernel, Validate(sysfs=(check,), timeout_seconds=0))
+
+    assert not result.ok
+    assert "no answer of the regular expression within" in result.found
+
+
 def test_a_wrong_regular_expression_is_a_mistake_of_the_spec(kernel: FakeKernel) -> None:
     with pytest.raises(SpecError, match="is no regular expression"):
         only(kernel, Validate(sysfs=(SysfsCheck(path="a", matches="("),)))

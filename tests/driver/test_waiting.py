@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,6 +76,28 @@ def test_every_kind_of_failure_has_its_exit_code(shared: SharedDir, kind: Failur
     assert caught.value.exit_code == kind.exit_code
     assert caught.value.retryable == kind.retryable
     assert caught.value.reason.isalpha()
+
+
+def test_a_build_that_ends_its_sidecar_again_and_again_is_given_up(shared: SharedDir) -> None:
+    """Whatever the sidecar counts: the build can write where it does."""
+    request = request_build(shared, wish())
+    lives = 0
+    with ExitStack() as life:
+
+        def come_and_go() -> bool:
+            nonlocal lives
+            if shared.sidecar_lives():
+                life.close()
+            else:
+                lives += 1
+                life.enter_context(shared.hold_sidecar_lock())
+            return False
+
+        with pytest.raises(ToolkitBuildFailed, match="ended 6 times during build") as caught:
+            wait(shared, request, listener=BuildListener(stopping=come_and_go))
+    assert (lives, caught.value.reason) == (6, "OutOfMemory")
+    assert not caught.value.retryable
+    assert shared.request(request.id) is None, "the next sidecar would begin it again"
 
 
 def test_what_vendor_code_said_cannot_move_the_cursor_or_start_a_line(shared: SharedDir) -> None:

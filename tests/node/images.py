@@ -26,6 +26,7 @@ from nodeside.trial.initramfs import BUSYBOX
 from nodeside.trial.kernel_disk import KernelDisk
 from nodeside.trial.payload import compile_package
 from nodeside.trial.workshop import Workshop
+from tests.images.containerfile import settings
 from tests.node.configuration import REGISTRY, SANDBOX
 
 _PACK = 300.0  # seconds
@@ -60,14 +61,6 @@ _NOT_IN_HEADERS = (
 )  # fmt: skip
 
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# What the Containerfiles end with.
-_DRIVER: Mapping[str, Any] = {
-    "Env": [_PATH, "NODESIDE_HOST=/host", "NODESIDE_DRIVER=/driver-image/driver.yaml"],
-    "WorkingDir": "/driver-image",
-    "Entrypoint": ["nodeside"],
-    "Cmd": ["driver", "run"],
-}
-_TOOLKIT: Mapping[str, Any] = {"Env": [_PATH], "User": "65532:65532", "Cmd": ["/bin/sh"]}
 _PAUSE: Mapping[str, Any] = {"Entrypoint": ["/bin/busybox", "sleep", "2147483647"]}
 
 
@@ -93,14 +86,16 @@ class Images:
         tree = self._tree(name)
         shutil.copytree(content, tree / "driver-image")
         base = self._cached(self.workshop.roots.driver(), _NOT_IN_DRIVER)
-        return self._push(name, _DRIVER, [base, self._nodeside, _pack(tree, self.directory)])
+        return self._push(
+            name, _settings("driver"), [base, self._nodeside, _pack(tree, self.directory)]
+        )
 
     def toolkit(self, name: str, kernel: KernelDisk) -> str:
         """Compiler and headers of one kernel; its pull spec."""
         root = self.workshop.roots.toolkit(kernel.compiler)
         headers = self._cached(kernel.tree, _NOT_IN_HEADERS)
         layers = [self._cached(root, _NOT_IN_TOOLKIT), headers]
-        return self._push(name, _TOOLKIT, layers)
+        return self._push(name, _settings("toolkit"), layers)
 
     @cached_property
     def _nodeside(self) -> Path:
@@ -147,6 +142,12 @@ class Images:
                 env={"HOME": str(directory)},
             )
         return f"{REGISTRY}/{name}"
+
+
+def _settings(name: str) -> dict[str, Any]:
+    """What the Containerfile says, in the environment that a Debian image gives it."""
+    found = settings(_IMAGES / f"{name}.Containerfile")
+    return {**found, "Env": [_PATH, *found["Env"]]}
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -23,7 +23,7 @@ from nodeside.trial.payload import compile_package
 from nodeside.trial.qemu import MachineFiles, MachineSettings
 from nodeside.trial.workshop import Workshop
 
-_COMMAND = 120.0  # seconds
+_COMMAND = 600.0  # seconds
 _MEMORY_MIB = 3584  # images lie in it: an emulated disk is slow with small files
 # AppArmor is switched on, as on any Debian: a pod's profile is real then.
 _APPEND = (

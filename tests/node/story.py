@@ -11,16 +11,35 @@ from typing import Any
 
 import yaml
 
+from cluster.stage import stage_label
 from cluster.unloader import UNLOAD_LABEL
 from nodeside.contract import READY_PATTERN, node_driver_name, state_label
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.scene import DRIVERS, EDU, HARDWARE, NODE_DRIVERS, REVISIONS, Scene
+from tests.cluster.e2e.staged import STAGE_DAEMON_SETS, write
 from tests.controlplane.audit import Audit
 from tests.controlplane.controlplane import ControlPlane
-from tests.node.configuration import NAME, REGISTRY
+from tests.node.configuration import NAME, REGISTRY, SANDBOX
 from tests.node.realnode import RealNode
 
-_LONG = 900.0  # seconds; images are pulled and a module compiled in an emulated machine
+_FOLLOWER = f"""
+apiVersion: apps/v1
+kind: DaemonSet
+metadata:
+  name: follower
+spec:
+  selector:
+    matchLabels: {{app: follower}}
+  template:
+    metadata:
+      labels: {{app: follower}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+        - name: main
+          image: {SANDBOX}
+"""
+_LONG = 1800.0  # seconds; images are pulled and a module compiled in an emulated machine
 _RUNS = "nodeside driver run"  # the command line of the driver container
 
 
@@ -61,7 +80,12 @@ class Story:
         document["spec"]["image"] = images.driver(f"drivers/edu:{version}", content)
         images.toolkit(f"toolkit:{self.kernel}", self.node.kernel)
         document["spec"]["toolkit"] = {"imageTemplate": f"{REGISTRY}/toolkit:{{kernel}}"}
+        document["spec"]["stages"] = [{"name": "follower", "manifests": "follower"}]
         self.plane.kubectl("apply", "-f", "-", input=json.dumps(document))
+
+    def write_stage(self) -> None:
+        """What follows the driver: one pod, whose gate is a container of the driver's image."""
+        write(self.scene, "follower", _FOLLOWER)
 
     def kill_driver_container(self) -> None:
         """As the kernel does it where memory is short; the kubelet starts another one."""
@@ -91,7 +115,7 @@ class Story:
     # --- what is seen -----------------------------------------------------------------------------
 
     def until_ready(self, version: str, *, source: str) -> None:
-        """The pod that runs now has said that it is, and the controller says so too."""
+        """The pod that runs now has said that it is, what follows it runs, and both are known."""
 
         def holds() -> bool:
             told = self.node_driver()
@@ -102,6 +126,8 @@ class Story:
                 and self.scene.condition("Ready")["status"] == "True"
                 and self.scene.status()["nodes"]["updated"] == 1
                 and self.scene.labels(NAME)[state_label("edu")] == "ready"
+                and self.scene.labels(NAME).get(stage_label("edu", "follower")) == "ready"
+                and self.scene.condition("StagesReady")["status"] == "True"
             )
 
         self.plane.wait_for(holds, f"edu {version} to be ready ({source})", timeout=_LONG)
@@ -153,7 +179,7 @@ class Story:
     def nothing_is_left(self) -> None:
         for kind in (DRIVERS, NODE_DRIVERS, REVISIONS):
             assert self.scene.items(kind) == []
-        assert self.scene.daemonsets() == []
+        assert self.scene.daemonsets() == self.scene.items(STAGE_DAEMON_SETS) == []
         assert not [key for key in self.scene.labels(NAME) if key.startswith("nodeside.io/")]
         self.plane.wait_for(
             lambda: not self.scene.pods(), "the pods of the driver to be gone", timeout=_LONG

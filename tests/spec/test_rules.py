@@ -31,8 +31,15 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     (
         {"stages": [{"name": "a", "manifests": "x", "waitFor": {"log": "a("}}]},
         (
-            "$.spec.stages[0].waitFor.log: expected a Python regular expression: "
-            "missing ), unterminated subpattern at position 1"
+            "$.spec.stages[0].waitFor.log: expected a regular expression of RE2, without "
+            "look-around and backreferences: missing ), unterminated subpattern at position 1"
+        ),
+    ),
+    (
+        {"source": {"exclude": ["*.log", "!keep.log"]}},
+        (
+            "$.spec.source.exclude: ** and a leading ! mean nothing here: a name without / is "
+            "looked for in every directory"
         ),
     ),
     (

@@ -28,15 +28,15 @@ def test_lines_are_handed_over_as_they_become_whole(tmp_path: Path) -> None:
 def test_the_first_error_of_the_compiler_is_remembered(tmp_path: Path) -> None:
     with BuildLog(tmp_path / "build.log", ignore) as log:
         log.feed(b"make: *** [Makefile:3: all] Error 2\n")
-        assert log.error_line == "make: *** [Makefile:3: all] Error 2"
+        assert log.first_error.line == "make: *** [Makefile:3: all] Error 2"
         log.feed(b"a.c:3:1: warning: x\na.c:7:9: error: expected ;\nb.c:1:1: error: y\n")
-        assert log.error_line == "a.c:7:9: error: expected ;"
+        assert log.first_error.line == "a.c:7:9: error: expected ;"
 
 
 def test_the_first_error_of_a_configure_script_is_remembered(tmp_path: Path) -> None:
     with BuildLog(tmp_path / "build.log", ignore) as log:
         log.feed(b"Checking iptables: not found\n! Error: Can not find iptables version\n")
-        assert log.error_line == "! Error: Can not find iptables version"
+        assert log.first_error.line == "! Error: Can not find iptables version"
 
 
 def test_a_log_that_is_too_long_is_cut_with_a_note_and_its_end_is_known(tmp_path: Path) -> None:

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from nodeside import process
 from nodeside.errors import ExitCode
 from nodeside.shared import SharedDir
 from nodeside.toolkit_sidecar.doorkeeper import Doorkeeper
-from tests.toolkit_sidecar.faketoolkit import LONG, FakeToolkit
+from tests.toolkit_sidecar.faketoolkit import BOOT_ID, KERNEL, LONG, FakeToolkit, until
+
+# What runs in a finaliser is where Python cannot pass an exception on.
+_LOST = """\
+import signal
+from nodeside.toolkit_sidecar.doorkeeper import Stopped, stop_on_signals
+
+class Object:
+    def __del__(self):
+        {}
+
+stop_on_signals()
+Object()
+print(Stopped.by)
+"""
 
 
 def test_it_names_the_places_of_the_protocol(tmp_path: Path) -> None:
@@ -27,6 +45,18 @@ def test_waiting_imports_nothing_that_only_a_build_needs() -> None:
     assert not heavy & loaded
 
 
+def test_a_stop_that_python_loses_is_remembered_and_prints_no_traceback() -> None:
+    said = process.run(
+        [sys.executable, "-c", _LOST.format("signal.raise_signal(15)")], timeout=LONG
+    )
+    assert (said.output, said.errors) == ("SIGTERM\n", "")
+
+
+def test_another_exception_that_python_loses_is_told() -> None:
+    said = process.run([sys.executable, "-c", _LOST.format("0 / 0")], timeout=LONG)
+    assert "ZeroDivisionError" in said.errors
+
+
 def test_the_driver_sees_that_a_sidecar_lives(toolkit: FakeToolkit) -> None:
     assert not toolkit.shared.sidecar_lives()
     with toolkit.sidecar() as sidecar:
@@ -40,6 +70,57 @@ def test_a_second_sidecar_is_refused_while_the_first_lives(toolkit: FakeToolkit)
         with toolkit.sidecar() as second:
             assert second.child.wait(LONG) == ExitCode.LOCKED
             assert f"another toolkit sidecar works on {toolkit.shared.root}" in second.output
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        lambda path: path.mkdir(),
+        lambda path: path.symlink_to("/dev/zero"),
+        os.mkfifo,
+        lambda path: path.touch(mode=0),
+    ],
+)
+def test_what_a_build_plants_in_the_place_of_the_lock_keeps_no_sidecar_away(
+    toolkit: FakeToolkit, plant: Callable[[Path], None]
+) -> None:
+    plant(toolkit.shared.lock)
+    with toolkit.sidecar() as sidecar:
+        assert sidecar.result(toolkit.request()).succeeded
+        assert toolkit.shared.sidecar_lives()
+    assert list(toolkit.shared.results.glob(".tmp-*")) == []
+
+
+def test_a_build_that_replaces_the_lock_does_not_hide_the_sidecar_for_long(
+    toolkit: FakeToolkit,
+) -> None:
+    toolkit.vendor(
+        "vendor.sh", f"rm {toolkit.shared.lock}; touch {toolkit.shared.lock}; ko straw\n"
+    )
+    with toolkit.sidecar() as sidecar:
+        sidecar.result(toolkit.request())
+        until(toolkit.shared.sidecar_lives, "the lock to be held again")
+
+
+def test_a_directory_in_the_place_of_its_records_does_not_keep_a_sidecar_unknown(
+    toolkit: FakeToolkit,
+) -> None:
+    for path in (toolkit.shared.results / "sidecar.json", toolkit.shared.symvers(KERNEL.release)):
+        (path / "deep").mkdir(parents=True)
+    with toolkit.sidecar() as sidecar:
+        sidecar.result(toolkit.request())
+        assert toolkit.shared.sidecar(BOOT_ID) is not None
+        assert toolkit.shared.symvers(KERNEL.release).is_file()
+
+
+def test_a_worker_that_a_realtime_signal_kills_is_replaced(toolkit: FakeToolkit) -> None:
+    """Some of them have no name in Python."""
+    once = "[ -e ../../../again ] || { touch ../../../again; kill -40 $PPID; sleep 9; }\n"
+    toolkit.vendor("vendor.sh", f"{once}ko straw\n")
+    with toolkit.sidecar() as sidecar:
+        result = sidecar.result(toolkit.request())
+        assert "killed by signal 40" in sidecar.output
+    assert result.succeeded
 
 
 def test_a_directory_that_is_not_shared_is_named(toolkit: FakeToolkit) -> None:

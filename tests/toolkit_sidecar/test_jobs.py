@@ -15,6 +15,7 @@ from nodeside.toolkit_sidecar.jobs import (
     cgroup_paths,
     count_jobs,
     jobs,
+    memory_limit,
     parse_v1,
     parse_v2,
     upwards,
@@ -53,6 +54,17 @@ def test_cgroup_v1_files_are_read() -> None:
 @given(st.dictionaries(st.sampled_from(["cpu.max", "memory.max", "memory.high"]), st.text()))
 def test_no_text_breaks_the_reader(files: dict[str, str]) -> None:
     assert jobs(4, [parse_v2(files), parse_v1(files)]) >= 1
+
+
+def test_the_limit_of_memory_is_the_tightest_and_not_what_the_node_has(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 1024 kB\n")
+    assert memory_limit(tmp_path) is None
+    cgroup = tmp_path / "sys/fs/cgroup"
+    cgroup.mkdir(parents=True)
+    (cgroup / "memory.max").write_text("4194304\n")
+    (cgroup / "memory.high").write_text("2097152\n")
+    assert memory_limit(tmp_path) == 2 << 20
 
 
 @given(st.text())

@@ -12,6 +12,7 @@ import pytest
 
 from nodeside.contract import BuildKind, BuildRequest, BuildResult, BuildSettings, FailureKind
 from nodeside.driver.modulefile import read_module
+from nodeside.driver.source import source_digest
 from nodeside.host import Host, Kernel
 from nodeside.shared import SharedDir, request_id
 from nodeside.toolkit_sidecar.headers import read_headers
@@ -33,6 +34,15 @@ PACKAGE_VERSION="1.0"
 . $kernel_source_dir/.config
 [ "$CONFIG_MODULES" = y ] && BUILT_MODULE_NAME[0]="hello"
 DEST_MODULE_LOCATION[0]="/extra"
+"""
+# As in Linux Device Drivers, chapter 2, and in every book since.
+TEXTBOOK = """\
+ifneq ($(KERNELRELEASE),)
+obj-m := hello.o
+else
+all:
+\t$(MAKE) -C /lib/modules/$(shell uname -r)/build M=$(PWD) modules
+endif
 """
 WHO_AM_I = """#!/bin/sh
 echo "uid $(id -u)"; grep -E '^(CapEff|NoNewPrivs)' /proc/self/status; grep -c : /proc/net/dev
@@ -58,7 +68,9 @@ class RealToolkit:
             timeout=300.0,
         )
         self.shared.publish_request(request)
-        result = until(lambda: self.shared.result(request.id, request.boot_id), "an answer")
+        result = until(
+            lambda: self.shared.result(request.id, request.boot_id), "an answer", request.timeout
+        )
         assert result is not None
         return result
 
@@ -98,6 +110,9 @@ def test_a_module_is_built_for_exactly_this_kernel(toolkit: RealToolkit, tmp_pat
     assert module.build_id
     assert result.toolchain is not None
     assert result.toolchain.compiler.split()[-1] == result.toolchain.kernel_compiler.split()[-1]
+    built = out / "build"
+    assert (built / "hello.mod.c").exists()
+    assert source_digest(built) == source_digest(tree), "what kbuild leaves behind is no source"
 
 
 def test_a_dkms_conf_reads_the_kernels_configuration(toolkit: RealToolkit, tmp_path: Path) -> None:
@@ -105,6 +120,28 @@ def test_a_dkms_conf_reads_the_kernels_configuration(toolkit: RealToolkit, tmp_p
     result = toolkit.build(tree, BuildSettings(BuildKind.DKMS, ("hello",)))
     assert result.succeeded, result.message
     assert [module.file for module in result.modules] == ["modules/hello.ko"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "conf"),
+    [
+        (BuildSettings(BuildKind.KBUILD, ("hello",)), ""),
+        (BuildSettings(BuildKind.COMMAND, ("hello",), command=("make",)), ""),
+        (BuildSettings(BuildKind.DKMS, ("hello",)), CONF),
+        (BuildSettings(BuildKind.DKMS, ("hello",)), f"{CONF}MAKE=\"'make' all\"\n"),
+    ],
+    ids=["kbuild", "command", "dkms", "dkms-make"],
+)
+def test_the_makefile_of_the_textbooks_builds_for_the_requested_kernel(
+    toolkit: RealToolkit, tmp_path: Path, settings: BuildSettings, conf: str
+) -> None:
+    """This host runs another kernel, but for a rare chance."""
+    files = {"dkms_conf": conf} if conf else {}
+    tree = source(tmp_path, hello_c=HELLO % "0", Makefile=TEXTBOOK, **files)
+    result = toolkit.build(tree, settings)
+    assert result.succeeded, result.log_tail
+    module = read_module(toolkit.shared.out_dir(result.request) / result.modules[0].file)
+    assert module.vermagic.startswith(f"{toolkit.kernel.release} ")
 
 
 def test_the_compilers_first_error_is_in_the_answer(toolkit: RealToolkit, tmp_path: Path) -> None:

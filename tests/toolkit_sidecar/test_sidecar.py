@@ -13,6 +13,7 @@ import pytest
 from nodeside.contract import BuildKind, FailureKind
 from nodeside.errors import ExitCode
 from nodeside.records import encode, publish
+from nodeside.toolkit_sidecar.collect import _is_near
 from tests.toolkit_sidecar.faketoolkit import BOOT_ID, DIGEST, KERNEL, FakeToolkit, until
 
 
@@ -89,6 +90,29 @@ def test_a_module_that_did_not_come_out_is_named_with_those_that_did(toolkit: Fa
     assert result.message == "no module named straw came out; what came out: hay, wood"
 
 
+def test_a_misspelt_module_is_told_apart_from_one_that_does_not_compile(
+    toolkit: FakeToolkit,
+) -> None:
+    toolkit.vendor("vendor.sh", "ko straw-man straw_man; ko hay\n")
+    toolkit.request(modules=("strawman",))
+    with toolkit.sidecar("--once") as sidecar:
+        assert sidecar.child.wait(60) == ExitCode.NO_MODULE
+    result = toolkit.shared.result(f"{DIGEST[:12]}-1", BOOT_ID)
+    assert result is not None
+    assert result.message == "no module named strawman came out; what came out: hay, straw_man"
+    assert result.hint.endswith("must name modules of this source; did you mean straw_man?")
+
+
+@pytest.mark.parametrize("word", ["stra", "strawx", "starw", "strew", "s_traw", "xstraw"])
+def test_a_name_with_one_slip_is_guessed(word: str) -> None:
+    assert _is_near(word, "straw")
+
+
+@pytest.mark.parametrize("word", ["hay", "st", "strawman", "warts", "sxrxw"])
+def test_another_name_is_not_guessed(word: str) -> None:
+    assert not _is_near(word, "straw")
+
+
 def test_whatever_comes_out_is_taken_if_no_module_is_named(toolkit: FakeToolkit) -> None:
     toolkit.vendor("vendor.sh", "ko hay; mkdir deep; cd deep; ko wood\n")
     result = toolkit.answer(toolkit.request(modules=()))
@@ -104,14 +128,57 @@ def test_a_stale_module_of_the_source_does_not_pass_for_a_new_one(toolkit: FakeT
 
 
 def test_a_command_finds_kernel_and_output_in_its_environment(toolkit: FakeToolkit) -> None:
-    script = '#!/bin/bash\necho "for $KERNELRELEASE in $KERNEL_DIR with $JOBS"\n'
-    script += "printf '\\0name=straw\\0' >$OUTPUT/straw.ko\n"
+    script = "#!/bin/bash\nR=$NODESIDE_KERNELRELEASE\n"
+    script += 'echo "for $R in $NODESIDE_KERNEL_DIR with $NODESIDE_JOBS"\n'
+    script += "printf '\\0name=straw\\0' >$NODESIDE_OUTPUT/straw.ko\n"
     toolkit.vendor("build.sh", script, 0o755)
     request = toolkit.request(kind=BuildKind.COMMAND, command=("./build.sh",))
     result = toolkit.answer(request)
     assert result.succeeded, result.message
     headers = toolkit.root / f"usr/src/linux-headers-{KERNEL.release}"
     assert any(f"for {KERNEL.release} in {headers} with " in line for line in result.log_tail)
+
+
+def test_a_command_has_the_variables_of_a_shell_and_none_of_kbuilds(toolkit: FakeToolkit) -> None:
+    toolkit.vendor("deep/file", "")
+    request = toolkit.request(
+        kind=BuildKind.COMMAND, modules=(), command=("env",), directory="deep"
+    )
+    result = toolkit.answer(request)
+    names = {line.partition("=")[0] for line in result.log_tail}
+    assert "NODESIDE_KERNELRELEASE" in names
+    assert not names & {"KERNELRELEASE", "KERNEL_DIR", "JOBS", "OUTPUT"}
+    assert f"PWD={toolkit.shared.out_dir(request.id)}/build/deep" in result.log_tail
+
+
+@pytest.mark.parametrize("kind", BuildKind)
+def test_uname_names_the_requested_kernel_in_every_build(
+    toolkit: FakeToolkit, kind: BuildKind
+) -> None:
+    conf = "PACKAGE_NAME=straw\nPACKAGE_VERSION=1\nBUILT_MODULE_NAME=straw\n"
+    toolkit.vendor("dkms.conf", conf + 'PRE_BUILD=build.sh\necho "conf: $(uname -r)"\n')
+    toolkit.vendor("build.sh", '#!/bin/sh\necho "script: $(uname -r)"\n>straw.ko\n', 0o755)
+    toolkit.vendor("vendor.sh", 'echo "make: $(uname -r)"\nko straw\n')
+    command = ("./build.sh",) if kind is BuildKind.COMMAND else ()
+    result = toolkit.answer(toolkit.request(kind=kind, command=command))
+    assert result.succeeded, result.message
+    said = [line for line in result.log_tail if line.endswith(f": {KERNEL.release}")]
+    speakers = {
+        BuildKind.KBUILD: ["make"],
+        BuildKind.COMMAND: ["script"],
+        BuildKind.DKMS: ["conf", "script", "make"],
+    }
+    assert [line.partition(":")[0] for line in said if not line.startswith("#")] == speakers[kind]
+    assert [module.name for module in result.modules] == ["straw"]
+
+
+def test_uname_stands_before_a_path_of_driver_yaml_too(toolkit: FakeToolkit) -> None:
+    toolkit.vendor("vendor.sh", 'echo "$(uname -r) $MINE"; echo "$PATH"; ko straw\n')
+    request = toolkit.request(environment={"PATH": f"/opt/vendor:{toolkit.path()}"})
+    result = toolkit.answer(request)
+    ours = toolkit.shared.out_dir(request.id) / "bin"
+    assert f"{ours}:/opt/vendor:{toolkit.path()}" in result.log_tail
+    assert any(line.startswith(KERNEL.release) for line in result.log_tail)
 
 
 def test_patches_apply_before_the_build(toolkit: FakeToolkit) -> None:

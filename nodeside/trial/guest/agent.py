@@ -337,7 +337,7 @@ def _prepare_node() -> None:
     sc.mount("cgroup2", "/sys/fs/cgroup", "cgroup2")
     with suppress(OSError):
         Path("/sys/fs/cgroup/cgroup.subtree_control").write_text("+cpu +memory +pids")
-    for path in ("/dev/pts", _SHM, "/run/nodeside"):
+    for path in ("/dev/pts", _SHM, "/run/nodeside", "/run/nodeside-locks"):
         Path(path).mkdir(exist_ok=True)
     sc.mount("devpts", "/dev/pts", "devpts", options="ptmxmode=0666,mode=0620")
     sc.mount("tmpfs", _SHM, "tmpfs", options="mode=1777")

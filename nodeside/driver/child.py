@@ -1,0 +1,256 @@
+"""Run a function in a forked child, and bring back what came of it: bytes, an error, or its death.
+
+Two kinds of work are done so. A call into the kernel may hang or crash in a module's code: its
+child is left behind then. What reads what others wrote may want all memory or never end: its child
+gets `Limits`, and is killed at its deadline. Called by `syscalls`, `modulefile` and `validate`.
+What comes back is data of a bounded size, and is taken for nothing else. All imports stand at the
+top: a fork beside threads must take no lock that one of them may hold.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import signal
+import struct
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
+from nodeside.process import in_words
+
+_HEAD = struct.Struct("=cQ")  # what kind of an answer, and how many bytes of it follow
+_RETURNED, _REFUSED, _ERRNO, _RAISED = b"R", b"E", b"O", b"X"
+_CHUNK = 1 << 16
+_ANSWER = 1 << 20  # bytes, where no limits are given: an errno, or a traceback
+_GRACE = 5  # seconds of processor time between SIGXCPU and SIGKILL
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a child may take: `memory` in bytes on top of what this process has mapped,
+    `processor` in seconds, and `answer` in bytes, which is what may come back."""
+
+    memory: int
+    processor: int
+    answer: int
+
+
+class ChildDied(NodesideError):
+    """The child ended without a whole answer: a limit, the OOM killer, a crash."""
+
+    reason = "ChildDied"
+
+
+class ChildRaised(Exception):
+    """An exception in the child that nobody expected. `kind` is its class.
+
+    MemoryError is one of them: that is how Python meets a limit of memory.
+    """
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(f"in a child process: {text}")
+        self.kind = kind
+
+
+def run_in_child(
+    call: Callable[[], object],
+    timeout: float,
+    *,
+    keep: Sequence[int] = (),
+    limits: Limits | None = None,
+) -> bytes:
+    """Run `call` in a child process; what it returns, where that is bytes.
+
+    Raises the OSError or NodesideError that it raises, ChildRaised for any other exception,
+    ChildDied, and DeadlinePassed. Of the open files the child has only `keep`: one that is left
+    behind must not hold our lock or our output. Without limits, signals are blocked in it, and
+    nothing waits for it after the deadline: no signal ends a call that hangs in the kernel, and
+    with a thread in it this process could never exit.
+    """
+    until = time.monotonic() + timeout
+    reader, pid = _forked(call, keep, limits)
+    try:
+        data = _read(reader, until, limits.answer if limits else _ANSWER)
+    except BaseException:
+        if limits:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            _reap(pid)
+        raise
+    finally:
+        os.close(reader)
+    return _unpacked(data, _reap(pid))
+
+
+# --- in the parent ----------------------------------------------------------------------------
+
+
+def _forked(
+    call: Callable[[], object], keep: Sequence[int], limits: Limits | None
+) -> tuple[int, int]:
+    """The end of a pipe that brings the answer, and the child's process id."""
+    reader, writer = os.pipe()
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        with warnings.catch_warnings():
+            # Python warns of forks beside threads; the child takes no lock that one could hold.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            _live(call, writer, keep, limits)
+    except OSError:
+        os.close(reader)
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+        os.close(writer)
+    return reader, pid
+
+
+def _read(reader: int, until: float, limit: int) -> bytes:
+    """All that the child writes until it ends."""
+    poll = select.poll()
+    poll.register(reader, select.POLLIN)
+    data = bytearray()
+    while len(data) <= _HEAD.size + limit:
+        left = until - time.monotonic()
+        if not poll.poll(max(0.0, left * 1000)):
+            raise DeadlinePassed("the child has not ended")
+        chunk = os.read(reader, _CHUNK)
+        if not chunk:
+            return bytes(data)
+        data += chunk
+    raise ChildDied(f"it was killed: its answer has more than {limit} bytes")
+
+
+def _reap(pid: int) -> str:
+    """How the child ended, in words."""
+    try:
+        return in_words(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    except ChildProcessError:  # whoever reaps orphans took it for one
+        return "ended"
+
+
+def _unpacked(data: bytes, ended: str) -> bytes:
+    kind, size = _HEAD.unpack_from(data) if len(data) >= _HEAD.size else (b"", 0)
+    answer = data[_HEAD.size :]
+    if not kind or len(answer) != size:
+        raise ChildDied(ended)
+    if kind == _RETURNED:
+        return answer
+    said = json.loads(answer)
+    if kind == _ERRNO:
+        raise OSError(said["errno"], os.strerror(said["errno"]))
+    if kind == _REFUSED:
+        raise _rebuilt(said)
+    raise ChildRaised(said["class"], said["text"])
+
+
+def _rebuilt(said: dict[str, Any]) -> NodesideError:
+    """The error of the child; of its class only what every NodesideError has."""
+    kinds = (kind for kind in _family(NodesideError) if kind.__qualname__ == said["class"])
+    kind = next(kinds, NodesideError)
+    error = kind.__new__(kind)
+    NodesideError.__init__(
+        error, str(said["text"]), hint=str(said["hint"]), retryable=bool(said["retryable"])
+    )
+    error.exit_code, error.reason = ExitCode(said["exit_code"]), str(said["reason"])
+    return error
+
+
+def _family(kind: type[NodesideError]) -> Iterator[type[NodesideError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from _family(child)
+
+
+# --- in the child -----------------------------------------------------------------------------
+
+
+def _live(
+    call: Callable[[], object], writer: int, keep: Sequence[int], limits: Limits | None
+) -> None:
+    """The child's whole life. An exception must not leave here: it would return twice."""
+    try:
+        kind, data = _outcome(call, (writer, *keep), limits)
+        _write(writer, _HEAD.pack(kind, len(data)))
+        _write(writer, data)
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _write(fd: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def _outcome(
+    call: Callable[[], object], keep: Sequence[int], limits: Limits | None
+) -> tuple[bytes, bytes]:
+    try:
+        _close_all_but(keep)
+        if limits:
+            _confine(limits)
+        result = call()
+    except NodesideError as exc:
+        return _REFUSED, _described(exc)
+    except MemoryError:  # to describe it would take more
+        return _RAISED, b'{"class": "MemoryError", "text": "MemoryError"}'
+    except BaseException as exc:
+        if isinstance(exc, OSError) and exc.errno:
+            return _ERRNO, json.dumps({"errno": exc.errno}).encode()
+        text = "".join(traceback.format_exception(exc))[-_CHUNK:]
+        return _RAISED, json.dumps({"class": type(exc).__name__, "text": text}).encode()
+    return _RETURNED, result if isinstance(result, bytes) else b""
+
+
+def _described(error: NodesideError) -> bytes:
+    said = {
+        "class": type(error).__qualname__,
+        "text": str(error),
+        "hint": error.hint,
+        "retryable": error.retryable,
+        "exit_code": int(error.exit_code),
+        "reason": error.reason,
+    }
+    return json.dumps(said).encode()
+
+
+def _close_all_but(kept: Sequence[int]) -> None:
+    start = 0
+    for fd in sorted(fd for fd in kept if fd >= 0):
+        os.closerange(start, fd)
+        start = fd + 1
+    os.closerange(start, os.sysconf("SC_OPEN_MAX"))
+
+
+def _confine(limits: Limits) -> None:
+    """Set the limits. Ctrl-C is the parent's business, who kills the child if it gives up."""
+    with open("/proc/self/statm") as file:
+        mapped = int(file.read().split()[0]) * resource.getpagesize()
+    _limit(resource.RLIMIT_AS, mapped + limits.memory)
+    _limit(resource.RLIMIT_CPU, limits.processor, grace=_GRACE)
+    _limit(resource.RLIMIT_CORE, 0)
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    # What is started from here, such as zstd, must be killable by the limits of its own.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _limit(kind: int, value: int, *, grace: int = 0) -> None:
+    """Lower a limit; one that is lower already stays."""
+    _, hard = resource.getrlimit(kind)
+    highest = value + grace if hard == resource.RLIM_INFINITY else min(value + grace, hard)
+    with suppress(ValueError):
+        resource.setrlimit(kind, (min(value, highest), highest))

@@ -1,0 +1,191 @@
+"""The node's locks: one actor at a time, whichever pod or shell it runs in.
+
+    /run/nodeside-locks/<name>.lock   the lock; mounted by the pods of nodeside and by nobody else
+    /run/nodeside/<name>.lock         where older versions lock; taken besides, for their sake
+
+flock(2) asks for no right to write. Whoever can open a file can hold its lock, also through a
+read-only mount, and `/run/nodeside` is what every consumer of a driver mounts. So the lock that
+counts lies where consumers have no business.
+
+An older nodeside knows the other place only. Its lock is waited for as ever, but a neighbour's is
+not: a nodeside has the file open for writing, which a read-only mount does not allow, and the
+kernel tells the two apart (`_is_neighbours`). A file that a neighbour holds is removed and made
+anew. Called by `readyfile.py` and `firmware.py`.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeside import log
+from nodeside.clock import Clock
+from nodeside.errors import Locked, NodesideError
+from nodeside.filelock import take_lock
+from nodeside.host import Host
+from nodeside.records import decode, disk_errors, encode, read_untrusted
+
+_AGAIN = 0.02  # seconds between two tries
+_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a lock: written into the lock file. `pod` is the host name the holder sees."""
+
+    pid: int
+    command: str
+    pod: str
+    since: float
+
+    def sentence(self) -> str:
+        at = time.strftime("%H:%M:%S", time.gmtime(self.since))
+        return f"pid {self.pid} ({self.command}) in {self.pod}, since {at} UTC"
+
+
+def node_lock_path(host: Host, name: str) -> Path:
+    return host.locks / f"{name}.lock"
+
+
+def former_lock_path(host: Host, name: str) -> Path:
+    """Where older versions hold the lock of this name."""
+    return host.run / f"{name}.lock"
+
+
+@contextmanager
+def node_lock(
+    host: Host, name: str, what: str, *, timeout: float, clock: Clock | None = None
+) -> Iterator[None]:
+    """Hold the lock `name` while the block runs; `what` it guards is for people.
+
+    Waits up to `timeout` seconds, then raises Locked, which names the holder. The kernel releases
+    the lock when the holder ends, however it ends.
+    """
+    clock = clock or Clock()
+    ends = clock.now() + timeout
+    path, former = node_lock_path(host, name), former_lock_path(host, name)
+    with ExitStack() as stack:
+        sole = _make_directory(host.locks)
+        if sole:
+            fd = _open(path)
+            stack.callback(os.close, fd)
+            if not take_lock(fd, within=timeout, clock=clock):
+                raise _locked(path, what, timeout)
+            _sign(stack, path, fd)
+        while (fd := _take_former(former, evict=sole)) < 0:
+            if clock.now() >= ends:
+                raise _locked(former, what, timeout)
+            clock.sleep(_AGAIN)
+        stack.callback(os.close, fd)
+        _sign(stack, former, fd)
+        yield
+
+
+def _make_directory(path: Path) -> bool:
+    """False in a pod of an older controller, which mounts no such directory: its root file system
+    is read-only."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as exc:
+        if exc.errno == errno.EROFS:
+            return False
+        with disk_errors(path):
+            raise
+    return True
+
+
+def _open(path: Path) -> int:
+    """A lease of somebody else's may hold it up, no longer than /proc/sys/fs/lease-break-time."""
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o600)
+
+
+def _take_former(path: Path, *, evict: bool) -> int:
+    """A descriptor that holds the lock of older versions, -1 if somebody else holds it.
+
+    Only who holds the lock that counts may `evict` a neighbour.
+    """
+    if evict and _is_neighbours(path):
+        path.unlink(missing_ok=True)
+        log.warning("removed a lock file that a process held which is no nodeside", path=path)
+    fd = _open(path)
+    if take_lock(fd):
+        return fd
+    os.close(fd)
+    return -1
+
+
+def _is_neighbours(path: Path) -> bool:
+    """Whether this file is locked by somebody who cannot write it.
+
+    The kernel grants a read lease only while nobody has the file open for writing (fcntl(2)). It
+    goes with the descriptor; who opens the file meanwhile waits that long, and the signal that we
+    get for it is one that is ignored. No nodeside keeps a lease: one that is in the way is a
+    neighbour's.
+    """
+    try:
+        with _opened(path, os.O_RDWR) as fd:
+            if take_lock(fd):
+                return False
+        with _opened(path, os.O_RDONLY) as fd:
+            fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
+            return _has_no_writer(fd)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def _has_no_writer(fd: int) -> bool:
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def _opened(path: Path, how: int) -> Iterator[int]:
+    fd = os.open(path, how | os.O_NONBLOCK | _FLAGS)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _locked(path: Path, what: str, timeout: float) -> Locked:
+    holder = _holder(path)
+    return Locked(
+        f"another process works on {what} on this node: "
+        f"{holder.sentence() if holder else 'it did not say who it is'}"
+        + (f"; waited {timeout:g} s" if timeout else ""),
+        hint=f"wait for it, or see who it is: fuser -v {path}",
+    )
+
+
+def _sign(stack: ExitStack, path: Path, fd: int) -> None:
+    """Write who we are into the file we locked: in place, since a rename would undo the lock."""
+    holder = Holder(os.getpid(), shlex.join(sys.argv), os.uname().nodename, time.time())
+    with disk_errors(path):
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, (json.dumps(encode(holder)) + "\n").encode(), 0)
+    stack.callback(os.ftruncate, fd, 0)  # who left is no holder
+
+
+def _holder(path: Path) -> Holder | None:
+    """Who wrote into a lock file. Read without the lock: half written, it is unknown."""
+    with suppress(NodesideError):
+        record = read_untrusted(path)
+        return decode(Holder, record, where=path.name) if record else None
+    return None

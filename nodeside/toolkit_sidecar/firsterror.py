@@ -1,0 +1,96 @@
+"""The first error of a build's output, and what to do about it.
+
+Of a build with several jobs the cause stands anywhere: make goes on to print what the others say,
+and ends with words that only tell that something failed. So lines are looked at as they come, and
+the first that is an error of its own is kept. A tool that is not there is an error only if make or
+the step ends with the exit code for it, 127: Makefiles ask for tools that they can do without.
+
+`remedies` has the words for what to do; `tests/corpus/buildlogs` has real output for each of them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from nodeside.toolkit_sidecar.remedies import MISSING, remedy
+
+# A line without any of these is passed over: a build has a million lines, and `in` is quick.
+_LOOKED_AT = (
+    *("rror", "ERROR", "***", "not found", "No such file", "Permission denied", "Killed"),
+    *("bad interpreter", "exhausted", "undefined ", "in the future", "Clock skew", "cannot find"),
+    *("multiple def", "not all data"),
+)
+_QUOTED = 200  # characters of another line in a hint
+_ERROR = re.compile(
+    r"(: ([Ff]atal |internal compiler )?error: |^ERROR: (modpost: |\")|: Error: |^\W{0,3}[Ee]rror: "
+    r"|undefined reference to |: multiple definition of |\bld(\.\w+)?: cannot find "
+    r"|^virtual memory exhausted: |: line \d+: +\d+ Killed |^fixdep: not all data )"
+)
+# make's own errors: the first of these says what is wrong, the others that something is.
+_OF_MAKE = re.compile(r"^(make(\[\d+\])?|[^\s:]+:\d+): \*\*\* (?!\[|Waiting for |Deleting )")
+_STEP_OF_MAKE = re.compile(r"^make(\[\d+\])?: \*\*\* \[")
+_NOT_THERE = re.compile(r"^make(\[\d+\])?: \*\*\* \[.*\] Error 12[67]$")
+_CLOCK = re.compile(r"has modification time .* in the future|Clock skew detected")
+
+
+@dataclass(frozen=True)
+class _Line:
+    number: int
+    text: str
+
+
+class FirstError:
+    """Feed it every line; `line` and `hint` are about what was seen up to now."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._error: _Line | None = None
+        self._of_make = ""
+        self._missing: _Line | None = None  # the last one
+        self._first_missing: _Line | None = None
+        self._needed: _Line | None = None
+        self._clock = ""
+
+    def see(self, text: str) -> None:
+        """Look at one line of the output."""
+        self._count += 1
+        if not any(word in text for word in _LOOKED_AT):
+            return
+        line = _Line(self._count, text.strip())
+        if _STEP_OF_MAKE.search(text):
+            self._of_make = self._of_make or line.text
+            if _NOT_THERE.search(text):
+                self.missing_was_needed()
+        elif MISSING.search(text):
+            self._missing = line
+            self._first_missing = self._first_missing or line
+        elif _ERROR.search(text) or _OF_MAKE.search(text):
+            self._error = self._error or line
+        elif _CLOCK.search(text):
+            self._clock = self._clock or line.text
+
+    def missing_was_needed(self) -> None:
+        """Something ended with the exit code of a command that is not there."""
+        self._needed = self._needed or self._missing
+
+    @property
+    def line(self) -> str:
+        """The first error; else a tool that is missing; else make's last words; else nothing."""
+        found = [line for line in (self._error, self._needed) if line is not None]
+        if found:
+            return min(found, key=lambda line: line.number).text
+        return self._first_missing.text if self._first_missing else self._of_make
+
+    @property
+    def hint(self) -> str:
+        """What to do about it, and what else may have to do with it; "" if nothing is known."""
+        words = [remedy(self.line)]
+        missing, error = self._first_missing, self._error
+        if missing and error and missing.number < error.number and error.text == self.line:
+            words.append(f"earlier the build missed something: {missing.text[:_QUOTED]}")
+        if self._clock:
+            words.append(
+                f"this machine's clock is behind the source's files: {self._clock[:_QUOTED]}"
+            )
+        return "; ".join(word for word in words if word)

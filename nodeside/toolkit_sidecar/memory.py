@@ -1,0 +1,65 @@
+"""Memory that runs out in a build: who is killed first, how it is noticed, and what is said of it.
+
+The container has a limit (`build.memoryLimitMib` in driver.yaml, set by the controller). At the
+limit the kernel kills. On cgroup v2 a kubelet asks it to kill the whole container at once
+(memory.oom.group), and the next life of the sidecar finds that its predecessor died in the middle
+of a build; elsewhere it kills one process, and counts that in the container's cgroup.
+
+Sources: Documentation/admin-guide/cgroup-v2.rst (memory.events, memory.oom.group),
+cgroup-v1/memory.rst (memory.oom_control), proc_pid_oom_score_adj(5).
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from nodeside.contract import FailureKind
+from nodeside.toolkit_sidecar.failure import BuildFailed
+from nodeside.toolkit_sidecar.jobs import cgroup_files, memory_limit
+
+_FIRST_TO_DIE = b"1000"  # the highest score; the sidecar's own is that of a node-critical pod
+MOST_LIVES = 5  # of a build that is killed again and again
+
+
+def be_killed_first() -> None:
+    """Give this process, and what it starts, the highest score of the OOM killer.
+
+    No field of a pod does that, and the kubelet protects all containers of a node-critical pod.
+    To raise one's own score takes no privilege.
+    """
+    with suppress(OSError):
+        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, _FIRST_TO_DIE)
+        finally:
+            os.close(fd)
+
+
+def kills(root: Path) -> int:
+    """How many processes of this container the kernel has killed since it started, for memory."""
+    found = 0
+    for text in cgroup_files(root, "memory.events", "memory.oom_control"):
+        for line in text.splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill" and count.isdecimal():
+                found = max(found, int(count))
+    return found
+
+
+def lives(jobs: int) -> int:
+    """How often a build may be killed: each time it gets half the jobs, and twice a single one."""
+    return min(MOST_LIVES, jobs.bit_length() + 1)
+
+
+def out_of_memory(root: Path, what: str, jobs: int) -> BuildFailed:
+    """The failure that names the limit; `what` happened."""
+    limit = memory_limit(root)
+    words = f"at the limit of {limit >> 20} MiB" if limit else "where a node has no more memory"
+    return BuildFailed(
+        FailureKind.OUT_OF_MEMORY,
+        f"out of memory: {what}, as the kernel does {words}; "
+        f"it was building with {jobs} {'job' if jobs == 1 else 'jobs'} at last",
+        hint="raise build.memoryLimitMib in driver.yaml",
+    )

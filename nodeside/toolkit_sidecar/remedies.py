@@ -1,0 +1,170 @@
+"""What to do about an error of a build, for somebody who has not written the driver.
+
+Packages of the toolkit image, memory, the clock, another version of the driver: each found by the
+line that tells the error, which `firsterror` has chosen.
+"""
+
+from __future__ import annotations
+
+import re
+
+# The words of make itself, of env, and of shells: dash, bash, busybox. Two jobs may share a line.
+MISSING = re.compile(
+    r"^make(\[\d+\])?: (?P<make>[^\s:]+): (No such file or directory|Permission denied)$"
+    r"|^(/usr/bin/)?env: '?(?P<env>[^\s:']+)'?: No such file or directory$"
+    r"|(^|: )(?P<shell>[^\s:]+): ((command )?not found|Permission denied)$"
+    r"|: (?P<interpreter>[^\s:]+): bad interpreter: "
+)
+
+NO_SPACE = re.compile(
+    r"No space left on device|Disk quota exceeded|^fixdep: not all data was written to the output"
+)
+# Where a package is not called as its tool: Debian, Fedora.
+_PACKAGES = {
+    "7z": ("p7zip-full", "p7zip-plugins"),
+    "c++": ("g++", "gcc-c++"),
+    "clang++": ("clang", "clang"),
+    "depmod": ("kmod", "kmod"),
+    "g++": ("g++", "gcc-c++"),
+    "ld": ("binutils", "binutils"),
+    "ld.lld": ("lld", "lld"),
+    "lsb_release": ("lsb-release", "redhat-lsb-core"),
+    "modinfo": ("kmod", "kmod"),
+    "msgfmt": ("gettext", "gettext"),
+    "objcopy": ("binutils", "binutils"),
+    "pahole": ("pahole", "dwarves"),
+    "pkg-config": ("pkg-config", "pkgconf-pkg-config"),
+    "pip3": ("python3-pip", "python3-pip"),
+    "protoc": ("protobuf-compiler", "protobuf-compiler"),
+    "python": ("python-is-python3", "python-unversioned-command"),
+    "readelf": ("binutils", "binutils"),
+    "strip": ("binutils", "binutils"),
+    "xxd": ("xxd", "vim-common"),
+    "xz": ("xz-utils", "xz"),
+}
+_KERNELS = re.compile(
+    r"(linux|asm|asm-generic|uapi|net|drm|media|sound|scsi|rdma|crypto|acpi|video|trace|generated)/"
+)
+_MEMORY = "a process was killed, most likely for want of memory: raise the toolkit's memory limit"
+_NO_MEMORY = "the memory that the build may use is not enough: raise the toolkit's memory limit"
+_TAKE_ANOTHER = "a version of the driver for this kernel, or a patch (build.patches in driver.yaml)"
+
+# What a line says, and the words for it; \\g<...> is what was found in the line.
+_WORDS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (NO_SPACE, "free some space: df -h"),
+    (
+        re.compile(r"(\] |error: |command: |signal \d+ \[|: +\d+ )(Killed|Terminated)\b"),
+        _MEMORY,
+    ),
+    (re.compile(r"memory exhausted|out of memory|annot allocate memory|bad_alloc"), _NO_MEMORY),
+    (
+        re.compile(rf"fatal error: (?P<header>{_KERNELS.pattern}\S+): No such file"),
+        f"this kernel has no <\\g<header>>: take {_TAKE_ANOTHER}",
+    ),
+    (
+        re.compile(r"fatal error: (?P<header>\S+): No such file"),
+        (
+            "neither source nor toolkit has \\g<header>: if it is the driver's, see that it is in "
+            "the source (git submodules, source.exclude); if it is a library's, install its "
+            "package for development in the toolkit image"
+        ),
+    ),
+    (
+        re.compile(r'^ERROR: (modpost: )?"(?P<symbol>[^"]+)" \[.*\] undefined'),
+        (
+            "neither this kernel nor a module of this build exports \\g<symbol>: if another driver "
+            "does, the build needs that one's Module.symvers (KBUILD_EXTRA_SYMBOLS); else take "
+            f"{_TAKE_ANOTHER}"
+        ),
+    ),
+    (
+        re.compile(r"modpost: GPL-incompatible module \S+ uses GPL-only symbol"),
+        "the kernel gives this symbol to modules under the GPL only (MODULE_LICENSE)",
+    ),
+    (
+        re.compile(r"uses symbol \S+ from namespace (?P<name>[^\s,]+)"),
+        (
+            "the driver has to say MODULE_IMPORT_NS(\\g<name>): take a version for this kernel, or "
+            "patch it (build.patches in driver.yaml)"
+        ),
+    ),
+    (
+        re.compile(r"undefined reference to `(?P<symbol>[^']+)'"),
+        (
+            "nothing that is linked has \\g<symbol>: a file is missing in the source, or a library "
+            "in the link's command"
+        ),
+    ),
+    (
+        re.compile(r"multiple definition of `(?P<symbol>[^']+)'"),
+        "two files of the driver define \\g<symbol>: patch it (build.patches in driver.yaml)",
+    ),
+    (
+        re.compile(r"\bld(\.\w+)?: cannot find -l(?P<name>[^\s:]+)"),
+        "the toolkit has no library \\g<name>: install its package for development in the image",
+    ),
+    (
+        re.compile(
+            r"error: (implicit declaration of|unknown type name|conflicting types for"
+            r"|too (few|many) arguments to"
+            r"|.*(no member named|undeclared|incompatible[- ]pointer[- ]type))"
+        ),
+        f"most likely the driver was written for other kernels: take {_TAKE_ANOTHER}",
+    ),
+    (
+        re.compile(r"\[-Werror=(?P<name>[\w-]+)"),
+        (
+            "a warning that counts as an error: patch the driver (build.patches), or, if it is "
+            "known to be harmless, set build.makeArguments: [KCFLAGS=-Wno-error=\\g<name>]"
+        ),
+    ),
+    (
+        re.compile(r"newly created file is older than distributed files"),
+        "the source is newer than the clock of this machine: set the clock",
+    ),
+    (
+        re.compile(r"error: unrecognized command[- ]line option"),
+        (
+            "this compiler does not know the option: it is older than the one that the kernel or "
+            "the driver was made with; use the toolkit image of the node's kernel"
+        ),
+    ),
+    (
+        re.compile(r"\*\*\* (?P<path>/lib/modules/\S+): No such file or directory"),
+        (
+            "the toolkit has no \\g<path>: install the distribution's header package in its image, "
+            "or link the headers there"
+        ),
+    ),
+    (
+        re.compile(r"\*\*\* No rule to make target '(?P<path>[^']+)'"),
+        (
+            "\\g<path> is not in the source, and nothing makes it: see that it is copied (git "
+            "submodules, source.exclude)"
+        ),
+    ),
+)
+
+
+def remedy(line: str) -> str:
+    """What to do about an error, by the line that tells it; "" if nothing is known."""
+    if missing := MISSING.search(line):
+        name = next(group for key, group in missing.groupdict().items() if group)
+        return _install(name, denied=line.endswith("Permission denied"))
+    for pattern, words in _WORDS:
+        if found := pattern.search(line):
+            return found.expand(words)
+    return ""
+
+
+def _install(name: str, *, denied: bool) -> str:
+    """How to get a program that could not be run."""
+    if denied:
+        return f"{name} is not executable: chmod +x in the source, which the image must keep"
+    if "/" in name:
+        return (
+            f"{name} is not in the source, or the toolkit lacks the interpreter of its first line"
+        )
+    debian, fedora = _PACKAGES.get(name, (name, name))
+    packages = debian if debian == fedora else f"{debian} on Debian, {fedora} on Fedora"
+    return f"install {name} in the toolkit image (package {packages})"

@@ -1,0 +1,140 @@
+"""A child brings back bytes, errors and its own death; limits end what would take more."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from nodeside.driver.child import ChildDied, ChildRaised, Limits, run_in_child
+from nodeside.driver.elf import MalformedElf
+from nodeside.errors import DeadlinePassed, ExitCode, NoSpace
+
+LIMITS = Limits(memory=64 << 20, processor=2, answer=1 << 20)
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The process ids of the children that are made."""
+    pids: list[int] = []
+    fork = os.fork
+
+    def recorded() -> int:
+        pids.append(fork())
+        return pids[-1]
+
+    monkeypatch.setattr(os, "fork", recorded)
+    return pids
+
+
+def raising(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("limits", [None, LIMITS])
+def test_bytes_come_back_whole(limits: Limits | None) -> None:
+    data = os.urandom(300_000)  # more than a pipe holds
+
+    assert run_in_child(lambda: data, 10, limits=limits) == data
+    assert run_in_child(lambda: 7, 10, limits=limits) == b""
+
+
+@pytest.mark.parametrize("limits", [None, LIMITS])
+@pytest.mark.parametrize("error", [ValueError("a bug"), OSError("no number"), KeyboardInterrupt()])
+def test_an_exception_that_nobody_expected_is_no_success(
+    error: BaseException, limits: Limits | None
+) -> None:
+    with pytest.raises(ChildRaised, match=rf"in raising(.|\n)*{type(error).__name__}") as caught:
+        run_in_child(lambda: raising(error), 10, limits=limits)
+
+    assert caught.value.kind == type(error).__name__
+
+
+def test_an_errno_comes_back() -> None:
+    with pytest.raises(OSError, match=r"\[Errno 16\] Device or resource busy"):
+        run_in_child(lambda: raising(OSError(16, "busy")), 10)
+
+
+def test_an_error_of_ours_comes_back_as_what_it_was() -> None:
+    with pytest.raises(MalformedElf, match="damaged") as caught:
+        run_in_child(lambda: raising(MalformedElf("damaged", hint="fetch it again")), 10)
+
+    error = caught.value
+    assert (error.hint, error.exit_code, error.reason, error.retryable) == (
+        "fetch it again", ExitCode.BUNDLE, "NotAModule", False,
+    )  # fmt: skip
+    with pytest.raises(NoSpace) as full:
+        run_in_child(lambda: raising(NoSpace("full")), 10)
+    assert full.value.retryable
+
+
+def test_memory_has_a_limit_and_the_parent_has_not() -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS)
+
+    with pytest.raises(ChildRaised) as caught:
+        run_in_child(lambda: bytes(2 * LIMITS.memory), 10, limits=LIMITS)
+
+    assert caught.value.kind == "MemoryError"
+    assert run_in_child(lambda: bytes(LIMITS.memory // 2)[:1], 10, limits=LIMITS) == b"\0"
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+def test_processor_time_has_a_limit() -> None:
+    def spin() -> None:
+        while True:
+            pass
+
+    with pytest.raises(ChildDied, match="killed by SIGXCPU"):
+        run_in_child(spin, 600, limits=Limits(LIMITS.memory, 1, 100))
+
+
+def test_an_answer_has_a_limit() -> None:
+    with pytest.raises(ChildDied, match="its answer has more than 1000 bytes"):
+        run_in_child(lambda: bytes(200_000), 10, limits=Limits(LIMITS.memory, 2, 1000))
+
+
+def test_one_that_does_not_end_is_killed_at_its_deadline(forked: list[int]) -> None:
+    with pytest.raises(DeadlinePassed):
+        run_in_child(lambda: threading.Event().wait(), 0.01, limits=LIMITS)
+
+    with pytest.raises(ChildProcessError):  # not there, not even as a zombie
+        os.waitpid(forked[0], os.WNOHANG)
+
+
+def test_one_that_is_killed_leaves_no_zombie_and_no_file(forked: list[int]) -> None:
+    before = sorted(Path("/proc/self/fd").iterdir())
+
+    with pytest.raises(ChildDied, match="killed by SIGKILL"):
+        run_in_child(lambda: os.kill(os.getpid(), signal.SIGKILL), 10, limits=LIMITS)
+
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+    with pytest.raises(ChildProcessError):
+        os.waitpid(forked[0], os.WNOHANG)
+
+
+def test_half_an_answer_is_none() -> None:
+    with pytest.raises(ChildDied, match="exit code 0"):
+        run_in_child(lambda: os._exit(0), 10)
+
+
+def test_ctrl_c_is_for_the_parent_alone() -> None:
+    """A bundle is not refused because somebody stopped its reader."""
+
+    def interrupted() -> bytes:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return b"went on"
+
+    assert run_in_child(interrupted, 10, limits=LIMITS) == b"went on"
+    assert run_in_child(interrupted, 10) == b"went on"
+
+
+def test_a_limit_that_is_lower_already_stays() -> None:
+    def twice() -> bytes:
+        return run_in_child(lambda: b"inner", 10, limits=Limits(1 << 40, 10**6, 100))
+
+    assert run_in_child(twice, 10, limits=LIMITS) == b"inner"

@@ -1,0 +1,31 @@
+"""Where the kernel's symbol list comes from; the sidecar's may be forged by a build."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nodeside.driver.symbols import symbols_of
+from nodeside.host import Host
+from nodeside.shared import SharedDir
+
+RELEASE = "6.1.0-test"
+LINE = "0x12345678\tprintk\tvmlinux\tEXPORT_SYMBOL\t\n"
+
+
+def shared_with(directory: Path, text: str) -> SharedDir:
+    shared = SharedDir(directory / "shared")
+    shared.create()
+    shared.symvers(RELEASE).write_text(text)
+    return shared
+
+
+def test_the_sidecars_list_serves_where_the_node_has_none(tmp_path: Path) -> None:
+    found = symbols_of(Host(tmp_path), RELEASE, shared_with(tmp_path, LINE))
+    assert found is not None
+    assert found["printk"].crc == 0x12345678
+
+
+def test_a_list_larger_than_any_kernels_is_not_read(tmp_path: Path) -> None:
+    """Each byte of it takes several in memory."""
+    shared = shared_with(tmp_path, LINE * ((8 << 20) // len(LINE) + 1))
+    assert symbols_of(Host(tmp_path), RELEASE, shared) is None

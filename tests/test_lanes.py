@@ -1,0 +1,85 @@
+"""What runs side by side, in which order, and what is said of it at the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.lanes import CLUSTER, LONG, SHORT, Lanes, lane, turn
+
+TOP = Path(__file__).parents[1]
+
+
+class Process:
+    """One of the processes that tests are given to, as the scheduler sees it."""
+
+    def __init__(self, name: str) -> None:
+        self.gateway = SimpleNamespace(id=name)
+        self.given: list[int] = []
+        self.shutting_down = False
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        self.given += indices
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def given(tests: list[str]) -> list[list[str]]:
+    """What each of two processes is given that both take a second for each test."""
+    options = {"tx": ["popen", "popen"], "loadscopereorder": True}
+    config = SimpleNamespace(option=SimpleNamespace(), getvalue=options.get)
+    lanes = Lanes(cast(pytest.Config, config))
+    processes: list[Any] = [Process("one"), Process("other")]
+    ordered = sorted(tests, key=turn)
+    for process in processes:
+        lanes.add_node(process)
+    for process in processes:
+        lanes.add_node_collection(process, ordered)
+    lanes.schedule()
+    done = [0, 0]
+    while not lanes.tests_finished:
+        for number, process in enumerate(processes):
+            if done[number] < len(process.given):
+                lanes.mark_test_complete(process, process.given[done[number]])
+                done[number] += 1
+    return [[ordered[index] for index in process.given] for process in processes]
+
+
+def test_every_lane_that_has_a_place_is_there() -> None:
+    for name in (*LONG, *SHORT):
+        assert (TOP / name).exists(), name
+
+
+def test_tests_of_one_control_plane_run_in_one_process_and_machines_file_by_file() -> None:
+    assert lane("tests/cluster/e2e/test_x.py::test_a") == lane("tests/cluster/test_y.py") == CLUSTER
+    assert lane("tests/vm/test_x.py::test_a[1]") == "tests/vm/test_x.py"
+
+
+def test_what_takes_a_moment_comes_first_and_then_what_takes_longest() -> None:
+    [dkms] = [name for name in LONG if "dkms" in name]
+    names = ["tests/vm/test_new.py", SHORT[0], dkms, f"{CLUSTER}test_x.py", LONG[0], "tests/x.py"]
+    assert sorted(names, key=turn) == [
+        "tests/x.py",
+        LONG[0],
+        f"{CLUSTER}test_x.py",
+        dkms,
+        "tests/vm/test_new.py",
+        SHORT[0],
+    ]
+
+
+def test_two_processes_share_the_files_of_machines_and_neither_idles_at_the_end() -> None:
+    machines = [f"{name}::test_{i}" for name in (*LONG, *SHORT) for i in range(4)]
+    cluster = [f"{CLUSTER}test_x.py::test_{i}" for i in range(20)]
+    rest = [f"tests/test_{i}.py::test_it" for i in range(10)]
+    tests = [*rest, *(test for test in machines if not test.startswith(CLUSTER)), *cluster]
+
+    one, other = given(tests)
+
+    assert sorted(one + other) == sorted(tests)
+    assert abs(len(one) - len(other)) <= 4
+    assert len({lane(test) for test in one} & {lane(test) for test in other}) == 0
