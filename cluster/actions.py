@@ -1,7 +1,8 @@
 """What a plan says is to be done: values that controller.py carries out, in their order.
 
 An action that failed ends the plan for its driver: a later one may rest on it (a node is labelled
-only after the DaemonSet of that label is there, a finalizer goes last).
+only after the DaemonSet of that label is there, a finalizer goes last). Only on a status rests
+nothing but what is told with it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from cluster.census import Census
 from cluster.consumers import Demand, all_of
 from cluster.ownership import Over
 from cluster.resources import Resource
+from cluster.stage import Template, status_lane_of
 from cluster.world import Tag
 from nodeside.contract import API_GROUP, API_VERSION
 
@@ -70,7 +72,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class LabelNode:
-    """Merge-patch these labels of a node; None takes a label away."""
+    """Set these labels of a node, if they still are as they were seen; None takes one away."""
 
     driver: str
     node: str
@@ -180,13 +182,17 @@ class SetFinalizers:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """An Event about a Driver. Said once: the plan that says it also changes what caused it."""
+    """An Event about a Driver. Said once: the plan that says it also changes what caused it.
+
+    `of_status`: what changes is the status, before it; without that it would be said each time.
+    """
 
     driver: str
     uid: str
     warning: bool
     reason: str
     note: str
+    of_status: bool = False
 
     @property
     def words(self) -> str:
@@ -208,12 +214,27 @@ Action = (
 )
 
 
+def rests_on(action: Action) -> tuple[str, ...]:
+    """The lanes of which each stops this action when something was refused there.
+
+    A refused status stops only what is told of the Driver; what else is refused, the status tells.
+    """
+    match action:
+        case SetStatus():
+            return (status_lane_of(action.driver),)
+        case Say(of_status=True):
+            return action.driver, status_lane_of(action.driver)
+        case _:
+            return (action.driver,)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`again_in`: seconds after which to plan again though nothing changed; None: never.
 
     `censuses` are the nodes of each Driver, counted: for metrics. `demand`: the pods that have to
-    be known to go on; None: none. `tags`: those whose images should be known.
+    be known to go on; None: none. `tags`: those whose images should be known. `templates`: those of
+    stages that should be rendered. `alone`: of one Driver, and it rests on nothing of others.
     """
 
     actions: tuple[Action, ...] = ()
@@ -221,6 +242,8 @@ class Plan:
     censuses: Mapping[str, Census] = field(default_factory=dict)
     demand: Demand | None = None
     tags: frozenset[Tag] = frozenset()
+    templates: frozenset[Template] = frozenset()
+    alone: bool = False
 
     def of(self, driver: str) -> tuple[Action, ...]:
         """The actions for one driver, in order: drivers do not wait for each other."""
@@ -238,7 +261,8 @@ def together(plans: Sequence[Plan], *more: Action) -> Plan:
     censuses = {name: found for plan in plans for name, found in plan.censuses.items()}
     demand = all_of(plan.demand for plan in plans)
     tags = frozenset().union(*(plan.tags for plan in plans))
-    return Plan((*actions, *more), min(waits, default=None), censuses, demand, tags)
+    templates = frozenset().union(*(plan.templates for plan in plans))
+    return Plan((*actions, *more), min(waits, default=None), censuses, demand, tags, templates)
 
 
 def event(say: Say, *, now: float, instance: str) -> dict[str, Any]:

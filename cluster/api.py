@@ -10,7 +10,7 @@ An `Api` may be used by many threads. Nothing of it is cached.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +94,10 @@ class Api:
     @property
     def url(self) -> str:
         return self._exchange.url
+
+    def now(self) -> float:
+        """The wall clock of the API server, as far as it has told."""
+        return self._exchange.time.now()
 
     def reach(self) -> None:
         """Raise Unreachable at once if nobody answers there.
@@ -263,6 +267,22 @@ class Api:
             {"fieldManager": FIELD_MANAGER},
             patch,
             "application/merge-patch+json",
+            metadata_only=True,
+        )
+        return _object(asked, self._exchange.send(call, **limits))
+
+    def json_patch(
+        self, resource: Resource, name: str, patch: Sequence[Document], **limits: Any
+    ) -> dict[str, Any]:
+        """These steps, all or none (RFC 6902): a `test` that fails is a 422. Answers as above."""
+        asked = Asked("patch", resource.plural, name, "", resource.group)
+        call = Call(
+            "PATCH",
+            resource.path(name),
+            asked,
+            {"fieldManager": FIELD_MANAGER},
+            patch,
+            "application/json-patch+json",
             metadata_only=True,
         )
         return _object(asked, self._exchange.send(call, **limits))

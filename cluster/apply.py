@@ -1,11 +1,11 @@
 """Carry out the actions of a plan.
 
 Each Driver has a lane of its own: its actions are done in their order, and the first that fails
-ends the lane, since a later one may rest on it. Neighbours of one kind (the labels of 5,000 nodes,
-the DaemonSets of 20 pools) do not rest on each other and go out in parallel. A round takes a few
-seconds at most: what is left over then is planned again, by what is seen then, so that a Driver
-with many nodes keeps no other one waiting. Nothing begins, and no request lasts, when the lead is
-over. Called by controller.py.
+ends the lane, since a later one may rest on it; on a status none does. Neighbours of one kind (the
+labels of 5,000 nodes, the DaemonSets of 20 pools) do not rest on each other and go out in parallel.
+A round takes a few seconds at most: what is left over then is planned again, by what is seen then,
+so that a Driver with many nodes keeps no other one waiting. Nothing begins, and no request lasts,
+when the lead is over. Called by controller.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, assert_never
 
-from cluster import cordon
+from cluster import cordon, nodelabels
 from cluster.actions import (
     Action,
     Apply,
@@ -36,13 +36,14 @@ from cluster.actions import (
     SetStatus,
     Uncordon,
     event,
+    rests_on,
 )
 from cluster.api import Api
 from cluster.apierror import ApiError, Conflict, NotFound
 from cluster.kept import kept_from
 from cluster.leader import Leadership, LostLead
 from cluster.resources import DRIVERS, JOBS, NODES, Resource, resource_of
-from cluster.stage import is_stage_lane
+from cluster.stage import is_stage_lane, status_lane_of
 from cluster.trouble import Trouble, trouble_of
 from cluster.world import OUTCOME_NOTE, World
 from nodeside import log
@@ -59,7 +60,8 @@ class Outcome:
     """What came of a plan.
 
     `written` is the newest version of each kind that we wrote, `deleted` what was deleted.
-    `troubles` concern one Driver; `outage` concerns all: the API server is gone, or overloaded.
+    `troubles` concern one lane of a Driver; `outage` concerns all: the API server is gone, or
+    overloaded.
     `applied` is what was, with the stamp that it has since (see kept.py).
     `asked` are pods, by uid, that were asked to leave, with the refusal or "".
     `unfinished` are Drivers for whom time ran out. `overtaken`: somebody else was faster somewhere.
@@ -125,7 +127,7 @@ class Applier:
             case Apply() | Create():
                 self._put(action, outcome, limit)
             case LabelNode() | Cordon() | Uncordon():
-                self._change_node(action, outcome, limit)
+                self._change_node(action, world, outcome, limit)
             case NoteOutcome():
                 self._note_outcome(action, outcome, limit)
             case Evict():
@@ -187,14 +189,19 @@ class Applier:
             self._wrote(outcome, JOBS, answer)
 
     def _change_node(
-        self, action: LabelNode | Cordon | Uncordon, outcome: Outcome, limit: Mapping[str, Any]
+        self,
+        action: LabelNode | Cordon | Uncordon,
+        world: World,
+        outcome: Outcome,
+        limit: Mapping[str, Any],
     ) -> None:
         with suppress(NotFound):  # a node that is gone needs no label
+            node = world.nodes.get(action.node)
+            seen = node.labels if node is not None else {}
             if isinstance(action, LabelNode):
-                patch = {"metadata": {"labels": dict(action.labels)}}
-                answer = self._api.merge_patch(NODES, action.node, patch, **limit)
+                answer = nodelabels.label(self._api, action, seen, limit)
             else:
-                answer = dict(cordon.change(self._api, action, limit))
+                answer = cordon.change(self._api, action, limit, seen)
             self._wrote(outcome, NODES, answer)
 
     def _evict(self, action: Evict, outcome: Outcome, limit: Mapping[str, Any]) -> None:
@@ -266,7 +273,8 @@ class _Lanes:
             list(self.applier.in_parallel(lambda action: self._one(driver, action), actions))
 
     def _one(self, driver: str, action: Action) -> None:
-        if self._ended(driver) or self._left_over(driver, action):
+        stopped = any(lane in self.outcome.troubles for lane in rests_on(action))
+        if self._ended(driver) or stopped or self._left_over(driver, action):
             return
         try:
             self.applier.do(action, self.world, self.leadership.left(), self.outcome)
@@ -296,9 +304,10 @@ class _Lanes:
             self._note(driver, action, error)
 
     def _note(self, driver: str, action: Action, error: Exception) -> None:
-        trouble = replace(trouble_of(error, action.words), mute=isinstance(action, SetStatus))
+        mute = isinstance(action, SetStatus)
+        trouble = replace(trouble_of(error, action.words), mute=mute)
         with self._lock:
-            self.outcome.troubles.setdefault(driver, trouble)
+            self.outcome.troubles.setdefault(status_lane_of(driver) if mute else driver, trouble)
 
     def _left_over(self, driver: str, action: Action) -> bool:
         """Whether there is no time for it. A status says what was seen, so it is always true."""

@@ -24,6 +24,7 @@ from cluster.pod import (
     SIDECAR_COMMAND,
     SIGNING_DIRECTORY,
     TOOLKIT_USER,
+    memory_limit,
     signing_secret,
     unprivileged,
 )
@@ -55,10 +56,12 @@ _FINAL: Final = (
     ExitCode.USAGE,
     ExitCode.SPEC,
     ExitCode.BUILD_FAILED,
+    ExitCode.NO_MODULE,
     ExitCode.NO_HEADERS,
     ExitCode.TOOLCHAIN,
     ExitCode.BUNDLE,
     ExitCode.SIGNING,
+    ExitCode.NO_MEMORY,
     ExitCode.EXCLUDED,
 )
 _WORK_LIMIT = "16Gi"
@@ -251,7 +254,10 @@ def _toolkit_step(step: str, build: Build, settings: Settings) -> Document:
         "image": build.toolkit,
         "command": command,
         "securityContext": _security(TOOLKIT_USER, settings),
-        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
+        "resources": {
+            "requests": {"cpu": "100m", "memory": "256Mi"},
+            "limits": {"memory": memory_limit(build.driver)},
+        },
         "volumeMounts": [
             _mount("work", _SHARED, read_only=True) | {"subPath": "shared"},
             _mount("work", f"{_SHARED}/results") | {"subPath": "shared/results"},

@@ -5,6 +5,7 @@ Pure; plan.py makes actions of it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,11 +15,15 @@ from cluster import rivals
 from cluster.buildjob import Build, publish_target, stores
 from cluster.builds import Found, Progress, build_of, coming
 from cluster.builds import standing as standing_of
+from cluster.casualties import Casualty, casualties, recorded
 from cluster.draining import drained
 from cluster.evidence import (
     Evidence,
     Refusals,
+    Witness,
     heard,
+    lasting,
+    most,
     refuses,
     remembered,
     together,
@@ -34,7 +39,9 @@ from cluster.preflight import Answer, answers, tags
 from cluster.revision import read_revision, revision_of, revision_text
 from cluster.rollout import Health, Supply
 from cluster.silence import Listener, Silence
+from cluster.stage import Rendered
 from cluster.stagelabels import occupied
+from cluster.stagemanifests import Framed
 from cluster.toolkit import (
     NO_PROOF,
     NOT_TOLD,
@@ -50,8 +57,6 @@ from cluster.world import (
     NOTHING,
     DaemonSetObject,
     DriverObject,
-    Node,
-    NodeDriverObject,
     Pool,
     Tag,
     Unseen,
@@ -65,12 +70,14 @@ from nodeside.spec import Driver
 class Memory:
     """What was concluded for one Driver in earlier looks.
 
-    `daemonsets` are those that were found as they are wanted, by name.
+    `daemonsets` are those that were found as they are wanted, by name; `framed` are the documents
+    of stages, with what they were made of.
     """
 
     members: Recollection[Member | Stranger] = field(default_factory=Recollection)
     verdicts: Recollection[Verdict] = field(default_factory=Recollection)
     daemonsets: dict[str, tuple[Wanted, DaemonSetObject]] = field(default_factory=dict)
+    framed: dict[str, tuple[Rendered, object, Framed]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -196,14 +203,24 @@ class Case:
     def refusals(self) -> Refusals:
         """Toolkit images that nodes refuse, or refused before; not if they have built after all."""
         before = together(self.recalled, remembered(self.daemonsets))
-        found = together(before, heard(self._said(Health.BROKEN)))
-        return upheld(found, self._said(Health.WORKING)) if found else found
+        if not before and not any(refuses(m.node, m.word) for m in self._broken if m.word):
+            return {}
+        witnesses = tuple(self._witnesses())
+        return together(upheld(before, witnesses), heard(witnesses))
 
     def refused(self, pool: Pool) -> Mapping[str, str]:
         return self.refusals.get((pool.kernel, pool.architecture), NOTHING)
 
-    def _said(self, health: Health) -> Iterator[tuple[Node, NodeDriverObject]]:
-        return ((m.node, m.word) for m in self.observed if m.health is health and m.word)
+    def _witnesses(self) -> Iterator[Witness]:
+        """Nodes that are up, with the image that they were given, "" where nobody knows it."""
+        given = {d.assignment: d.toolkit for d in self.daemonsets}
+        for member in self.observed:
+            if member.health is not Health.DOWN:
+                yield Witness(member.node, given.get(member.assigned, ""), member.word)
+
+    @property
+    def _broken(self) -> Iterator[Member]:
+        return (member for member in self.observed if member.health is Health.BROKEN)
 
     @cached_property
     def resolutions(self) -> Mapping[Pool, Resolution]:
@@ -213,17 +230,37 @@ class Case:
         kept = {d.pool: Kept(d.toolkit, d.link) for d in self.daemonsets if d.toolkit}
         streams, toolkit = self.world.image_streams, self.driver.spec.toolkit
         known = {pool: self.evidence(pool) for pool in pools - untold.keys()}
+        lost = self._without_daemonsets
         found = {
-            pool: resolve(pool, toolkit, streams, evidence, kept.get(pool, NOTHING_KEPT))
+            pool: resolve(
+                pool, toolkit, streams, evidence, kept.get(pool, NOTHING_KEPT), lost=pool in lost
+            )
             for pool, evidence in known.items()
         }
         lacking = [pool for pool, each in found.items() if not each.image or each.in_doubt]
         proof = proven(self.world) if lacking else NO_PROOF
         for pool in lacking:
+            had = kept.get(pool, NOTHING_KEPT)
             if images := proof.get((pool.kernel, pool.architecture), ()):
-                evidence, had = replace(known[pool], proven=images), kept.get(pool, NOTHING_KEPT)
-                found[pool] = resolve(pool, toolkit, streams, evidence, had)
+                known[pool] = replace(known[pool], proven=images)
+                found[pool] = resolve(pool, toolkit, streams, known[pool], had, lost=pool in lost)
+            if not found[pool].image or known[pool].against(found[pool].image, pool):
+                evidence = replace(known[pool], refused=self._refused_for_good(pool))
+                found[pool] = resolve(pool, toolkit, streams, evidence, had, lost=pool in lost)
         return found | untold
+
+    def _refused_for_good(self, pool: Pool) -> Mapping[str, str]:
+        """Where nothing else serves: what few nodes refused is tried again."""
+        kernel = (pool.kernel, pool.architecture)
+        nodes = Counter((m.node.kernel, m.node.architecture) for m in self.observed)
+        return lasting(self.refused(pool), nodes[kernel])
+
+    @cached_property
+    def _without_daemonsets(self) -> frozenset[Pool]:
+        """Pools with nodes whose DaemonSet somebody deleted."""
+        there = {each.pool for each in self.daemonsets}
+        mine = (m.at.pool for m in self.observed if m.at and m.assigned not in self.given)
+        return frozenset(pool for pool in mine if pool not in there)
 
     def evidence(self, pool: Pool) -> Evidence:
         """What is known of toolkit images, as far as it concerns a pool."""
@@ -346,14 +383,10 @@ class Case:
                 return there is None
 
     def _cannot_fetch(self, at: At) -> bool:
-        """Whether a node says that what was built for it is not there, or does not fit."""
-        return any(
-            member.at == at
-            and member.report is not None
-            and member.health is Health.BROKEN
-            and member.report.reason == NOTHING_SERVED
-            for member in self.members
-        )
+        """Whether most nodes say that what was built for them is not there, or does not fit."""
+        there = [m for m in self.members if m.at == at and m.health is not Health.DOWN]
+        without = [m for m in there if _has_found_nothing(m)]
+        return most(len(without), len(there)) if without else False
 
     @cached_property
     def served(self) -> frozenset[Pool]:
@@ -366,8 +399,13 @@ class Case:
         return "" if driver is None or at.builds else image_for(driver, at.pool)
 
     def falls_back(self, member: Member) -> bool:
-        """Whether it is to build, since the image for its kernel cannot be pulled."""
+        """Whether it is to build, since the image for its kernel cannot be pulled.
+
+        Where the driver works, a pod that was restarted has time until the registry is back.
+        """
         at = member.at
+        if member.health is Health.WORKING:
+            return False
         if not member.unpulled or at is None or at.pool != member.pool or not self.image(at):
             return False
         return bool(self.resolutions[at.pool].image or self.driver.spec.prebuilt.sources)
@@ -386,8 +424,14 @@ class Case:
 
     @cached_property
     def standing(self) -> Standing:
-        supply = self.supplies.__getitem__
-        return standing(self.members, self.driver, self.newest, self.good, supply)
+        supply, known = self.supplies.__getitem__, self.casualties
+        return standing(self.members, self.driver, self.newest, self.good, supply, remembered=known)
+
+    @cached_property
+    def casualties(self) -> Sequence[Casualty]:
+        """What the newest revision has cost, as it is to be remembered."""
+        before, now = recorded(self.found, self.newest), self.world.now
+        return casualties(before, self.members, self.newest, self.good, now)
 
     @cached_property
     def occupied(self) -> frozenset[str]:
@@ -445,6 +489,7 @@ class Case:
             builds=self.newest_builds,
             preflight=self.preflight,
             occupancy=self.world.occupancy,
+            casualties=self.casualties,
         )
 
     @cached_property
@@ -455,3 +500,8 @@ class Case:
 
 def _has_images(driver: Driver) -> bool:
     return bool(driver.spec.prebuilt.image)
+
+
+def _has_found_nothing(member: Member) -> bool:
+    word = member.word
+    return member.health is Health.BROKEN and word is not None and word.reason == NOTHING_SERVED

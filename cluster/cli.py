@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cluster.extra import needed
 from cluster.options import (
     ARCHITECTURE,
     CA_CONFIG_MAP,
@@ -43,6 +44,7 @@ _MEANINGS = {
     ExitCode.BUG: ExitCode.BUG.meaning,
     ExitCode.USAGE: "the command line is wrong, or names what is not there",
     ExitCode.BUILD_FAILED: ExitCode.BUILD_FAILED.meaning,
+    ExitCode.NO_MODULE: ExitCode.NO_MODULE.meaning,
     ExitCode.NO_HEADERS: ExitCode.NO_HEADERS.meaning,
     ExitCode.TOOLCHAIN: ExitCode.TOOLCHAIN.meaning,
     ExitCode.EXCLUDED: ExitCode.EXCLUDED.meaning,
@@ -389,7 +391,7 @@ def exit_on_error() -> Iterator[None]:
 
 def main() -> None:
     """The console script."""
-    with exit_on_error():
+    with exit_on_error(), needed():
         try:
             code = root.main(standalone_mode=False, prog_name="nodeside-cluster")
         except click.ClickException as error:

@@ -14,11 +14,13 @@ from itertools import chain
 from typing import Any
 
 from cluster import building
+from cluster.casualties import within_limits
 from cluster.drainage import drains, stuck
 from cluster.movements import Moving, moving, stopped
 from cluster.picture import Picture, counts
 from cluster.poolrows import pool_order, pool_rows
-from cluster.rollout import Health
+from cluster.pools import devices
+from cluster.rollout import Health, Phase
 from cluster.unloading import Stage
 from cluster.wording import cause, cut, nodes, some, toolkit_message, untold
 from cluster.world import DriverObject
@@ -49,11 +51,20 @@ def status(picture: Picture, *, now: float) -> dict[str, Any]:
         "lastGoodRevision": picture.standing.good,
         "nodes": dict(picture.counts),
         "leaving": picture.leaving.count if picture.leaving else 0,
+        "devices": devices(picture.driver.spec.hardware, picture.found.status),
         "pools": pool_rows(picture),
         "preflight": [answer.row() for answer in picture.preflight],
         "draining": drains(picture.verdicts, picture.occupancy),
+        "casualties": _casualties(picture),
         "conditions": conditions(picture.found, said, now=now),
     }
+
+
+def _casualties(picture: Picture) -> list[dict[str, Any]]:
+    if picture.standing.phase is Phase.SETTLED or not picture.casualties:
+        return []
+    members = {verdict.member.node.name: verdict.member for verdict in picture.verdicts}
+    return within_limits(picture.casualties, members)
 
 
 def unreadable(found: DriverObject, mistakes: str, *, now: float) -> dict[str, Any]:
@@ -88,6 +99,7 @@ def going(
 def _kept(found: DriverObject) -> dict[str, Any]:
     empty: dict[str, Any] = {"revision": "", "lastGoodRevision": "", "leaving": 0}
     empty |= {"nodes": counts(()), "pools": [], "preflight": [], "draining": []}
+    empty |= {"casualties": [], "devices": []}
     kept = {key: found.status.get(key, value) for key, value in empty.items()}
     if "stages" in found.status:
         kept["stages"] = found.status["stages"]

@@ -22,6 +22,7 @@ from cluster.health import Pulse
 from cluster.leader import Leadership
 from cluster.quiet import Quiet
 from cluster.sight import blindness, with_blindness
+from cluster.stage import driver_of
 from cluster.standoff import Standoffs
 from cluster.taglabels import LOOKS
 from cluster.trouble import Trouble, again, trouble_of, with_troubles
@@ -161,11 +162,13 @@ class Controller:
     def _look_first(self, leadership: Leadership) -> None:
         """Nothing may be concluded from an absence before every kind was listed.
 
-        What is known may be of before an outage, so a while is spent on having it renewed; but a
+        What is known may be of before an outage, or of before the last leader's last act, so a
+        while is spent on having it renewed; but a
         kind that goes on making trouble does not keep the others from being served, once it was
         listed, or if it is optional.
         """
         began = self._now()
+        self._view.renew(leadership.alone_since)
         while self._may_go_on(leadership):
             early = self._now() < began + self._pace.optional
             fresh = self._view.refresh(self._pace.sync, optional=early)
@@ -193,7 +196,7 @@ class Controller:
         self._evictions.take(outcome.asked, self._now())
         if self._standoffs.take(outcome.applied, self._now()) or outcome.asked:
             self._wakes.wake()  # what was answered is told, and says when to ask again
-        self._remember(world, outcome)
+        self._remember(world, outcome, began)
         made = Round(world, plan, outcome, planned - began, self._now() - planned)
         self._after(made)
         self._say(made)
@@ -205,7 +208,8 @@ class Controller:
         for looks_left in reversed(range(LOOKS)):
             world = self._evictions.seen(self._view.world(), began)
             plan, failed = plan_apart(self._planner, world, self._wall())
-            if not looks_left or not self._view.learn(plan.tags):
+            news = self._view.render(plan.templates)
+            if not looks_left or not (self._view.learn(plan.tags) or news):
                 break
         for name, trouble in failed.items():
             self._trouble(name, trouble, world)
@@ -220,26 +224,30 @@ class Controller:
         plan, self._untold = replace(plan, actions=(*plan.actions, *self._untold)), []
         return self._evictions.waking(self._quiet(plan, world, now), now)
 
-    def _remember(self, world: World, outcome: Outcome) -> None:
-        """A Driver whose turn it was, and for whom all went well, is in trouble no more."""
+    def _remember(self, world: World, outcome: Outcome, began: float) -> None:
+        """A lane whose turn it was when the round began, and that went well, is in trouble no more.
+
+        One that rested in the plan was not tried, however long the round took since.
+        """
         for name, trouble in outcome.troubles.items():
             self._trouble(name, trouble, world)
             if not trouble.mute:
                 self._wakes.wake()  # its condition says so
         if outcome.lost or outcome.outage:
             return
-        now = self._now()
         for name, trouble in list(self._troubles.items()):
-            if name not in outcome.troubles and trouble.again_at <= now:
+            if name not in outcome.troubles and trouble.again_at <= began:
                 del self._troubles[name]
                 self._wakes.wake()
 
     def _trouble(self, name: str, trouble: Trouble, world: World) -> None:
-        before, driver = self._troubles.get(name), world.drivers.get(name)
+        key = driver_of(name) if trouble.mute else name  # stages' lanes have no generation
+        before, driver = self._troubles.get(name), world.drivers.get(key)
         if before is None or before.message != trouble.message:
             log.warning(trouble.message, driver=name, reason=trouble.reason)
             if trouble.mute and driver is not None:
-                self._untold.append(Say(name, driver.uid, True, trouble.reason, trouble.message))
+                said = Say(driver.name, driver.uid, True, trouble.reason, trouble.message)
+                self._untold.append(said)
                 self._wakes.wake()
         self._troubles[name] = again(
             before,

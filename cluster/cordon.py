@@ -23,18 +23,29 @@ Document = Mapping[str, Any]
 _DESIRED_DRAIN = "machineconfiguration.openshift.io/desiredDrain"
 
 
-def change(api: Api, action: Cordon | Uncordon, limit: Mapping[str, Any]) -> Document:
-    """Raises NotFound if the node is gone."""
-    return _cordon(api, action, limit) if isinstance(action, Cordon) else _end(api, action, limit)
+def change(
+    api: Api,
+    action: Cordon | Uncordon,
+    limit: Mapping[str, Any],
+    seen: Mapping[str, str] | None = None,
+) -> Document:
+    """Raises NotFound if the node is gone, Conflict if labels of it that change are not what the
+    plan has `seen`."""
+    node = api.get(NODES, action.node, **limit)
+    there = node["metadata"].get("labels") or {}
+    if seen is not None and any(there.get(key) != seen.get(key) for key in action.labels):
+        raise Conflict(f"labels of node {action.node} are not what they were", status=409)
+    if isinstance(action, Cordon):
+        return _cordon(api, action, node, limit)
+    return _end(api, action, node, limit)
 
 
-def _cordon(api: Api, action: Cordon, limit: Mapping[str, Any]) -> Document:
+def _cordon(api: Api, action: Cordon, node: Document, limit: Mapping[str, Any]) -> Document:
     """Raises Conflict if the node changed between our look and our write.
 
     Whether it is cordoned already is asked of the API server: what we know may be a second old,
     and whoever cordoned it then would find it uncordoned by us one day.
     """
-    node = api.get(NODES, action.node, **limit)
     labels = dict(action.labels)
     metadata = {"resourceVersion": node["metadata"]["resourceVersion"], "labels": labels}
     patch: dict[str, Any] = {"metadata": metadata}
@@ -44,13 +55,12 @@ def _cordon(api: Api, action: Cordon, limit: Mapping[str, Any]) -> Document:
     return api.merge_patch(NODES, action.node, patch, **limit)
 
 
-def _end(api: Api, action: Uncordon, limit: Mapping[str, Any]) -> Document:
+def _end(api: Api, action: Uncordon, node: Document, limit: Mapping[str, Any]) -> Document:
     """Raises Conflict if the node changed between our look and our write.
 
     Who finds a node cordoned by us writes nothing that would tell: `kubectl drain` cannot be seen.
     The machine-config-operator notes that it drains: then the cordon stays, and is its own.
     """
-    node = api.get(NODES, action.node, **limit)
     found = node["metadata"]
     metadata = {"resourceVersion": found["resourceVersion"], "labels": dict(action.labels)}
     patch: dict[str, Any] = {"metadata": metadata}

@@ -9,7 +9,7 @@ NodeDriver has none: a node would need a second request for it, and one identity
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from nodeside.contract import API_GROUP, API_VERSION
 from nodeside.spec import node_driver_schema, openapi_schema
@@ -19,10 +19,12 @@ Schema = dict[str, Any]
 VERSION = API_VERSION.removeprefix(f"{API_GROUP}/")
 CATEGORY = "nodeside"  # `kubectl get nodeside` shows both
 
+DEVICE_LIMIT = 128  # of a status: those that are wanted, and some that were
 DRAIN_LIMIT = 64  # rows of a status
+CASUALTY_LIMIT = 256  # rows of a status
 POOL_LIMIT = 256  # rows of a status; a cluster has a pool for each kernel
 STAGE_LIMIT = 32  # those of the spec, and those that have just left it
-_WORD_LIMIT = 253  # characters of a name, a kernel, a version
+WORD_LIMIT = 253  # characters of a name, a kernel, a version
 _TEXT_LIMIT = 4096  # characters of a message
 
 
@@ -134,12 +136,26 @@ def _driver_status() -> Schema:
             "lastGoodRevision": _text("The revision that new and moved nodes get."),
             "nodes": _nodes("All nodes with the hardware."),
             "leaving": _count("Nodes that it is not for any more, where it is not gone yet."),
+            "devices": {
+                "type": "array",
+                "description": "PCI ids that it is for, and those that it was for before.",
+                "items": _text("vendor or vendor:device."),
+                "maxItems": DEVICE_LIMIT,
+                "x-kubernetes-list-type": "atomic",
+            },
             "conditions": _conditions(),
             "draining": {
                 "type": "array",
                 "description": "Nodes that are cordoned until their driver is replaced.",
                 "items": _drain(),
                 "maxItems": DRAIN_LIMIT,
+                "x-kubernetes-list-type": "atomic",
+            },
+            "casualties": {
+                "type": "array",
+                "description": "Nodes that the wanted revision has cost; they count as failed.",
+                "items": _casualty(),
+                "maxItems": CASUALTY_LIMIT,
                 "x-kubernetes-list-type": "atomic",
             },
             "pools": {
@@ -245,6 +261,20 @@ def _drain() -> Schema:
     }
 
 
+def _casualty() -> Schema:
+    return {
+        "type": "object",
+        "description": "A node that failed, or went down, in its change to the wanted revision.",
+        "properties": {
+            "node": _text("Name of the node; it may be gone."),
+            "state": _text("Failed, Lost, or Down, which does not count yet."),
+            "since": _text("When that was seen first."),
+            "bootId": _text("The boot in which it went down."),
+            "message": _text("What is known of it.", _TEXT_LIMIT),
+        },
+    }
+
+
 def _conditions() -> Schema:
     """As in metav1.Condition."""
     return {
@@ -273,9 +303,12 @@ def _conditions() -> Schema:
     }
 
 
-def _text(description: str, limit: int = _WORD_LIMIT) -> Schema:
+def _text(description: str, limit: int = WORD_LIMIT) -> Schema:
     return {"type": "string", "description": description, "maxLength": limit}
 
 
 def _count(description: str) -> Schema:
     return {"type": "integer", "format": "int64", "minimum": 0, "description": description}
+
+
+STATUS: Final = _driver_status()

@@ -8,6 +8,7 @@ either: the last word on a deleted Driver, an Event, names it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from cluster import conditions, jobs
@@ -32,6 +33,7 @@ from cluster.world import DriverObject, DriverPod, World
 from nodeside.contract import State, node_driver_name
 
 LIMIT = 100  # unload pods of a Driver that are at work at once; one that waits for holders is not
+_AT_ONCE = 200  # NodeDrivers of Drivers that are gone, in one plan
 _LEFT = "ModulesStay"  # the reason of the last condition, where modules are left behind
 
 
@@ -98,12 +100,15 @@ def _last_words(world: World) -> Iterator[Action]:
         and report.driver not in made
         and (report.driver, report.node) not in speaking
     ]
-    for driver in sorted({report.driver for report in reports}):
-        keys = trace_labels(driver)
-        for node in world.nodes.values():
-            labels: dict[str, str | None] = {key: None for key in keys if key in node.labels}
-            if labels and (driver, node.name) not in speaking:
-                yield LabelNode(driver, node.name, labels, "the driver is gone")
+    reports = reports[:_AT_ONCE]
+    traces = {key: each.driver for each in reports for key in trace_labels(each.driver)}
+    for node in world.nodes.values() if traces else ():
+        labels: dict[str, dict[str, str | None]] = defaultdict(dict)
+        for key in node.labels:
+            if key in traces and (traces[key], node.name) not in speaking:
+                labels[traces[key]][key] = None
+        for driver, gone in labels.items():
+            yield LabelNode(driver, node.name, gone, "the driver is gone")
     yield from (Delete(report.driver, NODE_DRIVERS, report.name) for report in reports)
 
 
@@ -217,9 +222,8 @@ def _forgotten(leaving: Leaving, leavers: Sequence[Leaver]) -> Iterator[Action]:
         report = node_driver_name(driver, each.node.name)
         if report in world.node_drivers:
             yield Delete(driver, NODE_DRIVERS, report)
-    for report_ in world.node_drivers.values():  # usually the garbage collector was there first
-        if report_.driver == driver and report_.node not in world.nodes:
-            yield Delete(driver, NODE_DRIVERS, report_.name)
+    for homeless in world.homeless_of(driver):  # usually the garbage collector was there first
+        yield Delete(driver, NODE_DRIVERS, homeless.name)
 
 
 def _changed_labels(driver: str, leaver: Leaver) -> dict[str, str | None]:

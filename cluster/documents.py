@@ -6,6 +6,7 @@ reflectors call them, once for each object that comes.
 
 from __future__ import annotations
 
+import re
 from calendar import timegm
 from collections.abc import Mapping
 from contextlib import suppress
@@ -47,25 +48,29 @@ from cluster.world import (
     ToolkitLabels,
 )
 from nodeside.buildjob import read_message
+from nodeside.contract import REPORT_TEXT
 from nodeside.errors import SpecError
 from nodeside.spec import parse
 
 # The kubelet speaks Go's words, `uname -m` its own; the latter are ours.
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_UNAME = re.compile(r"[A-Za-z0-9._+~-]{1,64}")
+_DRIVER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
 def node_from(data: Document) -> Node:
     metadata, status = _part(data, "metadata"), _part(data, "status")
     info = _part(status, "nodeInfo")
-    architecture, ready = _text(info, "architecture"), _condition(status, "Ready")
+    architecture, ready = _word(info, "architecture"), _condition(status, "Ready")
     return Node(
         name=_text(metadata, "name"),
         uid=_text(metadata, "uid"),
         labels=labels_of(_part(metadata, "labels")),
-        kernel=_text(info, "kernelVersion"),
-        os_image=_text(info, "osImage"),
+        kernel=_word(info, "kernelVersion"),
+        os_image=_said(info, "osImage"),
         architecture=intern(_ARCHITECTURES.get(architecture, architecture)),
-        boot_id=_text(info, "bootID"),
+        boot_id=_said(info, "bootID"),
         ready=ready.get("status") == "True",
         ready_since=_seconds(ready.get("lastTransitionTime")),
         unschedulable=bool(_part(data, "spec").get("unschedulable")),
@@ -74,12 +79,15 @@ def node_from(data: Document) -> Node:
 
 
 def driver_from(data: Document) -> DriverObject:
-    """A Driver; one with mistakes has them in `mistakes`, and does nobody else any harm."""
+    """A Driver; one with mistakes has them in `mistakes`, and does nobody else any harm.
+
+    Its metadata are the API server's, which may be newer and have fields that we never heard of.
+    """
     metadata = _part(data, "metadata")
     name = _text(metadata, "name")
     driver, mistakes = None, ""
     try:
-        driver = parse(data, where=f"driver {name}")
+        driver = parse({**data, "metadata": {"name": name}}, where=f"driver {name}")
     except SpecError as error:
         mistakes = str(error)
     return DriverObject(
@@ -124,25 +132,30 @@ def daemonset_from(data: Document) -> DaemonSetObject:
     )
 
 
-def node_driver_from(data: Document) -> NodeDriverObject:
-    """A NodeDriver, by what is in it; by its name `<driver>.<node>` if nobody filled it in."""
+def node_driver_from(data: Document) -> NodeDriverObject | None:
+    """A NodeDriver; None if its name is not `<driver>.<node>`.
+
+    Of whom it speaks its name says, which the admission policy ties to the pod that writes it.
+    """
     metadata, status = _part(data, "metadata"), _part(data, "status")
     name = _text(metadata, "name")
     driver, _, node = name.partition(".")
+    if not node or not _DRIVER_NAME.fullmatch(driver):
+        return None
     return NodeDriverObject(
         name=name,
-        driver=_text(status, "driver") or intern(driver),
-        node=_text(status, "node") or intern(node),
-        state=_text(status, "state"),
-        boot_id=_text(status, "bootId"),
-        kernel=_text(status, "kernel"),
-        revision=_text(status, "revision"),
-        version=_text(status, "version"),
-        source=_text(status, "source"),
-        toolkit=_text(status, "toolkit"),
-        reason=_text(status, "reason"),
-        message=_text(status, "message"),
-        hint=_text(status, "hint"),
+        driver=intern(driver),
+        node=intern(node),
+        state=_said(status, "state"),
+        boot_id=_said(status, "bootId"),
+        kernel=_said(status, "kernel"),
+        revision=_said(status, "revision"),
+        version=_said(status, "version"),
+        source=_said(status, "source"),
+        toolkit=_said(status, "toolkit"),
+        reason=_said(status, "reason"),
+        message=_said(status, "message"),
+        hint=_said(status, "hint"),
         said=_touched(metadata),
     )
 
@@ -192,6 +205,8 @@ def build_pod_from(data: Document) -> BuildPod:
                 outcome = said
             elif end.get("exitCode"):
                 ended = f"{name}: {end.get('reason')}, exit code {end['exitCode']}"
+                if end.get("reason") == "OOMKilled":
+                    ended += ": out of memory; raise build.memoryLimitMib of the Driver"
     return BuildPod(
         name=_text(metadata, "name"),
         job=next((_text(o, "name") for o in owners if o.get("kind") == "Job"), ""),
@@ -199,7 +214,7 @@ def build_pod_from(data: Document) -> BuildPod:
         created=_seconds(metadata.get("creationTimestamp")),
         waiting=_waiting(status),
         outcome=outcome,
-        ended=ended or _text(status, "reason"),
+        ended=(ended or _text(status, "reason"))[:REPORT_TEXT],
     )
 
 
@@ -255,6 +270,23 @@ def _part(data: Document, key: str) -> Document:
 def _text(data: Document, key: str) -> str:
     """One copy in memory of what 5,000 objects repeat."""
     return intern(str(data.get(key) or ""))
+
+
+def _said(data: Document, key: str) -> str:
+    """A text of a node, as long as nodes of ours write it; older ones wrote more."""
+    return intern(_harmless(str(data.get(key) or "")))
+
+
+def _harmless(text: str) -> str:
+    """What a node says comes into Events, conditions and terminals: no escape sequences."""
+    text = text[:REPORT_TEXT]
+    return text if text.isprintable() else _UNPRINTABLE.sub("\ufffd", text)
+
+
+def _word(data: Document, key: str) -> str:
+    """A word of `uname`, "" if it cannot be one: it goes into the pull spec of a toolkit image."""
+    found = str(data.get(key) or "")
+    return intern(found) if _UNAME.fullmatch(found) else ""
 
 
 def _condition(status: Document, kind: str) -> Document:
@@ -322,4 +354,5 @@ def _waiting(status: Document) -> Mapping[str, str]:
 
 def _words(cause: Document) -> str:
     message = str(cause.get("message") or "")
-    return f"{cause.get('reason')}: {message}" if message else str(cause.get("reason"))
+    words = f"{cause.get('reason')}: {message}" if message else str(cause.get("reason"))
+    return _harmless(words)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from cluster.crds import DRAIN_LIMIT
 from cluster.hold import for_people
 from cluster.rollout import Act, Health, Place
 from cluster.turns import Step, Verdict
@@ -28,7 +27,7 @@ def drains(verdicts: Iterable[Verdict], occupancy: Occupancy) -> list[dict[str, 
             "since": for_people(verdict.member.hold.since),
             "message": in_words(verdict, occupancy),
         }
-        for verdict in held[:DRAIN_LIMIT]
+        for verdict in held
     ]
 
 

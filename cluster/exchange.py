@@ -11,7 +11,7 @@ import json
 import random
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from urllib.parse import urlencode
 
 from cluster.access import Access
 from cluster.apierror import ApiError, Asked, Unreachable, refusal
+from cluster.servertime import ServerTime
 from cluster.tally import Tally
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Call:
     path: str
     asked: Asked
     query: Mapping[str, str] = field(default_factory=dict)
-    body: Document | None = None
+    body: Document | Sequence[Document] | None = None
     content_type: str = ""
     metadata_only: bool = False
 
@@ -64,6 +65,7 @@ class Exchange:
         now: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] = time.sleep,
         jitter: Callable[[], float] = random.random,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._access = access
         self._deadline = deadline
@@ -71,6 +73,7 @@ class Exchange:
         self._pause = pause
         self.jitter = jitter
         self.tally = Tally()
+        self.time = ServerTime(wall)
 
     @property
     def url(self) -> str:
@@ -155,6 +158,7 @@ class Exchange:
                     preload_content=False,
                 )
                 status = response.status
+                self.time.heard(response.headers.get("Date", ""))
             except SSLError:
                 self._access.renew(generation)  # the cluster's CA may be another one by now
                 raise

@@ -20,8 +20,9 @@ from cluster.case import Case
 from cluster.drainage import held_up
 from cluster.overview import NoSuchObject, condition, named, overtaken
 from cluster.plan import plan
-from cluster.pools import Fit, disagreement, has_hardware
+from cluster.pools import Fit, disagreement, former_devices, has_hardware
 from cluster.presence import Presence, standing
+from cluster.renderer import rendered
 from cluster.rollcall import look
 from cluster.rollout import Act, Health, Phase, Place
 from cluster.stage import driver_of
@@ -31,7 +32,7 @@ from cluster.taglabels import TagLabels
 from cluster.turns import Verdict
 from cluster.unloading import Leaving, Stage
 from cluster.view import read_once
-from cluster.wording import called, nodes, toolkit_message
+from cluster.wording import called, nodes, some, toolkit_message
 from cluster.world import DriverObject, Node, Pool, Settings, World
 from nodeside.contract import assigned_label, node_driver_name
 from nodeside.spec.model import Hardware
@@ -85,7 +86,8 @@ class Explanation:
 def explain(api: Api, settings: Settings, driver: str, node: str = "") -> Explanation:
     """Read the cluster once, and say what the controller thinks of it. Raises NotInstalled."""
     who = standing(api, settings.namespace)
-    world = replace(read_once(api, settings), now=time.time())
+    world = read_once(api, settings)
+    world = replace(world, now=api.now())
     world = _learned(api, world)
     said = explain_node(world, driver, node) if node else explain_driver(world, driver)
     return said.said_with(who)
@@ -97,7 +99,11 @@ def _learned(api: Api, world: World) -> World:
         lambda known: plan(replace(world, toolkit_labels=known), world.now).tags
     )
     world = replace(world, toolkit_labels=known)
-    return replace(world, occupancy=look(api, plan(world, world.now).demand))
+    made = plan(world, world.now)
+    if world.stages is not None:
+        given = rendered(made.templates)
+        world = replace(world, stages=replace(world.stages, rendered=given))
+    return replace(world, occupancy=look(api, made.demand))
 
 
 def explain_driver(world: World, name: str) -> Explanation:
@@ -148,6 +154,8 @@ def _there(world: World, found: DriverObject) -> Iterator[str]:
         read = Case(world, found, found.driver).revisions if found.driver else {}
         version = read[good].spec.version if good in read else ""
         yield f"last good version {called(good, version)}"
+    if lost := [row["node"] for row in status.get("casualties", ()) if row["state"] != "Down"]:
+        yield f"the newest version has cost {some(lost)}"
     for row in status.get("pools", ()):
         pool = f"{row['osVersion']} {row['kernel']} {row['architecture']}"
         counts = row["nodes"]
@@ -160,7 +168,7 @@ def _there(world: World, found: DriverObject) -> Iterator[str]:
 
 def _next(world: World, name: str, progressing: Mapping[str, str]) -> Iterator[str]:
     """The actions of a plan made now, those of one kind in one line, then what goes on."""
-    actions = [a for a in plan(world, time.time()).actions if driver_of(a.driver) == name]
+    actions = [a for a in plan(world, _now(world)).actions if driver_of(a.driver) == name]
     labels = Counter(action.why for action in actions if isinstance(action, LabelNode))
     yield from (f"relabel {count} nodes: {why}" for why, count in labels.items())
     rest = (a for a in actions if not isinstance(a, LabelNode | SetStatus))
@@ -183,7 +191,7 @@ def explain_node(world: World, name: str, node_name: str) -> Explanation:
     node = world.nodes.get(node_name)
     if node is None:
         raise NoSuchObject(f"no node {node_name!r}", hint="kubectl get nodes")
-    actions = [a for a in plan(world, time.time()).actions if _concerns(a, name, node_name)]
+    actions = [a for a in plan(world, _now(world)).actions if _concerns(a, name, node_name)]
     notes = _verdict(world, found, node)
     return Explanation(
         subject=f"driver {name} on node {node_name}",
@@ -197,14 +205,14 @@ def explain_node(world: World, name: str, node_name: str) -> Explanation:
 def _verdict(world: World, found: DriverObject, node: Node) -> _Notes:
     """What is wanted of a node, what blocks there, and what it waits for."""
     if found.deleting:
-        leaving = Leaving(world, found, (), time.time())
+        leaving = Leaving(world, found, (), _now(world))
         return _leaves(leaving, node, _Notes(["nothing: the driver is being deleted"]))
     if found.driver is None:
         return _Notes(["nothing: its document has mistakes"], [found.mistakes])
     case = Case(world, found, found.driver)
     verdict = next((v for v in case.verdicts if v.member.node is node), None)
     if verdict is None:
-        leaving = Leaving(world, found, {m.node.name for m in case.members}, time.time())
+        leaving = Leaving(world, found, {m.node.name for m in case.members}, _now(world))
         return _leaves(leaving, node, _not_for(case, node))
     fit, resolution = verdict.member.fit, case.resolutions[verdict.member.pool]
     notes = _Notes([f"the node {fit.value}", f"pool {_pool(verdict.member.pool)}"])
@@ -228,7 +236,9 @@ def _verdict(world: World, found: DriverObject, node: Node) -> _Notes:
 def _not_for(case: Case, node: Node) -> _Notes:
     """Of a node that a Driver is not for: the labels that would do."""
     hardware, name = case.driver.spec.hardware, case.driver.name
-    fit = has_hardware(node, hardware, assigned=assigned_label(name) in node.labels)
+    former = former_devices(hardware, case.found.status)
+    assigned = assigned_label(name) in node.labels
+    fit = has_hardware(node, hardware, assigned=assigned, former=former)
     rivals = [rival for rival, nodes in case.contested.items() if node.name in nodes]
     notes = _Notes([f"nothing: the node {fit.value}"])
     if rivals:
@@ -327,8 +337,14 @@ def _on_node(world: World, name: str, node: Node) -> Iterator[str]:
 
 
 def _concerns(action: Action, driver: str, node: str) -> bool:
-    of_node = isinstance(action, LabelNode | Cordon | Uncordon | Evict) and action.node == node
-    return of_node and action.driver in (driver, "")
+    """An uncordon is about the node, in whichever Driver's lane it goes."""
+    if not isinstance(action, LabelNode | Cordon | Uncordon | Evict) or action.node != node:
+        return False
+    return isinstance(action, Uncordon) or driver_of(action.driver) == driver
+
+
+def _now(world: World) -> float:
+    return world.now or time.time()
 
 
 def _section(name: str, lines: Sequence[str]) -> list[Row]:

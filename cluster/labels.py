@@ -2,7 +2,8 @@
 
 Node Feature Discovery sets a hundred labels and more on each node, and which ones a Driver asks for
 nobody knows before it is there; so all of them are kept, but their keys only once for all nodes
-that have the same. Our own labels, which come and go, are apart.
+that have the same. Our own labels, which come and go, are apart, or each of them would make other
+keys of all the rest; with fifty Drivers a node has a hundred of them.
 
 Made by documents.py; everybody else sees a mapping.
 """
@@ -33,30 +34,37 @@ _KNOWN: WeakValueDictionary[tuple[str, ...], _Keys] = WeakValueDictionary()
 class Labels(Mapping[str, str]):
     """Never changed in place."""
 
-    __slots__ = ("_keys", "_own", "_values")
+    __slots__ = ("_keys", "_own_keys", "_own_values", "_values")
 
-    def __init__(self, keys: _Keys, values: tuple[str, ...], own: Mapping[str, str]) -> None:
+    def __init__(
+        self, keys: _Keys, values: tuple[str, ...], own_keys: _Keys, own_values: tuple[str, ...]
+    ) -> None:
         self._keys = keys
         self._values = values
-        self._own = own
+        self._own_keys = own_keys
+        self._own_values = own_values
 
     def __getitem__(self, key: str) -> str:
-        found = self._own.get(key)
-        return self._values[self._keys[key]] if found is None else found
+        place = self._own_keys.get(key)
+        return self._values[self._keys[key]] if place is None else self._own_values[place]
 
     def __contains__(self, key: object) -> bool:
-        return key in self._own or key in self._keys
+        return key in self._own_keys or key in self._keys
 
     def __iter__(self) -> Iterator[str]:
         yield from self._keys
-        yield from self._own
+        yield from self._own_keys
 
     def __len__(self) -> int:
-        return len(self._values) + len(self._own)
+        return len(self._values) + len(self._own_values)
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, Labels) and self._keys is other._keys:
-            return self._values == other._values and self._own == other._own
+        if (
+            isinstance(other, Labels)
+            and self._keys is other._keys
+            and self._own_keys is other._own_keys
+        ):
+            return self._values == other._values and self._own_values == other._own_values
         return Mapping.__eq__(self, other)
 
     __hash__ = None  # type: ignore[assignment]
@@ -70,26 +78,33 @@ class Labels(Mapping[str, str]):
     def get(self, key: str, default: str | T, /) -> str | T: ...
     def get(self, key: str, default: Any = None, /) -> Any:
         """What Mapping has, without an exception for what is not there."""
-        found = self._own.get(key)
-        if found is not None:
-            return found
+        place = self._own_keys.get(key)
+        if place is not None:
+            return self._own_values[place]
         place = self._keys.get(key)
         return default if place is None else self._values[place]
 
     def with_own(self, changes: Mapping[str, str | None]) -> Labels:
         """The same after labels of ours were set, or with None taken away."""
-        return Labels(self._keys, self._values, _merged(self._own, changes))
+        own = dict(zip(self._own_keys, self._own_values, strict=True))
+        return Labels(self._keys, self._values, *_shared(_merged(own, changes)))
 
 
 def labels_of(found: Mapping[str, str]) -> Labels:
     """The labels of an object of the API server."""
-    own = {intern(key): intern(value) for key, value in found.items() if key.startswith(_OWN)}
-    names = tuple(key for key in found if key not in own) if own else tuple(found)
+    own = {key: value for key, value in found.items() if key.startswith(_OWN)}
+    rest = {key: value for key, value in found.items() if key not in own} if own else found
+    return Labels(*_shared(rest), *_shared(own))
+
+
+def _shared(found: Mapping[str, str]) -> tuple[_Keys, tuple[str, ...]]:
+    """Keys, once for all that have the same, and the values at their places."""
+    names = tuple(sorted(found))
     keys = _KNOWN.get(names)
     if keys is None:
         keys = _Keys((intern(key), place) for place, key in enumerate(names))
         keys = _KNOWN.setdefault(tuple(keys), keys)
-    return Labels(keys, tuple([intern(found[name]) for name in names]), own)
+    return keys, tuple([intern(found[name]) for name in names])
 
 
 def changed(labels: Mapping[str, str], changes: Mapping[str, str | None]) -> Mapping[str, str]:

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cluster.api import Api
@@ -61,7 +61,10 @@ class LostLead(ApiError):
 
 
 class Leadership:
-    """Whether we lead, for others to ask before everything they do. Any thread may ask."""
+    """Whether we lead, for others to ask before everything they do. Any thread may ask.
+
+    `alone_since` is from when on, by our clock, nobody who led before us can have acted.
+    """
 
     def __init__(
         self,
@@ -71,6 +74,7 @@ class Leadership:
         self._now = now
         self._on_end = on_end
         self._until = float("-inf")
+        self.alone_since = float("-inf")
         self._ended = threading.Event()
         self._ended.set()
 
@@ -88,8 +92,8 @@ class Leadership:
     def leads(self) -> bool:
         return not self._ended.is_set() and self._until > self._now()
 
-    def begin(self, until: float) -> None:
-        self._until = until
+    def begin(self, until: float, alone_since: float = float("-inf")) -> None:
+        self._until, self.alone_since = until, alone_since
         self._ended.clear()
 
     def extend(self, until: float) -> None:
@@ -115,6 +119,10 @@ class _Seen:
     seconds: float = 0.0
     since: float = float("-inf")
     document: Mapping[str, Any] = field(default_factory=dict)
+
+    def quiet_since(self, identity: str, work: float) -> float:
+        """Since when its holder acts no more: `work` is how long one may after each renewal."""
+        return self.since + (0.0 if self.holder in ("", identity) else work)
 
     def free(self, identity: str, now: float) -> bool:
         """Nobody holds it, or who holds it is silent, or an earlier life of ours held it."""
@@ -149,6 +157,12 @@ class Election:
         self._jitter = jitter
         self._seen = _Seen()
         self.leadership = Leadership(now, on_end)
+
+    def look_first(self) -> None:
+        """Before anything else is read: what is read later is of after the last leader's acts, if
+        the Lease is free by now."""
+        with suppress(ApiError):
+            self._look()
 
     def campaign(self, work: Callable[[Leadership], None]) -> None:
         """Lead whenever we can, until `stopping`. `work` must return soon after it lost the lead.
@@ -192,9 +206,17 @@ class Election:
         try:
             found = self._api.get(LEASES, self._name, namespace=self._namespace, **limits)
         except NotFound:
-            self._seen = _Seen()
+            self._note_absence()
             return
         self._note(found)
+
+    def _note_absence(self) -> None:
+        """Whoever held a Lease that somebody deleted acts on until it wants to renew it."""
+        seen = self._seen
+        if seen.holder:
+            self._seen = replace(seen, version="", document={})
+        elif seen.version or seen.since == float("-inf"):
+            self._seen = _Seen(since=self._now())
 
     def _note(self, lease: Mapping[str, Any]) -> None:
         version, spec = lease["metadata"]["resourceVersion"], lease.get("spec") or {}
@@ -225,7 +247,7 @@ class Election:
         ).start()
         try:
             for event in watch:
-                if event.kind == "MODIFIED":
+                if event.kind in ("ADDED", "MODIFIED"):
                     self._note(event.object)
                 if event.kind == "DELETED" or self._seen.free(self._identity, self._now()):
                     return
@@ -242,10 +264,10 @@ class Election:
 
     def _take(self) -> bool:
         """Write our name into a free Lease. Raises Conflict if somebody else was faster."""
-        sent = self._now()
+        sent, quiet = self._now(), self._seen.quiet_since(self._identity, self._pace.work)
         transitions = int((self._seen.document.get("spec") or {}).get("leaseTransitions") or 0)
         self._write(holder=self._identity, transitions=transitions + 1, acquired=True)
-        self.leadership.begin(sent + self._pace.work)
+        self.leadership.begin(sent + self._pace.work, quiet)
         return True
 
     # --- as the leader ----------------------------------------------------------------------------
@@ -270,6 +292,9 @@ class Election:
             if not self._still_ours():
                 log.warning(f"somebody else holds the lease: {error}")
                 self.leadership.end()
+        except NotFound:  # nobody has taken it: the next try makes it again
+            log.warning("somebody deleted the lease")
+            self._note_absence()
         except ApiError as error:
             log.warning(f"cannot renew the lease: {error}", hint=error.hint)
         return self._pace.retry

@@ -14,15 +14,23 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib.resources import files
 from textwrap import indent
 from typing import Any
 
 from cluster.crds import crds
 from cluster.hold import CORDONED
-from nodeside.contract import API_GROUP, State, state_label
+from nodeside.contract import (
+    API_GROUP,
+    REPORT_ITEMS,
+    REPORT_TEXT,
+    NodeDriverStatus,
+    State,
+    state_label,
+)
 from nodeside.errors import ExitCode, NodesideError
+from nodeside.spec.schema import camel_case
 
 Document = dict[str, Any]
 
@@ -52,7 +60,10 @@ _CONTROL_PLANE = {
     "effect": "NoSchedule",
 }
 _RESOURCES = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}
-_ANY_STATE_LABEL = "^" + re.escape(state_label("<>")).replace("<>", "[a-z0-9-]{1,40}") + "$"
+# The state label of a driver pod's driver, as an expression.
+_STATE_LABEL = '"{}" + variables.driver + "{}"'.format(*state_label("<>").split("<>"))
+# What of a NodeDriver is free text.
+_TEXTS = [each.name for each in fields(NodeDriverStatus) if each.type == "str"]
 _OUR_LABELS = rf"^(stage[.])?{API_GROUP.replace('.', '[.]')}/"
 
 
@@ -180,7 +191,10 @@ def constants() -> dict[str, Any]:
         "scc": DRIVER,
         "group": API_GROUP,
         "states": [state.value for state in State],
-        "state_label": _ANY_STATE_LABEL,
+        "state_label": _STATE_LABEL,
+        "texts": [camel_case(name) for name in _TEXTS],
+        "text_limit": REPORT_TEXT,
+        "item_limit": REPORT_ITEMS,
         "our_labels": _OUR_LABELS,
         "health_port": HEALTH_PORT,
         "metrics": METRICS,

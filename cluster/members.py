@@ -16,14 +16,14 @@ from cluster.consumers import by_node, evicts
 from cluster.fallback import At, cannot_pull
 from cluster.hold import FREE, Hold, hold_of
 from cluster.memory import Recollection
-from cluster.pools import Fit, before_label, has_hardware, pool_of
+from cluster.pools import Fit, before_label, former_devices, has_hardware, pool_of
 from cluster.rollout import Boot, Health, Place
 from cluster.silence import PATIENT, Listener, gone
 from cluster.stagelabels import ending_pods
-from cluster.world import Consumer, DriverPod, Node, NodeDriverObject, Pool, World
+from cluster.world import NOTHING, Consumer, DriverPod, Node, NodeDriverObject, Pool, World
 from nodeside.contract import State, assigned_label
 from nodeside.spec import Driver
-from nodeside.spec.model import Upgrade
+from nodeside.spec.model import PciId, Upgrade
 
 _FAILED, _READY, _REBOOT = State.FAILED.value, State.READY.value, State.REBOOT_REQUIRED.value
 
@@ -48,8 +48,8 @@ class Member:
     which that will be said if nothing is heard until then. `consumers` are the pods that have to
     leave before its driver is replaced, `stage_pods` those of stages that are ending there, as
     namespace/name; None: not known. `pod` is its pod if that cannot start.
-    `taken`: another Driver has a module of the newest revision there. `lost`: it went down in the
-    middle of its change, and nobody waits for it any more.
+    `taken`: another Driver has a module of the newest revision there. `lost`: it is down
+    for so long that nobody waits for it any more.
     """
 
     node: Node
@@ -135,8 +135,10 @@ def members(
     """
     memory = Recollection() if memory is None else memory
     memory.forget(world.nodes)
-    kept = memory.on((driver, known, without))
-    maker, listener = _Maker(driver, known), Listener(world, driver)
+    status = world.drivers[driver.name].status if driver.name in world.drivers else NOTHING
+    former = former_devices(driver.spec.hardware, status)
+    kept = memory.on((driver, known, without, former))
+    maker, listener = _Maker(driver, known, former), Listener(world, driver)
     key, troubles = maker.assigned, dict(_troubles(world, driver.name))
     reports, prefix = world.node_drivers, f"{driver.name}."
     consumers, ending = by_node(world, evicts(driver)), ending_pods(world, driver.name)
@@ -158,7 +160,7 @@ def members(
             found = heard
             if found.health is Health.BUSY:
                 kept[name] = found
-        yield _missed(found, world.now) if found.health is Health.DOWN and found.before else found
+        yield _missed(found, world.now) if found.health is Health.DOWN else found
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,7 @@ class _Maker:
 
     driver: Driver
     known: Mapping[str, At]
+    former: tuple[PciId, ...]
 
     @cached_property
     def assigned(self) -> str:
@@ -181,7 +184,7 @@ class _Maker:
         node, report, pod, consumers, stage_pods = seen
         labels, spec = node.labels, self.driver.spec
         assigned = labels.get(self.assigned, "")
-        fit = has_hardware(node, spec.hardware, assigned=bool(assigned))
+        fit = has_hardware(node, spec.hardware, assigned=bool(assigned), former=self.former)
         if not fit.wanted:
             return Stranger(node)
         boot = Boot.FRESH if report and report.boot_id != node.boot_id else Boot.RUNNING
@@ -227,10 +230,11 @@ def _heard(member: Member, listener: Listener) -> Member:
 
 
 def _missed(member: Member, now: float) -> Member:
-    """A node that is down, and that we changed. When it is back, it is as any other."""
+    """A node that is down; said where we changed it. When it is back, it is as any other."""
     silence = gone(member.node, now)
-    words = silence.words
-    return replace(member, lost=bool(words), trouble=words or member.trouble, due=silence.until)
+    trouble = silence.words if member.before else ""
+    lost = bool(silence.words)
+    return replace(member, lost=lost, trouble=trouble or member.trouble, due=silence.until)
 
 
 def contested(world: World, driver: Driver, rivals: Sequence[Driver]) -> frozenset[str]:
@@ -273,8 +277,8 @@ def _health(node: Node, word: NodeDriverObject | None, *, on_reboot: bool) -> He
 
 def _troubles(world: World, driver: str) -> Iterator[tuple[tuple[str, str], DriverPod]]:
     """By node and assignment, pods that cannot start."""
-    for pod in world.pods.values():
-        if pod.waiting and pod.driver == driver and not pod.deleting and pod.unloader is None:
+    for pod in world.pods_of(driver):
+        if pod.waiting and not pod.deleting and pod.unloader is None:
             yield (pod.node, pod.daemonset.rpartition("-")[2]), pod
 
 

@@ -6,13 +6,15 @@ condition Progressing, and of Ready where nobody has a complaint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from typing import Final, NamedTuple
 
 from cluster import building
 from cluster.drainage import ending, occupied, open_drains, stalled
+from cluster.members import Member
 from cluster.picture import Picture
 from cluster.rollout import Act, Health, Phase, Place
 from cluster.turns import Verdict
@@ -43,12 +45,10 @@ class Movement:
         now = self.picture.standing
         if now.phase is not Phase.STOPPED:
             return ""
-        verdicts = self.picture.verdicts
-        broken = next(v.member for v in verdicts if v.member.node.name == now.failed[0])
         return (
             f"version {self.picture.called(now.newest)} failed on {some(now.failed)}, where "
-            f"{self.picture.called(now.good)} worked: {cause(broken)}; "
-            "correct the spec or go back to the old one"
+            f"{self.picture.called(now.good)} worked: {self._cause(now.failed[0])}; "
+            f"correct the spec or go back to the old one{self._retry}"
         )
 
     def built(self) -> str:
@@ -71,9 +71,7 @@ class Movement:
             return f"{self._progress}; maxUnavailable is 0, so no node is changed where it works"
         if not self._only_failures:
             return ""
-        return (
-            f"{self._progress}; {some(now.unavailable)} failed, and maxUnavailable is {now.allowed}"
-        )
+        return f"{self._progress}; {self._failed_or_down}, and maxUnavailable is {now.allowed}"
 
     def waits_for_reboots(self) -> str:
         under_way = self.picture.standing.phase in (Phase.CANARY, Phase.OPEN)
@@ -91,8 +89,9 @@ class Movement:
         now = self.picture.standing
         if now.phase is not Phase.OPEN:
             return ""
-        under_way = f"{len(now.unavailable)} of {now.allowed} under way"
-        return f"{self._progress}; {under_way}{self._held_up}"
+        rest = len(now.unavailable) - len(self._down)
+        down = f"; {_are_down(self._down)}" if self._down else ""
+        return f"{self._progress}; {rest} of {now.allowed} under way{down}{self._held_up}"
 
     def given_back(self) -> str:
         stale = self.picture.named(_is_stale)
@@ -115,6 +114,24 @@ class Movement:
         return f"{updated} of {nodes(now.nodes)} have {self.picture.called(now.newest)}"
 
     @cached_property
+    def _failing(self) -> Mapping[str, Member]:
+        """Nodes that show that they failed, and need not be remembered for it."""
+        members = (verdict.member for verdict in self.picture.verdicts)
+        return {m.node.name: m for m in members if m.health is Health.BROKEN or m.lost}
+
+    def _cause(self, failed: str) -> str:
+        """In the node's own words; in those that are remembered, if it is gone or has changed."""
+        if failed in self._failing:
+            return cause(self._failing[failed])
+        return next(each.message for each in self.picture.casualties if each.node == failed)
+
+    @property
+    def _retry(self) -> str:
+        if set(self.picture.standing.failed) <= self._failing.keys():
+            return ""
+        return "; to have this one tried again, pause the rollout and resume it"
+
+    @cached_property
     def _works(self) -> str:
         ready = self.picture.counts["ready"]
         return f"works on {ready} of {nodes(self.picture.standing.nodes)}"
@@ -131,11 +148,30 @@ class Movement:
         return "".join(f"; {words}" for words in (waits, self._late) if words)
 
     @cached_property
+    def _holding(self) -> Sequence[Member]:
+        """What counts against the budget."""
+        held = set(self.picture.standing.unavailable)
+        return [v.member for v in self.picture.verdicts if v.member.node.name in held]
+
+    @cached_property
+    def _down(self) -> Sequence[str]:
+        return [member.node.name for member in self._holding if member.health is Health.DOWN]
+
+    @cached_property
     def _only_failures(self) -> bool:
         """Whether nothing that holds the budget will come back by itself, or be given up."""
-        held = set(self.picture.standing.unavailable)
-        healths = {v.member.health for v in self.picture.verdicts if v.member.node.name in held}
-        return bool(healths) and healths <= {Health.BROKEN}
+        stays = [
+            member.health is Health.BROKEN or (member.health is Health.DOWN and member.due == inf)
+            for member in self._holding
+        ]
+        return bool(stays) and all(stays)
+
+    @property
+    def _failed_or_down(self) -> str:
+        broken = [m.node.name for m in self._holding if m.health is Health.BROKEN]
+        failed = f"{some(broken)} failed" if broken else ""
+        down = _are_down(self._down) if self._down else ""
+        return ", ".join(filter(None, (failed, down)))
 
 
 # Reason, whether it goes on by itself, what is said. From what a person decided to what passes.
@@ -166,6 +202,10 @@ def moving(picture: Picture) -> Moving | None:
 def stopped(picture: Picture) -> str:
     """Why a rollout was stopped, "" if it was not."""
     return Movement(picture).stopped()
+
+
+def _are_down(names: Sequence[str]) -> str:
+    return f"{some(names)} {'is' if len(names) == 1 else 'are'} down"
 
 
 def _waits_for_turn(verdict: Verdict) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from cluster.builds import Found
+from cluster.casualties import Casualty
 from cluster.members import Member
 from cluster.preflight import Answer
 from cluster.rollout import Health, Place
@@ -26,7 +27,8 @@ class Picture:
     they are.
     `versions` are those of the revisions that are still known, `fell_back` says of a pool why it
     builds though there should be an image.
-    `builds` are those of the newest revision that are made once for all nodes of a pool.
+    `builds` are those of the newest revision that are made once for all nodes of a pool,
+    `casualties` the nodes that it has cost.
     """
 
     found: DriverObject
@@ -43,6 +45,7 @@ class Picture:
     builds: Mapping[Pool, Found] = field(default_factory=dict)
     preflight: Sequence[Answer] = ()
     occupancy: Occupancy = field(default_factory=Occupancy)
+    casualties: Sequence[Casualty] = ()
 
     @cached_property
     def counts(self) -> Mapping[str, int]:

@@ -24,6 +24,7 @@ from cluster.actions import (
     SetFinalizers,
     together,
 )
+from cluster.buildjob import publish_target
 from cluster.case import Case, Memory
 from cluster.census import census
 from cluster.daemonset import daemonset, differs, is_same
@@ -34,14 +35,16 @@ from cluster.labels import changed
 from cluster.pod import Wanted
 from cluster.policy import policy_map, policy_name, policy_text
 from cluster.pools import before_label
-from cluster.resources import CONFIG_MAPS, DAEMON_SETS
+from cluster.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS
 from cluster.revision import config_map, config_map_name
 from cluster.rollout import Place
-from cluster.stageactions import stage_objects, take_down, with_stage_labels
+from cluster.stageactions import has_left, stage_objects, take_down, with_stage_labels
+from cluster.stagelabels import uses
 from cluster.stages import Staging
 from cluster.stagetelling import with_stages
 from cluster.telling import falls_told, refusals_told, told
 from cluster.turns import Step, Verdict, forgiven
+from cluster.unchanged import Unchanged
 from cluster.unloading import Leaving
 from cluster.world import NOTHING, DaemonSetObject, DriverObject, World
 from nodeside.contract import State, assigned_label, state_label
@@ -55,22 +58,35 @@ class Planner:
 
     def __init__(self) -> None:
         self._memories: dict[str, Memory] = {}
+        self._unchanged = Unchanged()
 
     def __call__(self, world: World, now: float) -> Plan:
         there = self._memories
         self._memories = {key: there.get(key) or Memory() for key in world.drivers}
-        return plan(world, now, self._memories)
+        self._unchanged.look(world)
+        return plan(world, now, self._memories, self._unchanged)
 
 
-def plan(world: World, now: float, memories: Mapping[str, Memory] = NOTHING) -> Plan:
+def plan(
+    world: World,
+    now: float,
+    memories: Mapping[str, Memory] = NOTHING,
+    unchanged: Unchanged | None = None,
+) -> Plan:
     """The actions for every Driver, and the cleaning up behind those that are gone.
 
     `now` is the wall clock, for the times in conditions and for what is late. `memories` are by
-    Driver, and change nothing but how long this takes.
+    Driver, and as `unchanged` alter nothing but how long this takes.
     """
-    world = replace(world, now=now)
-    chosen = (key for key in sorted(world.drivers) if world.about in ("", key))
-    plans = [plan_driver(world, world.drivers[key], now, memories.get(key)) for key in chosen]
+    world, unchanged = replace(world, now=now), unchanged or Unchanged()
+    plans: list[Plan] = []
+    for key in sorted(world.drivers):
+        if world.about in ("", key):
+            made = unchanged.plan_of(key)
+            if made is None:
+                made = plan_driver(world, world.drivers[key], now, memories.get(key))
+                unchanged.keep(key, made)
+            plans.append(made)
     made = together(plans, *orphans(world))
     return replace(made, actions=(*made.actions, *uncordons(world, made.actions)))
 
@@ -97,6 +113,7 @@ def plan_driver(
         *_revisions_made(case),
         *_policy_made(case),
         *_daemonsets_applied(case, world),
+        *_words_taken_back(case, world),
         *with_stage_labels(labelled, staging),
         *draining.evictions(case.verdicts, found.name, world.occupancy.answers),
         *let_go(world, found.name, {m.node.name for m in case.members}),
@@ -111,7 +128,20 @@ def plan_driver(
     ]
     asked = draining.demand(case.verdicts, case.driver)
     due, counted = _again_in(case, world, leaving), {found.name: census(case.picture)}
-    return Plan(tuple(actions), due, counted, asked, case.tags)
+    return Plan(
+        tuple(actions), due, counted, asked, case.tags, staging.templates, alone=_is_alone(case)
+    )
+
+
+def _is_alone(case: Case) -> bool:
+    """Whether the plan rests on what belongs to the Driver and on nodes, and on nothing else: not
+    on other Drivers' modules or words, on what is known only while somebody asks for it, or on a
+    fall back to building, which is believed for a while."""
+    spec, in_common = case.driver.spec, case.rivals or case.taken
+    asks = spec.rollout.evict or spec.preflight or publish_target(case.driver)
+    staged = uses(case.found) or has_left(case.world, case.driver.name)
+    proofs = any(not each.image or each.in_doubt for each in case.resolutions.values())
+    return not (in_common or asks or staged or proofs or case.falls)
 
 
 def _again_in(case: Case, world: World, leaving: Leaving) -> float | None:
@@ -269,9 +299,17 @@ def _afterwards(case: Case, labelled: Sequence[LabelNode | Cordon]) -> Case:
             nodes[action.node] = replace(nodes[action.node], unschedulable=True)
             begun[action.node] = action.why
     there = {key: d for key, d in case.world.daemonsets.items() if _is_left(case, d)}
+    old = set(_old_words(case, {action.node for action in labelled}))
+    said = {key: word for key, word in case.world.node_drivers.items() if key not in old}
     given = {key.rpartition("-")[2]: at for key, at in case.wanted.items()}
-    status = {**case.found.status, "lastGoodRevision": case.standing.good}
-    world = replace(case.world, nodes=nodes, daemonsets=there)
+    status = {
+        **case.found.status,
+        "observedGeneration": case.found.generation,
+        "revision": case.newest,
+        "lastGoodRevision": case.standing.good,
+        "casualties": [each.row() for each in case.casualties],
+    }
+    world = replace(case.world, nodes=nodes, daemonsets=there, node_drivers=said)
     found = replace(case.found, status=status)
     return replace(
         case,
@@ -282,6 +320,26 @@ def _afterwards(case: Case, labelled: Sequence[LabelNode | Cordon]) -> Case:
         fallen=case.falls,
         recalled=case.refusals,
     )
+
+
+def _old_words(case: Case, labelled: Collection[str]) -> Iterator[str]:
+    """NodeDrivers of nodes that are given back what they spoke of before, and are silent since.
+
+    They would count as said anew, on a node whose pod may never say a word.
+    """
+    for verdict in case.verdicts if labelled else ():
+        member, report = verdict.member, verdict.member.report
+        if report is None or member.node.name not in labelled or member.word is not None:
+            continue
+        target = case.target(verdict)
+        if target and (report.revision, report.boot_id) == (target.revision, member.node.boot_id):
+            yield report.name
+
+
+def _words_taken_back(case: Case, world: World) -> Iterator[Delete]:
+    """Before the label: a node that is assigned back works when it says so again."""
+    for name in sorted(world.node_drivers.keys() - case.world.node_drivers.keys()):
+        yield Delete(case.driver.name, NODE_DRIVERS, name)
 
 
 def _is_left(case: Case, found: DaemonSetObject) -> bool:

@@ -56,6 +56,7 @@ _HOST_PATHS = (
     ("/dev", "Directory", False),
     ("/lib/modules", "Directory", True),
     ("/run/nodeside", "DirectoryOrCreate", False),
+    ("/run/nodeside-locks", "DirectoryOrCreate", False),
     ("/var/lib/nodeside", "DirectoryOrCreate", False),
 )
 
@@ -226,10 +227,24 @@ def _toolkit(wanted: Wanted) -> Document:
         "securityContext": unprivileged(
             runAsUser=TOOLKIT_USER, runAsGroup=TOOLKIT_USER, runAsNonRoot=True
         ),
-        # No limit: make's jobs follow the limits of the cgroup, and with none the node's size.
-        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
+        "resources": {
+            "requests": {"cpu": "10m", "memory": "32Mi"},
+            "limits": {"memory": memory_limit(wanted.driver)},
+        },
         "volumeMounts": [_mount("shared", SHARED), _mount("toolkit-tmp", "/tmp")],  # noqa: S108
     }
+
+
+def memory_limit(driver: Driver) -> str:
+    """Of what compiles vendor code: a pod that may not be evicted must not eat its node.
+
+    Spelled as the API server gives it back, with the largest unit: another spelling would be taken
+    for somebody's edit, and put back for ever.
+    """
+    mib, units = driver.spec.build.memory_limit_mib, ["Mi", "Gi", "Ti"]
+    while mib % 1024 == 0 and len(units) > 1:
+        mib, units = mib // 1024, units[1:]
+    return f"{mib}{units[0]}"
 
 
 def _volumes(wanted: Wanted) -> list[Document]:

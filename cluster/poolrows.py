@@ -14,15 +14,12 @@ from cluster.turns import Verdict
 from cluster.wording import cause, cut, some, toolkit_message, untold
 from cluster.world import Pool
 
-_LIMIT = 256  # rows, as in the CRD
-
 
 def pool_rows(picture: Picture) -> list[dict[str, Any]]:
     of: dict[Pool, list[Verdict]] = {}
     for verdict in picture.verdicts:
         of.setdefault(verdict.member.pool, []).append(verdict)
-    rows = [_pool(picture, pool, of[pool]) for pool in sorted(of, key=pool_order)]
-    return rows[:_LIMIT]
+    return [_pool(picture, pool, of[pool]) for pool in sorted(of, key=pool_order)]
 
 
 def pool_order(pool: Pool) -> tuple[str, str, str]:

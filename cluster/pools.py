@@ -12,14 +12,16 @@ import re
 from collections.abc import Mapping
 from enum import Enum
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
+from cluster.crds import DEVICE_LIMIT
 from cluster.osversion import OSTREE_LABEL, os_version, ostree_version
 from cluster.world import Node, Pool
 from nodeside.contract import API_GROUP
 from nodeside.spec.model import Hardware, PciId
 
 KERNEL_LABEL: Final = "feature.node.kubernetes.io/kernel-version.full"
+_OS_LABEL, _LINUX = "kubernetes.io/os", "linux"  # a label of every kubelet's own
 
 # feature.node.kubernetes.io/pci-<fields>.present, fields by NFD's deviceLabelFields: any of class,
 # vendor, device, subsystem_vendor, subsystem_device, in this order, joined by `_`.
@@ -34,6 +36,7 @@ class Fit(Enum):
     HAS = "has the hardware"
     KEPT = "is assigned, and its labels of Node Feature Discovery are absent"
     LACKS = "has no label that says so"
+    FOREIGN = "does not run Linux"
     CONTRADICTED = "has a label that says no"
 
     @property
@@ -97,23 +100,41 @@ def disagreement(node: Node) -> str:
     return ""
 
 
-def has_hardware(node: Node, hardware: Hardware, *, assigned: bool) -> Fit:
+def has_hardware(
+    node: Node, hardware: Hardware, *, assigned: bool, former: tuple[PciId, ...] = ()
+) -> Fit:
     """Whether the hardware selector of a Driver holds for a node.
 
     A node that is `assigned` leaves only when a label *says* so: one of the selector's own keys
     with another value or, if it is not Node Feature Discovery's, gone; a device label that says
     something else than `true`. A device that was taken out looks to us exactly like a Node Feature
-    Discovery that was: there the administrator decides, by taking away the label `assigned`.
+    Discovery that was: there the administrator decides, by taking away the label `assigned`. Not
+    so of a device that is labelled still, and that the spec has named until it was changed: that is
+    one of the `former`.
     """
+    if node.labels.get(_OS_LABEL, _LINUX) != _LINUX:
+        return Fit.FOREIGN
     said = [
         _selected(node.labels, key, value, assigned=assigned)
         for key, value in hardware.node_selector.items()
     ]
     if hardware.pci:
-        said.append(_devices(node.labels, hardware.pci, assigned=assigned))
+        said.append(_devices(node.labels, hardware.pci, former, assigned=assigned))
     if len(said) == 1:
         return said[0]
     return max(said, key=_SEVERITY.__getitem__, default=Fit.HAS)
+
+
+def devices(hardware: Hardware, status: Mapping[str, Any]) -> list[str]:
+    """Every device that the Driver is or was for, as its status has them; the first are wanted."""
+    wanted = [f"{each.vendor}:{each.device}".rstrip(":") for each in hardware.pci]
+    return list(dict.fromkeys([*wanted, *(status.get("devices") or ())]))[:DEVICE_LIMIT]
+
+
+def former_devices(hardware: Hardware, status: Mapping[str, Any]) -> tuple[PciId, ...]:
+    """Those of the status that are not wanted any more."""
+    known = (PciId(*str(each).split(":")[:2]) for each in status.get("devices") or ())
+    return tuple(each for each in known if each not in hardware.pci)
 
 
 _SEVERITY: Final = {Fit.HAS: 0, Fit.KEPT: 1, Fit.LACKS: 2, Fit.CONTRADICTED: 3}
@@ -130,19 +151,30 @@ def _selected(labels: Mapping[str, str], key: str, value: str, *, assigned: bool
     return Fit.KEPT if _NFD.match(key) else Fit.CONTRADICTED
 
 
-def _devices(labels: Mapping[str, str], wanted: tuple[PciId, ...], *, assigned: bool) -> Fit:
+def _devices(
+    labels: Mapping[str, str],
+    wanted: tuple[PciId, ...],
+    former: tuple[PciId, ...],
+    *,
+    assigned: bool,
+) -> Fit:
     if any(labels.get(key) == "true" for key in _usual_labels(wanted)):
         return Fit.HAS
-    said = [
-        value
-        for key, value in labels.items()
-        if "/pci-" in key and any(_names(key, device) for device in wanted)
-    ]
+    said = _said_of(labels, wanted)
     if "true" in said:
         return Fit.HAS
-    if said:
+    if said or (assigned and "true" in _said_of(labels, former)):
         return Fit.CONTRADICTED
     return Fit.KEPT if assigned else Fit.LACKS
+
+
+def _said_of(labels: Mapping[str, str], devices: tuple[PciId, ...]) -> list[str]:
+    """The values of all labels that speak of one of these devices."""
+    return [
+        value
+        for key, value in labels.items()
+        if "/pci-" in key and any(_names(key, device) for device in devices)
+    ]
 
 
 @lru_cache(maxsize=64)

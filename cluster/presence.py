@@ -55,7 +55,7 @@ def presence(api: Api, namespace: str) -> Presence:
         return Presence(False, f"no controller has led yet; {_look(namespace)}")
     except Forbidden as error:
         return Presence(None, f"whether a controller leads is not known: {error}")
-    return read(lease, namespace, time.time())
+    return read(lease, namespace, api.now())
 
 
 def standing(api: Api, namespace: str) -> Presence:

@@ -14,6 +14,7 @@ import random
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import ne
@@ -26,6 +27,7 @@ from nodeside import log
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between tries
 _ABSENT = 60.0  # seconds until we ask again for a kind that the API server does not know
+_CROWD = 256  # objects of one crowd that are kept
 _SHORT = 1.0  # seconds; a watch that ends sooner counts as a failure, or we would spin
 
 
@@ -72,6 +74,8 @@ class Selection(Generic[T]):
     `left_out` names an object to which `trim` answered None: it is none of ours, or no longer.
     `about` is what people call these objects, where others of the kind are watched too.
     `is_news`: whether a change, which is kept already, wakes the controller.
+    `crowd`: what many objects may have in common, as the node that writes them; of each crowd
+    `_CROWD` are kept.
     """
 
     resource: Resource
@@ -83,6 +87,31 @@ class Selection(Generic[T]):
     left_out: Callable[[Mapping[str, Any]], str] | None = None
     about: str = ""
     is_news: Callable[[T, T], bool] = ne
+    crowd: Callable[[T], str] | None = None
+
+
+class _Crowds(Generic[T]):
+    """Counts objects by their crowd: whoever makes more of them than there is use for is not
+    listened to any more."""
+
+    def __init__(self, of: Callable[[T], str] | None) -> None:
+        self._of = of
+        self._sizes: Counter[str] = Counter()
+
+    def admits(self, item: T) -> bool:
+        """Whether there is room for one more; then it is counted."""
+        if self._of is None:
+            return True
+        crowd = self._of(item)
+        if self._sizes[crowd] >= _CROWD:
+            log.detail(f"not kept: {item.name}", of=crowd, kept=_CROWD)
+            return False
+        self._sizes[crowd] += 1
+        return True
+
+    def forget(self, item: T) -> None:
+        if self._of is not None:
+            self._sizes[self._of(item)] -= 1
 
 
 class Reflector(Generic[T]):
@@ -104,6 +133,7 @@ class Reflector(Generic[T]):
         self._jitter = jitter
         self._changed = threading.Condition()
         self._objects: dict[str, T] = {}
+        self._crowds: _Crowds[T] = _Crowds(selection.crowd)
         self._snapshot: Mapping[str, T] | None = None
         self._version = ""  # where the watch goes on; empty: list anew
         self._seen = 0
@@ -114,6 +144,8 @@ class Reflector(Generic[T]):
         self._failures = self._watches = 0
         self._watch: Watch | None = None
         self._anew = False
+        self._listed = float("-inf")  # when the last list that was read whole began
+        self._wanted = float("-inf")  # no list that began earlier will do
         self._stopping = threading.Event()
         self._poked = threading.Event()
         self._thread = threading.Thread(
@@ -138,6 +170,19 @@ class Reflector(Generic[T]):
         """List again, since `trim` keeps other objects from now on; not synced before."""
         with self._changed:
             self._anew, self._synced = True, False
+        self._poked.set()
+        if (watch := self._watch) is not None:
+            watch.close()
+
+    def renew(self, since: float) -> None:
+        """List again unless that was begun after `since`; what is known stays until then.
+
+        A watch whose connection is dead says nothing for minutes, and only then is it trouble.
+        """
+        with self._changed:
+            if self._listed >= since:
+                return
+            self._wanted = max(self._wanted, since)
         self._poked.set()
         if (watch := self._watch) is not None:
             watch.close()
@@ -174,9 +219,11 @@ class Reflector(Generic[T]):
             return self._changed.wait_for(lambda: self._synced, timeout)
 
     def wait_current(self, timeout: float) -> bool:
-        """Whether the API server answered us last."""
+        """Whether the API server answered us last, and nothing is to be listed again."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._synced and not self._trouble, timeout)
+            return self._changed.wait_for(
+                lambda: self._synced and not self._trouble and not self._is_old, timeout
+            )
 
     def wait_seen(self, resource_version: str, timeout: float) -> bool:
         """Whether a write that was answered with this version has come back to us by now."""
@@ -213,7 +260,7 @@ class Reflector(Generic[T]):
 
     def _once(self) -> float:
         """List if need be, and one watch to its end; seconds until the next."""
-        if self._anew:
+        if self._anew or self._is_old:
             self._version, self._anew = "", False
         if not self._version:
             self._list()
@@ -226,12 +273,22 @@ class Reflector(Generic[T]):
         lasted = self._now() - began
         return 0.0 if lasted > _SHORT else _FIRST_PAUSE * (0.5 + self._jitter() / 2)
 
+    @property
+    def _is_old(self) -> bool:
+        return self._listed < self._wanted
+
     def _list(self) -> None:
-        of = self._of
+        began = self._now()
+        of, crowds = self._of, _Crowds(self._of.crowd)
+
+        def keep(document: Mapping[str, Any]) -> T | None:
+            item = self._keep(document)
+            return item if item is not None and crowds.admits(item) else None
+
         try:
             page = self._api.list(
                 of.resource,
-                self._keep,
+                keep,
                 namespace=of.namespace,
                 selector=of.selector,
                 fields=of.fields,
@@ -239,22 +296,23 @@ class Reflector(Generic[T]):
         except NotFound:
             if not of.optional:
                 raise
-            self._none()
+            self._none(began)
             return
         objects = {item.name: item for item in page.items}
         with self._changed:
             self._absent, changed = False, objects != self._objects or not self._synced
             self._objects, self._snapshot, self._synced = objects, None, not self._anew
+            self._crowds, self._listed = crowds, began
             self._version = page.resource_version
             self._heard_from(page.resource_version)
         if changed:
             self._wake()
 
-    def _none(self) -> None:
+    def _none(self, began: float) -> None:
         """The API server knows no such kind. It may learn it: an operator may be installed."""
         with self._changed:
             first = not self._absent
-            self._absent, self._synced = True, not self._anew
+            self._absent, self._synced, self._listed = True, not self._anew, began
             self._objects, self._snapshot = {}, None
             self._heard_from("")
         if first:
@@ -276,8 +334,8 @@ class Reflector(Generic[T]):
         with self._changed:
             self._heard_from("")  # the next event may be a minute away
         try:
-            # `stop` or `anew` may have come before there was a watch.
-            if self._stopping.is_set() or self._anew:
+            # `stop`, `anew` or `renew` may have come before there was a watch.
+            if self._stopping.is_set() or self._anew or self._is_old:
                 self._watch.close()
             for event in self._watch:
                 self._take(event)
@@ -306,14 +364,18 @@ class Reflector(Generic[T]):
         if deleted:
             return self._drop(item.name)
         before = self._objects.get(item.name)
+        if before is None and not self._crowds.admits(item):
+            return False
         self._objects[item.name] = item
         self._snapshot = None
         return before is None or self._of.is_news(before, item)
 
     def _drop(self, name: str) -> bool:
-        changed = self._objects.pop(name, None) is not None
+        gone = self._objects.pop(name, None)
+        if gone is not None:
+            self._crowds.forget(gone)
         self._snapshot = None
-        return changed
+        return gone is not None
 
     def _keep(self, document: Mapping[str, Any]) -> T | None:
         """What we keep of an object. One that cannot be read hurts only itself."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from cluster.world import (
@@ -24,7 +25,7 @@ from cluster.world import (
 )
 from nodeside.contract import API_VERSION
 from nodeside.errors import SpecError
-from nodeside.spec import Driver, parse, to_document
+from nodeside.spec import Driver, node_parse, to_document
 from nodeside.spec.fleet import Rollout, Toolkit
 from nodeside.spec.model import Hardware
 from nodeside.spec.policy import without_policy
@@ -55,12 +56,17 @@ def config_map_name(driver: str, revision: str) -> str:
     return f"{driver}-revision-{revision}"
 
 
+@lru_cache(maxsize=1024)
 def read_revision(found: RevisionObject) -> Driver | None:
-    """The Driver of a revision; None if the ConfigMap is not what its label says."""
+    """The Driver of a revision; None if the ConfigMap is not what its label says.
+
+    A newer controller may have written it, which an older one followed: fields that are unknown
+    here are left out, once with a log line, as a node does it. Its pods mount it as it is.
+    """
     if revision_of(found.document) != found.revision:
         return None
     try:
-        return parse(json.loads(found.document), where=f"ConfigMap {found.name}")
+        return node_parse(json.loads(found.document), where=f"ConfigMap {found.name}")
     except (SpecError, ValueError):
         return None
 

@@ -85,6 +85,7 @@ def run(api: Api, options: Options, planner: Planner, stopping: threading.Event)
             stopping=stopping,
             pace=options.election,
             on_end=wakes.wake,
+            wall=api.now,
         )
         metrics, port = stack.enter_context(_measured(api, options, election, view))
         log.fact(
@@ -95,10 +96,11 @@ def run(api: Api, options: Options, planner: Planner, stopping: threading.Event)
             as_=options.identity,
         )
         definitions.warn(api)
+        election.look_first()
         stack.enter_context(_waking(stopping, wakes.wake))
         stack.enter_context(view)
         applier = stack.enter_context(
-            Applier(api, instance=options.identity, parallel=options.parallel)
+            Applier(api, instance=options.identity, parallel=options.parallel, wall=api.now)
         )
         controller = Controller(
             view,
@@ -109,6 +111,7 @@ def run(api: Api, options: Options, planner: Planner, stopping: threading.Event)
             pulse=pulse,
             after=metrics.after,
             pace=options.pace,
+            wall=api.now,
         )
         election.campaign(controller.work)
     calls = " ".join(f"{verb}={count}" for verb, count in sorted(api.tally.verbs.items()))

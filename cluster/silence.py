@@ -2,7 +2,8 @@
 
 Pure; called by members.py for nodes that are neither working nor broken. Everything is counted from
 times that stand in the API server (who changed an object when, and when a pod was made), so another
-controller goes on counting where the last one stopped. Times are of the wall clock, 0 is unknown.
+controller goes on counting where the last one stopped, and with its clock (servertime.py). Times
+are of the wall clock, 0 is unknown.
 
     no pod         `NO_POD` after the node was assigned, and after the DaemonSet controller was last
                    at work: it makes thousands by and by, so work on others counts for a while too
@@ -12,7 +13,7 @@ controller goes on counting where the last one stopped. Times are of the wall cl
                    for everything it does, and says how each of them ended
     a correction   `NO_WORD` after a failure that the next pod will not meet, and after the
                    DaemonSet controller was last at work on it
-    the machine    `LOST` after it went down in the middle of its change: nobody waits for it then
+    the machine    `LOST` after it went down, say in the middle of its change: nobody waits then
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ PATIENT: Final = Silence()
 
 
 def gone(node: Node, now: float) -> Silence:
-    """How long a machine is waited for that went down in the middle of its change."""
+    """How long a machine is waited for that went down; the words are of one in its change."""
     until = node.ready_since + LOST
     if not node.ready_since:
         return PATIENT
@@ -136,8 +137,7 @@ class Listener:
     @cached_property
     def _pods(self) -> Mapping[tuple[str, str], DriverPod]:
         """By node and DaemonSet; one that is ending is a pod too, until it is gone."""
-        name, pods = self.driver.name, self.world.pods.values()
-        mine = (pod for pod in pods if pod.driver == name and pod.unloader is None)
+        mine = (pod for pod in self.world.pods_of(self.driver.name) if pod.unloader is None)
         return {(pod.node, pod.daemonset): pod for pod in mine}
 
 

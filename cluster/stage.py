@@ -82,6 +82,11 @@ def cordon_lane_of(driver: str) -> str:
     return f"{driver}/cordons"
 
 
+def status_lane_of(driver: str) -> str:
+    """By this name a refused status is remembered: it holds up no other action of the Driver."""
+    return f"{driver}/status"
+
+
 @dataclass(frozen=True, slots=True)
 class StageObject:
     """An object in our namespace. `driver` and `stage` are "" if it is none of a stage.
@@ -151,10 +156,32 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class Template:
+    """All that the documents of a stage follow from. `values` is JSON."""
+
+    config_map: str
+    files: tuple[tuple[str, str], ...]
+    values: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """What a template gives: documents, each with its file, or why there are none.
+
+    `size` is what the documents take in memory, in bytes, roughly.
+    """
+
+    documents: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    error: str = ""
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Stages:
     """Everything observed of stages. `unknown` says why nothing may be concluded, "" if it may.
 
-    `absent` are kinds that this API server does not have. `logs` is by the uid of a pod.
+    `absent` are kinds that this API server does not have. `logs` is by the uid of a pod. `rendered`
+    are templates that a plan asked for; what is not in it is not known yet.
     """
 
     objects: Mapping[Key, StageObject] = field(default_factory=dict)
@@ -163,3 +190,4 @@ class Stages:
     logs: Mapping[str, LogSight] = field(default_factory=dict)
     absent: frozenset[str] = frozenset()
     unknown: str = ""
+    rendered: Mapping[Template, Rendered] = field(default_factory=dict)

@@ -46,18 +46,21 @@ def stage_objects(staging: Staging) -> Iterator[Action]:
     """What is to be applied and deleted."""
     if not staging.active:
         return
+    gone, wanted = list(to_prune(staging)), list(to_apply(staging))
+    if not gone and not wanted:
+        return  # nearly always, and the hash of all documents takes its time
     lane = lane_of(staging.driver, content(staging))
     namespace = staging.case.world.settings.namespace
-    for found in to_prune(staging):
+    for found in gone:
         yield _deleted(lane, found, namespace)
-    for document, edited in to_apply(staging):
+    for document, edited in wanted:
         yield Apply(lane, document, edited)
 
 
 def take_down(world: World, found: DriverObject, now: float) -> Plan | None:
     """The end of a Driver begins with its stages, the last one first; None when they are gone."""
     seen = world.stages
-    if seen is None or not (uses(found) or _has_left(world, found.name)):
+    if seen is None or not (uses(found) or has_left(world, found.name)):
         rest = tuple(_cleaned(world, found.name))
         return Plan(rest) if rest else None
     if seen.unknown:
@@ -104,9 +107,10 @@ def _rank(found: DriverObject, stage: str) -> tuple[int, str]:
     return (order.index(stage) if stage in order else len(order), stage)
 
 
-def _has_left(world: World, driver: str) -> bool:
-    assert world.stages is not None
-    return any(each.driver == driver for each in world.stages.objects.values())
+def has_left(world: World, driver: str) -> bool:
+    """Whether objects of stages of a Driver are there."""
+    seen = world.stages
+    return seen is not None and any(each.driver == driver for each in seen.objects.values())
 
 
 def _cleaned(world: World, driver: str) -> Iterator[LabelNode]:

@@ -7,7 +7,6 @@ a line is judged by its beginning. Nothing is kept but whether a line matched. U
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 import traceback
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from cluster.api import Api
 from cluster.apierror import ApiError
+from cluster.logpattern import PatternRefused, search
 from cluster.stage import LogSight, LogWanted
 from nodeside import log
 
@@ -106,7 +106,7 @@ class StageLogs:
         """Look at a log once; whether anything is new."""
         try:
             matched, words = self._matches(case), ""
-        except ApiError as error:
+        except (ApiError, PatternRefused) as error:
             matched, words = False, str(error)
         except Exception as exc:  # a bug of ours: said, and tried again
             traceback.print_exc()
@@ -126,7 +126,7 @@ class StageLogs:
         return sight != case.sight
 
     def _matches(self, case: _Case) -> bool:
-        wanted, pattern = case.wanted, re.compile(case.wanted.pattern)
+        wanted, matches = case.wanted, search(case.wanted.pattern)
         text = self._api.read_log(
             wanted.pod,
             namespace=self._namespace,
@@ -135,4 +135,4 @@ class StageLogs:
             tail=_TAIL if case.looks else None,
             deadline=_DEADLINE,
         )
-        return any(pattern.search(line[:_LINE]) for line in text.splitlines())
+        return any(matches(line[:_LINE]) for line in text.splitlines())

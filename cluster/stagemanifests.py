@@ -12,7 +12,7 @@ import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from cluster.daemonset import digest
 from cluster.manifests import CONTROLLER
@@ -25,16 +25,17 @@ from cluster.stage import (
     READY,
     STAGE_LABEL,
     STAGE_MANAGER,
-    Source,
     closed_label,
     stage_label,
 )
-from cluster.stagetemplates import StageInvalid, documents
+from cluster.stagetemplates import StageInvalid
 from cluster.world import APPLIED_NOTE, DRIVER_LABEL, MANAGED_BY, DriverObject, Settings
 from nodeside.contract import State, state_label
 from nodeside.spec import Driver
 
 Document = dict[str, Any]
+# What is to be applied, in order, and in words what is left out.
+Framed = tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]
 
 GATE: Final = "nodeside-wait"  # the init container
 _RUN: Final = "nodeside-run"  # its volume
@@ -45,6 +46,7 @@ _KINDS = {(each.api_version, each.kind): each for each in ALLOWED}
 _ORDER = {each.kind: position for position, each in enumerate(ALLOWED)}
 _OPTIONAL = frozenset(each.kind for each in OPTIONAL)
 _WORKLOADS = ("DaemonSet", "Deployment")
+_LISTS = ("containers", "initContainers", "volumes", "imagePullSecrets")  # of a pod
 _AFFINITY = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -63,25 +65,26 @@ class Frame:
 
 
 def objects(
-    frame: Frame, source: Source, values: Mapping[str, Any], absent: frozenset[str]
-) -> tuple[tuple[Document, ...], tuple[str, ...]]:
-    """What is to be applied, in order, and in words what is left out, its kind being absent.
-
-    Raises StageInvalid.
-    """
-    made: list[Document] = []
+    frame: Frame,
+    config_map: str,
+    documents: Sequence[tuple[str, Mapping[str, Any]]],
+    absent: frozenset[str],
+) -> Framed:
+    """What is applied of the documents of a ConfigMap, each given with its file; what is of an
+    absent kind is left out. Raises StageInvalid."""
+    made: dict[tuple[str, str], Document] = {}
     skipped: list[str] = []
-    for file, document in documents(source.name, source.files, values):
-        where = f"ConfigMap {source.name}, {file}"
+    for file, document in documents:
+        where = f"ConfigMap {config_map}, {file}"
         _check(where, document, frame.settings)
-        name = f"{document['kind']} {document['metadata']['name']}"
-        if document["kind"] in _OPTIONAL & absent:
-            skipped.append(f"{name}: this cluster has no such kind")
-        elif any(_key(each) == _key(document) for each in made):
-            raise StageInvalid(f"{where}: {name} is there twice")
+        kind, name = _key(document)
+        if kind in _OPTIONAL & absent:
+            skipped.append(f"{kind} {name}: this cluster has no such kind")
+        elif (kind, name) in made:
+            raise StageInvalid(f"{where}: {kind} {name} is there twice")
         else:
-            made.append(_framed(document, frame))
-    return tuple(sorted(made, key=lambda each: _ORDER[each["kind"]])), tuple(skipped)
+            made[kind, name] = _framed(document, frame)
+    return tuple(sorted(made.values(), key=lambda each: _ORDER[each["kind"]])), tuple(skipped)
 
 
 def _key(document: Mapping[str, Any]) -> tuple[str, str]:
@@ -91,14 +94,14 @@ def _key(document: Mapping[str, Any]) -> tuple[str, str]:
 # --- what may be applied -------------------------------------------------------------------------
 
 
-def _check(where: str, document: Document, settings: Settings) -> None:
+def _check(where: str, document: Mapping[str, Any], settings: Settings) -> None:
     for problem in _problems(document, settings):
         raise StageInvalid(f"{where}: {problem}")
 
 
-def _problems(document: Document, settings: Settings) -> Iterator[str]:
+def _problems(document: Mapping[str, Any], settings: Settings) -> Iterator[str]:
     kind, version = document.get("kind"), document.get("apiVersion")
-    if (version, kind) not in _KINDS:
+    if not isinstance(kind, str) or (str(version), kind) not in _KINDS:
         known = ", ".join(each.kind for each in ALLOWED)
         yield (
             f"{kind} of {version} is no kind that a stage may have ({known}): "
@@ -125,38 +128,45 @@ def _problems(document: Document, settings: Settings) -> Iterator[str]:
         yield from (f"{kind} {name}: {words}" for words in _pod_problems(document, settings))
 
 
-def _pod_problems(document: Document, settings: Settings) -> Iterator[str]:
-    try:
-        template = document["spec"]["template"]
-        pod, metadata = template["spec"], template.get("metadata", {})
-        containers = [*pod["containers"], *pod.get("initContainers", ())]
-        selector, volumes = pod.get("nodeSelector", {}), pod.get("volumes", [])
-        good = (
-            all(isinstance(each, dict) for each in (*containers, *volumes, metadata, selector))
-            and isinstance(metadata.get("labels", {}), dict)
-            and isinstance(pod.get("affinity", {}).get("nodeAffinity", {}), dict)
-        )
-    except (KeyError, TypeError, AttributeError):
-        good = False
-    if not good:
+def _pod_problems(document: Mapping[str, Any], settings: Settings) -> Iterator[str]:
+    template = _part(_part(document, "spec"), "template")
+    pod, metadata = _part(template, "spec"), _part(template, "metadata")
+    affinity = _part(_part(pod, "affinity"), "nodeAffinity")
+    if not _is_template(pod, metadata) or affinity is None:
         yield "spec.template is no template of a pod"
         return
     # Where the one is empty, the API server takes the other, its old name.
-    account = pod.get("serviceAccountName") or pod.get("serviceAccount")
+    account = pod.get("serviceAccountName") or pod.get("serviceAccount") or ""
+    if not isinstance(account, str):
+        yield "serviceAccountName is no name"
     if account in (CONTROLLER, settings.service_account):
         yield f"the service account {account} is nodeside's own; name another one"
-    if document["kind"] == "DaemonSet" and _AFFINITY in pod.get("affinity", {}).get(
-        "nodeAffinity", {}
-    ):
+    if document["kind"] == "DaemonSet" and _AFFINITY in affinity:
         yield "choose nodes by nodeSelector: a required nodeAffinity is what the gate is made of"
+
+
+def _part(of: Any, name: str) -> Any:
+    """A mapping inside of a mapping, an empty one if it is not there; None where it is another."""
+    inner = of.get(name, {}) if isinstance(of, dict) else None
+    return inner if isinstance(inner, dict) else None
+
+
+def _is_template(pod: Any, metadata: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether everything that we look at or add to is of its type."""
+    if pod is None or _part(metadata, "labels") is None or _part(pod, "nodeSelector") is None:
+        return False
+    lists = [pod.get(name, []) for name in _LISTS]
+    return "containers" in pod and all(
+        isinstance(each, list) and all(isinstance(item, dict) for item in each) for each in lists
+    )
 
 
 # --- what is added -------------------------------------------------------------------------------
 
 
-def _framed(document: Document, frame: Frame) -> Document:
+def _framed(document: Mapping[str, Any], frame: Frame) -> Document:
     """A copy that is ours; a DaemonSet is gated."""
-    made = copy.deepcopy(document)
+    made = copy.deepcopy(dict(document))
     made.pop("status", None)
     metadata = made["metadata"]
     metadata["namespace"] = frame.settings.namespace
@@ -212,11 +222,17 @@ def _gate(pod: Document, frame: Frame) -> None:
 
 
 def _wait(driver: Driver) -> Document:
-    """Waits for the ready file of this boot; reads one directory, and may do nothing else."""
+    """Waits for the ready file of this boot; reads one directory, and may do nothing else.
+
+    The image's own environment is that of a driver container, which sees the host below /host.
+    """
     return {
         "name": GATE,
         "image": driver.spec.image,
-        "command": ["nodeside", "driver", "wait", driver.name, "--timeout", str(_GATE_SECONDS)],
+        "command": [
+            *("nodeside", "driver", "wait", driver.name),
+            *("--host-root", "/", "--timeout", str(_GATE_SECONDS)),
+        ],
         "securityContext": {
             **unprivileged(runAsUser=_GATE_USER, runAsGroup=_GATE_USER, runAsNonRoot=True),
             # Where SELinux enforces, a container reads nothing of the host with its usual type.

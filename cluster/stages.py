@@ -12,6 +12,7 @@ it, all stages on it are closed by one label, and only when their pods are gone 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,21 +20,23 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.daemonset import digest
 from cluster.drift import drifted
+from cluster.logpattern import refusal
 from cluster.ownership import Over, over, strangers
 from cluster.rollout import Health
 from cluster.stage import (
     READY,
     Key,
     LogSight,
-    Source,
+    Rendered,
     StageObject,
     StagePod,
     Stages,
+    Template,
     closed_label,
     stage_label,
 )
 from cluster.stagelabels import uses
-from cluster.stagemanifests import Frame, gate_labels, objects
+from cluster.stagemanifests import Frame, Framed, gate_labels, objects
 from cluster.stagetemplates import StageInvalid
 from cluster.world import APPLIED_NOTE, Node
 from nodeside.contract import assigned_label
@@ -50,7 +53,8 @@ Document = Mapping[str, Any]
 class Step:
     """A stage as it is wanted and as it is. `after` is the stage before with pods on nodes.
 
-    `error` says why the documents are none. `opened`: it may be applied, or was already.
+    `error` says why the documents are none; `awaited`: they are being rendered. `opened`: it may be
+    applied, or was already.
     """
 
     stage: Stage
@@ -58,7 +62,9 @@ class Step:
     documents: tuple[Document, ...] = ()
     skipped: tuple[str, ...] = ()
     error: str = ""
+    awaited: bool = False
     opened: bool = False
+    template: Template | None = None
     found: Mapping[Key, StageObject] = field(default_factory=dict)
 
     @property
@@ -146,30 +152,54 @@ class Staging:
             steps.append(replace(step, opened=self._may_open(step, steps)))
         return tuple(steps)
 
+    @property
+    def templates(self) -> frozenset[Template]:
+        """What is to be rendered, to go on."""
+        steps = self.steps if self.active else ()
+        return frozenset(step.template for step in steps if step.template)
+
     def _rendered(self, stage: Stage, after: str, earlier: Sequence[Step]) -> Step:
         found = {key: each for key, each in self.mine.items() if each.stage == stage.name}
         step = Step(stage, after, found=found)
         try:
-            documents, skipped = objects(
-                self._frame(stage, after), self._source(stage), self.values(stage), self.seen.absent
-            )
+            template = self._template(stage)
+            step = replace(step, template=template)
+            rendered = self.seen.rendered.get(template)
+            if rendered is None:
+                return replace(step, error="its templates are being rendered", awaited=True)
+            documents, skipped = self._framed(stage, after, rendered)
             self._check_owned(documents, stage, earlier)
         except StageInvalid as error:
             return replace(step, error=str(error))
         return replace(step, documents=documents, skipped=skipped)
 
-    def _source(self, stage: Stage) -> Source:
+    def _template(self, stage: Stage) -> Template:
         source = self.seen.sources.get(stage.manifests)
         if source is None:
             where = self.case.world.settings.namespace
             raise StageInvalid(f"there is no ConfigMap {stage.manifests} in namespace {where}")
-        return source
+        if wrong := stage.wait_for and refusal(stage.wait_for.log):
+            raise StageInvalid(f"waitFor.log: {wrong}")
+        files = tuple(sorted(source.files.items()))
+        return Template(source.name, files, json.dumps(self.values(stage), sort_keys=True))
+
+    def _framed(self, stage: Stage, after: str, rendered: Rendered) -> Framed:
+        """What is to be applied, and what is left out."""
+        if rendered.error:
+            raise StageInvalid(rendered.error)
+        frame, kept = self._frame(stage, after), self.case.memory.framed
+        before = kept.get(stage.name)
+        if before and before[0] is rendered and before[1] == (frame, self.seen.absent):
+            return before[2]
+        made = objects(frame, stage.manifests, rendered.documents, self.seen.absent)
+        kept[stage.name] = rendered, (frame, self.seen.absent), made
+        return made
 
     def _frame(self, stage: Stage, after: str) -> Frame:
         """Stages are of the revision that new nodes get: a canary must not replace all of them."""
         case = self.case
         driver = case.revisions.get(case.standing.good, case.driver)
-        return Frame(case.found, driver, stage.name, after, case.world.settings)
+        return Frame(case.owner, driver, stage.name, after, case.world.settings)
 
     def values(self, stage: Stage) -> dict[str, Any]:
         """What templates know."""
@@ -185,8 +215,12 @@ class Staging:
             "revision": good,
             "namespace": case.world.settings.namespace,
             "stage": {"name": stage.name},
-            "pools": [self._pool(name) for name in sorted(case.wanted)],
+            "pools": self._pools,
         }
+
+    @cached_property
+    def _pools(self) -> list[dict[str, Any]]:
+        return [self._pool(name) for name in sorted(self.case.wanted)]
 
     def _pool(self, daemonset: str) -> dict[str, Any]:
         """A pool of nodes with one revision: what a DaemonSet of the driver is for."""

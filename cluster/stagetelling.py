@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.conditions import Said, conditions
+from cluster.limits import clipped
 from cluster.rollout import Health
 from cluster.stage import StagePod, closed_label
 from cluster.stages import Staging, Step
@@ -20,7 +21,7 @@ from cluster.world import Node
 
 Status = dict[str, Any]
 
-_MESSAGE_LIMIT = 2000  # characters
+_MESSAGE_LIMIT = 2000  # bytes
 _BAD = ("Invalid", "Failed")
 _REASONS = {
     "Invalid": "StageInvalid",
@@ -46,7 +47,7 @@ class Row:
             "name": self.name,
             "state": self.state,
             "nodes": {"wanted": self.wanted, "ready": self.ready},
-            "message": self.message[:_MESSAGE_LIMIT],
+            "message": clipped(self.message, _MESSAGE_LIMIT),
         }
 
 
@@ -104,7 +105,7 @@ def _row(staging: Staging, step: Step) -> Row:
     ready = [m for m in working if step.opened and _is_ready(staging, step, m.node)]
     counts = (len(working), len(ready))
     if step.error:
-        return Row(step.name, "Invalid", *counts, step.error)
+        return Row(step.name, "Progressing" if step.awaited else "Invalid", *counts, step.error)
     for state, message in _obstacles(staging, step, {m.node.name for m in ready}):
         if message:
             return Row(step.name, state, *counts, _with(message, step.skipped))

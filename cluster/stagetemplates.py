@@ -1,8 +1,8 @@
 """Templates of a stage's ConfigMap as documents: jinja2 in its sandbox, then YAML.
 
-Pure, and remembered by text and values, since every plan asks again. A template is somebody
-else's program: a name that it does not know is an error, and it may not go on for ever or give
-more than a person would write. Called by stagemanifests.py.
+A template is somebody else's program: a name that it does not know is an error, and it may not give
+more than a person would write. That is said here in words; what goes on for ever, takes all memory
+or kills the interpreter is ended from outside: this runs in a process of its own, see renderer.py.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import Any
 
 from nodeside.errors import ExitCode, NodesideError
 
 Document = dict[str, Any]
 
-_SIZE = 512 << 10  # bytes that all files of a stage may give; a ConfigMap holds 1 MiB
+_SIZE = 512 << 10  # characters that all files of a stage may give; a ConfigMap holds 1 MiB
+SIZE_AS_JSON = 768 << 10  # bytes of all its documents, aliases followed
 _STEPS = 10_000  # numbers that `range` gives in one rendering
 _VALUES = 20_000  # in one document
 _DEPTH = 64  # nested containers
@@ -31,48 +31,63 @@ class StageInvalid(NodesideError):
     reason = "StageInvalid"
 
 
+class _Deep(Exception):
+    """More containers in each other than anybody writes."""
+
+
 def documents(
     config_map: str, files: Mapping[str, str], values: Mapping[str, Any]
 ) -> tuple[tuple[str, Document], ...]:
-    """Each document with the file that it is from. They are shared: copy before you change one.
-
-    Raises StageInvalid, which names ConfigMap, file and line.
-    """
-    found = _documents(config_map, tuple(sorted(files.items())), json.dumps(values, sort_keys=True))
-    if isinstance(found, str):
-        raise StageInvalid(found)
-    return found
-
-
-@lru_cache(maxsize=256)
-def _documents(
-    config_map: str, files: tuple[tuple[str, str], ...], values: str
-) -> tuple[tuple[str, Document], ...] | str:
-    """The same with the error as a value, so that it is remembered too."""
-    try:
-        return tuple(
-            (name, document)
-            for name, text in files
-            if name.endswith(_FILES)
-            for document in _file(f"ConfigMap {config_map}, {name}", text, json.loads(values))
-        )
-    except StageInvalid as error:
-        return str(error)
+    """Each document with the file that it is from. Raises StageInvalid, which names both, and the
+    line."""
+    made: list[tuple[str, Document]] = []
+    left = _SIZE
+    for name, text in sorted(files.items()):
+        if name.endswith(_FILES):
+            where = f"ConfigMap {config_map}, {name}"
+            rendered = _render(where, text, values, left)
+            left -= len(rendered)
+            made += [(name, document) for document in _parsed(where, rendered)]
+    _check_size(f"ConfigMap {config_map}", made)
+    return tuple(made)
 
 
-def _file(where: str, text: str, values: Mapping[str, Any]) -> Iterator[Document]:
+def _check_size(where: str, made: list[tuple[str, Document]]) -> None:
+    """An alias may stand for a long text a thousand times."""
+    size = 0
+    for piece in json.JSONEncoder(ensure_ascii=False).iterencode([each for _, each in made]):
+        size += len(piece.encode(errors="replace"))
+        if size > SIZE_AS_JSON:
+            raise StageInvalid(f"{where}: its documents have more than {SIZE_AS_JSON >> 10} KiB")
+
+
+def _parsed(where: str, rendered: str) -> Iterator[Document]:
     import yaml
 
-    rendered = _render(where, text, values)
     try:
+        _check_depth(where, yaml.parse(rendered, Loader=yaml.CSafeLoader))
         for document in yaml.load_all(rendered, Loader=yaml.CSafeLoader):
             if document is None:
                 continue
             if not isinstance(document, dict):
                 raise StageInvalid(f"{where}: expected a mapping, got {_brief(document)}")
             yield _plain(where, document)
-    except yaml.YAMLError as exc:
+    except (StageInvalid, MemoryError):
+        raise
+    except Exception as exc:  # constructors raise whatever the type of a scalar does
         raise StageInvalid(f"{where}: {_yaml_words(exc)}") from exc
+
+
+def _check_depth(where: str, events: Iterator[Any]) -> None:
+    """Before anything is made of it: what is made of nested containers calls itself for each."""
+    from yaml.events import CollectionEndEvent, CollectionStartEvent
+
+    depth = 0
+    for event in events:
+        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+        if depth > _DEPTH:
+            line = event.start_mark.line + 1
+            raise StageInvalid(f"{where}: rendered line {line}: nested deeper than {_DEPTH}")
 
 
 def _plain(where: str, document: Document) -> Document:
@@ -80,7 +95,7 @@ def _plain(where: str, document: Document) -> Document:
     if _count(document) > _VALUES:
         raise StageInvalid(f"{where}: more than {_VALUES} values in one document")
     try:
-        json.dumps(document)
+        json.dumps(document, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as exc:
         raise StageInvalid(f"{where}: {exc}; write dates and the like in quotes") from exc
     cleaned = _without_nulls(document)
@@ -90,11 +105,12 @@ def _plain(where: str, document: Document) -> Document:
 
 def _count(value: Any, depth: int = 0) -> int:
     """How many values there are, aliases followed; stops a little beyond the limit."""
-    inner = value.values() if isinstance(value, dict) else value
-    if not isinstance(value, dict | list) or depth > _DEPTH:
+    if not isinstance(value, dict | list):
         return 1
+    if depth >= _DEPTH:
+        raise _Deep(f"nested deeper than {_DEPTH}")
     total = 1
-    for each in inner:
+    for each in value.values() if isinstance(value, dict) else value:
         total += _count(each, depth + 1)
         if total > _VALUES:
             break
@@ -107,7 +123,7 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
-def _render(where: str, text: str, values: Mapping[str, Any]) -> str:
+def _render(where: str, text: str, values: Mapping[str, Any], limit: int) -> str:
     import jinja2
 
     pieces, size = [], 0
@@ -115,11 +131,11 @@ def _render(where: str, text: str, values: Mapping[str, Any]) -> str:
         for piece in _environment().from_string(text).generate(values):
             pieces.append(piece)
             size += len(piece)
-            if size > _SIZE:
-                raise StageInvalid(f"{where}: gives more than {_SIZE >> 10} KiB")
+            if size > limit:
+                raise StageInvalid(f"{where}: the stage gives more than {_SIZE >> 10} KiB")
     except jinja2.TemplateSyntaxError as exc:
         raise StageInvalid(f"{where}, line {exc.lineno}: {exc.message}") from exc
-    except StageInvalid:
+    except (StageInvalid, MemoryError):
         raise
     except Exception as exc:  # whatever a template's own expressions raise
         words = str(exc) or type(exc).__name__
@@ -170,8 +186,10 @@ def _line(exc: BaseException) -> int | str:
 def _yaml_words(exc: Exception) -> str:
     """In one line; the line number is that of the rendered text."""
     mark = getattr(exc, "problem_mark", None)
-    problem = getattr(exc, "problem", None) or str(exc)
-    return f"rendered line {mark.line + 1}: {problem}" if mark else " ".join(str(problem).split())
+    problem = " ".join(str(getattr(exc, "problem", None) or exc).split())
+    if mark:
+        return f"rendered line {mark.line + 1}: {problem}"
+    return problem if isinstance(exc, _Deep) else f"{problem}; write dates and the like in quotes"
 
 
 def _brief(value: object) -> str:

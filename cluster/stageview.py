@@ -5,7 +5,8 @@ Without stages nothing of this runs: no list, no watch. Called by view.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from cluster.apierror import NotFound
 from cluster.documents import pod_from
 from cluster.kept import kept_from
 from cluster.reflector import Reflector, Selection
+from cluster.renderings import Renderings
 from cluster.resources import CONFIG_MAPS, PODS, Resource
 from cluster.stage import (
     ALLOWED,
@@ -25,6 +27,7 @@ from cluster.stage import (
     StageObject,
     StagePod,
     Stages,
+    Template,
 )
 from cluster.stagelabels import logs_wanted, uses
 from cluster.stagelogs import StageLogs
@@ -61,6 +64,7 @@ class StageView:
         selection = Selection(PODS, stage_pod_from, namespace=namespace, selector=STAGE_LABEL)
         self._pods: Reflector[StagePod] = Reflector(api, selection, wake)
         self._logs = StageLogs(api, namespace, wake)
+        self._renderings = Renderings(wake)
         self._started = False
 
     @property
@@ -78,13 +82,33 @@ class StageView:
         world = replace(world, stages=self._stages())
         self._logs.want(logs_wanted(world))
         assert world.stages is not None
-        return replace(world, stages=replace(world.stages, logs=self._logs.seen()))
+        logs, rendered = self._logs.seen(), self._renderings.known()
+        return replace(world, stages=replace(world.stages, logs=logs, rendered=rendered))
+
+    def render(self, templates: Collection[Template]) -> bool:
+        """From now on know what these give; whether that is news."""
+        return self._renderings.want(templates)
+
+    def renew(self, since: float) -> None:
+        """As the reflectors do it."""
+        for reflector in self._every if self._started else ():
+            reflector.renew(since)
+
+    def wait_current(self, timeout: float) -> bool:
+        """Whether that was done, or is in trouble: stages hold nothing else up."""
+        ends = time.monotonic() + timeout
+        every = self._every if self._started else ()
+        return all(
+            each.health().trouble or each.wait_current(max(0.0, ends - time.monotonic()))
+            for each in every
+        )
 
     def stop(self) -> None:
         if self._started:
             for reflector in self._every:
                 reflector.stop()
             self._logs.stop()
+            self._renderings.stop()
 
     def join(self, timeout: float) -> None:
         """Those that are not done by then are daemons."""

@@ -20,8 +20,9 @@ from cluster.world import Tag, ToolkitLabels
 from nodeside import log
 
 READING: Final = 2.0  # seconds, for all tags that one plan asks for
-# One for the tags of OS versions, one for all where one of those does not serve, and one to plan.
-LOOKS: Final = 3
+# One for the tags of OS versions, one for all where one of those does not serve, one for what the
+# templates of stages give then, and one to plan.
+LOOKS: Final = 4
 Known = Mapping[str, ToolkitLabels]
 _FIRST_REST, _LONGEST_REST = 30.0, 1800.0  # seconds until what could not be read is asked for again
 

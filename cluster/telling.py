@@ -8,12 +8,14 @@ from typing import Any
 from cluster.actions import Action, Say, SetStatus
 from cluster.evidence import remembered
 from cluster.fallback import At, Fall
+from cluster.limits import fitted
 from cluster.pod import Wanted
 from cluster.world import DaemonSetObject, DriverObject, World
 
 
 def told(found: DriverObject, status: Mapping[str, Any]) -> Iterator[Action]:
     """The status if it changed, and an Event if what a person should know did."""
+    status = fitted(status)
     if status == found.status:
         return
     yield SetStatus(found.name, status)
@@ -26,7 +28,8 @@ def told(found: DriverObject, status: Mapping[str, Any]) -> Iterator[Action]:
         )
         if changed and condition["status"] == "True" and _is_news(condition["type"], old):
             warning = condition["type"] == "Degraded"
-            yield Say(found.name, found.uid, warning, condition["reason"], condition["message"])
+            reason, message = condition["reason"], condition["message"]
+            yield Say(found.name, found.uid, warning, reason, message, of_status=True)
 
 
 def falls_told(

@@ -19,9 +19,18 @@ from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 
-from cluster.evidence import NO_EVIDENCE, Evidence
-from cluster.world import ImageStream, ImageStreams, Pool, Tag, Unseen, World
-from nodeside.contract import Rung, State
+from cluster.evidence import NO_EVIDENCE, Evidence, has_built
+from cluster.world import (
+    DaemonSetObject,
+    ImageStream,
+    ImageStreams,
+    NodeDriverObject,
+    Pool,
+    Tag,
+    Unseen,
+    World,
+)
+from nodeside.contract import assigned_label
 from nodeside.spec.fleet import Toolkit
 
 # By kernel release and architecture, images that have compiled a module for it.
@@ -29,7 +38,7 @@ Proven = Mapping[tuple[str, str], tuple[str, ...]]
 NO_PROOF: Proven = MappingProxyType({})
 
 _READ = 50  # tags of an image stream whose labels are read: the newest
-_NUMBER = re.compile(r"(\d+)")
+_NUMBER = re.compile(r"([0-9]+)")
 
 
 class Link(Enum):
@@ -85,13 +94,16 @@ def resolve(
     streams: ImageStreams,
     evidence: Evidence = NO_EVIDENCE,
     kept: Kept = NOTHING_KEPT,
+    *,
+    lost: bool = False,
 ) -> Resolution:
     """The toolkit image of a pool.
 
-    `kept` is what the pool has now: a tag that vanishes changes nothing there.
+    `kept` is what the pool has now: a tag that vanishes changes nothing there. `lost`: it had one,
+    and what knew of it was deleted. Then what a node refused is what was used, if nothing serves.
     """
     passed: list[str] = []
-    doubted: set[str] = set()
+    doubted: dict[str, None] = {}
     stream = stream_of(toolkit, streams)
     seen = tuple(sorted(stream.tags)) if stream else ()
     for link, image, why in _chain(pool, toolkit, streams, evidence, kept):
@@ -100,14 +112,17 @@ def resolve(
             words = "; ".join([why, *passed])
             return Resolution(image, link, words, seen, in_doubt=bool(doubted))
         if doubt and image not in doubted:
-            doubted.add(image)
+            doubted[image] = None
             passed.append(f"{why}, but {doubt}")
         elif why and not image and link in (Link.MAP, Link.STREAM):
             passed.append(why)
-    if kept.image:
+    refused = (image for image in doubted if lost and image in evidence.refused)
+    if used := kept.image or next(refused, ""):
         why = "; ".join(["the image used before, since nothing else serves", *passed])
-        return Resolution(kept.image, Link.KEPT, why, seen, in_doubt=True)
-    remedy = _remedy(stream, streams, doubted)
+        return Resolution(used, Link.KEPT, why, seen, in_doubt=True)
+    if stream is not None and not pool.os_version and not doubted:
+        passed.append(f"no tag of image stream {stream.name} is known to be for {pool.kernel}")
+    remedy = _remedy(pool, stream, streams, doubted)
     return Resolution("", Link.NONE, "; ".join(passed), seen, remedy, bool(doubted))
 
 
@@ -133,22 +148,41 @@ def stream_of(toolkit: Toolkit, streams: ImageStreams) -> ImageStream | None:
 
 def tag_order(tag: str) -> tuple[bool, tuple[tuple[int, str], ...]]:
     """Numbers as numbers: 418.94.9 comes before 418.94.10, and `latest`, which says no version and
-    is another one tomorrow, before all of them."""
-    words = _NUMBER.split(tag)
-    order = tuple((int(word), "") if word.isdigit() else (-1, word) for word in words)
-    return tag[:1].isdigit(), order
+    is another one tomorrow, before all of them. Any text is a tag here, and any length a number.
+    """
+    words = _NUMBER.split(tag)  # every second one is a number
+    order = tuple(_number(word) if i % 2 else (-1, word) for i, word in enumerate(words))
+    return _NUMBER.match(tag) is not None, order
+
+
+def _number(digits: str) -> tuple[int, str]:
+    """A number of any length in the order of numbers: `int` refuses more than 4,300 digits."""
+    digits = digits.lstrip("0")
+    return len(digits), digits
 
 
 def proven(world: World) -> Proven:
-    """Toolkit images that have built a module, as nodes say it, by kernel release and
-    architecture."""
+    """Toolkit images that have built a module, by kernel release and architecture.
+
+    Nodes say it, each of the image that a DaemonSet of ours gives it now, and in this boot: what is
+    run elsewhere since it is proven is never an image that only a node named.
+    """
+    given = {(d.driver, d.assignment): d for d in world.daemonsets.values() if d.toolkit}
     images: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for report in world.node_drivers.values():
-        node = world.nodes.get(report.node)
-        built = report.source == Rung.BUILT.value and report.state == State.READY.value
-        if built and report.toolkit and node is not None:
-            images[report.kernel, node.architecture].add(report.toolkit)
+    for word in world.node_drivers.values():
+        node = world.nodes.get(word.node)
+        if node is None or word.boot_id != node.boot_id or not has_built(node, word):
+            continue
+        found = given.get((word.driver, node.labels.get(assigned_label(word.driver), "")))
+        if found is not None and _is_of(word, found):
+            images[node.kernel, node.architecture].add(found.toolkit)
     return {kernel: tuple(sorted(each)) for kernel, each in images.items()}
+
+
+def _is_of(word: NodeDriverObject, found: DaemonSetObject) -> bool:
+    """Whether a node can have said this of what a DaemonSet gives it."""
+    said = (word.toolkit, word.revision, word.kernel)
+    return said == (found.toolkit, found.revision, found.pool.kernel)
 
 
 def _chain(
@@ -175,11 +209,15 @@ def _chain(
         yield Link.PROVEN, built, f"an image has built for {pool.kernel} before"
 
 
-def _remedy(stream: ImageStream | None, streams: ImageStreams, doubted: Collection[str]) -> str:
+def _remedy(
+    pool: Pool, stream: ImageStream | None, streams: ImageStreams, doubted: Collection[str]
+) -> str:
     if isinstance(streams, Unseen):
         return "it goes on once they are; or name an image in spec.toolkit.images"
     if doubted:
         return "name the image of this kernel in spec.toolkit.images"
+    if stream is not None and not pool.os_version:
+        return "ask for the OS version of this kernel, or name an image in spec.toolkit.images"
     if stream is not None:
         return "wait for the tag, or name an image in spec.toolkit.images"
     return "name one in spec.toolkit.images, or all of them by spec.toolkit.imageTemplate"

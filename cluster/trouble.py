@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from cluster.actions import Action, Plan, SetStatus
+from cluster.actions import Action, Plan, SetStatus, rests_on
+from cluster.limits import clipped
 from cluster.stage import driver_of, is_stage_lane
 from cluster.world import DriverObject, World
 from nodeside.errors import NodesideError
@@ -24,7 +25,8 @@ class Trouble:
     """`generation` is that of the Driver: a changed Driver is tried at once.
 
     `again_at` is monotonic; `failures` is how often in a row. `mute`: it is the status itself that
-    cannot be written, so only the log and an Event can say it.
+    cannot be written, so only the log and an Event can say it; nothing else waits for it, since it
+    is of a lane of its own.
     """
 
     reason: str
@@ -114,17 +116,17 @@ def with_trouble(
             "type": kind,
             "status": value,
             "reason": trouble.reason,
-            "message": trouble.message,
+            "message": clipped(trouble.message),
             "lastTransitionTime": since,
         }
     return {**status, "conditions": list(conditions.values())}
 
 
 def _left_out(action: Action, world: World, troubles: Mapping[str, Trouble], now: float) -> bool:
-    trouble, driver = troubles.get(action.driver), world.drivers.get(action.driver)
-    if trouble is None or (isinstance(action, SetStatus) and not trouble.mute):
-        return False
-    return resting(trouble, generation=driver.generation if driver else 0, now=now)
+    driver = world.drivers.get(action.driver)
+    generation = driver.generation if driver else 0
+    found = (troubles[lane] for lane in rests_on(action) if lane in troubles)
+    return any(resting(trouble, generation=generation, now=now) for trouble in found)
 
 
 def _soonest(plan: Plan, troubles: Iterable[Trouble], now: float) -> float | None:

@@ -1,11 +1,13 @@
 """Whose turn it is: the phase of a rollout, its budget, its canaries, and when it is complete.
 
 Pure, between members.py and plan.py. Everything is counted anew from what is observed; what must
-outlive a controller stands in the Driver's status (the last good revision) and on the nodes (the
-label `before`, under which assignment the driver worked until we changed the node).
+outlive a controller stands in the Driver's status (the last good revision, and the casualties of
+the newest) and on the nodes (the label `before`, under which assignment the driver worked until we
+changed the node).
 
 Amounts: `maxUnavailable` nodes may be without a working driver at a time, whoever's fault it is:
-failed ones among them, so with a budget of one the first failure holds the rollout. A percentage is
+failed ones among them, so with a budget of one the first failure holds the rollout, and nodes that
+are down, but for the few machines of a cluster that are dead for long. A percentage is
 rounded down, to at least one; 0 changes no working node at all. `maxFailed` is the number of
 failures that stops a rollout, at least one: it decides where `maxUnavailable` leaves room for more.
 """
@@ -16,6 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from cluster.casualties import Casualty, failures
+from cluster.crds import CASUALTY_LIMIT
 from cluster.members import Member
 from cluster.memory import Recollection
 from cluster.rollout import Act, Boot, Health, Phase, Place, Row, Situation, Supply, decide
@@ -86,17 +90,26 @@ def amount(text: str, nodes: int) -> int:
 
 
 def standing(
-    all_members: Sequence[Member], driver: Driver, newest: str, good: str, supply: Supplies
+    all_members: Sequence[Member],
+    driver: Driver,
+    newest: str,
+    good: str,
+    supply: Supplies,
+    *,
+    remembered: Sequence[Casualty] = (),
 ) -> Standing:
-    """Count. `good` is the last good revision so far, "" for none."""
+    """Count. `good` is the last good revision so far, "" for none; `remembered` counts too."""
     rollout, nodes = driver.spec.rollout, len(all_members)
     settled = good == newest
     placed = [(member, member.place(newest, good)) for member in all_members]
-    unavailable = tuple(m.node.name for m, p in placed if _is_unavailable(m, p))
+    absent = _absent([m for m in all_members if m.health is Health.DOWN], nodes)
+    unavailable = tuple(
+        m.node.name for m, p in placed if _is_unavailable(m, p) or m.node.name in absent
+    )
     given = [] if settled else [m for m, p in placed if p is Place.NEWEST and m.before]
     changed = [member for member in given if not member.lost]
-    failed = _failures(given)
-    limit = max(1, amount(rollout.max_failed, nodes))
+    failed = () if settled else failures(given, remembered)
+    limit = max(1, min(amount(rollout.max_failed, nodes), CASUALTY_LIMIT))
     allowed = amount(rollout.max_unavailable, nodes)
     candidates = _candidates(placed, driver.spec.upgrade, supply)
     canaries = min(rollout.canary, len(changed) + candidates)
@@ -288,13 +301,24 @@ def _was_harmed(member: Member, place: Place) -> bool:
     return place is Place.STALE and bool(member.before) and not _is_working(member)
 
 
+def _absent(down: Sequence[Member], nodes: int) -> frozenset[str]:
+    """Nodes that are down and count against the budget: those that may be rebooting.
+
+    In every large cluster some machine is dead, and holds no rollout up; nor does one that went
+    down in the middle of its change and does not come back. But more than one in a hundred (or than
+    one) at the same time are an outage: then all count, and what is left is not touched.
+    """
+    dead = {m.node.name for m in down if m.lost or not (m.node.ready_since or m.before)}
+    is_outage = len(dead) > max(1, nodes // 100)
+    return frozenset(m.node.name for m in down if is_outage or m.node.name not in dead)
+
+
 def _is_unavailable(member: Member, place: Place) -> bool:
     """Whether it counts against the budget: by our doing, or because it is just coming back.
 
-    One that is down or failed without our doing does not: it would block a correction for ever; nor
-    does a machine that went down in the middle of its change and does not come back. One
-    that failed in a rollout that is over is forgiven: see `forgiven`. One that is held is cordoned
-    until that is undone.
+    One that failed without our doing does not: it would block a correction for ever. One that
+    failed in a rollout that is over is forgiven: see `forgiven`. One that is held is cordoned until
+    that is undone. Of one that is down `_absent` decides besides.
     """
     if member.lost:
         return False
@@ -305,14 +329,6 @@ def _is_unavailable(member: Member, place: Place) -> bool:
     if member.before and place in (Place.STALE, Place.NEWEST):
         return True
     return member.health is Health.BUSY and member.report is not None
-
-
-def _failures(changed: Sequence[Member]) -> tuple[str, ...]:
-    """Nodes that count against maxFailed. One machine may die by chance in the middle of its
-    change; of a second one it is not believed any more."""
-    broken = [member.node.name for member in changed if member.health is Health.BROKEN]
-    lost = [member.node.name for member in changed if member.lost]
-    return tuple(broken + lost if len(lost) > 1 else broken)
 
 
 def _candidates(placed: Iterable[tuple[Member, Place]], upgrade: Upgrade, supply: Supplies) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cluster.world import REVISION_LABEL, Unloader
-from nodeside.contract import API_GROUP
+from nodeside.contract import API_GROUP, REPORT_TEXT
 
 UNLOAD_LABEL: Final = f"{API_GROUP}/unload"  # its value is the mark of the boot
 LEAVE_MODULES: Final = f"{API_GROUP}/leave-modules"  # annotation of a Driver: unload nothing
@@ -55,4 +55,4 @@ def _why(status: Mapping[str, Any], ended: Mapping[str, Any]) -> str:
     told = [str(status[key]) for key in ("reason", "message") if status.get(key)]
     if not told and "exitCode" in ended:
         told = [f"exit code {ended['exitCode']}"]
-    return ": ".join(told) or "nobody says why"
+    return ": ".join(told)[:REPORT_TEXT] or "nobody says why"

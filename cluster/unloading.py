@@ -276,7 +276,7 @@ class Leaving:
 
     @cached_property
     def _pods(self) -> Sequence[DriverPod]:
-        return [pod for pod in self.world.pods.values() if pod.driver == self.found.name]
+        return self.world.pods_of(self.found.name)
 
     @cached_property
     def has_daemonsets(self) -> bool:

@@ -3,7 +3,7 @@
 Pure; called by deletion.py. It is pinned to its node, tolerates everything, and ends: with 0 when
 the modules are gone, with 44 where only a reboot helps (nodeside/driver/removal.py). It is never
 privileged, sees neither the signing key nor the credentials, and no part of the host but what
-tells of modules and their holders, the lock of the driver, and its firmware.
+tells of modules and their holders, the locks of the driver, and its firmware.
 """
 
 from __future__ import annotations
@@ -27,7 +27,16 @@ _ENVIRONMENT = (
     "NODESIDE_TOKEN_DIR",
     "NODESIDE_LOG_FORMAT",
 )
-_VOLUMES = ("driver-yaml", "host-sys", "host-proc", "host-dev", "host-run-nodeside", "token", "tmp")
+_VOLUMES = (
+    "driver-yaml",
+    "host-sys",
+    "host-proc",
+    "host-dev",
+    "host-run-nodeside",
+    "host-run-nodeside-locks",
+    "token",
+    "tmp",
+)
 _FIRMWARE = "host-var-lib-nodeside"
 
 

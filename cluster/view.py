@@ -20,6 +20,7 @@ from cluster.consumers import Demand
 from cluster.reflector import Health, Reflector, Selection
 from cluster.resources import Resource
 from cluster.rollcall import RollCall
+from cluster.stage import Template
 from cluster.stageview import StageView
 from cluster.stageview import read_once as read_stages
 from cluster.streams import NamedStreams
@@ -47,7 +48,11 @@ def selections(namespace: str, streams: Trim = documents.image_stream_from) -> S
             selector=f"{world.MANAGED_BY}={world.BUILDER}",
             about="build pods",
         ),
-        "node_drivers": Selection(resources.NODE_DRIVERS, documents.node_driver_from),
+        "node_drivers": Selection(
+            resources.NODE_DRIVERS,
+            documents.node_driver_from,
+            crowd=lambda word: word.node,
+        ),
         "pods": Selection(resources.PODS, documents.pod_from, **ours, about="driver pods"),
         "revisions": Selection(resources.CONFIG_MAPS, documents.revision_from, **ours),
         "image_streams": Selection(resources.IMAGE_STREAMS, streams, optional=True),
@@ -117,6 +122,12 @@ class View:
             if not reflector.health().optional
         )
 
+    def renew(self, since: float) -> None:
+        """List again what was listed before, by the monotonic clock."""
+        for reflector in self._reflectors.values():
+            reflector.renew(since)
+        self._stages.renew(since)
+
     def refresh(self, timeout: float, *, optional: bool = True) -> bool:
         """Whether everything is up to date, trying at once what is waiting to be tried again.
 
@@ -130,7 +141,7 @@ class View:
             reflector.wait_current(max(0.0, ends - time.monotonic()))
             for reflector in self._reflectors.values()
             if optional or not reflector.health().optional
-        )
+        ) and self._stages.wait_current(max(0.0, ends - time.monotonic()))
 
     def world(self) -> World:
         """What is known now."""
@@ -156,6 +167,11 @@ class View:
         """Know the labels of these tags' images, as far as they can be read; whether that is news.
         It takes no longer than a moment."""
         return self._tag_labels.learn(tags)
+
+    def render(self, templates: Collection[Template]) -> bool:
+        """Know what these templates of stages give; whether that is news. It takes no longer than a
+        moment: what takes longer wakes us."""
+        return self._stages.render(templates)
 
     def learns_in(self) -> float | None:
         """Seconds until more of them may be known."""

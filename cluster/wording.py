@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from cluster.limits import clipped
 from cluster.members import Member
 from cluster.toolkit import Resolution
 
 _NAMED = 3  # nodes or tags that a message names
-_MESSAGE_LIMIT = 2000  # characters
+_MESSAGE_LIMIT = 2000  # bytes
 
 
 def toolkit_message(resolution: Resolution) -> str:
@@ -47,7 +48,7 @@ def called(revision: str, version: str) -> str:
 
 
 def cut(message: str) -> str:
-    return message if len(message) <= _MESSAGE_LIMIT else message[:_MESSAGE_LIMIT] + " [cut]"
+    return clipped(message, _MESSAGE_LIMIT)
 
 
 def nodes(count: int) -> str:

@@ -7,11 +7,12 @@ change of an object, so nobody is woken by it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from cluster.index import Index
 from cluster.kept import Kept
 from cluster.stage import Stages
 from nodeside.buildjob import BuildOutcome
@@ -333,10 +334,12 @@ class Settings:
 class World:
     """Everything observed, each kind by name.
 
-    `now` is the wall clock; with 0 no time passes, and nothing is ever late. `about` names the only
-    Driver that is planned for, "" all of them; what belongs to others is left out then.
+    `now` is the wall clock of the API server; with 0 no time passes, and nothing is ever late.
+    `about` names the only Driver that is planned for, "" all of them; what belongs to others is
+    left out then.
     `stages` None: no Driver has any, so nobody looked. `toolkit_labels` are by image, of those that
-    a plan asked for; those of `toolkits_pending` are not read, and may be later.
+    a plan asked for; those of `toolkits_pending` are not read, and may be later. `index` is what is
+    found by one pass over all objects of a kind.
     """
 
     nodes: Mapping[str, Node] = field(default_factory=dict)
@@ -355,3 +358,33 @@ class World:
     about: str = ""
     toolkit_labels: Mapping[str, ToolkitLabels] = field(default_factory=dict)
     toolkits_pending: frozenset[str] = frozenset()
+    index: Index = field(default_factory=Index, compare=False, repr=False)
+
+    def pods_of(self, driver: str) -> Sequence[DriverPod]:
+        """The pods of one Driver."""
+        of: Mapping[str, list[DriverPod]] = self.index.once(_by_driver, self.pods)
+        return of.get(driver, ())
+
+    def homeless_of(self, driver: str) -> Sequence[NodeDriverObject]:
+        """What nodes said of one Driver that are no nodes any more."""
+        of: Mapping[str, list[NodeDriverObject]] = self.index.once(
+            _homeless, self.node_drivers, self.nodes
+        )
+        return of.get(driver, ())
+
+
+def _by_driver(pods: Mapping[str, DriverPod]) -> dict[str, list[DriverPod]]:
+    found: dict[str, list[DriverPod]] = {}
+    for pod in pods.values():
+        found.setdefault(pod.driver, []).append(pod)
+    return found
+
+
+def _homeless(
+    reports: Mapping[str, NodeDriverObject], nodes: Mapping[str, Node]
+) -> dict[str, list[NodeDriverObject]]:
+    found: dict[str, list[NodeDriverObject]] = {}
+    for report in reports.values():
+        if report.node not in nodes:
+            found.setdefault(report.driver, []).append(report)
+    return found

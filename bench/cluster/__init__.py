@@ -8,6 +8,7 @@ announcing code with real pod-bound tokens. From the bottom to the top:
     speakers   the node side of all nodes, in one process of its own
     stage      control plane, nodes in pools, tags, Drivers; controllers that come and go
     scenario   what is done with them, and what was measured
+    looks      the planner alone, with many Drivers: no control plane, a program of its own
     report     goals and tables out of that; pure
 
 Needs no root and no kernel; it runs alone with `python -m bench --only cluster`.

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+from bench.cluster.looks import Looks
 from bench.cluster.scenario import Idle, Measured
 from bench.page import Goal, Section, markdown_table
 
@@ -26,16 +27,54 @@ RIVAL = (
 )
 
 
-def section(every: Sequence[Measured]) -> Section:
+def section(every: Sequence[Measured], looks: Sequence[Looks]) -> Section:
     """Goals of the largest size, and all sizes side by side."""
     largest = max(every, key=lambda found: found.size)
     return Section(
         "The controller at scale",
         _before(every),
-        "\n\n".join((_main(every), _calls_table(largest), _served_table(every))),
+        "\n\n".join(
+            (_main(every), _looks_table(looks), _calls_table(largest), _served_table(every))
+        ),
         RIVAL,
-        tuple(_goals(every)),
+        (*_goals(every), *_goals_of_looks(looks)),
     )
+
+
+def _goals_of_looks(looks: Sequence[Looks]) -> Sequence[Goal]:
+    """Linear in Drivers: a look in which a node went down, which concerns all of them."""
+    few, many = sorted(looks, key=lambda found: found.drivers)
+    size = f"{many.drivers} Drivers on {many.nodes:,} nodes"
+    slowest = max(many.rest, many.word, many.label)
+    growth = _ratio(many.down, few.down) / _ratio(many.drivers, few.drivers)
+    return [
+        Goal(f"a look at {size}, one Driver's object changed: CPU", "≤ 1 s",
+             f"{slowest:.2f} s", slowest <= 1),
+        Goal("growth of a look at all of them, by Driver", "linear (≤ 1.5)",
+             f"{growth:.2f}", growth <= 1.5),
+        Goal(f"what is known and concluded of {size}", "≤ 200 MiB",
+             f"{many.memory:.0f} MiB", many.memory <= 200),
+    ]  # fmt: skip
+
+
+def _looks_table(looks: Sequence[Looks]) -> str:
+    """The planner alone, without an API server."""
+    ordered = sorted(looks, key=lambda found: found.drivers)
+    header = [
+        f"a look at {ordered[-1].nodes:,} nodes, CPU",
+        *(f"{found.drivers} Drivers" for found in ordered),
+    ]
+    rows: list[tuple[str, Callable[[Looks], float], str]] = [
+        ("the first one", lambda found: found.first, "{:.2f} s"),
+        ("nothing changed", lambda found: found.rest, "{:.2f} s"),
+        ("a node said something of one Driver", lambda found: found.word, "{:.2f} s"),
+        ("a label of one Driver on a node", lambda found: found.label, "{:.2f} s"),
+        ("a node is down, which concerns all Drivers", lambda found: found.down, "{:.2f} s"),
+        ("memory: what is known", lambda found: found.known, "{:.0f} MiB"),
+        ("memory: that, and what was concluded", lambda found: found.memory, "{:.0f} MiB"),
+    ]
+    cells = [[what, *(form.format(of(found)) for found in ordered)] for what, of, form in rows]
+    return markdown_table(header, cells)
 
 
 def _goals(every: Sequence[Measured]) -> Sequence[Goal]:

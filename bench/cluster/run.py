@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
-from bench.cluster import report
+from bench.cluster import looks, report
 from bench.cluster.scenario import measure as measure_size
 from bench.page import Section
 
@@ -15,6 +15,7 @@ from bench.page import Section
 _FULL = ((100, 60.0), (1000, 60.0), (5000, 300.0))
 _QUICK = ((50, 15.0), (200, 15.0))
 _WHOLE_ROLLOUT = (1000, 200)
+_LOOKS, _LOOKS_QUICK = ((10, 50), 5000), ((4, 8), 200)  # Drivers, and the nodes of each
 
 _GO_MOD = Path("tests/controlplane/go.mod")
 _MODULES = {"k8s.io/kubernetes": "Kubernetes", "sigs.k8s.io/kwok": "KWOK"}
@@ -26,7 +27,10 @@ def measure(say: Callable[[str], None], *, quick: bool) -> tuple[Section, Mappin
         measure_size(size, idle, full=size in _WHOLE_ROLLOUT, say=say)
         for size, idle in (_QUICK if quick else _FULL)
     ]
-    return report.section(every), _versions()
+    drivers, nodes = _LOOKS_QUICK if quick else _LOOKS
+    say(f"looks at {drivers[-1]} Drivers on {nodes} nodes")
+    found = [looks.measure(each, nodes) for each in drivers]
+    return report.section(every, found), _versions()
 
 
 def _versions() -> Mapping[str, str]:

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
-from bench.cluster.report import RIVAL, section
+from bench.cluster import report
+from bench.cluster.looks import Looks
+from bench.cluster.looks import measure as measure_looks
+from bench.cluster.report import RIVAL
 from bench.cluster.scenario import Idle, Measured, Rollout
 from bench.cluster.usage import Usage, calls_of, served_of
 from bench.page import Section, render, render_cluster, with_cluster
@@ -32,6 +36,14 @@ def goal(found: Section, what: str) -> tuple[str, bool]:
 
 
 EVERY = [measured(1000, calls=1000, cpu=4.0), measured(5000, calls=4950, cpu=21.0)]
+LOOKS = [
+    Looks(10, 5000, 1.1, 0.02, 0.07, 0.06, 0.4, 58.0, 80.0),
+    Looks(50, 5000, 6.0, 0.1, 0.3, 0.2, 2.2, 160.0, 210.0),
+]
+
+
+def section(every: Sequence[Measured]) -> Section:
+    return report.section(every, LOOKS)
 
 
 def test_watches_and_the_lease_are_no_calls_of_a_node() -> None:
@@ -67,6 +79,22 @@ def test_sizes_stand_side_by_side_with_their_ratios() -> None:
     assert "| nodes | 100 | 1,000 | 5,000 | 1,000 / 100 | 5,000 / 1,000 |" in table
     assert "| apply → all nodes labelled ready | 10.0 s | 10.0 s | 10.0 s | 1.0 | 1.0 |" in table
     assert "| **new version to all nodes**, 10 % at a time | - | 20 s | - | - | - |" in table
+
+
+def test_a_look_is_judged_by_what_concerns_one_driver_and_its_growth_by_what_concerns_all() -> None:
+    found = section(EVERY)
+
+    assert goal(found, "a look at 50 Drivers on 5,000 nodes") == ("0.30 s", True)
+    assert goal(found, "growth of a look") == ("1.10", True)
+    assert goal(found, "what is known and concluded") == ("210 MiB", False)
+    assert "| a node is down, which concerns all Drivers | 0.40 s | 2.20 s |" in found.table
+
+
+def test_looks_are_measured_in_a_process_of_its_own() -> None:
+    found = measure_looks(2, 40)
+
+    assert (found.drivers, found.nodes) == (2, 40)
+    assert found.memory >= found.known > 0
 
 
 def test_the_rivals_figures_are_quoted_as_not_measured_here() -> None:

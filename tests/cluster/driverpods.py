@@ -18,13 +18,21 @@ from tests.controlplane.controlplane import ControlPlane
 
 
 def make_pod(
-    control_plane: ControlPlane, node: str, *, namespace: str = NAMESPACE, account: str = DRIVER
+    control_plane: ControlPlane,
+    node: str,
+    *,
+    driver: str = "edu",
+    name: str = "",
+    namespace: str = NAMESPACE,
+    account: str = DRIVER,
 ) -> Mapping[str, Any]:
-    """A pod of a service account, bound to a node from its first moment."""
+    """A pod of a service account, bound to a node from its first moment, and called as that of a
+    DaemonSet."""
+    called = {"name": name} if name else {"generateName": f"{driver}-0123456789ab-"}
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"generateName": f"{account}-", "namespace": namespace},
+        "metadata": {**called, "namespace": namespace},
         "spec": {
             "nodeName": node,
             "serviceAccountName": account,

@@ -6,9 +6,11 @@ no clock in it.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from cluster.actions import (
@@ -35,8 +37,9 @@ from cluster.documents import (
 )
 from cluster.hold import CORDONED
 from cluster.plan import Planner, plan
-from cluster.stage import STAGE_LABEL, Source, StagePod, Stages
+from cluster.stage import STAGE_LABEL, Rendered, Source, StagePod, Stages, Template
 from cluster.stagelabels import uses
+from cluster.stagetemplates import StageInvalid, documents
 from cluster.stageview import found_from
 from cluster.world import (
     Answer,
@@ -92,6 +95,22 @@ def _chosen(daemonset: Mapping[str, Any], node: Node) -> bool:
     return node.labels.get(away["key"]) not in away["values"]
 
 
+class RenderedAtOnce(dict[Template, Rendered]):
+    """What templates give, without a process: whatever a plan asks for is known."""
+
+    def get(self, template: Template, default: Any = None) -> Any:
+        return _rendered(template)
+
+
+@lru_cache(maxsize=256)
+def _rendered(template: Template) -> Rendered:
+    try:
+        values = json.loads(template.values)
+        return Rendered(documents(template.config_map, dict(template.files), values))
+    except StageInvalid as error:
+        return Rendered(error=str(error))
+
+
 @dataclass
 class Model:
     """Mappings of a `World` that can be changed."""
@@ -132,7 +151,7 @@ class Model:
             self.settings,
             jobs=dict(self.jobs),
             build_pods=dict(self.build_pods),
-            stages=self._stages,
+            stages=self._stages and replace(self._stages, rendered=RenderedAtOnce()),
             occupancy=Occupancy(dict(self.consumers), self.known, answers=dict(self.answers)),
             toolkit_labels=dict(self.toolkit_labels),
         )

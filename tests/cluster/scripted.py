@@ -53,6 +53,7 @@ class ScriptedServer:
         self.always: Callable[[Asked], Said] | None = None  # answers what is beyond the script
         self.always_said = dict(_ALWAYS)
         self.asked: list[Asked] = []
+        self.date = ""  # what each answer says that it is, "" for the time of this machine
         self._lock = threading.Lock()
         handler = type("_Bound", (_Handler,), {"owner": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -143,6 +144,9 @@ class _Handler(BaseHTTPRequestHandler):
         if said.cut:
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return self.owner.date or super().date_time_string(timestamp)
 
     do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _serve  # noqa: N815
 

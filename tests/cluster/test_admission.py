@@ -30,6 +30,7 @@ pytestmark = pytest.mark.cluster
 OURS, OTHER = "admission-1.example.com", "admission-2.example.com"
 STATE = "nodeside.io/edu.state"
 LONG = 60.0  # seconds: a deadline that only a broken test meets
+LYING_STATE = "nodeside.io/lying.state"
 READY = NodeDriverStatus(
     driver="edu",
     node=OURS,
@@ -40,7 +41,6 @@ READY = NodeDriverStatus(
     source=Rung.BUILT,
     modules=("edu",),
 )
-LYING = replace(READY, driver="lying")  # of which there is no NodeDriver yet
 Send = Callable[[Identity, Mapping[str, Any]], Answer]
 
 
@@ -59,6 +59,15 @@ def pod(
 ) -> Identity:
     """A driver pod on our node."""
     made = make_pod(control_plane, OURS)
+    return identity(control_plane, tmp_path_factory.mktemp("token"), made)
+
+
+@pytest.fixture(scope="module")
+def lying(
+    control_plane: ControlPlane, two_nodes: Nodes, tmp_path_factory: pytest.TempPathFactory
+) -> Identity:
+    """A pod of another driver on that node, of which there is no NodeDriver yet."""
+    made = make_pod(control_plane, OURS, driver="lying")
     return identity(control_plane, tmp_path_factory.mktemp("token"), made)
 
 
@@ -108,8 +117,10 @@ def test_where_the_label_is_refused_first_the_node_driver_has_its_owner_all_the_
 ) -> None:
     """Where owner references are checked, as here and on OpenShift, none can be added later."""
     first = replace(READY, driver="late", state=State.BUILDING)
-    unlabelled = Unlabelled(Access(control_plane.url, pod.directory))
-    for api, status in ((unlabelled, first), (pod.api, replace(first, state=State.READY))):
+    made = make_pod(control_plane, OURS, driver="late")
+    late = identity(control_plane, tmp_path / "late", made)
+    unlabelled = Unlabelled(Access(control_plane.url, late.directory))
+    for api, status in ((unlabelled, first), (late.api, replace(first, state=State.READY))):
         with Announcer(Host(tmp_path), Delivery(api), marker_to=None) as announcer:
             announcer.state(status)
             assert announcer.flush(LONG)
@@ -133,10 +144,14 @@ def test_the_label_of_another_node_is_refused(pod: Identity) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (labelled(team="network"), "may set the state labels of drivers only, not team"),
+        (labelled(team="network"), "may set the state label of its driver only, not team"),
         (
             {"metadata": {"labels": {"nodeside.io/edu.assigned": "3f2a9c01b7de"}}},
-            "may set the state labels of drivers only, not nodeside.io/edu.assigned",
+            "may set the state label of its driver only, not nodeside.io/edu.assigned",
+        ),
+        (
+            {"metadata": {"labels": {LYING_STATE: "ready"}}},
+            f"may set the state label of its driver only, not {LYING_STATE}",
         ),
         (
             {"metadata": {"labels": {STATE: "splendid"}}},
@@ -175,17 +190,17 @@ def test_the_node_driver_of_another_node_is_refused(pod: Identity) -> None:
     foreign["metadata"]["name"] = f"edu.{OTHER}"
     with pytest.raises(KubernetesError) as caught:
         pod.api.apply_node_driver(foreign)
-    assert (
-        f"may write the NodeDrivers of its own node only: this token is of a pod on {OURS}, so not "
-        f"edu.{OTHER}"
-    ) in str(caught.value)
+    assert ("may write its own NodeDriver only: this token is of pod edu-0123456789ab-") in str(
+        caught.value
+    )
+    assert f" on {OURS}, so not edu.{OTHER}" in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         (
-            {"status": node_driver(LYING)["status"] | {"node": OTHER}},
+            {"status": node_driver(READY)["status"] | {"driver": "lying", "node": OTHER}},
             "the driver and the node in the status of a NodeDriver are those of its name",
         ),
         (
@@ -203,12 +218,68 @@ def test_the_node_driver_of_another_node_is_refused(pod: Identity) -> None:
             },
             "the owner of a NodeDriver is its node",
         ),
+        (
+            {"metadata": {"name": f"lying.{OURS}", "annotations": {"long": "x" * 200_000}}},
+            "may not change the labels and annotations of its NodeDriver",
+        ),
+        (
+            {"status": node_driver(READY)["status"] | {"driver": "lying", "message": "x" * 1025}},
+            "may not be more than 1024 bytes",
+        ),
+        (
+            {"status": node_driver(READY)["status"] | {"driver": "lying", "modules": ["m"] * 65}},
+            "must have at most 64 items",
+        ),
     ],
 )
-def test_its_own_node_driver_may_not_lie(pod: Identity, change: dict[str, Any], words: str) -> None:
+def test_its_own_node_driver_may_not_lie(
+    lying: Identity, change: dict[str, Any], words: str
+) -> None:
     with pytest.raises(KubernetesError) as caught:
-        pod.api.apply_node_driver(node_driver(LYING) | change)
+        lying.api.apply_node_driver(node_driver(replace(READY, driver="lying")) | change)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("driver", ["lying", "edu-0123456789ab", "ed", "x"])
+def test_a_driver_pod_writes_no_node_driver_but_that_of_its_driver(
+    pod: Identity, driver: str
+) -> None:
+    with pytest.raises(KubernetesError, match="may write its own NodeDriver only"):
+        pod.api.apply_node_driver(node_driver(replace(READY, driver=driver)))
+
+
+def test_a_pod_that_unloads_speaks_for_its_driver_and_one_of_another_name_for_none(
+    control_plane: ControlPlane, two_nodes: Nodes, tmp_path: Path
+) -> None:
+    gone = node_driver(replace(READY, driver="gone"))
+    unloads = make_pod(control_plane, OURS, name="gone-unload-0123456789ab")
+    identity(control_plane, tmp_path / "a", unloads).api.apply_node_driver(gone)
+
+    other = identity(control_plane, tmp_path / "b", make_pod(control_plane, OURS, name="gone-mine"))
+    for act in (
+        lambda: other.api.apply_node_driver(gone),
+        lambda: other.api.patch_node_labels(OURS, {"nodeside.io/gone.state": "ready"}),
+    ):
+        with pytest.raises(KubernetesError, match="made is called gone-mine"):
+            act()
+
+
+def test_what_a_node_cuts_the_api_server_takes_and_nothing_longer(
+    control_plane: ControlPlane, two_nodes: Nodes, tmp_path: Path
+) -> None:
+    """A schema has no limit for the keys of a mapping; the policy has."""
+    long = identity(control_plane, tmp_path, make_pod(control_plane, OURS, driver="long"))
+    said = replace(READY, driver="long", message="\u00e4" * 5000)
+    long.api.apply_node_driver(node_driver(replace(said, modules=("m" * 2000,) * 100)))
+
+    answer = control_plane.request(
+        "PATCH",
+        f"/apis/{API_VERSION}/nodedrivers/long.{OURS}",
+        {"status": {"stages": {"s" * 1025: 1.0}}},
+        content_type=MERGE_PATCH,
+        token=long.token,
+    )
+    assert "no text of a NodeDriver is longer than 1024 characters" in answer.message
 
 
 def test_a_name_that_ends_like_its_own_is_not_its_own(
@@ -218,7 +289,7 @@ def test_a_name_that_ends_like_its_own_is_not_its_own(
     two_nodes.create(f"x.{OURS}", ready=False)
     foreign = node_driver(READY)
     foreign["metadata"]["name"] = f"edu.x.{OURS}"
-    with pytest.raises(KubernetesError, match="of its own node only"):
+    with pytest.raises(KubernetesError, match="may write its own NodeDriver only"):
         pod.api.apply_node_driver(foreign)
 
 
@@ -234,7 +305,7 @@ def test_a_token_of_no_pod_may_do_nothing(nowhere: Identity) -> None:
     with pytest.raises(KubernetesError, match=words):
         nowhere.api.patch_node_labels(OURS, {STATE: "ready"})
     with pytest.raises(KubernetesError, match=words):
-        nowhere.api.apply_node_driver(node_driver(LYING))
+        nowhere.api.apply_node_driver(node_driver(replace(READY, driver="lying")))
     with pytest.raises(KubernetesError, match=words):
         nowhere.api.create_event(event(READY, node_uid="", now=1.0))
 

@@ -17,6 +17,7 @@ from cluster.apierror import ApiError, Conflict, Forbidden, NotFound, Unreachabl
 from cluster.apply import Applier, Outcome, difference
 from cluster.leader import Leadership
 from cluster.resources import DAEMON_SETS, DRIVERS, NODES
+from cluster.stage import status_lane_of
 from tests.cluster.model import Model
 
 
@@ -38,6 +39,12 @@ class FakeApi:
     ) -> dict[str, Any]:
         words = f"patch {resource.plural}{'/' if subresource else ''}{subresource} {name}"
         return self._ask(words, patch, limits)
+
+    def json_patch(self, resource: Any, name: str, patch: Any, **limits: Any) -> dict[str, Any]:
+        return self._ask(f"patch {resource.plural} {name}", patch, limits)
+
+    def get(self, resource: Any, name: str, **limits: Any) -> dict[str, Any]:
+        return self._ask(f"get {resource.plural} {name}", None, limits)
 
     def delete(self, resource: Any, name: str, *, namespace: str, uid: str, **limits: Any) -> None:
         self._ask(f"delete {resource.plural} {name}", (namespace, uid), limits)
@@ -135,7 +142,17 @@ def test_a_status_that_is_refused_is_known_to_be_so() -> None:
 
     outcome = carry_out(api, SetStatus("edu", {"revision": "r"}))
 
-    assert outcome.troubles["edu"].mute
+    assert outcome.troubles[status_lane_of("edu")].mute
+
+
+def test_a_status_that_is_refused_holds_up_only_what_is_told_with_it() -> None:
+    api = FakeApi({"patch drivers/status edu": ApiError("too long", status=422)})
+    told = Say("edu", "u", True, "NodesFailed", "n1", of_status=True)
+
+    outcome = carry_out(api, SetStatus("edu", {"revision": "r"}), told, config_map("next"))
+
+    assert api.asked == ["patch drivers/status edu", "apply next"]
+    assert outcome.troubles.keys() == {status_lane_of("edu")}
 
 
 def test_a_node_or_an_object_that_is_gone_is_no_failure() -> None:

@@ -1,4 +1,4 @@
-"""The histories of test_histories.py, of a Driver that is built once for each kernel.
+"""The histories of histories.py, of a Driver that is built once for each kernel.
 
 Builds end at any time and in any way, and their Jobs vanish by hand.
 """
@@ -16,7 +16,7 @@ from cluster.builds import Progress
 from cluster.case import Case
 from cluster.jobs import builds
 from nodeside.buildjob import BuildVerdict
-from tests.cluster.test_histories import ASSIGNED, History
+from tests.cluster.histories import ASSIGNED, History
 
 STORE = {"oci": "registry.example.com/bundles/edu", "publish": True}
 _VERDICT = st.sampled_from(

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from cluster.buildjob import Build, job, publish_target
-from cluster.documents import driver_from, job_from
+from cluster.documents import build_pod_from, driver_from, job_from
 from cluster.manifests import NAMESPACE, Installation
 from cluster.world import OURS, TELLING, Settings
 from nodeside.driver.cli import driver as driver_verbs
@@ -164,7 +164,7 @@ def test_what_another_try_would_not_change_is_not_tried_again() -> None:
     rules = made()["spec"]["podFailurePolicy"]["rules"]
     assert rules[0]["onPodConditions"] == [{"type": "DisruptionTarget"}]
     final = rules[1]["onExitCodes"]["values"]
-    assert {10, 21, 22, 77} <= set(final)
+    assert {10, 21, 22, 53, 77} <= set(final)
     assert not {31, 50, 51, 52} & set(final)
 
 
@@ -185,3 +185,27 @@ def test_an_api_server_takes_it(
     found = made(case)
     found["metadata"]["ownerReferences"][0]["uid"] = "9e3f3c4a-0000-4000-8000-000000000000"
     control_plane.do("POST", path, found)
+
+
+def test_a_step_that_needed_too_much_memory_says_what_to_raise() -> None:
+    end = {"reason": "OOMKilled", "exitCode": 137}
+    ended = {"name": "answer", "state": {"terminated": end}}
+    pod = build_pod_from({"metadata": {}, "status": {"initContainerStatuses": [ended]}})
+
+    assert pod.outcome is None
+    assert "out of memory; raise build.memoryLimitMib" in pod.ended
+
+
+def test_only_what_runs_in_the_toolkit_image_has_a_limit_of_memory() -> None:
+    spec = made()["spec"]["template"]["spec"]
+    limits = {
+        each["name"]: each["resources"].get("limits")
+        for each in (*spec["initContainers"], *spec["containers"])
+    }
+    assert limits == {
+        "provide": None,
+        "kernels": {"memory": "8Gi"},
+        "order": None,
+        "answer": {"memory": "8Gi"},
+        "finish": None,
+    }

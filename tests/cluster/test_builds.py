@@ -231,6 +231,9 @@ def test_a_bundle_that_nodes_cannot_use_has_them_build(model: Model) -> None:
     assert only(model).toolkit == ""
     model.report("n1", State.FAILED, reason=NOTHING_SERVED, message="no bundle of this kernel")
     model.settle()
+    assert only(model).toolkit == "", "one of two speaks for itself"
+    model.report("n2", State.FAILED, reason=NOTHING_SERVED, message="no bundle of this kernel")
+    model.settle()
     assert only(model).toolkit
     model.report_all()
     model.settle_ready()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
 from cluster.cli import root
+from cluster.extra import PACKAGES, needed
 from cluster.rights import INSTALLING, LOOKING, TRYING
 from nodeside import process
 from nodeside.errors import ExitCode
@@ -47,6 +50,69 @@ def test_help_names_every_command_and_the_exit_codes() -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_explains_itself(name: str) -> None:
     assert command(name, "--help").output.startswith(f"Usage: nodeside-cluster {name}")
+
+
+# nodeside as `pip install` leaves it without the extra: its packages are not to be found.
+WITHOUT_EXTRA = """
+import sys
+from importlib import metadata
+from cluster import cli, extra
+sys.modules |= dict.fromkeys(extra.PACKAGES)
+{more}
+sys.argv = ["nodeside-cluster", "manifests", "--image", "x"]
+cli.main()
+"""
+
+
+def without_extra(more: str = "") -> process.Completed:
+    words = [sys.executable, "-c", WITHOUT_EXTRA.format(more=more)]
+    return process.run(words, timeout=LONG, check=False)
+
+
+def test_in_a_checkout_without_the_extra_it_says_how_to_install_it() -> None:
+    done = without_extra()
+
+    assert done.exit_code == ExitCode.SYSTEM
+    top = Path(__file__).parents[2]
+    assert done.errors == (
+        "error: nodeside-cluster needs Python packages that are not installed, such as jinja2\n"
+        f"hint: install them: {sys.executable} -m pip install --editable '{top}[cluster]'\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("noted", "named"),
+    [
+        ('{"url": "file:///tmp/a%20b/nodeside-0.1.0-py3-none-any.whl"}', "/tmp/a b/nodeside-0.1.0"),
+        ("", "./nodeside-VERSION-py3-none-any.whl[cluster]"),
+    ],
+)
+def test_after_a_wheel_it_names_that_wheel_and_never_an_index(noted: str, named: str) -> None:
+    more = (
+        'extra.__file__ = "/usr/lib/python3/site-packages/cluster/extra.py"\n'
+        f"metadata.Distribution.read_text = lambda *_: {noted!r}\n"
+        "metadata.distribution = lambda _: metadata.Distribution\n"
+    )
+
+    done = without_extra(more)
+
+    assert done.exit_code == ExitCode.SYSTEM
+    [_, _, command] = done.errors.strip().split(": ", 2)[-1].rpartition(" -m pip install ")
+    assert command.startswith(f"'{named}")
+    assert command.endswith("whl[cluster]'")
+
+
+def test_another_module_that_is_missing_is_a_bug() -> None:
+    with pytest.raises(ModuleNotFoundError, match="no_such"), needed():
+        raise ModuleNotFoundError("no_such", name="no_such")
+
+
+def test_the_extra_is_that_of_pyproject() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    names = {re.split(r"[<>=]", each)[0] for each in project["optional-dependencies"]["cluster"]}
+
+    imported = {name.removeprefix("google-").replace("-", "_") for name in names}
+    assert imported <= {*PACKAGES}
 
 
 def test_help_imports_neither_the_client_nor_templates() -> None:

@@ -210,6 +210,17 @@ def test_a_cordon_is_ours_only_where_there_was_none(closed: bool) -> None:
     assert ("spec" in api.patch) is not closed
 
 
+def test_a_node_that_somebody_else_holds_by_now_is_not_cordoned() -> None:
+    api: Any = FakeApi(closed=False)
+    api.node["metadata"]["labels"] = {"nodeside.io/edu.hold": "of another leader"}
+    action = Cordon("edu", "n1", {"nodeside.io/edu.hold": "ours"})
+
+    with pytest.raises(Conflict, match="not what they were"):
+        change(api, action, LIMIT, {})
+
+    assert not api.patch
+
+
 # --- what is remembered --------------------------------------------------------------------------
 
 

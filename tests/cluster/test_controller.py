@@ -17,11 +17,13 @@ from cluster.controller import Allowance, Controller, Pace, names, only, plan_ap
 from cluster.leader import Leadership
 from cluster.plan import plan
 from cluster.reflector import Health
+from cluster.stage import Template, status_lane_of
 from cluster.trouble import trouble_of
 from cluster.view import Wakes
 from cluster.world import World
 from nodeside.spec.fleet import Evict
-from tests.cluster.model import Model
+from tests.cluster.model import Model, RenderedAtOnce
+from tests.cluster.stagedriver import speak, with_stages
 
 LONG = 30.0  # seconds: a deadline that only a broken test meets
 QUICK = Pace(
@@ -42,9 +44,13 @@ class FakeView:
 
     model: Model
     kinds: list[Health] = field(default_factory=list)
+    renewed: list[float] = field(default_factory=list)
 
     def wait_synced(self, _timeout: float) -> bool:
         return True
+
+    def renew(self, since: float) -> None:
+        self.renewed.append(since)
 
     def refresh(self, _timeout: float, *, optional: bool) -> bool:
         return True
@@ -59,6 +65,9 @@ class FakeView:
         pass
 
     def learn(self, _tags: object) -> bool:
+        return False
+
+    def render(self, _templates: object) -> bool:
         return False
 
     def learns_in(self) -> float | None:
@@ -97,12 +106,16 @@ def model(*names: str) -> Model:
 
 
 def run_until(
-    made: Model, applier: FakeApplier, planner: Any, holds: Callable[[], bool]
+    made: Model,
+    applier: FakeApplier,
+    planner: Any,
+    holds: Callable[[], bool],
+    view: FakeView | None = None,
 ) -> Controller:
     """Lead until something is so."""
     stopping, wakes = threading.Event(), Wakes()
     controller = Controller(
-        FakeView(made),  # type: ignore[arg-type]
+        view or FakeView(made),  # type: ignore[arg-type]
         wakes,
         applier,  # type: ignore[arg-type]
         planner,
@@ -208,6 +221,39 @@ def test_what_is_refused_for_one_driver_becomes_its_condition_and_goes_when_it_i
     run_until(made, applier, plan, lambda: degraded(made, "bad") == "AsExpected")
 
 
+def test_what_rested_in_a_round_is_not_mended_by_it_however_long_it_took() -> None:
+    made, stopping, wakes, clock = model("good"), threading.Event(), Wakes(), [0.0]
+    refused = trouble_of(Forbidden("no rule"), "set the status of driver good")
+
+    def slow(planned: Plan) -> Outcome:
+        clock[0] += 5.0
+        if len(applier.plans) == 6:
+            stopping.set()
+        wakes.wake()
+        written = any(isinstance(action, SetStatus) for action in planned.actions)
+        return Outcome(
+            troubles={status_lane_of("good"): replace(refused, mute=True)} if written else {}
+        )
+
+    applier = FakeApplier(made, slow)
+    leadership = Leadership()
+    leadership.begin(float("inf"))
+    Controller(
+        FakeView(made),  # type: ignore[arg-type]
+        wakes,
+        applier,  # type: ignore[arg-type]
+        plan,
+        stopping=stopping,
+        pace=QUICK,
+        now=lambda: clock[0],
+        wall=lambda: 0.0,
+        jitter=lambda: 1.0,
+    ).work(leadership)
+
+    said = [a for each in applier.plans for a in each.actions if isinstance(a, Say)]
+    assert [say.reason for say in said] == ["Forbidden"]
+
+
 def test_a_status_that_cannot_be_written_is_told_once_in_an_event() -> None:
     made = model("good")
     applier = FakeApplier(made)
@@ -216,7 +262,7 @@ def test_a_status_that_cannot_be_written_is_told_once_in_an_event() -> None:
         if any(isinstance(action, SetStatus) for action in planned.actions):
             error = Forbidden("no permission", hint="can-i patch")
             trouble = replace(trouble_of(error, "set the status of driver good"), mute=True)
-            return Outcome(troubles={"good": trouble})
+            return Outcome(troubles={status_lane_of("good"): trouble})
         return None
 
     def refused() -> list[int]:
@@ -247,6 +293,39 @@ def test_while_the_server_is_gone_it_is_asked_again_and_again_and_no_driver_is_b
     run_until(made, applier, plan, lambda: degraded(made, "edu") != "")
 
     assert degraded(made, "edu") == "AsExpected"
+
+
+def test_nothing_is_planned_before_all_was_listed_since_the_last_leader_acted() -> None:
+    class OldView(FakeView):
+        looks = 3
+
+        def refresh(self, _timeout: float, *, optional: bool) -> bool:
+            assert self.renewed == [7.0]
+            assert not applier.plans
+            self.looks -= 1
+            return not self.looks
+
+    def plan_once(_world: World, _now: float) -> Plan:
+        stopping.set()
+        wakes.wake()
+        return Plan(())
+
+    made, wakes = model("edu"), Wakes()
+    view, applier, stopping = OldView(made), FakeApplier(made), threading.Event()
+    controller = Controller(
+        view,  # type: ignore[arg-type]
+        wakes,
+        applier,  # type: ignore[arg-type]
+        plan_once,
+        stopping=stopping,
+        pace=QUICK,
+    )
+    leadership = Leadership()
+    leadership.begin(float("inf"), alone_since=7.0)
+    controller.work(leadership)
+
+    assert len(applier.plans) == 1
+    assert not view.looks
 
 
 def test_work_ends_with_the_lead() -> None:
@@ -359,3 +438,32 @@ def test_a_pod_that_refused_to_leave_is_told_of_at_once_and_asked_again_later() 
 
     assert len(applier.plans) >= 2, "nobody else woke it"
     assert applier.plans[1].again_in is not None
+
+
+def test_what_a_plan_wants_rendered_is_planned_with_in_the_same_round() -> None:
+    """And a template that was not rendered in time costs its own stage alone."""
+    made = with_stages(1)
+    made.settle()
+    speak(made, "n0")
+    templates: set[Template] = set()
+
+    class RenderingView(FakeView):
+        def world(self) -> World:
+            world = self.model.world
+            assert world.stages is not None
+            known = {each: RenderedAtOnce().get(each) for each in templates}
+            return replace(world, stages=replace(world.stages, rendered=known))
+
+        def render(self, wanted: Any) -> bool:
+            new = {each for each in wanted if each.config_map == "one"} - templates
+            templates.update(new)
+            return bool(new)
+
+    applier = FakeApplier(made)
+    run_until(made, applier, plan, lambda: bool(applier.plans), view=RenderingView(made))
+
+    assert [a.words for a in applier.plans[0].actions if isinstance(a, Apply)] == [
+        "apply DaemonSet plugin"
+    ]
+    rows = made.drivers["edu"].status["stages"]
+    assert [each["message"] for each in rows][1] == "its templates are being rendered"

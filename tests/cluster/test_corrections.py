@@ -17,7 +17,7 @@ OS, NEXT_OS = "418.94.202501221327-0", "418.94.202502020000-0"
 WRONG, RIGHT = "quay.io/dtk:wrong", "quay.io/dtk:right"
 RHCOS = "Red Hat Enterprise Linux CoreOS"
 SAYS = {"reason": "NoHeaders", "message": "toolkit has headers for 6.1.0-49-amd64"}
-WHY = f"node n0 refuses it: {SAYS['message']}"
+WHY = f"2 nodes refuse it, n0 among them: {SAYS['message']}"
 TEMPLATE = {"imageTemplate": "example.com/toolkit:{kernel}"}
 FILLED = f"example.com/toolkit:{KERNEL}"
 
@@ -29,10 +29,11 @@ def cluster(count: int = 2) -> Model:
     return model
 
 
-def refused(model: Model, node: str = "n0") -> None:
-    """The sidecar on a node has no headers of its kernel."""
+def refused(model: Model) -> None:
+    """No sidecar has headers of its node's kernel."""
     model.settle()
-    model.report(node, State.FAILED, **SAYS)
+    for node in model.nodes:
+        model.report(node, State.FAILED, **SAYS)
 
 
 def toolkits(model: Model) -> list[str]:
@@ -57,6 +58,54 @@ def test_the_next_link_serves_and_the_node_is_on_its_way_meanwhile() -> None:
     assert events(model) == [
         f"toolkit image {WRONG} is not for kernel {KERNEL}: {WHY}; {FILLED} instead"
     ]
+
+
+def test_one_node_of_several_moves_no_other_to_another_toolkit() -> None:
+    model = cluster(3)
+    model.apply_driver(toolkit=TEMPLATE)
+    model.settle_ready()
+    for key, said in model.node_drivers.items():  # their pods were restarted since
+        model.node_drivers[key] = replace(said, source="loaded")
+
+    for image in (WRONG, "x" * 32_000):
+        said = replace(model.node_drivers["edu.n0"], state="failed", reason="NoHeaders")
+        model.node_drivers["edu.n0"] = replace(said, toolkit=image)
+        model.settle()
+
+        assert toolkits(model) == [WRONG]
+        assert [dict(found.refused) for found in model.daemonsets.values()] == [{}]
+
+
+def test_a_refusal_outlives_the_daemonset_that_gave_the_image() -> None:
+    model = cluster(1)
+    model.apply_driver(toolkit={})
+    model.settle_ready()
+    refused(model)
+    model.settle()
+
+    model.daemonsets.clear()  # by hand
+    model.settle()
+
+    [found] = model.daemonsets.values()
+    assert (found.toolkit, [*found.refused]) == (WRONG, [WRONG]), "nothing else serves"
+
+
+def test_what_the_first_node_of_a_kernel_refused_is_tried_again_where_nothing_else_serves() -> None:
+    model = cluster(1)
+    model.apply_driver(toolkit=TEMPLATE)
+    refused(model)
+    model.settle()
+    assert toolkits(model) == [FILLED]
+
+    model.add(["n1", "n2"], os_image=f"{RHCOS} {OS}")
+    refused(model)  # now the other image, and by all
+    model.settle()
+    assert toolkits(model) == [WRONG]
+    for node in ("n1", "n2"):
+        model.report(node)
+    model.settle()
+
+    assert toolkits(model) == [WRONG]
 
 
 def test_it_is_remembered_when_the_node_says_otherwise_and_by_another_controller() -> None:
@@ -118,6 +167,25 @@ def test_with_nothing_else_it_stays_and_the_nodes_own_words_are_told() -> None:
     assert model.condition("Ready")["reason"] == "NodesFailed"
     assert SAYS["message"] in model.condition("Ready")["message"]
     assert model.plan().actions == ()
+
+
+def test_with_nothing_else_it_stays_though_somebody_deletes_the_daemonset() -> None:
+    model = cluster()
+    model.apply_driver(toolkit={})
+    refused(model)
+    model.settle()
+
+    model.daemonsets.clear()
+    model.carry_out(model.plan().actions)  # a node's refusal counts once it is given the image
+    model.settle()
+
+    assert toolkits(model) == [WRONG]
+    model.report_all()  # the node was at fault: with the same image it builds after all
+    model.add(["late"], os_image=f"{RHCOS} {OS}")
+    model.settle_ready()
+    assert [dict(found.refused) for found in model.daemonsets.values()] == [{}]
+    assert model.condition("Ready")["status"] == "True"
+    assert assigned_label("edu") in model.nodes["late"].labels
 
 
 def test_a_new_pool_of_that_kernel_waits_for_one_that_serves() -> None:
@@ -216,9 +284,10 @@ def test_a_correction_after_which_nothing_comes_is_a_failure_in_the_end(canary: 
     model.image_streams = {STREAM: ImageStream(STREAM, {OS: WRONG})}
     model.apply_driver(version="2.0.0", toolkit=TEMPLATE)
     model.settle()
-    model.report("n0", State.FAILED, **SAYS)
-    key = node_driver_name("edu", "n0")
-    model.node_drivers[key] = replace(model.node_drivers[key], said=1000.0)
+    for node in ["n0"] if canary else ["n0", "n1"]:
+        model.report(node, State.FAILED, **SAYS)
+        key = node_driver_name("edu", node)
+        model.node_drivers[key] = replace(model.node_drivers[key], said=1000.0)
     model.carry_out(model.plan(now=1001.0).actions)
 
     made = model.plan(now=1100.0)
@@ -252,7 +321,8 @@ def test_each_driver_believes_its_own_nodes() -> None:
     model.apply_driver(toolkit=TEMPLATE)
     model.apply_driver("other", toolkit=TEMPLATE, modules=[{"name": "other"}])
     model.settle()
-    model.report("n0", State.FAILED, driver="other", **SAYS)
+    for node in model.nodes:
+        model.report(node, State.FAILED, driver="other", **SAYS)
     model.report("n0", State.READY)
     model.settle()
 

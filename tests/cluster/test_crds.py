@@ -14,13 +14,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cluster.crds import crds
+from cluster.crds import STATUS, crds
+from cluster.limits import fitted
 from nodeside.contract import API_VERSION, NodeDriverStatus, Rung, State
 from nodeside.driver.announcement import node_driver
 from nodeside.errors import SpecError
 from nodeside.spec import Driver, load, parse, to_document
 from nodeside.spec.reference import EXAMPLE
 from tests.cluster.installed import install_crds
+from tests.cluster.test_limits import full
 from tests.controlplane.controlplane import MERGE_PATCH, Answer, ControlPlane
 from tests.spec.documents import document, drivers
 from tests.spec.test_rules import BROKEN
@@ -31,7 +33,7 @@ DRIVERS = f"/apis/{API_VERSION}/drivers"
 NODE_DRIVERS = f"/apis/{API_VERSION}/nodedrivers"
 TRY = "?dryRun=All&fieldValidation=Strict"
 IMAGE = "registry.example.com/drivers/edu:1.0"
-NOT_IN_CEL = ("expected a Python regular expression",)
+NOT_IN_CEL = ("expected a Python regular expression", "expected a regular expression of RE2")
 
 SLOW = settings(
     max_examples=150, suppress_health_check=list(HealthCheck), print_blob=True, derandomize=True
@@ -73,6 +75,24 @@ def test_the_example_with_every_field_is_accepted_and_kept_whole(
     answer = try_out(control_plane, to_document(driver))
     assert answer.message == ""
     assert parse(answer.document) == driver
+
+
+def test_the_largest_status_that_the_controller_writes_is_taken(
+    control_plane: ControlPlane,
+) -> None:
+    named = document(image=IMAGE) | {"metadata": {"name": "large"}}
+    control_plane.do("POST", DRIVERS, named)
+
+    answer = control_plane.request(
+        "PATCH",
+        f"{DRIVERS}/large/status",
+        {"status": fitted(full(STATUS))},
+        content_type=MERGE_PATCH,
+    )
+
+    assert answer.message == ""
+    assert answer.document["status"]["casualties"][0]["message"].startswith("错错")
+    control_plane.do("DELETE", f"{DRIVERS}/large")
 
 
 def test_defaults_are_those_of_the_parser(control_plane: ControlPlane) -> None:

@@ -6,6 +6,7 @@ the difference.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,7 +32,7 @@ from cluster.pod import (
 from cluster.policy import policy_map
 from cluster.revision import config_map, read_revision, revision_of, revision_text
 from cluster.unloadpod import unload_pod
-from cluster.world import Node, Pool, Settings
+from cluster.world import Node, Pool, RevisionObject, Settings
 from nodeside.contract import assigned_label
 from nodeside.driver import cli
 from nodeside.driver.kubernetes import Access
@@ -428,6 +429,18 @@ def test_what_a_node_sees_makes_one() -> None:
     }
 
     assert len(revisions) == 4
+
+
+def test_a_revision_of_a_newer_controller_is_read_without_what_is_unknown() -> None:
+    want = wanted()
+    newer = json.loads(revision_text(want.driver))
+    newer["spec"]["inTheNextRelease"] = True
+    text = json.dumps(newer)
+
+    read = read_revision(RevisionObject("edu-revision-1", "edu", revision_of(text), text))
+
+    assert read is not None
+    assert revision_text(read) == revision_text(want.driver)
 
 
 def test_a_revision_is_read_back_and_one_that_was_tampered_with_is_not() -> None:

@@ -8,8 +8,10 @@ import pytest
 
 from cluster.evidence import (
     Evidence,
+    Witness,
     fits,
     heard,
+    lasting,
     note,
     read_refused,
     remembered,
@@ -20,6 +22,7 @@ from cluster.world import DaemonSetObject, Node, NodeDriverObject, Pool, Toolkit
 
 KERNEL = "5.14.0-427.50.1.el9_4.x86_64"
 POOL = Pool("x86_64", "418.94.202501221327-0", KERNEL)
+ARM = "5.14.0-427.50.1.el9_4.aarch64"
 RT = Pool("x86_64", "418.94.202501221327-0", f"{KERNEL}+rt")
 OLD_RT = Pool("x86_64", "49.84.202110081407-0", "4.18.0-305.19.1.rt7.91.el8_4.x86_64")
 IMAGE = "quay.io/dtk@sha256:94"
@@ -29,6 +32,11 @@ REFUSED = NodeDriverObject(
     message="toolkit has headers for 5.14.0-1\nto repeat it: make",
 )  # fmt: skip
 WHY = "node n0 refuses it: toolkit has headers for 5.14.0-1"
+BUILT = NodeDriverObject("edu.n0", state="ready", source="built", kernel=KERNEL, toolkit=IMAGE)
+
+
+def saying(word: NodeDriverObject | None, name: str = "n0", image: str = IMAGE) -> Witness:
+    return Witness(replace(NODE, name=name), image, word)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +54,19 @@ WHY = "node n0 refuses it: toolkit has headers for 5.14.0-1"
         (ToolkitLabels(KERNEL), RT, None),
         (ToolkitLabels(KERNEL, "%{version}"), RT, None),
         (ToolkitLabels(KERNEL, OLD_RT.kernel), OLD_RT, True),
-        (ToolkitLabels(KERNEL), Pool("x86_64", "", f"{KERNEL}+64k"), None),
+        (ToolkitLabels(ARM), Pool("aarch64", "", f"{ARM}+64k"), True),
+        (ToolkitLabels(ARM), Pool("aarch64", "", "5.14.0-427.49.1.el9_4.aarch64+64k"), False),
+        (ToolkitLabels(KERNEL), Pool("x86_64", "", f"{KERNEL}+debug"), None),
+        (ToolkitLabels(KERNEL), Pool("x86_64", "", "5.14.0-427.49.1.el9_4.x86_64+debug"), False),
+        (ToolkitLabels(ARM), Pool("aarch64", "", f"{ARM}+64k-debug"), None),
+        (ToolkitLabels(ARM), Pool("aarch64", "", "5.14.0-1.el9.aarch64+64k-debug"), False),
+        (ToolkitLabels(KERNEL, f"{KERNEL}+rt"), Pool("x86_64", "", f"{KERNEL}+rt-debug"), None),
+        (ToolkitLabels("5.14.0-1.el9.x86_64", KERNEL), RT, True),
+        (
+            ToolkitLabels(KERNEL, "5.14.0-1.el9.x86_64+rt"),
+            Pool("x86_64", "", f"{KERNEL}+rt-debug"),
+            False,
+        ),
         (ToolkitLabels(KERNEL), Pool("x86_64", "", "(none named)"), None),
     ],
 )
@@ -59,8 +79,63 @@ def test_labels_tell_the_kernel_as_far_as_they_can_be_read(
 
 
 def test_what_a_node_refuses_is_refused_for_its_kernel_alone() -> None:
-    assert heard([(NODE, REFUSED)]) == {(KERNEL, "x86_64"): {IMAGE: WHY}}
-    assert not heard([(replace(NODE, kernel="5.14.0-1.el9.x86_64"), REFUSED)])
+    assert heard([saying(REFUSED)]) == {(KERNEL, "x86_64"): {IMAGE: WHY}}
+    elsewhere = replace(NODE, kernel="5.14.0-1.el9.x86_64")
+    assert not heard([Witness(elsewhere, IMAGE, REFUSED)])
+
+
+def test_an_image_that_no_node_has_is_refused_by_most_of_all_or_by_none() -> None:
+    others = [saying(None, "n1", "quay.io/dtk:given"), saying(BUILT, "n2", "quay.io/dtk:given")]
+    refusing = [saying(REFUSED, f"r{i}", "quay.io/dtk:given") for i in range(3)]
+
+    assert not heard([*refusing[:2], *others])
+    assert heard([*refusing, *others])
+
+
+def test_of_an_image_those_speak_who_have_it() -> None:
+    elsewhere = [saying(REFUSED, f"r{i}", "quay.io/dtk:given") for i in range(3)]
+
+    assert not heard([*elsewhere, saying(BUILT)])
+
+
+@pytest.mark.parametrize(
+    ("refusing", "others", "believed"), [(1, 0, True), (1, 1, False), (2, 1, True), (2, 2, False)]
+)
+def test_most_of_those_who_have_an_image_speak_for_all(
+    refusing: int, others: int, believed: bool
+) -> None:
+    nodes = [saying(REFUSED, f"r{i}") for i in range(refusing)]
+
+    for word in (None, BUILT, replace(BUILT, source="loaded")):
+        silent = [saying(word, f"s{i}") for i in range(others)]
+        assert bool(heard([*nodes, *silent])) is believed
+
+
+def test_who_still_works_with_another_image_has_not_tried_this_one() -> None:
+    other = replace(BUILT, toolkit="quay.io/dtk:of-before")
+
+    assert heard([saying(REFUSED), saying(other, "n1"), saying(other, "n2")])
+
+
+def test_what_nodes_say_at_length_is_noted_as_far_as_there_is_room() -> None:
+    long = {f"{i}-" + "\U0001f600" * 1000: "node n0 refuses it: no" for i in range(40)}
+    many = {"quay.io/dtk:wrong": "9 nodes refuse it, n0 among them: no"}
+
+    kept = note(long | many)
+
+    assert len(kept) < 100_000
+    assert "quay.io/dtk:wrong" in read_refused(kept), "what most refuse comes first"
+
+
+def test_a_refusal_of_few_lasts_while_they_are_most_of_those_there() -> None:
+    few = {IMAGE: "node n0 refuses it: no"}
+    assert lasting(few, 1) == few
+    assert lasting(few, 2) == {}
+    some = {IMAGE: "3 nodes refuse it, n0 among them: no"}
+    assert lasting(some, 5) == some
+    assert lasting(some, 6) == {}
+    enough = {IMAGE: "16 nodes refuse it, n0 among them: no"}
+    assert lasting(enough, 5000) == enough
 
 
 @pytest.mark.parametrize(
@@ -75,24 +150,25 @@ def test_what_a_node_refuses_is_refused_for_its_kernel_alone() -> None:
     ],
 )
 def test_other_failures_are_not_the_toolkits(said: NodeDriverObject) -> None:
-    assert not heard([(NODE, said)])
+    assert not heard([saying(said)])
 
 
 def test_what_a_daemonset_notes_keeps_its_words() -> None:
     noted = DaemonSetObject("edu-1", pool=POOL, refused={IMAGE: "node n7 refuses it: no"})
 
-    found = together(remembered([noted]), heard([(NODE, REFUSED)]))
+    found = together(remembered([noted]), heard([saying(REFUSED)]))
 
     assert found == {(KERNEL, "x86_64"): {IMAGE: "node n7 refuses it: no"}}
+    twice = heard([saying(REFUSED), saying(REFUSED, "n1")])
+    assert together(remembered([noted]), twice) == twice
 
 
 def test_an_image_that_has_built_after_all_is_not_refused() -> None:
-    built = NodeDriverObject("edu.n1", state="ready", source="built", kernel=KERNEL, toolkit=IMAGE)
-    found = heard([(NODE, REFUSED)])
+    found = heard([saying(REFUSED)])
 
-    assert upheld(found, [(NODE, built)]) == {(KERNEL, "x86_64"): {}}
-    other = NodeDriverObject("edu.n1", state="ready", source="loaded", kernel=KERNEL, toolkit=IMAGE)
-    assert upheld(found, [(NODE, other)]) == found
+    assert upheld(found, [saying(BUILT)]) == {(KERNEL, "x86_64"): {}}
+    assert upheld(found, [saying(replace(BUILT, source="loaded"))]) == found
+    assert upheld(found, [saying(BUILT, image="quay.io/dtk:given")]) == found
 
 
 def test_an_empty_reason_is_one_all_the_same() -> None:
@@ -109,5 +185,5 @@ def test_no_more_is_noted_than_an_annotation_should_hold() -> None:
 def test_a_note_is_read_as_it_was_written_and_junk_is_nothing() -> None:
     assert read_refused(note({IMAGE: WHY})) == {IMAGE: WHY}
     assert note({}) == ""
-    for junk in ("", "[]", "{", '"x"', "[" * 10_000):
+    for junk in ("", "[]", "{", '"x"', "[" * 10_000, note({"i" * 1025: WHY})):
         assert read_refused(junk) == {}

@@ -71,6 +71,26 @@ def test_a_node_that_cannot_pull_it_builds_and_the_others_stay() -> None:
     assert model.revision("n0") == model.revision("n1")
 
 
+@pytest.mark.parametrize("paused", [False, True])
+def test_pods_that_restart_while_the_registry_is_down_move_no_node_that_works(paused: bool) -> None:
+    model = prebuilt(rollout={"paused": paused})
+    model.settle()
+    model.apply_driver(prebuilt={"image": TEMPLATE}, rollout={"paused": False})
+    model.settle_ready()
+    model.apply_driver(prebuilt={"image": TEMPLATE}, rollout={"paused": paused})
+    for node in model.nodes:
+        cannot_have_it(model, node)
+
+    actions = model.settle()
+
+    assert not any(isinstance(action, LabelNode) for action in actions)
+    assert f"its pod cannot start: driver: {MISSING}" in model.condition("Ready")["message"]
+    model.reboot("n0")  # what it said of the boot before is void: the driver works there no more
+    model.settle()
+    assert containers(model, "n0") == BUILDS
+    assert containers(model, "n1") == {"driver": IMAGE}
+
+
 def test_the_row_the_event_and_ready_say_that_it_fell_back() -> None:
     model = prebuilt()
     cannot_have_it(model, "n1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cluster.hold import CORDONED
 from cluster.inspection import explain_driver, explain_node
 from cluster.overview import NoSuchObject
 from cluster.presence import Presence
@@ -165,6 +166,16 @@ def test_a_stopped_rollout_blocks_the_nodes_that_are_left_with_what_failed() -> 
     assert f"failed on {changed}" in block
     assert failed.blocks == ("BuildFailed: edu.c:42: error",)
     assert failed.next == ()
+
+
+def test_a_cordon_that_is_about_to_end_is_what_comes_next() -> None:
+    made = ready()
+    made.relabel("n1", {CORDONED: "true"})
+    made.change("n1", unschedulable=True)
+
+    said = explain_node(made.world, "edu", "n1")
+
+    assert said.next == ("uncordon node n1",)
 
 
 def test_a_node_without_a_toolkit_image_has_nothing_next() -> None:

@@ -183,6 +183,69 @@ def test_a_lease_of_somebody_silent_is_taken_only_after_its_whole_time_on_our_ow
     assert election._seen.free("b", now[0])
 
 
+def candidate(leases: FakeLeases, now: list[float], identity: str = "b") -> Election:
+    return Election(
+        leases,  # type: ignore[arg-type]
+        namespace="x",
+        name="lease",
+        identity=identity,
+        stopping=threading.Event(),
+        now=lambda: now[0],
+    )
+
+
+def test_a_lease_that_is_deleted_is_its_holders_until_its_time_is_over() -> None:
+    leases, now = FakeLeases(), [1000.0]
+    first, second = candidate(leases, now, "a"), candidate(leases, now, "b")
+    first._look()
+    first._take()
+    second._look()
+    leases.lease = None  # kubectl delete lease
+
+    now[0] += 14.9
+    second._look()
+    assert not second._seen.free("b", now[0])
+    now[0] += 0.2
+    second._look()
+    assert second._seen.free("b", now[0])
+    assert second._take()
+
+
+def test_who_finds_its_lease_deleted_makes_it_again_unless_somebody_was_faster() -> None:
+    leases, now = FakeLeases(), [1000.0]
+    first, other = candidate(leases, now, "a"), candidate(leases, now, "c")
+    first._look()
+    first._take()
+    leases.lease = None
+    for _ in range(2):
+        first._renew_once()
+    assert leases.lease is not None
+    assert first.leadership.leads
+
+    leases.lease = None
+    other._look()  # which never saw it, and cannot know
+    other._take()
+    first._renew_once()
+    assert not first.leadership.leads
+
+
+@pytest.mark.parametrize(
+    ("holder", "alone_since"), [("dead", 1010.0), ("", 1000.0), ("b", 1000.0), (None, 1000.0)]
+)
+def test_from_when_on_nobody_else_can_have_acted(holder: str | None, alone_since: float) -> None:
+    leases, now = FakeLeases(), [1000.0]
+    if holder is not None:
+        spec = {"holderIdentity": holder, "leaseDurationSeconds": 15}
+        leases.create({"metadata": {}, "spec": spec})
+    election = candidate(leases, now)
+    election.look_first()
+    now[0] += 20.0
+    election._look()
+    election._take()
+
+    assert election.leadership.alone_since == alone_since
+
+
 def test_a_restarted_container_of_the_same_pod_need_not_wait_for_itself() -> None:
     leases, notes = FakeLeases(), list[tuple[str, str]]()
     leases.create({"metadata": {}, "spec": {"holderIdentity": "a", "leaseDurationSeconds": 900}})

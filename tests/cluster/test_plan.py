@@ -9,7 +9,9 @@ import pytest
 
 from cluster.actions import FINALIZER, Apply, Delete, LabelNode, Say, SetStatus
 from cluster.osversion import OSTREE_LABEL
-from cluster.pools import before_label
+from cluster.pools import assignment, before_label
+from cluster.revision import revision_of
+from cluster.toolkit import proven
 from cluster.world import DriverPod, ImageStream
 from nodeside.contract import State, assigned_label, state_label
 from tests.cluster.model import EDU, KERNEL, PCI, Model
@@ -237,6 +239,30 @@ def test_a_toolkit_that_built_for_this_kernel_serves_another_os_version() -> Non
     assert len({found.toolkit for found in model.daemonsets.values()}) == 1
 
 
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"toolkit": "registry.example.com/of-nobody:1"},
+        {"boot_id": "of-another-boot"},
+        {"revision": "of-another"},
+        {"driver": "other"},
+        {"node": "n9"},
+    ],
+)
+def test_no_node_proves_an_image_that_it_was_not_given_in_this_boot(lie: dict[str, Any]) -> None:
+    model = on_coreos("418.94.202501221327-0")
+    model.settle_ready()
+    model.add(["n9"], labels={})
+    key = "edu.n0"
+    model.node_drivers[key] = replace(model.node_drivers[key], **lie)
+
+    model.add(["n1"], os_image=RHCOS.replace("202501221327", "202502020000"))
+
+    assert not proven(model.world)
+    model.carry_out(model.plan().actions)
+    assert {found.link for found in model.daemonsets.values()} == {"image-stream"}
+
+
 def test_prebuilt_modules_need_no_toolkit() -> None:
     model = Model()
     model.add(["n0"])
@@ -297,6 +323,26 @@ def test_the_failure_of_a_canary_stops_the_rollout_and_says_why() -> None:
     )
     assert model.condition("Progressing")["status"] == "False"
     assert {model.revision("n1"), model.revision("n2")} == {old}
+
+
+def test_a_good_revision_of_a_newer_controller_is_good_for_an_older_one() -> None:
+    model = running(4)
+    [found] = model.revisions.values()
+    text = found.document.replace('"version":', '"ofTheNextRelease":true,"version":')
+    newer = revision_of(text)
+    model.revisions = {f"edu-revision-{newer}": replace(found, revision=newer, document=text)}
+    [served] = model.daemonsets.values()
+    given = assignment("edu", served.pool, newer)
+    model.daemonsets = {given: replace(served, name=given, assignment=given, revision=newer)}
+    for name in model.nodes:
+        model.relabel(name, {ASSIGNED: given})
+        model.report(name)
+    status = {**model.drivers["edu"].status, "lastGoodRevision": newer}
+    model.drivers["edu"] = replace(model.drivers["edu"], status=status)
+
+    model.apply_driver(version="2", rollout={"maxUnavailable": "100%", "canary": 1})
+
+    assert len(labelled(model)) == 1
 
 
 def test_going_back_takes_the_failed_node_at_once() -> None:

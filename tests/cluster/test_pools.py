@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.osversion import OSTREE_LABEL
-from cluster.pools import KERNEL_LABEL, Fit, assignment, disagreement, has_hardware, pool_of
+from cluster.pools import (
+    KERNEL_LABEL,
+    Fit,
+    assignment,
+    devices,
+    disagreement,
+    former_devices,
+    has_hardware,
+    pool_of,
+)
 from cluster.world import Node, Pool
 from nodeside.contract import LABEL_VALUE
 from nodeside.spec.model import Hardware, PciId
@@ -122,6 +131,50 @@ def test_a_device_label_that_vanished_takes_no_driver_away() -> None:
     assert has_hardware(node(), EDU, assigned=False) is Fit.LACKS
     assert has_hardware(node(), EDU, assigned=True) is Fit.KEPT
     assert Fit.KEPT.wanted
+
+
+@pytest.mark.parametrize("assigned", [False, True])
+def test_a_node_that_does_not_run_linux_is_never_a_drivers(assigned: bool) -> None:
+    windows = node(labels=nfd("1234") | {"kubernetes.io/os": "windows"})
+    linux = node(labels=nfd("1234") | {"kubernetes.io/os": "linux"})
+
+    for hardware in (EDU, Hardware()):
+        fit = has_hardware(windows, hardware, assigned=assigned)
+        assert (fit, fit.wanted) == (Fit.FOREIGN, False)
+        assert has_hardware(linux, hardware, assigned=assigned) is Fit.HAS
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (["1234"], ["1234:11e8"]),
+        (["1234:9999", "1234:11e8"], ["1234:11e8"]),
+        (["1234", "5678"], ["5678"]),
+        (["1234"], ["5678:0001"]),
+    ],
+)
+def test_a_node_with_a_device_that_the_driver_is_not_for_any_more_leaves(
+    before: list[str], now: list[str]
+) -> None:
+    ids = [PciId(*each.split(":")) for each in now]
+    hardware = Hardware(pci=tuple(ids))
+    status = {"devices": before}
+    former = former_devices(hardware, status)
+    has_other, silent = node(labels=nfd("00ff_1234_9999")), node()
+
+    assert has_hardware(has_other, hardware, assigned=True, former=former) is Fit.CONTRADICTED
+    assert has_hardware(silent, hardware, assigned=True, former=former) is Fit.KEPT
+    assert devices(hardware, status)[: len(now)] == now
+    assert set(devices(hardware, status)) == {*before, *now}
+
+
+def test_a_node_with_both_devices_stays_and_one_that_was_never_for_it_says_nothing() -> None:
+    former = (PciId("1234", "9999"),)
+    both = node(labels=nfd("1234_9999") | nfd("1234_11e8"))
+    odd = node(labels=nfd("1234_7777"))
+
+    assert has_hardware(both, EDU, assigned=True, former=former) is Fit.HAS
+    assert has_hardware(odd, EDU, assigned=True, former=former) is Fit.KEPT
 
 
 def test_a_device_label_that_says_no_does() -> None:

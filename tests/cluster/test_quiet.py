@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.actions import LabelNode, Plan, SetStatus
+from cluster.actions import LabelNode, Plan, Say, SetStatus
 from cluster.quiet import Quiet
 from tests.cluster.model import Model
 
@@ -84,3 +84,17 @@ def test_with_more_nodes_counts_are_told_less_often() -> None:
     held = quiet(Plan((SetStatus("edu", counts[1]),)), world, 12.0)
 
     assert (held.actions, held.again_in) == ((), 3.0)
+
+
+def test_what_comes_again_and_again_is_told_25_times_and_then_once_in_five_minutes() -> None:
+    quiet, world = Quiet(), model().world
+
+    def told(driver: str = "edu", reason: str = "NodesFailed", seconds: float = 0.0) -> bool:
+        say = Say(driver, "u", warning=True, reason=reason, note="n1 failed")
+        return quiet(Plan((LABEL, say)), world, 10.0 + seconds).actions == (LABEL, say)
+
+    assert [told() for _ in range(30)] == [True] * 25 + [False] * 5
+    assert told(reason="RolloutStopped")
+    assert told(driver="other")
+    assert [told(seconds=300.0) for _ in range(2)] == [True, False]
+    assert [told(seconds=9000.0) for _ in range(30)].count(True) == 25

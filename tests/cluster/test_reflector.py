@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,13 +31,20 @@ def item_from(document: Mapping[str, Any]) -> Item:
 class Watched:
     """A reflector over a scripted server; wakes are counted."""
 
-    def __init__(self, server: ScriptedServer, directory: Path, *, optional: bool = False) -> None:
+    def __init__(
+        self,
+        server: ScriptedServer,
+        directory: Path,
+        *,
+        optional: bool = False,
+        crowd: Callable[[Item], str] | None = None,
+    ) -> None:
         self.wakes = 0
         self.server = server
         resource = IMAGE_STREAMS if optional else NODES
         self.reflector: Reflector[Item] = Reflector(
             server.api(directory, deadline=0.2),
-            Selection(resource, item_from, optional=optional),
+            Selection(resource, item_from, optional=optional, crowd=crowd),
             self._wake,
             jitter=lambda: -1.0,  # no pause at all
         )
@@ -72,7 +80,8 @@ def hold() -> threading.Event:
 
 
 def silent(hold: threading.Event) -> Said:
-    return Said(body="", hold=hold)
+    """A watch that says nothing; cut, since an answer of no bytes would be whole at once."""
+    return Said(body="", hold=hold, cut=True)
 
 
 def test_a_watch_goes_on_where_the_list_ended_and_changes_are_kept(
@@ -204,6 +213,24 @@ def test_an_object_that_cannot_be_read_hurts_only_itself(
         hold.set()
 
 
+def test_of_what_one_node_writes_no_more_is_kept_than_there_is_use_for(
+    tmp_path: Path, hold: threading.Event
+) -> None:
+    listed = [f"n1-{i:04}" for i in range(300)]
+    changes = event("ADDED", "n1-more", "8") + event("ADDED", "n2-first", "9")
+    freed = event("DELETED", "n1-0000", "10") + event("ADDED", "n1-next", "11")
+    with (
+        ScriptedServer(
+            Said(body=page(*listed)), Said(body=changes), Said(body=freed), silent(hold)
+        ) as server,
+        Watched(server, tmp_path, crowd=lambda item: item.name[:2]) as watched,
+    ):
+        watched.until(lambda: len(server.asked) == 4)
+        hold.set()
+
+        assert watched.names == [*listed[1:256], "n1-next", "n2-first"]
+
+
 def test_an_object_that_we_deleted_is_known_to_be_gone(
     tmp_path: Path, hold: threading.Event
 ) -> None:
@@ -241,4 +268,21 @@ def test_after_an_outage_a_poke_is_enough_to_be_up_to_date_again(
         watched.reflector.poke()
         assert watched.reflector.wait_current(LONG)
         watched.until(lambda: watched.names == ["a", "b"])
+        hold.set()
+
+
+def test_behind_a_connection_that_died_without_a_word_all_is_listed_anew(
+    tmp_path: Path, hold: threading.Event
+) -> None:
+    script = [Said(body=page("a")), silent(hold), Said(body=page("b", version="9")), silent(hold)]
+    with ScriptedServer(*script) as server, Watched(server, tmp_path) as watched:
+        watched.until(lambda: len(server.asked) == 2)
+        watched.reflector.renew(0.0)  # which it is newer than
+        assert watched.reflector.wait_current(0)
+        assert watched.names == ["a"]
+
+        watched.reflector.renew(time.monotonic())
+        assert watched.reflector.health().synced, "what is known stays"
+        assert watched.reflector.wait_current(LONG)
+        assert watched.names == ["b"]
         hold.set()

@@ -197,3 +197,28 @@ def test_a_node_that_waits_for_its_reboot_may_wait_for_ever() -> None:
 
     assert at(model, THEN + 30 * 24 * 3600)[0] == "WaitingForReboot"
     assert model.condition("Degraded")["status"] == "False"
+
+
+def test_what_a_silent_node_said_of_a_revision_before_is_no_word_once_it_is_given_back() -> None:
+    model = assigned()
+    model.report_all()
+    at(model, THEN)
+    model.apply_driver(version="2")
+    at(model, THEN)
+    [changed] = [name for name in model.nodes if before_label("edu") in model.nodes[name].labels]
+    serving = model.serving(changed)
+    assert serving is not None
+    pod = DriverPod("p", driver="edu", node=changed, daemonset=serving.name, created=THEN)
+    model.pods["p"] = pod  # it took the first version out, and hangs in the load of the second
+    assert at(model, THEN + NO_WORD + 1)[0] == "RolloutStopped"
+
+    model.apply_driver()
+    at(model, THEN + NO_WORD + 2)
+    model.pods["p"] = replace(pod, deleting=True)
+    reason, message = at(model, THEN + 2 * NO_WORD)
+
+    assert model.revision(changed) == model.drivers["edu"].status["revision"]
+    assert model.condition("Ready")["status"] == "False"
+    assert (reason, message) == ("NodesBusy", f"works on 1 of 2 nodes; on the way: {changed}")
+    model.report_all()
+    assert at(model, THEN + 2 * NO_WORD)[0] == "Ready"

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import pytest
+
+from cluster.logpattern import refusal
 from cluster.stage import LogSight, LogWanted
 from cluster.stagelogs import StageLogs
+from nodeside.spec.expressions import EXPECTED
 from tests.cluster.scripted import Said, ScriptedServer
 
 LONG = 30.0  # seconds: a deadline that only a broken test meets
@@ -99,3 +104,24 @@ def test_a_line_is_judged_by_its_beginning(tmp_path: Path) -> None:
         logs = quiet(StageLogs(server.api(tmp_path), "nodeside", lambda: None))
 
         assert looked(logs) == LogSight()
+
+
+def test_an_expression_without_end_in_pythons_engine_is_judged_at_once(tmp_path: Path) -> None:
+    endless = replace(WANTED, pattern=r"^(\S+\s*)+: ready")
+    with ScriptedServer(Said(body="x" * 4000 + "!\n" + "plugin: ready\n")) as server:
+        logs = quiet(StageLogs(server.api(tmp_path), "nodeside", lambda: None), endless)
+
+        assert looked(logs) == LogSight(matched=True)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("(?=a)", "invalid perl operator: (?="),
+        ("(((x?){30}){30}){30}", "invalid repetition size"),
+        ("(x{30}y{30}){30}", "it is too large once its repeats are written out"),
+    ],
+)
+def test_what_re2_refuses_is_said_with_the_words_of_the_schema(pattern: str, words: str) -> None:
+    assert EXPECTED in refusal(pattern)
+    assert words in refusal(pattern)

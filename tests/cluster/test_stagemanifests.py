@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cluster.documents import driver_from
 from cluster.drift import drifted
 from cluster.manifests import CONTROLLER
-from cluster.stage import Source
 from cluster.stagemanifests import Frame, objects
 from cluster.stagetemplates import StageInvalid, documents
 from cluster.world import Settings
 from tests.cluster.model import EDU, document
 from tests.cluster.stagedriver import daemonset
+from tests.console import nodeside
+from tests.images import containerfile
 
 VALUES: dict[str, Any] = {
     "driver": {"name": "edu", "version": "1.0.0", "image": EDU["image"]},
@@ -23,12 +28,26 @@ VALUES: dict[str, Any] = {
 PODLESS = "apiVersion: v1\nkind: {kind}\nmetadata: {{name: x}}\n"
 
 
-def made(text: str, *, after: str = "", absent: str = "", **settings: Any) -> Any:
+SCALARS = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+FIELDS = ("affinity", "initContainers", "volumes", "imagePullSecrets", "nodeSelector", "metadata")
+
+
+def frame(after: str = "", **settings: Any) -> Frame:
     found = driver_from(document())
     assert found.driver is not None
-    frame = Frame(found, found.driver, "second", after, Settings(**settings))
-    source = Source("one", {"ds.yaml": text})
-    return objects(frame, source, VALUES, frozenset(filter(None, (absent,))))
+    return Frame(found, found.driver, "second", after, Settings(**settings))
+
+
+def made(text: str, *, after: str = "", absent: str = "", **settings: Any) -> Any:
+    found = documents("one", {"ds.yaml": text}, VALUES)
+    return objects(frame(after, **settings), "one", found, frozenset(filter(None, (absent,))))
 
 
 def refused(text: str) -> str:
@@ -58,7 +77,10 @@ def test_a_daemonset_is_gated_by_labels_and_by_the_ready_file_without_privilege(
         {
             "name": "nodeside-wait",
             "image": "registry.example.com/drivers/edu:1.0.0",
-            "command": ["nodeside", "driver", "wait", "edu", "--timeout", "3600"],
+            "command": [
+                *("nodeside", "driver", "wait", "edu"),
+                *("--host-root", "/", "--timeout", "3600"),
+            ],
             "securityContext": {
                 "runAsUser": 65532,
                 "runAsGroup": 65532,
@@ -77,6 +99,20 @@ def test_a_daemonset_is_gated_by_labels_and_by_the_ready_file_without_privilege(
     ]
     assert pod["imagePullSecrets"] == [{"name": "pull"}]
     assert [volume["hostPath"]["path"] for volume in pod["volumes"]] == ["/run/nodeside"]
+
+
+def test_the_gate_looks_where_its_volume_is_whatever_the_image_says_of_the_host() -> None:
+    [found], _ = made(daemonset("plugin"))
+    [gate] = found["spec"]["template"]["spec"]["initContainers"]
+    image = containerfile.settings(Path(__file__).parents[2] / "images" / "driver.Containerfile")
+    env = dict(each.split("=", 1) for each in image["Env"])
+    assert env["NODESIDE_HOST"] == "/host"
+
+    program, *words = [word.replace("edu", "never-there") for word in gate["command"]]
+    done = nodeside(*words, "--timeout", "0", env=env)
+
+    assert program == image["Entrypoint"][0]
+    assert f" {gate['volumeMounts'][0]['mountPath']}/never-there/ready is not there" in done.errors
 
 
 def test_what_is_made_is_marked_as_the_drivers_and_not_as_other_objects_of_ours() -> None:
@@ -187,6 +223,60 @@ def test_a_kind_that_the_cluster_does_not_have_is_left_out_and_said() -> None:
 )
 def test_what_cannot_be_applied_is_refused_with_its_place(text: str, words: str) -> None:
     assert words in refused(text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("kind: DaemonSet", "kind: [DaemonSet]", "['DaemonSet'] of apps/v1 is no kind"),
+        ("apiVersion: apps/v1", "apiVersion: {v: 1}", "is no kind that a stage may have"),
+        ("containers:", "initContainers: {a: b}\n      containers:", "no template of a pod"),
+        ("containers:", "imagePullSecrets: 5\n      containers:", "no template of a pod"),
+        ("containers:", "affinity: {nodeAffinity: 1}\n      containers:", "no template of a pod"),
+        ("containers:", "serviceAccountName: [a]\n      containers:", "serviceAccountName is no"),
+        ("labels: {app: plugin}", "labels: [1]", "no template of a pod"),
+        ("name: main", "name: !!int 08x", "; write dates and the like in quotes"),
+        ("name: main", "name: 2025-02-30", "; write dates and the like in quotes"),
+        ("name: main", "name: !!bool x", "; write dates and the like in quotes"),
+        ("name: main", "name: .nan", "; write dates and the like in quotes"),
+        ("name: main", "name: " + "[" * 65 + "]" * 65, "rendered line 14: nested deeper than 64"),
+        ("name: main", "name: &a {b: *a}", "nested deeper than 64"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_and_is_no_error_of_ours(
+    old: str, new: str, words: str
+) -> None:
+    assert old in daemonset("plugin")
+    assert words in refused(daemonset("plugin").replace(old, new, 1))
+
+
+def test_aliases_that_give_more_than_fits_into_memory_are_refused() -> None:
+    long = "a: &a " + "x" * 100_000 + "\nb: [" + ", ".join(["*a"] * 1000) + "]\n"
+
+    assert refused(long) == "ConfigMap one: its documents have more than 768 KiB"
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_whatever_stands_in_a_manifest_it_is_taken_or_refused(data: st.DataObject) -> None:
+    [(_, whole)] = documents("one", {"ds.yaml": daemonset("plugin")}, VALUES)
+    document_ = data.draw(mutated(whole))
+
+    with suppress(StageInvalid):
+        [found], _ = objects(frame(), "one", [("ds.yaml", document_)], frozenset())
+        drifted(found, whole)
+        assert found["spec"]["template"]["spec"]["initContainers"][0]["name"] == "nodeside-wait"
+
+
+@st.composite
+def mutated(draw: st.DrawFn, whole: Any) -> Any:
+    """The same with one value, however deep, as something else."""
+    key = draw(st.sampled_from([*whole, "more"] if isinstance(whole, dict) else ["more"]))
+    inner = whole.get(key) if isinstance(whole, dict) else None
+    if isinstance(inner, dict) and draw(st.booleans()):
+        return {**whole, key: draw(mutated(inner))}
+    key = draw(st.sampled_from([*FIELDS, key]))
+    return {**whole, key: draw(JSON)} if isinstance(whole, dict) else draw(JSON)
 
 
 # --- templates -----------------------------------------------------------------------------------

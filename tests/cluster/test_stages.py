@@ -8,6 +8,7 @@ from typing import Any
 
 from cluster.actions import Apply, Delete, LabelNode, Say, SetStatus
 from cluster.inspection import explain_driver, explain_node
+from cluster.plan import plan
 from cluster.stage import LogSight, LogWanted, StageObject, Stages
 from cluster.stagelabels import logs_wanted
 from nodeside.contract import State, assigned_label
@@ -210,6 +211,15 @@ def test_a_ready_pod_that_has_not_said_it_yet_holds_the_next_stage() -> None:
     assert row(model, "first")["state"] == "Ready"
 
 
+def test_what_re2_refuses_is_that_stages_failure_alone() -> None:
+    wait = {"log": "(x{30}y{30}){30}"}
+    model = up(with_stages(1, [TWO[0], {**TWO[1], "waitFor": wait}]))
+
+    assert row(model, "first")["state"] == "Ready"
+    assert row(model, "second")["state"] == "Invalid"
+    assert "waitFor.log: expected a regular expression of RE2" in row(model, "second")["message"]
+
+
 def test_a_pod_that_never_says_it_fails_its_stage() -> None:
     model = listening()
     _sees(model, LogSight(late=True, words="no permission to get pods/log"))
@@ -336,6 +346,24 @@ def test_a_template_that_cannot_be_rendered_changes_nothing_and_names_file_and_l
     )
     assert model.condition("Degraded")["reason"] == "StageInvalid"
     assert message.replace("first:", "first: Invalid:") in explain_driver(model.world, "edu").blocks
+
+
+def test_while_a_template_is_being_rendered_its_stage_stays_as_it_is() -> None:
+    model = up(with_stages(1))
+    world = model.world
+    assert world.stages is not None
+
+    made = plan(replace(world, stages=replace(world.stages, rendered={})), 0.0)
+
+    assert [type(a) for a in made.actions] == [SetStatus]
+    [status] = [a.status for a in made.actions if isinstance(a, SetStatus)]
+    [first, _] = status["stages"]
+    assert (first["state"], first["message"]) == (
+        "Progressing",
+        "its templates are being rendered",
+    )
+    assert {each.config_map for each in made.templates} == {"one", "two"}
+    assert plan(world, 0.0).templates == made.templates, "who asks for it keeps it"
 
 
 def test_a_config_map_that_is_missing_is_named_and_waited_for() -> None:

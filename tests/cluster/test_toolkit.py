@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cluster.evidence import Evidence
-from cluster.toolkit import Kept, Link, Resolution, asked, fill, resolve
+from cluster.toolkit import Kept, Link, Resolution, asked, fill, resolve, tag_order
 from cluster.world import ImageStream, Pool, Tag, ToolkitLabels, Unseen
 from nodeside.spec.fleet import Toolkit
 
@@ -69,6 +69,17 @@ def test_with_nothing_it_says_what_was_looked_at_and_which_tags_there_are() -> N
         ("418.94.202501221327-0", "latest"),
         "wait for the tag, or name an image in spec.toolkit.images",
     )
+
+
+def test_who_asks_for_a_kernel_alone_is_not_told_to_wait_for_a_tag_that_is_there() -> None:
+    """Which tag is the kernel's, only labels can tell; the OS version would tell as well."""
+    found = resolve(Pool("x86_64", "", KERNEL), Toolkit(), STREAMS)
+
+    assert found.why == f"no tag of image stream {NAME} is known to be for {KERNEL}"
+    assert found.remedy == (
+        "ask for the OS version of this kernel, or name an image in spec.toolkit.images"
+    )
+    assert found.tags_seen == ("418.94.202501221327-0", "latest")
 
 
 def test_of_what_nobody_set_up_it_says_nothing() -> None:
@@ -231,3 +242,11 @@ def test_of_a_stream_with_many_tags_the_newest_are_asked_for() -> None:
 
 def test_a_template_that_is_not_there_fills_to_nothing() -> None:
     assert fill("", POOL) == ""
+
+
+def test_tags_are_in_the_order_of_their_numbers_whatever_they_are_called() -> None:
+    tags = ["418.94.10", "418.094.9", "latest", "²", "", "9" * 5000, "418.94.10-1", "10"]
+
+    order = sorted(tags, key=tag_order)
+
+    assert order == ["", "latest", "²", "10", "418.094.9", "418.94.10", "418.94.10-1", "9" * 5000]

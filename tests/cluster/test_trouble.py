@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cluster.actions import Apply, LabelNode, Plan, SetStatus
+from cluster.actions import Apply, LabelNode, Plan, Say, SetStatus
 from cluster.apierror import Forbidden
-from cluster.stage import lane_of
+from cluster.stage import lane_of, status_lane_of
 from cluster.trouble import Trouble, again, resting, trouble_of, with_trouble, with_troubles
 from tests.cluster.model import Model
 
@@ -110,12 +110,25 @@ def test_a_status_that_cannot_be_written_is_not_tried_again_before_its_time() ->
     made = model()
     mute = Trouble("Forbidden", "cannot set the status", generation=1, again_at=50, mute=True)
     wanted = Plan((SetStatus("edu", {"revision": "r"}), SetStatus("other", {"revision": "r"})))
+    troubles = {status_lane_of("edu"): mute}
 
-    early = with_troubles(wanted, made.world, {"edu": mute}, now=49, wall=0)
-    later = with_troubles(wanted, made.world, {"edu": mute}, now=50, wall=0)
+    early = with_troubles(wanted, made.world, troubles, now=49, wall=0)
+    later = with_troubles(wanted, made.world, troubles, now=50, wall=0)
 
     assert early.actions == wanted.of("other")
     assert later.actions == wanted.actions
+
+
+def test_a_status_that_cannot_be_written_delays_itself_and_what_is_told_with_it() -> None:
+    mute = Trouble("Forbidden", "cannot set the status", generation=1, again_at=50, mute=True)
+    label = LabelNode("edu", "n1", {})
+    told = Say("edu", "u", True, "NodesFailed", "n1", of_status=True)
+    other = Say("edu", "u", True, "FellBack", "n1")
+    wanted = Plan((label, SetStatus("edu", {"revision": "r"}), told, other))
+
+    plan = with_troubles(wanted, model().world, {status_lane_of("edu"): mute}, now=49, wall=0)
+
+    assert plan.actions == (label, other)
 
 
 def test_each_failure_in_a_row_rests_longer_up_to_a_minute() -> None:

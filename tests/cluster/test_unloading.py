@@ -450,6 +450,27 @@ def test_a_node_that_left_is_unloaded_while_the_others_go_on() -> None:
     assert message(model) == "works on 2 nodes"
 
 
+def test_a_node_leaves_whose_device_the_spec_names_no_more() -> None:
+    model = Model()
+    for name, device in (("n0", "9999"), ("n1", "11e8"), ("n2", "9999")):
+        label = f"feature.node.kubernetes.io/pci-1234_{device}.present"
+        model.add([name], labels={label: "true"})
+    model.apply_driver(hardware={"pci": [{"vendor": "1234"}]})
+    model.settle_ready()
+    model.relabel("n2", {label: None})  # Node Feature Discovery is away, there
+
+    model.apply_driver(hardware={"pci": [{"vendor": "1234", "device": "11e8"}]})
+    going(model)
+
+    assert set(model.unloads()) == {"n0"}
+    assert ASSIGNED in model.nodes["n1"].labels
+    assert ASSIGNED in model.nodes["n2"].labels
+    model.end_unload("n0")
+    model.relabel("n2", {label: "true"})
+    going(model)
+    assert set(model.unloads()) == {"n2"}
+
+
 def test_a_node_that_comes_back_in_the_middle_gets_the_driver_again() -> None:
     model = left()
     going(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from cluster.documents import (
 from cluster.world import (
     Pool,
 )
-from nodeside.contract import NodeDriverStatus, Rung, State
+from nodeside.contract import REPORT_TEXT, NodeDriverStatus, Rung, State
 from nodeside.driver.announcement import node_driver
 from tests.cluster.model import document
 
@@ -138,6 +139,7 @@ def test_what_the_node_writes_is_what_the_controller_reads() -> None:
 
     found = node_driver_from(node_driver(status, node_uid="u1"))
 
+    assert found is not None
     assert found.name == "edu.n1.example.com"
     assert (found.driver, found.node, found.state) == ("edu", "n1.example.com", "failed")
     assert (found.boot_id, found.kernel, found.revision) == ("b1", "6.1.0-50-amd64", "0123456789ab")
@@ -148,7 +150,48 @@ def test_what_the_node_writes_is_what_the_controller_reads() -> None:
 def test_a_report_that_nobody_filled_in_belongs_to_the_node_in_its_name() -> None:
     found = node_driver_from({"metadata": {"name": "edu.n1.example.com"}})
 
+    assert found is not None
     assert (found.driver, found.node, found.state) == ("edu", "n1.example.com", "")
+
+
+def test_of_whom_a_report_speaks_its_name_says_and_no_word_of_its_own() -> None:
+    status = {"driver": "other", "node": "n2"}
+    found = node_driver_from({"metadata": {"name": "edu.n1"}, "status": status})
+
+    assert found is not None
+    assert (found.driver, found.node) == ("edu", "n1")
+    for name in ("edu", "edu.", ".n1", "Edu.n1", f"{'e' * 41}.n1", "e_du.n1"):
+        assert node_driver_from({"metadata": {"name": name}}) is None
+
+
+def test_of_a_long_report_no_more_is_kept_than_a_node_of_ours_writes() -> None:
+    texts = ("state", "bootId", "kernel", "revision", "version", "source", "toolkit", "reason")
+    status = dict.fromkeys((*texts, "message", "hint"), "x" * 32768)
+    found = node_driver_from({"metadata": {"name": "edu.n1"}, "status": status})
+
+    assert found is not None
+    kept = [getattr(found, each.name) for each in fields(found) if each.name != "said"]
+    assert max(map(len, kept)) == REPORT_TEXT
+
+
+@pytest.mark.parametrize(
+    "odd", ["5.14/../../evil", "5.14@sha256:0", "5.14:latest", "6" * 65, "a b"]
+)
+def test_what_can_be_no_kernel_is_not_told_and_comes_into_no_pull_spec(odd: str) -> None:
+    info = {"kernelVersion": odd, "architecture": odd, "osImage": "x" * 5000, "bootID": "b" * 5000}
+    node = node_from({"metadata": {"name": "n1"}, "status": {"nodeInfo": info}})
+
+    assert (node.kernel, node.architecture) == ("", "")
+    assert len(node.os_image) == len(node.boot_id) == REPORT_TEXT
+
+
+def test_what_a_node_says_moves_no_cursor_of_a_terminal() -> None:
+    status = {"message": "\x1b[2Jready\nline 2\tx\x07\u202eoy", "reason": "\r\x9b"}
+    found = node_driver_from({"metadata": {"name": "edu.n1"}, "status": status})
+
+    assert found is not None
+    assert found.message == "\ufffd[2Jready\nline 2\tx\ufffd\ufffdoy"
+    assert found.reason == "\ufffd\ufffd"
 
 
 def test_a_pod_tells_why_its_containers_wait() -> None:
@@ -248,3 +291,14 @@ def test_an_event_names_the_driver_and_fits() -> None:
     assert made["type"] == "Warning"
     assert made["eventTime"] == "1970-01-01T00:00:01.500000Z"
     assert len(made["note"].encode()) <= 1024
+
+
+def test_a_driver_is_read_though_its_metadata_have_a_field_of_a_later_kubernetes() -> None:
+    later = document()
+    later["metadata"]["someFieldOfLater"] = {"x": 1}
+
+    found = driver_from(later)
+
+    assert found.mistakes == ""
+    assert found.driver is not None
+    assert found.driver.name == "edu"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 
 def instructions(path: Path) -> list[str]:
@@ -11,6 +14,23 @@ def instructions(path: Path) -> list[str]:
     rows = [row for row in path.read_text().splitlines() if not row.lstrip().startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(rows))
     return [row for row in joined.splitlines() if row.strip()]
+
+
+def settings(path: Path) -> dict[str, Any]:
+    """What a container of the image starts with, as the image's configuration has it."""
+    found: dict[str, Any] = {"Env": []}
+    for row in instructions(path):
+        word, _, rest = row.partition(" ")
+        match word:
+            case "ENV":
+                found["Env"] += shlex.split(rest)
+            case "WORKDIR":
+                found["WorkingDir"] = rest.strip()
+            case "USER":
+                found["User"] = rest.strip()
+            case "ENTRYPOINT" | "CMD":
+                found[word.capitalize()] = json.loads(rest)
+    return found
 
 
 def copies(path: Path) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -40,8 +41,10 @@ def test_the_context_has_what_the_images_copy_and_nothing_else() -> None:
 def test_the_controller_image_has_the_packages_that_the_extra_names() -> None:
     extra = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     names = {re.split(r"[<>=]", package)[0] for package in extra["cluster"]}
+    [wheel] = re.findall(r"ARG RE2=(google-re2)==", CONTROLLER.read_text())
+    packaged = names - {wheel} | {"click", "yaml"}
 
-    assert {f"python3-{name}" for name in names | {"click", "yaml"}} <= installed(CONTROLLER)
+    assert {f"python3-{name}" for name in packaged} <= installed(CONTROLLER)
 
 
 def test_the_driver_image_has_the_python_packages_of_the_proving_ground() -> None:
@@ -79,3 +82,49 @@ def test_building_without_an_engine_says_which_would_do() -> None:
 
     assert done.exit_code == 2
     assert done.errors.startswith("error: none of no-such-engine is here\nhint: apt-get install")
+
+
+def test_the_builder_of_images_explains_itself() -> None:
+    done = process.run([IMAGES / "build", "--help"], timeout=10)
+
+    assert done.output.startswith("Build the images with whichever of buildah, podman and docker")
+    for what in ("driver", "controller", "toolkit", "edu", "base"):
+        assert f"\n  images/build {what} " in done.output
+    assert "set -eu" not in done.output
+
+
+def check_of_the_base(tmp_path: Path, **versions: str) -> process.Completed:
+    """The check in the controller's Containerfile, by a Python with these packages."""
+    for name, version in versions.items():
+        about = tmp_path / f"{name}-{version}.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
+    [check] = [row for row in instructions(CONTROLLER) if row.startswith("RUN python3 -c '")]
+    code = check.removeprefix("RUN python3 -c '").removesuffix("'")
+    words = [sys.executable, "-S", "-c", code]
+    return process.run(words, timeout=10, check=False, env={"PYTHONPATH": str(tmp_path)})
+
+
+def test_a_base_image_that_is_too_old_for_the_controller_is_refused(tmp_path: Path) -> None:
+    bookworm = check_of_the_base(tmp_path, kubernetes="22.6.0", urllib3="1.26.12")
+
+    assert bookworm.exit_code == 1
+    assert bookworm.errors == (
+        "error: the base image is too old for the controller: it has "
+        "['kubernetes 22.6.0', 'urllib3 1.26.12']\n"
+        "hint: build on Debian 13 (trixie) or later\n"
+    )
+
+
+def test_a_base_image_of_debian_13_is_taken(tmp_path: Path) -> None:
+    assert check_of_the_base(tmp_path, kubernetes="30.1.0", urllib3="2.3.0").exit_code == 0
+
+
+def test_the_check_of_the_base_image_has_the_bounds_of_the_extra() -> None:
+    extra = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    bounds = dict(re.findall(r"([a-z0-9]+)>=(\d+\.\d+)", " ".join(extra["cluster"])))
+    checked = re.findall(r'"(kubernetes|urllib3)": \((\d+), (\d+)\)', CONTROLLER.read_text())
+
+    assert {name: f"{major}.{minor}" for name, major, minor in checked} == {
+        name: bounds[name] for name in ("kubernetes", "urllib3")
+    }

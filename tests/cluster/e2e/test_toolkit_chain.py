@@ -73,7 +73,7 @@ def test_what_a_node_refuses_is_replaced_and_nobody_tries_it_again(
         assert UNFIT in scene.cli("explain", "edu", "late").output
         told = [e["note"] for e in scene.items(_EVENTS) if e["reason"] == "ToolkitRefused"]
         assert len(told) == 1
-        assert f"toolkit image {WRONG} is not for kernel {KERNEL}: node n" in told[0]
+        assert f"toolkit image {WRONG} is not for kernel {KERNEL}: 2 nodes refuse it, n" in told[0]
 
         fleet.unfit = frozenset()  # the image was mended
         note = "nodeside.io/refused-toolkits-"

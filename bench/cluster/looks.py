@@ -1,0 +1,168 @@
+"""What a look costs where there are many Drivers: processor time and memory of the planner alone.
+
+No API server and no process but this one: the snapshot is made, as the reflectors would have it, of
+a few nodes that a model brought to rest and copies of them. Runs as a program of its own, so that
+memory is of this and nothing else: `python -m bench.cluster.looks DRIVERS NODES`.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from cluster.actions import Plan, Say, SetStatus
+from cluster.labels import labels_of
+from cluster.plan import Planner
+from cluster.pod import name as daemonset_name
+from cluster.world import DriverPod, NodeDriverObject, World
+from nodeside import process
+from nodeside.contract import assigned_label, node_driver_name, state_label
+from tests.cluster.model import PCI, Model
+
+_KERNELS = 20
+_DEADLINE = 900.0  # seconds; the first look takes some ten
+_NOW = 1_700_000_000.0
+_REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Looks:
+    """Seconds of processor time, and MiB. `rest`: nothing changed; `word`: one NodeDriver did;
+    `label`: one Driver's label on a node; `down`: a node, which concerns all Drivers. `known` is
+    the snapshot, `memory` all of it."""
+
+    drivers: int
+    nodes: int
+    first: float
+    rest: float
+    word: float
+    label: float
+    down: float
+    known: float
+    memory: float
+
+
+def measure(drivers: int, nodes: int) -> Looks:
+    """In a process of its own."""
+    argv = [sys.executable, "-m", "bench.cluster.looks", str(drivers), str(nodes)]
+    return Looks(**json.loads(process.run(argv, timeout=_DEADLINE).output))
+
+
+def _main(drivers: int, nodes: int) -> Looks:
+    world = _world([f"d{number:02}" for number in range(drivers)], nodes)
+    gc.collect()
+    known, planner = _resident(), Planner()
+    began = time.process_time()
+    made = planner(world, _NOW)
+    first, world = time.process_time() - began, _carried_out(world, made)
+    found = {what: _repeated(planner, world, change) for what, change in _CHANGES.items()}
+    gc.collect()
+    return Looks(drivers, nodes, first, known=known, memory=_resident(), **found)
+
+
+def _world(names: list[str], count: int) -> World:
+    """Every Driver works on every node, and there is nothing to do."""
+    model, spread = (
+        _at_rest(names),
+        {f"x{number}": f"example.com/l{number}" for number in range(40)},
+    )
+    nodes, reports, pods = {}, {}, {}
+    patterns = list(model.nodes.values())
+    for number in range(count):
+        like, node = patterns[number % len(patterns)], sys.intern(f"n{number:05}")
+        own = {**like.labels, **{state_label(each): "ready" for each in names}}
+        labels = labels_of({**own, **spread})
+        nodes[node] = replace(like, name=node, uid=f"u{node}", boot_id=f"{node}-1", labels=labels)
+        for driver in names:
+            serving = model.daemonsets[daemonset_name(driver, like.labels[assigned_label(driver)])]
+            word = NodeDriverObject(
+                node_driver_name(driver, node), driver, node, "ready", nodes[node].boot_id,
+                like.kernel, serving.revision, "1.0.0", "built", serving.toolkit, said=_NOW,
+            )  # fmt: skip
+            pod = DriverPod(
+                f"{serving.name}-{node}", "nodeside", "u", driver, node, serving.name, created=_NOW
+            )
+            reports[word.name], pods[pod.name] = word, pod
+    return replace(model.world, nodes=nodes, node_drivers=reports, pods=pods)
+
+
+def _carried_out(world: World, made: Plan) -> World:
+    """All that is left to do is to say of how many nodes each status is."""
+    drivers = dict(world.drivers)
+    for action in made.actions:
+        if isinstance(action, SetStatus):
+            drivers[action.driver] = replace(drivers[action.driver], status=action.status)
+        else:
+            assert isinstance(action, Say), action.words
+    return replace(world, drivers=drivers)
+
+
+def _at_rest(names: list[str]) -> Model:
+    """One node for each kernel."""
+    model = Model()
+    for name in names:
+        model.apply_driver(name, modules=[{"name": f"m_{name}"}])
+    for number in range(_KERNELS):
+        labels = labels_of({PCI: "true"})
+        model.add([f"n{number:05}"], kernel=f"6.1.0-{number}", labels=labels)
+    planner = Planner()
+    while actions := planner(model.world, _NOW).actions:
+        model.carry_out(actions)
+        for name in names:
+            model.report_all(driver=name)
+    return model
+
+
+def _a_word(world: World, turn: int) -> World:
+    key = next(iter(world.node_drivers))
+    said = replace(world.node_drivers[key], message=f"for the {turn}. time")
+    return replace(world, node_drivers={**world.node_drivers, key: said})
+
+
+def _a_label(world: World, turn: int) -> World:
+    name = next(iter(world.nodes))
+    node, key = world.nodes[name], state_label(next(iter(world.drivers)))
+    labels = labels_of({**node.labels, key: f"state-{turn}"})
+    return replace(world, nodes={**world.nodes, name: replace(node, labels=labels)})
+
+
+def _a_node_down(world: World, turn: int) -> World:
+    name = list(world.nodes)[turn]
+    return replace(world, nodes={**world.nodes, name: replace(world.nodes[name], ready=False)})
+
+
+_CHANGES: dict[str, Callable[[World, int], World]] = {
+    "rest": lambda world, _: world,
+    "word": _a_word,
+    "label": _a_label,
+    "down": _a_node_down,
+}
+
+
+def _repeated(planner: Planner, world: World, change: Callable[[World, int], World]) -> float:
+    """The shortest of some: a neighbour on the processor only adds."""
+    planner(world, _NOW)
+    changed = [change(world, turn) for turn in range(_REPEATS)]
+    return min(_seconds(partial(planner, each, _NOW)) for each in changed)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+def _resident() -> float:
+    found = re.search(r"^VmRSS:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(found[1]) / 1024 if found else 0.0
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(_main(int(sys.argv[1]), int(sys.argv[2])))))  # noqa: T201

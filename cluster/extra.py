@@ -1,0 +1,55 @@
+"""What `nodeside-cluster` needs besides nodeside itself, and how to install it where it is missing.
+
+`pip install` without the extra `cluster` gives the command, but not the packages below it. Called
+by cli.py; reads what pip noted of the installation.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from nodeside.errors import SystemRefused
+
+# The top-level modules of the extra in pyproject.toml, and those that come with them.
+PACKAGES = (
+    *("cryptography", "dateutil", "jinja2", "kubernetes", "prometheus_client", "re2", "urllib3"),
+)
+
+
+@contextmanager
+def needed() -> Iterator[None]:
+    """A package of the extra that is not there is no bug: it has not been installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        name = (error.name or "").partition(".")[0]
+        if name not in PACKAGES:
+            raise
+        raise SystemRefused(
+            f"nodeside-cluster needs Python packages that are not installed, such as {name}",
+            hint=f"install them: {_command()}",
+        ) from error
+
+
+def _command() -> str:
+    """pip's command for the very thing that was installed here: nothing of it is in an index."""
+    try:
+        said = metadata.distribution("nodeside").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        said = None
+    source = json.loads(said) if said else {}
+    top = Path(__file__).parents[1]
+    if (top / "pyproject.toml").is_file():
+        words = ["--editable", f"{top}[cluster]"]
+    elif url := str(source.get("url", "")):
+        words = [f"{unquote(urlsplit(url).path) if url.startswith('file:') else url}[cluster]"]
+    else:
+        words = ["./nodeside-VERSION-py3-none-any.whl[cluster]"]
+    return shlex.join([sys.executable, "-m", "pip", "install", *words])
