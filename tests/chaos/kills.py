@@ -1,0 +1,61 @@
+"""SIGKILL of any process of driver and sidecar, at a random moment of everything they do."""
+
+from __future__ import annotations
+
+import threading
+
+from nodeside.errors import NodesideError
+from nodeside.trial.machine import GuestProcess
+from tests.chaos.ledger import Ledger, Round
+from tests.chaos.nodes import ACTS, VERSIONS, Act, Target
+
+NAME = "SIGKILL"
+_LATER = 1.15  # a kill may also come when the act has just ended
+_FIRST = 0.4  # the part of the kills that meet the first process of a container: all die then
+
+
+def kill_often(ledger: Ledger, target: Target, count: int) -> None:
+    """The histories of the rounds are one: each begins where the one before ended."""
+    for turn in ledger.rounds(NAME, count):
+        act = turn.fate.choice(ACTS)
+        kill_once(turn, target, act)
+        target.judge_after(turn, turn.fate.choice(list(VERSIONS)))
+
+
+def kill_once(turn: Round, target: Target, act: Act) -> None:
+    """Begin an act, kill something in the middle, and look at once."""
+    delay = turn.fate.uniform(0.0, target.typical(act) * _LATER)
+    target.prepare(act)
+    driver = target.begin(act)
+    threading.Event().wait(delay)
+    victim = turn.fate.choice(("driver", "driver", "sidecar"))
+    sidecar = target.pod.sidecar
+    killed = _kill(turn, target, driver if victim == "driver" or sidecar is None else sidecar)
+    target.judge_at_once(turn)
+    _end(driver, act)
+    turn.outcome(f"{victim}: {killed}")
+
+
+def _kill(turn: Round, target: Target, container: GuestProcess) -> str:
+    """Kill one process of a container; what it was to it."""
+    processes = target.processes(container)
+    if not processes:
+        return "had ended"
+    if turn.fate.random() < _FIRST or len(processes) == 1:
+        container.kill()
+        container.wait(60)
+        return "all"
+    number = turn.fate.choice(processes[1:])
+    target.pod.node("sh", "-c", f"kill -9 {number}; true")
+    return "a child"
+
+
+def _end(driver: GuestProcess, act: Act) -> None:
+    """Whoever survived goes on to its end; what runs for ever is ended."""
+    if act.verb == ("run",):
+        driver.kill()
+    try:
+        driver.wait(300)
+    except NodesideError:
+        driver.kill()
+        driver.wait(60)

@@ -1,0 +1,27 @@
+"""Leaders of the controller that are killed, and an API server that breaks.
+
+On a real control plane: these are the end-to-end tests, each round with another seed.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from nodeside import process
+from tests.chaos.ledger import Ledger
+from tests.cluster.e2e.faults import SEED
+
+NAME = "killed leaders"
+KILLS = 50  # in a round
+_TESTS = ("tests/cluster/e2e/test_kills.py", "tests/cluster/e2e/test_faults.py")
+_SECONDS = 3600.0
+_SHOWN = 4000  # characters of what failed
+
+
+def kill_often(ledger: Ledger, count: int) -> None:
+    for turn in ledger.rounds(NAME, count):
+        words = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
+        chosen = str(turn.fate.randrange(10**6))
+        done = process.run([*words, *_TESTS], timeout=_SECONDS, check=False, env={SEED: chosen})
+        turn.expect(done.exit_code == 0, f"{SEED}={chosen}: {done.output[-_SHOWN:]}")
+        turn.outcome(f"{KILLS} kills, and an API server that fails")

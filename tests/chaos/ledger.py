@@ -1,0 +1,92 @@
+"""What was tried, what came of it, and what should not have come of it."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from nodeside.table import table
+
+_ENOUGH = 10  # findings; after so many an experiment ends, since they repeat themselves
+_NOTICE = 15.0  # seconds between two lines of progress
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that does not hold. `experiment` and `round` tell how to try it again."""
+
+    experiment: str
+    round: int
+    what: str
+
+
+@dataclass
+class Ledger:
+    """`ends` is a moment of time.monotonic() after which no new round begins."""
+
+    seed: int
+    ends: float = float("inf")
+    say: Callable[[str], None] = print
+    findings: list[Finding] = field(default_factory=list)
+    outcomes: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    _noticed: float = 0.0
+
+    def rounds(self, experiment: str, count: int) -> Iterator[Round]:
+        """Up to `count` rounds, each with a random generator of its own."""
+        for number in range(count):
+            found = sum(finding.experiment == experiment for finding in self.findings)
+            if time.monotonic() >= self.ends or found >= _ENOUGH:
+                self.say(f"{experiment}: ended after {number} of {count} rounds")
+                return
+            self._notice(f"{experiment}: round {number + 1} of {count}")
+            fate = random.Random(f"{self.seed}/{experiment}/{number}")  # no secret
+            yield Round(self, experiment, number, fate)
+
+    def _notice(self, text: str) -> None:
+        if time.monotonic() - self._noticed >= _NOTICE:
+            self._noticed = time.monotonic()
+            self.say(text)
+
+    def document(self) -> dict[str, Any]:
+        """For machines, and for docs/reliability.md."""
+        return {
+            "seed": self.seed,
+            "tried": {name: dict(sorted(count.items())) for name, count in self.outcomes.items()},
+            "findings": [vars(finding) for finding in self.findings],
+        }
+
+    def report(self) -> str:
+        """For people."""
+        rows = [
+            (name, str(count.total()), ", ".join(f"{n} {what}" for what, n in count.most_common()))
+            for name, count in self.outcomes.items()
+        ]
+        text = table(rows, header=("EXPERIMENT", "ROUNDS", "WHAT CAME OF IT"))
+        for finding in self.findings:
+            text += f"\nFINDING {finding.experiment} round {finding.round}: {finding.what}"
+        return f"{text}\nseed {self.seed}: {len(self.findings)} findings\n"
+
+
+@dataclass(frozen=True)
+class Round:
+    """One try. Ends with one `outcome` and any number of findings."""
+
+    ledger: Ledger
+    experiment: str
+    number: int
+    fate: random.Random
+
+    def outcome(self, what: str) -> None:
+        self.ledger.outcomes[self.experiment][what] += 1
+
+    def finding(self, what: str) -> None:
+        self.ledger.findings.append(Finding(self.experiment, self.number, what))
+        self.ledger.say(f"FINDING {self.experiment} round {self.number}: {what}")
+
+    def expect(self, holds: bool, what: str) -> None:
+        if not holds:
+            self.finding(what)
