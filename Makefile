@@ -3,12 +3,13 @@
 # Machines and root file systems take root; `nodeside try` asks sudo itself, pytest does not.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo 'sudo --preserve-env env PATH="$$PATH" PYTHONDONTWRITEBYTECODE=1')
 
-.PHONY: help try test control-plane bench lint clean
+.PHONY: help try test control-plane chaos bench lint clean
 
 help:
 	@echo 'make try            boot a throwaway machine and try examples/edu in it'
 	@echo 'make test           run all tests of every tier'
 	@echo 'make control-plane  start a real Kubernetes control plane on loopback, until Ctrl-C'
+	@echo 'make chaos          try to break it for hours, and say what broke (ARGS=--minutes=60: no longer)'
 	@echo 'make bench          measure, and write docs/benchmarks.md (BENCH=quick: a subset, only shown)'
 	@echo 'make lint           ruff, mypy, import contracts'
 	@echo 'make clean          remove the caches of the throwaway machines and of the control plane'
@@ -19,11 +20,15 @@ try:
 
 test:
 	@scripts/setup test
-	@$(AS_ROOT) .venv/bin/python -m pytest --all-tiers --numprocesses 2 $(ARGS)
+	@$(AS_ROOT) .venv/bin/python -m pytest --all-tiers --numprocesses 2 --durations 10 $(ARGS)
 
 control-plane:
 	@scripts/setup test
 	@.venv/bin/python -m tests.controlplane $(ARGS)
+
+chaos:
+	@scripts/setup test
+	@$(AS_ROOT) .venv/bin/python -m tests.chaos $(ARGS)
 
 bench:
 	@scripts/setup test

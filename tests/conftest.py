@@ -10,6 +10,7 @@ background with SIGINT ignored, and children inherit that: it is undone, for the
 
 from __future__ import annotations
 
+import os
 import signal
 from collections import Counter, defaultdict
 from typing import Any
@@ -18,7 +19,7 @@ import pytest
 from hypothesis import settings
 from xdist.remote import Producer
 
-from tests.lanes import Lanes
+from tests.lanes import Lanes, turn
 
 settings.register_profile("nodeside", deadline=None)
 settings.load_profile("nodeside")
@@ -26,7 +27,7 @@ settings.load_profile("nodeside")
 _WHERE = {
     "unit": "this process, temporary directories",
     "registry": "a real registry on loopback",
-    "toolkit": "the toolkit's root file system on this host",
+    "toolkit": "root file systems on this host",
     "cluster": "a real Kubernetes control plane on loopback",
     "vm": "real kernels in throwaway machines",
 }
@@ -43,8 +44,10 @@ class Tiers:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """By mark only: a directory may be called as a tier is, and hold tests of two.
 
-        The tier travels with the reports of the test, which may run in another process.
+        The tier travels with the reports of the test, which may run in another process. The order
+        is that in which tests are given away.
         """
+        items.sort(key=lambda item: turn(item.nodeid))
         for item in items:
             marked = (name for name in _WHERE if item.get_closest_marker(name))
             item.user_properties.append(("tier", next(marked, "unit")))
@@ -93,4 +96,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Lanes:
 
 def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.pop("COLUMNS", None)  # of the processes of `make test`, which have no terminal
     config.pluginmanager.register(Tiers(required=bool(config.getoption("--all-tiers"))), "tiers")

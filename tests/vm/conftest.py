@@ -22,6 +22,7 @@ from nodeside.trial.workshop import Workshop
 from tests.vm.hostbuilds import HostBuilds, headers_of
 from tests.vm.pod import Pod
 from tests.vm.variants import EDU, DriverImage
+from tests.vm.warm import WarmDriver
 
 
 @pytest.fixture(scope="session")
@@ -133,10 +134,16 @@ def switched_on(
         yield machine
 
 
+@pytest.fixture(scope="module")
+def warm(machine: Machine) -> WarmDriver:
+    """Where the commands of a file's pods run; it ends with the machine."""
+    return WarmDriver(machine)
+
+
 @pytest.fixture
-def pod(machine: Machine) -> Iterator[Pod]:
+def pod(machine: Machine, warm: WarmDriver) -> Iterator[Pod]:
     """A pod on the machine that the tests of a file share (its fixture `machine`), as if new."""
-    pod = Pod(machine)
+    pod = Pod(machine, warm)
     pod.reset()
     yield pod
     pod.close()

@@ -1,8 +1,8 @@
 """Unmodified dkms packages of the archive: found, built on this host, loaded in one machine.
 
 Each becomes a driver as `nodeside try` makes one of it. The builds are those of the driver and
-sidecar processes in the toolkit's root file system; every load is a driver container of its own,
-with its own driver.yaml, in a machine that all of them share.
+sidecar processes in the toolkit's root file system; every load is a driver process of its own, with
+its own driver.yaml, in a machine that all of them share.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from nodeside.trial.machine import Machine
 from nodeside.trial.progress import Progress
 from nodeside.trial.workshop import Workshop
 from tests.vm.dkms_effects import EFFECTS, Effect
-from tests.vm.pod import Pod
+from tests.vm.pod import LONG, Pod
+from tests.vm.warm import WarmDriver
 
-LARGE = 90  # source files; more take minutes to build
-_RUN_SECONDS = 300.0
+LARGE = 60  # source files; more take minutes to build, and prove nothing that others do not
 _QUIET = Progress(quiet=True)
 _BUILD_DIRECTORY = re.compile(r"/shared/out/[^/]+/(build|dkms/[^/]+/[^/]+/build)/")
 
@@ -117,10 +117,11 @@ class DkmsPackages:
         waiting = [outcome for outcome in built if outcome.ready]
         with self.workshop.node(self.kernel, driver_image=self.images, bundles=self.cache) as node:
             while waiting:
-                with node.boot(memory_mib=2048, allow_splats=True) as machine:
+                with node.boot(memory_mib=2048, cpus=1, allow_splats=True) as machine:
                     _fill_cache(machine)
+                    pod = Pod(machine, WarmDriver(machine))
                     while waiting:
-                        yield (outcome := _load(machine, waiting.pop(0)))
+                        yield (outcome := _load(pod, waiting.pop(0)))
                         if outcome.crashed:
                             break
 
@@ -174,16 +175,16 @@ def _adapt(document: Path, effect: Effect) -> None:
 
 def _fill_cache(machine: Machine) -> None:
     """The bundles that were built here become those of the node."""
-    machine.run(["cp", "-a", "/payload/cache", "/var/lib/nodeside/"], "node", timeout=300)
+    machine.run(["cp", "-a", "/payload/cache", "/var/lib/nodeside/"], "node", timeout=LONG)
 
 
-def _load(machine: Machine, built: Outcome) -> Outcome:
-    """One driver in the machine, from its driver container's start to its unload."""
+def _load(pod: Pod, built: Outcome) -> Outcome:
+    """One driver in the machine, from its driver's start to its unload."""
     env = {"NODESIDE_DRIVER": f"/driver-image/{built.package}/driver.yaml"}
-    pod = Pod(machine)
+    machine = pod.machine
     before = len(machine.splats())
     try:
-        done = pod.driver("run", "--once", "--output", "json", env=env, timeout=_RUN_SECONDS)
+        done = pod.driver("run", "--once", "--output", "json", env=env, timeout=LONG)
         report = json.loads(done.output)
         loaded = replace(
             built,
@@ -194,7 +195,7 @@ def _load(machine: Machine, built: Outcome) -> Outcome:
         if loaded.ready:
             loaded = replace(loaded, shown=_show(machine, built.package))
         if not _stays(built.package):
-            gone = pod.driver("unload", env=env, timeout=_RUN_SECONDS)
+            gone = pod.driver("unload", env=env, timeout=LONG)
             loaded = replace(loaded, unloaded=gone.exit_code == 0)
     except MachineLost:
         lost = f"cannot load {built.package}: the machine fell silent"
@@ -218,5 +219,5 @@ def _show(machine: Machine, package: str) -> str:
         return ""
     line = ["sh", "-ec", effect.command]
     with suppress(NodesideError):
-        return machine.run(line, "consumer", timeout=60).output
+        return machine.run(line, "consumer", timeout=LONG).output
     return "the command failed"

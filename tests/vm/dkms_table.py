@@ -17,7 +17,7 @@ from pathlib import Path
 from nodeside.table import table
 from nodeside.trial.workshop import Workshop
 from tests.vm.dkms_effects import EFFECTS, Effect
-from tests.vm.dkms_packages import DkmsPackages, Outcome, package_names
+from tests.vm.dkms_packages import LARGE, DkmsPackages, Outcome, package_names
 
 COMMAND = "python -m tests.vm.dkms_table"
 
@@ -84,7 +84,10 @@ def _notes(outcomes: Iterable[Outcome], packages: DkmsPackages) -> Iterator[str]
     seen = [o for o in outcomes if o.ready and o.package in EFFECTS]
     if seen:
         yield "## What is run beside those that are ready\n"
-        yield "What each must print stands in `tests/vm/dkms_effects.py`; a test compares it.\n"
+        yield (
+            "What each must print stands in `tests/vm/dkms_effects.py`; a test compares it, but "
+            f"for packages of more than {LARGE} files.\n"
+        )
         yield from (f"- {o.package}: `{EFFECTS[o.package].command}`" for o in seen)
         yield ""
     special = [(o.package, _note(EFFECTS[o.package])) for o in outcomes if o.package in EFFECTS]

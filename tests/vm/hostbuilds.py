@@ -73,7 +73,7 @@ class HostBuilds:
 def nodeside(*words: str) -> Completed:
     """The command on this host, as a process of its own."""
     code = "from nodeside.cli import main; main()"
-    return process.run([sys.executable, "-c", code, *words], timeout=600)
+    return process.run([sys.executable, "-c", code, *words], timeout=1800)
 
 
 def headers_of(kernel: KernelDisk) -> Path:

@@ -18,9 +18,12 @@ from nodeside.process import Completed
 from nodeside.trial.containers import TOOLKIT, ContainerSpec
 from nodeside.trial.errors import MachineLost
 from nodeside.trial.machine import GuestProcess, Machine
+from tests.vm.warm import WarmDriver
 
-_COMMAND_TIMEOUT = 300.0  # seconds; a compile in an emulated machine is the longest
-_SIDECAR = {"NODESIDE_SIDECAR_TIMEOUT": "60"}  # nobody waits half an hour for a missing one here
+# Seconds for what takes a minute in an emulated machine, a compile: only what hangs takes longer,
+# however busy the host is.
+LONG = 900.0
+_SIDECAR = {"NODESIDE_SIDECAR_TIMEOUT": "600"}
 _SHARED = Path("/shared")
 
 CACHE = "/var/lib/nodeside/cache"  # on the node
@@ -51,7 +54,7 @@ class Lines:
         with self._more:
             return [line for line in self._lines if re.search(pattern, line)]
 
-    def until(self, pattern: str, *, times: int = 1, timeout: float = 240) -> str:
+    def until(self, pattern: str, *, times: int = 1, timeout: float = LONG) -> str:
         """Wait for a line that matches, or for the n-th such line."""
         with self._more:
             there = self._more.wait_for(lambda: len(self.matching(pattern)) >= times, timeout)
@@ -72,18 +75,20 @@ class Running:
     def kill(self, number: int = signal.SIGKILL) -> Completed:
         """Send a signal and wait for the end."""
         self.process.kill(number)
-        return self.process.wait(120)
+        return self.process.wait(LONG)
 
 
 class Pod:
     """The driver container and the toolkit container on `machine`.
 
-    Every `driver` command is a new container, as after a restart; the cache, `/run/nodeside` and
-    the shared directory stay. `of` is the driver's directory in the image, "" for the image itself.
+    Every `driver` command is a new container, as after a restart, or with `warm` a new process in
+    that one; the cache, `/run/nodeside` and the shared directory stay. `of` is the driver's
+    directory in the image, "" for the image itself.
     """
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, warm: WarmDriver | None = None) -> None:
         self.machine = machine
+        self.warm = warm
         self.sidecar: GuestProcess | None = None
         self._started: list[GuestProcess] = []
 
@@ -95,9 +100,11 @@ class Pod:
         of: str = "",
         where: str = "driver",
         env: Mapping[str, str] | None = None,
-        timeout: float = _COMMAND_TIMEOUT,
+        timeout: float = LONG,
     ) -> Completed:
-        """`nodeside driver ...` in a driver container of its own; the exit code is the caller's."""
+        """`nodeside driver ...` to its end; the exit code is the caller's."""
+        if self.warm is not None and where == "driver":
+            return self.warm.run(["driver", *arguments], _of(of, env), timeout)
         argv = ["nodeside", "driver", *arguments]
         return self.machine.run(argv, where, timeout=timeout, env=_of(of, env), check=False)
 
@@ -118,12 +125,16 @@ class Pod:
         return self.report("run", "--once", *arguments, of=of, where=where, code=code)
 
     def start_driver(
-        self, *arguments: str, of: str = "", env: Mapping[str, str] | None = None
+        self,
+        *arguments: str,
+        of: str = "",
+        where: str | ContainerSpec = "driver",
+        env: Mapping[str, str] | None = None,
     ) -> Running:
         """A driver container that goes on running."""
         says = Lines()
         argv = ["nodeside", "driver", *arguments]
-        process = self.machine.start(argv, "driver", env=_of(of, env), on_error=says.add)
+        process = self.machine.start(argv, where, env=_of(of, env), on_error=says.add)
         self._started.append(process)
         return Running(process, says)
 
@@ -140,7 +151,7 @@ class Pod:
     def kill_sidecar(self) -> None:
         assert self.sidecar is not None
         self.sidecar.kill(signal.SIGKILL)
-        self.sidecar.wait(30)
+        self.sidecar.wait(LONG)
         self.sidecar = None
 
     # --- the node
@@ -156,31 +167,37 @@ class Pod:
 
     def node(self, *argv: str, check: bool = True) -> str:
         """The output of a command on the node itself, outside every container."""
-        return self.machine.run(argv, "node", timeout=120, check=check).output
+        return self.machine.run(argv, "node", timeout=LONG, check=check).output
 
-    def until(self, condition: str, timeout: float = 240) -> None:
+    def until(self, condition: str, timeout: float = LONG) -> None:
         """Wait until a shell command on the node succeeds."""
         script = f"until {condition}; do sleep 0.02; done >/dev/null 2>&1"
         self.machine.run(["sh", "-c", script], "node", timeout=timeout)
 
     def exists(self, path: str) -> bool:
-        return self.machine.run(["ls", path], "node", timeout=30, check=False).exit_code == 0
+        return self.machine.run(["ls", path], "node", timeout=LONG, check=False).exit_code == 0
 
     def delete(self) -> None:
         """The pod is deleted: its containers end and its shared directory goes."""
-        self.close()
+        self.end_containers()
         self.node("sh", "-c", f"rm -rf {SHARED}/*")
 
     def reset(self) -> None:
         """A node that has never seen a driver, as far as a running kernel can be one."""
         self.node("sh", "-c", _RESET, check=False)
 
+    def end_containers(self) -> None:
+        """Whatever comes next is in a new container, which sees what is mounted then."""
+        self.close()
+        if self.warm is not None:
+            self.warm.end()
+
     def close(self) -> None:
         """End every container that still runs."""
         for process in self._started:
             with suppress(MachineLost):
                 process.kill()
-                process.wait(60)
+                process.wait(LONG)
         self._started.clear()
         self.sidecar = None
 

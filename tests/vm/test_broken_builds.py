@@ -11,7 +11,7 @@ from nodeside.trial.kernel_disk import KernelDisk
 from nodeside.trial.machine import Machine
 from nodeside.trial.workshop import Workshop
 from tests.vm.conftest import switched_on
-from tests.vm.pod import BARE_TOOLKIT, Pod, whys
+from tests.vm.pod import BARE_TOOLKIT, LONG, Pod, whys
 from tests.vm.variants import DriverImage, SmallModule
 
 pytestmark = pytest.mark.vm
@@ -50,7 +50,7 @@ def test_source_that_does_not_compile_is_told_with_the_first_error_and_how_to_re
     assert "make -C " in by_hand
 
     again = pod.machine.run(
-        ["sh", "-c", by_hand], "toolkit", timeout=240, check=False, join=sidecar
+        ["sh", "-c", by_hand], "toolkit", timeout=LONG, check=False, join=sidecar
     )
     assert again.exit_code == 2
     assert "error: implicit declaration of function" in again.errors

@@ -39,10 +39,11 @@ def small_disk(pod: Pod, place: str, kib: int) -> Iterator[None]:
     """A file system of that size at a place of the node."""
     pod.node("mkdir", "-p", place)
     pod.node("mount", "-t", "tmpfs", "-o", f"size={kib}k,mode=755", "small", place)
+    pod.end_containers()
     try:
         yield
     finally:
-        pod.close()
+        pod.end_containers()
         pod.node("umount", place)
 
 

@@ -15,7 +15,7 @@ from nodeside.trial.machine import Machine
 from nodeside.trial.workshop import Workshop
 from tests.vm.conftest import switched_on
 from tests.vm.hostbuilds import HostBuilds
-from tests.vm.pod import CACHE, SHARED, Pod, Running
+from tests.vm.pod import CACHE, LONG, SHARED, Pod, Running
 from tests.vm.variants import DriverImage, SmallModule
 
 pytestmark = pytest.mark.vm
@@ -46,7 +46,7 @@ def go_on(pod: Pod) -> None:
 
 
 def must_become_ready(driver: Running) -> None:
-    ended = driver.process.wait(240)
+    ended = driver.process.wait(LONG)
     assert ended.exit_code == 0, ended.errors
     driver.says.until("NODESIDE_READY driver=tiny .* source=built", timeout=0)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from nodeside.trial.containers import TOOLKIT_UID
+from nodeside.trial.containers import TOOLKIT, TOOLKIT_UID, ContainerSpec
 from nodeside.trial.kernel_disk import KernelDisk
 from nodeside.trial.machine import Machine
 from nodeside.trial.workshop import Workshop
@@ -51,9 +52,9 @@ ln -s /etc ../modules
 rm -f ../build.log
 ln -s /etc/shadow ../build.log
 ln -s /etc/passwd "/shared/results/$id.json"
-ln -s /etc/shadow "$OUTPUT/more.ko"
-mkfifo "$OUTPUT/pipe.ko"
-ln -s / "$OUTPUT/root"
+ln -s /etc/shadow "$NODESIDE_OUTPUT/more.ko"
+mkfifo "$NODESIDE_OUTPUT/pipe.ko"
+ln -s / "$NODESIDE_OUTPUT/root"
 """
 
 
@@ -67,9 +68,10 @@ def machine(
     image.instant("looks-around", tiny, _LOOKS_AROUND, spec={"signing": signing})
     image.instant("forks-away", tiny, _FORKS_AWAY)
     image.instant("plants-links", tiny, _PLANTS_LINKS)
-    image.instant("delivers-a-link", tiny, 'ln -s /etc/passwd "$OUTPUT/tiny.ko"; exit 0')
+    image.instant("delivers-a-link", tiny, 'ln -s /etc/passwd "$NODESIDE_OUTPUT/tiny.ko"; exit 0')
     image.instant("fills", tiny, "dd if=/dev/zero of=fill bs=1M; sleep 1000")
     image.instant("never-ends", tiny, "while :; do :; done", timeout=3)
+    image.instant("eats", tiny, "exec tail /dev/zero")
     with switched_on(workshop, newest, image, devices=(), network=True) as machine:
         yield machine
 
@@ -80,10 +82,10 @@ def must_still_build(pod: Pod) -> None:
     assert (built["source"], built["state"]) == ("built", "ready")
 
 
-def processes_of_builds(pod: Pod) -> str:
-    """Every process of the toolkit's user but the sidecar itself."""
-    rows = pod.node("ps", "-o", "pid,user,args").splitlines()
-    return "\n".join(row for row in rows if f" {TOOLKIT_UID} " in row and "toolkit.pyz" not in row)
+def no_process_of_a_build_is_left(pod: Pod) -> None:
+    """The sidecar itself stays, and for a moment what it cleans up with: a build's go on for ever."""
+    rows = f"ps -o user,args | grep '^{TOOLKIT_UID} ' | grep -v toolkit.pyz"
+    pod.until(f"! {rows}")
 
 
 def test_a_build_finds_no_privilege_no_network_no_key_and_no_host(pod: Pod) -> None:
@@ -115,7 +117,7 @@ def test_processes_that_fork_away_do_not_outlive_the_build(pod: Pod) -> None:
     built = pod.run_once(of="forks-away")
 
     assert (built["source"], built["state"]) == ("built", "ready")
-    assert processes_of_builds(pod) == ""
+    no_process_of_a_build_is_left(pod)
 
 
 def test_links_and_pipes_planted_where_the_sidecar_writes_lead_nowhere(pod: Pod) -> None:
@@ -133,7 +135,7 @@ def test_links_and_pipes_planted_where_the_sidecar_writes_lead_nowhere(pod: Pod)
 def test_a_link_in_the_place_of_the_module_is_no_module(pod: Pod) -> None:
     pod.start_sidecar()
 
-    failed = pod.run_once(of="delivers-a-link", code=10)
+    failed = pod.run_once(of="delivers-a-link", code=11)
 
     assert failed["reason"] == "NoModule"
     must_still_build(pod)
@@ -141,6 +143,7 @@ def test_a_link_in_the_place_of_the_module_is_no_module(pod: Pod) -> None:
 
 def test_a_build_that_fills_the_disk_is_stopped_and_room_is_made_for_the_answer(pod: Pod) -> None:
     pod.node("mount", "-t", "tmpfs", "-o", "size=160m,mode=755", "small", SHARED)
+    pod.end_containers()
     try:
         pod.start_sidecar()
         full = pod.run_once(of="fills", code=51)
@@ -148,7 +151,7 @@ def test_a_build_that_fills_the_disk_is_stopped_and_room_is_made_for_the_answer(
         assert full["retryable"]
         must_still_build(pod)
     finally:
-        pod.close()
+        pod.end_containers()
         pod.node("umount", SHARED)
 
 
@@ -159,5 +162,38 @@ def test_a_build_that_never_ends_is_ended_at_its_deadline(pod: Pod) -> None:
 
     assert late["reason"] == "Timeout"
     assert "the build did not end within 3 s" in late["message"]
-    assert processes_of_builds(pod) == ""
+    no_process_of_a_build_is_left(pod)
+    must_still_build(pod)
+
+
+def limited(**more: str) -> ContainerSpec:
+    """The toolkit container with so little memory that a build gets a single job."""
+    limits = {"memory.max": str(256 << 20)}
+    return replace(
+        TOOLKIT, limits=limits | {name.replace("_", "."): to for name, to in more.items()}
+    )
+
+
+def test_a_build_that_eats_memory_dies_before_its_sidecar_and_is_given_up(pod: Pod) -> None:
+    pod.start_sidecar(limited())
+
+    failed = pod.run_once(of="eats", code=53)
+
+    assert (failed["reason"], failed["retryable"]) == ("OutOfMemory", False)
+    assert "out of memory: a process of it was killed" in failed["message"]
+    assert "at the limit of 256 MiB" in failed["message"]
+    must_still_build(pod)
+
+
+def test_a_build_that_has_its_whole_container_killed_is_given_up_too(pod: Pod) -> None:
+    """As a kubelet has the kernel do it on cgroup v2: who watched the build dies with it."""
+    whole = limited(memory_oom_group="1")
+    sidecar = pod.start_sidecar(whole)
+    driver = pod.start_driver("run", "--once", of="eats")
+    for _ in range(2):
+        sidecar.wait(240)
+        sidecar = pod.start_sidecar(whole)
+
+    assert driver.process.wait(240).exit_code == 53, driver.says
+    driver.says.until("the toolkit container was killed 2 times, .* at the limit of 256 MiB")
     must_still_build(pod)

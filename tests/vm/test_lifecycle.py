@@ -12,8 +12,9 @@ from nodeside.trial.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
 from tests.vm.conftest import Kernels
 from tests.vm.hostbuilds import HostBuilds
-from tests.vm.pod import Pod, whys
+from tests.vm.pod import SHARED, Pod, whys
 from tests.vm.variants import EDU, DriverImage, variant
+from tests.vm.warm import WarmDriver
 
 pytestmark = pytest.mark.vm
 
@@ -22,7 +23,7 @@ def test_cold_start_builds_and_every_later_start_takes_the_cheapest_rung(
     workshop: Workshop, newest: KernelDisk
 ) -> None:
     with workshop.node(newest, driver_image=EDU) as node:
-        with node.boot(devices=["edu"]) as machine:
+        with node.boot(devices=["edu"], cpus=1) as machine:
             pod = Pod(machine)
             pod.start_sidecar()
 
@@ -43,7 +44,7 @@ def test_cold_start_builds_and_every_later_start_takes_the_cheapest_rung(
             assert whys(again)["loaded"] == "edu not loaded"
             machine.power_off()
 
-        with node.boot(devices=["edu"]) as machine:
+        with node.boot(devices=["edu"], cpus=1) as machine:
             rebooted = Pod(machine).run_once()
             assert rebooted["source"] == "cached"
             assert rebooted["announced"]["labels"] == {"nodeside.io/edu.state": "ready"}
@@ -54,15 +55,10 @@ def test_a_kernel_with_equal_crcs_takes_the_compatible_bundle_and_another_one_do
 ) -> None:
     driver = variant(EDU, tmp_path / "edu", {"reuse": "crc"})
     bundle = host_builds(driver, kernels.newest)
-    with workshop.node(kernels.newest, driver_image=driver) as node:
-        with node.boot(devices=["edu"]) as machine:
-            pod = Pod(machine)
+    with workshop.node(kernels.equal, driver_image=driver) as node:
+        with node.boot(devices=["edu"], cpus=1) as machine:
+            pod = Pod(machine, WarmDriver(machine))
             pod.put_bundle(bundle)
-            assert pod.run_once()["source"] == "cached"
-            machine.power_off()
-
-        with node.boot(kernels.equal, devices=["edu"], cpus=1) as machine:
-            pod = Pod(machine)
             pod.start_sidecar()
             report = pod.run_once()
             assert report["source"] == "compatible"
@@ -72,11 +68,12 @@ def test_a_kernel_with_equal_crcs_takes_the_compatible_bundle_and_another_one_do
             assert pod.lines_of_probe() == 1
             machine.power_off()
 
-        with node.boot(kernels.different, devices=["edu"]) as machine:
-            pod = Pod(machine)
+        with node.boot(kernels.different, devices=["edu"], cpus=1) as machine:
+            pod = Pod(machine, WarmDriver(machine))
             pod.start_sidecar()
-            report = pod.run_once()
-            assert report["source"] == "built"
+            pod.until(f"ls {SHARED}/results/symvers-{kernels.different.release}")
+            report = pod.report("plan")
+            assert report["would"][0] == "ask the toolkit to build"
             assert re.match(r"the one for \S+ differs in \w+", whys(report)["compatible"])
 
 
@@ -88,7 +85,7 @@ def test_a_version_for_the_next_reboot_leaves_the_running_node_alone_until_then(
     new = host_builds(image.edu("new", later, {'VERSION("1.0.0")': 'VERSION("1.1.0")'}), newest)
     with workshop.node(newest, driver_image=image.directory) as node:
         with node.boot(devices=["edu"], cpus=1) as machine:
-            pod = Pod(machine)
+            pod = Pod(machine, WarmDriver(machine))
             pod.put_bundle(old)
             pod.put_bundle(new)
             assert pod.run_once(of="old")["source"] == "cached"

@@ -14,7 +14,7 @@ from nodeside.trial.kernel_disk import KernelDisk
 from nodeside.trial.machine import GuestProcess, Machine
 from nodeside.trial.workshop import Workshop
 from tests.vm.conftest import Give, switched_on
-from tests.vm.pod import Lines, Pod
+from tests.vm.pod import LONG, Lines, Pod
 from tests.vm.variants import DriverImage, SmallModule, parameters
 
 pytestmark = pytest.mark.vm
@@ -52,7 +52,7 @@ def held_open(pod: Pod, device: str) -> Iterator[GuestProcess]:
         yield consumer
     finally:
         consumer.kill()
-        consumer.wait(60)
+        consumer.wait(LONG)
 
 
 def insmod(pod: Pod, module: Path) -> None:
@@ -137,7 +137,7 @@ def test_an_unload_that_waits_names_the_holder_and_ends_when_he_lets_go(
         assert pod.loaded()
         assert not pod.ready()
 
-    ended = patient.process.wait(240)
+    ended = patient.process.wait(LONG)
     assert (ended.exit_code, ended.output) == (0, "unloaded  edu\n")
     assert not pod.loaded()
     assert pod.run_once(of="edu")["source"] == "cached"

@@ -22,7 +22,7 @@ from tests.vm.variants import EDU
 
 pytestmark = pytest.mark.vm
 
-SECONDS = 600.0
+SECONDS = 1800.0
 CODE = "from nodeside.__main__ import main; main()"
 
 # It crashes a cloud kernel, and does not compile for a new one.
@@ -162,5 +162,5 @@ def test_an_interrupted_trial_leaves_nothing_behind(number: signal.Signals, tmp_
 
 def _commands() -> str:
     """The command lines of all processes; QEMU's has its disks in it."""
-    done = process.run(["ps", "-eo", "args"], timeout=20)
+    done = process.run(["ps", "-eo", "args"], timeout=SECONDS)
     return done.output

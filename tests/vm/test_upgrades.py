@@ -124,8 +124,11 @@ def test_a_build_with_the_same_srcversion_is_not_taken_for_the_wanted_one(
 def test_two_drivers_on_one_node_have_nothing_to_do_with_each_other(pod: Pod, give: Give) -> None:
     give("first")
     give("quiet")
-    # There is neither a bundle nor a sidecar for this version: it waits, and holds the lock of edu.
-    waiting = pod.start_driver("run", "--once", of="second")
+    # There is neither a bundle nor a sidecar for this version: it waits, longer than any of these
+    # tests, and holds the lock of edu.
+    waiting = pod.start_driver(
+        "run", "--once", of="second", env={"NODESIDE_SIDECAR_TIMEOUT": "3600"}
+    )
     waiting.says.until("asked the toolkit sidecar to build")
 
     assert pod.run_once(of="quiet")["source"] == "cached"

@@ -113,7 +113,7 @@ class DriverImage:
         `padding` bytes are appended to it, which the kernel ignores.
         """
         name = module.stem
-        result = f'"$OUTPUT/{name}.ko"'
+        result = f'"$NODESIDE_OUTPUT/{name}.ko"'
         script += f"\ncp module.bin {result}\nhead -c {padding} /dev/zero >> {result}\n"
         build: dict[str, Any] = {"kind": "command", "command": ["bash", "-u", "build.sh"]}
         build["timeoutSeconds"] = timeout
