@@ -83,7 +83,7 @@ def must_still_build(pod: Pod) -> None:
 
 
 def no_process_of_a_build_is_left(pod: Pod) -> None:
-    """The sidecar itself stays, and for a moment what it cleans up with: a build's go on for ever."""
+    """The sidecar stays, and for a moment what it cleans up with; a build's go on for ever."""
     rows = f"ps -o user,args | grep '^{TOOLKIT_UID} ' | grep -v toolkit.pyz"
     pod.until(f"! {rows}")
 
