@@ -300,7 +300,9 @@ def _afterwards(case: Case, labelled: Sequence[LabelNode | Cordon]) -> Case:
             begun[action.node] = action.why
     there = {key: d for key, d in case.world.daemonsets.items() if _is_left(case, d)}
     old = set(_old_words(case, {action.node for action in labelled}))
-    said = {key: word for key, word in case.world.node_drivers.items() if key not in old}
+    said = case.world.node_drivers
+    if old:
+        said = {key: word for key, word in said.items() if key not in old}
     given = {key.rpartition("-")[2]: at for key, at in case.wanted.items()}
     status = {
         **case.found.status,
@@ -338,8 +340,9 @@ def _old_words(case: Case, labelled: Collection[str]) -> Iterator[str]:
 
 def _words_taken_back(case: Case, world: World) -> Iterator[Delete]:
     """Before the label: a node that is assigned back works when it says so again."""
-    for name in sorted(world.node_drivers.keys() - case.world.node_drivers.keys()):
-        yield Delete(case.driver.name, NODE_DRIVERS, name)
+    if case.world.node_drivers is not world.node_drivers:
+        for name in sorted(world.node_drivers.keys() - case.world.node_drivers.keys()):
+            yield Delete(case.driver.name, NODE_DRIVERS, name)
 
 
 def _is_left(case: Case, found: DaemonSetObject) -> bool:
