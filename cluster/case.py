@@ -29,7 +29,7 @@ from cluster.evidence import (
     together,
     upheld,
 )
-from cluster.fallback import LOST, At, Fall, at_of, falls, image_for
+from cluster.fallback import LOST, At, Fall, at_of, falls, image_for, without_image
 from cluster.members import Member, Stranger, contested, members
 from cluster.memory import Recollection
 from cluster.picture import Picture
@@ -213,10 +213,11 @@ class Case:
 
     def _witnesses(self) -> Iterator[Witness]:
         """Nodes that are up, with the image that they were given, "" where nobody knows it."""
-        given = {d.assignment: d.toolkit for d in self.daemonsets}
+        given = {(d.assignment, d.pool.kernel): d.toolkit for d in self.daemonsets}
         for member in self.observed:
             if member.health is not Health.DOWN:
-                yield Witness(member.node, given.get(member.assigned, ""), member.word)
+                image = given.get((member.assigned, member.node.kernel), "")
+                yield Witness(member.node, image, member.word)
 
     @property
     def _broken(self) -> Iterator[Member]:
@@ -467,11 +468,20 @@ class Case:
         if not verdict.revision:
             return None
         at = At(member.pool, verdict.revision)
-        if not self.falls:
-            return at
-        fall = self.falls.get(replace(at, builds=True))
-        builds = fall is not None and bool(self.image(at)) and fall.holds(self.world.now)
-        return replace(at, builds=builds)
+        building = replace(at, builds=True)
+        return building if building in self._without_image else at
+
+    @cached_property
+    def _without_image(self) -> frozenset[At]:
+        """Where nodes that come new build at once, though there is an image by the spec."""
+        there = {
+            at: fall for at, fall in self.falls.items() if self.image(replace(at, builds=False))
+        }
+        if not there:
+            return frozenset()
+        lacking = Counter(m.at for m in self.observed if m.at and (m.at.builds or m.unpulled))
+        having = Counter(m.at for m in self.observed if m.at and m.word and not m.unpulled)
+        return without_image(there, lacking, having, self.world.now)
 
     @cached_property
     def picture(self) -> Picture:

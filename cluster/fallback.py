@@ -5,8 +5,9 @@ made for its kernel, without a sidecar. A node that cannot pull it is assigned t
 of the same pool and revision, whose pods have `image` and build. Nodes where the image is stay.
 
 That DaemonSet is the memory of it: its annotation says since when, and why. It survives a
-controller, and ends with the revision, or with its last node. For `BELIEVED` seconds nodes that
-come new to the pool go there at once; then the next of them tries the image again.
+controller, and ends with the revision, or with its last node. Where two nodes or more could not
+pull the image, and most of those that tried, nodes that come new to the pool go there at once for
+`BELIEVED` seconds; then the next of them tries the image again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from calendar import timegm
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from cluster.toolkit import fill
@@ -23,6 +24,7 @@ from cluster.world import DRIVER_CONTAINER, DaemonSetObject, DriverPod, Pool
 from nodeside.spec import Driver
 
 BELIEVED: Final = 6 * 3600.0  # seconds
+_NODES = 2  # that could not pull an image, before others do not try
 NO_IMAGE: Final = "the image for its kernel cannot be pulled"  # why a node moves
 LOST: Final = "an image could not be pulled; building instead"  # where no note says more
 LINK: Final = "prebuilt-image"  # in the place of a link of toolkit.py
@@ -96,3 +98,20 @@ def falls(
         if there not in found or not found[there].holds(now):
             found[there] = Fall(now, f"image {image} cannot be pulled ({why}); building instead")
     return found
+
+
+def without_image(
+    falls: Mapping[At, Fall], lacking: Mapping[At, int], having: Mapping[At, int], now: float
+) -> frozenset[At]:
+    """Of `falls`, those that send other nodes to build as well.
+
+    What one node says of its pulls concerns that node. `lacking` counts the nodes that could not
+    pull the image or build since, `having` those that run it, each by where they are.
+    """
+    found = set[At]()
+    for at, fall in falls.items():
+        tried = replace(at, builds=False)
+        without = lacking.get(at, 0) + lacking.get(tried, 0)
+        if fall.holds(now) and without >= _NODES and without > having.get(tried, 0):
+            found.add(at)
+    return frozenset(found)

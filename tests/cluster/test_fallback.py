@@ -18,6 +18,7 @@ from tests.cluster.model import EDU, KERNEL, Model, document
 ASSIGNED = assigned_label("edu")
 TEMPLATE = "registry.example.com/edu:{version}-{kernel}"
 IMAGE = f"registry.example.com/edu:1.0.0-{KERNEL}"
+IMAGE_OF_2 = f"registry.example.com/edu:2.0.0-{KERNEL}"
 MISSING = "ErrImagePull: manifest unknown"
 
 
@@ -118,9 +119,30 @@ def test_what_is_no_matter_of_the_image_is_no_reason_to_build(waiting: dict[str,
     assert cannot_pull(DriverPod("p", waiting=waiting)) == ""
 
 
+def test_one_node_that_cannot_have_it_sends_no_other_node_to_build() -> None:
+    model = prebuilt(6, rollout={"maxUnavailable": "1"})
+    model.report_all()
+    model.settle()
+    model.apply_driver(
+        version="2.0.0", prebuilt={"image": TEMPLATE}, rollout={"maxUnavailable": "1"}
+    )
+    model.carry_out(model.plan(0.0).actions)
+    [first] = [node for node in model.nodes if "2.0.0" in containers(model, node)["driver"]]
+    cannot_have_it(model, first)
+    for _ in range(20):
+        model.carry_out(model.plan(0.0).actions)
+        model.pods.clear()
+        model.report_all()
+
+    assert "toolkit" in containers(model, first)
+    others = model.nodes.keys() - {first}
+    assert [containers(model, node) for node in others] == [{"driver": IMAGE_OF_2}] * 5
+
+
 def test_the_memory_of_it_is_the_daemonset_so_a_new_node_builds_at_once() -> None:
     model = prebuilt()
     cannot_have_it(model, "n1")
+    cannot_have_it(model, "n2")
     model.settle()
     model.pods.clear()
 
@@ -133,6 +155,7 @@ def test_the_memory_of_it_is_the_daemonset_so_a_new_node_builds_at_once() -> Non
 def test_after_six_hours_a_new_node_tries_the_image_again_and_running_ones_do_not() -> None:
     model = prebuilt(now=1000.0)
     cannot_have_it(model, "n1")
+    cannot_have_it(model, "n2")
     model.carry_out(model.plan(1000.0).actions)
     model.pods.clear()
     model.report_all()
