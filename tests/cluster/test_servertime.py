@@ -58,6 +58,7 @@ def test_a_clock_that_is_near_enough_is_left_alone_and_one_that_is_not_is_told(
         assert here.now() == THEN
     assert caplog.messages == []
 
+    here = ServerTime(wall=lambda: THEN)
     here.heard(date(THEN - 100))
     here.heard(date(THEN - 101))  # rounding, say: time does not go to and fro
 
@@ -72,3 +73,24 @@ def test_a_date_that_says_nothing_changes_nothing(odd: str) -> None:
     here.heard(odd)
 
     assert here.now() == THEN
+
+
+def test_one_of_several_api_servers_with_another_time_moves_nothing() -> None:
+    """Whoever is on its way would be late at once, and that is remembered."""
+    here = ServerTime(wall=lambda: THEN)
+    for turn in range(20):
+        here.heard(date(THEN + turn % 2))
+        here.heard(date(THEN + 3600))
+
+    assert here.now() == THEN
+
+
+def test_a_clock_that_is_set_is_followed_after_some_answers() -> None:
+    wall = THEN
+    here = ServerTime(wall=lambda: wall)
+    here.heard(date(THEN))
+    for _ in range(10):
+        wall += 1
+        here.heard(date(wall + 3600))
+
+    assert here.now() == pytest.approx(wall + 3600.5)
