@@ -10,6 +10,7 @@ import errno
 import os
 import shutil
 import struct
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -150,11 +151,16 @@ class FakeKernel:
             users += "[permanent]," if module.permanent else ""
             rows.append(f"{name} 16384 {module.refcnt} {users or '-'} {module.state} 0x0 (OE)\n")
             states = {"Live": "live", "Loading": "coming", "Unloading": "going"}
-            write(root / name / "initstate", states[module.state] + "\n")
+            self._show(root / name / "initstate", f"{states[module.state]}\n".encode())
             if module.build_id:
                 note = build_id_note(module.build_id)
-                write_bytes(root / name / "notes/.note.gnu.build-id", note)
-        write(self.host.proc / "modules", "".join(rows))
+                self._show(root / name / "notes/.note.gnu.build-id", note)
+        self._show(self.host.proc / "modules", "".join(rows).encode())
+
+    def _show(self, path: Path, data: bytes) -> None:
+        """By rename: a reader in another thread never sees half of it."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(write_bytes(self.host.root / f".shown-{threading.get_ident()}", data), path)
 
 
 def build_id_note(build_id: str) -> bytes:
