@@ -218,10 +218,17 @@ class Build:
 
 
 def answer(
-    request: BuildRequest, shared: SharedDir, *, root: Path, echo: Echo, first: bool = False
+    request: BuildRequest,
+    shared: SharedDir,
+    *,
+    root: Path,
+    echo: Echo,
+    deaths: int = 0,
+    first: bool = False,
 ) -> BuildResult:
     """Build what is asked for. Raises nothing but Withdrawn and Stopped.
 
+    `deaths`: how many processes that built it have died in this sidecar's life.
     `first`: this sidecar has just come, so what began the build before was killed with its
     container.
     """
@@ -229,12 +236,13 @@ def answer(
     watch = Watch(seconds=request.timeout, request=shared.request_path(request.id), disk=shared.out)
     try:
         while True:
-            begun = _begin(out, root, first=first)
+            begun = _begin(out, root, deaths, first=first)
             with BuildLog(shared.build_log(request.id), echo) as buildlog:
                 result = _outcome(Build(request, shared, root, buildlog, watch, begun))
             again = result.failure is FailureKind.OUT_OF_MEMORY
             if not again or begun >= memory.lives(count_jobs(root)):
                 return result
+            deaths = begun
     except Withdrawn:
         raise
     except NodesideError as error:
@@ -246,14 +254,16 @@ def _jobs(root: Path, begun: int) -> int:
     return max(1, count_jobs(root) >> (begun - 1))
 
 
-def _begin(out: Path, root: Path, *, first: bool) -> int:
+def _begin(out: Path, root: Path, deaths: int, *, first: bool) -> int:
     """Make a fresh output directory; how often this build has been begun, with this time.
 
-    A build that is killed again and again gets an answer in the end.
+    A build that is killed again and again gets an answer in the end. The file counts from one
+    container to the next. The build can write it, so in this one's life `deaths` counts too.
     """
-    begun = 1
+    before = 0
     with suppress(OSError, ValueError, UntrustedFile), open_untrusted(out / "begun", limit=9) as f:
-        begun = int(f.read()) + 1
+        before = int(f.read())
+    begun = max(before, deaths) + 1
     if begun > 1:
         _give_up(root, begun - 1, killed_with_container=first)
     remove_tree(out)

@@ -12,7 +12,7 @@ from types import ModuleType
 
 from nodeside import __version__
 from nodeside.errors import ExitCode, NodesideError
-from nodeside.toolkit_sidecar.doorkeeper import Doorkeeper, Stopped, stop_on_signals
+from nodeside.toolkit_sidecar.doorkeeper import Doorkeeper, Life, Stopped, stop_on_signals
 
 _EPILOG = """exit codes: 0 done or stopped by SIGTERM; 10 the module does not compile;
 11 it builds, but a wanted module did not come out; 21 no headers for exactly this kernel;
@@ -84,7 +84,7 @@ def _set_up_log(options: argparse.Namespace) -> ModuleType:
 
 
 def _run(options: argparse.Namespace) -> ExitCode:
-    def work(first: bool, died: str) -> ExitCode:
+    def work(life: Life) -> int:
         from nodeside.host import Host
         from nodeside.shared import SharedDir
         from nodeside.toolkit_sidecar.sidecar import Sidecar
@@ -92,7 +92,7 @@ def _run(options: argparse.Namespace) -> ExitCode:
         _set_up_log(options)
         host, shared = Host(options.root.absolute()), SharedDir(options.shared.absolute())
         echo = _Echo(as_json=options.log_format == "json")
-        return Sidecar(shared, host, echo).work(first=first, died=died)
+        return Sidecar(shared, host, echo).work(life)
 
     return Doorkeeper(options.shared.absolute(), work).run(once=options.once)
 

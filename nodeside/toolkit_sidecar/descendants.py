@@ -28,17 +28,17 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _PATIENCE = 5.0  # seconds for processes to die; only one stuck in the kernel takes longer
+_SHOWN = 20  # pids in a line of the log
 _LARGEST_FILE = 8 << 30  # bytes: no build makes a larger one
 
 
-def die_with_parent() -> None:
+def die_with_parent(parent: int) -> None:
     """Have this process killed when its parent dies, however that dies."""
-    parent = os.getppid()
     libc = _libc()
     if libc is not None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
+    if os.getppid() != parent:  # it died before the prctl, and who adopted us is nobody of ours
+        os._exit(1)
 
 
 def adopt_orphans() -> None:
@@ -72,15 +72,15 @@ def enclosure() -> Callable[[], None]:
     return enter
 
 
-def descendants() -> frozenset[int]:
-    """Every process below this one."""
+def descendants(of: int = 0) -> frozenset[int]:
+    """Every process below this one, or below process `of`."""
     children: dict[int, list[int]] = {}
     for pid in _processes():
         with suppress(OSError, ValueError, IndexError):
             stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
             children.setdefault(parent_of(stat), []).append(pid)
     found: set[int] = set()
-    waiting = [os.getpid()]
+    waiting = [of or os.getpid()]
     while waiting:
         below = children.get(waiting.pop(), [])
         found.update(below)
@@ -93,16 +93,7 @@ def kill_descendants(mark: str, spared: frozenset[int]) -> None:
 
     Processes that die hand their children to us: so again, until none is left.
     """
-    deadline = time.monotonic() + _PATIENCE
-    while left := (descendants() - spared) or _marked(mark):
-        _kill(left)
-        for pid in left:
-            with suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
-        if time.monotonic() > deadline:
-            log.warning("processes of the build do not die", pids=" ".join(map(str, left)))
-            return
-        time.sleep(0.001)
+    _kill_all(lambda: (descendants() - spared) or _marked(mark))
 
 
 def kill_marked(prefix: str) -> int:
@@ -110,6 +101,33 @@ def kill_marked(prefix: str) -> int:
     left = _marked(prefix)
     _kill(left)
     return len(left)
+
+
+def kill_others(keeper: int) -> int:
+    """Kill all that is below our parent but us; how many processes that was.
+
+    What a worker before us left there has no mark if it wanted none. A shell that `kubectl exec`
+    starts is nobody's child in the container, and lives.
+    """
+    return _kill_all(lambda: descendants(keeper) - {os.getpid()})
+
+
+def _kill_all(find: Callable[[], frozenset[int]]) -> int:
+    """Kill and reap what is found until nothing is; how many processes that was."""
+    deadline = time.monotonic() + _PATIENCE
+    killed: set[int] = set()
+    while left := find():
+        _kill(left)
+        for pid in left:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        killed |= left
+        if time.monotonic() > deadline:
+            shown = " ".join(map(str, sorted(left)[:_SHOWN]))
+            log.warning("processes of the build do not die", count=len(left), pids=shown)
+            break
+        time.sleep(0.001)
+    return len(killed)
 
 
 def parent_of(stat: str) -> int:

@@ -2,8 +2,9 @@
 
 It holds the sidecar's lock, watches for requests, and forks a worker for what there is to do. The
 worker imports everything, builds, publishes the answers and ends, and its memory with it. If it is
-killed (out of memory, by hand) or crashes, another one takes over: a request is answered whatever
-happens to the process that works on it.
+killed (out of memory, by hand, by the build), stopped or crashes, another one takes over: a request
+is answered whatever happens to the process that works on it. Deaths are counted here, where no
+build can write.
 
 So this module imports little. It spells the names of three directories and of the lock once more,
 since `nodeside.shared` costs 4 MiB; a test compares them.
@@ -19,9 +20,10 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from nodeside.errors import ExitCode, Locked, SystemRefused
 from nodeside.notice import Notice
@@ -35,9 +37,21 @@ _AGAIN = 0.5  # seconds before a worker that died is replaced
 _GRACE = 0.7  # seconds that a worker has to kill its build at SIGTERM
 # struct flock of fcntl(2): the lock that `SharedDir.sidecar_lives` asks for.
 _WRITE_LOCK = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-_CRASHED, _STOPPED = 120, 121  # exit codes of a worker that met a bug of ours, or a signal
+_PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
+# Exit codes of a worker: it met a bug of ours, or a signal; it has left requests to another one.
+_CRASHED, _STOPPED, MORE = 120, 121, 122
 
-Worker = Callable[[bool, str], ExitCode]
+
+class Life(NamedTuple):
+    """What a worker is told of those before it."""
+
+    first: bool  # it is the first of this sidecar
+    died: str  # how the one before it died, "" if it did not
+    deaths: int  # how many have died in a row while the same requests were there
+    keeper: int  # the pid of the doorkeeper
+
+
+Worker = Callable[[Life], int]
 
 
 class Stopped(BaseException):
@@ -70,8 +84,7 @@ def stop_on_signals() -> None:
 class Doorkeeper:
     """Watches one shared directory. `work` runs in a forked process and does all there is to do.
 
-    It is told whether it is the first, and how the one before it died ("" if it did not); it gives
-    the exit code of `--once`.
+    It gives the exit code of `--once`, or MORE.
     """
 
     def __init__(self, root: Path, work: Worker) -> None:
@@ -80,6 +93,9 @@ class Doorkeeper:
         self._root = root
         self._work = work
         self._worker = 0
+        self._stopped = ""  # how, if the worker was
+        self._deaths = 0
+        self._deadly: frozenset[str] = frozenset()  # the requests that were there at a death
 
     def run(self, *, once: bool = False) -> ExitCode:
         """Have requests answered until stopped; with `once`, those that are there.
@@ -87,6 +103,7 @@ class Doorkeeper:
         Raises Locked if another sidecar lives on this directory.
         """
         self._require_directory()
+        _adopt_orphans()
         for name in PRELOADED:
             __import__(name)
         with ExitStack() as stack, Notice([self.requests]) as notice:
@@ -96,18 +113,23 @@ class Doorkeeper:
             died = ""
             while not Stopped.by:
                 there = self._look()
-                if there == settled:
+                if there == settled and not died:
                     if once:
                         return code
                     notice.wait(_WAIT)
                     continue
-                code, died = self._have_it_done(lock, first=settled is None, died=died)
+                self._forgive(there)
+                life = Life(settled is None, died, self._deaths, os.getpid())
+                status, died = self._have_it_done(lock, life)
                 if not self._stands_there(lock):  # a build runs as our user, and can replace it
                     lock = self._hold_lock(stack)
                 if died:
+                    self._deaths, self._deadly = self._deaths + 1, _names(there)
                     time.sleep(_AGAIN)
-                else:
-                    settled = there
+                    continue
+                self._deaths = 0
+                if status != MORE:
+                    settled, code = there, ExitCode(status)
             raise Stopped(Stopped.by)
 
     def _look(self) -> tuple[tuple[str, int], ...]:
@@ -118,12 +140,17 @@ class Doorkeeper:
                 found.append((entry.name, entry.stat(follow_symlinks=False).st_mtime_ns))
         return tuple(sorted(found))
 
-    def _have_it_done(self, lock: int, *, first: bool, died: str) -> tuple[ExitCode, str]:
+    def _forgive(self, there: Iterable[tuple[str, int]]) -> None:
+        """Count from the start when a request went that may have been what the workers died of."""
+        if not self._deadly <= _names(there):
+            self._deaths = 0
+
+    def _have_it_done(self, lock: int, life: Life) -> tuple[int, str]:
         """Fork a worker and wait for its end: its exit code, and how it died if it did."""
         self._worker = os.fork()
         if self._worker == 0:
             os.close(lock)
-            os._exit(self._as_worker(first, died))
+            os._exit(self._as_worker(life))
         try:
             status = self._await_worker()
         except Stopped:
@@ -131,17 +158,18 @@ class Doorkeeper:
             raise
         self._worker = 0
         if os.WIFSIGNALED(status):
-            return ExitCode.BUG, f"killed by {_signal_name(os.WTERMSIG(status))}"
+            how = f"killed by {_signal_name(os.WTERMSIG(status))}"
+            return ExitCode.BUG, self._stopped or how
         code = os.WEXITSTATUS(status)
         if code in (_CRASHED, _STOPPED):
             how = "a bug in nodeside, see the traceback above" if code == _CRASHED else "stopped"
             return ExitCode.BUG, how
-        return ExitCode(code), ""
+        return code, ""
 
-    def _as_worker(self, first: bool, died: str) -> int:
+    def _as_worker(self, life: Life) -> int:
         """What runs in the fork; nothing may be raised out of it."""
         try:
-            return self._work(first, died)
+            return self._work(life)
         except Stopped:
             return _STOPPED
         except BaseException:
@@ -151,11 +179,19 @@ class Doorkeeper:
             return _CRASHED
 
     def _await_worker(self) -> int:
-        """The wait status of the worker. As process 1 of a container we get orphans too."""
+        """The wait status of the worker's end. We get orphans too.
+
+        A worker that was stopped (SIGSTOP) would never end, nor watch over its build: it is killed.
+        """
+        self._stopped = ""
         while True:
-            pid, status = os.waitpid(-1, 0)
-            if pid == self._worker:
+            pid, status = os.waitpid(-1, os.WUNTRACED)
+            if pid != self._worker:
+                continue
+            if not os.WIFSTOPPED(status):
                 return status
+            self._stopped = f"stopped by {_signal_name(os.WSTOPSIG(status))}, and killed for that"
+            os.kill(pid, signal.SIGKILL)
 
     def _stop_worker(self) -> None:
         """End the worker, which ends its build; what is left dies with it (PR_SET_PDEATHSIG)."""
@@ -219,6 +255,23 @@ class Doorkeeper:
             return os.path.samestat(self.lock.lstat(), os.fstat(lock))
         except OSError:
             return False
+
+
+def _adopt_orphans() -> None:
+    """Have what a worker leaves behind come to us, so that the next worker finds it and kills it.
+
+    To process 1 of a container it comes anyway, and ctypes takes memory.
+    """
+    if os.getpid() == 1:
+        return
+    with suppress(ImportError, OSError, MemoryError):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _names(there: Iterable[tuple[str, int]]) -> frozenset[str]:
+    return frozenset(name for name, _ in there)
 
 
 def _signal_name(number: int) -> str:

@@ -26,7 +26,8 @@ from nodeside.records import (
 )
 from nodeside.shared import REQUEST_ID, SharedDir
 from nodeside.toolkit_sidecar import builder
-from nodeside.toolkit_sidecar.descendants import die_with_parent, kill_marked
+from nodeside.toolkit_sidecar.descendants import die_with_parent, kill_marked, kill_others
+from nodeside.toolkit_sidecar.doorkeeper import MORE, Life
 from nodeside.toolkit_sidecar.failure import BuildFailed, Withdrawn
 from nodeside.toolkit_sidecar.headers import places, present
 from nodeside.toolkit_sidecar.tree import remove_tree
@@ -41,27 +42,29 @@ class Sidecar:
     shared: SharedDir
     host: Host
     echo: Echo
-    _first: bool = False
+    _life: Life = field(init=False)
     _results: list[BuildResult] = field(default_factory=list)
 
-    def work(self, *, first: bool, died: str) -> ExitCode:
+    def work(self, life: Life) -> int:
         """Answer every open request; the exit code of the last answer.
 
-        `first` is the first round of a sidecar's life; `died` says how the process that did this
-        before us ended, if it was not by itself.
+        If the process before us died, only one request, and MORE if there are others: deaths that
+        the doorkeeper counts are of one build.
         """
-        die_with_parent()
+        self._life = life
+        die_with_parent(life.keeper)
         boot_id = self.host.boot_id
-        if died:
-            log.warning("the process that was building died", how=died)
-        self._first = first and not died
-        if first:
+        if life.died:
+            log.warning("the process that was building died", how=life.died)
+        if life.first:
             self._settle_in(boot_id)
         self._end_earlier_builds()
         self._remove_leftovers()
         while found := self._next_request(boot_id):
             self._answer(found, boot_id)
             self._remove_leftovers()
+            if life.deaths and self._next_request(boot_id):
+                return MORE
         last = self._results[-1].failure if self._results else None
         return last.exit_code if last else ExitCode.OK
 
@@ -75,7 +78,7 @@ class Sidecar:
 
     def _end_earlier_builds(self) -> None:
         """Kill what a sidecar or a worker before this one left running."""
-        killed = kill_marked(f"{self.shared.out}/")
+        killed = kill_marked(f"{self.shared.out}/") + kill_others(self._life.keeper)
         if killed:
             log.warning("killed processes of an earlier sidecar's build", count=killed)
 
@@ -181,7 +184,8 @@ class Sidecar:
             self.shared,
             root=self.host.root,
             echo=lambda lines: self.echo(id, lines),
-            first=self._first,
+            deaths=self._life.deaths,
+            first=self._life.first and not self._life.died,
         )
 
     def _read(self, id: str) -> BuildRequest | None:
