@@ -10,7 +10,9 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,20 +71,33 @@ def remove_prebuilt(root: Path) -> tuple[str, ...]:
 def find_modules(roots: Iterable[Path]) -> Iterator[Path]:
     """Every regular `.ko` below `roots`, links not followed, in a stable order."""
     count = 0
-    for root in roots:
-        for directory, names, files in os.walk(root):
-            names.sort()
-            for name in sorted(files):
-                path = Path(directory, name)
-                if name.endswith(".ko") and path.is_file() and not path.is_symlink():
-                    count += 1
-                    if count > MODULES_LIMIT:
-                        raise BuildFailed(
-                            FailureKind.NO_MODULE,
-                            f"more than {MODULES_LIMIT} modules came out",
-                            hint="build a directory further down: build.directory in driver.yaml",
-                        )
-                    yield path
+    for entry in _files(roots):
+        if entry.name.endswith(".ko") and _is_regular(entry):
+            count += 1
+            if count > MODULES_LIMIT:
+                raise BuildFailed(
+                    FailureKind.NO_MODULE,
+                    f"more than {MODULES_LIMIT} modules came out",
+                    hint="build a directory further down: build.directory in driver.yaml",
+                )
+            yield Path(entry.path)
+
+
+def _files(roots: Iterable[Path]) -> Iterator[os.DirEntry[str]]:
+    """What is no directory below `roots`. By hand: `os.walk` calls itself at every level."""
+    waiting = [os.fspath(root) for root in roots][::-1]
+    while waiting:
+        entries: list[os.DirEntry[str]] = []
+        with suppress(OSError), os.scandir(waiting.pop()) as found:  # such as a path too long
+            entries = sorted(found, key=lambda entry: entry.name)
+        yield from (entry for entry in entries if not entry.is_dir(follow_symlinks=False))
+        waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)][::-1]
+
+
+def _is_regular(entry: os.DirEntry[str]) -> bool:
+    with suppress(OSError):
+        return stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode)
+    return False
 
 
 def _choose(
@@ -97,16 +112,31 @@ def _choose(
     for product in recipe.products:
         path = recipe.directory / product.file
         if _is_inside(path, recipe.directory):
-            chosen.append(Product(path, product.installed_as, product.strip))
+            _add(chosen, Product(path, product.installed_as, product.strip))
         else:
             notes.append(f"dkms.conf announces {product.file}, which did not come out")
-    taken = {product.file.stem for product in chosen}
+    taken = {name for product in chosen for name in (product.file.stem, product.installed_as)}
     others = [path for path in came_out if path.stem not in taken]
     names = {kernel_name(name) for name in wanted}
-    chosen += [Product(p, p.stem) for p in others if kernel_name(p.stem) in names]
+    wanted_too = [path for path in others if kernel_name(path.stem) in names]
+    chosen += _newest_of_each(wanted_too, True, notes)
     if not chosen:
         _require([product.installed_as for product in recipe.products], (), came_out)
     return chosen, notes
+
+
+def _add(chosen: list[Product], product: Product) -> None:
+    """One more, unless it is there. Raises BuildFailed if another file has its name."""
+    for other in chosen:
+        if other.installed_as == product.installed_as and other.file != product.file:
+            raise BuildFailed(
+                FailureKind.BAD_SOURCE,
+                f"dkms.conf gives two modules the name {product.installed_as}: "
+                f"{other.file.name} and {product.file.name}",
+                hint="each DEST_MODULE_NAME (or BUILT_MODULE_NAME) must be another one",
+            )
+    if product not in chosen:
+        chosen.append(product)
 
 
 def _newest_of_each(paths: Sequence[Path], strip: bool, notes: list[str]) -> list[Product]:
