@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nodeside import log
 from nodeside.contract import PROTOCOL, BuildRequest, BuildResult, FailureKind, SidecarRecord
-from nodeside.errors import ExitCode, NodesideError, NoSpace
+from nodeside.errors import ExitCode, NodesideError
 from nodeside.host import Host
 from nodeside.records import (
     TEMPORARY_PREFIX,
@@ -33,6 +33,7 @@ from nodeside.toolkit_sidecar.headers import places, present
 from nodeside.toolkit_sidecar.tree import remove_tree
 
 Echo = Callable[[str, Sequence[str]], None]
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 16.0  # seconds between attempts to publish an answer
 
 
 @dataclass
@@ -42,6 +43,7 @@ class Sidecar:
     shared: SharedDir
     host: Host
     echo: Echo
+    sleep: Callable[[float], object] = time.sleep
     _life: Life = field(init=False)
     _results: list[BuildResult] = field(default_factory=list)
 
@@ -206,12 +208,37 @@ class Sidecar:
             self._remove(path)
 
     def _publish(self, result: BuildResult) -> None:
-        """Publish an answer; on a full disk, give up the build's files for it."""
+        """Publish an answer. A disk that is full gets the build's files for it.
+
+        While that is not enough the answer is kept, and published when it can be: to build again
+        would end in the same place.
+        """
         self._results = [*self._results[-100:], result]
-        self._make_room(self.shared.result_path(result.request))
+        if self._appears(result) is None:
+            return
+        for name in ("build", "dkms", "tmp", "output"):
+            self._remove(self.shared.out_dir(result.request) / name)
+        pause = _FIRST_PAUSE
+        while error := self._appears(result):
+            if pause == _FIRST_PAUSE:
+                log.warning(
+                    "cannot publish the answer, and will try again until it can be",
+                    request=result.request,
+                    result=result.failure.value if result.failure else "succeeded",
+                    error=str(error),
+                    hint=error.hint,
+                )
+            self.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+            if not self.shared.request_path(result.request).exists():
+                return
+            self._remove_leftovers()
+
+    def _appears(self, result: BuildResult) -> NodesideError | None:
+        """Publish an answer; what is in the way, if something is."""
         try:
+            self._make_room(self.shared.result_path(result.request))
             self.shared.publish_result(result)
-        except NoSpace:
-            for name in ("build", "dkms", "tmp", "output"):
-                self._remove(self.shared.out_dir(result.request) / name)
-            self.shared.publish_result(result)
+        except NodesideError as error:
+            return error
+        return None
