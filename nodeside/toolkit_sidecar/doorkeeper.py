@@ -103,7 +103,6 @@ class Doorkeeper:
         Raises Locked if another sidecar lives on this directory.
         """
         self._require_directory()
-        _adopt_orphans()
         for name in PRELOADED:
             __import__(name)
         with ExitStack() as stack, Notice([self.requests]) as notice:
@@ -118,6 +117,8 @@ class Doorkeeper:
                         return code
                     notice.wait(_WAIT)
                     continue
+                if there:
+                    _adopt_orphans()
                 self._forgive(there)
                 life = Life(settled is None, died, self._deaths, os.getpid())
                 status, died = self._have_it_done(lock, life)
@@ -260,7 +261,8 @@ class Doorkeeper:
 def _adopt_orphans() -> None:
     """Have what a worker leaves behind come to us, so that the next worker finds it and kills it.
 
-    To process 1 of a container it comes anyway, and ctypes takes memory.
+    To process 1 of a container it comes anyway. Elsewhere ctypes is imported for it, before the
+    first build, so that one who is never asked does not pay.
     """
     if os.getpid() == 1:
         return
