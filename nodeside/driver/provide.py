@@ -77,6 +77,8 @@ def _aside(path: Path) -> Iterator[Path]:
     """A temporary place beside `path` that takes its name at the end of the block."""
     new = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}")
     old = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-old-{path.name}")
+    for leftover in (new, old):  # of a life that was killed here, with the same pid
+        shutil.rmtree(leftover, ignore_errors=True)
     try:
         yield new
         if path.exists():

@@ -231,6 +231,19 @@ def test_a_python_of_an_earlier_boot_is_not_believed(
     ]
 
 
+def test_what_a_copy_that_was_killed_left_is_no_obstacle(
+    tmp_path: Path, python: Path, host: Host
+) -> None:
+    """The init container has the same pid in every life."""
+    shared = SharedDir(tmp_path / "shared")
+    for name in ("python", "old-python"):
+        (shared.root / f".tmp-{os.getpid()}-{name}" / "libs").mkdir(parents=True)
+    (shared.python / "libs").mkdir(parents=True)
+    provide(shared, python, host=host)
+    assert (shared.python / "STAMP").is_file()
+    assert not list(shared.root.glob(".tmp-*"))
+
+
 def test_the_argv_is_the_same_on_every_architecture() -> None:
     assert command(Path("/shared")) == (
         "/shared/python/loader",
