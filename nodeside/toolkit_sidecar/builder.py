@@ -40,7 +40,7 @@ from nodeside.toolkit_sidecar.recipe import (
     make_recipe,
     patch_steps,
 )
-from nodeside.toolkit_sidecar.toolchain import Bench, require_toolchain
+from nodeside.toolkit_sidecar.toolchain import LEAST_SPACE, Bench, require_toolchain
 from nodeside.toolkit_sidecar.tree import copy_tree, move_to, remove_tree, tree_size
 
 _CONF_SECONDS = 60.0  # a dkms.conf that computes for longer will never end
@@ -182,8 +182,10 @@ class Build:
             failed = memory.out_of_memory(self.root, "a process of it was killed", jobs)
             failed.command, failed.step_exit_code = step.by_hand, code
             return failed
-        if self.log.out_of_space or free_bytes(self.out) < 1 << 20:
-            failed = disk_full(self.out, free_bytes(self.out))
+        free = free_bytes(self.out)
+        short = self.log.says_full and free < LEAST_SPACE
+        if self.log.out_of_space or short or free < 1 << 20:
+            failed = disk_full(self.out, free)
             failed.command, failed.step_exit_code = step.by_hand, code
             return failed
         if code in (126, 127):

@@ -33,7 +33,7 @@ class BuildLog:
 
     def __init__(self, path: Path, echo: Echo, *, limit: int = LOG_LIMIT) -> None:
         self.path = path
-        self.out_of_space = False
+        self.says_full = False  # the words for a full disk stand somewhere
         self.first_error = FirstError()
         self._echo = echo
         self._limit = limit
@@ -41,6 +41,7 @@ class BuildLog:
         self._rest = b""
         self._tail: deque[str] = deque(maxlen=_TAIL)
         self._fd = -1
+        self._refused = False  # the disk had no room for the log itself
         self._started = time.monotonic()
 
     def __enter__(self) -> BuildLog:
@@ -79,6 +80,16 @@ class BuildLog:
         if self._rest:
             self.feed(b"\n")
 
+    @property
+    def out_of_space(self) -> bool:
+        """Whether the disk is full, by our own experience or by the build's first error.
+
+        Words after another error, or in a warning before one, may be about anything.
+        """
+        error = self.first_error.error
+        said = self.says_full and (not error or NO_SPACE.search(error) is not None)
+        return self._refused or said
+
     def tail(self) -> tuple[str, ...]:
         """The last lines, each cut to a length a record can hold."""
         return tuple(self._tail)
@@ -92,8 +103,8 @@ class BuildLog:
         self._tail.append(line)
         if not line.startswith("# "):  # a line of ours
             self.first_error.see(line)
-        if not self.out_of_space and NO_SPACE.search(line):
-            self.out_of_space = True
+            if not self.says_full and NO_SPACE.search(line):
+                self.says_full = True
         return line
 
     def _write(self, data: bytes) -> None:
@@ -109,4 +120,4 @@ class BuildLog:
                 view = view[os.write(self._fd, view) :]
         except OSError as exc:
             self._written = self._limit
-            self.out_of_space |= exc.errno in (errno.ENOSPC, errno.EDQUOT)
+            self._refused |= exc.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -75,6 +75,11 @@ class FirstError:
         self._needed = self._needed or self._missing
 
     @property
+    def error(self) -> str:
+        """The first line that is an error of its own: no missing tool, no last words of make."""
+        return self._error.text if self._error else ""
+
+    @property
     def line(self) -> str:
         """The first error; else a tool that is missing; else make's last words; else nothing."""
         found = [line for line in (self._error, self._needed) if line is not None]

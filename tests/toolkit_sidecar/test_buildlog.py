@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,6 +61,24 @@ def test_a_full_disk_ends_the_file_and_not_the_build(tmp_path: Path) -> None:
         full.close()
     assert log.out_of_space
     assert log.tail() == ("one", "two")
+
+
+@pytest.mark.parametrize(
+    ("said", "believed"),
+    [
+        ("cp: write error: No space left on device\nmake: *** [x] Error 1\n", True),
+        ("a.c:1: fatal error: x.d: No space left on device\na.c:2: error: x\n", True),
+        ("warning: No space left on device: skipped\na.c:1: error: x\n", False),
+        ("a.c:1: error: x\ncp: x: No space left on device\n", False),
+    ],
+)
+def test_words_of_a_full_disk_are_believed_where_no_other_error_came_first(
+    tmp_path: Path, said: str, believed: bool
+) -> None:
+    with BuildLog(tmp_path / "build.log", ignore) as log:
+        log.feed(said.encode())
+        assert log.out_of_space is believed
+        assert log.says_full
 
 
 def test_control_characters_do_not_reach_a_terminal(tmp_path: Path) -> None:

@@ -108,6 +108,16 @@ def test_a_tree_too_deep_for_recursion_is_removed(toolkit: FakeToolkit) -> None:
         process.run(["rm", "-rf", out], timeout=LONG)
 
 
+def test_words_of_a_full_disk_do_not_make_an_error_of_the_compiler_another_one(
+    toolkit: FakeToolkit,
+) -> None:
+    said = "echo 'warning: No space left on device: skipped'; echo 'a.c:1: error: x'"
+    toolkit.vendor("vendor.sh", f"{said}; exit 2\n")
+    result = toolkit.answer(toolkit.request())
+    assert result.failure is FailureKind.COMPILE
+    assert not result.failure.retryable
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
 def test_a_build_that_fills_the_disk_is_answered_as_such(tmp_path: Path) -> None:
     small = tmp_path / "small"
