@@ -14,6 +14,7 @@ from nodeside import __version__
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.toolkit_sidecar.doorkeeper import Doorkeeper, Life, Stopped, stop_on_signals
 
+_ECHO_LIMIT = 64 << 20  # bytes of one build's lines in our own output, as of its build.log
 _EPILOG = """exit codes: 0 done or stopped by SIGTERM; 10 the module does not compile;
 11 it builds, but a wanted module did not come out; 21 no headers for exactly this kernel;
 22 the toolkit cannot build here; 45 another sidecar works on the directory; 51 disk full;
@@ -151,23 +152,39 @@ def _check(options: argparse.Namespace) -> ExitCode:
 
 
 class _Echo:
-    """Lines of a build to our own output; given up, once, when nobody reads it."""
+    """Lines of a build to our own output; given up, once, when nobody reads it.
 
-    def __init__(self, *, as_json: bool) -> None:
+    Of one request at most `limit` bytes are shown: the log of a container is on the node's disk.
+    """
+
+    def __init__(self, *, as_json: bool, limit: int = _ECHO_LIMIT) -> None:
         self._as_json = as_json
+        self._limit = limit
+        self._request, self._left = "", 0
         self._works = True
 
     def __call__(self, request: str, lines: Sequence[str]) -> None:
-        if not self._works:
+        if request != self._request:
+            self._request, self._left = request, self._limit
+        if not self._works or self._left <= 0:
             return
-        if self._as_json:
-            lines = [self._record(request, line) for line in lines]
-        data = memoryview("".join(f"{line}\n" for line in lines).encode(errors="replace"))
+        whole = self._bytes(request, lines)
+        if len(whole) > self._left:
+            words = f"# no more of this build is shown here: {self._limit} bytes were"
+            whole = self._bytes(request, [words])
+            self._left = 0
+        self._left -= len(whole)
+        data = memoryview(whole)
         try:
             while data:
                 data = data[os.write(1, data) :]
         except OSError:
             self._works = False
+
+    def _bytes(self, request: str, lines: Sequence[str]) -> bytes:
+        if self._as_json:
+            lines = [self._record(request, line) for line in lines]
+        return "".join(f"{line}\n" for line in lines).encode(errors="replace")
 
     def _record(self, request: str, line: str) -> str:
         import json
