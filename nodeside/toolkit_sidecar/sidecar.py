@@ -80,7 +80,7 @@ class Sidecar:
 
     def _end_earlier_builds(self) -> None:
         """Kill what a sidecar or a worker before this one left running."""
-        killed = kill_marked(f"{self.shared.out}/") + kill_others(self._life.keeper)
+        killed = kill_others(self._life.keeper) + kill_marked(f"{self.shared.out}/")
         if killed:
             log.warning("killed processes of an earlier sidecar's build", count=killed)
 
