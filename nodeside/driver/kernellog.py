@@ -168,12 +168,13 @@ _HEADS = re.compile(
     r"|INFO: (possible (recursive|circular|irq)|trying to register non-static)"
     r"|\w+: '[\w-]+'->init suspiciously returned"
 )
-_TRACE = re.compile(r"Call [Tt]race:")
-_FRAME = re.compile(r"\+0x[0-9a-f]+/0x[0-9a-f]+")  # a symbol and where in it: no name is so long
+_TRACE = re.compile(r"Call [Tt]race:\s*$")
+# A symbol and where in it, after addresses on some machines: arch/*/kernel/{dumpstack,stacktrace}.c
+_FRAME = re.compile(r"[\s(]*(\[<?[0-9a-f]{8,16}>?\]\s*)*(\? )?[\w.$]+\+0x[0-9a-f]+/0x[0-9a-f]+")
 # Longer than any name of a process, so nobody else can begin a record with them (lib/bug.c).
 _MARK = re.compile(r"-{12}\[ cut here \]-{12}|---\[ end trace [0-9a-f]{16} \]---")
 _TRACE_REACH = 80  # lines between the head line of a splat and its call trace
-_FRAMES_BEGIN = 3  # lines after `Call Trace:`, of which one is the first frame
+_FRAMES_BEGIN = 8  # lines after `Call Trace:`, of which one is a frame that begins a record
 
 # With these the kernel shows a trace too, but it is not at fault: somebody's memory is used up, as
 # any pod may bring about at its own limit. A load that it spoils fails by itself.
@@ -191,10 +192,10 @@ def splats(lines: Sequence[str]) -> tuple[str, ...]:
     for number, line in enumerate(lines):
         covered -= 1
         text = _said(lines, number)
-        head = _HEADS.match(text)
+        is_head = _is_longer_than_a_name(_HEADS.match(text))
         if _MEMORY.search(line):
             covered = _TRACE_REACH
-        elif (head and head.end() > _NAME_LENGTH) or (covered <= 0 and _is_trace(lines, number)):
+        elif is_head or (covered <= 0 and _is_trace(lines, number)):
             found.append(text)
             covered = _TRACE_REACH
     # Records of one microsecond look like one: a head may pass for the rest of another.
@@ -215,8 +216,14 @@ def _said(lines: Sequence[str], number: int) -> str:
 
 
 def _is_trace(lines: Sequence[str], number: int) -> bool:
-    following = lines[number + 1 : number + 1 + _FRAMES_BEGIN]
-    return bool(_TRACE.match(_said(lines, number))) and any(map(_FRAME.search, following))
+    if not _TRACE.match(_said(lines, number)):
+        return False
+    following = range(number + 1, min(number + 1 + _FRAMES_BEGIN, len(lines)))
+    return any(_is_longer_than_a_name(_FRAME.match(_said(lines, n))) for n in following)
+
+
+def _is_longer_than_a_name(found: re.Match[str] | None) -> bool:
+    return found is not None and found.end() > _NAME_LENGTH
 
 
 def _read_kmsg(path: Path) -> str:

@@ -257,6 +257,56 @@ def test_no_name_of_a_process_makes_a_splat(name: str, message: str) -> None:
     assert splats([f"[  489.609815] {said}", "[  489.609853] Code: e1 ff ff ff c3 66 2e"]) == ()
 
 
+# Two processes that crash one after the other, and one with a file whose name has a line feed.
+FORGED_TRACES = [
+    ["Call Trace:[101]: segfault at 0 ip 04010", "Code: 48", "+0x1/0x2[102]: segfault at 0 ip 04"],
+    ["Call Trace:", "+0x1/0x2[102]: segfault at 0 ip 0401"],
+    ["Call Trace:", "a+0x1/0x2345678[102]: segfault at 0"],
+    ["Call Trace:", "? a+0x1/0x23456 invoked a helper"],
+    ["Call Trace:", "kworker/0:1[102]: segfault at 0 ip 1 in dump_stack_lvl+0x44/0x5c[1+1]"],
+    ["Call Trace:[101]: segfault at 0 ip 04010", "dump_stack_lvl+0x44/0x5c"],
+]
+
+
+@pytest.mark.parametrize("said", FORGED_TRACES)
+def test_no_two_names_of_processes_make_a_call_trace(said: list[str]) -> None:
+    assert splats([f"[  100.{n:06d}] {text}" for n, text in enumerate(said)]) == ()
+
+
+def test_a_frame_after_a_line_feed_in_a_name_is_none() -> None:
+    """A process called `Call Trace:` and a line feed, whose file is called like a frame."""
+    first = [
+        "Call Trace:",
+        "[101]: segfault at 0 ip 1 sp 2 error 4 in x",
+        " dump_stack_lvl+0x4/0x5c",
+    ]
+
+    assert splats([f"[  100.000001] {text}" for text in first]) == ()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        " ? dump_stack_lvl+0x44/0x5c",
+        " dump_backtrace.part.0+0xd8/0xe4 (C)",
+        "[c000000003b7b9c0] [c0000000009d5a48] dump_stack+0xb0/0xf0 (unreliable)",
+        " [<000000010a0c1234>] dump_stack+0x6e/0x98",
+        "([<000000010a0c1234>] show_stack+0x8e/0xd0)",
+    ],
+)
+def test_a_frame_of_any_machine_belongs_to_a_call_trace(frame: str) -> None:
+    lines = ["[  160.000042] Call Trace:", f"[  160.000061] {frame}"]
+
+    assert splats(lines) == ("Call Trace:",)
+
+
+def test_a_call_trace_of_which_some_frames_came_in_one_microsecond_counts() -> None:
+    frames = [" <TASK>", " dump_stack_lvl+0x44/0x5c", " sysfs_warn_dup.cold+0x17/0x24"]
+    lines = [f"[  160.000042] {text}" for text in ("Call Trace:", *frames)]
+
+    assert splats([*lines, "[  160.000043]  sysfs_create_dir_ns+0xbe/0xd0"]) == ("Call Trace:",)
+
+
 @pytest.mark.parametrize("forged", [*SPLATS, *DUMP.splitlines(), *WARNING.splitlines()])
 def test_what_follows_a_line_feed_in_a_name_is_no_line_of_the_kernel(forged: str) -> None:
     """The name of the file that crashed may have 255 bytes, with line feeds among them."""
