@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -334,7 +334,8 @@ class LoadedRecord:
 
     `devices` are the device numbers (`major:minor`) that appeared with it: they tell whose open
     files hold it. `trust` tells the `spec.prebuilt.trust` under which it was loaded from another
-    one; "" for none.
+    one; "" for none. `mark` is the end of the kernel log before the load, kept until the modules
+    have passed a validation once; `splat` is what the kernel complained of since, kept for good.
     """
 
     driver: str
@@ -345,6 +346,13 @@ class LoadedRecord:
     modules: tuple[LoadedModule, ...]
     devices: tuple[str, ...] = ()
     trust: str = ""
+    mark: tuple[str, ...] | None = None
+    splat: str = ""
+
+    def has_one_of(self, modules: Iterable[LoadedModule]) -> bool:
+        """Whether one of these builds is among what was loaded."""
+        ours = {module.build_id for module in self.modules if module.build_id}
+        return any(module.build_id in ours for module in modules)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ The order of things, for whoever reads only one file. Decisions are `plan.py`'s,
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from nodeside import log
@@ -57,12 +58,12 @@ def bring_up(
     match decided.action:
         case plan.Keep(proof):
             journal.source = Rung.LOADED
-            _remember(task, known.record, proof)
-            validate_loaded(task, journal, loader, wanted_modules(task, proof))
+            record = _remember(task, known.record, proof)
+            _prove(task, journal, loader, wanted_modules(task, proof), record)
         case plan.Use(rung, bundle):
             journal.source = rung
-            modules, mark = Installation(task, journal, loader, known, bundle, rung).run()
-            validate_loaded(task, journal, loader, modules, mark)
+            record, mark = Installation(task, journal, loader, known, bundle, rung).run()
+            _prove(task, journal, loader, record.modules, record, mark=mark)
         case plan.GiveUp():
             raise _no_rung(task, decided, closed)
         case plan.Look():
@@ -78,11 +79,12 @@ def judge_loaded(task: Task, journal: Journal, *, loader: Loader | None = None) 
     """The report of a driver whose right modules are loaded, if that can be told without asking
     anybody; else None. Raises NodesideError if they do not validate."""
     loader = loader or Loader(task.host)
-    proof, _ = plan.loaded_rung(task.wanted, observe(task, loader, ask=False))
+    known = observe(task, loader, ask=False)
+    proof, _ = plan.loaded_rung(task.wanted, known)
     if proof is None:
         return None
     journal.source = Rung.LOADED
-    validate_loaded(task, journal, loader, wanted_modules(task, proof))
+    _prove(task, journal, loader, wanted_modules(task, proof), known.record)
     return journal.ready()
 
 
@@ -173,18 +175,51 @@ def loaded_now(task: Task, known: plan.Known) -> tuple[tuple[LoadedModule, ...],
     return tuple(LoadedModule(name, "", {}) for name in task.wanted.names), why
 
 
+def _prove(
+    task: Task,
+    journal: Journal,
+    loader: Loader,
+    loaded: Sequence[LoadedModule],
+    record: LoadedRecord | None,
+    *,
+    mark: Mark | None = None,
+) -> None:
+    """Validate, and keep what came of it with the record. Raises ValidationFailed.
+
+    The load wakes us, a driver may be killed after it, a command may be typed again: whoever looks
+    next must not take modules for good of which the kernel complained, or nobody knows.
+    """
+    try:
+        validate_loaded(task, journal, loader, loaded, record, mark=mark)
+    except ValidationFailed as error:
+        found = error.validation.splat
+        if record is not None and found and found != record.splat:
+            write_loaded(task.host, replace(record, splat=found))
+        raise
+    if record is not None and record.mark is not None:
+        write_loaded(task.host, replace(record, mark=None))  # what the log says now is of others
+
+
 def validate_loaded(
     task: Task,
     journal: Journal,
     loader: Loader,
     loaded: Sequence[LoadedModule],
+    record: LoadedRecord | None,
+    *,
     mark: Mark | None = None,
 ) -> None:
-    """The checks of driver.yaml; with a mark, the kernel log after it too. Raises ValidationFailed.
+    """The checks of driver.yaml, and the kernel log after a mark, that of the record if none is
+    given. Raises ValidationFailed.
 
     The table of checks is in the journal in any case.
     """
-    scene = Scene(task.host, loader.kernel_log, mark, loader.clock)
+    splat = ""
+    if record is not None and record.has_one_of(loaded):
+        splat = record.splat
+        if mark is None and record.mark is not None:
+            mark = Mark(record.mark)
+    scene = Scene(task.host, loader.kernel_log, mark, splat, loader.clock)
     with journal.stage("validate"):
         try:
             done: Validation = validate(task.driver.spec.validate, loaded, scene)
@@ -194,7 +229,7 @@ def validate_loaded(
         journal.checks = tuple(encode(check) for check in done.checks)
 
 
-def _remember(task: Task, record: LoadedRecord | None, proof: plan.Proof) -> None:
+def _remember(task: Task, record: LoadedRecord | None, proof: plan.Proof) -> LoadedRecord:
     """Bring loaded.json up to date where the right modules were found loaded.
 
     It lacks what a killed process could not write any more, or names the version before, if the new
@@ -202,12 +237,15 @@ def _remember(task: Task, record: LoadedRecord | None, proof: plan.Proof) -> Non
     """
     now = (proof.key, task.version, trust_mark(task))
     if record is not None and (record.key, record.version, record.trust) == now:
-        return
+        return record
     source = Rung.LOADED if record is None else record.source
     if proof.key != task.key:
         source = Rung.COMPATIBLE
     fresh = record_of(task, proof, source, record.devices if record else ())
+    if record is not None and record.has_one_of(fresh.modules):
+        fresh = replace(fresh, mark=record.mark, splat=record.splat)
     write_loaded(task.host, fresh)
+    return fresh
 
 
 def _no_rung(task: Task, decided: plan.Decision, closed: Collection[Rung]) -> NoRungServed:

@@ -108,8 +108,8 @@ class Installation:
     bundle: Bundle
     rung: Rung
 
-    def run(self) -> tuple[tuple[LoadedModule, ...], Mark]:
-        """Load; what is loaded now, and the moment in the kernel log before it.
+    def run(self) -> tuple[LoadedRecord, Mark]:
+        """Load; the record of what is loaded now, and the moment in the kernel log before it.
 
         Raises Refused, RebootRequired, InUse, SequenceFailed, and what the system refuses.
         """
@@ -126,11 +126,22 @@ class Installation:
             if decision is plan.Replacement.REPLACE:
                 previous = self._previous()
                 self._unload()
-            record = record_of(self.task, self.bundle.manifest, self.rung)
+            record = self._record(mark)
             self._load(self._insertions(files), previous, record)
             appeared = device_numbers(self.task.host) - before
-        write_loaded(self.task.host, replace(record, devices=tuple(sorted(appeared))))
-        return record.modules, mark
+        record = replace(record, devices=tuple(sorted(appeared)))
+        write_loaded(self.task.host, record)
+        return record, mark
+
+    def _record(self, mark: Mark) -> LoadedRecord:
+        """What is about to be loaded, as whoever comes after us must judge it.
+
+        The kernel says some things once in a boot, so what it said of these builds still holds.
+        """
+        fresh = record_of(self.task, self.bundle.manifest, self.rung)
+        before = self.known.record
+        splat = before.splat if before is not None and before.has_one_of(fresh.modules) else ""
+        return replace(fresh, mark=None if mark.unreadable else mark.lines, splat=splat)
 
     def _unload(self) -> None:
         """Unload what is loaded of this driver, all of it or nothing."""

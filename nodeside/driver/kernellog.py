@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -63,25 +63,24 @@ class KernelLog:
         return Mark(tuple(lines[-_MARK_LINES:]), unreadable)
 
     def since(self, mark: Mark) -> Excerpt:
-        """What was said after `mark`; if the mark has been overwritten, all there is.
-
-        Names of processes stand in it as they are, so what moves a cursor is made visible.
-        """
+        """What was said after `mark`; if the mark has been overwritten, all there is."""
         lines, unreadable = self._read()
         if unreadable or mark.unreadable:
             return Excerpt(note=unreadable or mark.unreadable)
-        excerpt = after(mark, lines)
-        return replace(excerpt, lines=tuple(map(harmless, excerpt.lines)))
+        return after(mark, lines)
 
     def _read(self) -> tuple[list[str], str]:
-        """All lines, or none and why. Priorities are dropped, times kept."""
+        """All lines, or none and why. Priorities are dropped, times kept.
+
+        Names of processes stand in them as they are, so what moves a cursor is made visible.
+        """
         try:
-            return parse_syslog(self.syscalls.kernel_log()), ""
+            return list(map(harmless, parse_syslog(self.syscalls.kernel_log()))), ""
         except OSError as exc:
             denied = exc.strerror
         path = self.host.dev / "kmsg"
         try:
-            return parse_kmsg(_read_kmsg(path)), ""
+            return list(map(harmless, parse_kmsg(_read_kmsg(path)))), ""
         except OSError as exc:
             return [], (
                 f"kernel log not readable: syslog(2): {denied} (it takes CAP_SYSLOG); "

@@ -59,7 +59,7 @@ def validate(task: Task) -> Outcome:
     try:
         if all(module.name not in known.in_kernel for module in loaded):
             raise NotProven(why, hint=f"nodeside driver load -f {task.place.driver_file}")
-        bringup.validate_loaded(task, journal, loader, loaded)
+        bringup.validate_loaded(task, journal, loader, loaded, known.record)
         if unproven:
             raise NotProven(
                 f"every check passes, but nothing proves that the right modules are loaded: {why}",

@@ -28,6 +28,7 @@ from nodeside.spec.model import BoundCheck, CommandCheck, SysfsCheck, Validate
 _FIRST_PAUSE = 0.02  # seconds; doubled after every round
 _LONGEST_PAUSE = 0.5
 _TEXT = 200  # characters of what was found
+_LOG, _CALM = "kernel log", "no splat since the load"
 # An ordinary expression such as (a+)+$ may take longer than any node lives: 2 to the power of the
 # length. An attribute has 4 KiB, for which one that is meant well takes a millisecond.
 _REGEX_SECONDS = 5
@@ -59,6 +60,11 @@ class Validation:
         return all(check.ok for check in self.checks)
 
     @property
+    def splat(self) -> str:
+        """What the kernel complained of, "" if it did not."""
+        return next((row.found for row in self.checks if row.name == _LOG and not row.ok), "")
+
+    @property
     def failures(self) -> tuple[CheckResult, ...]:
         return tuple(check for check in self.checks if not check.ok)
 
@@ -74,19 +80,24 @@ class ValidationFailed(NodesideError):
             f"{item.name}: expected {item.expected}, found {item.found}"
             for item in validation.failures
         ]
-        super().__init__(
-            "\n".join(rows), hint="see what the driver says in the kernel log: dmesg | tail"
-        )
+        hint = "see what the driver says in the kernel log: dmesg | tail"
+        if validation.splat:
+            hint += "; a splat counts until the next boot or `nodeside driver unload`"
+        super().__init__("\n".join(rows), hint=hint)
         self.validation = validation
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Where a validation looks: the node, the kernel's log, and the moment before the load."""
+    """Where a validation looks: the node, the kernel's log, and the moment before the load.
+
+    `splat` is what an earlier validation found in the log since then.
+    """
 
     host: Host
     kernel_log: KernelLog
     mark: Mark | None = None
+    splat: str = ""
     clock: Clock = field(default_factory=Clock)
 
 
@@ -214,13 +225,15 @@ def command_succeeds(check: CommandCheck) -> CheckResult:
 
 def _kernel_is_calm(scene: Scene, started: float) -> tuple[CheckResult, ...]:
     """No splat since the mark. A log that cannot be read proves nothing, and fails nothing."""
+    if scene.splat:
+        return (CheckResult(_LOG, False, _CALM, scene.splat),)
     if scene.mark is None:
         return ()
     excerpt = scene.kernel_log.since(scene.mark)
     found = splats(excerpt.lines)
     words = "; ".join(found)[:_TEXT] or excerpt.note or "none"
     seconds = round(scene.clock.now() - started, 3)
-    return (CheckResult("kernel log", not found, "no splat since the load", words, seconds),)
+    return (CheckResult(_LOG, not found, _CALM, words, seconds),)
 
 
 def _expected(check: SysfsCheck) -> str:

@@ -24,13 +24,13 @@ def kernel(tmp_path: Path) -> FakeKernel:
 
 def scene(kernel: FakeKernel) -> Scene:
     log = KernelLog(kernel.host, kernel)
-    return Scene(kernel.host, log, log.mark(), kernel.clock)
+    return Scene(kernel.host, log, log.mark(), clock=kernel.clock)
 
 
 def only(kernel: FakeKernel, spec: Validate) -> CheckResult:
     """The result of the one check in `spec`."""
     (result,) = check_all(
-        spec, [], Scene(kernel.host, KernelLog(kernel.host, kernel), None, kernel.clock)
+        spec, [], Scene(kernel.host, KernelLog(kernel.host, kernel), clock=kernel.clock)
     ).checks
     return result
 
