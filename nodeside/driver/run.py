@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,6 +43,15 @@ Tell = Callable[[NodeDriverStatus], None]
 _LOCK_TIMEOUT = 60.0  # seconds; another actor of this driver is a person or the pod of before
 _FIRST_RETRY = 5.0  # seconds, doubled up to the longest
 _LONGEST_RETRY = 300.0
+_CALM = 2.0  # seconds after a good look in which uevents wait
+
+
+class _Looked(Enum):
+    """What came of one look."""
+
+    READY = "ready"
+    RETRYABLE = "retryable"
+    FAILED = "failed"  # until something changes
 
 
 class KernelChanged(SystemRefused):
@@ -140,13 +150,19 @@ class Run:
         with Watch(*self._watched()) as watch:
             while watch.stopping is None:
                 watch.drain()
-                patience = self._heeding(watch, repeat_failed=again)._try_once(retry)
+                looked = self._heeding(watch, repeat_failed=again)._try_once()
                 if os.getpid() == 1:
                     process.reap_orphans()
-                retry = min(retry * 2, _LONGEST_RETRY) if patience else _FIRST_RETRY
                 if watch.stopping is not None:
                     break
-                reason = watch.wait(patience)
+                # What a look loads, unloads or resets is told as uevents, which would wake the next
+                # one at once, for ever.
+                patience = retry if looked is _Looked.RETRYABLE else None
+                reason = watch.wait(patience, calm=_CALM if looked is _Looked.READY else retry)
+                if looked is _Looked.READY:
+                    retry = _FIRST_RETRY
+                elif reason.why is not Why.POLL:
+                    retry = min(retry * 2, _LONGEST_RETRY)
                 log.detail("looking again", why=reason.why.value, detail=reason.detail)
                 again = reason.why in (Why.INPUT, Why.PATIENCE)
                 if reason.why is Why.INPUT:
@@ -174,21 +190,21 @@ class Run:
 
         return Clock(sleep=sleep)
 
-    def _try_once(self, retry: float) -> float | None:
-        """One look; how long to wait before the next one, None for the slow poll."""
+    def _try_once(self) -> _Looked:
+        """One look, and what came of it."""
         try:
             _, report = self.once()
         except NodesideError as error:
             log.warning(str(error), reason=error.reason, hint=error.hint)
             log.fact("waiting until that changes", file=self.place.driver_file)
             # A wrong driver.yaml: only a new one helps.
-            return retry if error.retryable else None
+            return _Looked.RETRYABLE if error.retryable else _Looked.FAILED
         except Exception as exc:
             log.traceback(exc)
-            return retry
+            return _Looked.RETRYABLE
         if report.state is State.READY:
-            return None
-        return retry if report.retryable else None
+            return _Looked.READY
+        return _Looked.RETRYABLE if report.retryable else _Looked.FAILED
 
     def _watched(self) -> tuple[tuple[str, ...], tuple[Path, ...]]:
         """The modules whose coming and going matters, and the files whose change does."""

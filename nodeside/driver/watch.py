@@ -139,41 +139,50 @@ class Watch:
         for _ in self._events():
             pass
 
-    def wait(self, timeout: float | None = None) -> Reason:
-        """Sleep until there is a reason to look again; `timeout` seconds at most."""
+    def wait(self, timeout: float | None = None, *, calm: float = 0.0) -> Reason:
+        """Sleep until there is a reason to look again; `timeout` seconds at most.
+
+        Uevents are no reason for the first `calm` seconds. None is lost: some may be of what the
+        last look did, and others may not.
+        """
         started = self._clock.now()
+        until = None if timeout is None else started + timeout
         while True:
-            reason = self._reason(started, timeout)
+            reason = self._reason(started + calm, until)
             if reason is not None:
                 self._looked_at = self._clock.now()
                 return reason
-            self._sleep(started, timeout)
+            self._sleep(started + calm, until)
 
-    def _reason(self, started: float, timeout: float | None) -> Reason | None:
+    def _reason(self, heard_from: float, until: float | None) -> Reason | None:
         if self.stopping is not None:
             return Reason(Why.STOP, self.stopping.name)
         changed = self._changed_input()
         if changed is not None:
             return Reason(Why.INPUT, str(changed))
-        events = [str(event) for event in self._events() if concerns(event, self._modules)]
-        if events:
-            more = f" and {len(events) - 3} more" if len(events) > 3 else ""
-            return Reason(Why.UEVENT, ", ".join(events[:3]) + more)
         now = self._clock.now()
+        patient = until is None or now < until
+        if patient and now >= heard_from:  # a look for want of patience does more than one for them
+            events = [str(event) for event in self._events() if concerns(event, self._modules)]
+            if events:
+                more = f" and {len(events) - 3} more" if len(events) > 3 else ""
+                return Reason(Why.UEVENT, ", ".join(events[:3]) + more)
         if now >= self._looked_at + self._poll:
             return Reason(Why.POLL)
-        if timeout is not None and now >= started + timeout:
-            return Reason(Why.PATIENCE)
-        return None
+        return None if patient else Reason(Why.PATIENCE)
 
-    def _sleep(self, started: float, timeout: float | None) -> None:
+    def _sleep(self, heard_from: float, until: float | None) -> None:
         now = self._clock.now()
         ends = [self._looked_at + self._poll]
-        if timeout is not None:
-            ends.append(started + timeout)
+        if until is not None:
+            ends.append(until)
         if self._inputs:
             ends.append(now + INPUTS)
-        fds = [self._wakeup[0]] + ([self._uevents.fileno()] if self._uevents else [])
+        fds = [self._wakeup[0]]
+        if self._uevents and now >= heard_from:
+            fds.append(self._uevents.fileno())
+        elif self._uevents:
+            ends.append(heard_from)
         readable, _, _ = select.select(fds, [], [], max(0.0, min(ends) - now))
         if self._wakeup[0] in readable:
             with suppress(BlockingIOError):

@@ -18,13 +18,21 @@ from typing import Any
 import pytest
 
 from nodeside import process
-from nodeside.contract import READY_PATTERN, BuiltModule, FailureKind, Rung, State
+from nodeside.clock import Clock
+from nodeside.contract import (
+    READY_PATTERN,
+    BuiltModule,
+    FailureKind,
+    NodeDriverStatus,
+    Rung,
+    State,
+)
 from nodeside.driver import announcement, proofs, rungs, watch
 from nodeside.driver.readyfile import hold_lock, hold_pod_lock, read_ready
 from nodeside.driver.run import Run, Turn
 from nodeside.driver.rungs import Listener
 from nodeside.driver.waiting import StoppedWaiting
-from nodeside.driver.watch import Reason, Why
+from nodeside.driver.watch import Reason, Uevent, Why
 from nodeside.errors import ExitCode, SpecError
 from nodeside.shared import SharedDir
 from nodeside.spec import check_node_driver
@@ -32,6 +40,7 @@ from tests import console
 from tests.driver.fakekernel import Refusal, write
 from tests.driver.fakenode import BOOT_ID, FakeNode
 from tests.driver.handoff import failed, succeeded
+from tests.driver.test_watch import Queue
 
 
 @pytest.fixture
@@ -282,6 +291,7 @@ class Script:
     def __init__(self, reasons: Iterable[Why]) -> None:
         self.reasons = list(reasons)
         self.patience: list[float | None] = []
+        self.calm: list[float] = []
         self.stopping: signal.Signals | None = None
         self.modules: tuple[str, ...] = ()
         self.inputs: tuple[Path, ...] = ()
@@ -303,8 +313,9 @@ class Script:
     def drain(self) -> None:
         pass
 
-    def wait(self, timeout: float | None) -> Reason:
+    def wait(self, timeout: float | None, *, calm: float) -> Reason:
         self.patience.append(timeout)
+        self.calm.append(calm)
         act = self.acts.get(len(self.patience))
         if act:
             act()
@@ -455,6 +466,65 @@ def test_a_load_that_the_kernel_refused_for_good_is_not_hurried(
     node.kernel.refuse_load["straw"] = [Refusal(19)] * 2
     script = live(node, monkeypatch, Why.POLL)
     assert script.patience == [None, None]
+
+
+def test_uevents_of_a_load_that_fails_for_good_are_heeded_ever_less_often(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One module is loaded, the next is refused, the first goes again: each of it is an event."""
+    node.put_bundle(node.task(modules=[{"name": "straw"}, {"name": "hay"}]))
+    node.kernel.refuse_load["hay"] = [Refusal(19)] * 9
+    script = live(node, monkeypatch, *[Why.UEVENT] * 7, Why.POLL)
+    assert script.patience == [None] * 9
+    assert script.calm == [5, 10, 20, 40, 80, 160, 300, 300, 300]
+    assert node.kernel.unloads == ["straw"] * 9
+
+
+def test_a_poll_makes_nobody_deafer_and_an_edit_is_heeded_at_once(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.put_bundle(node.task())
+    node.kernel.refuse_load["straw"] = [Refusal(19)] * 5
+    script = live(node, monkeypatch, Why.POLL, Why.POLL, Why.UEVENT, Why.INPUT)
+    assert script.calm == [5, 5, 5, 10, 5]
+
+
+def test_uevents_of_a_look_that_was_good_wait_a_moment(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check of driver.yaml may write what makes the kernel send one, such as a rescan."""
+    node.put_bundle(node.task())
+    script = live(node, monkeypatch, Why.UEVENT, Why.UEVENT)
+    assert script.calm == [2, 2, 2]
+
+
+def test_a_driver_that_wakes_itself_looks_a_few_times_only(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the real Watch: its clock goes on only while it waits."""
+    node.put_bundle(node.task(modules=[{"name": "straw"}, {"name": "hay"}]))
+    node.kernel.refuse_load["hay"] = [Refusal(19)] * 1000
+    events = Queue()
+    now = 0.0
+    real = watch.Watch
+
+    def told(status: NodeDriverStatus) -> None:
+        if status.state is State.FAILED:
+            events.put(Uevent("remove", "module", "straw"))
+
+    class Hurried(real):  # type: ignore[valid-type, misc]
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments, uevents=lambda: events, clock=Clock(now=lambda: now))
+
+        def _sleep(self, heard_from: float, until: float | None) -> None:
+            nonlocal now
+            now += 1
+            if now >= 60:
+                signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(watch, "Watch", Hurried)
+    replace(run_of(node), tell=told).for_ever()
+    assert node.kernel.unloads == ["straw"] * 4, "at once, and after 5, 15 and 35 seconds"
 
 
 def test_a_compile_error_is_not_compiled_again_at_every_poll_but_after_an_edit(

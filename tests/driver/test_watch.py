@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -143,6 +144,50 @@ def test_without_netlink_the_clock_must_do_and_the_log_says_so(
 
     assert open_uevents() is None
     assert "no kernel uevents here; looking at the driver by the clock instead" in caplog.text
+
+
+def test_uevents_wait_until_it_was_calm_and_none_is_lost() -> None:
+    queue = Queue()
+    now = [0.0]
+    with Watch(["edu"], uevents=lambda: queue, clock=Clock(now=lambda: now[0])) as watch:
+        queue.put(Uevent("remove", "module", "edu"))
+
+        assert watch._reason(5.0, None) is None
+        now[0] = 5.0
+        assert watch._reason(5.0, None) == Reason(Why.UEVENT, "remove module edu")
+
+
+def test_a_wait_for_calm_ends_by_itself_and_uses_no_processor() -> None:
+    """The event can be read all the time, so a wait that looked at it would not sleep."""
+    queue = Queue()
+    looks = [0]
+
+    def now() -> float:
+        looks[0] += 1
+        return time.monotonic()
+
+    with Watch(["edu"], uevents=lambda: queue, clock=Clock(now=now)) as watch:
+        queue.put(Uevent("remove", "module", "edu"))
+
+        assert watch.wait(60, calm=0.2).why is Why.UEVENT
+    assert looks[0] < 100
+
+
+def test_a_signal_and_an_input_do_not_wait_for_calm(tmp_path: Path) -> None:
+    file = tmp_path / "driver.yaml"
+    with Watch(["edu"], [file], uevents=Queue) as watch:
+        file.write_text("new")
+        assert watch.wait(60, calm=60).why is Why.INPUT
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert watch.wait(60, calm=60).why is Why.STOP
+
+
+def test_where_patience_ends_too_an_event_does_not_take_its_place() -> None:
+    queue = Queue()
+    with Watch(["edu"], uevents=lambda: queue) as watch:
+        queue.put(Uevent("remove", "module", "edu"))
+
+        assert watch.wait(0, calm=0).why is Why.PATIENCE
 
 
 def test_slow_poll_is_faster_where_there_are_no_uevents() -> None:
