@@ -3,8 +3,8 @@
 The digest and the copy in the shared directory both go by `source_files`, so what is left out is
 part of what the digest means. Left out are, besides the patterns of `source.exclude`: descriptions
 of the driver, `.git`, backups of editors, what nodeside writes (bundles, its cache, the shared
-directory), and what kbuild made and would make again. No file is left out for being called `*.o`
-or `Module.symvers`: vendors ship such.
+directory), the secrets of the driver's side, and what kbuild made and would make again. No file is
+left out for being called `*.o` or `Module.symvers`: vendors ship such.
 
 Reads names, and the `.NAME.cmd` files of kbuild; writes nothing.
 """
@@ -45,13 +45,15 @@ _CMD_SOURCE = re.compile(r"^source_\S+ := (\S+)$", re.MULTILINE)
 class NotSource:
     """What is left out for one driver on one machine.
 
-    `patterns` are those of `source.exclude`, `caches` the directories that hold bundles, and
-    `shared` the directory shared with a sidecar.
+    `patterns` are those of `source.exclude`, `caches` the directories that hold bundles, `shared`
+    the directory shared with a sidecar, and `ours` files that no build may see, such as the key
+    that signs; they need not exist.
     """
 
     patterns: tuple[str, ...] = ()
     caches: tuple[Path, ...] = ()
     shared: Path | None = None
+    ours: tuple[Path, ...] = ()
 
 
 def source_files(tree: Path, not_source: NotSource) -> Iterator[tuple[Path, Path]]:
@@ -62,6 +64,7 @@ def source_files(tree: Path, not_source: NotSource) -> Iterator[tuple[Path, Path
     found = []
     caches = {os.path.realpath(path) for path in not_source.caches}
     shared = os.path.realpath(not_source.shared) if not_source.shared else ""
+    hidden = {same for path in not_source.ours if (same := _file(path)) is not None}
     for directory, names, files in os.walk(tree, onerror=_cannot_list):
         here = Path(directory)
         out = {*_ours(here, {*names, *files}, caches), *_products(tree, here, set(files))}
@@ -74,9 +77,19 @@ def source_files(tree: Path, not_source: NotSource) -> Iterator[tuple[Path, Path
         if shared:
             names[:] = [name for name in names if os.path.realpath(here / name) != shared]
         links = [name for name in names if (here / name).is_symlink()]
-        found += [here / name for name in (*files, *links) if name not in out]
+        paths = [here / name for name in (*files, *links) if name not in out]
+        found += [path for path in paths if not hidden or _file(path) not in hidden]
     relative = ((path.relative_to(tree), path) for path in found)
     yield from sorted(relative, key=lambda pair: os.fsencode(pair[0].as_posix()))
+
+
+def _file(path: Path) -> tuple[int, int] | None:
+    """What tells a file by whatever name and link, None if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _is_excluded(relative: Path, not_source: NotSource) -> bool:

@@ -183,10 +183,15 @@ def resolve_loaded(place: Place) -> Task:
 
 
 def not_source(driver: Driver, place: Place) -> NotSource:
-    """What of the source's directory is none: what driver.yaml excludes, and where we write."""
+    """What of the source's directory is none: what driver.yaml excludes, where we write, and what
+    is for the driver's side only."""
     cache = place.cache.root
     shared = place.shared.root if place.shared else None
-    return NotSource(driver.spec.source.exclude, (cache, cache / driver.name), shared)
+    signing = driver.spec.signing
+    key = place.beside_driver(signing.key) if signing else None
+    ours = [path for path in (key, place.credentials_file, place.policy_file) if path is not None]
+    exclude = driver.spec.source.exclude
+    return NotSource(exclude, (cache, cache / driver.name), shared, tuple(ours))
 
 
 def read_driver(place: Place) -> Driver:

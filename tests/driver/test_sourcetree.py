@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from nodeside import process
 from nodeside.contract import STORE_TAG
 from nodeside.driver.cache import Cache
 from nodeside.driver.source import provide_source, source_digest
 from nodeside.driver.sourcetree import NotSource, source_files
+from nodeside.driver.task import resolve
 from nodeside.shared import SharedDir
 from tests.console import nodeside
 from tests.driver.bundles import TAG
@@ -241,3 +244,69 @@ def test_what_driver_yaml_excludes_changes_no_key(tmp_path: Path) -> None:
     assert node.task().key == before.key
     write(node.image / "source", {"doc/b": "x"})
     assert node.task().key != before.key
+
+
+@pytest.mark.parametrize("link", ["none", "symbolic", "hard", "to it from outside"])
+def test_the_key_that_signs_is_no_source_by_whatever_name(tmp_path: Path, link: str) -> None:
+    """By default, `source.path` is the directory of driver.yaml, and so that of the key."""
+    node = FakeNode(tmp_path)
+    signing = {"key": "keys/signing.pem", "certificate": "cert.pem"}
+    (node.image / "keys").mkdir()
+    key, certificate = node.image / "keys/signing.pem", node.image / "cert.pem"
+    make_certificate(key, certificate)
+    without = source_digest(node.image, NotSource(ours=(key,)))
+    if link == "symbolic":
+        (node.image / "source/key").symlink_to("../keys/signing.pem")
+    if link == "hard":
+        (node.image / "source/key").hardlink_to(key)
+    if link == "to it from outside":
+        (tmp_path / "key").symlink_to(key)
+        signing["key"] = str(tmp_path / "key")
+    task = node.task(source={"path": "."}, signing=signing)
+    shared = SharedDir(tmp_path / "shared")
+    shared.create()
+
+    provide_source(task.source, shared, task.source_digest, task.not_source)
+
+    copied = sorted(path.name for path in shared.source(task.source_digest).rglob("*"))
+    assert copied == ["Makefile", "cert.pem", "source"]
+    assert task.source_digest == without
+
+
+def test_a_new_key_that_signs_makes_no_new_source(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path)
+    make_certificate(node.image / "key.pem", node.image / "cert.pem")
+    signing = {"key": "key.pem", "certificate": "cert.pem"}
+    before = node.task(source={"path": "."}, signing=signing)
+    (node.image / "key.pem").unlink()
+
+    assert node.task().source_digest == before.source_digest
+
+
+def test_passwords_and_the_policy_of_a_cluster_are_no_source(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path)
+    node.write_driver(source={"path": "."})
+    plain = resolve(node.place()).source_digest
+    write(node.image, {"auth/config.json": '{"auths": {}}', "policy.json": "{}"})
+    assert resolve(node.place()).source_digest != plain
+
+    place = replace(
+        node.place(),
+        credentials_file=node.image / "auth/config.json",
+        policy_file=node.image / "policy.json",
+    )
+
+    assert resolve(place).source_digest == plain
+
+
+def test_a_file_that_is_missing_hides_no_dangling_link(tree: Path) -> None:
+    (tree / "nowhere").symlink_to("missing")
+
+    found = {str(name) for name, _ in source_files(tree, NotSource(ours=(tree / "missing",)))}
+
+    assert "nowhere" in found
+
+
+def make_certificate(key: Path, certificate: Path) -> None:
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=x"]
+    process.run([*words, "-keyout", str(key), "-out", str(certificate)], timeout=60)
