@@ -2,9 +2,10 @@
 
 Two kinds of work are done so. A call into the kernel may hang or crash in a module's code: its
 child is left behind then. What reads what others wrote may want all memory or never end: its child
-gets `Limits`, and is killed at its deadline. Called by `syscalls`, `modulefile` and `validate`.
-What comes back is data of a bounded size, and is taken for nothing else. All imports stand at the
-top: a fork beside threads must take no lock that one of them may hold.
+gets `Limits`, and is killed at its deadline. Called by `syscalls`, `sysfs`, `modulefile`,
+`processes` and `validate`. What comes back is data of a bounded size, and is taken for nothing
+else. All imports stand at the top: a fork beside threads must take no lock that one of them may
+hold.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _HEAD = struct.Struct("=cQ")  # what kind of an answer, and how many bytes of it
 _RETURNED, _REFUSED, _ERRNO, _RAISED = b"R", b"E", b"O", b"X"
 _CHUNK = 1 << 16
 _ANSWER = 1 << 20  # bytes, where no limits are given: an errno, or a traceback
+_left_behind: dict[str, int] = {}  # process ids, by what was not to be done twice
 _GRACE = 5  # seconds of processor time between SIGXCPU and SIGKILL
 
 
@@ -66,6 +68,7 @@ def run_in_child(
     *,
     keep: Sequence[int] = (),
     limits: Limits | None = None,
+    alone: str = "",
 ) -> bytes:
     """Run `call` in a child process; what it returns, where that is bytes.
 
@@ -73,8 +76,11 @@ def run_in_child(
     ChildDied, and DeadlinePassed. Of the open files the child has only `keep`: one that is left
     behind must not hold our lock or our output. Without limits, signals are blocked in it, and
     nothing waits for it after the deadline: no signal ends a call that hangs in the kernel, and
-    with a thread in it this process could never exit.
+    with a thread in it this process could never exit. While a child that was left behind for
+    what `alone` names is still there, no other one is made for it: DeadlinePassed at once.
     """
+    if alone and _is_still_there(_left_behind.get(alone)):
+        raise DeadlinePassed("the child of an earlier try has not ended")
     until = time.monotonic() + timeout
     reader, pid = _forked(call, keep, limits)
     try:
@@ -84,6 +90,8 @@ def run_in_child(
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             _reap(pid)
+        elif alone:
+            _left_behind[alone] = pid
         raise
     finally:
         os.close(reader)
@@ -137,6 +145,15 @@ def _reap(pid: int) -> str:
         return in_words(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     except ChildProcessError:  # whoever reaps orphans took it for one
         return "ended"
+
+
+def _is_still_there(pid: int | None) -> bool:
+    """Whether a child that was left behind has not ended yet; one that has is collected."""
+    if pid is None:
+        return False
+    with suppress(ChildProcessError):  # whoever reaps orphans took it for one
+        return os.waitpid(pid, os.WNOHANG)[0] == 0
+    return False
 
 
 def _unpacked(data: bytes, ended: str) -> bytes:

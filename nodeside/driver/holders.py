@@ -14,7 +14,7 @@ from nodeside.driver.capabilities import Capability, effective
 from nodeside.driver.kernelmodules import KernelModules, LoadedState
 from nodeside.driver.moduledevices import Device, devices_of, interfaces_of
 from nodeside.driver.pci import pci_devices
-from nodeside.driver.processes import Process, mounts_of, users_of
+from nodeside.driver.processes import Process, look_for
 from nodeside.host import Host
 from nodeside.modulenames import kernel_name
 
@@ -64,18 +64,18 @@ def who_holds(name: str, host: Host, recorded: frozenset[str] = frozenset()) -> 
     devices = devices_of(module, host, recorded)
     numbers = frozenset(device.number for device in devices)
     nodes = frozenset(device.node for device in devices)
-    users = users_of(numbers, nodes, host)
+    found = look_for(module, numbers, nodes, host)
     return Holding(
         name=module,
         refcnt=state.refcnt,
         modules=state.holders,
-        processes=users.processes,
-        mounts=mounts_of(module, numbers, host),
+        processes=found.users.processes,
+        mounts=found.mounts,
         disks=_disks(devices, host),
         devices=tuple(sorted(nodes)),
         interfaces=interfaces_of(module, host),
         pci=tuple(item.address for item in pci_devices(host) if item.module == module),
-        unseen=_unseen(users.unseen, host),
+        unseen=_unlooked(found.problem) or _unseen(found.users.unseen, host),
     )
 
 
@@ -84,6 +84,10 @@ def _disks(devices: tuple[Device, ...], host: Host) -> tuple[str, ...]:
     above = [name for device in devices for name in sysfs.names(device.path / "holders")]
     swaps = (sysfs.read(host.proc / "swaps") or "").split()
     return (*above, *(f"{d.node} (swap)" for d in devices if f"/dev/{d.node}" in swaps))
+
+
+def _unlooked(problem: str) -> str:
+    return problem and f"the open files of processes could not be looked at: {problem}"
 
 
 def _unseen(count: int, host: Host) -> str:

@@ -2,11 +2,13 @@
 
 The host's /proc is read without psutil, because in a pod the host's is at /host/proc, and a few
 lines do. To look at the open files of another user's process takes SYS_PTRACE and
-DAC_READ_SEARCH; who cannot be looked at is counted. Called by `holders.py`; only reads.
+DAC_READ_SEARCH; who cannot be looked at is counted. A file of a dead filesystem (NFS, FUSE) may not
+answer, and no signal ends the question, so a child asks. Called by `holders.py`; only reads.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -15,11 +17,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from nodeside import log
 from nodeside.driver import sysfs
+from nodeside.driver.child import ChildDied, ChildRaised, run_in_child
 from nodeside.driver.logfollower import harmless
+from nodeside.errors import DeadlinePassed, NodesideError
 from nodeside.host import Host
 from nodeside.modulenames import kernel_name
+from nodeside.records import decode, encode
 
+_SECONDS = 10.0  # to look at every process of a node takes less than one
 _COMMAND_LIMIT = 200  # characters
 _PROGRAM_LIMIT = 64
 _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})")
@@ -48,6 +55,34 @@ class Users:
 
     processes: tuple[Process, ...] = ()
     unseen: int = 0
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found; `problem` says why nothing was."""
+
+    users: Users = Users()
+    mounts: tuple[str, ...] = ()
+    problem: str = ""
+
+
+def look_for(module: str, numbers: frozenset[str], nodes: frozenset[str], host: Host) -> Found:
+    """Who uses the devices, and what is mounted of them, or of the module's filesystem.
+
+    Ends within seconds, whatever the processes have open.
+    """
+
+    def look() -> bytes:
+        found = Found(users_of(numbers, nodes, host), mounts_of(module, numbers, host))
+        return json.dumps(encode(found)).encode()
+
+    try:
+        return decode(Found, json.loads(run_in_child(look, _SECONDS, alone="look for holders")))
+    except DeadlinePassed:
+        return Found(problem="a filesystem that one of them uses does not answer")
+    except (ChildDied, ChildRaised, NodesideError, OSError) as problem:
+        log.warning("cannot look at the open files of processes", problem=problem)
+        return Found(problem=str(problem).strip().splitlines()[-1])
 
 
 def users_of(numbers: frozenset[str], nodes: frozenset[str], host: Host) -> Users:

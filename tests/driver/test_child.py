@@ -138,3 +138,34 @@ def test_a_limit_that_is_lower_already_stays() -> None:
         return run_in_child(lambda: b"inner", 10, limits=Limits(1 << 40, 10**6, 100))
 
     assert run_in_child(twice, 10, limits=LIMITS) == b"inner"
+
+
+def test_what_hangs_is_left_behind_and_not_tried_again_while_it_does(forked: list[int]) -> None:
+    reader, writer = os.pipe()
+
+    def hang() -> bytes:
+        return os.read(reader, 1)
+
+    try:
+        for _ in range(3):
+            with pytest.raises(DeadlinePassed):
+                run_in_child(hang, 0.1, keep=(reader,), alone="read")
+        assert len(forked) == 1
+        assert run_in_child(lambda: b"x", 10, alone="another thing") == b"x"
+        os.write(writer, b"x")
+        os.waitid(os.P_PID, forked[0], os.WEXITED | os.WNOWAIT)
+        assert run_in_child(lambda: b"x", 10, alone="read") == b"x"
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_one_that_was_reaped_by_somebody_else_is_gone(forked: list[int]) -> None:
+    reader, writer = os.pipe()
+    with pytest.raises(DeadlinePassed):
+        run_in_child(lambda: os.read(reader, 1), 0.1, keep=(reader,), alone="reaped")
+    os.write(writer, b"x")
+    os.waitpid(forked[0], 0)
+    assert run_in_child(lambda: b"x", 10, alone="reaped") == b"x"
+    os.close(reader)
+    os.close(writer)

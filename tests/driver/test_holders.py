@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from nodeside.driver import child
 from nodeside.driver.holders import Holding, who_holds
 from nodeside.driver.moduledevices import device_numbers, devices_of, interfaces_of
 from nodeside.driver.processes import Process, parse_mountinfo, pod_and_container
@@ -216,6 +217,38 @@ def test_with_all_capabilities_a_security_module_is_to_blame(
     monkeypatch.setattr(Path, "readlink", denied)
 
     assert "AppArmor or SELinux denies it" in who_holds("edu", kernel.host).unseen
+
+
+def test_a_filesystem_that_does_not_answer_holds_nobody_up(
+    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fifo that nobody writes hangs as a dead mount does, but for the way out of it."""
+    kernel.add("vpoll", FakeModule(refcnt=1))
+    add_device(kernel.host, NULL, "vpoll", "virtual/misc/vpoll")
+    process = add_process(kernel.host, 4711, "/bin/sh", ())
+    os.mkfifo(process / "maps")
+    monkeypatch.setattr("nodeside.driver.processes._SECONDS", 0.2)
+
+    for _ in range(2):
+        assert who_holds("vpoll", kernel.host).sentence() == (
+            "vpoll has 1 reference that no module, open file or mount explains (the open files of "
+            "processes could not be looked at: a filesystem that one of them uses does not answer)"
+        )
+
+    (process / "maps").open("w").close()  # the child that was left behind ends
+    os.waitpid(child._left_behind.pop("look for holders"), 0)
+
+
+def test_a_look_that_crashes_is_said_so(
+    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def surprised(*_: object) -> None:
+        raise KeyError("nobody thought of this")
+
+    monkeypatch.setattr("nodeside.driver.processes.users_of", surprised)
+    kernel.add("vpoll", FakeModule(refcnt=1))
+
+    assert "KeyError: 'nobody thought of this'" in who_holds("vpoll", kernel.host).unseen
 
 
 def test_many_holders_are_counted() -> None:
