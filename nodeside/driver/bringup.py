@@ -119,7 +119,7 @@ def observe(task: Task, loader: Loader, *, ask: bool = True) -> plan.Known:
     in_kernel = {
         name: state
         for name in task.wanted.names
-        if (state := loader.modules.state(name)) is not None
+        if (state := loader.modules.with_parameters(name)) is not None
     }
     for module in record.modules if record else ():
         state = loader.modules.state(module.name)

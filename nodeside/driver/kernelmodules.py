@@ -8,7 +8,7 @@ print_unload_info() and m_show() in kernel/module/procfs.c.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nodeside.driver import sysfs
@@ -27,8 +27,9 @@ class LoadedState:
     """A module in the kernel.
 
     `initstate` is live, coming or going. `holders` are modules that use it. `build_id` and
-    `srcversion` are "" if it has none. `parameters` are those that can be read back. `permanent`:
-    it has no exit function, or this kernel cannot unload at all.
+    `srcversion` are "" if it has none. `parameters` are those that can be read back, if they were
+    asked for: their getters are the module's code. `permanent`: it has no exit function, or this
+    kernel cannot unload at all.
     """
 
     name: str
@@ -56,6 +57,13 @@ class KernelModules:
             if all(self._agrees(row) for row in rows.values()):
                 break
         return states
+
+    def with_parameters(self, name: str) -> LoadedState | None:
+        """One module, or None, with its parameters. Raises SystemRefused if one does not answer."""
+        state = self.state(name)
+        if state is None:
+            return None
+        return replace(state, parameters=_parameters(self._directory(state.name) / "parameters"))
 
     def state(self, name: str) -> LoadedState | None:
         """One module, or None if it is not in the kernel (a built-in one is not)."""
@@ -115,7 +123,6 @@ class KernelModules:
             holders=tuple(sorted({*row.holders, *sysfs.names(path / "holders")})),
             build_id=_build_id(path / "notes" / ".note.gnu.build-id"),
             srcversion=sysfs.read(path / "srcversion") or "",
-            parameters=_parameters(path / "parameters"),
             taint=row.taint or sysfs.read(path / "taint") or "",
             permanent=row.permanent,
         )
@@ -150,8 +157,9 @@ def _build_id(path: Path) -> str:
 
 def _parameters(directory: Path) -> dict[str, str]:
     """Those that can be read: one of mode 0 has no file, one of mode 0200 only takes writes."""
-    values = {name: sysfs.read(directory / name) for name in sysfs.names(directory)}
-    return {name: value for name, value in values.items() if value is not None}
+    names = sysfs.names(directory)
+    values = zip(names, sysfs.ask(*(directory / name for name in names)), strict=True)
+    return {name: value for name, value in values if value is not None}
 
 
 def _stems(listing: str) -> frozenset[str]:

@@ -1,31 +1,63 @@
 """Attributes and links of sysfs: read, write, expand a `*`; nothing outside it can be named.
 
-Called by whoever looks at devices. Writing is a function of its own type, so that a test can
-stand in for the kernel that reacts to it.
+Called by whoever looks at devices. What a driver shows or takes is its own code, which may hang
+where no signal ends it: `ask` and `write` have a deadline. Writing is a function of its own type,
+so that a test can stand in for the kernel that reacts to it.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from nodeside.driver.child import ChildDied, ChildRaised, run_in_child
 from nodeside.driver.syscalls import DiedInKernel, in_child
 from nodeside.errors import DeadlinePassed, SpecError, SystemRefused
 from nodeside.host import Host
 
 _WRITE_SECONDS = 120.0
+_ASK_SECONDS = 10.0
+_ASK_LIMIT = 1 << 16  # characters; an attribute has 4 KiB, if it is no binary one
 
 Write = Callable[[Path, str], None]
 
 
 def read(path: Path) -> str | None:
-    """The content without white space at its ends; None if there is none to be read."""
+    """The content without white space at its ends; None if there is none to be read.
+
+    For what the kernel itself answers; see `ask`.
+    """
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
         return None
+
+
+def ask(*paths: Path) -> tuple[str | None, ...]:
+    """The same for attributes that a driver answers, in one child. Raises SystemRefused.
+
+    While an earlier question for the same has no answer it is not asked again.
+    """
+    if not paths:
+        return ()
+    try:
+        call = partial(_read_all, paths)
+        data = run_in_child(call, _ASK_SECONDS, alone=f"read {paths[0]}")
+    except (ChildDied, ChildRaised, DeadlinePassed, OSError) as exc:
+        raise SystemRefused(
+            f"reading {paths[0] if len(paths) == 1 else paths[0].parent} did not end: {exc}",
+            hint="see the kernel log: dmesg | tail",
+        ) from exc
+    return tuple(json.loads(data))
+
+
+def _read_all(paths: tuple[Path, ...]) -> bytes:
+    contents = map(read, paths)
+    return json.dumps([text and text[:_ASK_LIMIT] for text in contents]).encode()
 
 
 def write(path: Path, value: str) -> None:

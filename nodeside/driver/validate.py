@@ -200,7 +200,7 @@ def attribute_has_value(check: SysfsCheck, host: Host) -> CheckResult:
         try:
             if check.write:
                 sysfs.write(path, check.write)
-            content = sysfs.read(path)
+            (content,) = sysfs.ask(path)
             contents.append("not readable" if content is None else content[:_TEXT])
             if content is None or not _fits(check, content):
                 return CheckResult(name, False, expected, contents[-1])

@@ -74,7 +74,7 @@ def test_only_parameters_that_can_be_read_are_shown(kernel: FakeKernel) -> None:
     write(parameters / "debug", "Y\n")
     (parameters / "secret").mkdir()  # cannot be read, whoever runs the test
 
-    state = KernelModules(kernel.host).state("edu")
+    state = KernelModules(kernel.host).with_parameters("edu")
 
     assert state is not None
     assert state.parameters == {"debug": "Y"}

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from nodeside.contract import LoadedModule
 from nodeside.driver.kernellog import KernelLog
+from nodeside.driver.kernelmodules import KernelModules
 from nodeside.driver.validate import CheckResult, Scene, ValidationFailed, check_all, validate
-from nodeside.errors import ExitCode, SpecError
+from nodeside.errors import ExitCode, SpecError, SystemRefused
 from nodeside.spec.model import BoundCheck, CommandCheck, SysfsCheck, Validate
 
 from .fakekernel import FakeKernel, FakeModule, add_pci_device, write
@@ -133,6 +135,44 @@ def test_a_value_is_written_before_it_is_read(kernel: FakeKernel) -> None:
 
     assert only(kernel, Validate(sysfs=(check,))).ok
     assert path.read_text() == "5"
+
+
+def test_an_attribute_that_does_not_answer_fails_its_row(
+    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What shows it is code of the driver; a fifo that nobody writes hangs as that may."""
+    path = kernel.host.sys / "class/edu/state"
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path)
+    monkeypatch.setattr("nodeside.driver.sysfs._ASK_SECONDS", 0.2)
+
+    result = only(kernel, Validate(sysfs=(SysfsCheck(path="class/edu/state"),)))
+
+    assert not result.ok
+    assert result.found.startswith(f"reading {path} did not end: ")
+    path.open("w").close()  # the child that was left behind ends
+
+
+def test_parameters_that_do_not_answer_hold_nobody_up(
+    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel.add("edu")
+    path = kernel.host.sys_module / "edu/parameters/debug"
+    path.parent.mkdir()
+    os.mkfifo(path)
+    monkeypatch.setattr("nodeside.driver.sysfs._ASK_SECONDS", 0.2)
+    modules = KernelModules(kernel.host)
+
+    assert modules.state("edu") is not None, "to be live, no parameter need answer"
+    with pytest.raises(SystemRefused, match=f"reading {path} did not end"):
+        modules.with_parameters("edu")
+    path.open("w").close()
+
+
+def test_an_attribute_without_end_is_read_as_far_as_one_may_be_long(kernel: FakeKernel) -> None:
+    write(kernel.host.sys / "class/edu/memory", "x" * (3 << 20))
+
+    assert only(kernel, Validate(sysfs=(SysfsCheck(path="class/edu/memory", matches="^x+$"),))).ok
 
 
 def test_every_attribute_that_is_found_must_pass(kernel: FakeKernel) -> None:
