@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from nodeside import log
 from nodeside.clock import Clock
@@ -144,7 +144,9 @@ class FirmwareDirectory:
     def _needed_by(self, driver: str) -> dict[str, str]:
         record = read_untrusted(self.owners / f"{driver}.json") or {}
         files = record.get("files")
-        return dict(files) if isinstance(files, dict) else {}
+        if not isinstance(files, dict):
+            return {}
+        return {name: digest for name, digest in files.items() if _is_below(name)}
 
     def _place(self, source: Path, target: Path, digest: str) -> None:
         if target.is_file() and _digest(target) == digest:
@@ -204,6 +206,12 @@ def _tree(directory: Path) -> dict[str, Path]:
         elif not real.is_dir():
             raise FirmwareRefused(f"{path}: expected a regular file")
     return found
+
+
+def _is_below(name: str) -> bool:
+    """Whether a name that somebody wrote stays in the directory it is meant for."""
+    parts = PurePosixPath(name).parts
+    return bool(parts) and not name.startswith("/") and ".." not in parts and "\0" not in name
 
 
 def _digest(path: Path) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,23 @@ def test_a_driver_without_firmware_has_nothing_to_remove(host: Host) -> None:
     firmware.remove("edu", host)
 
     assert not host.run.exists()
+
+
+def test_no_name_in_a_record_removes_a_file_elsewhere(host: Host, tmp_path: Path) -> None:
+    """Consumers mount the directory of the records; one may have it writable."""
+    elsewhere = write(tmp_path / "important", "x")
+    inside = write(host.root / "var/lib/important", "x")
+    kernel = Attribute(host)
+    kernel.directory.install(tree(tmp_path, "fw", a="A"), "edu")
+    names = [str(elsewhere), "../../../var/lib/important", "a/../../../../var/lib/important"]
+    names += ["", ".", "a\0b", "a.bin"]
+    write(host.run / "firmware-owners/edu.json", json.dumps({"files": dict.fromkeys(names, "")}))
+
+    kernel.directory.remove("edu")
+
+    assert elsewhere.exists()
+    assert inside.exists()
+    assert not (host.run / "firmware/a.bin").exists()
 
 
 def test_a_link_out_of_the_directory_is_refused(host: Host, tmp_path: Path) -> None:
