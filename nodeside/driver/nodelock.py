@@ -49,8 +49,12 @@ class Holder:
     since: float
 
     def sentence(self) -> str:
-        at = time.strftime("%H:%M:%S", time.gmtime(self.since))
-        return f"pid {self.pid} ({self.command}) in {self.pod}, since {at} UTC"
+        words = f"pid {self.pid} ({self.command}) in {self.pod}"
+        with suppress(
+            OverflowError, ValueError, OSError
+        ):  # whoever writes the file says any number
+            return f"{words}, since {time.strftime('%H:%M:%S', time.gmtime(self.since))} UTC"
+        return words
 
 
 def node_lock_path(host: Host, name: str) -> Path:

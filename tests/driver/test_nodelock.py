@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nodeside.clock import Clock
-from nodeside.driver.nodelock import former_lock_path, node_lock, node_lock_path
+from nodeside.driver.nodelock import Holder, former_lock_path, node_lock, node_lock_path
 from nodeside.errors import Locked
 from nodeside.host import Host
 
@@ -118,3 +118,8 @@ def test_pod_of_an_older_controller_locks_where_that_locks(
         assert former_lock_path(host, "edu").read_text() != ""
         with pytest.raises(Locked), node_lock(host, "edu", "driver edu", timeout=0):
             pass
+
+
+@pytest.mark.parametrize("since", [1e300, -1e300, 1e17])
+def test_a_holder_with_an_impossible_time_is_named_without_it(since: float) -> None:
+    assert Holder(7, "x run", "pod-1", since).sentence() == "pid 7 (x run) in pod-1"
