@@ -93,8 +93,8 @@ def publish(task: Task, to: str | None, *, overwrite: bool) -> Outcome:
     """Publish the cached bundle of this kernel."""
     from nodeside.driver.publish import publish as publish_bundle
 
-    bundle = cached(task, rungs.look_in_cache(task))
     source = target(task, to)
+    bundle = cached(task, rungs.look_in_cache(task))
     done = publish_bundle(bundle, source, rungs.fetch_options(task), overwrite=overwrite)
     return Outcome(as_document(done), [("published", str(done))])
 

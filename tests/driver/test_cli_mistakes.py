@@ -191,6 +191,14 @@ def test_every_spelling_of_a_target_is_understood(
     assert parse_target(to) == source
 
 
+def test_publish_judges_its_target_before_it_asks_for_a_bundle(node: FakeNode) -> None:
+    """Else a typing error shows only after a build of half an hour."""
+    node.write_driver()
+    done = node.run("publish", "--to", "ftp://example.com/x")
+    assert done.code == ExitCode.USAGE
+    assert "cannot publish to 'ftp://example.com/x'" in done.errors
+
+
 def test_publish_without_a_bundle_says_how_to_make_one(node: FakeNode, tmp_path: Path) -> None:
     done = node.run("publish", "--to", tmp_path)
     assert done.code == ExitCode.FETCH
