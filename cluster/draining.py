@@ -22,6 +22,7 @@ from cluster.actions import Cordon, Evict
 from cluster.consumers import Demand, demand_of, evicts
 from cluster.hold import draining_label, lasts, stamp, undrained_label
 from cluster.members import Member
+from cluster.moment import believed
 from cluster.rollout import Act, Health, Place, Word
 from cluster.stage import closed_label
 from cluster.stagelabels import stages_in_the_way
@@ -325,7 +326,9 @@ def _lasted(member: Member, driver: Driver, now: float) -> float:
     node = member.node
     if member.hold.since:
         return lasts(member.hold.since, now)
-    return now - node.labelled if node.labelled and closed_label(driver.name) in node.labels else 0
+    if not node.labelled or closed_label(driver.name) not in node.labels:
+        return 0.0
+    return now - believed(node.labelled, now)
 
 
 def _matters(verdict: Verdict) -> bool:

@@ -20,6 +20,7 @@ from functools import lru_cache
 from typing import Final
 
 from cluster.actions import Action, Cordon, LabelNode, Uncordon
+from cluster.moment import believed
 from cluster.stage import cordon_lane_of
 from cluster.world import Node, World
 from nodeside.contract import API_GROUP, assigned_label
@@ -73,9 +74,9 @@ def stamp(now: float) -> str:
 
 
 def lasts(since: str, now: float) -> float:
-    """Seconds since a stamp; 0 if somebody wrote something else."""
+    """Seconds since a stamp; 0 if somebody wrote something else than a time."""
     try:
-        return now - calendar.timegm(time.strptime(since, _STAMP))
+        return now - believed(calendar.timegm(time.strptime(since, _STAMP)), now)
     except ValueError:
         return 0.0
 

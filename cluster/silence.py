@@ -3,7 +3,7 @@
 Pure; called by members.py for nodes that are neither working nor broken. Everything is counted from
 times that stand in the API server (who changed an object when, and when a pod was made), so another
 controller goes on counting where the last one stopped, and with its clock (servertime.py). Times
-are of the wall clock, 0 is unknown.
+are of the wall clock, 0 is unknown; where one cannot be true yet nobody waits (moment.py).
 
     no pod         `NO_POD` after the node was assigned, and after the DaemonSet controller was last
                    at work: it makes thousands by and by, so work on others counts for a while too
@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from cluster.moment import believed
 from cluster.pod import name
 from cluster.world import DriverPod, Node, NodeDriverObject, World
 from nodeside.contract import node_driver_name
@@ -52,7 +53,7 @@ PATIENT: Final = Silence()
 
 def gone(node: Node, now: float) -> Silence:
     """How long a machine is waited for that went down; the words are of one in its change."""
-    until = node.ready_since + LOST
+    until = believed(node.ready_since, now) + LOST
     if not node.ready_since:
         return PATIENT
     if now < until:
@@ -72,7 +73,7 @@ class Listener:
         """`word` is what the node said in this boot and for the revision that it has, if it did."""
         if word is not None and word.state:
             return self._waiting(
-                word.said,
+                self._believed(word.said),
                 LAST_WORD + self.driver.spec.build.timeout_seconds,
                 lambda: f"it said {word.state} at {_moment(word.said)}, and nothing since",
             )
@@ -86,7 +87,7 @@ class Listener:
         daemonset = name(self.driver.name, assigned)
         if (pod := self._pods.get((node.name, daemonset))) is not None:
             return self._waiting(
-                max(pod.created, node.ready_since) if pod.created else 0.0,
+                max(pod.created, self._believed(node.ready_since)) if pod.created else 0.0,
                 NO_WORD,
                 lambda: f"its pod says nothing: see {self._describe} pod {pod.name}",
             )
@@ -95,8 +96,9 @@ class Listener:
     def corrected(self, assigned: str, word: NodeDriverObject) -> Silence:
         """`word` is a failure that its next pod will not meet."""
         found = self.world.daemonsets.get(name(self.driver.name, assigned))
+        said = self._believed(word.said)
         return self._waiting(
-            max(word.said, min(found.touched, word.said + _OTHERS)) if found else word.said,
+            max(said, min(found.touched, said + _OTHERS)) if found else said,
             NO_WORD,
             lambda: (
                 f"it failed at {_moment(word.said)}, and its next pod, with another toolkit image, "
@@ -109,7 +111,7 @@ class Listener:
         found = self.world.daemonsets.get(daemonset)
         if found is None or found.deleting or not node.labelled:
             return PATIENT
-        own = max(node.labelled, found.touched)
+        own = max(self._believed(node.labelled), found.touched)
         return self._waiting(
             max(own, min(self._at_work, own + _OTHERS)),
             NO_POD,
@@ -124,6 +126,9 @@ class Listener:
             return PATIENT
         until = since + patience
         return Silence(until) if self.world.now < until else Silence(words=words())
+
+    def _believed(self, moment: float) -> float:
+        return believed(moment, self.world.now)
 
     @property
     def _describe(self) -> str:

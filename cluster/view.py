@@ -30,6 +30,7 @@ from cluster.world import DriverObject, Node, Settings, Tag, Unseen, World
 Trim = Callable[[Mapping[str, Any]], Any]
 Selections = dict[str, Selection[Any]]
 
+_LONGEST = 3600.0  # seconds from one look to the next, whatever a plan says
 _JOIN = 2.0  # seconds for all threads to end; they are daemons
 
 
@@ -244,8 +245,10 @@ class Wakes:
             self._changed.notify_all()
 
     def wait(self, timeout: float | None) -> bool:
-        """Until somebody wakes us; forgets it, so that what comes from now on wakes again."""
+        """Until somebody wakes us, or an hour is over; forgets it, so that what comes from now on
+        wakes again. A longer time may be more than the operating system takes."""
+        limit = _LONGEST if timeout is None else min(timeout, _LONGEST)
         with self._changed:
-            woken = self._changed.wait_for(lambda: self._woken, timeout)
+            woken = self._changed.wait_for(lambda: self._woken, limit)
             self._woken = False
             return woken
