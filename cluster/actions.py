@@ -2,22 +2,22 @@
 
 An action that failed ends the plan for its driver: a later one may rest on it (a node is labelled
 only after the DaemonSet of that label is there, a finalizer goes last). Only on a status rests
-nothing but what is told with it.
+nothing but what is told with it, and on what is done to one node what else is done to it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from cluster.census import Census
 from cluster.consumers import Demand, all_of
 from cluster.ownership import Over
-from cluster.resources import Resource
-from cluster.stage import Template, status_lane_of
+from cluster.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS, Resource
+from cluster.stage import Template, is_node_lane, node_lane_of, status_lane_of, whole_lane_of
 from cluster.world import Tag
 from nodeside.contract import API_GROUP, API_VERSION
 
@@ -45,10 +45,14 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create an object whose name says all of what it is for: one that is there already will do."""
+    """Create an object whose name says all of what it is for: one that is there already will do.
+
+    `node` is the only one that it is for.
+    """
 
     driver: str
     document: Mapping[str, Any]
+    node: str
 
     @property
     def words(self) -> str:
@@ -225,7 +229,29 @@ def rests_on(action: Action) -> tuple[str, ...]:
         case Say(of_status=True):
             return action.driver, status_lane_of(action.driver)
         case _:
-            return (action.driver,)
+            node = node_of(action)
+            lane = action.driver
+            return (lane, node_lane_of(lane, node)) if node else (lane,)
+
+
+def node_of(action: Action) -> str:
+    """The only node that an action is about, "" if it is about more."""
+    match action:
+        case LabelNode() | Cordon() | Uncordon() | Evict() | Create():
+            return action.node
+        case Delete(resource=resource) if resource == NODE_DRIVERS:
+            return action.name.partition(".")[2]
+        case _:
+            return ""
+
+
+def waits_for_all(action: Action, lanes: Collection[str]) -> bool:
+    """Whether something may be taken away from a node that, in one of these `lanes` of trouble,
+    could not be given what comes after it."""
+    takes = isinstance(action, Delete) and action.resource in (DAEMON_SETS, CONFIG_MAPS)
+    return takes and any(
+        is_node_lane(lane) and whole_lane_of(lane) == action.driver for lane in tuple(lanes)
+    )
 
 
 @dataclass(frozen=True, slots=True)

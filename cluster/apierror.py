@@ -43,6 +43,13 @@ class ApiError(KubernetesError):
         """Whether the API server is gone or overloaded, rather than against this one request."""
         return self.retryable and self.status in _OUTAGE
 
+    @property
+    def concerns_one(self) -> bool:
+        """Whether it may be against the one object that was asked for, and no other: not if we are
+        unknown, or have no rule, or nothing is there to write it in."""
+        no_rule = self.status == 403 and _CANNOT.search(str(self))
+        return not (self.concerns_all or self.status in (401, 404) or no_rule)
+
 
 class Unreachable(ApiError):
     """No answer at all: refused, cut, or too slow."""

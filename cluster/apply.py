@@ -1,7 +1,9 @@
 """Carry out the actions of a plan.
 
 Each Driver has a lane of its own: its actions are done in their order, and the first that fails
-ends the lane, since a later one may rest on it; on a status none does. Neighbours of one kind (the
+ends the lane, since a later one may rest on it; on a status none does. What is refused of one node
+holds up that node, and what would be taken from under it: a webhook or a limit may stand against
+one node of thousands. Neighbours of one kind (the
 labels of 5,000 nodes, the DaemonSets of 20 pools) do not rest on each other and go out in parallel.
 A round takes a few seconds at most: what is left over then is planned again, by what is seen then,
 so that a Driver with many nodes keeps no other one waiting. Nothing begins, and no request lasts,
@@ -36,14 +38,16 @@ from cluster.actions import (
     SetStatus,
     Uncordon,
     event,
+    node_of,
     rests_on,
+    waits_for_all,
 )
 from cluster.api import Api
 from cluster.apierror import ApiError, Conflict, NotFound
 from cluster.kept import kept_from
 from cluster.leader import Leadership, LostLead
 from cluster.resources import DRIVERS, JOBS, NODES, Resource, resource_of
-from cluster.stage import is_stage_lane, status_lane_of
+from cluster.stage import is_stage_lane, node_lane_of, status_lane_of
 from cluster.trouble import Trouble, trouble_of
 from cluster.world import OUTCOME_NOTE, World
 from nodeside import log
@@ -100,6 +104,7 @@ class Applier:
         self._requests = ThreadPoolExecutor(parallel, thread_name_prefix="request")
         self._lanes = ThreadPoolExecutor(_LANES, thread_name_prefix="driver")
         self._lock = threading.Lock()
+        self._collided: set[str] = set()
 
     def __enter__(self) -> Applier:
         return self
@@ -119,6 +124,15 @@ class Applier:
         self, do: Callable[[Action], None], actions: Sequence[Action]
     ) -> Iterator[None]:
         return self._requests.map(do, actions)
+
+    def collides_again(self, action: Action) -> bool:
+        """Whether something of that name was in the way before, and the look since did not show
+        what: then it is not ours."""
+        with self._lock:
+            again = action.words in self._collided
+            if isinstance(action, Create):
+                self._collided.add(action.words)
+        return again
 
     def do(self, action: Action, world: World, seconds: float, outcome: Outcome) -> None:
         """One action, as one request of at most so many seconds. Raises ApiError."""
@@ -150,6 +164,8 @@ class Applier:
                 outcome.applied.append((action, kept_from(answer).stamp))
         else:
             answer = self._api.create(action.document, **limit)
+            with self._lock:
+                self._collided.discard(action.words)
         if not is_stage_lane(action.driver):  # those have watches of their own
             self._wrote(outcome, resource_of(action.document), answer)
 
@@ -273,7 +289,9 @@ class _Lanes:
             list(self.applier.in_parallel(lambda action: self._one(driver, action), actions))
 
     def _one(self, driver: str, action: Action) -> None:
-        stopped = any(lane in self.outcome.troubles for lane in rests_on(action))
+        troubles = self.outcome.troubles
+        stopped = any(lane in troubles for lane in rests_on(action))
+        stopped = stopped or waits_for_all(action, troubles)
         if self._ended(driver) or stopped or self._left_over(driver, action):
             return
         try:
@@ -291,11 +309,12 @@ class _Lanes:
                 self.outcome.done += 1
 
     def _failed(self, driver: str, action: Action, error: ApiError) -> None:
-        """A silent or overloaded API server concerns everybody, a refusal this Driver only.
+        """A silent or overloaded API server concerns everybody, a refusal this Driver only, or one
+        node of it.
 
         A conflict is neither: somebody was faster, and the next look sees what he did.
         """
-        if isinstance(error, Conflict):
+        if isinstance(error, Conflict) and not self.applier.collides_again(action):
             log.detail(f"cannot {action.words}: {error}")
             self.outcome.overtaken = True
         elif error.concerns_all:
@@ -304,10 +323,14 @@ class _Lanes:
             self._note(driver, action, error)
 
     def _note(self, driver: str, action: Action, error: Exception) -> None:
-        mute = isinstance(action, SetStatus)
+        mute, node, lane = isinstance(action, SetStatus), node_of(action), driver
+        if mute:
+            lane = status_lane_of(driver)
+        elif node and isinstance(error, ApiError) and error.concerns_one:
+            lane = node_lane_of(driver, node)
         trouble = replace(trouble_of(error, action.words), mute=mute)
         with self._lock:
-            self.outcome.troubles.setdefault(status_lane_of(driver) if mute else driver, trouble)
+            self.outcome.troubles.setdefault(lane, trouble)
 
     def _left_over(self, driver: str, action: Action) -> bool:
         """Whether there is no time for it. A status says what was seen, so it is always true."""

@@ -22,7 +22,7 @@ from cluster.health import Pulse
 from cluster.leader import Leadership
 from cluster.quiet import Quiet
 from cluster.sight import blindness, with_blindness
-from cluster.stage import driver_of
+from cluster.stage import driver_of, whole_lane_of
 from cluster.standoff import Standoffs
 from cluster.taglabels import LOOKS
 from cluster.trouble import Trouble, again, trouble_of, with_troubles
@@ -241,7 +241,8 @@ class Controller:
                 self._wakes.wake()
 
     def _trouble(self, name: str, trouble: Trouble, world: World) -> None:
-        key = driver_of(name) if trouble.mute else name  # stages' lanes have no generation
+        # Stages' lanes have no generation.
+        key = driver_of(name) if trouble.mute else whole_lane_of(name)
         before, driver = self._troubles.get(name), world.drivers.get(key)
         if before is None or before.message != trouble.message:
             log.warning(trouble.message, driver=name, reason=trouble.reason)

@@ -201,7 +201,7 @@ def _unload_pods(leaving: Leaving) -> Iterator[Action]:
     for each in leaving.at(Stage.NEXT)[:slots]:
         driver = leaving.revisions[each.revision]
         document = unload_pod(found, driver, each.revision, each.node, world.settings)
-        yield Create(found.name, document)
+        yield Create(found.name, document, each.node.name)
 
 
 def _cleaned(leaving: Leaving) -> Iterator[Action]:

@@ -87,6 +87,23 @@ def status_lane_of(driver: str) -> str:
     return f"{driver}/status"
 
 
+def node_lane_of(lane: str, node: str) -> str:
+    """By this name is remembered what was refused of one node: others do not wait for it."""
+    return f"{lane}{_OF_NODE}{node}"
+
+
+def whole_lane_of(lane: str) -> str:
+    """The lane itself, of one of its nodes."""
+    return lane.partition(_OF_NODE)[0]
+
+
+def is_node_lane(lane: str) -> bool:
+    return _OF_NODE in lane
+
+
+_OF_NODE = "/nodes/"
+
+
 @dataclass(frozen=True, slots=True)
 class StageObject:
     """An object in our namespace. `driver` and `stage` are "" if it is none of a stage.

@@ -6,18 +6,19 @@ Another Driver never sees it. Pure; called by controller.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from cluster.actions import Action, Plan, SetStatus, rests_on
+from cluster.actions import Action, Plan, SetStatus, rests_on, waits_for_all
 from cluster.limits import clipped
-from cluster.stage import driver_of, is_stage_lane
+from cluster.stage import driver_of, is_node_lane, is_stage_lane
 from cluster.world import DriverObject, World
 from nodeside.errors import NodesideError
 
 _FIRST, _LONGEST = 1.0, 60.0  # seconds until the next try
+_NAMED = 5  # nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def with_troubles(
 ) -> Plan:
     """The plan, in which a Driver in trouble says so, and rests until its next try."""
     actions: list[Action] = [a for a in plan.actions if not _left_out(a, world, troubles, now)]
-    for lane, trouble in troubles.items():
+    for lane, trouble in _to_be_told(troubles):
         name = driver_of(lane)
         driver = world.drivers.get(name)
         if driver is None or trouble.mute:
@@ -76,6 +77,19 @@ def with_troubles(
         also = {"StagesReady": "False"} if is_stage_lane(lane) else {}
         actions = said(actions, driver, trouble, wall, also)
     return replace(plan, actions=tuple(actions), again_in=_soonest(plan, troubles.values(), now))
+
+
+def _to_be_told(troubles: Mapping[str, Trouble]) -> Iterator[tuple[str, Trouble]]:
+    """Those of nodes in one for each Driver, and first: what is worse is told over it."""
+    nodes: dict[str, dict[str, Trouble]] = {}
+    for lane in sorted(filter(is_node_lane, troubles)):
+        nodes.setdefault(driver_of(lane), {})[lane.rpartition("/")[2]] = troubles[lane]
+    for name, each in nodes.items():
+        first, *others = each
+        words = f"; and so of {', '.join(others[:_NAMED])}" if others else ""
+        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+        yield name, replace(each[first], message=each[first].message + words + more)
+    yield from ((lane, each) for lane, each in troubles.items() if not is_node_lane(lane))
 
 
 def said(
@@ -123,10 +137,13 @@ def with_trouble(
 
 
 def _left_out(action: Action, world: World, troubles: Mapping[str, Trouble], now: float) -> bool:
+    if not troubles:
+        return False
     driver = world.drivers.get(action.driver)
     generation = driver.generation if driver else 0
     found = (troubles[lane] for lane in rests_on(action) if lane in troubles)
-    return any(resting(trouble, generation=generation, now=now) for trouble in found)
+    rests = any(resting(trouble, generation=generation, now=now) for trouble in found)
+    return rests or waits_for_all(action, troubles)
 
 
 def _soonest(plan: Plan, troubles: Iterable[Trouble], now: float) -> float | None:
