@@ -22,7 +22,8 @@ from nodeside.spec.model import Upgrade
 # What the API server leaves out by itself: pods that were never bound, or have ended.
 FIELDS: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 
-_MIRROR = "kubernetes.io/config.mirror"
+# A kubelet shows a pod of its own files by it, and nobody else may set it or take it off.
+MIRROR: Final = "kubernetes.io/config.mirror"
 _NONE = ("0", "")
 
 Labels = frozenset[tuple[str, str]]
@@ -130,7 +131,7 @@ def _stays(document: Mapping[str, Any]) -> bool:
     owners = metadata.get("ownerReferences") or ()
     return (
         document.get("status", {}).get("phase") in ("Succeeded", "Failed")
-        or _MIRROR in (metadata.get("annotations") or ())
+        or MIRROR in (metadata.get("annotations") or ())
         or (metadata.get("labels") or NOTHING).get(MANAGED_BY) == MANAGER
         or any(o.get("kind") == "DaemonSet" and o.get("controller") for o in owners)
     )

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from calendar import timegm
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from sys import intern
 from time import strptime
+from typing import TypeVar
 
+from cluster.consumers import MIRROR
 from cluster.evidence import read_refused
 from cluster.kept import kept_from
 from cluster.labels import labels_of
@@ -56,6 +58,7 @@ from nodeside.spec import parse
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _UNAME = re.compile(r"[A-Za-z0-9._+~-]{1,64}")
+T = TypeVar("T")
 _DRIVER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
@@ -158,6 +161,17 @@ def node_driver_from(data: Document) -> NodeDriverObject | None:
         hint=_said(status, "hint"),
         said=_touched(metadata),
     )
+
+
+def unless_mirror(read: Callable[[Document], T]) -> Callable[[Document], T | None]:
+    """`read` pods, but none that shows a file of a kubelet: whoever is root on its node wrote it,
+    perhaps with a name and labels of ours. Pods of ours are made through the API server."""
+
+    def trim(data: Document) -> T | None:
+        notes = _part(_part(data, "metadata"), "annotations")
+        return None if MIRROR in notes else read(data)
+
+    return trim
 
 
 def pod_from(data: Document) -> DriverPod:

@@ -19,7 +19,7 @@ from typing import Any
 from cluster.api import Api
 from cluster.apierror import ApiError, NotFound
 from cluster.buildjob import ANSWER, Build, job_spec
-from cluster.documents import build_pod_from, driver_from, image_stream_from
+from cluster.documents import build_pod_from, driver_from, image_stream_from, unless_mirror
 from cluster.manifests import CONTROLLER, PREFLIGHT
 from cluster.overview import NoSuchObject
 from cluster.preflight import build_for, tags
@@ -203,7 +203,10 @@ class Rehearsal:
     def _pod(self, name: str) -> dict[str, Any] | None:
         selector = f"batch.kubernetes.io/job-name={name}"
         found = self.api.list(
-            PODS, lambda pod: pod, namespace=self.settings.namespace, selector=selector
+            PODS,
+            unless_mirror(dict),
+            namespace=self.settings.namespace,
+            selector=selector,
         )
         return found.items[0] if found.items else None
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from cluster.api import Api
 from cluster.apierror import NotFound
-from cluster.documents import pod_from
+from cluster.documents import pod_from, unless_mirror
 from cluster.kept import kept_from
 from cluster.reflector import Reflector, Selection
 from cluster.renderings import Renderings
@@ -61,7 +61,7 @@ class StageView:
         self._reflectors: dict[Resource, Reflector[Found]] = {
             resource: Reflector(api, _selection(resource, namespace), wake) for resource in ALLOWED
         }
-        selection = Selection(PODS, stage_pod_from, namespace=namespace, selector=STAGE_LABEL)
+        selection = Selection(PODS, _POD, namespace=namespace, selector=STAGE_LABEL)
         self._pods: Reflector[StagePod] = Reflector(api, selection, wake)
         self._logs = StageLogs(api, namespace, wake)
         self._renderings = Renderings(wake)
@@ -139,7 +139,7 @@ def read_once(api: Api, world: World) -> World:
             if resource not in OPTIONAL:
                 raise
             found[resource] = None
-    pods = api.list(PODS, stage_pod_from, namespace=namespace, selector=STAGE_LABEL).items
+    pods = api.list(PODS, _POD, namespace=namespace, selector=STAGE_LABEL).items
     return replace(world, stages=_stages(found, {pod.name: pod for pod in pods}))
 
 
@@ -229,3 +229,6 @@ def stage_pod_from(data: Mapping[str, Any]) -> StagePod:
         ready=any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions),
         waiting=pod.waiting,
     )
+
+
+_POD = unless_mirror(stage_pod_from)

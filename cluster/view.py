@@ -44,7 +44,7 @@ def selections(namespace: str, streams: Trim = documents.image_stream_from) -> S
         "jobs": Selection(resources.JOBS, documents.job_from, **ours),
         "build_pods": Selection(
             resources.PODS,
-            documents.build_pod_from,
+            documents.unless_mirror(documents.build_pod_from),
             namespace=namespace,
             selector=f"{world.MANAGED_BY}={world.BUILDER}",
             about="build pods",
@@ -54,7 +54,12 @@ def selections(namespace: str, streams: Trim = documents.image_stream_from) -> S
             documents.node_driver_from,
             crowd=lambda word: word.node,
         ),
-        "pods": Selection(resources.PODS, documents.pod_from, **ours, about="driver pods"),
+        "pods": Selection(
+            resources.PODS,
+            documents.unless_mirror(documents.pod_from),
+            **ours,
+            about="driver pods",
+        ),
         "revisions": Selection(resources.CONFIG_MAPS, documents.revision_from, **ours),
         "image_streams": Selection(resources.IMAGE_STREAMS, streams, optional=True),
     }
