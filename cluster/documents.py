@@ -58,6 +58,7 @@ from nodeside.spec import parse
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _UNAME = re.compile(r"[A-Za-z0-9._+~-]{1,64}")
+_ARCHITECTURE = re.compile(r"[a-z0-9]([a-z0-9_]{0,30}[a-z0-9])?")
 T = TypeVar("T")
 _DRIVER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
@@ -65,12 +66,14 @@ _DRIVER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 def node_from(data: Document) -> Node:
     metadata, status = _part(data, "metadata"), _part(data, "status")
     info = _part(status, "nodeInfo")
-    architecture, ready = _word(info, "architecture"), _condition(status, "Ready")
+    architecture = _word(info, "architecture", _ARCHITECTURE)  # the node selector of build Jobs
+    ready = _condition(status, "Ready")
     return Node(
         name=_text(metadata, "name"),
         uid=_text(metadata, "uid"),
         labels=labels_of(_part(metadata, "labels")),
-        kernel=_word(info, "kernelVersion"),
+        # A kernel for nobody knows what machine is none to build for.
+        kernel=_word(info, "kernelVersion") if architecture else "",
         os_image=_said(info, "osImage"),
         architecture=intern(_ARCHITECTURES.get(architecture, architecture)),
         boot_id=_said(info, "bootID"),
@@ -297,10 +300,10 @@ def _harmless(text: str) -> str:
     return text if text.isprintable() else _UNPRINTABLE.sub("\ufffd", text)
 
 
-def _word(data: Document, key: str) -> str:
+def _word(data: Document, key: str, words: re.Pattern[str] = _UNAME) -> str:
     """A word of `uname`, "" if it cannot be one: it goes into the pull spec of a toolkit image."""
     found = str(data.get(key) or "")
-    return intern(found) if _UNAME.fullmatch(found) else ""
+    return intern(found) if words.fullmatch(found) else ""
 
 
 def _condition(status: Document, kind: str) -> Document:

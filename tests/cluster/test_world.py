@@ -82,6 +82,16 @@ def test_an_architecture_is_a_word_of_uname(kind: str) -> None:
     assert node_from({"status": {"nodeInfo": {"architecture": go}}}).architecture == uname
 
 
+@pytest.mark.parametrize("told", ["x86_64~", "-x", "x_", "X", "a.b", "a" * 33, "", None])
+def test_what_can_be_no_architecture_is_not_told_and_nothing_is_built_for_it(told: Any) -> None:
+    """As a node selector the API server would refuse it, again and again."""
+    info = {"architecture": told, "kernelVersion": "6.1.0-50-amd64"}
+
+    found = node_from({"status": {"nodeInfo": info}})
+
+    assert (found.architecture, found.kernel) == ("", "")
+
+
 @pytest.mark.parametrize("read", [node_from, daemonset_from, pod_from, revision_from])
 def test_an_object_that_lacks_everything_is_read(read: Any) -> None:
     assert read({"metadata": {"name": "x"}}).name == "x"
