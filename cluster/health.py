@@ -2,24 +2,32 @@
 
 `/healthz` fails only where a restart would help: the main loop has not come round for long. An API
 server that is gone is no such reason. `/readyz` says per kind whether what we know is up to date.
-One thread, standard library, no authentication: nothing secret is said.
+Standard library, no authentication: nothing secret is said. So many connections at once, and the
+next one is closed without a word; each may last so many seconds from its first byte to its last,
+however slowly it trickles.
 """
 
 from __future__ import annotations
 
 import socket
 import socketserver
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from cluster.reflector import Health
 from nodeside import log
 from nodeside.errors import SystemRefused
 
 STALE = 180.0  # seconds without a word from the API server, after which we are not ready
+_CONNECTIONS = 64  # at once: more than one client that is slow
+_SECONDS = 2.0  # for a whole connection: the kubelet waits one
+_SWEEP = 0.5  # seconds between two looks for connections that last too long
 STUCK = 300.0  # seconds without a round of the main loop, after which a restart would help
 
 
@@ -81,11 +89,18 @@ def _line(kind: Health) -> str:
 
 
 class Server(ThreadingHTTPServer):
-    """On every address, of IPv6 and IPv4: the kubelet asks the address that the pod has."""
+    """On every address, of IPv6 and IPv4: the kubelet asks the address that the pod has.
+
+    A thread for each connection, as the base class has it, but only so many, and for so long.
+    """
 
     daemon_threads = True
+    connections = _CONNECTIONS
+    seconds = _SECONDS
 
     def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        self._free = threading.BoundedSemaphore(self.connections)
+        self._open: dict[socket.socket, float] = {}
         everywhere = not host and socket.has_dualstack_ipv6()
         self.address_family = socket.AF_INET6 if everywhere else socket.AF_INET
         super().__init__(("::" if everywhere else host, port), handler)
@@ -96,14 +111,70 @@ class Server(ThreadingHTTPServer):
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         socketserver.TCPServer.server_bind(self)
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread could be started
+            self._free.release()
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        with self.timed(request):
+            super().finish_request(request, client_address)
+
+    @contextmanager
+    def timed(self, connection: socket.socket) -> Iterator[None]:
+        """Its time begins, unless it has begun already."""
+        self._open.setdefault(connection, time.monotonic() + self.seconds)
+        try:
+            yield
+        finally:
+            self._open.pop(connection, None)
+
+    def service_actions(self) -> None:
+        """Called again and again by the thread that accepts: end what lasts too long."""
+        now = time.monotonic()
+        for connection, ends in list(self._open.items()):
+            if now > ends:
+                _cut(connection)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that left, or never spoke, is no concern of anybody's. The rest is a bug."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+        log.detail("a request was not finished", client=str(client_address[0]))
+
+
+def _cut(connection: socket.socket) -> None:
+    """Wake the thread that waits for it. An SSLSocket's own method is not for other threads."""
+    try:
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
+    except OSError:
+        return  # it is gone already
+
 
 class HealthServer:
     """Use as a context manager. `port` 0 takes a free one; the property says which.
 
-    Without `host` it listens on all addresses.
+    Without `host` it listens on all addresses. A connection may last `seconds`.
     """
 
-    def __init__(self, port: int, checks: dict[str, Callable[[], Report]], host: str = "") -> None:
+    def __init__(
+        self,
+        port: int,
+        checks: dict[str, Callable[[], Report]],
+        host: str = "",
+        seconds: float = _SECONDS,
+    ) -> None:
         handler = type("_Handler", (_Handler,), {"checks": checks})
         try:
             self._server = Server(host, port, handler)
@@ -112,8 +183,9 @@ class HealthServer:
                 f"cannot listen on port {port} for health checks: {exc.strerror}",
                 hint="choose another one with --health-port",
             ) from exc
+        self._server.seconds = seconds
         self._thread = threading.Thread(
-            target=self._server.serve_forever, name="health", daemon=True
+            target=self._server.serve_forever, args=(_SWEEP,), name="health", daemon=True
         )
 
     @property
@@ -131,7 +203,7 @@ class HealthServer:
 
 class _Handler(BaseHTTPRequestHandler):
     checks: dict[str, Callable[[], Report]]
-    timeout = 10  # seconds that a client may take
+    timeout = _SECONDS  # for the client's next byte
 
     def do_GET(self) -> None:
         check = self.checks.get(self.path.partition("?")[0])

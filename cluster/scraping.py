@@ -7,10 +7,7 @@ for each connection. Nothing is read but the head of a GET, in the limits of htt
 
 from __future__ import annotations
 
-import socket
-import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -34,72 +31,33 @@ Judge = Callable[[str, str], Verdict]
 
 
 class _Server(Server):
-    """A thread for each connection, as the base class has it, but only so many."""
+    """The base class keeps its limits."""
 
     serving: Serving
     judge: Judge
     exposition: Exposition
     answers: Counter[int]
+    connections = _CONNECTIONS
     seconds = _SECONDS
 
     def __init__(self, host: str, port: int) -> None:
         self._counting = threading.Lock()
-        self._free = threading.BoundedSemaphore(_CONNECTIONS)
-        self._open: dict[socket.socket, float] = {}
         super().__init__(host, port, _Handler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except RuntimeError:  # no thread could be started
-            self._free.release()
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """The handshake happens here, in the connection's own thread."""
         request.settimeout(_STEP)
         context = self.serving.context()
-        with context.wrap_socket(request, server_side=True, do_handshake_on_connect=False) as tls:
-            self._open[tls] = time.monotonic() + self.seconds
-            try:
-                tls.do_handshake()
-                super().finish_request(tls, client_address)
-            finally:
-                self._open.pop(tls, None)
-
-    def service_actions(self) -> None:
-        """Called again and again by the thread that accepts: end what lasts too long."""
-        now = time.monotonic()
-        for connection, ends in list(self._open.items()):
-            if now > ends:
-                _cut(connection)
+        with (
+            context.wrap_socket(request, server_side=True, do_handshake_on_connect=False) as tls,
+            self.timed(tls),
+        ):
+            tls.do_handshake()
+            super().finish_request(tls, client_address)
 
     def count(self, status: HTTPStatus) -> None:
         with self._counting:
             self.answers[status.value] += 1
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that left, or never spoke TLS, is no concern of anybody's. The rest is a bug."""
-        if not isinstance(sys.exc_info()[1], OSError):
-            super().handle_error(request, client_address)
-        log.detail("a scrape was not finished", client=str(client_address[0]))
-
-
-def _cut(connection: socket.socket) -> None:
-    """Wake the thread that waits for it. An SSLSocket's own method is not for other threads."""
-    try:
-        socket.socket.shutdown(connection, socket.SHUT_RDWR)
-    except OSError:
-        return  # it is gone already
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import threading
+from contextlib import ExitStack
 
 import pytest
 import requests
@@ -88,3 +90,55 @@ def test_a_host_without_ipv6_is_served_over_ipv4(monkeypatch: pytest.MonkeyPatch
         answer = requests.get(f"http://127.0.0.1:{server.port}/healthz", timeout=LONG)
 
     assert answer.text == "ok\n"
+
+
+WELL = {"/healthz": lambda: Report(True, ("ok",))}
+HOST = "127.0.0.1"
+
+
+def test_connections_that_say_nothing_end_and_the_kubelet_is_answered() -> None:
+    with HealthServer(0, WELL, host=HOST, seconds=0.1) as server, ExitStack() as stack:
+        silent = [socket.create_connection((HOST, server.port), LONG) for _ in range(64)]
+        for each in silent:
+            stack.enter_context(each)
+        assert [each.recv(1) for each in silent] == [b""] * 64
+        answer = requests.get(f"http://{HOST}:{server.port}/healthz", timeout=LONG)
+
+    assert answer.text == "ok\n"
+
+
+def test_a_request_that_trickles_ends_after_its_time_in_all() -> None:
+    with (
+        HealthServer(0, WELL, host=HOST, seconds=0.1) as server,
+        socket.create_connection((HOST, server.port), LONG) as slow,
+    ):
+        slow.sendall(b"GET /healthz HTTP/1.1\r\nX-Slow: ")
+        with pytest.raises(OSError):
+            _trickle(slow)
+
+
+def test_too_many_connections_at_once_are_closed_without_a_word() -> None:
+    held, arrived = threading.Event(), threading.Semaphore(0)
+
+    def check() -> Report:
+        arrived.release()
+        held.wait(LONG)
+        return Report(True, ("ok",))
+
+    with HealthServer(0, {"/healthz": check}, host=HOST, seconds=LONG) as server:
+        address = (HOST, server.port)
+        with ExitStack() as stack:
+            for _ in range(64):
+                asking = stack.enter_context(socket.create_connection(address, LONG))
+                asking.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            assert all(arrived.acquire(timeout=LONG) for _ in range(64))
+            with socket.create_connection(address, LONG) as late:
+                assert late.recv(1) == b""
+            held.set()
+
+
+def _trickle(slow: socket.socket) -> None:
+    pause = threading.Event()
+    for _ in range(int(LONG / 0.05)):
+        slow.sendall(b"x")
+        pause.wait(0.05)
