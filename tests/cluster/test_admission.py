@@ -300,6 +300,25 @@ def test_an_event_about_another_node_is_refused(pod: Identity) -> None:
         pod.api.create_event(document)
 
 
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"labels": {"a": "b"}},
+        {"annotations": {"a": "x" * 9999}},
+        {"finalizers": ["example.com/never"]},
+        {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": OURS, "uid": "u"}]},
+    ],
+    ids=lambda metadata: str(next(iter(metadata))),
+)
+def test_an_event_says_what_it_says_and_has_nothing_attached(
+    pod: Identity, metadata: dict[str, Any]
+) -> None:
+    document = event(READY, node_uid="", now=2.0)
+    document["metadata"] |= metadata
+    with pytest.raises(KubernetesError, match="an Event of a driver pod has no labels"):
+        pod.api.create_event(document)
+
+
 def test_a_token_of_no_pod_may_do_nothing(nowhere: Identity) -> None:
     words = "acts with the token of its pod, and this token is bound to no pod on a node"
     with pytest.raises(KubernetesError, match=words):

@@ -94,6 +94,15 @@ def of_its_security(**fields: Any) -> Change:
     return change
 
 
+def of_the_labels(labels: dict[str, str]) -> Change:
+    return lambda job: job["spec"]["template"]["metadata"]["labels"].update(labels)
+
+
+def by_hand(job: dict[str, Any]) -> dict[str, Any]:
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    return {"manualSelector": True, "selector": {"matchLabels": dict(labels)}}
+
+
 def volume(source: dict[str, Any]) -> Change:
     return lambda job: job["spec"]["template"]["spec"]["volumes"].append({"name": "mine", **source})
 
@@ -107,6 +116,18 @@ FORBIDDEN: list[tuple[Change, str]] = [
         ),
         "the pod of a preflight passes for no other pod",
     ),
+    (of_the_labels({"app.kubernetes.io/managed-by": "nodeside"}), "labelled as its Job is"),
+    (of_the_labels({"app.kubernetes.io/managed-by": "nodeside-build"}), "labelled as its Job is"),
+    (of_the_labels({"nodeside.io/driver": "other"}), "labelled as its Job is"),
+    (
+        lambda job: job["metadata"].update(name="edu-build-0123456789ab"),
+        "a Job of a preflight is called",
+    ),
+    (
+        lambda job: job["metadata"].update(name="x-preflight-0123abcde"),
+        "a Job of a preflight is called",
+    ),
+    (lambda job: job["spec"].update(by_hand(job)), "has its own pods, and selects no others"),
     (of_the_pod(serviceAccountName=DRIVER), "acts for no service account, and has no token"),
     (of_the_pod(automountServiceAccountToken=True), "acts for no service account"),
     (volume({"secret": {"secretName": "edu-signing"}}), "mounts no Secret and nothing of the node"),
