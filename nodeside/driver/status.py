@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nodeside.contract import LoadedRecord
 from nodeside.driver import bringup, plan, readyfile
 from nodeside.driver.holders import who_holds
 from nodeside.driver.load import Loader
@@ -29,12 +30,18 @@ def read_status(task: Task) -> Outcome:
         "ready": good,
         "readyFile": as_document(ready) if ready else None,
         "loaded": {"proven": proof is not None, "why": why},
-        "record": as_document(known.record) if known.record else None,
+        "record": _record(known.record) if known.record else None,
         "modules": modules,
         "cache": bundles,
     }
     code = ExitCode.OK if good else ExitCode.NOT_READY
     return Outcome(document, text=_text(task, document), exit_code=code)
+
+
+def _record(record: LoadedRecord) -> dict[str, Any]:
+    """loaded.json without its lines of the kernel log, which are for our own next look."""
+    document = as_document(record)
+    return {name: value for name, value in document.items() if name != "mark"}
 
 
 def _module(task: Task, name: str, known: plan.Known) -> dict[str, Any]:

@@ -146,6 +146,7 @@ def test_a_person_who_unloads_the_driver_begins_anew(node: FakeNode) -> None:
     assert again.code == ExitCode.VALIDATION_FAILED
     assert "nodeside driver unload" in " ".join(again.output.split())
     assert node.run("validate").code == ExitCode.VALIDATION_FAILED
+    assert node.run("status", "-o", "json").document["record"]["splat"] == SPLAT
     del node.kernel.__dict__["_load"]
     assert node.run("unload").code == 0
     assert node.run("load").code == 0
