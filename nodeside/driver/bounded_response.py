@@ -3,7 +3,8 @@
 http.client and urllib3 look for the end of a line wherever the server puts it, and take a negative
 chunk size for "all there is". Both fill the memory with what an endless answer sends. The file
 below them is bounded here instead, so that it does not matter which of them reads, in which of
-their versions. Used by `deadline.py` only.
+their versions. Cookies go no further than here: a session would keep every one that a server sets,
+and no server that is asked needs one. Used by `deadline.py` only.
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ class BoundedResponse(http.client.HTTPResponse):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fp = _Bounded(self.fp.detach())
+
+    def begin(self) -> None:
+        super().begin()
+        for name in ("Set-Cookie", "Set-Cookie2"):
+            del self.msg[name]
 
 
 class _Bounded(io.BufferedReader):

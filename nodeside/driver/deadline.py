@@ -23,6 +23,9 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from nodeside.driver.bounded_response import BoundedResponse
 
+# Kept for one conversation. It has one request at a time, so that older ones are done with.
+_CONNECTIONS = 32
+
 
 class Deadline:
     """`seconds` from now on, for every socket of a session that `watch` was given."""
@@ -86,6 +89,9 @@ class Deadline:
         """Keep a duplicate: shutting it down ends the connection, also below TLS."""
         with self._guard:
             self._sockets.append(sock.dup())
+            if len(self._sockets) > _CONNECTIONS:
+                with self._sockets.pop(0) as oldest, suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
         if self.passed:
             self._expire(self._passed)
 

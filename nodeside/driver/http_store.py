@@ -41,7 +41,9 @@ class HttpStore(ServedStore):
         except ValueError:
             raise SpecError(f"not a URL that can be parsed: {shown(base)!r}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SpecError(f"expected an http:// or https:// URL of a directory, got {base!r}")
+            raise SpecError(
+                f"expected an http:// or https:// URL of a directory, got {shown(base)!r}"
+            )
         if parts.username or parts.password:
             raise SpecError(
                 f"a URL of {parts.hostname} has a user name or password in it",

@@ -23,7 +23,8 @@ _PATH = re.compile(
     r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*"
 )
 _HOST = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::[0-9]{1,5})?")
-_PARAMETER = re.compile(r'([A-Za-z_]+)\s*=\s*(?:"([^"]*)"|([^\s,"]+))')
+_PARAMETER = re.compile(r'(?<![A-Za-z_])([A-Za-z_]{1,32})\s*=\s*(?:"([^"]*)"|([^\s,"]+))')
+_CHALLENGE_LIMIT = 4096  # characters; a real one has a few hundred
 _TOKEN_LIMIT = 1 << 18
 _CLIENT = "nodeside"
 
@@ -92,6 +93,12 @@ class RegistryAuthorization:
             return bool(known) and known != tried
         if scheme.lower() != "bearer":
             return False
+        if len(rest) > _CHALLENGE_LIMIT:
+            raise FetchError(
+                f"the registry's challenge has {len(rest)} characters, "
+                f"at most {_CHALLENGE_LIMIT} are read",
+                reason="Unauthorized",
+            )
         parameters = {m[1].lower(): m[2] or m[3] or "" for m in _PARAMETER.finditer(rest)}
         realm = parameters.get("realm", "")
         self._check_realm(realm)

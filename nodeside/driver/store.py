@@ -365,4 +365,7 @@ def _failed(where: str, problem: Exception) -> SourceSaid:
 
 
 def _where(source: PrebuiltSource) -> str:
-    return source.oci or source.http or source.directory or "a source without a name"
+    from nodeside.driver.http_trouble import shown
+
+    http = shown(source.http) if source.http else ""
+    return source.oci or http or source.directory or "a source without a name"

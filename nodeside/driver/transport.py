@@ -14,6 +14,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _ATTEMPTS = 4  # in a row without a byte of progress
+_RESUMES = 256  # of one download, however little each of them brought
 _REDIRECTS = 5
 _SIP = 1 << 14  # bytes read at a time where the reader may stop early
 _REDIRECT_CODES = (301, 302, 303, 307, 308)
@@ -161,7 +163,7 @@ class Transport:
         with disk_errors(to), open(to, "xb") as file:
             partial = Partial(file, limit if size is None else size)
             failures = 0
-            while True:
+            for resumes in count():
                 before = partial.size
                 try:
                     if not self._continue(url, partial):
@@ -169,7 +171,7 @@ class Transport:
                     break
                 except FetchError as exc:
                     failures = 0 if partial.size > before else failures + 1
-                    self._wait_or_raise(exc, failures)
+                    self._wait_or_raise(exc, _ATTEMPTS if resumes == _RESUMES else failures)
         partial.compare(url, size, sha256)
         return True
 

@@ -93,6 +93,7 @@ CONVERSATIONS: Mapping[str, Sequence[Answer]] = {
         answer("401 X", WWW_Authenticate='Bearer realm="http://127.0.0.1:99999/t"')
     ],
     "a realm that is empty": [answer("401 X", WWW_Authenticate="Bearer")],
+    "a challenge of one long word": [answer("401 X", WWW_Authenticate=f"Bearer {'a' * 60_000}")],
     "a challenge of nothing": [answer("401 X", WWW_Authenticate="")],
     "errors that are words": [answer("403 X", b'{"errors":["permission denied"]}')],
     "errors that are an object": [answer("400 X", b'{"errors":{"0":1}}')],

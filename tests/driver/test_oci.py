@@ -371,6 +371,16 @@ def test_an_https_registry_has_nothing_asked_over_plain_http(
     assert web.requests == []
 
 
+def test_a_challenge_of_any_length_is_not_searched(web: WebServer, into: Path) -> None:
+    challenge = f'Bearer realm="{web.url}/token",service="x",scope="{"a" * 5000}"'
+    web.otherwise(status(401, WWW_Authenticate=challenge))
+
+    outcome = fetch(web.host, into)
+
+    assert "the registry's challenge has" in outcome.why
+    assert web.asked("/token") == []
+
+
 def taking(handler: Handler) -> None:
     """A storage that takes uploads, or would."""
     handler.rfile.read(int(handler.headers.get("Content-Length") or 0))

@@ -31,6 +31,7 @@ from nodeside.driver.store import (
     find_manifest,
     open_source,
 )
+from nodeside.driver.transport import Transport
 from nodeside.errors import ExitCode, NoSpace, SpecError
 from nodeside.host import Kernel
 from nodeside.spec.model import PrebuiltSource, Trust
@@ -317,6 +318,36 @@ def test_a_server_that_always_breaks_off_is_given_up(
     assert len(web.asked(ARCHIVE)) == 4
     assert outcome.said[0].answer is Answer.FAILED
     assert outcome.retryable
+
+
+def test_a_server_that_sends_a_byte_at_a_time_is_given_up(
+    data: bytes, web: WebServer, into: Path
+) -> None:
+    web.on(ARCHIVE, broken(data, after=1))
+
+    outcome = fetch(source(web), into)
+
+    assert len(web.asked(ARCHIVE)) == 257
+    assert outcome.retryable
+
+
+def test_cookies_are_not_kept_and_old_connections_neither(
+    data: bytes, web: WebServer, tmp_path: Path
+) -> None:
+    def setting(handler: webserver.Handler) -> None:
+        handler.reply(200, b"x", {"Set-Cookie": "a=b; Path=/", "Connection": "close"})
+
+    web.on("/x", setting)
+    with Transport(OPTIONS, web.url) as transport:
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for _ in range(100):
+            transport.get(f"{web.url}/x", limit=9)
+        kept = len(transport._session.cookies)
+        opened = len(list(Path("/proc/self/fd").iterdir())) - before
+
+    assert kept == 0
+    assert {"cookie" in request.headers for request in web.asked("/x")} == {False}
+    assert opened < 90
 
 
 @pytest.mark.parametrize("code", [500, 502, 503])
@@ -644,6 +675,13 @@ def test_a_password_in_a_url_is_refused_and_not_repeated(into: Path) -> None:
 
     assert "geheim" not in str(caught.value)
     assert "credentials file" in caught.value.hint
+
+
+def test_a_password_in_a_url_is_in_nothing_that_a_source_said(into: Path) -> None:
+    outcome = fetch(PrebuiltSource(http="http://me:geheim@example.com/b"), into)
+
+    assert outcome.why.startswith("http://example.com/b: ")
+    assert "geheim" not in outcome.why
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,26 @@ def test_a_repository_has_no_scheme_tag_or_digest(repository: str, good: bool) -
 
 
 @pytest.mark.parametrize(
+    ("url", "good"),
+    [
+        ("https://store.example.com", True),
+        ("http://store.example.com:8080/a/@scope/b", True),
+        ("https://[::1]:8443/", True),
+        ("https://ci:geheim@store.example.com/x", False),
+        ("https://ci@store.example.com", False),
+        ("https:///x", False),
+    ],
+)
+def test_the_url_of_a_directory_has_no_user_or_password(url: str, good: bool) -> None:
+    value = document(prebuilt={"sources": [{"http": url}]})
+    if good:
+        assert parse(value).spec.prebuilt.sources[0].http == url
+    else:
+        with pytest.raises(SpecError, match="a user or password"):
+            parse(value)
+
+
+@pytest.mark.parametrize(
     ("path", "good"),
     [(good, True) for good in ("a", "a/b/", ".", "./a", "a/..b", ".hidden")]
     + [(bad, False) for bad in ("..", "a/..", "a/../b", "/a", "a\n")],
