@@ -28,7 +28,7 @@ _PLACE = r"[^\t\n]+"
 _EXPORT = r"EXPORT_(?:UNUSED_)?SYMBOL(?:_GPL(?:_FUTURE)?)?"
 _LINE = re.compile(
     rf"^(0x[0-9a-fA-F]{{8}})\t({_SYMBOL})\t(?:"
-    rf"({_PLACE})\t({_EXPORT})(?:\t([^\t\n]*))?"
+    rf"({_PLACE})\t({_EXPORT})(?:\t([^\t\n]*+))?"
     rf"|([^\t\n]*)\t({_PLACE})\t({_EXPORT}))[ \r]*$\n?",
     re.MULTILINE | re.ASCII,
 )

@@ -88,6 +88,13 @@ def test_hostile_line_is_refused_with_its_number(line: str) -> None:
         parse_symvers(NEW + NAMED + line + "\n" + NEW)
 
 
+def test_half_a_million_spaces_are_refused_like_one() -> None:
+    line = "0x00000000\ta\tb\tEXPORT_SYMBOL\t" + " " * 500_000 + "\t\n"
+
+    with pytest.raises(MalformedSymvers, match=r"^Module.symvers:1: expected CRC"):
+        parse_symvers(line)
+
+
 def test_large_list_is_read_whole() -> None:
     text = "".join(f"0x{n:08x}\tsymbol_{n}\tvmlinux\tEXPORT_SYMBOL\t\n" for n in range(25_000))
 
