@@ -121,7 +121,7 @@ class Delivery:
             return None
         now, part = self.clock.now(), self._next_part()
         if part is None:
-            return min(self._refused_until.values()) - now
+            return min(self._refused_until[part] for part in self._open_parts()) - now
         return max(0.0, self._not_before - now, 0.0 if hurry else self._settled_at() - now)
 
     def settled(self) -> bool:
@@ -144,6 +144,7 @@ class Delivery:
             self._put_off(part, KubernetesError(f"a bug in nodeside, please report it: {exc!r}"))
             return
         self._told[part] = status
+        self._refused_until.pop(part, None)
         self._failures = 0
         if part is Part.LABEL and status.state not in announcement.NOTABLE:
             self._told.pop(Part.EVENT, None)  # what follows is news again

@@ -513,6 +513,31 @@ def test_missing_crd_does_not_keep_the_event_from_being_told(
     assert server.lines == [LABEL, NODE_DRIVER, EVENT]
 
 
+def test_what_is_still_refused_waits_also_where_the_rest_is_allowed_now(time: Time) -> None:
+    class Rules(NoCluster):
+        labels_allowed = False
+
+        def patch_node_labels(self, node: str, labels: Mapping[str, str]) -> str:
+            if not self.labels_allowed:
+                raise KubernetesError("may not patch nodes", status=403)
+            return "uid-of-n1"
+
+        def apply_node_driver(self, document: Mapping[str, Any]) -> None:
+            time.now += 10
+            raise KubernetesError("may not patch nodedrivers", status=403)
+
+    rules = Rules()
+    delivery = Delivery(rules, clock=time.clock, jitter=lambda: 1.0)
+    tell(delivery, READY)
+    rules.labels_allowed = True
+    time.now += delivery.due() or 0
+
+    delivery.step()
+
+    assert delivery.settled()
+    assert delivery.due() == 10
+
+
 def test_bug_of_ours_is_shown_and_ends_nothing(
     time: Time, capsys: pytest.CaptureFixture[str], said: io.StringIO
 ) -> None:
