@@ -104,7 +104,7 @@ class Cache:
     def described(self, tag: str, driver: str = "") -> Described | None:
         """The manifest and its signature, nothing verified: to compare with what is loaded."""
         for directory in self._places(tag, driver):
-            with suppress(BundleError), self._locked(directory.parent, shared=True):
+            with suppress(BundleError, SystemRefused), self._locked(directory.parent, shared=True):
                 return read_manifest(directory)
         return None
 
@@ -117,7 +117,7 @@ class Cache:
         for directory in sorted(self._tags(driver), key=_modified, reverse=True):
             try:
                 manifest = read_manifest(directory).manifest
-            except BundleError as exc:
+            except (BundleError, SystemRefused) as exc:  # also a disk that cannot read it
                 log.detail("not a bundle", path=directory, problem=exc)
             else:
                 yield CachedManifest(directory.name, manifest)

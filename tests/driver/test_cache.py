@@ -228,6 +228,20 @@ def test_manifests_are_those_of_one_driver_newest_first(cache: Cache) -> None:
     ]
 
 
+def test_a_manifest_that_the_disk_cannot_read_any_more_is_no_manifest(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(cache)
+
+    def unreadable(directory: Path) -> None:
+        raise SystemRefused(f"Input/output error: {directory}")
+
+    monkeypatch.setattr("nodeside.driver.cache.read_manifest", unreadable)
+
+    assert cache.described(TAG, "edu") is None
+    assert list(cache.manifests("edu")) == []
+
+
 def test_a_bundle_in_hand_is_a_verified_one_whichever_way_it_came(cache: Cache) -> None:
     """A manifest is to be had of a damaged bundle, but no path that leads to its modules."""
     damage_flip(put(cache).directory)
