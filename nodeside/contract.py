@@ -330,7 +330,7 @@ class LoadedModule:
 
 @dataclass(frozen=True)
 class LoadedRecord:
-    """`/run/nodeside/<driver>/loaded.json`: what nodeside loaded in this boot, in load order.
+    """`/run/nodeside-locks/<driver>.loaded.json`: what nodeside loaded in this boot, in load order.
 
     `devices` are the device numbers (`major:minor`) that appeared with it: they tell whose open
     files hold it. `trust` tells the `spec.prebuilt.trust` under which it was loaded from another

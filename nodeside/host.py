@@ -54,12 +54,13 @@ class Host:
 
     @property
     def run(self) -> Path:
-        """`/run/nodeside`: ready files, loaded.json; gone at reboot by nature."""
+        """`/run/nodeside`: ready files, firmware; gone at reboot by nature."""
         return self.root / "run" / "nodeside"
 
     @property
     def locks(self) -> Path:
-        """`/run/nodeside-locks`: apart from what consumers mount, since a reader can lock."""
+        """`/run/nodeside-locks`: locks and loaded.json, apart from what consumers mount: a reader
+        can lock."""
         return self.root / "run" / "nodeside-locks"
 
     @property

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import IO, Any, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 
+from nodeside.clock import Clock
 from nodeside.errors import NodesideError, NoSpace, SystemRefused
 
 T = TypeVar("T")
@@ -29,6 +30,8 @@ T = TypeVar("T")
 TEMPORARY_PREFIX = ".tmp-"
 RECORD_LIMIT = 1 << 20  # bytes; the largest real record, a result with a log tail, is ~20 kB
 
+_LEASE_SECONDS = 60.0  # more than the kernel's lease-break-time
+_LEASE_AGAIN = 0.02  # seconds between two tries
 _KEY_LIMIT = 80  # characters of a key that a message shows
 
 
@@ -36,6 +39,10 @@ class UntrustedFile(NodesideError):
     """A file of another party is not what it must be: a link, a device, too large, not JSON."""
 
     reason = "UntrustedFile"
+
+
+class LeasedFile(UntrustedFile):
+    """A process holds a lease on the file (fcntl(2)): who may read a file of its own user can."""
 
 
 class MalformedRecord(NodesideError):
@@ -124,6 +131,22 @@ def read_untrusted(path: Path, *, limit: int = RECORD_LIMIT) -> dict[str, Any] |
     return record
 
 
+def read_own(path: Path, *, clock: Clock | None = None) -> dict[str, Any] | None:
+    """As `read_untrusted`, of ours: a lease of somebody who may read it is waited for.
+
+    The kernel ends it within /proc/sys/fs/lease-break-time, 45 s, counted from the first try.
+    """
+    clock = clock or Clock()
+    ends = clock.now() + _LEASE_SECONDS
+    while True:
+        try:
+            return read_untrusted(path)
+        except LeasedFile:
+            if clock.now() >= ends:
+                raise
+        clock.sleep(_LEASE_AGAIN)
+
+
 def _no_number(word: str) -> NoReturn:
     """NaN and Infinity are no JSON, and spoil every sum and every document they get into."""
     raise ValueError(f"{word} is not a number")
@@ -140,6 +163,8 @@ def open_untrusted(path: Path, *, limit: int) -> Iterator[IO[bytes]]:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise
+    except BlockingIOError as exc:
+        raise LeasedFile(f"{path}: a process holds a lease on it") from exc
     except OSError as exc:
         what = "a symbolic link" if exc.errno == errno.ELOOP else exc.strerror
         raise UntrustedFile(f"{path}: refused to open: {what}") from exc

@@ -28,7 +28,7 @@ from nodeside.driver import sysfs
 from nodeside.driver.nodelock import node_lock
 from nodeside.errors import ExitCode, NodesideError, SystemRefused
 from nodeside.host import Host
-from nodeside.records import TEMPORARY_PREFIX, disk_errors, publish, publish_bytes, read_untrusted
+from nodeside.records import TEMPORARY_PREFIX, disk_errors, publish, publish_bytes, read_own
 
 _LOCK_SECONDS = 10.0
 _FILE_LIMIT = 1 << 30  # bytes; the largest firmware in linux-firmware is below 100 MB
@@ -142,7 +142,7 @@ class FirmwareDirectory:
         )
 
     def _needed_by(self, driver: str) -> dict[str, str]:
-        record = read_untrusted(self.owners / f"{driver}.json") or {}
+        record = read_own(self.owners / f"{driver}.json") or {}
         files = record.get("files")
         if not isinstance(files, dict):
             return {}

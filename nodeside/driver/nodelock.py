@@ -79,7 +79,7 @@ def node_lock(
     ends = clock.now() + timeout
     path, former = node_lock_path(host, name), former_lock_path(host, name)
     with ExitStack() as stack:
-        sole = _make_directory(host.locks)
+        sole = make_directory(host.locks)
         if sole:
             fd = _open(path)
             stack.callback(os.close, fd)
@@ -95,7 +95,7 @@ def node_lock(
         yield
 
 
-def _make_directory(path: Path) -> bool:
+def make_directory(path: Path) -> bool:
     """False in a pod of an older controller, which mounts no such directory: its root file system
     is read-only."""
     try:

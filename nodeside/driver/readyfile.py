@@ -2,14 +2,17 @@
 
     /run/nodeside/                 a tmpfs of the host: all of it is gone at reboot by nature
       <driver>/ready               ReadyRecord; there exactly while readiness is observed
-      <driver>/loaded.json         LoadedRecord: what nodeside loaded in this boot, as asked
+      <driver>/loaded.json         where older versions keep it, read as long as it is there
       <driver>.lock, …             where older versions lock, see `nodelock.py`
     /run/nodeside-locks/           no consumer of the driver mounts it
       <driver>.lock                locked (flock) by the one actor; says who that is; never removed
+      <driver>.loaded.json         LoadedRecord: what nodeside loaded in this boot, as asked
       <driver>.pod.lock            likewise, by the one pod whose turn it is, for as long as it runs
 
 Records appear by rename. One whose boot id is not this boot's is void (a /run that is no tmpfs, a
-restored snapshot). Written under the lock only, read by anybody.
+restored snapshot). Written under the lock only. The ready file is read by anybody; loaded.json is
+not, since whoever can read a file of its own user can hold it with a lease, and without it modules
+would be somebody else's.
 
 The ready file is the health check, and it costs nothing: a consumer mounts /run/nodeside read-only
 and waits for `<driver>/ready`. The driver pod itself needs no probe: an exec probe starts a process
@@ -29,10 +32,10 @@ from typing import Any, TypeVar
 from nodeside import log
 from nodeside.clock import Clock
 from nodeside.contract import LoadedRecord, Rung
-from nodeside.driver.nodelock import node_lock
+from nodeside.driver.nodelock import make_directory, node_lock
 from nodeside.errors import NodesideError
 from nodeside.host import Host
-from nodeside.records import decode, disk_errors, encode, publish, read_untrusted
+from nodeside.records import decode, disk_errors, encode, publish, read_own
 
 R = TypeVar("R", "ReadyRecord", LoadedRecord)
 
@@ -55,6 +58,11 @@ def ready_path(host: Host, driver: str) -> Path:
 
 
 def loaded_path(host: Host, driver: str) -> Path:
+    return host.locks / f"{driver}.loaded.json"
+
+
+def former_loaded_path(host: Host, driver: str) -> Path:
+    """Where older versions keep it, and a pod of an older controller still does."""
     return host.run / driver / "loaded.json"
 
 
@@ -83,16 +91,24 @@ def clear_ready(host: Host, driver: str) -> bool:
 
 def read_loaded(host: Host, driver: str, boot_id: str) -> LoadedRecord | None:
     """What nodeside loaded in this boot, or None."""
-    return _read(LoadedRecord, loaded_path(host, driver), boot_id)
+    # Who writes the one removes the other: where both are, an older version wrote later.
+    former = _read(LoadedRecord, former_loaded_path(host, driver), boot_id)
+    return former or _read(LoadedRecord, loaded_path(host, driver), boot_id)
 
 
 def write_loaded(host: Host, record: LoadedRecord) -> None:
+    former = former_loaded_path(host, record.driver)
+    if not make_directory(host.locks):
+        _write(former, record)
+        return
     _write(loaded_path(host, record.driver), record)
+    _remove(former)
 
 
 def clear_loaded(host: Host, driver: str) -> bool:
     """Forget what was loaded, after it was unloaded; False if there was nothing."""
-    return _remove(loaded_path(host, driver))
+    former = _remove(former_loaded_path(host, driver))
+    return _remove(loaded_path(host, driver)) or former
 
 
 @contextmanager
@@ -128,7 +144,7 @@ def _same(old: ReadyRecord, new: ReadyRecord) -> bool:
 
 def _read(kind: type[R], path: Path, boot_id: str) -> R | None:
     try:
-        record = read_untrusted(path)
+        record = read_own(path)
         if record is None or record.get("boot_id") != boot_id:
             return None
         return decode(kind, record, where=path.name)

@@ -16,7 +16,7 @@ from nodeside.contract import LoadedRecord, Rung, bundle_key
 from nodeside.driver.bringup import NoRungServed
 from nodeside.driver.cache import Cache
 from nodeside.driver.publish import publish
-from nodeside.driver.readyfile import clear_loaded
+from nodeside.driver.readyfile import clear_loaded, loaded_path
 from nodeside.driver.retention import KERNELS, VERSIONS
 from nodeside.driver.rungs import fetch_options
 from nodeside.driver.signing import SigningError, sign
@@ -84,7 +84,7 @@ def test_where_the_cache_was_lost_the_record_of_this_boot_proves_the_loaded_modu
 def test_a_record_of_another_boot_proves_nothing(node: FakeNode) -> None:
     node.fill()
     node.forget_cache()
-    path = node.host.run / "straw/loaded.json"
+    path = loaded_path(node.host, "straw")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"boot_id": "another"}))
     with pytest.raises(NoRungServed, match=r"no bundle of 1.0 for this kernel is known"):
         node.bring_up(node.task())

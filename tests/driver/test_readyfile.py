@@ -7,7 +7,9 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import pytest
 
@@ -19,6 +21,7 @@ from nodeside.driver.readyfile import (
     ReadyRecord,
     clear_loaded,
     clear_ready,
+    former_loaded_path,
     hold_lock,
     loaded_path,
     read_loaded,
@@ -105,6 +108,57 @@ def test_loaded_record_comes_back_as_it_was_written(host: Host) -> None:
     assert clear_loaded(host, "edu")
     assert read_loaded(host, "edu", "boot-1") is None
     assert not clear_loaded(host, "edu")
+
+
+def test_loaded_record_of_an_older_version_is_read_and_moves_where_no_consumer_looks(
+    host: Host,
+) -> None:
+    write_loaded(host, LOADED)
+    former = former_loaded_path(host, "edu")
+    former.parent.mkdir(parents=True, exist_ok=True)
+    loaded_path(host, "edu").rename(former)
+
+    assert read_loaded(host, "edu", "boot-1") == LOADED
+    write_loaded(host, LOADED)
+
+    assert not former.exists()
+    assert not loaded_path(host, "edu").is_relative_to(host.run)
+    assert read_loaded(host, "edu", "boot-1") == LOADED
+
+
+def test_what_an_older_version_wrote_later_counts(host: Host) -> None:
+    write_loaded(host, LOADED)
+    kept = loaded_path(host, "edu").read_text()
+    write_loaded(host, replace(LOADED, version="0.9"))
+    former_loaded_path(host, "edu").parent.mkdir(parents=True, exist_ok=True)
+    former_loaded_path(host, "edu").write_text(kept)
+
+    assert read_loaded(host, "edu", "boot-1") == LOADED
+    assert clear_loaded(host, "edu")
+    assert read_loaded(host, "edu", "boot-1") is None
+
+
+LEASING = """
+import fcntl, os, signal, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+signal.signal(signal.SIGIO, lambda *_: fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK))
+fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_lease_of_a_reader_makes_a_ready_driver_not_unready(host: Host) -> None:
+    write_ready(host, READY)
+    argv = [sys.executable, "-c", LEASING, str(ready_path(host, "edu"))]
+    with Popen(argv, stdin=PIPE, stdout=PIPE, text=True) as neighbour:
+        assert neighbour.stdin
+        assert neighbour.stdout
+        assert neighbour.stdout.readline() == "held\n"
+
+        assert read_ready(host, "edu", "boot-1") == READY
+
+        neighbour.stdin.close()
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_what_init_answers_is_told_in_words_with_the_line_of_the_kernel(
     kernel = rf"\n  kernel: .*\] refuser: init returns -{answer}"
     assert re.search(kernel, failed["message"])
     assert not pod.loaded("refuser")
-    assert not pod.exists("/run/nodeside/refuser/loaded.json")
+    assert not pod.exists("/run/nodeside-locks/refuser.loaded.json")
 
 
 def test_a_module_that_is_held_open_stays_and_its_holder_is_named(pod: Pod, give: Give) -> None:
