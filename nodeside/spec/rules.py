@@ -62,7 +62,14 @@ def _in_both(spec: DriverSpec) -> list[str]:
     return sorted(wanted & {kernel_name(name) for name in spec.conflicts.modules})
 
 
+# Where case is ignored, Python looks at each character of a range on its own, a million for one.
+_IGNORES_CASE = re.compile(r"\(\?[aLmsux]*i")
+_FAR_RANGE = re.compile(r"-(?:\\[uUN]|[^\x00-\x7f])")
+
+
 def _regex_error(pattern: str) -> str:
+    if _IGNORES_CASE.search(pattern) and _FAR_RANGE.search(pattern):
+        return "where (?i) is used, a range must end with an ASCII character"
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as exc:

@@ -97,6 +97,21 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         ),
     ),
     (
+        {"validate": {"sysfs": [{"path": SYSFS, "matches": "(?i)[a-\U0010ffff]"}]}},
+        (
+            "$.spec.validate.sysfs[0].matches: expected a Python regular expression: where (?i) is "
+            "used, a range must end with an ASCII character"
+        ),
+    ),
+    (
+        {"stages": [{"name": "a", "manifests": "x", "waitFor": {"log": "(?si:[a-\\U0010ffff])"}}]},
+        (
+            "$.spec.stages[0].waitFor.log: expected a regular expression of RE2, without "
+            "look-around and backreferences: where (?i) is used, a range must end with an ASCII "
+            "character"
+        ),
+    ),
+    (
         {"prebuilt": {"image": "registry.example.com/edu:latest"}},
         "$.spec.prebuilt.image: expected {kernel} in it: it is an image for one kernel",
     ),
@@ -153,6 +168,13 @@ def test_a_repository_has_no_scheme_tag_or_digest(repository: str, good: bool) -
     else:
         with pytest.raises(SpecError, match="without scheme, tag and digest"):
             parse(value)
+
+
+@pytest.mark.parametrize("expression", ["(?i)größe-x", "[a-\U0010ffff]", "(?i)[a-z]"])
+def test_letters_of_any_language_may_be_looked_for(expression: str) -> None:
+    value = document(validate={"sysfs": [{"path": SYSFS, "matches": expression}]})
+
+    assert parse(value).spec.validate.sysfs[0].matches == expression
 
 
 @pytest.mark.parametrize(
