@@ -268,11 +268,14 @@ class Cache:
 
     def _remove_leftovers(self, directory: Path) -> None:
         for path in _entries(directory):
-            if path.name.startswith(_DAMAGED_PREFIX) or (
-                path.name.startswith(TEMPORARY_PREFIX) and _is_unused(path)
-            ):
+            if path.name.startswith(_DAMAGED_PREFIX):
                 log.detail("removed a leftover", path=path)
                 self._remove(path)
+            elif path.name.startswith(TEMPORARY_PREFIX):
+                with _unused(path) as unused:
+                    if unused:
+                        log.detail("removed a leftover", path=path)
+                        self._remove(path)
 
     def _remove_marks(self, driver: str) -> None:
         """Forget of bundles that are gone where they came from."""
@@ -320,14 +323,16 @@ def _rename_damaged(directory: Path) -> Path:
     return aside
 
 
-def _is_unused(staging: Path) -> bool:
-    """Whether no process has locked this staging directory."""
+@contextmanager
+def _unused(staging: Path) -> Iterator[bool]:
+    """Whether no process has locked this staging directory; none can while the block runs."""
     try:
         fd = os.open(staging, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
-        return True
+        yield True
+        return
     try:
-        return take_lock(fd)
+        yield take_lock(fd)
     finally:
         os.close(fd)
 

@@ -21,6 +21,7 @@ from nodeside.clock import Clock
 from nodeside.driver.bundle import Bundle, BundleError, read_bundle, verify
 from nodeside.driver.cache import Cache, CachedManifest
 from nodeside.errors import ExitCode, Locked, NoSpace, SystemRefused
+from nodeside.filelock import take_lock
 from nodeside.host import Kernel
 from tests.driver.bundles import KERNEL, KEY, TAG, sample_bundle
 
@@ -408,6 +409,23 @@ def test_what_killed_processes_left_in_staging_goes_with_the_next_one(cache: Cac
     with cache.staging() as first, cache.staging():
         assert not abandoned.exists()
         assert first.is_dir(), "it is in use"
+
+
+def test_a_leftover_is_nobody_elses_while_it_is_removed(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cache.root / ".tmp-left").mkdir(parents=True)
+    free: list[bool] = []
+
+    def removing(_: Cache, directory: Path) -> None:
+        fd = os.open(directory, os.O_RDONLY)
+        free.append(take_lock(fd))
+        os.close(fd)
+
+    monkeypatch.setattr(Cache, "_remove", removing)
+    cache.collect("edu", set())
+
+    assert free == [False]
 
 
 def test_lock_is_nobody_elses_to_open_also_one_of_an_older_version(cache: Cache) -> None:
