@@ -11,7 +11,6 @@ import errno
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -41,6 +40,7 @@ from nodeside.driver.syscalls import DiedInKernel, KernelSyscalls, Syscalls
 from nodeside.errors import DeadlinePassed, SystemRefused
 from nodeside.host import Host
 from nodeside.modulenames import kernel_name
+from nodeside.scratch import scratch_directory
 
 _PAUSE = 0.05  # seconds between tries
 _INIT_REFUSALS = 2  # tries after which an EBUSY without a module of that name is init()'s own
@@ -107,10 +107,10 @@ class Loader:
 
     def _insert_in_tree(self, tree: InTree, name: str) -> None:
         path = real_path(self.host, tree.directory / tree.paths[name])
-        with tempfile.TemporaryDirectory(prefix="nodeside-") as scratch:
+        with scratch_directory("load") as scratch:
             plain = path
             if path.suffix != ".ko":
-                plain = decompress(path, Path(scratch) / f"{name}.ko")
+                plain = decompress(path, scratch / f"{name}.ko")
             try:
                 self.insert(plain, name=name)
             except LoadFailed as exc:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +48,7 @@ from nodeside.driver.store import (
 )
 from nodeside.driver.transport import ServedStore, Transport
 from nodeside.records import disk_errors
+from nodeside.scratch import scratch_directory
 
 ARTIFACT_TYPE = "application/vnd.nodeside.bundle.v1"
 CONFIG_TYPE = "application/vnd.nodeside.bundle.config.v1+json"
@@ -116,8 +116,8 @@ class OciStore(ServedStore):
         there = self.describe(tag) if not overwrite else None
         if there and (done := already_there(there, bundle, self.where, tag)):
             return done
-        with disk_errors(Path(tempfile.gettempdir())), tempfile.TemporaryDirectory() as scratch:
-            archive = Path(scratch) / f"{tag}.tar.gz"
+        with scratch_directory("publish") as scratch, disk_errors(scratch):
+            archive = scratch / f"{tag}.tar.gz"
             pack(bundle, archive)
             config = _blob_of(bundle.directory / MANIFEST)
             layer = _blob_of(archive)

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -41,6 +39,7 @@ from nodeside.errors import ExitCode, NodesideError
 from nodeside.host import Host
 from nodeside.process import ToolError, run
 from nodeside.records import TEMPORARY_PREFIX, disk_errors, sync_directory
+from nodeside.scratch import scratch_directory
 
 __all__ = [
     "BadSignature",
@@ -372,9 +371,5 @@ def _opened(module: Path) -> Iterator[IO[bytes]]:
 @contextmanager
 def _scratch() -> Iterator[Path]:
     """A directory for what openssl reads and writes; no key is ever in it."""
-    with disk_errors(Path(tempfile.gettempdir())):
-        directory = Path(tempfile.mkdtemp(prefix="nodeside-"))
-        try:
-            yield directory
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
+    with scratch_directory("signing") as directory, disk_errors(directory):
+        yield directory

@@ -174,6 +174,21 @@ def test_forged_certificate_with_the_same_names_does_not_verify(
         verify(module, acme.certificate)
 
 
+def test_copy_of_a_module_is_where_what_killed_processes_left_is_removed(
+    module: Path, acme: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sign(module, acme.key, acme.certificate)
+    copies: list[str] = []
+
+    def looking(content: Path, *_: object) -> None:
+        copies.append(content.parent.name)
+
+    monkeypatch.setattr("nodeside.driver.signing._verify_message", looking)
+    verify(module, acme.certificate)
+
+    assert [copy.startswith("nodeside-scratch-signing-") for copy in copies] == [True]
+
+
 @pytest.mark.parametrize("place", [100, 5000])
 def test_changed_module_does_not_verify(module: Path, acme: Pair, place: int) -> None:
     sign(module, acme.key, acme.certificate)
