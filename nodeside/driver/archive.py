@@ -41,6 +41,7 @@ from nodeside.driver.manifest import (
 )
 from nodeside.records import disk_errors
 
+_SIP = 1 << 15  # packed bytes at a time: zlib copies what is left of them for each header
 _BLOCK = 512
 _ENTRY_LIMIT = 10_000
 _LIMITS = {MANIFEST: MANIFEST_LIMIT, SIGNATURE: SIGNATURE_LIMIT}
@@ -223,7 +224,7 @@ class _Unzipped:
     def _more(self) -> bytes:
         """An error of the disk that an archive is read from is no error of the one written to."""
         try:
-            return self._packed.read(CHUNK)
+            return self._packed.read(_SIP)
         except OSError as exc:
             raise self.error(f"cannot be read: {exc.strerror}") from exc
 

@@ -201,6 +201,20 @@ def test_a_tar_without_its_end_is_refused(bundle: Bundle, tmp_path: Path) -> Non
     refused(gzip.compress(tar_of(bundle)), tmp_path, "it ends in the middle: truncated")
 
 
+def test_a_header_is_not_looked_for_in_a_mebibyte_of_packed_bytes(archive: Path) -> None:
+    asked: list[int] = []
+
+    class Recording(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            asked.append(size if size is not None else -1)
+            return super().read(size)
+
+    read_manifest(Recording(archive.read_bytes()), 1 << 20, "a test")
+
+    assert 0 < max(asked) <= 1 << 16
+    assert min(asked) > 0
+
+
 def test_garbage_is_refused(tmp_path: Path) -> None:
     refused(b"<html>not found</html>" * 100, tmp_path, "not a gzip file, or damaged")
 
