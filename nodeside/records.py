@@ -22,7 +22,6 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import IO, Any, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from nodeside.clock import Clock
 from nodeside.errors import NodesideError, NoSpace, SystemRefused
 
 T = TypeVar("T")
@@ -30,8 +29,6 @@ T = TypeVar("T")
 TEMPORARY_PREFIX = ".tmp-"
 RECORD_LIMIT = 1 << 20  # bytes; the largest real record, a result with a log tail, is ~20 kB
 
-_LEASE_SECONDS = 60.0  # more than the kernel's lease-break-time
-_LEASE_AGAIN = 0.02  # seconds between two tries
 _KEY_LIMIT = 80  # characters of a key that a message shows
 
 
@@ -129,22 +126,6 @@ def read_untrusted(path: Path, *, limit: int = RECORD_LIMIT) -> dict[str, Any] |
     if not isinstance(record, dict):
         raise UntrustedFile(f"{path}: expected a JSON object, got {type(record).__name__}")
     return record
-
-
-def read_own(path: Path, *, clock: Clock | None = None) -> dict[str, Any] | None:
-    """As `read_untrusted`, of ours: a lease of somebody who may read it is waited for.
-
-    The kernel ends it within /proc/sys/fs/lease-break-time, 45 s, counted from the first try.
-    """
-    clock = clock or Clock()
-    ends = clock.now() + _LEASE_SECONDS
-    while True:
-        try:
-            return read_untrusted(path)
-        except LeasedFile:
-            if clock.now() >= ends:
-                raise
-        clock.sleep(_LEASE_AGAIN)
 
 
 def _no_number(word: str) -> NoReturn:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import io
 import pkgutil
 import re
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 
 import nodeside.toolkit_sidecar
 from nodeside import process
+from nodeside.driver.program import program
 from nodeside.errors import NodesideError
 
 ROOT = Path(__file__).parents[1]
@@ -152,3 +155,20 @@ def test_no_file_names_a_host_of_packages_or_the_place_of_this_checkout() -> Non
         text = path.read_bytes().decode("utf-8", errors="replace")
         found += [f"{path.relative_to(ROOT)}: {match[0]}" for match in forbidden.finditer(text)]
     assert found == []
+
+
+def test_the_program_of_the_sidecar_holds_all_that_it_imports() -> None:
+    archive = zipfile.ZipFile(io.BytesIO(program()))
+    packed = {name for name in archive.namelist() if name.endswith(".py")}
+    wanted = {
+        f"{node.module.replace('.', '/')}.py"
+        for name in packed
+        for node in ast.walk(ast.parse(archive.read(name)))
+        if isinstance(node, ast.ImportFrom)
+        and node.module
+        and node.module.startswith("nodeside.")
+        and node.module != "nodeside.toolkit_sidecar"
+    }
+
+    assert len(wanted) > 20
+    assert wanted <= packed

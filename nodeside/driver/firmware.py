@@ -25,10 +25,11 @@ from nodeside import log
 from nodeside.clock import Clock
 from nodeside.digests import sha256_of
 from nodeside.driver import sysfs
+from nodeside.driver.leases import read_own
 from nodeside.driver.nodelock import node_lock
 from nodeside.errors import ExitCode, NodesideError, SystemRefused
 from nodeside.host import Host
-from nodeside.records import TEMPORARY_PREFIX, disk_errors, publish, publish_bytes, read_own
+from nodeside.records import TEMPORARY_PREFIX, disk_errors, publish, publish_bytes
 
 _LOCK_SECONDS = 10.0
 _FILE_LIMIT = 1 << 30  # bytes; the largest firmware in linux-firmware is below 100 MB

@@ -32,10 +32,11 @@ from typing import Any, TypeVar
 from nodeside import log
 from nodeside.clock import Clock
 from nodeside.contract import LoadedRecord, Rung
+from nodeside.driver.leases import read_own
 from nodeside.driver.nodelock import make_directory, node_lock
 from nodeside.errors import NodesideError
 from nodeside.host import Host
-from nodeside.records import decode, disk_errors, encode, publish, read_own
+from nodeside.records import decode, disk_errors, encode, publish
 
 R = TypeVar("R", "ReadyRecord", LoadedRecord)
 
