@@ -41,15 +41,18 @@ NAMES = [name for name, _, _ in (*ON_A_NODE, *OF_THE_CONTROLLER)]
 
 def run(ledger: Ledger, only: str = "", rounds: int | None = None) -> None:
     """All experiments, those of one side, or one of them."""
-    for name, of_controller, usual in OF_THE_CONTROLLER:
-        if only in ("", CONTROLLER, name):
-            of_controller(ledger, usual if rounds is None else rounds)
-    wanted = [each for each in ON_A_NODE if only in ("", NODE, each[0])]
-    if not wanted:
+    of_controller = [each for each in OF_THE_CONTROLLER if only in ("", CONTROLLER, each[0])]
+    on_a_node = [each for each in ON_A_NODE if only in ("", NODE, each[0])]
+    left = len(of_controller) + len(on_a_node)
+    for number, (_, live, usual) in enumerate(of_controller):
+        ledger.allot(left - number)
+        live(ledger, usual if rounds is None else rounds)
+    if not on_a_node:
         return
     with Workshop() as workshop, target(workshop, workshop.kernel("cloud-amd64")) as node:
-        for _, on_node, usual in wanted:
-            on_node(ledger, node, usual if rounds is None else rounds)
+        for number, (_, try_it, usual) in enumerate(on_a_node):
+            ledger.allot(len(on_a_node) - number)
+            try_it(ledger, node, usual if rounds is None else rounds)
 
 
 def main() -> int:
@@ -61,7 +64,7 @@ def main() -> int:
     parser.add_argument("only", nargs="?", default="", choices=["", NODE, CONTROLLER, *NAMES])
     parser.add_argument("--seed", type=int, default=None, help="repeat the run of this seed")
     parser.add_argument("--rounds", type=int, help="rounds of each experiment, instead of many")
-    parser.add_argument("--minutes", type=float, help="begin no new round after so long")
+    parser.add_argument("--minutes", type=float, help="for all of it, each experiment its part")
     parser.add_argument("--output", choices=("text", "json"), default="text")
     asked = parser.parse_args()
     seed = random.randrange(1 << 32) if asked.seed is None else asked.seed

@@ -26,20 +26,27 @@ class Finding:
 
 @dataclass
 class Ledger:
-    """`ends` is a moment of time.monotonic() after which no new round begins."""
+    """`ends` is a moment of time.monotonic() after which no new round begins; `share` the one for
+    the experiment at work."""
 
     seed: int
     ends: float = float("inf")
     say: Callable[[str], None] = print
     findings: list[Finding] = field(default_factory=list)
     outcomes: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    share: float = float("inf")
     _noticed: float = 0.0
+
+    def allot(self, left: int) -> None:
+        """The next of so many experiments begins: each gets the same part of what time is left."""
+        now = time.monotonic()
+        self.share = now + (self.ends - now) / left
 
     def rounds(self, experiment: str, count: int) -> Iterator[Round]:
         """Up to `count` rounds, each with a random generator of its own."""
         for number in range(count):
             found = sum(finding.experiment == experiment for finding in self.findings)
-            if time.monotonic() >= self.ends or found >= _ENOUGH:
+            if time.monotonic() >= min(self.share, self.ends) or found >= _ENOUGH:
                 self.say(f"{experiment}: ended after {number} of {count} rounds")
                 return
             self._notice(f"{experiment}: round {number + 1} of {count}")
