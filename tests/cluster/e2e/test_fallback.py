@@ -53,20 +53,22 @@ def test_a_node_that_cannot_pull_its_image_builds_and_another_controller_knows_i
 ) -> None:
     builds = [f"{REPOSITORY}:1.0.0", f"quay.example.com/toolkit:{OLD[0]}"]
     scene.toolkits(OLD)
-    for name in ("has-it", "lacks-it"):
+    everywhere = ("has-it", "lacks-it", "lacks-it-too")
+    for name in everywhere:
         scene.node(name)
     first = replicas.start()
     scene.driver(prebuilt={"image": f"{REPOSITORY}:{{version}}-{{kernel}}"})
-    for name in ("has-it", "lacks-it"):
+    for name in everywhere:
         until_images(scene, name, [IMAGE])
     scene.control_plane.wait_for(
         lambda: all(pod["status"].get("phase") == "Running" for pod in scene.pods()),
-        "both pods to be what KWOK makes of them",
+        "the pods to be what KWOK makes of them",
     )
     before = scene.labels("has-it")[assigned_label("edu")]
 
-    cannot_pull(scene, "lacks-it")
-    until_images(scene, "lacks-it", builds)
+    for name in everywhere[1:]:
+        cannot_pull(scene, name)
+        until_images(scene, name, builds)
     first.terminate()
     replicas.start("controller-1")
     scene.node("late")
@@ -75,10 +77,10 @@ def test_a_node_that_cannot_pull_its_image_builds_and_another_controller_knows_i
     assert images(scene, "has-it") == [IMAGE]
     assert scene.labels("has-it")[assigned_label("edu")] == before
     with Fleet(scene.control_plane, tmp_path / "tokens"):
-        scene.until_ready(3)
+        scene.until_ready(4)
     words = f"image {IMAGE} cannot be pulled (ErrImagePull: {_MESSAGE}); building instead"
     [row] = scene.status()["pools"]
     assert (row["reason"], row["message"]) == ("FellBack", words)
-    assert scene.condition("Ready")["message"] == f"works on 3 nodes; fell back: {words}"
+    assert scene.condition("Ready")["message"] == f"works on 4 nodes; fell back: {words}"
     told = [event["note"] for event in scene.items(_EVENTS) if event["reason"] == "FellBack"]
     assert words in told
