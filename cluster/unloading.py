@@ -339,7 +339,7 @@ def _run(pod: DriverPod, unloader: Unloader, report: NodeDriverObject | None, no
             return Run.DONE
         case _ if says is not None:
             return Run.HELD if says else Run.RUNNING
-        case _ if now - pod.created > SLOW:
+        case _ if now - pod.created >= SLOW:
             return Run.STUCK
         case phase:
             return Run.RUNNING if phase == "Running" else Run.STARTING

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from cluster.actions import Action, Create, Delete, LabelNode
+from cluster.unloading import SLOW
 from cluster.world import DriverPod
 from nodeside.contract import UNLOADED, State, assigned_label, state_label
 from nodeside.errors import ExitCode
@@ -244,3 +245,17 @@ TestDepartures.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+
+
+def test_an_unload_pod_is_slow_at_the_very_moment_that_was_announced() -> None:
+    """Where nothing happens, nobody looks a second time for want of a fraction of a second."""
+    history = Departures()
+    history.begin(selected=["n2"])
+    history.select(name="n2", value=None)
+    history.plan(None)
+    history.kubelet(name="n2")
+
+    for _ in range(int(SLOW / _STEP) + 4):
+        history.plan(None)
+
+    assert "says nothing" in history.cluster.condition("Progressing")["message"]
