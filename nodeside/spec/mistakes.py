@@ -14,6 +14,7 @@ from nodeside.errors import SpecError
 
 Path = tuple[str | int, ...]
 
+_USER = re.compile(r"//[^/?#]*@")  # of a URL, with the password
 _SHOWN = 50  # mistakes; more are counted
 _SHOWN_TEXT = 80  # characters of a wrong value
 _PLAIN_KEY = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]*$")
@@ -47,7 +48,8 @@ class Document:
 
     def shown(self, path: Path, value: object) -> str:
         """A wrong value as a person would point at it."""
-        return self.written.get(path) or in_brief(value)
+        written = self.written.get(path)
+        return _without_password(written) if written else in_brief(value)
 
     def line(self, path: Path) -> int:
         """The line of a path, or of the nearest mapping around it; 0 if no line is known."""
@@ -78,11 +80,16 @@ def in_brief(value: object) -> str:
     if isinstance(value, list | tuple):
         return "a list"
     if isinstance(value, bool | float | str):
-        return _cut(json.dumps(value, ensure_ascii=not _encodable(value)))
+        return _cut(_without_password(json.dumps(value, ensure_ascii=not _encodable(value))))
     try:
         return _cut(str(value))
     except ValueError:  # an int of more digits than Python prints
         return "a very large number"
+
+
+def _without_password(text: str) -> str:
+    """A mistake goes into the log and the status of a Driver, which more people read than it."""
+    return _USER.sub("//…@", text)
 
 
 def _encodable(value: object) -> bool:

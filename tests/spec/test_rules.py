@@ -193,8 +193,9 @@ def test_the_url_of_a_directory_has_no_user_or_password(url: str, good: bool) ->
     if good:
         assert parse(value).spec.prebuilt.sources[0].http == url
     else:
-        with pytest.raises(SpecError, match="a user or password"):
+        with pytest.raises(SpecError, match="a user or password") as refused:
             parse(value)
+        assert "@" not in str(refused.value).replace("//…@", "")
 
 
 @pytest.mark.parametrize(
