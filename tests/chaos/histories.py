@@ -1,4 +1,4 @@
-"""Random histories of a cluster in the model, in which people, nodes, clocks and leaders misbehave.
+"""Random histories of a cluster, in which people, nodes, watches and leaders misbehave.
 
 Hypothesis makes them and shortens what fails. A round is a hundred histories of one kind.
 """
@@ -12,10 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from tests.chaos.ledger import Ledger
 from tests.cluster.histories import History, Liars, OnReboot, often
+from tests.cluster.unreliable_histories import Unreliable
 
 NAME = "histories of a cluster"
 BATCH = 100
-_KINDS: tuple[type[RuleBasedStateMachine], ...] = (History, OnReboot, Liars, Liars)
+_KINDS: tuple[type[RuleBasedStateMachine], ...] = (History, OnReboot, Liars, Unreliable)
 _SHOWN = 4000  # characters of what failed
 
 

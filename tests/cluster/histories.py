@@ -8,6 +8,7 @@ worked and what was done to them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -19,11 +20,11 @@ from hypothesis.stateful import (
     rule,
 )
 
-from cluster.actions import LabelNode, SetStatus
+from cluster.actions import Action, LabelNode, SetStatus
 from cluster.pools import before_label
-from cluster.world import NodeDriverObject
+from cluster.world import Node, NodeDriverObject, World
 from nodeside.contract import State, assigned_label
-from tests.cluster.model import EDU, PCI, Model
+from tests.cluster.model import EDU, PCI, Model, serving
 
 NODES = [f"n{number}" for number in range(8)]
 KERNELS = ["6.1.0-50-amd64", "6.1.0-51-amd64", "6.1.0-51-amd64+rt"]
@@ -153,31 +154,36 @@ class History(RuleBasedStateMachine):
 
     @rule(crash_after=st.one_of(st.none(), st.integers(0, 6)))
     def plan(self, crash_after: int | None) -> None:
-        works = {name for name in self.model.nodes if self._works(name)}
-        before = dict(self.model.nodes)
+        before = self.model.world
         actions = self.model.plan().actions
-        done = actions if crash_after is None else actions[:crash_after]
-        changed = [a for a in done if isinstance(a, LabelNode) and ASSIGNED in a.labels]
-        self.harmed |= {action.node for action in changed if action.node in works}
-        self.harmed -= {a.node for a in done if isinstance(a, LabelNode) and _is_forgiven(a)}
-        self.harmed -= {name for name in self.harmed if self._fails_with_the_good_one(name)}
-        self._check_budget({action.node for action in changed} & works)
-        self.model.carry_out(done)
+        changed = self.carry_out(actions[:crash_after], before)
         if crash_after is None:
-            self._check_gifts(changed, before)
+            self._check_gifts(changed, before.nodes)
             twice = [action.words for action in self.model.plan(now=60.0).actions]
             assert twice == [], twice
             self._check_daemonsets()
-        self._check_running(changed)
-        self.kernel_then |= {action.node: before[action.node].kernel for action in changed}
 
-    def _check_budget(self, changed: set[str]) -> None:
+    def carry_out(self, done: Sequence[Action], seen: World) -> list[LabelNode]:
+        """Do what was planned of what was `seen`; the nodes that are assigned by it."""
+        changed = [a for a in done if isinstance(a, LabelNode) and ASSIGNED in a.labels]
+        works = {name for name in self.model.nodes if self._works(name)}
+        works &= {name for name in seen.nodes if self._works(name, seen)}
+        self.harmed |= {action.node for action in changed if action.node in works}
+        self.harmed -= {a.node for a in done if isinstance(a, LabelNode) and _is_forgiven(a)}
+        self.harmed -= {name for name in self.harmed if self._fails_with_the_good_one(name)}
+        self.check_budget({action.node for action in changed} & works, seen)
+        self.model.carry_out(done)
+        self._check_running(changed)
+        self.kernel_then |= {action.node: seen.nodes[action.node].kernel for action in changed}
+        return changed
+
+    def check_budget(self, changed: set[str], seen: World) -> None:
         if not changed:
             return
-        allowed = {"1": 1, "2": 2, "3": 3, "40%": max(1, len(self._members()) * 40 // 100)}
+        allowed = {"1": 1, "2": 2, "3": 3, "40%": max(1, len(_members(seen)) * 40 // 100)}
         assert len(self.harmed) <= allowed[self.allowed]
 
-    def _check_gifts(self, changed: list[LabelNode], before: dict[str, Any]) -> None:
+    def _check_gifts(self, changed: list[LabelNode], before: Mapping[str, Node]) -> None:
         """New and moved nodes get the good revision, as soon as there is one."""
         good = self._good()
         for action in changed:
@@ -250,17 +256,11 @@ class History(RuleBasedStateMachine):
     def _good(self) -> str:
         return str(self.model.drivers["edu"].status.get("lastGoodRevision", ""))
 
-    def _members(self) -> list[str]:
-        return [
-            n
-            for n, node in self.model.nodes.items()
-            if PCI in node.labels or ASSIGNED in node.labels
-        ]
-
-    def _works(self, name: str) -> bool:
+    def _works(self, name: str, seen: World | None = None) -> bool:
         """Whether the driver works there, told in this boot by the pod that is there."""
-        node, report = self.model.nodes[name], self.model.node_drivers.get(f"edu.{name}")
-        there = self.model.serving(name)
+        world = seen or self.model.world
+        node, report = world.nodes[name], world.node_drivers.get(f"edu.{name}")
+        there = serving(world, name)
         return (
             node.ready
             and report is not None
@@ -281,6 +281,10 @@ class History(RuleBasedStateMachine):
         if name not in self.model.nodes:
             self.kernel_then.pop(name, None)
             self.assigned_once.discard(name)
+
+
+def _members(seen: World) -> list[str]:
+    return [n for n, node in seen.nodes.items() if PCI in node.labels or ASSIGNED in node.labels]
 
 
 def _is_forgiven(action: LabelNode) -> bool:
@@ -335,13 +339,8 @@ class Liars(History):
     @rule()
     def status_is_refused(self) -> None:
         """All else is done all the same."""
-        works = {name for name in self.model.nodes if self._works(name)}
         actions = [each for each in self.model.plan().actions if not isinstance(each, SetStatus)]
-        changed = {a.node for a in actions if isinstance(a, LabelNode) and ASSIGNED in a.labels}
-        self.harmed |= changed & works
-        before = dict(self.model.nodes)
-        self.model.carry_out(actions)
-        self.kernel_then |= {name: before[name].kernel for name in changed}
+        self.carry_out(actions, self.model.world)
 
     @invariant()
     def nobody_runs_what_a_node_has_named(self) -> None:

@@ -95,6 +95,17 @@ def _chosen(daemonset: Mapping[str, Any], node: Node) -> bool:
     return node.labels.get(away["key"]) not in away["values"]
 
 
+def serving(world: World, node: str, driver: str = "edu") -> DaemonSetObject | None:
+    """The DaemonSet whose pod is on a node: the label decides, as in Kubernetes."""
+    assigned = world.nodes[node].labels.get(assigned_label(driver))
+    found = (
+        each
+        for each in world.daemonsets.values()
+        if each.driver == driver and each.assignment == assigned
+    )
+    return next(found, None)
+
+
 class RenderedAtOnce(dict[Template, Rendered]):
     """What templates give, without a process: whatever a plan asks for is known."""
 
@@ -274,9 +285,11 @@ class Model:
 
     # --- what a plan does ---
 
-    def plan(self, now: float = 0.0) -> Plan:
-        """One that remembers earlier looks plans the same; it may want to look again too early."""
-        world = self.world
+    def plan(self, now: float = 0.0, seen: World | None = None) -> Plan:
+        """One that remembers earlier looks plans the same; it may want to look again too early.
+
+        `seen` is what is known of the cluster if that is not what there is."""
+        world = seen or self.world
         made, again = plan(world, now), self.planner(world, now)
         waits = [math.inf if each.again_in is None else each.again_in for each in (again, made)]
         assert waits[0] <= waits[1]
@@ -441,14 +454,7 @@ class Model:
     # --- what is there ---
 
     def serving(self, node: str, driver: str = "edu") -> DaemonSetObject | None:
-        """The DaemonSet whose pod is on a node: the label decides, as in Kubernetes."""
-        assigned = self.nodes[node].labels.get(assigned_label(driver))
-        found = (
-            each
-            for each in self.daemonsets.values()
-            if each.driver == driver and each.assignment == assigned
-        )
-        return next(found, None)
+        return serving(self.world, node, driver)
 
     def revision(self, node: str, driver: str = "edu") -> str:
         found = self.serving(node, driver)

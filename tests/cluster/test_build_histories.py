@@ -5,6 +5,7 @@ Builds end at any time and in any way, and their Jobs vanish by hand.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -15,6 +16,7 @@ from cluster.actions import LabelNode
 from cluster.builds import Progress
 from cluster.case import Case
 from cluster.jobs import builds
+from cluster.world import Node
 from nodeside.buildjob import BuildVerdict
 from tests.cluster.histories import ASSIGNED, History
 
@@ -51,7 +53,7 @@ class BuiltOnce(History):
     def no_node_loses_its_assignment(self) -> None:
         """It does, for as long as nothing is built for the kernel that it came to."""
 
-    def _check_gifts(self, changed: list[LabelNode], before: dict[str, Any]) -> None:
+    def _check_gifts(self, changed: list[LabelNode], before: Mapping[str, Node]) -> None:
         """Those that wait for a build are given nothing."""
         super()._check_gifts([each for each in changed if each.labels[ASSIGNED]], before)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.cluster.histories import History, Liars, OnReboot, often
+from tests.cluster.unreliable_histories import Unreliable
 
 _SOME = often(150)
 
@@ -12,3 +13,5 @@ TestOnReboot = OnReboot.TestCase
 TestOnReboot.settings = _SOME
 TestLiars = Liars.TestCase
 TestLiars.settings = _SOME
+TestUnreliable = Unreliable.TestCase
+TestUnreliable.settings = _SOME
