@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 
-from nodeside.errors import NodesideError
+from nodeside.errors import DeadlinePassed
 from nodeside.trial.machine import GuestProcess
 from tests.chaos.ledger import Ledger, Round
 from tests.chaos.nodes import ACTS, VERSIONS, Act, Target
 
 NAME = "SIGKILL"
 _LATER = 1.15  # a kill may also come when the act has just ended
+_LONGEST = 300.0  # seconds that the survivors take to their end
 _FIRST = 0.4  # the part of the kills that meet the first process of a container: all die then
 
 
@@ -32,7 +33,8 @@ def kill_once(turn: Round, target: Target, act: Act) -> None:
     sidecar = target.pod.sidecar
     killed = _kill(turn, target, driver if victim == "driver" or sidecar is None else sidecar)
     target.judge_at_once(turn)
-    _end(driver, act)
+    target.restart_sidecar()
+    _end(turn, driver, act)
     turn.outcome(f"{victim}: {killed}")
 
 
@@ -50,12 +52,13 @@ def _kill(turn: Round, target: Target, container: GuestProcess) -> str:
     return "a child"
 
 
-def _end(driver: GuestProcess, act: Act) -> None:
+def _end(turn: Round, driver: GuestProcess, act: Act) -> None:
     """Whoever survived goes on to its end; what runs for ever is ended."""
     if act.verb == ("run",):
         driver.kill()
     try:
-        driver.wait(300)
-    except NodesideError:
+        driver.wait(_LONGEST)
+    except DeadlinePassed:
+        turn.finding(f"{act.name}: no end after {_LONGEST:g} s")
         driver.kill()
         driver.wait(60)

@@ -3,7 +3,7 @@
 The drivers are versions of one small module, so that each can replace the other:
 
     one       built by copying, at once
-    two       another version with another build-id
+    two       another version with another build-id, whose build takes some seconds
     large     16 MiB, so that copying it takes a while
     stored    the modules of `one`, prebuilt in a directory beside it
 """
@@ -35,6 +35,7 @@ VERSIONS = {"one": "1.0", "two": "2.0", "large": "3.0", "stored": "1.0"}
 PUBLISHED = "/var/lib/nodeside/published"  # on the node; a store that `publish` writes
 _LARGE = 16 << 20  # bytes
 _ACT = 300.0  # seconds; nothing that is tried here may take longer, in emulation
+_BUILDS = "for step in 1 2 3 4 5; do sleep 1; done"
 _SPEAKS = 'pr_info("tiny: {}\\n");'
 
 
@@ -58,10 +59,12 @@ ACTS = (
     Act("load from the cache", _ONCE, "one", _RMMOD),
     Act("fetch and load", _ONCE, "stored", f"{_RMMOD}; rm -rf {CACHE}/*"),
     Act("upgrade", _ONCE, "two"),
+    Act("build for a while and load", _ONCE, "two", f"{_RMMOD}; rm -rf {CACHE}/*"),
     Act("go back", _ONCE, "one"),
     Act("find it loaded", _ONCE, "two"),
     Act("unload", ("unload",), "one"),
-    Act("run for ever", ("run",), "one"),
+    Act("run for ever", ("run",), "one", _RMMOD),
+    Act("build for a while, then run for ever", ("run",), "two", f"{_RMMOD}; rm -rf {CACHE}/*"),
     Act("publish", ("publish", "--to", f"/host{PUBLISHED}", "--overwrite"), "one"),
 )
 
@@ -142,7 +145,7 @@ class Target:
 
     def judge_after(self, turn: Round, driver: str) -> None:
         """After one more start of the pod: it ends right, and nothing is left behind."""
-        sidecar = self._sidecar()
+        sidecar = self.restart_sidecar()
         done = self.run(driver)
         if done is None or done.exit_code != 0:
             turn.finding(f"`run --once` of {driver} did not bring it up: {_end_of(done)}")
@@ -166,8 +169,8 @@ class Target:
         except DeadlinePassed:
             return None
 
-    def _sidecar(self) -> GuestProcess:
-        """The sidecar, started again where it was killed, as the kubelet does."""
+    def restart_sidecar(self) -> GuestProcess:
+        """The sidecar, started again if it was killed, as the kubelet does."""
         if self.pod.sidecar is None or self.pod.sidecar.poll() is not None:
             self.pod.start_sidecar()
         assert self.pod.sidecar is not None
@@ -203,7 +206,8 @@ def fill(image: DriverImage, builds: HostBuilds, kernel: KernelDisk) -> dict[str
         modules[name] = builds(source, kernel).module_path("tiny")
         padding = _LARGE if name == "large" else 0
         spec = {"version": f"{number + 1}.0"}
-        image.instant(name, modules[name], spec=spec, padding=padding)
+        script = _BUILDS if name == "two" else ""
+        image.instant(name, modules[name], script, spec=spec, padding=padding)
     prebuilt = {"sources": [{"directory": "../store"}]}
     image.instant("stored", modules["one"], "# prebuilt", spec={"prebuilt": prebuilt})
     builds.publish(image.directory / "stored", kernel, str(image.directory / "store"))
