@@ -115,10 +115,19 @@ def _one_line(text: str) -> str:
     A line of its own in the log would be taken for a fact of ours, the ready marker included. Where
     one line ended stands a `|`, since people read this.
     """
-    text = text.replace("\n", " | ")
+    return escaped(text.replace("\n", " | "), keep="")
+
+
+def escaped(text: str, *, keep: str = "\t") -> str:
+    """Text of others for a terminal: it moves no cursor and starts no line.
+
+    The characters in `keep` stay as they are.
+    """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(
+        c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 def _plain(value: object) -> str:

@@ -8,38 +8,23 @@ Stdlib only: the toolkit sidecar uses this module too.
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import shutil
-import stat
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import IO, Any, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from nodeside.errors import NodesideError, NoSpace, SystemRefused
+from nodeside.errors import NodesideError
+from nodeside.files import UntrustedFile, open_untrusted, publish_bytes
 
 T = TypeVar("T")
 
-TEMPORARY_PREFIX = ".tmp-"
 RECORD_LIMIT = 1 << 20  # bytes; the largest real record, a result with a log tail, is ~20 kB
 
 _KEY_LIMIT = 80  # characters of a key that a message shows
-
-
-class UntrustedFile(NodesideError):
-    """A file of another party is not what it must be: a link, a device, too large, not JSON."""
-
-    reason = "UntrustedFile"
-
-
-class LeasedFile(UntrustedFile):
-    """A process holds a lease on the file (fcntl(2)): who may read a file of its own user can."""
 
 
 class MalformedRecord(NodesideError):
@@ -51,65 +36,6 @@ class MalformedRecord(NodesideError):
 def publish(path: Path, record: Mapping[str, Any], *, mode: int = 0o644) -> None:
     """Make `record` appear at `path`, whole or not at all, also after a power cut."""
     publish_bytes(path, (json.dumps(record, sort_keys=True) + "\n").encode(), mode=mode)
-
-
-def publish_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Write to a temporary name, fsync, rename, fsync the directory.
-
-    The temporary name is new and no link, also where others may write: a container's process ids
-    are the same in every life, so what a crash left there may have this very name.
-    """
-    words = f"{TEMPORARY_PREFIX}{os.getpid()}-{threading.get_native_id()}-{path.name}"
-    temporary = path.parent / words
-    with disk_errors(path):
-        with suppress(FileNotFoundError):
-            temporary.unlink()
-        try:
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "wb") as file:
-                os.fchmod(fd, mode)
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-            sync_directory(path.parent)
-        except BaseException:
-            with suppress(OSError):
-                temporary.unlink()
-            raise
-
-
-def sync_directory(path: Path) -> None:
-    """Make a rename in `path` survive a power cut."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-@contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Turn OSError into NoSpace or SystemRefused that names `path`."""
-    try:
-        yield
-    except shutil.Error as exc:  # of copytree: (from, to, why) for each file, and no errno
-        full = os.strerror(errno.ENOSPC)
-        failed = [(to, str(why)) for _, to, why in exc.args[0]]
-        if any(full in why for _, why in failed):
-            raise NoSpace(
-                f"no space left writing {path}", hint=f"free some space: df -h {path.parent}"
-            ) from exc
-        raise SystemRefused(f"cannot copy to {failed[0][0]}: {failed[0][1]}") from exc
-    except OSError as exc:
-        if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoSpace(
-                f"no space left writing {path}", hint=f"free some space: df -h {path.parent}"
-            ) from exc
-        hint = ""
-        if exc.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            hint = f"run as root, or see who may write there: ls -ld {path.parent}"
-        raise SystemRefused(f"{exc.strerror}: {exc.filename or path}", hint=hint) from exc
 
 
 def read_untrusted(path: Path, *, limit: int = RECORD_LIMIT) -> dict[str, Any] | None:
@@ -131,34 +57,6 @@ def read_untrusted(path: Path, *, limit: int = RECORD_LIMIT) -> dict[str, Any] |
 def _no_number(word: str) -> NoReturn:
     """NaN and Infinity are no JSON, and spoil every sum and every document they get into."""
     raise ValueError(f"{word} is not a number")
-
-
-@contextmanager
-def open_untrusted(path: Path, *, limit: int) -> Iterator[IO[bytes]]:
-    """Open a regular file of at most `limit` bytes without following links, never blocking.
-
-    Only the last component is protected from links; directories above it must be ours, or be
-    opened with `dir_fd` by the caller. Raises FileNotFoundError and UntrustedFile.
-    """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise
-    except BlockingIOError as exc:
-        raise LeasedFile(f"{path}: a process holds a lease on it") from exc
-    except OSError as exc:
-        what = "a symbolic link" if exc.errno == errno.ELOOP else exc.strerror
-        raise UntrustedFile(f"{path}: refused to open: {what}") from exc
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise UntrustedFile(f"{path}: expected a regular file")
-        if status.st_size > limit:
-            raise UntrustedFile(f"{path}: {status.st_size} bytes, at most {limit} are read")
-        with os.fdopen(fd, "rb", closefd=False) as file:
-            yield file
-    finally:
-        os.close(fd)
 
 
 def encode(record: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nodeside.filelock import take_lock
-from nodeside.records import disk_errors
+from nodeside.files import disk_errors
 
 _PREFIX = "nodeside-scratch-"
 _LOCK = ".in-use"

@@ -49,15 +49,8 @@ from pathlib import Path
 
 from nodeside.buildjob import BuildOrder, ToolkitKernels
 from nodeside.contract import BuildRequest, BuildResult, SidecarRecord
-from nodeside.records import (
-    RECORD_LIMIT,
-    decode,
-    disk_errors,
-    encode,
-    open_untrusted,
-    publish,
-    read_untrusted,
-)
+from nodeside.files import disk_errors, open_untrusted
+from nodeside.records import RECORD_LIMIT, decode, encode, publish, read_untrusted
 
 REQUEST_ID = re.compile(r"^(?P<key>[0-9a-f]{12})-(?P<attempt>[1-9][0-9]{0,5})$")
 

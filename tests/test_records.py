@@ -21,17 +21,8 @@ from hypothesis import strategies as st
 from nodeside import process
 from nodeside.contract import BuildRequest, BuildResult, NodeDriverStatus, SidecarRecord
 from nodeside.errors import NodesideError, NoSpace, SystemRefused
-from nodeside.records import (
-    MalformedRecord,
-    UntrustedFile,
-    decode,
-    disk_errors,
-    encode,
-    open_untrusted,
-    publish,
-    publish_bytes,
-    read_untrusted,
-)
+from nodeside.files import UntrustedFile, disk_errors, open_untrusted, publish_bytes
+from nodeside.records import MalformedRecord, decode, encode, publish, read_untrusted
 
 
 class Colour(Enum):

@@ -11,8 +11,9 @@ import pytest
 
 from nodeside import process
 from nodeside.contract import BuildKind, BuildRequest, BuildResult, BuildSettings, SidecarRecord
+from nodeside.files import UntrustedFile
 from nodeside.host import Kernel
-from nodeside.records import MalformedRecord, UntrustedFile, publish
+from nodeside.records import MalformedRecord, publish
 from nodeside.shared import SharedDir, request_id
 
 KEY = "0123456789abcdef" * 4

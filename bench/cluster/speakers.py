@@ -30,7 +30,7 @@ from cluster.manifests import DRIVER, NAMESPACE
 from cluster.resources import NODES, PODS
 from cluster.world import OURS
 from nodeside.contract import NodeDriverStatus, Rung, State
-from nodeside.driver.announce import Delivery, Pace
+from nodeside.driver.delivery import Delivery, Pace
 from nodeside.driver.kubernetes import Access, Cluster
 from tests.controlplane.controlplane import ControlPlane
 

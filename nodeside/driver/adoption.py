@@ -19,7 +19,7 @@ from nodeside.driver.loadorder import in_load_order
 from nodeside.driver.manifest import canonical
 from nodeside.driver.modulefile import ModuleFile, read_modules
 from nodeside.driver.task import Task
-from nodeside.records import UntrustedFile
+from nodeside.files import UntrustedFile
 from nodeside.shared import SharedDir
 
 

@@ -39,7 +39,7 @@ from nodeside.driver.manifest import (
     Described,
     parse,
 )
-from nodeside.records import disk_errors
+from nodeside.files import disk_errors
 
 _SIP = 1 << 15  # packed bytes at a time: zlib copies what is left of them for each header
 _BLOCK = 512

@@ -13,13 +13,14 @@ from typing import assert_never
 
 from nodeside import log
 from nodeside.contract import NOTHING_SERVED, LoadedModule, LoadedRecord, Rung, State
-from nodeside.driver import plan, proofs, retention, rungs
+from nodeside.driver import plan, retention, rungs
 from nodeside.driver.installation import Installation, record_of, wanted_modules
 from nodeside.driver.journal import Journal, Report
 from nodeside.driver.kernellog import Mark
+from nodeside.driver.listener import Listener
 from nodeside.driver.load import Loader
+from nodeside.driver.proofs import observe
 from nodeside.driver.readyfile import read_loaded, write_loaded
-from nodeside.driver.rungs import Listener
 from nodeside.driver.task import Task
 from nodeside.driver.trust import trust_mark
 from nodeside.driver.validate import Scene, Validation, ValidationFailed, validate
@@ -51,7 +52,7 @@ def bring_up(
     The rungs in `closed` are not looked at. `loader` is how modules get into the kernel.
     """
     loader = loader or Loader(task.host)
-    trust_mark(task)  # what cannot be judged is not touched
+    trust_mark(task.trust)  # what cannot be judged is not touched
     _await_settled(task, journal, loader, listener)
     known = observe(task, loader)
     decided = ascend(task, known, journal, listener, closed=closed)
@@ -110,29 +111,6 @@ def _await_settled(task: Task, journal: Journal, loader: Loader, listener: Liste
         loader.clock.sleep(_PAUSE)
 
 
-def observe(task: Task, loader: Loader, *, ask: bool = True) -> plan.Known:
-    """What is in the kernel, what we know of having loaded, and what could prove it right.
-
-    `ask`: prebuilt sources are asked for a proof that the cache does not have.
-    """
-    record = read_loaded(task.host, task.name, task.boot_id)
-    in_kernel = {
-        name: state
-        for name in task.wanted.names
-        if (state := loader.modules.with_parameters(name)) is not None
-    }
-    for module in record.modules if record else ():
-        state = loader.modules.state(module.name)
-        if state is not None and state.build_id == module.build_id:
-            in_kernel.setdefault(module.name, state)
-    manifests = proofs.acceptable_manifests(task, record)
-    if ask and in_kernel and not manifests and task.sources:
-        remote = proofs.remote_manifest(task)
-        manifests = (remote,) if remote is not None else ()
-    proves = record is None or record.trust == trust_mark(task)
-    return plan.Known(in_kernel, record, manifests, record_proves=proves)
-
-
 def ascend(
     task: Task,
     known: plan.Known,
@@ -163,16 +141,6 @@ _STAGES = {
     Rung.COMPATIBLE: "compare symbols",
     Rung.BUILT: "build",
 }
-
-
-def loaded_now(task: Task, known: plan.Known) -> tuple[tuple[LoadedModule, ...], str]:
-    """The modules that must be loaded for this task; why they are not proven to be, or ""."""
-    proof, why = plan.loaded_rung(task.wanted, known)
-    if proof is not None:
-        return wanted_modules(task, proof), ""
-    if known.manifests:
-        return wanted_modules(task, known.manifests[0]), why
-    return tuple(LoadedModule(name, "", {}) for name in task.wanted.names), why
 
 
 def _prove(
@@ -235,7 +203,7 @@ def _remember(task: Task, record: LoadedRecord | None, proof: plan.Proof) -> Loa
     It lacks what a killed process could not write any more, or names the version before, if the new
     one has the same modules, or the trust before.
     """
-    now = (proof.key, task.version, trust_mark(task))
+    now = (proof.key, task.version, trust_mark(task.trust))
     if record is not None and (record.key, record.version, record.trust) == now:
         return record
     source = Rung.LOADED if record is None else record.source

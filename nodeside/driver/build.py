@@ -15,11 +15,12 @@ from itertools import count
 
 from nodeside import log
 from nodeside.contract import BuildRequest, BuildResult, FailureKind
-from nodeside.driver.logfollower import harmless
 from nodeside.driver.manifest import BundleError
 from nodeside.errors import Locked, NodesideError
 from nodeside.filelock import take_lock
-from nodeside.records import UntrustedFile, disk_errors, publish, read_untrusted
+from nodeside.files import UntrustedFile, disk_errors
+from nodeside.log import escaped
+from nodeside.records import publish, read_untrusted
 from nodeside.shared import REQUEST_ID, SharedDir, request_id
 
 _LOCK = "driver.lock"
@@ -37,8 +38,8 @@ class ToolkitBuildFailed(NodesideError):
         self.exit_code = kind.exit_code
         self.reason = kind.reason
         self.first_error = _one_line(result.first_error)
-        text = "\n".join(harmless(line) for line in _failure_text(result).split("\n"))
-        super().__init__(text, hint=harmless(result.hint), retryable=kind.retryable)
+        text = "\n".join(escaped(line) for line in _failure_text(result).split("\n"))
+        super().__init__(text, hint=escaped(result.hint), retryable=kind.retryable)
 
 
 class RequestWithdrawn(NodesideError):
@@ -207,5 +208,5 @@ def _failure_text(result: BuildResult) -> str:
 
 def _one_line(said: str) -> str:
     """What vendor code may have written, as a part of one line of ours."""
-    line = harmless(said.strip())
+    line = escaped(said.strip())
     return line if len(line) <= _ERROR_LENGTH else f"{line[:_ERROR_LENGTH]}…"

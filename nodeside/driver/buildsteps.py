@@ -30,8 +30,8 @@ from nodeside.driver.signing import HASHES, BadSignature
 from nodeside.driver.source import provide_source
 from nodeside.driver.task import Place, Task, read_driver, resolve
 from nodeside.errors import NodesideError, UsageError
+from nodeside.files import disk_errors
 from nodeside.host import Kernel
-from nodeside.records import disk_errors
 from nodeside.shared import SharedDir
 
 
@@ -207,7 +207,8 @@ def _own_store(task: Task) -> str:
 def _in_store(task: Task, to: str) -> str:
     """The digest of the wanted bundle in the store, "" if it is not there or not signed as
     driver.yaml asks. Raises FetchError, BundleError."""
-    from nodeside.driver.store import WantedBundle, acceptance, open_source
+    from nodeside.driver.store import WantedBundle
+    from nodeside.driver.storesources import acceptance, open_source
 
     wanted = WantedBundle(task.name, task.version, task.kernel, task.key)
     with open_source(target(task, to), rungs.fetch_options(task)) as store:

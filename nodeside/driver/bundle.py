@@ -40,14 +40,14 @@ from nodeside.driver.manifest import (
     same_modules,
 )
 from nodeside.errors import SystemRefused
-from nodeside.modulenames import kernel_name
-from nodeside.records import (
+from nodeside.files import (
     TEMPORARY_PREFIX,
     UntrustedFile,
     disk_errors,
     open_untrusted,
     sync_directory,
 )
+from nodeside.modulenames import kernel_name
 
 __all__ = [
     "CHUNK",

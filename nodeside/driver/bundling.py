@@ -71,10 +71,10 @@ def build(task: Task, *, local: bool = False, again: bool = False) -> Outcome:
 def _toolkit(place: Place, *, local: bool) -> Iterator[Place]:
     """The place with a shared directory in which a sidecar lives."""
     if local:
-        from nodeside.driver.localbuild import sidecar
+        from nodeside.driver.localbuild import local_sidecar
 
-        with sidecar(place) as place_with_sidecar:
-            yield place_with_sidecar
+        with local_sidecar() as shared:
+            yield replace(place, shared=shared)
     elif place.shared is None:
         raise UsageError(
             "no toolkit to build with",

@@ -43,7 +43,7 @@ from nodeside.driver.bundle import (
 )
 from nodeside.errors import Locked, NodesideError, SystemRefused
 from nodeside.filelock import take_lock
-from nodeside.records import TEMPORARY_PREFIX, disk_errors, publish_bytes, sync_directory
+from nodeside.files import TEMPORARY_PREFIX, disk_errors, publish_bytes, sync_directory
 
 _DAMAGED_PREFIX = ".damaged-"
 _BUILT_PREFIX = ".built-"

@@ -7,21 +7,16 @@ the same is done beforehand, for bundles in the cache. Called by `rungs.py`, and
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from nodeside.driver.bundle import Bundle, BundleError, BundleManifest, read_manifest
 from nodeside.driver.checks import Refusal, check_before_load, read_facts
 from nodeside.driver.fitting import fitting
+from nodeside.driver.listener import Listener
 from nodeside.driver.modulefile import ModuleFile, NotAModule, read_modules
 from nodeside.driver.plan import Finding
-from nodeside.driver.symbols import symbols_of
-from nodeside.driver.symvers import KernelSymbol, Mismatch, compare
+from nodeside.driver.symvers import KernelSymbol, Mismatch, compare, symbols_of
 from nodeside.driver.task import Task
-from nodeside.driver.trust import distrust
 from nodeside.driver.waiting import await_sidecar
-
-if TYPE_CHECKING:
-    from nodeside.driver.rungs import Listener
 
 _NAMED = 3  # symbols that differ, named in the verdict
 
@@ -95,7 +90,7 @@ def _read(task: Task, tag: str, key: str) -> tuple[Bundle, Sequence[ModuleFile]]
         return Finding(f"is damaged: {problem}")
     if bundle is None:
         return Finding("has gone")
-    if why_not := distrust(task, read_manifest(bundle.directory)):
+    if why_not := task.distrust(read_manifest(bundle.directory)):
         return Finding(f"is {why_not}")
     try:
         return bundle, read_modules([bundle.module_path(m.name) for m in bundle.manifest.modules])

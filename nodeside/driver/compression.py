@@ -19,8 +19,8 @@ from typing import IO
 
 from nodeside.driver.elf import NotAModule
 from nodeside.errors import SystemRefused
+from nodeside.files import TEMPORARY_PREFIX, disk_errors, sync_directory
 from nodeside.process import ToolError, run
-from nodeside.records import TEMPORARY_PREFIX, disk_errors, sync_directory
 from nodeside.scratch import scratch_directory
 
 MODULE_LIMIT = (

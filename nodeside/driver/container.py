@@ -6,20 +6,17 @@ JSON output (`announced`).
 
 from __future__ import annotations
 
-import os
-
-from nodeside.driver.announce import Announcer, Delivery
-from nodeside.driver.kubernetes import connect
+from nodeside.driver.announce import announcing
+from nodeside.driver.listener import Listener
 from nodeside.driver.outcome import Outcome
 from nodeside.driver.report import announcement, as_outcome
 from nodeside.driver.run import Run
-from nodeside.driver.rungs import Listener
 from nodeside.driver.task import Place
 
 
 def run_once(place: Place, expected_kernel: str, listener: Listener) -> Outcome:
     """Bring the driver up, announce what came of it, and say it."""
-    with announcing(place) as announcer:
+    with announcing(place.host) as announcer:
         run = Run(place, listener, announcer.state, expected_kernel)
         journal, report = run.once()
     return as_outcome(report, announcement(journal))
@@ -27,10 +24,5 @@ def run_once(place: Place, expected_kernel: str, listener: Listener) -> Outcome:
 
 def run_for_ever(place: Place, expected_kernel: str, listener: Listener) -> None:
     """Keep the driver up until SIGTERM or SIGINT."""
-    with announcing(place) as announcer:
+    with announcing(place.host) as announcer:
         Run(place, listener, announcer.state, expected_kernel).for_ever()
-
-
-def announcing(place: Place) -> Announcer:
-    """Tell the node, and the cluster if there is one. Use as a context manager."""
-    return Announcer(place.host, Delivery(connect(os.environ)))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nodeside.driver.store import FetchError
-from nodeside.records import UntrustedFile, open_untrusted
+from nodeside.files import UntrustedFile, open_untrusted
 
 _LIMIT = 1 << 20
 _DOCKER_HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")

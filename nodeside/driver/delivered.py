@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from nodeside.contract import BuildResult, BuiltModule
-from nodeside.records import UntrustedFile, disk_errors
+from nodeside.files import UntrustedFile, disk_errors
 from nodeside.shared import SharedDir
 
 _MODULES_LIMIT = 1 << 30  # bytes; the largest module in the wild, nvidia.ko, is ~60 MiB stripped

@@ -30,7 +30,7 @@ from nodeside.driver.store import (
     already_there,
     checksum_in,
 )
-from nodeside.records import (
+from nodeside.files import (
     TEMPORARY_PREFIX,
     UntrustedFile,
     disk_errors,

@@ -28,8 +28,9 @@ from nodeside.driver import sysfs
 from nodeside.driver.leases import read_own
 from nodeside.driver.nodelock import node_lock
 from nodeside.errors import ExitCode, NodesideError, SystemRefused
+from nodeside.files import TEMPORARY_PREFIX, disk_errors, publish_bytes
 from nodeside.host import Host
-from nodeside.records import TEMPORARY_PREFIX, disk_errors, publish, publish_bytes
+from nodeside.records import publish
 
 _LOCK_SECONDS = 10.0
 _FILE_LIMIT = 1 << 30  # bytes; the largest firmware in linux-firmware is below 100 MB

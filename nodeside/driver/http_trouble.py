@@ -10,34 +10,21 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit, urlunsplit
 
+from nodeside.driver.httpfailures import causes, printable, root_cause, shown
 from nodeside.driver.store import FetchError
 from nodeside.refusals import seconds_of
 
 if TYPE_CHECKING:
     import requests
 
-_DETAIL = 200  # characters of a server's own words
-_ADDRESS = 400  # characters of a URL
 # ssl.SSLError.reason of an answer that does not begin like TLS, in the versions of OpenSSL.
 _NO_TLS = (
     "WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST",
     "UNKNOWN_PROTOCOL",
 )  # fmt: skip
 _PROXY_HINT = "look at HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
-
-
-def shown(url: str) -> str:
-    """A URL without user, password, query and fragment."""
-    try:
-        parts = urlsplit(url)
-        host = parts.netloc.rpartition("@")[2]
-        return _clean(urlunsplit((parts.scheme, host, parts.path, "", "")), _ADDRESS)
-    except ValueError:
-        return "a URL that cannot be parsed"
 
 
 def network_errors() -> tuple[type[Exception], ...]:
@@ -52,7 +39,7 @@ def trouble(url: str, exc: Exception) -> FetchError:
     import requests.exceptions
     import urllib3.exceptions
 
-    where, cause = shown(url), _root_cause(exc)
+    where, cause = shown(url), root_cause(exc)
     if isinstance(exc, requests.exceptions.SSLError | urllib3.exceptions.SSLError):
         return _tls_trouble(where, exc, cause)
     if isinstance(exc, requests.exceptions.ProxyError):
@@ -90,7 +77,7 @@ def wrong_proxy() -> FetchError:
 
 def _tls_trouble(where: str, exc: Exception, cause: str) -> FetchError:
     hint = ""
-    for each in _causes(exc):
+    for each in causes(exc):
         if isinstance(each, ssl.SSLCertVerificationError):
             hint = "give the CA certificate of the server with --ca-file"
         elif isinstance(each, ssl.SSLError) and each.reason in _NO_TLS:
@@ -105,7 +92,7 @@ def _tls_trouble(where: str, exc: Exception, cause: str) -> FetchError:
 def refusal(url: str, response: requests.Response, body: bytes) -> FetchError:
     """The error for an answer that is neither a success nor followed."""
     status = response.status_code
-    words = f"{shown(url)}: {status} {_clean(response.reason or '')}".rstrip()
+    words = f"{shown(url)}: {status} {printable(response.reason or '')}".rstrip()
     detail = _detail(body)
     message = f"{words}: {detail}" if detail else words
     if status == 401:
@@ -134,39 +121,4 @@ def _detail(body: bytes) -> str:
     first = errors[0] if isinstance(errors, list) and errors else None
     if isinstance(first, dict):
         first = first.get("message") or first.get("code")
-    return _clean(first) if isinstance(first, str) else ""
-
-
-def _root_cause(exc: BaseException) -> str:
-    """The innermost reason in words: `Connection refused`, `certificate verify failed`."""
-    seen = list(_causes(exc))
-    last = next((e for e in reversed(seen) if isinstance(e, OSError) and e.strerror), seen[-1])
-    text = getattr(last, "strerror", None) or str(last) or type(last).__name__
-    return _clean(str(text))
-
-
-def _causes(exc: BaseException) -> Iterator[BaseException]:
-    """An exception and what it is about, down to the bottom."""
-    seen: list[BaseException] = []
-    here: BaseException | None = exc
-    while here is not None and here not in seen:
-        seen.append(here)
-        yield here
-        here = _inner(here)
-
-
-def _clean(text: str, limit: int = _DETAIL) -> str:
-    """Words of others as a part of one line of ours."""
-    return "".join(c for c in text if c.isprintable())[:limit]
-
-
-def _inner(exc: BaseException) -> BaseException | None:
-    """What an exception is about: urllib3 keeps it in one of three places, Python in two more."""
-    places = (
-        getattr(exc, "reason", None),
-        getattr(exc, "original_error", None),
-        exc.args[0] if exc.args else None,
-        exc.__cause__,
-        exc.__context__,
-    )
-    return next((place for place in places if isinstance(place, BaseException)), None)
+    return printable(first) if isinstance(first, str) else ""

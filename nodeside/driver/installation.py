@@ -34,7 +34,7 @@ from nodeside.driver.sequence import (
     load_sequence,
     roll_back,
 )
-from nodeside.driver.symbols import symbols_of
+from nodeside.driver.symvers import symbols_of
 from nodeside.driver.task import Task
 from nodeside.driver.trust import trust_mark
 from nodeside.errors import ExitCode, NodesideError
@@ -93,7 +93,7 @@ def record_of(
         source=source,
         modules=wanted_modules(task, proof),
         devices=tuple(sorted(devices)),
-        trust=trust_mark(task),
+        trust=trust_mark(task.trust),
     )
 
 

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from nodeside.driver.logfollower import harmless
 from nodeside.driver.syscalls import Syscalls
 from nodeside.host import Host
+from nodeside.log import escaped
 
 _KERNEL = 8  # priorities below are of the facility `kern`: facility * 8 + level, syslog(3)
 _MARK_LINES = 8  # enough to tell places apart where printk.time=0 and lines repeat
@@ -75,12 +75,12 @@ class KernelLog:
         Names of processes stand in them as they are, so what moves a cursor is made visible.
         """
         try:
-            return list(map(harmless, parse_syslog(self.syscalls.kernel_log()))), ""
+            return list(map(escaped, parse_syslog(self.syscalls.kernel_log()))), ""
         except OSError as exc:
             denied = exc.strerror
         path = self.host.dev / "kmsg"
         try:
-            return list(map(harmless, parse_kmsg(_read_kmsg(path)))), ""
+            return list(map(escaped, parse_kmsg(_read_kmsg(path)))), ""
         except OSError as exc:
             return [], (
                 f"kernel log not readable: syslog(2): {denied} (it takes CAP_SYSLOG); "

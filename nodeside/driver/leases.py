@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from nodeside.clock import Clock
-from nodeside.records import LeasedFile, read_untrusted
+from nodeside.files import LeasedFile
+from nodeside.records import read_untrusted
 
 _SECONDS = 60.0  # more than the kernel's lease-break-time
 _AGAIN = 0.02  # seconds between two tries

@@ -10,13 +10,11 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import nodeside
 from nodeside import process
 from nodeside.driver.syscalls import dying_with_parent
-from nodeside.driver.task import Place
 from nodeside.scratch import scratch_directory
 from nodeside.shared import SharedDir
 
@@ -25,8 +23,8 @@ _GOODBYE = 5.0  # seconds for the sidecar to end after SIGTERM
 
 
 @contextmanager
-def sidecar(place: Place) -> Iterator[Place]:
-    """The place with a shared directory of its own and a sidecar that lives in it."""
+def local_sidecar() -> Iterator[SharedDir]:
+    """A shared directory with a sidecar that lives in it."""
     with scratch_directory("build") as scratch:
         shared = SharedDir(scratch / "shared")
         shared.create()
@@ -42,7 +40,7 @@ def sidecar(place: Place) -> Iterator[Place]:
         environment = {"PYTHONPATH": package}
         child = process.start(argv, env=environment, stderr=_STDERR, wrapper=dying_with_parent())
         try:
-            yield replace(place, shared=shared)
+            yield shared
         finally:
             _end(child)
 

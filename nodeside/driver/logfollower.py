@@ -11,6 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from nodeside.log import escaped
+
 _READ_ONLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CHUNK = 1 << 18  # bytes of the build log handed over at once
 _TOTAL = 128 << 20  # bytes handed over; the sidecar cuts a log at 64 MiB, and may begin it anew
@@ -54,17 +56,10 @@ class LogFollower:
             if len(self.rest) > _CHUNK:  # no line of a tool: hand it over in pieces
                 lines, self.rest = [*lines, self.rest], b""
             for line in lines:
-                self.on_line(harmless(line.decode(errors="replace")))
+                self.on_line(escaped(line.decode(errors="replace")))
         if to_end and self.rest:
-            self.on_line(harmless(self.rest.decode(errors="replace")))
+            self.on_line(escaped(self.rest.decode(errors="replace")))
             self.rest = b""
         if self.left == 0:
             self.left = -1
             self.on_line(f"[no more of it is shown: {_TOTAL >> 20} MiB were]")
-
-
-def harmless(line: str) -> str:
-    """A line that vendor code wrote, for a terminal: it moves no cursor and starts no line."""
-    if line.isprintable():
-        return line
-    return "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in line)

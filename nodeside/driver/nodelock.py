@@ -32,8 +32,9 @@ from nodeside import log
 from nodeside.clock import Clock
 from nodeside.errors import Locked, NodesideError
 from nodeside.filelock import take_lock
+from nodeside.files import disk_errors
 from nodeside.host import Host
-from nodeside.records import decode, disk_errors, encode, read_untrusted
+from nodeside.records import decode, encode, read_untrusted
 
 _AGAIN = 0.02  # seconds between two tries
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC

@@ -47,7 +47,7 @@ from nodeside.driver.store import (
     download_place,
 )
 from nodeside.driver.transport import ServedStore, Transport
-from nodeside.records import disk_errors
+from nodeside.files import disk_errors
 from nodeside.scratch import scratch_directory
 
 ARTIFACT_TYPE = "application/vnd.nodeside.bundle.v1"

@@ -10,7 +10,6 @@ from typing import assert_never
 
 from nodeside.contract import Rung
 from nodeside.driver import (
-    bringup,
     bundling,
     conflicts,
     installation,
@@ -23,6 +22,7 @@ from nodeside.driver.load import Loader
 from nodeside.driver.outcome import Outcome, as_document, identity
 from nodeside.driver.pci import pci_devices
 from nodeside.driver.plan import Finding
+from nodeside.driver.proofs import observe
 from nodeside.driver.task import Task
 from nodeside.driver.unload import plan_unload
 from nodeside.spec.model import Reuse
@@ -55,7 +55,7 @@ def _runs_here(task: Task) -> bool:
 
 def _observe(task: Task) -> plan.Known:
     """What is in the kernel; of a kernel that does not run here, nothing is."""
-    return bringup.observe(task, Loader(task.host)) if _runs_here(task) else plan.Known({})
+    return observe(task, Loader(task.host)) if _runs_here(task) else plan.Known({})
 
 
 def _climb(task: Task, known: plan.Known) -> tuple[list[str], tuple[plan.Verdict, ...]]:

@@ -20,9 +20,9 @@ from pathlib import Path
 from nodeside import log
 from nodeside.driver import sysfs
 from nodeside.driver.child import ChildDied, ChildRaised, run_in_child
-from nodeside.driver.logfollower import harmless
 from nodeside.errors import DeadlinePassed, NodesideError
 from nodeside.host import Host
+from nodeside.log import escaped
 from nodeside.modulenames import kernel_name
 from nodeside.records import decode, encode
 
@@ -198,7 +198,7 @@ def _describe(host: Host, pid: int, paths: list[str]) -> Process:
 
 def _said(text: str, limit: int = _COMMAND_LIMIT) -> str:
     """What any process can call itself, or a mount, as a part of one line of ours."""
-    text = harmless(text)
+    text = escaped(text)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 

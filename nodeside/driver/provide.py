@@ -15,8 +15,8 @@ from pathlib import Path
 from nodeside import log
 from nodeside.driver.program import program
 from nodeside.driver.relocatable import pack_python
+from nodeside.files import TEMPORARY_PREFIX, disk_errors, publish_bytes
 from nodeside.host import Host
-from nodeside.records import TEMPORARY_PREFIX, disk_errors, publish_bytes
 from nodeside.shared import SharedDir
 
 

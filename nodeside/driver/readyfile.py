@@ -35,8 +35,9 @@ from nodeside.contract import LoadedRecord, Rung
 from nodeside.driver.leases import read_own
 from nodeside.driver.nodelock import make_directory, node_lock
 from nodeside.errors import NodesideError
+from nodeside.files import disk_errors
 from nodeside.host import Host
-from nodeside.records import decode, disk_errors, encode, publish
+from nodeside.records import decode, encode, publish
 
 R = TypeVar("R", "ReadyRecord", LoadedRecord)
 

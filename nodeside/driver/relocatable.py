@@ -31,7 +31,7 @@ from pathlib import Path
 from nodeside import process
 from nodeside.driver.program import compiled
 from nodeside.errors import SystemRefused
-from nodeside.records import disk_errors
+from nodeside.files import disk_errors
 
 _TIMEOUT = 60.0  # seconds for the interpreter or the loader to answer
 _FACTS = (

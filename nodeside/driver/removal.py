@@ -18,8 +18,7 @@ from nodeside import log
 from nodeside.clock import Clock
 from nodeside.contract import UNLOADED, State
 from nodeside.driver import readyfile
-from nodeside.driver.announce import Announcer
-from nodeside.driver.container import announcing
+from nodeside.driver.announce import Announcer, announcing
 from nodeside.driver.journal import Journal
 from nodeside.driver.kernelerrors import CannotUnload
 from nodeside.driver.load import Loader
@@ -49,7 +48,7 @@ def unload(task: Task) -> Outcome:
 
     A driver that is about to go is not ready, whatever comes of it, and the cluster is told.
     """
-    with announcing(task.place) as announcer:
+    with announcing(task.host) as announcer:
         journal = Journal(task, announcer.state)
         with readyfile.hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT):
             try:
@@ -66,7 +65,7 @@ def unload_when_idle(task: Task) -> Outcome:
 
     Raises RebootRequired where no waiting helps, UnloadStopped after SIGTERM or SIGINT.
     """
-    with Watch((), uevents=lambda: None) as watch, announcing(task.place) as announcer:
+    with Watch((), uevents=lambda: None) as watch, announcing(task.host) as announcer:
         journal = Journal(task, announcer.state)
         return _Patience(task, journal, announcer, watch).unload()
 

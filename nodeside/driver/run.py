@@ -27,10 +27,10 @@ from nodeside.clock import Clock
 from nodeside.contract import NodeDriverStatus, State
 from nodeside.driver.bringup import bring_up, judge_loaded
 from nodeside.driver.journal import Journal, Report
+from nodeside.driver.listener import Listener
 from nodeside.driver.load import Loader
 from nodeside.driver.readyfile import hold_lock, hold_pod_lock
 from nodeside.driver.resolution import Known, resolve_or_tell
-from nodeside.driver.rungs import Listener
 from nodeside.driver.task import Place, Task, read_driver
 from nodeside.driver.waiting import StoppedWaiting
 from nodeside.errors import Bug, Locked, NodesideError, SystemRefused

@@ -7,8 +7,6 @@ that finds something leaves a verified bundle in the node's cache. What follows 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, assert_never
 
 from nodeside.contract import BuildRequest, Rung
@@ -22,30 +20,16 @@ from nodeside.driver.build import (
 )
 from nodeside.driver.bundle import Bundle, BundleError, read_manifest
 from nodeside.driver.fitting import fitting
+from nodeside.driver.listener import Listener
 from nodeside.driver.source import drop_sources, provide_source
 from nodeside.driver.task import Task
-from nodeside.driver.trust import distrust
-from nodeside.driver.waiting import BuildListener, Patience, await_result
-from nodeside.records import UntrustedFile
+from nodeside.driver.waiting import await_result
+from nodeside.files import UntrustedFile
 from nodeside.shared import request_id
 
 if TYPE_CHECKING:
-    from nodeside.driver.store import FetchOptions, ManifestOutcome, WantedBundle
-
-
-@dataclass(frozen=True)
-class Listener:
-    """What the caller wants to hear and how long it waits; the same for every rung.
-
-    `repeat_failed`: whether a build that failed for good is tried again. Where nothing has changed
-    since, it would only fail again, on every node, at every look.
-    """
-
-    patience: Patience = field(default_factory=Patience)
-    on_build_line: Callable[[str], None] = field(default=lambda _: None)
-    on_sidecar: Callable[[str], None] = field(default=lambda _: None)
-    stopping: Callable[[], bool] = field(default=lambda: False)
-    repeat_failed: bool = True
+    from nodeside.driver.store import FetchOptions, WantedBundle
+    from nodeside.driver.storesources import ManifestOutcome
 
 
 def look(task: Task, rung: Rung, listener: Listener) -> plan.Finding:
@@ -83,17 +67,17 @@ def peek_in_cache(task: Task) -> plan.Finding:
 def _cached(task: Task, bundle: Bundle | None) -> plan.Finding:
     if bundle is None:
         return plan.Finding(f"no bundle {task.tag} in {task.cache.root}")
-    if problem := distrust(task, read_manifest(bundle.directory)):
+    if problem := task.distrust(read_manifest(bundle.directory)):
         return plan.Finding(f"the cache holds {bundle.directory.name}, {problem}")
     return fitting(task, bundle, f"the cache holds {bundle.directory.name}")
 
 
 def fetch(task: Task) -> plan.Finding:
     """Ask the prebuilt sources in order; what they deliver is verified, then in the cache."""
-    from nodeside.driver import store  # late: imports requests
+    from nodeside.driver import storesources  # late: imports requests
 
     with task.cache.staging() as staging:
-        outcome = store.fetch_first(
+        outcome = storesources.fetch_first(
             task.sources,
             _asked_of_store(task),
             task.trust,
@@ -119,10 +103,10 @@ def _readable(bundle: Bundle) -> None:
 
 def ask_sources(task: Task) -> ManifestOutcome:
     """Whether a prebuilt source has the wanted bundle, and what each of them said."""
-    from nodeside.driver import store
+    from nodeside.driver import storesources
 
     asked = _asked_of_store(task)
-    return store.find_manifest(task.sources, asked, task.trust, fetch_options(task))
+    return storesources.find_manifest(task.sources, asked, task.trust, fetch_options(task))
 
 
 def fetch_options(task: Task) -> FetchOptions:
@@ -155,9 +139,8 @@ def build(task: Task, listener: Listener) -> plan.Finding:
         request = request_build(shared, request_of(task))
         from nodeside.driver.adoption import adopt_build  # late: the sidecar is at work meanwhile
 
-        heard = BuildListener(listener.on_build_line, listener.on_sidecar, listener.stopping)
         try:
-            result = await_result(shared, request, patience=listener.patience, listener=heard)
+            result = await_result(shared, request, listener)
             bundle = adopt_build(task, shared, result)
         except KeyboardInterrupt:  # a person gave up; SIGTERM leaves the build to be joined
             withdraw(shared, request)

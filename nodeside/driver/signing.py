@@ -36,9 +36,9 @@ from nodeside.driver.signature import (
     read_signature,
 )
 from nodeside.errors import ExitCode, NodesideError
+from nodeside.files import TEMPORARY_PREFIX, disk_errors, sync_directory
 from nodeside.host import Host
 from nodeside.process import ToolError, run
-from nodeside.records import TEMPORARY_PREFIX, disk_errors, sync_directory
 from nodeside.scratch import scratch_directory
 
 __all__ = [

@@ -18,8 +18,8 @@ from nodeside.contract import BuildKind, BuildSettings
 from nodeside.digests import sha256_of
 from nodeside.driver.sourcetree import NotSource, source_files, unreadable
 from nodeside.errors import NodesideError, SpecError, SystemRefused
+from nodeside.files import TEMPORARY_PREFIX, disk_errors, sync_directory
 from nodeside.modulenames import kernel_name
-from nodeside.records import TEMPORARY_PREFIX, disk_errors, sync_directory
 from nodeside.shared import SharedDir
 from nodeside.spec.model import DriverSpec
 

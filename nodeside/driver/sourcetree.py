@@ -23,7 +23,7 @@ from typing import NoReturn
 
 from nodeside.contract import STORE_TAG
 from nodeside.errors import SpecError
-from nodeside.records import TEMPORARY_PREFIX
+from nodeside.files import TEMPORARY_PREFIX
 
 # Descriptions of a driver that may lie beside its source; what of them decides the build is in
 # the key already.

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from nodeside.contract import LoadedRecord
-from nodeside.driver import bringup, plan, readyfile
+from nodeside.driver import plan, readyfile
 from nodeside.driver.holders import who_holds
 from nodeside.driver.load import Loader
 from nodeside.driver.outcome import Outcome, as_document, identity
+from nodeside.driver.proofs import observe
 from nodeside.driver.task import Task
 from nodeside.errors import ExitCode
 from nodeside.table import table
@@ -19,7 +20,7 @@ def read_status(task: Task) -> Outcome:
 
     Nothing outside the node is asked: a registry that stalls must not delay an answer about here.
     """
-    known = bringup.observe(task, Loader(task.host), ask=False)
+    known = observe(task, Loader(task.host), ask=False)
     proof, why = plan.loaded_rung(task.wanted, known)
     ready = readyfile.read_ready(task.host, task.name, task.boot_id)
     modules = [_module(task, name, known) for name in task.wanted.names]

@@ -6,12 +6,14 @@ removal.py.
 from __future__ import annotations
 
 from nodeside.contract import Rung
-from nodeside.driver import bringup, plan, readyfile, rungs
+from nodeside.driver import bringup, plan, readyfile
+from nodeside.driver.announce import announcing
 from nodeside.driver.console import SIDECAR_TIMEOUT, listener
-from nodeside.driver.container import announcing
 from nodeside.driver.journal import Journal, Report
+from nodeside.driver.listener import Listener
 from nodeside.driver.load import Loader
 from nodeside.driver.outcome import Outcome
+from nodeside.driver.proofs import loaded_now, observe
 from nodeside.driver.report import announcement, as_outcome
 from nodeside.driver.task import Task
 from nodeside.errors import ExitCode, NodesideError
@@ -30,16 +32,14 @@ def load(task: Task) -> Outcome:
     """Load from the cache without fetching or building, under the lock; validate; announce."""
     heard = listener(SIDECAR_TIMEOUT)
     closed = (Rung.FETCHED, Rung.BUILT)
-    with announcing(task.place) as announcer:
+    with announcing(task.host) as announcer:
         journal = Journal(task, announcer.state)
         with readyfile.hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT):
             report = _bring_up(task, journal, heard, closed)
     return as_outcome(report, announcement(journal))
 
 
-def _bring_up(
-    task: Task, journal: Journal, heard: rungs.Listener, closed: tuple[Rung, ...]
-) -> Report:
+def _bring_up(task: Task, journal: Journal, heard: Listener, closed: tuple[Rung, ...]) -> Report:
     try:
         return bringup.bring_up(task, journal, heard, closed=closed)
     except NodesideError as error:
@@ -51,8 +51,8 @@ def validate(task: Task) -> Outcome:
     """The checks of driver.yaml against what is loaded now."""
     journal = Journal(task)
     loader = Loader(task.host)
-    known = bringup.observe(task, loader)
-    loaded, unproven = bringup.loaded_now(task, known)
+    known = observe(task, loader)
+    loaded, unproven = loaded_now(task, known)
     _, why = plan.loaded_rung(task.wanted, known)
     journal.verdicts = (plan.Verdict(Rung.LOADED, not unproven, why),)
     journal.source = None if unproven else Rung.LOADED

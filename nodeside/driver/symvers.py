@@ -4,6 +4,10 @@
 kernel resolve every symbol of these modules? It decides as the kernel does in resolve_symbol()
 (kernel/module/main.c) and check_version() (kernel/module/version.c), before the kernel is asked.
 
+`symbols_of` finds this kernel's list without compiling anything. A node has it if its headers are
+installed, or if the distribution ships `symvers` beside the kernel (EL does); the toolkit sidecar
+publishes the one of its headers in the shared directory.
+
 The format is in Documentation/kbuild/modules.rst, "Symbols From the Kernel". Fields are separated
 by tabs; their number and order changed:
 
@@ -14,14 +18,21 @@ by tabs; their number and order changed:
 
 from __future__ import annotations
 
+import gzip
+import lzma
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
+from nodeside import log
 from nodeside.driver.modulefile import ModuleFile
 from nodeside.errors import ExitCode, NodesideError
+from nodeside.files import open_untrusted
+from nodeside.host import Host
 from nodeside.modulenames import kernel_name
+from nodeside.shared import SharedDir
 
 _SYMBOL = r"[A-Za-z_.$][\w.$]*"
 _PLACE = r"[^\t\n]+"
@@ -167,3 +178,42 @@ def _listed(name: str, namespace: str) -> bool:
         if wanted == name or (wanted.endswith("*") and name.startswith(wanted[:-1])):
             return True
     return False
+
+
+# Bytes; a distribution's list has 25,000 lines, about 1.5 MiB. The sidecar's may be forged, and
+# what is read of it takes some eight times as much memory.
+_LIMIT = 8 << 20
+
+
+def symbols_of(
+    host: Host, release: str, shared: SharedDir | None
+) -> Mapping[str, KernelSymbol] | None:
+    """The exported symbols of a kernel, or None where no list of them is at hand."""
+    for path in _places(host, release, shared):
+        try:
+            return parse_symvers(_read(path))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError, NodesideError) as problem:
+            log.warning("a symbol list cannot be used", path=path, problem=problem)
+    return None
+
+
+def _places(host: Host, release: str, shared: SharedDir | None) -> Iterator[Path]:
+    modules = host.lib_modules(release)
+    yield host.inside(modules / "build") / "Module.symvers"
+    for suffix in (".gz", ".xz", ""):
+        yield modules / f"symvers{suffix}"
+        yield host.root / "boot" / f"symvers-{release}{suffix}"
+    if shared is not None:
+        yield shared.symvers(release)
+
+
+def _read(path: Path) -> str:
+    with open_untrusted(path, limit=_LIMIT) as file:
+        data = file.read(_LIMIT)
+    if path.suffix == ".gz":
+        data = gzip.decompress(data)
+    elif path.suffix == ".xz":
+        data = lzma.decompress(data)
+    return data.decode()

@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nodeside.contract import BuildKind, BuildSettings, bundle_key, store_tag
+from nodeside.driver.bundle import Described
 from nodeside.driver.cache import Cache
 from nodeside.driver.plan import WantedDriver
 from nodeside.driver.source import build_settings, source_digest
 from nodeside.driver.sourcetree import NotSource
+from nodeside.driver.trust import distrust
 from nodeside.host import Host, Kernel
 from nodeside.shared import SharedDir
 from nodeside.spec import load, node_load
@@ -117,6 +119,10 @@ class Task:
         if not trust.certificate:
             return trust
         return replace(trust, certificate=str(self.path(trust.certificate)))
+
+    def distrust(self, described: Described) -> str:
+        """Why a bundle in the cache may not be used; "" if it may."""
+        return distrust(self.trust, self.cache, self.name, described)
 
     @property
     def wanted(self) -> WantedDriver:

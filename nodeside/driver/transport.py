@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from nodeside import __version__
 from nodeside.driver.addresses import check_proxy, next_address, origin
 from nodeside.driver.bundle import CHUNK
-from nodeside.driver.http_trouble import network_errors, refusal, shown, trouble
+from nodeside.driver.http_trouble import network_errors, refusal, trouble
+from nodeside.driver.httpfailures import shown
 from nodeside.driver.partial import Partial, announced_length, goes_on, too_large, validator
 from nodeside.driver.store import FetchError, FetchOptions, Store
-from nodeside.records import disk_errors
+from nodeside.files import disk_errors
 
 if TYPE_CHECKING:
     import requests

@@ -12,14 +12,11 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from nodeside.driver.cache import Cache
 from nodeside.driver.manifest import BundleError, Described
 from nodeside.errors import NodesideError
 from nodeside.spec.model import Trust
-
-if TYPE_CHECKING:
-    from nodeside.driver.task import Task
 
 
 def check_trust(described: Described, trust: Trust) -> None:
@@ -37,10 +34,9 @@ def check_trust(described: Described, trust: Trust) -> None:
         verify_manifest(described.data, described.signature, Path(trust.certificate))
 
 
-def distrust(task: Task, described: Described) -> str:
-    """Why a bundle in the cache may not be used; "" if it may."""
-    trust = task.trust
-    if trust == Trust() or task.cache.built_here(task.name, described.digest):
+def distrust(trust: Trust, cache: Cache, driver: str, described: Described) -> str:
+    """Why a bundle of a driver in the cache may not be used; "" if it may."""
+    if trust == Trust() or cache.built_here(driver, described.digest):
         return ""
     try:
         check_trust(described, trust)
@@ -49,13 +45,12 @@ def distrust(task: Task, described: Described) -> str:
     return ""
 
 
-def trust_mark(task: Task) -> str:
+def trust_mark(trust: Trust) -> str:
     """What `loaded.json` remembers of the trust under which modules were loaded; "" for none.
 
     Raises SigningError for a certificate that cannot be read: without it nothing can be judged, and
     that is no reason to replace what is loaded.
     """
-    trust = task.trust
     if trust == Trust():
         return ""
     certificate = ""

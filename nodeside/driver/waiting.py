@@ -11,15 +11,15 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 
 from nodeside import log
 from nodeside.contract import BuildRequest, BuildResult, FailureKind
 from nodeside.driver.build import RequestWithdrawn, ToolkitBuildFailed, answer_to, withdraw
+from nodeside.driver.listener import Listener, Patience
 from nodeside.driver.logfollower import LogFollower
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
+from nodeside.files import UntrustedFile
 from nodeside.notice import Notice
-from nodeside.records import UntrustedFile
 from nodeside.shared import SharedDir
 
 _LOOK = 0.25  # seconds between looks at the sidecar's lock while nothing else happens
@@ -44,27 +44,6 @@ class SidecarMissing(DeadlinePassed):
     reason = "SidecarMissing"
 
 
-@dataclass(frozen=True)
-class Patience:
-    """Deadlines in seconds: for a sidecar to appear (its image may be large and still on its way),
-    and for one that was lost to come back (the kubelet restarts it)."""
-
-    appear: float = 1800.0
-    come_back: float = 360.0
-
-
-@dataclass
-class BuildListener:
-    """What the caller wants to hear while a build runs, and whether it still wants to wait.
-
-    `on_sidecar` is told why there is none, and with no words when there is one again.
-    """
-
-    on_line: Callable[[str], None] = field(default=lambda _: None)
-    on_sidecar: Callable[[str], None] = field(default=lambda _: None)
-    stopping: Callable[[], bool] = field(default=lambda: False)
-
-
 class SidecarElsewhere(NodesideError):
     """The sidecar that lives there reads another boot id: it ignores everything that we ask."""
 
@@ -75,16 +54,15 @@ class SidecarElsewhere(NodesideError):
 def await_result(
     shared: SharedDir,
     request: BuildRequest,
+    listener: Listener,
     *,
-    patience: Patience,
-    listener: BuildListener,
     clock: Callable[[], float] = time.monotonic,
 ) -> BuildResult:
     """Wait for the answer, handing over the build's output as it appears.
 
     Raises ToolkitBuildFailed, SidecarMissing, SidecarElsewhere, DeadlinePassed, UntrustedFile.
     """
-    waiting = _Waiting(shared, request, patience, listener, clock)
+    waiting = _Waiting(shared, request, listener, clock)
     with waiting:
         result = waiting.result()
     if not result.succeeded:
@@ -124,13 +102,12 @@ class _Waiting:
         self,
         shared: SharedDir,
         request: BuildRequest,
-        patience: Patience,
-        listener: BuildListener,
+        listener: Listener,
         clock: Callable[[], float],
     ) -> None:
         self.shared = shared
         self.request = request
-        self.patience = patience
+        self.patience = listener.patience
         self.listener = listener
         self.clock = clock
         self.started = clock()
@@ -140,7 +117,7 @@ class _Waiting:
         self.missed = False
         self.unusable_since: float | None = None
         self.elsewhere = _Elsewhere(shared, request.boot_id)
-        self.log = LogFollower(shared.build_log(request.id), listener.on_line)
+        self.log = LogFollower(shared.build_log(request.id), listener.on_build_line)
         self.stack = ExitStack()
 
     def __enter__(self) -> _Waiting:

@@ -24,7 +24,7 @@ from nodeside.contract import (
     Toolchain,
 )
 from nodeside.errors import NodesideError, NoSpace
-from nodeside.records import UntrustedFile, disk_errors, open_untrusted
+from nodeside.files import UntrustedFile, disk_errors, open_untrusted
 from nodeside.shared import SharedDir
 from nodeside.toolkit_sidecar import dkms_conf, memory
 from nodeside.toolkit_sidecar.buildlog import BuildLog, Echo

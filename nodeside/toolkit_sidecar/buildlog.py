@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from nodeside.records import disk_errors
+from nodeside.files import disk_errors
 from nodeside.toolkit_sidecar.firsterror import FirstError
 from nodeside.toolkit_sidecar.remedies import NO_SPACE
 

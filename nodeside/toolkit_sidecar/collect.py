@@ -18,7 +18,7 @@ from pathlib import Path
 
 from nodeside import process
 from nodeside.contract import BuiltModule, FailureKind
-from nodeside.records import UntrustedFile, disk_errors, open_untrusted
+from nodeside.files import UntrustedFile, disk_errors, open_untrusted
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.recipe import Product, Recipe
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside.contract import FailureKind
-from nodeside.records import UntrustedFile, open_untrusted
+from nodeside.files import UntrustedFile, open_untrusted
 from nodeside.toolkit_sidecar.buildlog import BuildLog
 from nodeside.toolkit_sidecar.confinement import Step, Watch, run_confined
 from nodeside.toolkit_sidecar.failure import BuildFailed

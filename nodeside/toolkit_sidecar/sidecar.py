@@ -16,14 +16,9 @@ from pathlib import Path
 from nodeside import log
 from nodeside.contract import PROTOCOL, BuildRequest, BuildResult, FailureKind, SidecarRecord
 from nodeside.errors import ExitCode, NodesideError
+from nodeside.files import TEMPORARY_PREFIX, UntrustedFile, publish_bytes
 from nodeside.host import Host
-from nodeside.records import (
-    TEMPORARY_PREFIX,
-    MalformedRecord,
-    UntrustedFile,
-    publish_bytes,
-    read_untrusted,
-)
+from nodeside.records import MalformedRecord, read_untrusted
 from nodeside.shared import REQUEST_ID, SharedDir
 from nodeside.toolkit_sidecar import builder
 from nodeside.toolkit_sidecar.descendants import die_with_parent, kill_marked, kill_others

@@ -11,7 +11,7 @@ from pathlib import Path
 from nodeside import process
 from nodeside.contract import FailureKind
 from nodeside.errors import NoSpace
-from nodeside.records import TEMPORARY_PREFIX, disk_errors
+from nodeside.files import TEMPORARY_PREFIX, disk_errors
 from nodeside.toolkit_sidecar.failure import BuildFailed
 
 _REMOVE_TIMEOUT = 600.0  # seconds for rm; the largest build is some 100,000 files

@@ -14,8 +14,8 @@ import shlex
 import shutil
 from pathlib import Path
 
+from nodeside.files import disk_errors
 from nodeside.host import Kernel
-from nodeside.records import disk_errors
 
 # POSIX sh without any program but the real uname. The order of the fields is fixed, whatever the
 # order of the options; `-a` leaves out a processor and a platform that are not known (coreutils).

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from nodeside.errors import NodesideError, NoSpace
 from nodeside.filelock import take_lock
-from nodeside.records import TEMPORARY_PREFIX, disk_errors
+from nodeside.files import TEMPORARY_PREFIX, disk_errors
 from nodeside.trial.errors import TrialError
 
 MIB = 1 << 20

@@ -15,8 +15,8 @@ from typing import Any
 
 from nodeside import process
 from nodeside.contract import API_VERSION
+from nodeside.files import disk_errors, open_untrusted
 from nodeside.host import Kernel
-from nodeside.records import disk_errors, open_untrusted
 from nodeside.scratch import scratch_directory
 from nodeside.toolkit_sidecar import dkms, dkms_conf
 from nodeside.toolkit_sidecar.dkms_conf import Values

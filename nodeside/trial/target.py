@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from nodeside.errors import SpecError
-from nodeside.records import disk_errors
+from nodeside.files import disk_errors
 from nodeside.spec import load
 from nodeside.spec.model import Driver
 from nodeside.trial import dkms_tree

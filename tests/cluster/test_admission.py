@@ -16,8 +16,9 @@ import pytest
 from cluster.hold import CORDONED
 from cluster.manifests import CONTROLLER, DRIVER, NAMESPACE, Installation
 from nodeside.contract import API_VERSION, NodeDriverStatus, Rung, State
-from nodeside.driver.announce import Announcer, Delivery
+from nodeside.driver.announce import Announcer
 from nodeside.driver.announcement import event, node_driver
+from nodeside.driver.delivery import Delivery
 from nodeside.driver.kubernetes import Access, Cluster
 from nodeside.host import Host
 from nodeside.refusals import KubernetesError

@@ -23,10 +23,10 @@ from nodeside.driver.bringup import bring_up
 from nodeside.driver.bundle import Bundle, describe, write_bundle
 from nodeside.driver.cache import Cache
 from nodeside.driver.journal import Journal, Report
+from nodeside.driver.listener import Listener
 from nodeside.driver.manifest import BundleManifest
 from nodeside.driver.modulefile import read_module
 from nodeside.driver.readyfile import read_loaded
-from nodeside.driver.rungs import Listener
 from nodeside.driver.task import Place, Task, resolve
 from nodeside.host import Host, Kernel
 from nodeside.shared import SharedDir

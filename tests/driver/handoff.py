@@ -13,7 +13,8 @@ from nodeside.contract import (
     BuiltModule,
     FailureKind,
 )
-from nodeside.driver.waiting import BuildListener, Patience, await_result
+from nodeside.driver.listener import Listener, Patience
+from nodeside.driver.waiting import await_result
 from nodeside.host import Kernel
 from nodeside.shared import SharedDir, request_id
 
@@ -61,12 +62,9 @@ def wait(
     *,
     clock: Callable[[], float] | None = None,
     patience: Patience | None = None,
-    listener: BuildListener | None = None,
+    listener: Listener | None = None,
 ) -> BuildResult:
-    return await_result(
-        shared,
-        request,
-        patience=patience or Patience(appear=100, come_back=30),
-        listener=listener or BuildListener(),
-        clock=clock or Clock(),
+    listener = replace(
+        listener or Listener(), patience=patience or Patience(appear=100, come_back=30)
     )
+    return await_result(shared, request, listener, clock=clock or Clock())

@@ -25,14 +25,8 @@ from nodeside.driver.archive import pack
 from nodeside.driver.bundle import MANIFEST, Bundle, read_manifest
 from nodeside.driver.manifest import digest_of
 from nodeside.driver.oci import _Blob, _blob_of, _image_manifest
-from nodeside.driver.store import (
-    FetchOptions,
-    FetchOutcome,
-    ManifestOutcome,
-    WantedBundle,
-    fetch_first,
-    find_manifest,
-)
+from nodeside.driver.store import FetchOptions, WantedBundle
+from nodeside.driver.storesources import FetchOutcome, ManifestOutcome, fetch_first, find_manifest
 from nodeside.spec.model import PrebuiltSource, Trust
 from tests.driver.bundles import END, tar_entry
 

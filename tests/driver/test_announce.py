@@ -26,7 +26,8 @@ from nodeside.contract import (
     state_label,
 )
 from nodeside.driver import announcement
-from nodeside.driver.announce import Announcer, Delivery, Pace
+from nodeside.driver.announce import Announcer
+from nodeside.driver.delivery import Delivery, Pace
 from nodeside.driver.kubernetes import Cluster, NoCluster
 from nodeside.driver.readyfile import read_ready, ready_path
 from nodeside.host import Host

@@ -16,7 +16,7 @@ from nodeside.driver import conflicts
 from nodeside.driver.bringup import NoRungServed, bring_up
 from nodeside.driver.installation import Refused
 from nodeside.driver.kernelerrors import InUse, RebootRequired
-from nodeside.driver.rungs import Listener
+from nodeside.driver.listener import Listener
 from nodeside.driver.sequence import SequenceFailed
 from nodeside.driver.validate import ValidationFailed
 from nodeside.errors import ExitCode

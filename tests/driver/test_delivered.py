@@ -19,7 +19,7 @@ from nodeside.driver.build import (
 )
 from nodeside.driver.delivered import take_modules
 from nodeside.errors import NoSpace
-from nodeside.records import UntrustedFile
+from nodeside.files import UntrustedFile
 from nodeside.shared import SharedDir
 from tests.driver.handoff import succeeded, wish
 

@@ -10,7 +10,7 @@ import pytest
 
 from nodeside.driver import waiting
 from nodeside.driver.build import request_build
-from nodeside.driver.waiting import BuildListener
+from nodeside.driver.listener import Listener
 from nodeside.shared import SharedDir
 from tests.driver.handoff import Clock, succeeded, wait, wish
 
@@ -46,7 +46,7 @@ class Building:
             if 2 <= look < len(steps) + 2:
                 steps[look - 2]()
 
-        listener = BuildListener(self.heard.append)
+        listener = Listener(on_build_line=self.heard.append)
         wait(self.shared, self.request, clock=Clock(then=then), listener=listener)
         return self.heard
 

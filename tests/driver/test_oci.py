@@ -21,10 +21,9 @@ from nodeside.driver.manifest import digest_of
 from nodeside.driver.oci import ARTIFACT_TYPE, CONFIG_TYPE, LAYER_TYPE, MANIFEST_TYPE
 from nodeside.driver.publish import publish
 from nodeside.driver.registry import parse_repository
-from nodeside.driver.store import (
+from nodeside.driver.store import FetchError, FetchOptions
+from nodeside.driver.storesources import (
     Answer,
-    FetchError,
-    FetchOptions,
     FetchOutcome,
     fetch_first,
     find_manifest,

@@ -12,8 +12,8 @@ import pytest
 
 from nodeside.driver.bundle import Bundle
 from nodeside.driver.cache import Cache
-from nodeside.driver.store import Answer as Said
-from nodeside.driver.store import fetch_first
+from nodeside.driver.storesources import Answer as Said
+from nodeside.driver.storesources import fetch_first
 from nodeside.spec.model import PrebuiltSource, Trust
 from tests.driver.bundles import WANTED, sample_bundle
 from tests.driver.oddanswers import (

@@ -28,9 +28,9 @@ from nodeside.contract import (
     State,
 )
 from nodeside.driver import announcement, proofs, rungs, watch
+from nodeside.driver.listener import Listener
 from nodeside.driver.readyfile import hold_lock, hold_pod_lock, read_ready
 from nodeside.driver.run import Run, Turn
-from nodeside.driver.rungs import Listener
 from nodeside.driver.waiting import StoppedWaiting
 from nodeside.driver.watch import Reason, Uevent, Why
 from nodeside.errors import ExitCode, SpecError

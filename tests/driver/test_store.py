@@ -19,13 +19,10 @@ from nodeside import __version__, process
 from nodeside.driver.archive import pack
 from nodeside.driver.bundle import Bundle, BundleError, read_manifest, verify
 from nodeside.driver.publish import publish
-from nodeside.driver.store import (
+from nodeside.driver.store import Fetched, FetchError, FetchOptions, NotThere
+from nodeside.driver.storesources import (
     Answer,
-    Fetched,
-    FetchError,
-    FetchOptions,
     FetchOutcome,
-    NotThere,
     acceptance,
     fetch_first,
     find_manifest,

@@ -30,7 +30,7 @@ from nodeside.driver.signing import (
     sign_manifest,
     verify_manifest,
 )
-from nodeside.driver.store import FetchOutcome, fetch_first, find_manifest
+from nodeside.driver.storesources import FetchOutcome, fetch_first, find_manifest
 from nodeside.process import run
 from nodeside.spec.model import Module, PrebuiltSource, Trust
 from tests.driver.bundles import KEY, TAG, WANTED, sample_bundle

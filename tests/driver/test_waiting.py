@@ -17,16 +17,10 @@ import pytest
 from nodeside.contract import FailureKind, SidecarRecord
 from nodeside.driver import waiting
 from nodeside.driver.build import RequestWithdrawn, ToolkitBuildFailed, request_build, withdraw
-from nodeside.driver.waiting import (
-    BuildListener,
-    Patience,
-    SidecarElsewhere,
-    SidecarMissing,
-    StoppedWaiting,
-    await_sidecar,
-)
+from nodeside.driver.listener import Listener, Patience
+from nodeside.driver.waiting import SidecarElsewhere, SidecarMissing, StoppedWaiting, await_sidecar
 from nodeside.errors import DeadlinePassed, ExitCode
-from nodeside.records import UntrustedFile
+from nodeside.files import UntrustedFile
 from nodeside.shared import SharedDir
 from tests.driver.handoff import BOOT, Clock, failed, succeeded, wait, wish
 
@@ -94,7 +88,7 @@ def test_a_build_that_ends_its_sidecar_again_and_again_is_given_up(shared: Share
             return False
 
         with pytest.raises(ToolkitBuildFailed, match="ended 6 times during build") as caught:
-            wait(shared, request, listener=BuildListener(stopping=come_and_go))
+            wait(shared, request, listener=Listener(stopping=come_and_go))
     assert (lives, caught.value.reason) == (6, "OutOfMemory")
     assert not caught.value.retryable
     assert shared.request(request.id) is None, "the next sidecar would begin it again"
@@ -232,7 +226,7 @@ def test_a_sidecar_that_was_seen_and_lost_is_noticed_at_once(shared: SharedDir) 
 
     clock = Clock(step=1, then=let_go)
     request = request_build(shared, wish())
-    listener = BuildListener(on_sidecar=lambda words: lost.append((clock.now, words)))
+    listener = Listener(on_sidecar=lambda words: lost.append((clock.now, words)))
     with pytest.raises(
         SidecarMissing, match=r"was lost during build .* did not come back"
     ) as caught:
@@ -259,7 +253,7 @@ def test_a_sidecar_that_comes_back_in_time_is_no_failure(shared: SharedDir) -> N
             shared.publish_result(succeeded(request))
 
     told: list[str] = []
-    listener = BuildListener(on_sidecar=told.append)
+    listener = Listener(on_sidecar=told.append)
     try:
         assert wait(shared, request, clock=Clock(then=life), listener=listener).succeeded
     finally:
@@ -279,7 +273,7 @@ def test_a_toolkit_container_that_is_late_is_told_of_until_it_is_there(shared: S
 
     told: list[str] = []
     try:
-        listener = BuildListener(on_sidecar=told.append)
+        listener = Listener(on_sidecar=told.append)
         assert wait(shared, request, clock=Clock(then=life), listener=listener).succeeded
     finally:
         lock.__exit__(None, None, None)
@@ -295,9 +289,7 @@ def test_a_toolkit_container_that_is_there_is_not_told_of(shared: SharedDir) -> 
             shared.publish_result(succeeded(request))
 
     with shared.hold_sidecar_lock():
-        wait(
-            shared, request, clock=Clock(then=life), listener=BuildListener(on_sidecar=told.append)
-        )
+        wait(shared, request, clock=Clock(then=life), listener=Listener(on_sidecar=told.append))
     assert told == []
 
 
@@ -312,7 +304,7 @@ def test_a_sidecar_that_lives_and_never_answers_does_not_keep_us_for_ever(
 def test_stopping_leaves_the_build_to_be_joined(shared: SharedDir) -> None:
     request = request_build(shared, wish())
     with pytest.raises(StoppedWaiting) as caught:
-        wait(shared, request, listener=BuildListener(stopping=lambda: True))
+        wait(shared, request, listener=Listener(stopping=lambda: True))
     assert caught.value.exit_code == ExitCode.INTERRUPTED
     assert shared.request(request.id) == request
 

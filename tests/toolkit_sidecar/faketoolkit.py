@@ -20,8 +20,8 @@ import pytest
 
 from nodeside import process
 from nodeside.contract import BuildKind, BuildRequest, BuildResult, BuildSettings
+from nodeside.files import UntrustedFile
 from nodeside.host import Kernel
-from nodeside.records import UntrustedFile
 from nodeside.shared import SharedDir
 
 KERNEL = Kernel(

@@ -1,0 +1,207 @@
+"""Delivers a driver's newest state to the cluster: its label, its NodeDriver, its Events.
+
+Passing states that end soon, superseded states and repetitions are not sent. How long stages took,
+and that modules were found loaded, is no news of a driver that is ready already. There is no
+heartbeat: a first rollout to 5,000 nodes is 15,000 requests, and then none.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from nodeside import log
+from nodeside.clock import Clock
+from nodeside.contract import NodeDriverStatus, State
+from nodeside.driver import announcement
+from nodeside.driver.announcement import occasion
+from nodeside.driver.kubernetes import Api
+from nodeside.refusals import KubernetesError
+
+
+@dataclass(frozen=True)
+class Pace:
+    """When to send and when to try again, in seconds.
+
+    `settle`: a passing state younger than this is not worth a request. `first_retry` doubles up to
+    `longest_retry`. `refused_retry`: after an answer that only an administrator can change, such as
+    a missing RBAC rule; slow, so that the node heals by itself once it is there.
+    """
+
+    settle: float = 10.0
+    first_retry: float = 1.0
+    longest_retry: float = 60.0
+    refused_retry: float = 300.0
+
+
+class Part(Enum):
+    """What can be told, in this order: the label's answer has the uid that the others name."""
+
+    LABEL = "label"
+    NODE_DRIVER = "NodeDriver"
+    EVENT = "Event"
+
+
+def same_news(old: NodeDriverStatus | None, new: NodeDriverStatus) -> bool:
+    """Whether the cluster needs to hear of `new` after `old`."""
+    return old is not None and replace(new, source=old.source, stages=old.stages) == old
+
+
+@dataclass
+class Delivery:
+    """What the cluster was told, what it is to be told, and when. Used by one thread only.
+
+    `step` makes at most one request, so that a newer state never waits for an older one.
+    """
+
+    api: Api
+    pace: Pace = field(default_factory=Pace)
+    clock: Clock = field(default_factory=Clock)
+    wall: Callable[[], float] = time.time
+    jitter: Callable[[], float] = random.random  # 0 to 1
+
+    def __post_init__(self) -> None:
+        self._wanted: NodeDriverStatus | None = None
+        self._told: dict[Part, NodeDriverStatus] = {}
+        self._node_uid = ""
+        self._event: Mapping[str, Any] = {}  # begun; its name makes a repetition harmless
+        self._news_since: float | None = None
+        self._not_before = 0.0
+        self._failures = 0
+        self._refused_until: dict[Part, float] = {}
+        self._complaint = ""
+
+    def want(self, status: NodeDriverStatus, *, known: bool = False) -> None:
+        """Make this the state to tell. `known`: an Event told of it in an earlier life."""
+        if same_news(self._wanted, status):
+            return
+        self._wanted, self._event = status, {}
+        self._refused_until.clear()
+        if known:
+            self._told[Part.EVENT] = status
+        if not self._open_parts():
+            self._news_since = None
+        elif self._news_since is None:
+            self._news_since = self.clock.now()
+
+    def due(self, *, hurry: bool = False) -> float | None:
+        """Seconds until `step` has something to do; None: all is told."""
+        if not self._open_parts():
+            return None
+        now, part = self.clock.now(), self._next_part()
+        if part is None:
+            return min(self._refused_until[part] for part in self._open_parts()) - now
+        return max(0.0, self._not_before - now, 0.0 if hurry else self._settled_at() - now)
+
+    def settled(self) -> bool:
+        """Whether there is nothing left that trying again soon could change."""
+        return self._next_part() is None
+
+    def step(self) -> None:
+        """Tell the next part of the newest state."""
+        part = self._next_part()
+        if part is None or self._wanted is None:
+            return
+        status = self._wanted
+        try:
+            self._tell(part, status)
+        except KubernetesError as error:
+            self._put_off(part, error)
+            return
+        except Exception as exc:  # a bug of ours: shown, and no reason to announce nothing more
+            traceback.print_exc()
+            self._put_off(part, KubernetesError(f"a bug in nodeside, please report it: {exc!r}"))
+            return
+        self._told[part] = status
+        self._refused_until.pop(part, None)
+        self._failures = 0
+        if part is Part.LABEL and status.state not in announcement.NOTABLE:
+            self._told.pop(Part.EVENT, None)  # what follows is news again
+        if not self._open_parts():
+            self._complete(status)
+
+    def _open_parts(self) -> list[Part]:
+        return [part for part in Part if self._is_open(part)]
+
+    def _next_part(self) -> Part | None:
+        now = self.clock.now()
+        for part in self._open_parts():
+            if self._refused_until.get(part, now) <= now:
+                return part
+        return None
+
+    def _is_open(self, part: Part) -> bool:
+        """Whether this part does not yet say what is wanted."""
+        wanted, told = self._wanted, self._told.get(part)
+        if wanted is None:
+            return False
+        match part:
+            case Part.LABEL:
+                return told is None or told.state is not wanted.state
+            case Part.NODE_DRIVER:
+                return not same_news(told, wanted)
+            case Part.EVENT:
+                notable = wanted.state in announcement.NOTABLE
+                return notable and (told is None or occasion(told) != occasion(wanted))
+
+    def _settled_at(self) -> float:
+        """When the wanted state is old enough to be told."""
+        told = (self._told.get(Part.LABEL), self._told.get(Part.NODE_DRIVER))
+        believed_ready = any(part is not None and part.state is State.READY for part in told)
+        if believed_ready or (self._wanted and self._wanted.state in announcement.NOTABLE):
+            return 0.0
+        return (self._news_since or 0.0) + self.pace.settle
+
+    def _tell(self, part: Part, status: NodeDriverStatus) -> None:
+        match part:
+            case Part.LABEL:
+                labels = announcement.labels(status)
+                self._node_uid = self.api.patch_node_labels(status.node, labels) or self._node_uid
+            case Part.NODE_DRIVER:
+                uid = self._known_uid(status.node)
+                self.api.apply_node_driver(announcement.node_driver(status, node_uid=uid))
+            case Part.EVENT:
+                if not self._event:
+                    self._event = announcement.event(
+                        status, node_uid=self._node_uid, now=self.wall()
+                    )
+                self.api.create_event(self._event)
+
+    def _known_uid(self, node: str) -> str:
+        """The node's uid, asked for where its label may not be set; "" if that is refused too.
+
+        Where owner references are checked, as on OpenShift, an owner cannot be added later on:
+        that takes the right to delete the object, which no driver pod has.
+        """
+        if not self._node_uid:
+            try:
+                self._node_uid = self.api.get_node(node)
+            except KubernetesError as error:
+                if error.retryable:
+                    raise
+                log.detail(f"the owner of the NodeDriver is not known: {error}")
+        return self._node_uid
+
+    def _put_off(self, part: Part, error: KubernetesError) -> None:
+        """Say once what is wrong, and decide when to try again."""
+        now, spread = self.clock.now(), 0.5 + self.jitter() / 2
+        if error.retryable:
+            wait = min(self.pace.first_retry * 2**self._failures, self.pace.longest_retry)
+            wait = max(wait * spread, (error.retry_after or 0.0) * (1 + self.jitter() / 4))
+            self._failures = min(self._failures + 1, 30)
+            self._not_before = now + wait
+        else:
+            wait = self.pace.refused_retry * spread
+            self._refused_until[part] = now + wait
+        say = log.detail if str(error) == self._complaint else log.warning
+        self._complaint = str(error)
+        say(f"not announced: {error}", hint=error.hint, again_in=f"{wait:.1f}s")
+
+    def _complete(self, status: NodeDriverStatus) -> None:
+        self._news_since, self._complaint = None, ""
+        log.fact("announced", driver=status.driver, node=status.node, state=status.state.value)
