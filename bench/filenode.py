@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nodeside.contract import LoadedModule, LoadedRecord, Rung
 from nodeside.driver.bundle import Bundle, BundleManifest, read_bundle
-from nodeside.driver.readyfile import write_loaded
+from nodeside.driver.node.run_directory import write_loaded
 from nodeside.host import Host, Kernel
 
 _BUILD_ID = 3  # NT_GNU_BUILD_ID, elf(5)

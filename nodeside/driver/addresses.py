@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import urljoin, urlsplit
 
+from nodeside.driver.http.failures import shown
 from nodeside.driver.http_trouble import wrong_proxy
-from nodeside.driver.httpfailures import shown
 from nodeside.driver.store import FetchError
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from nodeside.contract import BuildResult
 from nodeside.driver.bundle import Bundle, BundleError, BundleManifest, describe, write_bundle
 from nodeside.driver.delivered import take_modules
-from nodeside.driver.elf import NotAModule
 from nodeside.driver.fitting import missing
-from nodeside.driver.loadorder import in_load_order
 from nodeside.driver.manifest import canonical
-from nodeside.driver.modulefile import ModuleFile, read_modules
+from nodeside.driver.module.elf import NotAModule
+from nodeside.driver.module.load_order import in_load_order
+from nodeside.driver.module.modulefile import ModuleFile, read_modules
 from nodeside.driver.task import Task
 from nodeside.files import UntrustedFile
 from nodeside.shared import SharedDir
@@ -60,7 +60,11 @@ def _take_delivery(
 
 
 def _sign(task: Task, modules: Iterable[Path]) -> None:
-    from nodeside.driver.signing import kernel_hash, sign, verify  # late: most drivers do not sign
+    from nodeside.driver.module.signing import (  # late: most drivers do not sign
+        kernel_hash,
+        sign,
+        verify,
+    )
 
     assert task.signing is not None
     key, certificate = task.path(task.signing.key), task.path(task.signing.certificate)
@@ -74,7 +78,7 @@ def _signature(task: Task, manifest: BundleManifest) -> bytes:
     """The signature of the manifest by the key of driver.yaml, b"" without one."""
     if task.signing is None:
         return b""
-    from nodeside.driver.signing import sign_manifest
+    from nodeside.driver.module.signing import sign_manifest
 
     key, certificate = task.path(task.signing.key), task.path(task.signing.certificate)
     return sign_manifest(canonical(manifest), key, certificate)

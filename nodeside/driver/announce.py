@@ -38,7 +38,7 @@ from nodeside import log
 from nodeside.contract import NodeDriverStatus, Rung, State, ready_marker
 from nodeside.driver.delivery import Delivery, same_news
 from nodeside.driver.kubernetes import connect
-from nodeside.driver.readyfile import ReadyRecord, clear_ready, read_ready, write_ready
+from nodeside.driver.node.run_directory import ReadyRecord, clear_ready, read_ready, write_ready
 from nodeside.errors import NodesideError
 from nodeside.host import Host
 

@@ -16,11 +16,11 @@ from nodeside.contract import NOTHING_SERVED, LoadedModule, LoadedRecord, Rung, 
 from nodeside.driver import plan, retention, rungs
 from nodeside.driver.installation import Installation, record_of, wanted_modules
 from nodeside.driver.journal import Journal, Report
-from nodeside.driver.kernellog import Mark
 from nodeside.driver.listener import Listener
 from nodeside.driver.load import Loader
+from nodeside.driver.node.kernel_log import Mark
+from nodeside.driver.node.run_directory import read_loaded, write_loaded
 from nodeside.driver.proofs import observe
-from nodeside.driver.readyfile import read_loaded, write_loaded
 from nodeside.driver.task import Task
 from nodeside.driver.trust import trust_mark
 from nodeside.driver.validate import Scene, Validation, ValidationFailed, validate

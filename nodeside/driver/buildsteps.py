@@ -25,8 +25,8 @@ from nodeside.buildjob import (
 from nodeside.driver import rungs
 from nodeside.driver.build import ToolkitBuildFailed, answer_to, request_build, sole_builder
 from nodeside.driver.bundling import target
+from nodeside.driver.module.signing import HASHES, BadSignature
 from nodeside.driver.outcome import Outcome, as_document
-from nodeside.driver.signing import HASHES, BadSignature
 from nodeside.driver.source import provide_source
 from nodeside.driver.task import Place, Task, read_driver, resolve
 from nodeside.errors import NodesideError, UsageError

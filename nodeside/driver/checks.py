@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from nodeside.driver.elf import MACHINES
-from nodeside.driver.facts import KernelFacts, enrolled_keys, kernel_vermagic, read_facts
-from nodeside.driver.modulefile import ModuleFile
-from nodeside.driver.parameters import wrong_parameters
-from nodeside.driver.signature import Certificate
-from nodeside.driver.symvers import KernelSymbol, compare
+from nodeside.driver.module.elf import MACHINES
+from nodeside.driver.module.modulefile import ModuleFile
+from nodeside.driver.module.parameters import wrong_parameters
+from nodeside.driver.module.signature import Certificate
+from nodeside.driver.module.symvers import KernelSymbol, compare
+from nodeside.driver.node.facts import KernelFacts, enrolled_keys, kernel_vermagic, read_facts
 from nodeside.modulenames import kernel_name, name_of_file
 from nodeside.spec.model import Module
 

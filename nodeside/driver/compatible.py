@@ -12,9 +12,9 @@ from nodeside.driver.bundle import Bundle, BundleError, BundleManifest, read_man
 from nodeside.driver.checks import Refusal, check_before_load, read_facts
 from nodeside.driver.fitting import fitting
 from nodeside.driver.listener import Listener
-from nodeside.driver.modulefile import ModuleFile, NotAModule, read_modules
+from nodeside.driver.module.modulefile import ModuleFile, NotAModule, read_modules
+from nodeside.driver.module.symvers import KernelSymbol, Mismatch, compare, symbols_of
 from nodeside.driver.plan import Finding
-from nodeside.driver.symvers import KernelSymbol, Mismatch, compare, symbols_of
 from nodeside.driver.task import Task
 from nodeside.driver.waiting import await_sidecar
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nodeside import log
-from nodeside.driver import sysfs
 from nodeside.driver.kernelerrors import InUse, RebootRequired
-from nodeside.driver.kernelmodules import LoadedState
 from nodeside.driver.load import Loader
-from nodeside.driver.pci import PciDevice, pci_devices
+from nodeside.driver.node import sysfs
+from nodeside.driver.node.modules import LoadedState
+from nodeside.driver.node.pci import PciDevice, pci_devices
 from nodeside.driver.unload import (
     Blocked,
     Obstacle,

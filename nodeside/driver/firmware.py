@@ -24,9 +24,9 @@ from pathlib import Path, PurePosixPath
 from nodeside import log
 from nodeside.clock import Clock
 from nodeside.digests import sha256_of
-from nodeside.driver import sysfs
-from nodeside.driver.leases import read_own
-from nodeside.driver.nodelock import node_lock
+from nodeside.driver.node import sysfs
+from nodeside.driver.node.leases import read_own
+from nodeside.driver.node.node_lock import node_lock
 from nodeside.errors import ExitCode, NodesideError, SystemRefused
 from nodeside.files import TEMPORARY_PREFIX, disk_errors, publish_bytes
 from nodeside.host import Host

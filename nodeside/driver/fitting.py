@@ -21,8 +21,8 @@ def fitting(task: Task, bundle: Bundle, why: str) -> Finding:
     if absent := missing(task, (module.name for module in bundle.manifest.modules)):
         return Finding(f"the bundle {name} has no module {absent}")
     if task.signing is not None:
-        from nodeside.driver.modulefile import NotAModule
-        from nodeside.driver.signing import SigningError
+        from nodeside.driver.module.modulefile import NotAModule
+        from nodeside.driver.module.signing import SigningError
 
         try:
             files = (bundle.directory / module.file for module in bundle.manifest.modules)
@@ -41,7 +41,7 @@ def missing(task: Task, there: Iterable[str]) -> str:
 
 def verify_signatures(task: Task, files: Iterable[Path]) -> None:
     """With a key configured, no module is used that is not signed by it. Raises SigningError."""
-    from nodeside.driver import signing
+    from nodeside.driver.module import signing
 
     assert task.signing is not None  # asked only then
     certificate = task.path(task.signing.certificate)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from nodeside import log
 from nodeside.clock import Clock
-from nodeside.driver.readyfile import ReadyRecord, read_ready, ready_path
+from nodeside.driver.node.run_directory import ReadyRecord, read_ready, ready_path
 from nodeside.errors import DeadlinePassed, UsageError
 from nodeside.host import Host
 from nodeside.spec.patterns import DRIVER_NAME

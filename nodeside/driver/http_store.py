@@ -15,7 +15,7 @@ from nodeside.driver.addresses import origin
 from nodeside.driver.archive import read_manifest, unpack
 from nodeside.driver.bundle import Bundle, Described
 from nodeside.driver.credentials import Credentials, find_credentials
-from nodeside.driver.httpfailures import shown
+from nodeside.driver.http.failures import shown
 from nodeside.driver.store import (
     Accept,
     Fetched,

@@ -12,7 +12,7 @@ import json
 import ssl
 from typing import TYPE_CHECKING
 
-from nodeside.driver.httpfailures import causes, printable, root_cause, shown
+from nodeside.driver.http.failures import causes, printable, root_cause, shown
 from nodeside.driver.store import FetchError
 from nodeside.refusals import seconds_of
 

@@ -21,12 +21,13 @@ from nodeside.driver.conflicts import Cleared
 from nodeside.driver.fitting import verify_signatures
 from nodeside.driver.journal import Journal
 from nodeside.driver.kernelerrors import RebootRequired
-from nodeside.driver.kernellog import Mark
 from nodeside.driver.load import Loader
-from nodeside.driver.loadorder import in_load_order
-from nodeside.driver.moduledevices import device_numbers
-from nodeside.driver.modulefile import ModuleFile, read_modules
-from nodeside.driver.readyfile import clear_loaded, write_loaded
+from nodeside.driver.module.load_order import in_load_order
+from nodeside.driver.module.modulefile import ModuleFile, read_modules
+from nodeside.driver.module.symvers import symbols_of
+from nodeside.driver.node.devices import device_numbers
+from nodeside.driver.node.kernel_log import Mark
+from nodeside.driver.node.run_directory import clear_loaded, write_loaded
 from nodeside.driver.sequence import (
     Insertion,
     RollBack,
@@ -34,7 +35,6 @@ from nodeside.driver.sequence import (
     load_sequence,
     roll_back,
 )
-from nodeside.driver.symvers import symbols_of
 from nodeside.driver.task import Task
 from nodeside.driver.trust import trust_mark
 from nodeside.errors import ExitCode, NodesideError
@@ -57,7 +57,7 @@ def check_bundle(task: Task, bundle: Bundle) -> tuple[list[ModuleFile], tuple[Re
     files = list(in_load_order(given))
     certificate = None
     if task.signing is not None:
-        from nodeside.driver.signing import read_certificate
+        from nodeside.driver.module.signing import read_certificate
 
         verify_signatures(task, [file.path for file in files])
         certificate = read_certificate(task.path(task.signing.certificate))

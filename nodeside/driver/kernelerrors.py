@@ -13,8 +13,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nodeside.driver.holders import Holding
-from nodeside.driver.kernellog import Excerpt, splats
+from nodeside.driver.node.holders import Holding
+from nodeside.driver.node.kernel_log import Excerpt, splats
 from nodeside.errors import ExitCode, NodesideError
 
 _LINES = 20  # of the kernel's own words in a message

@@ -45,7 +45,7 @@ from nodeside.refusals import (
 if TYPE_CHECKING:
     import requests
 
-    from nodeside.driver.deadline import Deadline
+    from nodeside.driver.http.deadline import Deadline
 
 TOKEN_DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -242,7 +242,7 @@ class Cluster:
 
     def _timed(self) -> Deadline:
         if self._deadline is None:
-            from nodeside.driver.deadline import Deadline
+            from nodeside.driver.http.deadline import Deadline
 
             self._deadline = Deadline(self._whole)
         return self._deadline

@@ -18,11 +18,6 @@ from pathlib import Path
 
 from nodeside import log
 from nodeside.clock import Clock
-from nodeside.driver import sysfs
-from nodeside.driver.capabilities import Capability, effective
-from nodeside.driver.facts import lockdown_mode
-from nodeside.driver.holders import who_holds
-from nodeside.driver.intree import InTree, read_in_tree, real_path
 from nodeside.driver.kernelerrors import (
     Circumstances,
     Explanation,
@@ -33,10 +28,15 @@ from nodeside.driver.kernelerrors import (
     errno_name,
     explain,
 )
-from nodeside.driver.kernellog import Excerpt, KernelLog, Mark
-from nodeside.driver.kernelmodules import KernelModules, LoadedState
-from nodeside.driver.modulefile import decompress
-from nodeside.driver.syscalls import DiedInKernel, KernelSyscalls, Syscalls
+from nodeside.driver.module.modulefile import decompress
+from nodeside.driver.node import sysfs
+from nodeside.driver.node.capabilities import Capability, effective
+from nodeside.driver.node.facts import lockdown_mode
+from nodeside.driver.node.holders import who_holds
+from nodeside.driver.node.intree import InTree, read_in_tree, real_path
+from nodeside.driver.node.kernel_log import Excerpt, KernelLog, Mark
+from nodeside.driver.node.modules import KernelModules, LoadedState
+from nodeside.driver.node.syscalls import DiedInKernel, KernelSyscalls, Syscalls
 from nodeside.errors import DeadlinePassed, SystemRefused
 from nodeside.host import Host
 from nodeside.modulenames import kernel_name

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import nodeside
 from nodeside import process
-from nodeside.driver.syscalls import dying_with_parent
+from nodeside.driver.node.syscalls import dying_with_parent
 from nodeside.scratch import scratch_directory
 from nodeside.shared import SharedDir
 

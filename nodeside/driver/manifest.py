@@ -24,7 +24,7 @@ from nodeside.modulenames import kernel_name
 from nodeside.records import MalformedRecord, decode, encode
 
 if TYPE_CHECKING:
-    from nodeside.driver.modulefile import ModuleFile
+    from nodeside.driver.module.modulefile import ModuleFile
 
 SCHEMA = 1
 MANIFEST_LIMIT = 8 << 20  # bytes; a driver of 100 modules with 500 imports each has about 3 MiB

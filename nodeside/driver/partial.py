@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from typing import IO, TYPE_CHECKING
 
-from nodeside.driver.httpfailures import shown
+from nodeside.driver.http.failures import shown
 from nodeside.driver.store import FetchError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from nodeside.modulenames import kernel_name
 from nodeside.spec.model import Foreign, Module, Reuse, UnloadPolicy, Upgrade
 
 if TYPE_CHECKING:
-    from nodeside.driver.kernelmodules import LoadedState
+    from nodeside.driver.node.modules import LoadedState
 
 
 @dataclass(frozen=True)

@@ -9,18 +9,12 @@ from __future__ import annotations
 from typing import assert_never
 
 from nodeside.contract import Rung
-from nodeside.driver import (
-    bundling,
-    conflicts,
-    installation,
-    plan,
-    readyfile,
-    rungs,
-)
+from nodeside.driver import bundling, conflicts, installation, plan, rungs
 from nodeside.driver.compatible import look_for_compatible
 from nodeside.driver.load import Loader
+from nodeside.driver.node import run_directory
+from nodeside.driver.node.pci import pci_devices
 from nodeside.driver.outcome import Outcome, as_document, identity
-from nodeside.driver.pci import pci_devices
 from nodeside.driver.plan import Finding
 from nodeside.driver.proofs import observe
 from nodeside.driver.task import Task
@@ -183,7 +177,7 @@ def validate(task: Task) -> Outcome:
 
 def unload(task: Task) -> Outcome:
     """What would be unloaded, and what is in the way."""
-    record = readyfile.read_loaded(task.host, task.name, task.boot_id)
+    record = run_directory.read_loaded(task.host, task.name, task.boot_id)
     ours = [module.name for module in record.modules] if record else []
     names = [*reversed(task.wanted.names), *reversed(ours)]
     decided = plan_unload(dict.fromkeys(names), Loader(task.host).modules.rows(), ours)

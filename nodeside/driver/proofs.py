@@ -13,7 +13,7 @@ from nodeside.driver.bundle import BundleManifest
 from nodeside.driver.compatible import of_same_source
 from nodeside.driver.installation import wanted_modules
 from nodeside.driver.load import Loader
-from nodeside.driver.readyfile import read_loaded
+from nodeside.driver.node.run_directory import read_loaded
 from nodeside.driver.rungs import ask_sources
 from nodeside.driver.task import Task
 from nodeside.driver.trust import trust_mark

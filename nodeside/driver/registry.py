@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from nodeside.driver.addresses import origin
 from nodeside.driver.credentials import Credentials
-from nodeside.driver.httpfailures import shown
+from nodeside.driver.http.failures import shown
 from nodeside.driver.store import FetchError
 from nodeside.driver.transport import Transport
 from nodeside.errors import SpecError

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from nodeside import log
 from nodeside.clock import Clock
 from nodeside.contract import UNLOADED, State
-from nodeside.driver import readyfile
 from nodeside.driver.announce import Announcer, announcing
 from nodeside.driver.journal import Journal
 from nodeside.driver.kernelerrors import CannotUnload
 from nodeside.driver.load import Loader
+from nodeside.driver.node import run_directory
 from nodeside.driver.outcome import Outcome
 from nodeside.driver.task import Task
 from nodeside.driver.unload import refusal, settled_plan, unload_modules
@@ -50,7 +50,7 @@ def unload(task: Task) -> Outcome:
     """
     with announcing(task.host) as announcer:
         journal = Journal(task, announcer.state)
-        with readyfile.hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT):
+        with run_directory.hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT):
             try:
                 removed = _unload(task, journal, Loader(task.host))
             except NodesideError as error:
@@ -103,7 +103,9 @@ class _Patience:
         task, clock = self.task, Clock(sleep=self._sleep)
         with ExitStack() as stack:
             while True:
-                lock = readyfile.hold_lock(task.host, task.name, timeout=_LOCK_LOOK, clock=clock)
+                lock = run_directory.hold_lock(
+                    task.host, task.name, timeout=_LOCK_LOOK, clock=clock
+                )
                 try:
                     stack.enter_context(lock)
                     break
@@ -147,7 +149,7 @@ class _Patience:
 
 
 def _unload(task: Task, journal: Journal, loader: Loader) -> tuple[str, ...]:
-    record = readyfile.read_loaded(task.host, task.name, task.boot_id)
+    record = run_directory.read_loaded(task.host, task.name, task.boot_id)
     ours = tuple(module.name for module in record.modules) if record else ()
     devices = frozenset(record.devices) if record else frozenset()
     names = tuple(dict.fromkeys((*reversed(task.wanted.names), *reversed(ours))))
@@ -155,7 +157,7 @@ def _unload(task: Task, journal: Journal, loader: Loader) -> tuple[str, ...]:
         raise refusal(item, loader, devices)
     journal.state(State.UNLOADING)
     removed = unload_modules(names, loader, ours=ours, devices=devices)
-    readyfile.clear_loaded(task.host, task.name)
+    run_directory.clear_loaded(task.host, task.name)
     if task.driver.spec.firmware is not None:
         from nodeside.driver import firmware
 

@@ -96,7 +96,7 @@ def fetch(task: Task) -> plan.Finding:
 
 def _readable(bundle: Bundle) -> None:
     """Else the cache would keep what nobody can load. Raises NotAModule."""
-    from nodeside.driver.modulefile import read_modules
+    from nodeside.driver.module.modulefile import read_modules
 
     read_modules([bundle.directory / file.file for file in bundle.manifest.modules])
 

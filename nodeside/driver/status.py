@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from nodeside.contract import LoadedRecord
-from nodeside.driver import plan, readyfile
-from nodeside.driver.holders import who_holds
+from nodeside.driver import plan
 from nodeside.driver.load import Loader
+from nodeside.driver.node import run_directory
+from nodeside.driver.node.holders import who_holds
 from nodeside.driver.outcome import Outcome, as_document, identity
 from nodeside.driver.proofs import observe
 from nodeside.driver.task import Task
@@ -22,7 +23,7 @@ def read_status(task: Task) -> Outcome:
     """
     known = observe(task, Loader(task.host), ask=False)
     proof, why = plan.loaded_rung(task.wanted, known)
-    ready = readyfile.read_ready(task.host, task.name, task.boot_id)
+    ready = run_directory.read_ready(task.host, task.name, task.boot_id)
     modules = [_module(task, name, known) for name in task.wanted.names]
     bundles = [cached.tag for cached in task.cache.manifests(task.name)]
     good = proof is not None and ready is not None and ready.version == task.version

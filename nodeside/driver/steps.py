@@ -6,12 +6,13 @@ removal.py.
 from __future__ import annotations
 
 from nodeside.contract import Rung
-from nodeside.driver import bringup, plan, readyfile
+from nodeside.driver import bringup, plan
 from nodeside.driver.announce import announcing
 from nodeside.driver.console import SIDECAR_TIMEOUT, listener
 from nodeside.driver.journal import Journal, Report
 from nodeside.driver.listener import Listener
 from nodeside.driver.load import Loader
+from nodeside.driver.node import run_directory
 from nodeside.driver.outcome import Outcome
 from nodeside.driver.proofs import loaded_now, observe
 from nodeside.driver.report import announcement, as_outcome
@@ -34,7 +35,7 @@ def load(task: Task) -> Outcome:
     closed = (Rung.FETCHED, Rung.BUILT)
     with announcing(task.host) as announcer:
         journal = Journal(task, announcer.state)
-        with readyfile.hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT):
+        with run_directory.hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT):
             report = _bring_up(task, journal, heard, closed)
     return as_outcome(report, announcement(journal))
 

@@ -180,7 +180,7 @@ def _trusted(bundle: Bundle, trust: Trust, *, confidential: bool) -> str:
     if trust.digests:
         reasons.append("its digest is pinned")
     if trust.certificate:
-        from nodeside.driver.signing import verify
+        from nodeside.driver.module.signing import verify
 
         for module in bundle.manifest.modules:
             verify(bundle.directory / module.file, Path(trust.certificate))
@@ -206,7 +206,7 @@ def _failed(where: str, problem: Exception) -> SourceSaid:
 
 
 def _where(source: PrebuiltSource) -> str:
-    from nodeside.driver.httpfailures import shown
+    from nodeside.driver.http.failures import shown
 
     http = shown(source.http) if source.http else ""
     return source.oci or http or source.directory or "a source without a name"

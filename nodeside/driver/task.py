@@ -213,6 +213,6 @@ def read_driver(place: Place) -> Driver:
 def _certificate(signing: Signing | None, place: Place) -> str:
     if signing is None:
         return ""
-    from nodeside.driver.signing import certificate_digest  # late: most drivers do not sign
+    from nodeside.driver.module.signing import certificate_digest  # late: most drivers do not sign
 
     return certificate_digest(place.beside_driver(signing.certificate))

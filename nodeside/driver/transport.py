@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from nodeside import __version__
 from nodeside.driver.addresses import check_proxy, next_address, origin
 from nodeside.driver.bundle import CHUNK
+from nodeside.driver.http.failures import shown
 from nodeside.driver.http_trouble import network_errors, refusal, trouble
-from nodeside.driver.httpfailures import shown
 from nodeside.driver.partial import Partial, announced_length, goes_on, too_large, validator
 from nodeside.driver.store import FetchError, FetchOptions, Store
 from nodeside.files import disk_errors
@@ -31,7 +31,7 @@ from nodeside.files import disk_errors
 if TYPE_CHECKING:
     import requests
 
-    from nodeside.driver.deadline import Deadline
+    from nodeside.driver.http.deadline import Deadline
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ class Transport:
     def __enter__(self) -> Self:
         import requests  # late: 15 MiB and 80 ms that most starts of a driver do not need
 
-        from nodeside.driver.deadline import Deadline
+        from nodeside.driver.http.deadline import Deadline
 
         ca_file = self._options.ca_file
         if ca_file is not None and not ca_file.is_file():

@@ -29,7 +29,7 @@ def check_trust(described: Described, trust: Trust) -> None:
             hint=f"if it is the right one, add {described.digest} there",
         )
     if trust.certificate:
-        from nodeside.driver.signing import verify_manifest  # late: most drivers do not sign
+        from nodeside.driver.module.signing import verify_manifest  # late: most drivers do not sign
 
         verify_manifest(described.data, described.signature, Path(trust.certificate))
 
@@ -55,7 +55,7 @@ def trust_mark(trust: Trust) -> str:
         return ""
     certificate = ""
     if trust.certificate:
-        from nodeside.driver.signing import certificate_digest
+        from nodeside.driver.module.signing import certificate_digest
 
         certificate = certificate_digest(Path(trust.certificate))
     asked = [sorted(trust.digests), certificate]

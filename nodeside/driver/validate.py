@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from nodeside import process
 from nodeside.clock import Clock
 from nodeside.contract import LoadedModule
-from nodeside.driver import sysfs
 from nodeside.driver.child import ChildDied, ChildRaised, Limits, run_in_child
-from nodeside.driver.kernellog import KernelLog, Mark, splats
-from nodeside.driver.kernelmodules import KernelModules
-from nodeside.driver.pci import pci_devices
+from nodeside.driver.node import sysfs
+from nodeside.driver.node.kernel_log import KernelLog, Mark, splats
+from nodeside.driver.node.modules import KernelModules
+from nodeside.driver.node.pci import pci_devices
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError, SpecError, SystemRefused
 from nodeside.host import Host
 from nodeside.spec.model import BoundCheck, CommandCheck, SysfsCheck, Validate

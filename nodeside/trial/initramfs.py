@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nodeside import process
-from nodeside.driver.intree import InTree, read_tree
+from nodeside.driver.node.intree import InTree, read_tree
 from nodeside.trial.cpio import CpioArchive
 from nodeside.trial.errors import TrialError
 

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from nodeside import process
-from nodeside.driver.kernellog import splats
+from nodeside.driver.node.kernel_log import splats
 from nodeside.errors import DeadlinePassed
 from nodeside.process import Completed, ToolError
 from nodeside.trial import qemu

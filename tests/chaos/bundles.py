@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from nodeside.driver.bundle import MANIFEST, Bundle
-from nodeside.driver.modulefile import read_module
+from nodeside.driver.module.modulefile import read_module
 from nodeside.driver.store import FetchOptions, WantedBundle
 from nodeside.driver.storesources import fetch_first
 from nodeside.errors import NodesideError

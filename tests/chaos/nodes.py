@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from nodeside.driver.bundle import Bundle
-from nodeside.driver.modulefile import read_module
+from nodeside.driver.module.modulefile import read_module
 from nodeside.errors import DeadlinePassed
 from nodeside.process import Completed
 from nodeside.scratch import scratch_directory

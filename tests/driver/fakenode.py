@@ -25,8 +25,8 @@ from nodeside.driver.cache import Cache
 from nodeside.driver.journal import Journal, Report
 from nodeside.driver.listener import Listener
 from nodeside.driver.manifest import BundleManifest
-from nodeside.driver.modulefile import read_module
-from nodeside.driver.readyfile import read_loaded
+from nodeside.driver.module.modulefile import read_module
+from nodeside.driver.node.run_directory import read_loaded
 from nodeside.driver.task import Place, Task, resolve
 from nodeside.host import Host, Kernel
 from nodeside.shared import SharedDir

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nodeside.driver.modulefile import ModuleFile
+from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.process import Completed, run
 
 _BATCH = 100  # modules per modinfo

@@ -29,7 +29,7 @@ from nodeside.driver import announcement
 from nodeside.driver.announce import Announcer
 from nodeside.driver.delivery import Delivery, Pace
 from nodeside.driver.kubernetes import Cluster, NoCluster
-from nodeside.driver.readyfile import read_ready, ready_path
+from nodeside.driver.node.run_directory import read_ready, ready_path
 from nodeside.host import Host
 from nodeside.refusals import KubernetesError
 from nodeside.spec import check_labels, check_node_driver

@@ -22,7 +22,7 @@ from nodeside.driver.bundle import (
     write_bundle,
 )
 from nodeside.driver.manifest import MANIFEST_LIMIT, canonical, parse, same_modules
-from nodeside.driver.modulefile import ModuleFile, Signature
+from nodeside.driver.module.modulefile import ModuleFile, Signature
 from nodeside.errors import ExitCode
 from nodeside.records import encode
 from tests.driver.bundles import sample_bundle

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from nodeside.driver.checks import KernelFacts, Refusal, check_before_load
-from nodeside.driver.modulefile import ModuleFile, Parameter
-from nodeside.driver.signature import Certificate, Signature
-from nodeside.driver.symvers import KernelSymbol
+from nodeside.driver.module.modulefile import ModuleFile, Parameter
+from nodeside.driver.module.signature import Certificate, Signature
+from nodeside.driver.module.symvers import KernelSymbol
 from nodeside.host import Kernel
 from nodeside.spec.model import Module
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nodeside.driver.child import ChildDied, ChildRaised, Limits, run_in_child
-from nodeside.driver.elf import MalformedElf
+from nodeside.driver.module.elf import MalformedElf
 from nodeside.errors import DeadlinePassed, ExitCode, NoSpace
 
 LIMITS = Limits(memory=64 << 20, processor=2, answer=1 << 20)

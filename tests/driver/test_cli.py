@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nodeside.driver.cli import driver
-from nodeside.driver.readyfile import hold_lock, read_ready
+from nodeside.driver.node.run_directory import hold_lock, read_ready
 from nodeside.errors import ExitCode
 from tests.console import nodeside
 from tests.driver.fakekernel import Refusal

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver import sysfs
 from nodeside.driver.conflicts import Cleared, ConflictBuiltIn, clear, plan_clear, restore
 from nodeside.driver.kernelerrors import InUse
-from nodeside.driver.kernelmodules import LoadedState
-from nodeside.driver.pci import PciDevice
+from nodeside.driver.node import sysfs
+from nodeside.driver.node.modules import LoadedState
+from nodeside.driver.node.pci import PciDevice
 from nodeside.errors import ExitCode, SystemRefused
 from nodeside.spec.model import Conflicts, PciId
 

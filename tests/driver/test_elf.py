@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeside.driver.elf import ElfObject, MalformedElf, NotAModule, parse_notes
+from nodeside.driver.module.elf import ElfObject, MalformedElf, NotAModule, parse_notes
 from tests.driver.hostile import only_our_errors
 from tests.driver.modulewriter import NOTE, PROGBITS, RELA, STRTAB, SYMTAB, ModuleWriter, Row
 
@@ -87,7 +87,7 @@ def test_section_that_ends_behind_the_file_is_refused() -> None:
 def test_section_too_large_to_read_is_refused_before_it_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nodeside.driver.elf.TABLE_LIMIT", 1000)
+    monkeypatch.setattr("nodeside.driver.module.elf.TABLE_LIMIT", 1000)
     elf = read(ModuleWriter(more=[Row("huge", PROGBITS, bytes(1001))]).write())
 
     with pytest.raises(MalformedElf, match="section 'huge' has 1001 bytes, at most 1000 are read"):
@@ -121,7 +121,7 @@ def test_symbols_without_end_are_refused_even_with_short_names() -> None:
 def test_a_symbol_table_too_large_is_refused_before_it_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nodeside.driver.elf.SYMBOL_LIMIT", 10)
+    monkeypatch.setattr("nodeside.driver.module.elf.SYMBOL_LIMIT", 10)
     elf = read(with_symbols(bytes(24 * 11), b"\0"))
 
     with pytest.raises(MalformedElf, match="'symbols' has 264 bytes, at most 240 are read"):
@@ -140,7 +140,7 @@ def test_a_second_relocation_table_of_a_section_is_refused() -> None:
 
 
 def test_relocations_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nodeside.driver.elf.RELOCATION_LIMIT", 1)
+    monkeypatch.setattr("nodeside.driver.module.elf.RELOCATION_LIMIT", 1)
     elf = read(ModuleWriter(parameters=["debug", "level"]).write())
 
     with pytest.raises(MalformedElf, match=r"'\.rela__param' has 48 bytes, at most 24 are read"):

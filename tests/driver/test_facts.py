@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.facts import enrolled_keys, kernel_vermagic, lockdown_mode, read_facts
+from nodeside.driver.node.facts import enrolled_keys, kernel_vermagic, lockdown_mode, read_facts
 from nodeside.host import Host
 from tests.driver.modulewriter import VERMAGIC, ModuleWriter
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from nodeside.driver import child
-from nodeside.driver.holders import Holding, who_holds
-from nodeside.driver.moduledevices import device_numbers, devices_of, interfaces_of
-from nodeside.driver.processes import Process, parse_mountinfo, pod_and_container
+from nodeside.driver.node.devices import device_numbers, devices_of, interfaces_of
+from nodeside.driver.node.holders import Holding, who_holds
+from nodeside.driver.node.processes import Process, parse_mountinfo, pod_and_container
 
 from .fakekernel import (
     FakeKernel,
@@ -227,7 +227,7 @@ def test_a_filesystem_that_does_not_answer_holds_nobody_up(
     add_device(kernel.host, NULL, "vpoll", "virtual/misc/vpoll")
     process = add_process(kernel.host, 4711, "/bin/sh", ())
     os.mkfifo(process / "maps")
-    monkeypatch.setattr("nodeside.driver.processes._SECONDS", 0.2)
+    monkeypatch.setattr("nodeside.driver.node.processes._SECONDS", 0.2)
 
     for _ in range(2):
         assert who_holds("vpoll", kernel.host).sentence() == (
@@ -245,7 +245,7 @@ def test_a_look_that_crashes_is_said_so(
     def surprised(*_: object) -> None:
         raise KeyError("nobody thought of this")
 
-    monkeypatch.setattr("nodeside.driver.processes.users_of", surprised)
+    monkeypatch.setattr("nodeside.driver.node.processes.users_of", surprised)
     kernel.add("vpoll", FakeModule(refcnt=1))
 
     assert "KeyError: 'nobody thought of this'" in who_holds("vpoll", kernel.host).unseen

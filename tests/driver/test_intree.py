@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.intree import NotInTree, read_in_tree, real_path
 from nodeside.driver.kernelerrors import LoadFailed
+from nodeside.driver.node.intree import NotInTree, read_in_tree, real_path
 
 from .fakekernel import RELEASE, FakeKernel, write, write_bytes
 

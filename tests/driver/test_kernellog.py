@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.kernellog import KernelLog, Mark, after, parse_kmsg, parse_syslog, splats
+from nodeside.driver.node.kernel_log import KernelLog, Mark, after, parse_kmsg, parse_syslog, splats
 
 from .fakekernel import FakeKernel, write
 

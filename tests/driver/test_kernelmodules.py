@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.kernelmodules import KernelModules, parse_modules
+from nodeside.driver.node.modules import KernelModules, parse_modules
 from nodeside.errors import SystemRefused
 from nodeside.host import Host
 

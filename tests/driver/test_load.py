@@ -7,7 +7,7 @@ import pytest
 
 from nodeside.driver.kernelerrors import InUse, LoadFailed, RebootRequired, UnloadFailed
 from nodeside.driver.load import parameter_line
-from nodeside.driver.syscalls import DiedInKernel
+from nodeside.driver.node.syscalls import DiedInKernel
 from nodeside.errors import DeadlinePassed, ExitCode, SystemRefused
 
 from .fakekernel import FakeKernel, FakeModule, Refusal, write

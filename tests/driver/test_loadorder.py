@@ -7,8 +7,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeside.driver.loadorder import in_load_order
-from nodeside.driver.modulefile import ModuleFile
+from nodeside.driver.module.load_order import in_load_order
+from nodeside.driver.module.modulefile import ModuleFile
 
 
 def module(name: str, *depends: str) -> ModuleFile:

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeside.driver import compression, modulefile
-from nodeside.driver.elf import MalformedElf, NotAModule
-from nodeside.driver.modulefile import (
+from nodeside.driver.module import compression, modulefile
+from nodeside.driver.module.elf import MalformedElf, NotAModule
+from nodeside.driver.module.modulefile import (
     Parameter,
     UnreadableModule,
     decompress,

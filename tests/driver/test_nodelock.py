@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nodeside.clock import Clock
-from nodeside.driver.nodelock import Holder, former_lock_path, node_lock, node_lock_path
+from nodeside.driver.node.node_lock import Holder, former_lock_path, node_lock, node_lock_path
 from nodeside.errors import Locked
 from nodeside.host import Host
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nodeside.contract import Toolchain
-from nodeside.driver.readyfile import hold_lock
+from nodeside.driver.node.run_directory import hold_lock
 from tests.driver.fakenode import FakeNode, module_bytes
 
 PAGE = Path(__file__).parents[2] / "docs/output.md"

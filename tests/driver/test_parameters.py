@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeside.driver.parameters import wrong_value
+from nodeside.driver.module.parameters import wrong_value
 
 
 @pytest.mark.parametrize(

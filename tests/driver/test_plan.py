@@ -9,8 +9,8 @@ import pytest
 
 from nodeside.contract import BuildKind, BuildSettings, LoadedModule, LoadedRecord, Rung
 from nodeside.driver.bundle import Bundle
-from nodeside.driver.kernelmodules import LoadedState
 from nodeside.driver.manifest import BundleManifest, BundleModule
+from nodeside.driver.node.modules import LoadedState
 from nodeside.driver.plan import (
     Finding,
     GiveUp,

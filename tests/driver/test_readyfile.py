@@ -16,8 +16,8 @@ import pytest
 from nodeside import process
 from nodeside.clock import Clock
 from nodeside.contract import LoadedModule, LoadedRecord, Rung
-from nodeside.driver.nodelock import node_lock_path
-from nodeside.driver.readyfile import (
+from nodeside.driver.node.node_lock import node_lock_path
+from nodeside.driver.node.run_directory import (
     ReadyRecord,
     clear_loaded,
     clear_ready,
@@ -192,7 +192,7 @@ def test_directory_that_cannot_be_made_is_an_expected_error(host: Host) -> None:
 HOLD = """
 import sys
 from pathlib import Path
-from nodeside.driver.readyfile import hold_lock
+from nodeside.driver.node.run_directory import hold_lock
 from nodeside.host import Host
 with hold_lock(Host(Path(sys.argv[1])), "edu", timeout=0):
     print("held", flush=True)

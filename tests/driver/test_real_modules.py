@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.modulefile import ModuleFile, read_module
-from nodeside.driver.signing import sign, verify
-from nodeside.driver.symvers import KernelSymbol, compare, parse_symvers
+from nodeside.driver.module.modulefile import ModuleFile, read_module
+from nodeside.driver.module.signing import sign, verify
+from nodeside.driver.module.symvers import KernelSymbol, compare, parse_symvers
 from nodeside.process import run
 from nodeside.trial.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop

@@ -14,7 +14,7 @@ import pytest
 from nodeside.contract import State
 from nodeside.driver import removal
 from nodeside.driver.journal import Journal
-from nodeside.driver.readyfile import hold_lock, read_ready
+from nodeside.driver.node.run_directory import hold_lock, read_ready
 from nodeside.errors import ExitCode
 from tests.driver.fakekernel import add_device
 from tests.driver.fakenode import BOOT_ID, FakeNode

@@ -29,7 +29,7 @@ from nodeside.contract import (
 )
 from nodeside.driver import announcement, proofs, rungs, watch
 from nodeside.driver.listener import Listener
-from nodeside.driver.readyfile import hold_lock, hold_pod_lock, read_ready
+from nodeside.driver.node.run_directory import hold_lock, hold_pod_lock, read_ready
 from nodeside.driver.run import Run, Turn
 from nodeside.driver.waiting import StoppedWaiting
 from nodeside.driver.watch import Reason, Uevent, Why
@@ -587,7 +587,7 @@ def test_what_a_build_delivered_and_cannot_be_read_is_not_built_again_at_every_p
         assert os.getpid() != parent, "the file of a vendor is read in a child"
         os.kill(os.getpid(), signal.SIGKILL)
 
-    monkeypatch.setattr("nodeside.driver.modulefile.parse_module", fatal)
+    monkeypatch.setattr("nodeside.driver.module.modulefile.parse_module", fatal)
     stop = threading.Event()
     sidecar = threading.Thread(target=answer, args=(stop,))
     sidecar.start()

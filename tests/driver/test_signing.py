@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeside.driver.elf import NotAModule
-from nodeside.driver.modulefile import read_module
-from nodeside.driver.signature import MARKER, TRAILER, Appended, Signature, describe
-from nodeside.driver.signing import (
+from nodeside.driver.module.elf import NotAModule
+from nodeside.driver.module.modulefile import read_module
+from nodeside.driver.module.signature import MARKER, TRAILER, Appended, Signature, describe
+from nodeside.driver.module.signing import (
     SigningError,
     certificate_digest,
     kernel_hash,
@@ -183,7 +183,7 @@ def test_copy_of_a_module_is_where_what_killed_processes_left_is_removed(
     def looking(content: Path, *_: object) -> None:
         copies.append(content.parent.name)
 
-    monkeypatch.setattr("nodeside.driver.signing._verify_message", looking)
+    monkeypatch.setattr("nodeside.driver.module.signing._verify_message", looking)
     verify(module, acme.certificate)
 
     assert [copy.startswith("nodeside-scratch-signing-") for copy in copies] == [True]

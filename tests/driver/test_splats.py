@@ -10,7 +10,7 @@ import pytest
 
 from nodeside.contract import Rung, State
 from nodeside.driver import bringup
-from nodeside.driver.readyfile import loaded_path, write_loaded
+from nodeside.driver.node.run_directory import loaded_path, write_loaded
 from nodeside.driver.validate import ValidationFailed
 from nodeside.errors import ExitCode
 from tests.driver.fakekernel import write

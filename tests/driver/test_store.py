@@ -754,7 +754,7 @@ def test_a_pinned_digest_is_enough_and_any_other_is_refused(
 def test_with_a_certificate_every_module_must_be_signed_by_it(
     data: bytes, web: WebServer, into: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nodeside.driver import signing
+    from nodeside.driver.module import signing
 
     web.on(ARCHIVE, file(data))
     verified: list[str] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nodeside.driver.symvers import symbols_of
+from nodeside.driver.module.symvers import symbols_of
 from nodeside.host import Host
 from nodeside.shared import SharedDir
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeside.driver.modulefile import ModuleFile
-from nodeside.driver.symvers import (
+from nodeside.driver.module.modulefile import ModuleFile
+from nodeside.driver.module.symvers import (
     KernelSymbol,
     MalformedSymvers,
     compare,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver import syscalls
 from nodeside.driver.child import ChildRaised
-from nodeside.driver.syscalls import DiedInKernel, KernelSyscalls, in_child
+from nodeside.driver.node import syscalls
+from nodeside.driver.node.syscalls import DiedInKernel, KernelSyscalls, in_child
 from nodeside.errors import DeadlinePassed, SystemRefused
 
 _PACKAGE = Path(syscalls.__file__).parent

@@ -18,11 +18,7 @@ from nodeside.contract import Rung
 from nodeside.driver import plan
 from nodeside.driver.bringup import NoRungServed
 from nodeside.driver.bundle import SIGNATURE, Bundle, BundleError, read_manifest, verify
-from nodeside.driver.kernelmodules import LoadedState
-from nodeside.driver.publish import publish
-from nodeside.driver.readyfile import clear_loaded
-from nodeside.driver.rungs import fetch_options
-from nodeside.driver.signing import (
+from nodeside.driver.module.signing import (
     BadSignature,
     SigningError,
     _make_message,
@@ -30,6 +26,10 @@ from nodeside.driver.signing import (
     sign_manifest,
     verify_manifest,
 )
+from nodeside.driver.node.modules import LoadedState
+from nodeside.driver.node.run_directory import clear_loaded
+from nodeside.driver.publish import publish
+from nodeside.driver.rungs import fetch_options
 from nodeside.driver.storesources import FetchOutcome, fetch_first, find_manifest
 from nodeside.process import run
 from nodeside.spec.model import Module, PrebuiltSource, Trust

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from nodeside.contract import LoadedModule
-from nodeside.driver.kernellog import KernelLog
-from nodeside.driver.kernelmodules import KernelModules
+from nodeside.driver.node.kernel_log import KernelLog
+from nodeside.driver.node.modules import KernelModules
 from nodeside.driver.validate import CheckResult, Scene, ValidationFailed, check_all, validate
 from nodeside.errors import ExitCode, SpecError, SystemRefused
 from nodeside.spec.model import BoundCheck, CommandCheck, SysfsCheck, Validate
@@ -144,7 +144,7 @@ def test_an_attribute_that_does_not_answer_fails_its_row(
     path = kernel.host.sys / "class/edu/state"
     path.parent.mkdir(parents=True)
     os.mkfifo(path)
-    monkeypatch.setattr("nodeside.driver.sysfs._ASK_SECONDS", 0.2)
+    monkeypatch.setattr("nodeside.driver.node.sysfs._ASK_SECONDS", 0.2)
 
     result = only(kernel, Validate(sysfs=(SysfsCheck(path="class/edu/state"),)))
 
@@ -160,7 +160,7 @@ def test_parameters_that_do_not_answer_hold_nobody_up(
     path = kernel.host.sys_module / "edu/parameters/debug"
     path.parent.mkdir()
     os.mkfifo(path)
-    monkeypatch.setattr("nodeside.driver.sysfs._ASK_SECONDS", 0.2)
+    monkeypatch.setattr("nodeside.driver.node.sysfs._ASK_SECONDS", 0.2)
     modules = KernelModules(kernel.host)
 
     assert modules.state("edu") is not None, "to be live, no parameter need answer"

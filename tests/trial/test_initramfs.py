@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nodeside import process
-from nodeside.driver.intree import read_tree
+from nodeside.driver.node.intree import read_tree
 from nodeside.trial import initramfs
 from nodeside.trial.cpio import CpioArchive
 from nodeside.trial.errors import TrialError

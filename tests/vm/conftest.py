@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import pytest
 
 from nodeside.driver.bundle import Bundle
-from nodeside.driver.modulefile import read_module
-from nodeside.driver.symvers import compare, parse_symvers
+from nodeside.driver.module.modulefile import read_module
+from nodeside.driver.module.symvers import compare, parse_symvers
 from nodeside.trial.kernel_disk import KernelDisk
 from nodeside.trial.kernels import AvailableKernel
 from nodeside.trial.machine import Machine

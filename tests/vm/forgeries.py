@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nodeside.driver.bundle import Bundle, describe, write_bundle
-from nodeside.driver.modulefile import read_module
+from nodeside.driver.module.modulefile import read_module
 
 
 def forged(bundle: Bundle, modules: Mapping[str, Path], to: Path) -> Bundle:

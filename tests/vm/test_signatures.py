@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.signing import SigningError, verify
+from nodeside.driver.module.signing import SigningError, verify
 from nodeside.trial.kernel_disk import KernelDisk
 from nodeside.trial.machine import Machine
 from nodeside.trial.workshop import Workshop

@@ -26,7 +26,7 @@ import base64, gc, importlib, json, os, pkgutil, sys, tempfile
 sys.path.insert(0, "/opt/nodeside")
 import nodeside.driver, pyudev, requests, yaml
 from nodeside.cli import main
-for module in pkgutil.iter_modules(nodeside.driver.__path__, "nodeside.driver."):
+for module in pkgutil.walk_packages(nodeside.driver.__path__, "nodeside.driver."):
     importlib.import_module(module.name)
 gc.freeze()
 

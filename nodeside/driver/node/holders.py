@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nodeside.driver import sysfs
-from nodeside.driver.capabilities import Capability, effective
-from nodeside.driver.kernelmodules import KernelModules, LoadedState
-from nodeside.driver.moduledevices import Device, devices_of, interfaces_of
-from nodeside.driver.pci import pci_devices
-from nodeside.driver.processes import Process, look_for
+from nodeside.driver.node import sysfs
+from nodeside.driver.node.capabilities import Capability, effective
+from nodeside.driver.node.devices import Device, devices_of, interfaces_of
+from nodeside.driver.node.modules import KernelModules, LoadedState
+from nodeside.driver.node.pci import pci_devices
+from nodeside.driver.node.processes import Process, look_for
 from nodeside.host import Host
 from nodeside.modulenames import kernel_name
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from nodeside.driver.modulefile import ModuleFile, Parameter
+from nodeside.driver.module.modulefile import ModuleFile, Parameter
 
 # Handled by the module loader for every module: kernel/module/main.c, unknown_module_param_cb.
 ALWAYS_ALLOWED = frozenset({"dyndbg", "async_probe"})

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside import log
-from nodeside.driver import sysfs
 from nodeside.driver.child import ChildDied, ChildRaised, run_in_child
+from nodeside.driver.node import sysfs
 from nodeside.errors import DeadlinePassed, NodesideError
 from nodeside.host import Host
 from nodeside.log import escaped

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nodeside.driver import sysfs
+from nodeside.driver.node import sysfs
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.host import Host
 from nodeside.modulenames import kernel_name, name_of_file

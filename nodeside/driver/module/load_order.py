@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nodeside.driver.modulefile import ModuleFile
+from nodeside.driver.module.modulefile import ModuleFile
 
 
 def in_load_order(modules: Sequence[ModuleFile]) -> tuple[ModuleFile, ...]:

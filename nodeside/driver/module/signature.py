@@ -17,7 +17,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import IO
 
-from nodeside.driver.elf import NotAModule
+from nodeside.driver.module.elf import NotAModule
 
 MARKER = b"~Module signature appended~\n"
 TRAILER = struct.Struct(">BBBBB3xI")  # algo, hash, id_type, signer_len, key_id_len, sig_len

@@ -21,7 +21,7 @@ from urllib3 import PoolManager
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
-from nodeside.driver.bounded_response import BoundedResponse
+from nodeside.driver.http.bounded_response import BoundedResponse
 
 # Kept for one conversation. It has one request at a time, so that older ones are done with.
 _CONNECTIONS = 32

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from nodeside.driver.elf import NotAModule
+from nodeside.driver.module.elf import NotAModule
 from nodeside.errors import SystemRefused
 from nodeside.files import TEMPORARY_PREFIX, disk_errors, sync_directory
 from nodeside.process import ToolError, run

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import IO
 
 from nodeside import log
-from nodeside.driver.modulefile import NotAModule, parse_module
-from nodeside.driver.signature import (
+from nodeside.driver.module.modulefile import NotAModule, parse_module
+from nodeside.driver.module.signature import (
     ID_PKCS7,
     MARKER,
     TRAILER,

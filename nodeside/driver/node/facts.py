@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from nodeside.driver.modulefile import parse_module
+from nodeside.driver.module.modulefile import parse_module
 from nodeside.errors import NodesideError
 from nodeside.host import Host, Kernel
 from nodeside.modulenames import name_of_file

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from nodeside.driver.child import ChildDied, ChildRaised, run_in_child
-from nodeside.driver.syscalls import DiedInKernel, in_child
+from nodeside.driver.node.syscalls import DiedInKernel, in_child
 from nodeside.errors import DeadlinePassed, SpecError, SystemRefused
 from nodeside.host import Host
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nodeside import log
-from nodeside.driver.modulefile import ModuleFile
+from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.files import open_untrusted
 from nodeside.host import Host

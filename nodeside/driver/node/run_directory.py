@@ -32,8 +32,8 @@ from typing import Any, TypeVar
 from nodeside import log
 from nodeside.clock import Clock
 from nodeside.contract import LoadedRecord, Rung
-from nodeside.driver.leases import read_own
-from nodeside.driver.nodelock import make_directory, node_lock
+from nodeside.driver.node.leases import read_own
+from nodeside.driver.node.node_lock import make_directory, node_lock
 from nodeside.errors import NodesideError
 from nodeside.files import disk_errors
 from nodeside.host import Host

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from nodeside.driver.syscalls import Syscalls
+from nodeside.driver.node.syscalls import Syscalls
 from nodeside.host import Host
 from nodeside.log import escaped
 

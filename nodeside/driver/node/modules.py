@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from nodeside.driver import sysfs
-from nodeside.driver.modulefile import parse_notes
+from nodeside.driver.module.modulefile import parse_notes
+from nodeside.driver.node import sysfs
 from nodeside.errors import SystemRefused
 from nodeside.host import Host
 from nodeside.modulenames import kernel_name, name_of_file

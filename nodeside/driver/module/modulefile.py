@@ -26,9 +26,9 @@ from pathlib import Path
 from nodeside import log
 from nodeside.digests import sha256_and_size
 from nodeside.driver.child import ChildDied, ChildRaised, Limits, run_in_child
-from nodeside.driver.compression import decompress, opened
-from nodeside.driver.elf import ElfObject, MalformedElf, NotAModule, Symbol, parse_notes
-from nodeside.driver.signature import Signature, describe, find_appended
+from nodeside.driver.module.compression import decompress, opened
+from nodeside.driver.module.elf import ElfObject, MalformedElf, NotAModule, Symbol, parse_notes
+from nodeside.driver.module.signature import Signature, describe, find_appended
 from nodeside.errors import DeadlinePassed
 from nodeside.modulenames import kernel_name, name_of_file
 from nodeside.records import MalformedRecord, decode, encode
