@@ -24,7 +24,8 @@ _PACK = (
 
 def make(driver_root: Path, cache: TrialCache, progress: Progress) -> Path:
     """The directory of the packed Python."""
-    code = b"".join(Path(str(module.__file__)).read_bytes() for module in (program, relocatable))
+    packers = (program, relocatable)
+    code = b"".join(Path(str(module.__file__)).read_bytes() for module in packers)
     name = f"{driver_root.parent.name}-{digest_of(code)}"
 
     def fill(directory: Path) -> None:
