@@ -1,7 +1,7 @@
 """The pod of a driver.
 
 Pure; daemonset.py puts it on the nodes of one pool and revision. What the containers find here is
-what `nodeside driver run` reads (nodeside/driver/options.py, kubernetes.py) and what `nodeside try`
+what `nodeside driver run` reads (options.py and api.py there) and what `nodeside try`
 plays (trial/containers.py).
 
 There are no probes. The ready file in the host's /run/nodeside and the node's state label tell

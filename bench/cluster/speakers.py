@@ -1,7 +1,7 @@
 """The node side of all nodes in one process: its own announcing code, real tokens of real pods.
 
 For each driver pod that runs, what `nodeside driver run` says of a driver that became ready within
-seconds: the label, the NodeDriver and an Event, by `nodeside.driver.announce`, with a token that is
+seconds: the label, the NodeDriver and an Event, by `nodeside.driver`'s own announcer, with a token
 bound to this pod. Only the connections are shared, since 5,000 nodes have 5,000 processors for
 their TLS and we have two.
 """

@@ -2,7 +2,7 @@
 
 For each driver pod that runs, the fleet does what `nodeside driver run` does in it: look whether
 the kernel is the pod's, take the host's locks, act, and tell the cluster, with a token that is
-bound to this very pod, through `nodeside.driver.announce`. What one pod does to the modules wakes
+bound to this very pod, through the node's own announcer. What one pod does to the modules wakes
 the others on its node, as the kernel's events do, until their SIGTERM. What becomes of a driver on
 a node is decided by `outcome`, which a test sets. Each time that a pod acted is kept in `spells`. A
 pod that unloads says what `unload` decides, in the words of `nodeside driver unload --wait`, and
