@@ -11,10 +11,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from nodeside.contract import BuildResult
-from nodeside.driver.bundle import Bundle, BundleError, BundleManifest, describe, write_bundle
+from nodeside.driver.bundle.bundle import (
+    Bundle,
+    BundleError,
+    BundleManifest,
+    describe,
+    write_bundle,
+)
+from nodeside.driver.bundle.manifest import canonical
 from nodeside.driver.delivered import take_modules
 from nodeside.driver.fitting import missing
-from nodeside.driver.manifest import canonical
 from nodeside.driver.module.elf import NotAModule
 from nodeside.driver.module.load_order import in_load_order
 from nodeside.driver.module.modulefile import ModuleFile, read_modules

@@ -13,16 +13,17 @@ from typing import assert_never
 
 from nodeside import log
 from nodeside.contract import NOTHING_SERVED, LoadedModule, LoadedRecord, Rung, State
-from nodeside.driver import plan, retention, rungs
+from nodeside.driver import plan, rungs
+from nodeside.driver.bundle import retention
+from nodeside.driver.bundle.trust import trust_mark
 from nodeside.driver.installation import Installation, record_of, wanted_modules
 from nodeside.driver.journal import Journal, Report
+from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.listener import Listener
-from nodeside.driver.load import Loader
 from nodeside.driver.node.kernel_log import Mark
 from nodeside.driver.node.run_directory import read_loaded, write_loaded
 from nodeside.driver.proofs import observe
 from nodeside.driver.task import Task
-from nodeside.driver.trust import trust_mark
 from nodeside.driver.validate import Scene, Validation, ValidationFailed, validate
 from nodeside.driver.waiting import StoppedWaiting
 from nodeside.errors import ExitCode, NodesideError

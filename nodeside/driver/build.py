@@ -15,7 +15,7 @@ from itertools import count
 
 from nodeside import log
 from nodeside.contract import BuildRequest, BuildResult, FailureKind
-from nodeside.driver.manifest import BundleError
+from nodeside.driver.bundle.manifest import BundleError
 from nodeside.errors import Locked, NodesideError
 from nodeside.filelock import take_lock
 from nodeside.files import UntrustedFile, disk_errors

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nodeside.driver import rungs
-from nodeside.driver.bundle import Bundle
+from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.console import SIDECAR_TIMEOUT, listener
 from nodeside.driver.outcome import Outcome, as_document, identity
 from nodeside.driver.plan import Finding

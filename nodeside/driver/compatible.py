@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from nodeside.driver.bundle import Bundle, BundleError, BundleManifest, read_manifest
-from nodeside.driver.checks import Refusal, check_before_load, read_facts
+from nodeside.driver.bundle.bundle import Bundle, BundleError, BundleManifest, read_manifest
 from nodeside.driver.fitting import fitting
+from nodeside.driver.kernel.checks import Refusal, check_before_load, read_facts
 from nodeside.driver.listener import Listener
 from nodeside.driver.module.modulefile import ModuleFile, NotAModule, read_modules
 from nodeside.driver.module.symvers import KernelSymbol, Mismatch, compare, symbols_of

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import TracebackType
 
 from nodeside.digests import sha256_of
-from nodeside.driver.archive import open_archive, pack, read_manifest, unpack
-from nodeside.driver.bundle import Bundle, Described
+from nodeside.driver.bundle.archive import open_archive, pack, read_manifest, unpack
+from nodeside.driver.bundle.bundle import Bundle, Described
 from nodeside.driver.store import (
     Accept,
     Fetched,

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nodeside import log
-from nodeside.driver.bundle import Bundle
+from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.plan import Finding
 from nodeside.driver.task import Task
 

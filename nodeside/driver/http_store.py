@@ -12,8 +12,8 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from nodeside.driver.addresses import origin
-from nodeside.driver.archive import read_manifest, unpack
-from nodeside.driver.bundle import Bundle, Described
+from nodeside.driver.bundle.archive import read_manifest, unpack
+from nodeside.driver.bundle.bundle import Bundle, Described
 from nodeside.driver.credentials import Credentials, find_credentials
 from nodeside.driver.http.failures import shown
 from nodeside.driver.store import (

@@ -25,16 +25,16 @@ from urllib.parse import urlencode, urlsplit
 
 from nodeside.digests import sha256_and_size
 from nodeside.driver.addresses import next_address
-from nodeside.driver.archive import pack, unpack
-from nodeside.driver.bundle import MANIFEST, Bundle, Described, read_manifest
-from nodeside.driver.credentials import find_credentials
-from nodeside.driver.manifest import (
+from nodeside.driver.bundle.archive import pack, unpack
+from nodeside.driver.bundle.bundle import MANIFEST, Bundle, Described, read_manifest
+from nodeside.driver.bundle.manifest import (
     MANIFEST_LIMIT,
     SIGNATURE_LIMIT,
     BundleError,
     digest_of,
     parse,
 )
+from nodeside.driver.credentials import find_credentials
 from nodeside.driver.registry import RegistryAuthorization, parse_repository
 from nodeside.driver.store import (
     Accept,

@@ -127,7 +127,7 @@ def in_place(verb: Verb) -> Verb:
         verbose: bool,
         **rest: Any,
     ) -> Any:
-        from nodeside.driver.cache import Cache
+        from nodeside.driver.bundle.cache import Cache
         from nodeside.driver.task import Place
         from nodeside.shared import SharedDir
 

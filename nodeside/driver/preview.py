@@ -9,16 +9,17 @@ from __future__ import annotations
 from typing import assert_never
 
 from nodeside.contract import Rung
-from nodeside.driver import bundling, conflicts, installation, plan, rungs
+from nodeside.driver import bundling, installation, plan, rungs
 from nodeside.driver.compatible import look_for_compatible
-from nodeside.driver.load import Loader
+from nodeside.driver.kernel import conflicts
+from nodeside.driver.kernel.loader import Loader
+from nodeside.driver.kernel.unload import plan_unload
 from nodeside.driver.node import run_directory
 from nodeside.driver.node.pci import pci_devices
 from nodeside.driver.outcome import Outcome, as_document, identity
 from nodeside.driver.plan import Finding
 from nodeside.driver.proofs import observe
 from nodeside.driver.task import Task
-from nodeside.driver.unload import plan_unload
 from nodeside.spec.model import Reuse
 from nodeside.table import table
 

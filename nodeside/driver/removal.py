@@ -19,12 +19,12 @@ from nodeside.clock import Clock
 from nodeside.contract import UNLOADED, State
 from nodeside.driver.announce import Announcer, announcing
 from nodeside.driver.journal import Journal
-from nodeside.driver.kernelerrors import CannotUnload
-from nodeside.driver.load import Loader
+from nodeside.driver.kernel.errors import CannotUnload
+from nodeside.driver.kernel.loader import Loader
+from nodeside.driver.kernel.unload import refusal, settled_plan, unload_modules
 from nodeside.driver.node import run_directory
 from nodeside.driver.outcome import Outcome
 from nodeside.driver.task import Task
-from nodeside.driver.unload import refusal, settled_plan, unload_modules
 from nodeside.driver.watch import Watch, Why
 from nodeside.errors import ExitCode, Locked, NodesideError
 
@@ -159,7 +159,7 @@ def _unload(task: Task, journal: Journal, loader: Loader) -> tuple[str, ...]:
     removed = unload_modules(names, loader, ours=ours, devices=devices)
     run_directory.clear_loaded(task.host, task.name)
     if task.driver.spec.firmware is not None:
-        from nodeside.driver import firmware
+        from nodeside.driver.kernel import firmware
 
         firmware.remove(task.name, task.host)
     return removed

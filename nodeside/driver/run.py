@@ -27,8 +27,8 @@ from nodeside.clock import Clock
 from nodeside.contract import NodeDriverStatus, State
 from nodeside.driver.bringup import bring_up, judge_loaded
 from nodeside.driver.journal import Journal, Report
+from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.listener import Listener
-from nodeside.driver.load import Loader
 from nodeside.driver.node.run_directory import hold_lock, hold_pod_lock
 from nodeside.driver.resolution import Known, resolve_or_tell
 from nodeside.driver.task import Place, Task, read_driver

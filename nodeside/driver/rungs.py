@@ -18,7 +18,7 @@ from nodeside.driver.build import (
     sole_builder,
     withdraw,
 )
-from nodeside.driver.bundle import Bundle, BundleError, read_manifest
+from nodeside.driver.bundle.bundle import Bundle, BundleError, read_manifest
 from nodeside.driver.fitting import fitting
 from nodeside.driver.listener import Listener
 from nodeside.driver.source import drop_sources, provide_source

@@ -6,7 +6,7 @@ from typing import Any
 
 from nodeside.contract import LoadedRecord
 from nodeside.driver import plan
-from nodeside.driver.load import Loader
+from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.node import run_directory
 from nodeside.driver.node.holders import who_holds
 from nodeside.driver.outcome import Outcome, as_document, identity

@@ -15,10 +15,10 @@ from enum import Enum
 from pathlib import Path
 
 from nodeside import log
-from nodeside.driver.bundle import Bundle, BundleManifest, Described
-from nodeside.driver.manifest import BundleError
+from nodeside.driver.bundle.bundle import Bundle, BundleManifest, Described
+from nodeside.driver.bundle.manifest import BundleError
+from nodeside.driver.bundle.trust import check_trust
 from nodeside.driver.store import Accept, Fetched, FetchError, FetchOptions, Store, WantedBundle
-from nodeside.driver.trust import check_trust
 from nodeside.errors import Bug, NodesideError, NoSpace, SpecError, SystemRefused
 from nodeside.spec.model import PrebuiltSource, Trust
 

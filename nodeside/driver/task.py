@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nodeside.contract import BuildKind, BuildSettings, bundle_key, store_tag
-from nodeside.driver.bundle import Described
-from nodeside.driver.cache import Cache
+from nodeside.driver.bundle.bundle import Described
+from nodeside.driver.bundle.cache import Cache
+from nodeside.driver.bundle.trust import distrust
 from nodeside.driver.plan import WantedDriver
 from nodeside.driver.source import build_settings, source_digest
 from nodeside.driver.sourcetree import NotSource
-from nodeside.driver.trust import distrust
 from nodeside.host import Host, Kernel
 from nodeside.shared import SharedDir
 from nodeside.spec import load, node_load

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from nodeside import __version__
 from nodeside.driver.addresses import check_proxy, next_address, origin
-from nodeside.driver.bundle import CHUNK
+from nodeside.driver.bundle.bundle import CHUNK
 from nodeside.driver.http.failures import shown
 from nodeside.driver.http_trouble import network_errors, refusal, trouble
 from nodeside.driver.partial import Partial, announced_length, goes_on, too_large, validator

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nodeside.driver.bundle import MANIFEST, Bundle
+from nodeside.driver.bundle.bundle import MANIFEST, Bundle
 from nodeside.driver.module.modulefile import read_module
 from nodeside.driver.store import FetchOptions, WantedBundle
 from nodeside.driver.storesources import fetch_first

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from nodeside.driver.bundle import Bundle
+from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.module.modulefile import read_module
 from nodeside.errors import DeadlinePassed
 from nodeside.process import Completed

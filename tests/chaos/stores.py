@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from nodeside.driver.bundle import Bundle
+from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.store import WantedBundle
 from nodeside.scratch import scratch_directory
 from tests.chaos.attempts import BUG, attempt

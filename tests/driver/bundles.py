@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from nodeside.contract import BuildKind, BuildSettings, Toolchain, bundle_key, store_tag
-from nodeside.driver.bundle import Bundle, write_bundle
-from nodeside.driver.manifest import BundleManifest, BundleModule, canonical
+from nodeside.driver.bundle.bundle import Bundle, write_bundle
+from nodeside.driver.bundle.manifest import BundleManifest, BundleModule, canonical
 from nodeside.driver.store import WantedBundle
 from nodeside.host import Kernel
 

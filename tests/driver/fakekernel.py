@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodeside.clock import Clock
-from nodeside.driver.load import Loader
+from nodeside.driver.kernel.loader import Loader
 from nodeside.errors import NodesideError
 from nodeside.host import Host
 

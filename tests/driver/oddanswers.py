@@ -21,9 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from nodeside.driver.archive import pack
-from nodeside.driver.bundle import MANIFEST, Bundle, read_manifest
-from nodeside.driver.manifest import digest_of
+from nodeside.driver.bundle.archive import pack
+from nodeside.driver.bundle.bundle import MANIFEST, Bundle, read_manifest
+from nodeside.driver.bundle.manifest import digest_of
 from nodeside.driver.oci import _Blob, _blob_of, _image_manifest
 from nodeside.driver.store import FetchOptions, WantedBundle
 from nodeside.driver.storesources import FetchOutcome, ManifestOutcome, fetch_first, find_manifest

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nodeside.driver.archive import pack, read_manifest, unpack
-from nodeside.driver.bundle import Bundle, BundleError, Described, verify
-from nodeside.driver.manifest import canonical
+from nodeside.driver.bundle.archive import pack, read_manifest, unpack
+from nodeside.driver.bundle.bundle import Bundle, BundleError, Described, verify
+from nodeside.driver.bundle.manifest import canonical
 from nodeside.errors import ExitCode
 from tests.driver.bundles import END, sample_bundle, tar_entry, tar_of
 

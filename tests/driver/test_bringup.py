@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from nodeside.contract import Rung, State
-from nodeside.driver import conflicts
 from nodeside.driver.bringup import NoRungServed, bring_up
 from nodeside.driver.installation import Refused
-from nodeside.driver.kernelerrors import InUse, RebootRequired
+from nodeside.driver.kernel import conflicts
+from nodeside.driver.kernel.errors import InUse, RebootRequired
+from nodeside.driver.kernel.sequence import SequenceFailed
 from nodeside.driver.listener import Listener
-from nodeside.driver.sequence import SequenceFailed
 from nodeside.driver.validate import ValidationFailed
 from nodeside.errors import ExitCode
 from nodeside.host import Kernel

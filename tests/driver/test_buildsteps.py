@@ -15,8 +15,8 @@ import yaml
 
 from nodeside import process
 from nodeside.buildjob import BuildOutcome, BuildVerdict, read_message
-from nodeside.driver.archive import pack, unpack
-from nodeside.driver.bundle import SIGNATURE
+from nodeside.driver.bundle.archive import pack, unpack
+from nodeside.driver.bundle.bundle import SIGNATURE
 from nodeside.driver.options import _first_there
 from nodeside.errors import ExitCode
 from nodeside.host import Kernel

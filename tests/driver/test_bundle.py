@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeside.driver.bundle import (
+from nodeside.driver.bundle.bundle import (
     Bundle,
     BundleError,
     describe,
@@ -21,7 +21,7 @@ from nodeside.driver.bundle import (
     verify,
     write_bundle,
 )
-from nodeside.driver.manifest import MANIFEST_LIMIT, canonical, parse, same_modules
+from nodeside.driver.bundle.manifest import MANIFEST_LIMIT, canonical, parse, same_modules
 from nodeside.driver.module.modulefile import ModuleFile, Signature
 from nodeside.errors import ExitCode
 from nodeside.records import encode

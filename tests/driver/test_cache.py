@@ -18,8 +18,8 @@ import pytest
 
 from nodeside import process
 from nodeside.clock import Clock
-from nodeside.driver.bundle import Bundle, BundleError, read_bundle, verify
-from nodeside.driver.cache import Cache, CachedManifest
+from nodeside.driver.bundle.bundle import Bundle, BundleError, read_bundle, verify
+from nodeside.driver.bundle.cache import Cache, CachedManifest
 from nodeside.errors import ExitCode, Locked, NoSpace, SystemRefused
 from nodeside.filelock import take_lock
 from nodeside.host import Kernel
@@ -237,7 +237,7 @@ def test_a_manifest_that_the_disk_cannot_read_any_more_is_no_manifest(
     def unreadable(directory: Path) -> None:
         raise SystemRefused(f"Input/output error: {directory}")
 
-    monkeypatch.setattr("nodeside.driver.cache.read_manifest", unreadable)
+    monkeypatch.setattr("nodeside.driver.bundle.cache.read_manifest", unreadable)
 
     assert cache.described(TAG, "edu") is None
     assert list(cache.manifests("edu")) == []
@@ -361,7 +361,7 @@ def test_killed_at_any_moment_the_cache_holds_the_old_bundle_or_the_new_one_or_n
 _WRITER = """
 import sys
 from pathlib import Path
-from nodeside.driver.cache import Cache, CachedManifest
+from nodeside.driver.bundle.cache import Cache, CachedManifest
 from tests.driver.bundles import KEY, TAG
 from tests.driver.test_cache import put
 cache = Cache(Path(sys.argv[1]))
@@ -469,7 +469,7 @@ def test_a_full_disk_is_named_and_nothing_half_written_stays(tmp_path: Path) -> 
 
 def put_from(elsewhere: Path, cache: Cache, content: bytes) -> None:
     """As `put`, but the sources do not lie on the cache's own disk."""
-    from nodeside.driver.archive import pack, unpack
+    from nodeside.driver.bundle.archive import pack, unpack
 
     elsewhere.mkdir()
     pack(sample_bundle(elsewhere / "b", contents={"edu": content}), elsewhere / "b.tar.gz")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.checks import KernelFacts, Refusal, check_before_load
+from nodeside.driver.kernel.checks import KernelFacts, Refusal, check_before_load
 from nodeside.driver.module.modulefile import ModuleFile, Parameter
 from nodeside.driver.module.signature import Certificate, Signature
 from nodeside.driver.module.symvers import KernelSymbol

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.conflicts import Cleared, ConflictBuiltIn, clear, plan_clear, restore
-from nodeside.driver.kernelerrors import InUse
+from nodeside.driver.kernel.conflicts import Cleared, ConflictBuiltIn, clear, plan_clear, restore
+from nodeside.driver.kernel.errors import InUse
 from nodeside.driver.node import sysfs
 from nodeside.driver.node.modules import LoadedState
 from nodeside.driver.node.pci import PciDevice

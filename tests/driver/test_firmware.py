@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver import firmware
-from nodeside.driver.firmware import FirmwareDirectory, FirmwareRefused
+from nodeside.driver.kernel import firmware
+from nodeside.driver.kernel.firmware import FirmwareDirectory, FirmwareRefused
 from nodeside.errors import Locked
 from nodeside.host import Host
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.kernelerrors import LoadFailed
+from nodeside.driver.kernel.errors import LoadFailed
 from nodeside.driver.node.intree import NotInTree, read_in_tree, real_path
 
 from .fakekernel import RELEASE, FakeKernel, write, write_bytes

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.kernelerrors import InUse, LoadFailed, RebootRequired, UnloadFailed
-from nodeside.driver.load import parameter_line
+from nodeside.driver.kernel.errors import InUse, LoadFailed, RebootRequired, UnloadFailed
+from nodeside.driver.kernel.loader import parameter_line
 from nodeside.driver.node.syscalls import DiedInKernel
 from nodeside.errors import DeadlinePassed, ExitCode, SystemRefused
 

@@ -15,9 +15,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from nodeside import process
-from nodeside.driver.archive import pack
-from nodeside.driver.bundle import Bundle, BundleError, verify
-from nodeside.driver.manifest import digest_of
+from nodeside.driver.bundle.archive import pack
+from nodeside.driver.bundle.bundle import Bundle, BundleError, verify
+from nodeside.driver.bundle.manifest import digest_of
 from nodeside.driver.oci import ARTIFACT_TYPE, CONFIG_TYPE, LAYER_TYPE, MANIFEST_TYPE
 from nodeside.driver.publish import publish
 from nodeside.driver.registry import parse_repository

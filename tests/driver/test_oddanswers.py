@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.bundle import Bundle
-from nodeside.driver.cache import Cache
+from nodeside.driver.bundle.bundle import Bundle
+from nodeside.driver.bundle.cache import Cache
 from nodeside.driver.storesources import Answer as Said
 from nodeside.driver.storesources import fetch_first
 from nodeside.spec.model import PrebuiltSource, Trust

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nodeside.contract import BuildKind, BuildSettings, LoadedModule, LoadedRecord, Rung
-from nodeside.driver.bundle import Bundle
-from nodeside.driver.manifest import BundleManifest, BundleModule
+from nodeside.driver.bundle.bundle import Bundle
+from nodeside.driver.bundle.manifest import BundleManifest, BundleModule
 from nodeside.driver.node.modules import LoadedState
 from nodeside.driver.plan import (
     Finding,

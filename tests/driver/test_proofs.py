@@ -14,11 +14,11 @@ import pytest
 
 from nodeside.contract import LoadedRecord, Rung, bundle_key
 from nodeside.driver.bringup import NoRungServed
-from nodeside.driver.cache import Cache
+from nodeside.driver.bundle.cache import Cache
+from nodeside.driver.bundle.retention import KERNELS, VERSIONS
 from nodeside.driver.module.signing import SigningError, sign
 from nodeside.driver.node.run_directory import clear_loaded, loaded_path
 from nodeside.driver.publish import publish
-from nodeside.driver.retention import KERNELS, VERSIONS
 from nodeside.driver.rungs import fetch_options
 from nodeside.driver.task import Task
 from nodeside.errors import NoSpace

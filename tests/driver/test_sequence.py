@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.sequence import Insertion, SequenceFailed, load_sequence, roll_back
+from nodeside.driver.kernel.sequence import Insertion, SequenceFailed, load_sequence, roll_back
 from nodeside.errors import ExitCode
 
 from .fakekernel import RELEASE, FakeKernel, Refusal, write

@@ -10,7 +10,7 @@ import pytest
 
 from nodeside import process
 from nodeside.contract import STORE_TAG
-from nodeside.driver.cache import Cache
+from nodeside.driver.bundle.cache import Cache
 from nodeside.driver.source import provide_source, source_digest
 from nodeside.driver.sourcetree import NotSource, source_files
 from nodeside.driver.task import resolve

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from nodeside import __version__, process
-from nodeside.driver.archive import pack
-from nodeside.driver.bundle import Bundle, BundleError, read_manifest, verify
+from nodeside.driver.bundle.archive import pack
+from nodeside.driver.bundle.bundle import Bundle, BundleError, read_manifest, verify
 from nodeside.driver.publish import publish
 from nodeside.driver.store import Fetched, FetchError, FetchOptions, NotThere
 from nodeside.driver.storesources import (

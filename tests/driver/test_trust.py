@@ -17,7 +17,7 @@ import pytest
 from nodeside.contract import Rung
 from nodeside.driver import plan
 from nodeside.driver.bringup import NoRungServed
-from nodeside.driver.bundle import SIGNATURE, Bundle, BundleError, read_manifest, verify
+from nodeside.driver.bundle.bundle import SIGNATURE, Bundle, BundleError, read_manifest, verify
 from nodeside.driver.module.signing import (
     BadSignature,
     SigningError,
@@ -416,7 +416,7 @@ def test_a_bundle_of_another_kernel_is_judged_too(node: FakeNode) -> None:
 def test_a_bundle_that_is_signed_now_replaces_the_same_one_without_a_signature(
     node: FakeNode, acme: Pair, tmp_path: Path
 ) -> None:
-    from nodeside.driver.cache import Cache
+    from nodeside.driver.bundle.cache import Cache
 
     cache = Cache(tmp_path / "cache")
     for sign_it in (lambda _: b"", by(acme)):

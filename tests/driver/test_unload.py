@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.kernelerrors import InUse, RebootRequired
+from nodeside.driver.kernel.errors import InUse, RebootRequired
+from nodeside.driver.kernel.unload import Blocked, Obstacle, plan_unload, unload_modules
 from nodeside.driver.node.modules import LoadedState
-from nodeside.driver.unload import Blocked, Obstacle, plan_unload, unload_modules
 from nodeside.errors import ExitCode
 from nodeside.spec.model import UnloadPolicy
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from nodeside.driver.bundle import Bundle
+from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.module.modulefile import read_module
 from nodeside.driver.module.symvers import compare, parse_symvers
 from nodeside.trial.kernel_disk import KernelDisk

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from nodeside import process
-from nodeside.driver.bundle import Bundle, read_bundle
+from nodeside.driver.bundle.bundle import Bundle, read_bundle
 from nodeside.process import Completed
 from nodeside.shared import SharedDir
 from nodeside.trial import host_build

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nodeside.driver.bundle import MANIFEST, Bundle
+from nodeside.driver.bundle.bundle import MANIFEST, Bundle
 from nodeside.driver.provide import command
 from nodeside.process import Completed
 from nodeside.trial.containers import TOOLKIT, ContainerSpec

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nodeside.driver.archive import pack
+from nodeside.driver.bundle.archive import pack
 from nodeside.driver.publish import publish
 from nodeside.driver.store import FetchOptions
 from nodeside.spec.model import PrebuiltSource

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nodeside.driver.cache import CachedManifest
+from nodeside.driver.bundle.cache import CachedManifest
 from nodeside.host import Kernel
 
 KERNELS = 2  # kernels besides the running one of which one bundle stays, that of the last version

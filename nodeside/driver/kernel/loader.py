@@ -18,7 +18,7 @@ from pathlib import Path
 
 from nodeside import log
 from nodeside.clock import Clock
-from nodeside.driver.kernelerrors import (
+from nodeside.driver.kernel.errors import (
     Circumstances,
     Explanation,
     InUse,

@@ -31,7 +31,7 @@ from nodeside import log
 from nodeside.clock import Clock
 from nodeside.contract import store_tag
 from nodeside.digests import sha256_of
-from nodeside.driver.bundle import (
+from nodeside.driver.bundle.bundle import (
     MANIFEST,
     Bundle,
     BundleError,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
-from nodeside.driver.kernelerrors import CannotUnload, InUse, RebootRequired
-from nodeside.driver.load import Loader, cannot_go, in_use
+from nodeside.driver.kernel.errors import CannotUnload, InUse, RebootRequired
+from nodeside.driver.kernel.loader import Loader, cannot_go, in_use
 from nodeside.driver.node.modules import LoadedState
 from nodeside.modulenames import kernel_name
 from nodeside.spec.model import UnloadPolicy

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodeside import log
-from nodeside.driver.load import Loader
+from nodeside.driver.kernel.loader import Loader
 from nodeside.errors import NodesideError
 
 

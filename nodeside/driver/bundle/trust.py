@@ -13,8 +13,8 @@ import hashlib
 import json
 from pathlib import Path
 
-from nodeside.driver.cache import Cache
-from nodeside.driver.manifest import BundleError, Described
+from nodeside.driver.bundle.cache import Cache
+from nodeside.driver.bundle.manifest import BundleError, Described
 from nodeside.errors import NodesideError
 from nodeside.spec.model import Trust
 

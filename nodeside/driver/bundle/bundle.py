@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
-from nodeside.driver.manifest import (
+from nodeside.driver.bundle.manifest import (
     MANIFEST_LIMIT,
     SIGNATURE_LIMIT,
     BundleError,

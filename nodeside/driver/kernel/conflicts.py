@@ -11,12 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nodeside import log
-from nodeside.driver.kernelerrors import InUse, RebootRequired
-from nodeside.driver.load import Loader
-from nodeside.driver.node import sysfs
-from nodeside.driver.node.modules import LoadedState
-from nodeside.driver.node.pci import PciDevice, pci_devices
-from nodeside.driver.unload import (
+from nodeside.driver.kernel.errors import InUse, RebootRequired
+from nodeside.driver.kernel.loader import Loader
+from nodeside.driver.kernel.unload import (
     Blocked,
     Obstacle,
     UnloadPlan,
@@ -25,6 +22,9 @@ from nodeside.driver.unload import (
     remove_all,
     settled_plan,
 )
+from nodeside.driver.node import sysfs
+from nodeside.driver.node.modules import LoadedState
+from nodeside.driver.node.pci import PciDevice, pci_devices
 from nodeside.errors import ExitCode, NodesideError, SystemRefused
 from nodeside.modulenames import kernel_name
 from nodeside.spec.model import Conflicts

@@ -20,7 +20,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Protocol
 
-from nodeside.driver.bundle import (
+from nodeside.driver.bundle.bundle import (
     CHUNK,
     MANIFEST,
     SIGNATURE,
@@ -29,7 +29,7 @@ from nodeside.driver.bundle import (
     sync_files,
     write_file,
 )
-from nodeside.driver.manifest import (
+from nodeside.driver.bundle.manifest import (
     MANIFEST_LIMIT,
     MODULE_FILE,
     SIGNATURE_LIMIT,
