@@ -38,7 +38,7 @@ CA_DIRECTORY: Final = "/ca"
 
 TOOLKIT_USER: Final = 65532
 
-# What `nodeside.driver.provide` puts into the shared directory, and how it is started.
+# What `nodeside.driver.handoff.provide` puts into the shared directory, and how it is started.
 SIDECAR_COMMAND: Final = (
     f"{SHARED}/python/loader", "--library-path", f"{SHARED}/python/libs",
     f"{SHARED}/python/bin/python3", "-I", "-S", "-B", f"{SHARED}/toolkit.pyz",

@@ -15,7 +15,7 @@ import pytest
 
 import nodeside.toolkit_sidecar
 from nodeside import process
-from nodeside.driver.program import program
+from nodeside.driver.handoff.zipapp import program
 from nodeside.errors import NodesideError
 
 ROOT = Path(__file__).parents[1]

@@ -18,7 +18,7 @@ from cluster.cli import root as cluster_root
 from nodeside.cli import root
 from nodeside.contract import FailureKind
 from nodeside.driver.cli import driver
-from nodeside.driver.provide import command as sidecar_command
+from nodeside.driver.handoff.provide import command as sidecar_command
 from nodeside.errors import ExitCode
 from nodeside.toolkit_sidecar import cli as sidecar
 

@@ -30,8 +30,8 @@ from cluster.manifests import DRIVER, NAMESPACE
 from cluster.resources import NODES, PODS
 from cluster.world import OURS
 from nodeside.contract import NodeDriverStatus, Rung, State
-from nodeside.driver.delivery import Delivery, Pace
-from nodeside.driver.kubernetes import Access, Cluster
+from nodeside.driver.announce.api import Access, Cluster
+from nodeside.driver.announce.delivery import Delivery, Pace
 from tests.controlplane.controlplane import ControlPlane
 
 _WORKERS = 12

@@ -16,16 +16,16 @@ from nodeside.contract import NOTHING_SERVED, LoadedModule, LoadedRecord, Rung, 
 from nodeside.driver import plan, rungs
 from nodeside.driver.bundle import retention
 from nodeside.driver.bundle.trust import trust_mark
+from nodeside.driver.handoff.listener import Listener
+from nodeside.driver.handoff.result import StoppedWaiting
 from nodeside.driver.installation import Installation, record_of, wanted_modules
 from nodeside.driver.journal import Journal, Report
 from nodeside.driver.kernel.loader import Loader
-from nodeside.driver.listener import Listener
 from nodeside.driver.node.kernel_log import Mark
 from nodeside.driver.node.run_directory import read_loaded, write_loaded
 from nodeside.driver.proofs import observe
 from nodeside.driver.task import Task
 from nodeside.driver.validate import Scene, Validation, ValidationFailed, validate
-from nodeside.driver.waiting import StoppedWaiting
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.records import encode
 

@@ -23,11 +23,16 @@ from nodeside.buildjob import (
     termination_message,
 )
 from nodeside.driver import rungs
-from nodeside.driver.build import ToolkitBuildFailed, answer_to, request_build, sole_builder
 from nodeside.driver.bundling import target
+from nodeside.driver.handoff.request import (
+    ToolkitBuildFailed,
+    answer_to,
+    request_build,
+    sole_builder,
+)
+from nodeside.driver.handoff.source import provide_source
 from nodeside.driver.module.signing import HASHES, BadSignature
 from nodeside.driver.outcome import Outcome, as_document
-from nodeside.driver.source import provide_source
 from nodeside.driver.task import Place, Task, read_driver, resolve
 from nodeside.errors import NodesideError, UsageError
 from nodeside.files import disk_errors
@@ -155,7 +160,7 @@ def ordered_kernel(place: Place) -> str:
 
 def _publish(task: Task, shared: SharedDir, ordered: BuildOrder) -> BuildOutcome:
     from nodeside.driver.adoption import adopt_build
-    from nodeside.driver.publish import publish
+    from nodeside.driver.store.publish import publish
 
     result = answer_to(shared, ordered.request, ordered.boot_id)
     if result is None:
@@ -207,8 +212,8 @@ def _own_store(task: Task) -> str:
 def _in_store(task: Task, to: str) -> str:
     """The digest of the wanted bundle in the store, "" if it is not there or not signed as
     driver.yaml asks. Raises FetchError, BundleError."""
-    from nodeside.driver.store import WantedBundle
-    from nodeside.driver.storesources import acceptance, open_source
+    from nodeside.driver.store.base import WantedBundle
+    from nodeside.driver.store.sources import acceptance, open_source
 
     wanted = WantedBundle(task.name, task.version, task.kernel, task.key)
     with open_source(target(task, to), rungs.fetch_options(task)) as store:

@@ -71,7 +71,7 @@ def build(task: Task, *, local: bool = False, again: bool = False) -> Outcome:
 def _toolkit(place: Place, *, local: bool) -> Iterator[Place]:
     """The place with a shared directory in which a sidecar lives."""
     if local:
-        from nodeside.driver.localbuild import local_sidecar
+        from nodeside.driver.handoff.local_sidecar import local_sidecar
 
         with local_sidecar() as shared:
             yield replace(place, shared=shared)
@@ -91,7 +91,7 @@ def _toolkit(place: Place, *, local: bool) -> Iterator[Place]:
 
 def publish(task: Task, to: str | None, *, overwrite: bool) -> Outcome:
     """Publish the cached bundle of this kernel."""
-    from nodeside.driver.publish import publish as publish_bundle
+    from nodeside.driver.store.publish import publish as publish_bundle
 
     source = target(task, to)
     bundle = cached(task, rungs.look_in_cache(task))

@@ -373,7 +373,7 @@ def provide(shared: Path | None) -> None:
 
     This is what the init container does.
     """
-    from nodeside.driver.provide import provide as provide_shared
+    from nodeside.driver.handoff.provide import provide as provide_shared
     from nodeside.shared import SharedDir
 
     if shared is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from nodeside import log
-from nodeside.driver.listener import Listener, Patience
+from nodeside.driver.handoff.listener import Listener, Patience
 
 SIDECAR_TIMEOUT = 60.0  # seconds for a sidecar to appear; a person waits less long than a pod
 

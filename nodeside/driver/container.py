@@ -6,8 +6,8 @@ JSON output (`announced`).
 
 from __future__ import annotations
 
-from nodeside.driver.announce import announcing
-from nodeside.driver.listener import Listener
+from nodeside.driver.announce.announcer import announcing
+from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.outcome import Outcome
 from nodeside.driver.report import announcement, as_outcome
 from nodeside.driver.run import Run

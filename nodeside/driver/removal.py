@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from nodeside import log
 from nodeside.clock import Clock
 from nodeside.contract import UNLOADED, State
-from nodeside.driver.announce import Announcer, announcing
+from nodeside.driver.announce.announcer import Announcer, announcing
 from nodeside.driver.journal import Journal
 from nodeside.driver.kernel.errors import CannotUnload
 from nodeside.driver.kernel.loader import Loader

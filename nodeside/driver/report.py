@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from nodeside.contract import NodeDriverStatus, Rung, State, ready_marker
-from nodeside.driver.announcement import labels as announced_labels
-from nodeside.driver.announcement import node_driver
+from nodeside.driver.announce.documents import labels as announced_labels
+from nodeside.driver.announce.documents import node_driver
 from nodeside.driver.journal import Journal, Report
 from nodeside.driver.node.run_directory import ready_path
 from nodeside.driver.outcome import Outcome, as_document

@@ -26,13 +26,13 @@ from nodeside import log, process
 from nodeside.clock import Clock
 from nodeside.contract import NodeDriverStatus, State
 from nodeside.driver.bringup import bring_up, judge_loaded
+from nodeside.driver.handoff.listener import Listener
+from nodeside.driver.handoff.result import StoppedWaiting
 from nodeside.driver.journal import Journal, Report
 from nodeside.driver.kernel.loader import Loader
-from nodeside.driver.listener import Listener
 from nodeside.driver.node.run_directory import hold_lock, hold_pod_lock
 from nodeside.driver.resolution import Known, resolve_or_tell
 from nodeside.driver.task import Place, Task, read_driver
-from nodeside.driver.waiting import StoppedWaiting
 from nodeside.errors import Bug, Locked, NodesideError, SystemRefused
 
 if TYPE_CHECKING:

@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, assert_never
 
 from nodeside.contract import BuildRequest, Rung
 from nodeside.driver import plan
-from nodeside.driver.build import (
+from nodeside.driver.bundle.bundle import Bundle, BundleError, read_manifest
+from nodeside.driver.fitting import fitting
+from nodeside.driver.handoff.listener import Listener
+from nodeside.driver.handoff.request import (
     note_refusal,
     refuse_repetition,
     request_build,
     sole_builder,
     withdraw,
 )
-from nodeside.driver.bundle.bundle import Bundle, BundleError, read_manifest
-from nodeside.driver.fitting import fitting
-from nodeside.driver.listener import Listener
-from nodeside.driver.source import drop_sources, provide_source
+from nodeside.driver.handoff.result import await_result
+from nodeside.driver.handoff.source import drop_sources, provide_source
 from nodeside.driver.task import Task
-from nodeside.driver.waiting import await_result
 from nodeside.files import UntrustedFile
 from nodeside.shared import request_id
 
 if TYPE_CHECKING:
-    from nodeside.driver.store import FetchOptions, WantedBundle
-    from nodeside.driver.storesources import ManifestOutcome
+    from nodeside.driver.store.base import FetchOptions, WantedBundle
+    from nodeside.driver.store.sources import ManifestOutcome
 
 
 def look(task: Task, rung: Rung, listener: Listener) -> plan.Finding:
@@ -74,10 +74,10 @@ def _cached(task: Task, bundle: Bundle | None) -> plan.Finding:
 
 def fetch(task: Task) -> plan.Finding:
     """Ask the prebuilt sources in order; what they deliver is verified, then in the cache."""
-    from nodeside.driver import storesources  # late: imports requests
+    from nodeside.driver.store import sources  # late: imports requests
 
     with task.cache.staging() as staging:
-        outcome = storesources.fetch_first(
+        outcome = sources.fetch_first(
             task.sources,
             _asked_of_store(task),
             task.trust,
@@ -103,18 +103,18 @@ def _readable(bundle: Bundle) -> None:
 
 def ask_sources(task: Task) -> ManifestOutcome:
     """Whether a prebuilt source has the wanted bundle, and what each of them said."""
-    from nodeside.driver import storesources
+    from nodeside.driver.store import sources
 
     asked = _asked_of_store(task)
-    return storesources.find_manifest(task.sources, asked, task.trust, fetch_options(task))
+    return sources.find_manifest(task.sources, asked, task.trust, fetch_options(task))
 
 
 def fetch_options(task: Task) -> FetchOptions:
     """Limits from driver.yaml, CA and credentials from the place."""
-    from nodeside.driver import store
+    from nodeside.driver.store import base
 
     prebuilt = task.driver.spec.prebuilt
-    return store.FetchOptions(
+    return base.FetchOptions(
         timeout=float(prebuilt.timeout_seconds),
         size_limit=prebuilt.size_limit_mib << 20,
         ca_file=task.place.ca_file,
@@ -123,9 +123,9 @@ def fetch_options(task: Task) -> FetchOptions:
 
 
 def _asked_of_store(task: Task) -> WantedBundle:
-    from nodeside.driver import store
+    from nodeside.driver.store import base
 
-    return store.WantedBundle(task.name, task.version, task.kernel, task.key)
+    return base.WantedBundle(task.name, task.version, task.kernel, task.key)
 
 
 def build(task: Task, listener: Listener) -> plan.Finding:

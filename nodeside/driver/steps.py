@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from nodeside.contract import Rung
 from nodeside.driver import bringup, plan
-from nodeside.driver.announce import announcing
+from nodeside.driver.announce.announcer import announcing
 from nodeside.driver.console import SIDECAR_TIMEOUT, listener
+from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.journal import Journal, Report
 from nodeside.driver.kernel.loader import Loader
-from nodeside.driver.listener import Listener
 from nodeside.driver.node import run_directory
 from nodeside.driver.outcome import Outcome
 from nodeside.driver.proofs import loaded_now, observe

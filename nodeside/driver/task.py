@@ -13,9 +13,9 @@ from nodeside.contract import BuildKind, BuildSettings, bundle_key, store_tag
 from nodeside.driver.bundle.bundle import Described
 from nodeside.driver.bundle.cache import Cache
 from nodeside.driver.bundle.trust import distrust
+from nodeside.driver.handoff.source import build_settings, source_digest
+from nodeside.driver.handoff.source_tree import NotSource
 from nodeside.driver.plan import WantedDriver
-from nodeside.driver.source import build_settings, source_digest
-from nodeside.driver.sourcetree import NotSource
 from nodeside.host import Host, Kernel
 from nodeside.shared import SharedDir
 from nodeside.spec import load, node_load

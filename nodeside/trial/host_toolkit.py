@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from nodeside import process
-from nodeside.driver.provide import command, provide
+from nodeside.driver.handoff.provide import command, provide
 from nodeside.shared import SharedDir
 from nodeside.trial.host_container import ENVIRONMENT, UNPRIVILEGED, entrance
 from nodeside.trial.kernel_disk import KernelDisk

@@ -10,21 +10,21 @@ from pathlib import Path
 
 import nodeside
 from nodeside import process
-from nodeside.driver import program, relocatable
+from nodeside.driver.handoff import relocatable_python, zipapp
 from nodeside.scratch import scratch_directory
 from nodeside.trial.cache import TrialCache, digest_of
 from nodeside.trial.host_container import ENVIRONMENT, OWN_PROCESSES, entrance
 from nodeside.trial.progress import Progress
 
 _PACK = (
-    "from pathlib import Path; from nodeside.driver.relocatable import pack_python; "
+    "from pathlib import Path; from nodeside.driver.handoff.relocatable_python import pack_python; "
     "pack_python(Path('/out/python'))"
 )
 
 
 def make(driver_root: Path, cache: TrialCache, progress: Progress) -> Path:
     """The directory of the packed Python."""
-    packers = (program, relocatable)
+    packers = (zipapp, relocatable_python)
     code = b"".join(Path(str(module.__file__)).read_bytes() for module in packers)
     name = f"{driver_root.parent.name}-{digest_of(code)}"
 

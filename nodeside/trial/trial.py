@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nodeside.driver.provide import command as sidecar_command
+from nodeside.driver.handoff.provide import command as sidecar_command
 from nodeside.errors import ExitCode
 from nodeside.process import Completed
 from nodeside.spec import check_labels, check_node_driver

@@ -18,8 +18,8 @@ from typing import Any
 
 from nodeside.driver.bundle.bundle import MANIFEST, Bundle
 from nodeside.driver.module.modulefile import read_module
-from nodeside.driver.store import FetchOptions, WantedBundle
-from nodeside.driver.storesources import fetch_first
+from nodeside.driver.store.base import FetchOptions, WantedBundle
+from nodeside.driver.store.sources import fetch_first
 from nodeside.errors import NodesideError
 from nodeside.scratch import scratch_directory
 from nodeside.spec.model import PrebuiltSource, Trust

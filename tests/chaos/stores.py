@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nodeside.driver.bundle.bundle import Bundle
-from nodeside.driver.store import WantedBundle
+from nodeside.driver.store.base import WantedBundle
 from nodeside.scratch import scratch_directory
 from tests.chaos.attempts import BUG, attempt
 from tests.chaos.ledger import Ledger

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.manifests import DRIVER, NAMESPACE
-from nodeside.driver.kubernetes import Access, Cluster
+from nodeside.driver.announce.api import Access, Cluster
 from tests.controlplane.controlplane import ControlPlane
 
 

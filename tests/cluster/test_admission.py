@@ -16,10 +16,10 @@ import pytest
 from cluster.hold import CORDONED
 from cluster.manifests import CONTROLLER, DRIVER, NAMESPACE, Installation
 from nodeside.contract import API_VERSION, NodeDriverStatus, Rung, State
-from nodeside.driver.announce import Announcer
-from nodeside.driver.announcement import event, node_driver
-from nodeside.driver.delivery import Delivery
-from nodeside.driver.kubernetes import Access, Cluster
+from nodeside.driver.announce.announcer import Announcer
+from nodeside.driver.announce.api import Access, Cluster
+from nodeside.driver.announce.delivery import Delivery
+from nodeside.driver.announce.documents import event, node_driver
 from nodeside.host import Host
 from nodeside.refusals import KubernetesError
 from tests.cluster.driverpods import Identity, identity, make_pod

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cluster.crds import STATUS, crds
 from cluster.limits import fitted
 from nodeside.contract import API_VERSION, NodeDriverStatus, Rung, State
-from nodeside.driver.announcement import node_driver
+from nodeside.driver.announce.documents import node_driver
 from nodeside.errors import SpecError
 from nodeside.spec import Driver, load, parse, to_document
 from nodeside.spec.reference import EXAMPLE

@@ -35,8 +35,8 @@ from cluster.unloadpod import unload_pod
 from cluster.world import Node, Pool, RevisionObject, Settings
 from nodeside.contract import assigned_label
 from nodeside.driver import cli
-from nodeside.driver.kubernetes import Access
-from nodeside.driver.provide import command as provided_command
+from nodeside.driver.announce.api import Access
+from nodeside.driver.handoff.provide import command as provided_command
 from nodeside.driver.task import Place, read_driver
 from nodeside.host import Host
 from nodeside.trial import containers

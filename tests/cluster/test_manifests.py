@@ -26,7 +26,7 @@ from cluster.manifests import (
 )
 from cluster.resources import resource_of
 from cluster.world import MANAGED_BY, MANAGER, Settings
-from nodeside.driver.kubernetes import _RULES
+from nodeside.driver.announce.api import _RULES
 
 GOLDEN = Path(__file__).parent / "golden" / "manifests"
 KINDS = {

@@ -21,7 +21,7 @@ from cluster.world import (
     Pool,
 )
 from nodeside.contract import REPORT_TEXT, NodeDriverStatus, Rung, State
-from nodeside.driver.announcement import node_driver
+from nodeside.driver.announce.documents import node_driver
 from tests.cluster.model import document
 
 NODE: dict[str, Any] = {

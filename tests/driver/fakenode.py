@@ -23,8 +23,8 @@ from nodeside.driver.bringup import bring_up
 from nodeside.driver.bundle.bundle import Bundle, describe, write_bundle
 from nodeside.driver.bundle.cache import Cache
 from nodeside.driver.bundle.manifest import BundleManifest
+from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.journal import Journal, Report
-from nodeside.driver.listener import Listener
 from nodeside.driver.module.modulefile import read_module
 from nodeside.driver.node.run_directory import read_loaded
 from nodeside.driver.task import Place, Task, resolve

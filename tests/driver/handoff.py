@@ -13,8 +13,8 @@ from nodeside.contract import (
     BuiltModule,
     FailureKind,
 )
-from nodeside.driver.listener import Listener, Patience
-from nodeside.driver.waiting import await_result
+from nodeside.driver.handoff.listener import Listener, Patience
+from nodeside.driver.handoff.result import await_result
 from nodeside.host import Kernel
 from nodeside.shared import SharedDir, request_id
 

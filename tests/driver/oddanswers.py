@@ -24,9 +24,9 @@ from typing import Any, Self
 from nodeside.driver.bundle.archive import pack
 from nodeside.driver.bundle.bundle import MANIFEST, Bundle, read_manifest
 from nodeside.driver.bundle.manifest import digest_of
-from nodeside.driver.oci import _Blob, _blob_of, _image_manifest
-from nodeside.driver.store import FetchOptions, WantedBundle
-from nodeside.driver.storesources import FetchOutcome, ManifestOutcome, fetch_first, find_manifest
+from nodeside.driver.store.base import FetchOptions, WantedBundle
+from nodeside.driver.store.oci import _Blob, _blob_of, _image_manifest
+from nodeside.driver.store.sources import FetchOutcome, ManifestOutcome, fetch_first, find_manifest
 from nodeside.spec.model import PrebuiltSource, Trust
 from tests.driver.bundles import END, tar_entry
 

@@ -25,10 +25,10 @@ from nodeside.contract import (
     node_driver_name,
     state_label,
 )
-from nodeside.driver import announcement
-from nodeside.driver.announce import Announcer
-from nodeside.driver.delivery import Delivery, Pace
-from nodeside.driver.kubernetes import Cluster, NoCluster
+from nodeside.driver.announce import documents
+from nodeside.driver.announce.announcer import Announcer
+from nodeside.driver.announce.api import Cluster, NoCluster
+from nodeside.driver.announce.delivery import Delivery, Pace
 from nodeside.driver.node.run_directory import read_ready, ready_path
 from nodeside.host import Host
 from nodeside.refusals import KubernetesError
@@ -199,20 +199,20 @@ def test_every_state_makes_documents_that_an_api_server_accepts(
 ) -> None:
     status = replace(FAILED, state=state, source=source, modules=("edu",), stages={"a": 1.0})
 
-    assert check_labels(announcement.labels(status)) == []
-    assert check_node_driver(announcement.node_driver(status, node_uid="u")) == []
+    assert check_labels(documents.labels(status)) == []
+    assert check_node_driver(documents.node_driver(status, node_uid="u")) == []
 
 
 def test_label_and_name_are_those_of_the_contract() -> None:
-    assert announcement.labels(READY) == {state_label("edu"): State.READY.value}
-    assert announcement.node_driver(READY)["metadata"]["name"] == node_driver_name("edu", "n1")
+    assert documents.labels(READY) == {state_label("edu"): State.READY.value}
+    assert documents.node_driver(READY)["metadata"]["name"] == node_driver_name("edu", "n1")
 
 
 def test_half_a_character_in_a_message_reaches_the_cluster_as_text() -> None:
     odd = replace(FAILED, message="firmware edu\udce9.bin", hint="rename edu\udce9.bin")
 
-    event = announcement.event(odd, node_uid="", now=1.5)
-    status = announcement.node_driver(odd)["status"]
+    event = documents.event(odd, node_uid="", now=1.5)
+    status = documents.node_driver(odd)["status"]
 
     assert "firmware edu\\udce9.bin" in event["note"]
     assert (status["message"], status["hint"]) == (
@@ -231,8 +231,8 @@ def test_event_fits_the_limits_of_the_api_server() -> None:
         stages={f"s{i}": 1.0 for i in range(100)},
     )
 
-    event = announcement.event(long, node_uid="", now=1.5)
-    document = announcement.node_driver(long)
+    event = documents.event(long, node_uid="", now=1.5)
+    document = documents.node_driver(long)
 
     assert len(event["note"].encode()) <= 1024
     assert event["note"].endswith(" [cut]")
@@ -247,13 +247,13 @@ def test_event_fits_the_limits_of_the_api_server() -> None:
 
 
 def test_event_without_a_reason_is_named_after_the_state() -> None:
-    event = announcement.event(in_state(State.REBOOT_REQUIRED), node_uid="", now=0)
+    event = documents.event(in_state(State.REBOOT_REQUIRED), node_uid="", now=0)
 
     assert (event["reason"], event["type"]) == ("DriverRebootRequired", "Warning")
 
 
 def test_owner_whose_uid_is_unknown_is_not_named() -> None:
-    assert announcement.node_driver(READY)["metadata"] == {"name": "edu.n1"}
+    assert documents.node_driver(READY)["metadata"] == {"name": "edu.n1"}
 
 
 # --- how many requests -----------------------------------------------------------------------

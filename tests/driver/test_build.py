@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nodeside.contract import FailureKind
-from nodeside.driver.build import (
+from nodeside.driver.handoff.request import (
     ToolkitBuildFailed,
     refuse_repetition,
     request_build,

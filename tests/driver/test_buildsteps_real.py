@@ -15,8 +15,8 @@ import yaml
 
 from nodeside import process
 from nodeside.buildjob import BuildVerdict, read_message
+from nodeside.driver.handoff.provide import command, provide
 from nodeside.driver.module.modulefile import read_module
-from nodeside.driver.provide import command, provide
 from nodeside.shared import SharedDir
 from nodeside.trial.host_container import ENVIRONMENT, UNPRIVILEGED, entrance
 from nodeside.trial.kernel_disk import KernelDisk

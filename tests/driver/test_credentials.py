@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nodeside.driver.credentials import Credentials, find_credentials
-from nodeside.driver.store import FetchError
+from nodeside.driver.store.base import FetchError
+from nodeside.driver.store.credentials import Credentials, find_credentials
 
 AUTH = base64.b64encode(b"me:ge:heim").decode()
 

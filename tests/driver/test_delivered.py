@@ -13,11 +13,9 @@ import pytest
 from nodeside.contract import (
     BuiltModule,
 )
-from nodeside.driver import delivered
-from nodeside.driver.build import (
-    request_build,
-)
-from nodeside.driver.delivered import take_modules
+from nodeside.driver.handoff import artifacts
+from nodeside.driver.handoff.artifacts import take_modules
+from nodeside.driver.handoff.request import request_build
 from nodeside.errors import NoSpace
 from nodeside.files import UntrustedFile
 from nodeside.shared import SharedDir
@@ -136,7 +134,7 @@ def test_more_than_the_limit_is_refused_however_many_files_it_is(
     second = delivery.modules / "second.ko"
     second.write_bytes(b"\x7fELF straw")
     both = delivery.report(), delivery.report("second", "modules/second.ko")
-    monkeypatch.setattr(delivered, "_MODULES_LIMIT", 15)
+    monkeypatch.setattr(artifacts, "_MODULES_LIMIT", 15)
     with pytest.raises(UntrustedFile, match=r"second.ko: expected a regular file, all modules"):
         delivery.take(*both)
 
@@ -145,8 +143,8 @@ def test_a_file_that_grows_while_it_is_read_is_not_read_for_ever(
     delivery: Delivery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     delivery.file.write_bytes(b"x" * 100)
-    monkeypatch.setattr(delivered, "_MODULES_LIMIT", 100)
-    monkeypatch.setattr(delivered, "_CHUNK", 10)
+    monkeypatch.setattr(artifacts, "_MODULES_LIMIT", 100)
+    monkeypatch.setattr(artifacts, "_CHUNK", 10)
     real = os.fstat
 
     def growing(fd: int) -> os.stat_result:
@@ -164,6 +162,6 @@ def test_a_full_disk_is_said_as_that(delivery: Delivery, monkeypatch: pytest.Mon
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(delivered, "_take", full)
+    monkeypatch.setattr(artifacts, "_take", full)
     with pytest.raises(NoSpace, match=r"no space left writing .*straw\.ko"):
         delivery.take()

@@ -11,15 +11,8 @@ from typing import Any
 
 import pytest
 
-from nodeside.driver.announcement import event_call, label_call, node_call, node_driver_call
-from nodeside.driver.kubernetes import (
-    Access,
-    Answer,
-    Cluster,
-    NoCluster,
-    connect,
-    refusal,
-)
+from nodeside.driver.announce.api import Access, Answer, Cluster, NoCluster, connect, refusal
+from nodeside.driver.announce.documents import event_call, label_call, node_call, node_driver_call
 from nodeside.errors import ExitCode
 from nodeside.refusals import KubernetesError
 from tests.driver.apiserver import TOKEN, ApiServer, Fault, make_certificates
@@ -471,7 +464,7 @@ def test_projected_token_has_a_directory_of_its_own(
     shutil.copytree(server.credentials, usual)
     _write(usual / "token", "the-usual-token")
     server.tokens.add("the-usual-token")
-    monkeypatch.setattr("nodeside.driver.kubernetes.TOKEN_DIRECTORY", usual)
+    monkeypatch.setattr("nodeside.driver.announce.api.TOKEN_DIRECTORY", usual)
     environ = {
         "KUBERNETES_SERVICE_HOST": "127.0.0.1",
         "KUBERNETES_SERVICE_PORT": str(server.port),

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver import waiting
-from nodeside.driver.build import request_build
-from nodeside.driver.listener import Listener
+from nodeside.driver.handoff import result
+from nodeside.driver.handoff.listener import Listener
+from nodeside.driver.handoff.request import request_build
 from nodeside.shared import SharedDir
 from tests.driver.handoff import Clock, succeeded, wait, wish
 
@@ -24,7 +24,7 @@ def shared(tmp_path: Path) -> SharedDir:
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "_LOOK", 0.0)
+    monkeypatch.setattr(result, "_LOOK", 0.0)
 
 
 class Building:
@@ -118,7 +118,7 @@ def test_a_log_that_never_ends_does_not_keep_us_after_the_answer(
 def test_a_log_that_is_cut_and_filled_again_and_again_is_shown_up_to_a_total(
     building: Building, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nodeside.driver.logfollower._TOTAL", 1 << 20)
+    monkeypatch.setattr("nodeside.driver.handoff.log_follower._TOTAL", 1 << 20)
 
     def refill() -> None:
         building.out.mkdir(exist_ok=True)

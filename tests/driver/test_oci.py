@@ -18,11 +18,11 @@ from nodeside import process
 from nodeside.driver.bundle.archive import pack
 from nodeside.driver.bundle.bundle import Bundle, BundleError, verify
 from nodeside.driver.bundle.manifest import digest_of
-from nodeside.driver.oci import ARTIFACT_TYPE, CONFIG_TYPE, LAYER_TYPE, MANIFEST_TYPE
-from nodeside.driver.publish import publish
-from nodeside.driver.registry import parse_repository
-from nodeside.driver.store import FetchError, FetchOptions
-from nodeside.driver.storesources import (
+from nodeside.driver.store.base import FetchError, FetchOptions
+from nodeside.driver.store.oci import ARTIFACT_TYPE, CONFIG_TYPE, LAYER_TYPE, MANIFEST_TYPE
+from nodeside.driver.store.publish import publish
+from nodeside.driver.store.registry_auth import parse_repository
+from nodeside.driver.store.sources import (
     Answer,
     FetchOutcome,
     fetch_first,

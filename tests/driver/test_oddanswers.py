@@ -12,8 +12,8 @@ import pytest
 
 from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.bundle.cache import Cache
-from nodeside.driver.storesources import Answer as Said
-from nodeside.driver.storesources import fetch_first
+from nodeside.driver.store.sources import Answer as Said
+from nodeside.driver.store.sources import fetch_first
 from nodeside.spec.model import PrebuiltSource, Trust
 from tests.driver.bundles import WANTED, sample_bundle
 from tests.driver.oddanswers import (
@@ -84,7 +84,7 @@ def test_an_endless_answer_takes_no_memory(name: str, server: OddServer, into: P
 def test_the_next_source_is_asked_after_an_odd_answer(
     server: OddServer, bundle: Bundle, tmp_path: Path, into: Path
 ) -> None:
-    from nodeside.driver.publish import publish
+    from nodeside.driver.store.publish import publish
 
     good = PrebuiltSource(directory=str(tmp_path / "store"))
     publish(bundle, good, OPTIONS)

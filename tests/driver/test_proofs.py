@@ -18,8 +18,8 @@ from nodeside.driver.bundle.cache import Cache
 from nodeside.driver.bundle.retention import KERNELS, VERSIONS
 from nodeside.driver.module.signing import SigningError, sign
 from nodeside.driver.node.run_directory import clear_loaded, loaded_path
-from nodeside.driver.publish import publish
 from nodeside.driver.rungs import fetch_options
+from nodeside.driver.store.publish import publish
 from nodeside.driver.task import Task
 from nodeside.errors import NoSpace
 from nodeside.host import Kernel

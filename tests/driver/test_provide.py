@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from nodeside import process
-from nodeside.driver import program, relocatable
-from nodeside.driver.provide import command, provide
+from nodeside.driver.handoff import relocatable_python, zipapp
+from nodeside.driver.handoff.provide import command, provide
 from nodeside.errors import SystemRefused
 from nodeside.host import Host
 from nodeside.shared import SharedDir
@@ -39,7 +39,7 @@ print(json.dumps([hidden, hashlib.sha256(b"x").hexdigest(), env, sys.path, pid])
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A packed Python, made from the system's where there is one."""
     to = tmp_path_factory.mktemp("packed") / "python"
-    relocatable.pack_python(to, SYSTEM_PYTHON if SYSTEM_PYTHON.exists() else None)
+    relocatable_python.pack_python(to, SYSTEM_PYTHON if SYSTEM_PYTHON.exists() else None)
     return to
 
 
@@ -63,28 +63,28 @@ def start(root: Path, python: Path, *arguments: str) -> process.Completed:
 
 
 def test_the_program_is_the_same_bytes_each_time(tmp_path: Path) -> None:
-    (tmp_path / "one.pyz").write_bytes(program.program())
-    (tmp_path / "two.pyz").write_bytes(program.program())
+    (tmp_path / "one.pyz").write_bytes(zipapp.program())
+    (tmp_path / "two.pyz").write_bytes(zipapp.program())
     assert (tmp_path / "one.pyz").read_bytes() == (tmp_path / "two.pyz").read_bytes()
 
 
 def test_the_program_holds_the_sidecar_and_its_common_ground_alone(tmp_path: Path) -> None:
-    (tmp_path / "toolkit.pyz").write_bytes(program.program())
+    (tmp_path / "toolkit.pyz").write_bytes(zipapp.program())
     with zipfile.ZipFile(tmp_path / "toolkit.pyz") as archive:
         names = {name for name in archive.namelist() if name.endswith(".py")}
     common = {name for name in names if name.count("/") == 1}
-    assert common == {f"nodeside/{stem}.py" for stem in ("__init__", *program.COMMON)}
+    assert common == {f"nodeside/{stem}.py" for stem in ("__init__", *zipapp.COMMON)}
     assert all("/toolkit_sidecar/" in name for name in names - common - {"__main__.py"})
 
 
 def test_the_program_runs_on_the_packed_python(tmp_path: Path, python: Path) -> None:
-    (tmp_path / "toolkit.pyz").write_bytes(program.program())
+    (tmp_path / "toolkit.pyz").write_bytes(zipapp.program())
     said = start(tmp_path, python, str(tmp_path / "toolkit.pyz"), "run", "--help")
     assert "--shared" in said.output
 
 
 def test_a_traceback_of_the_program_shows_its_source(tmp_path: Path, python: Path) -> None:
-    (tmp_path / "toolkit.pyz").write_bytes(program.program())
+    (tmp_path / "toolkit.pyz").write_bytes(zipapp.program())
     code = "import sys; sys.path.insert(0, 'toolkit.pyz'); import nodeside.host as h; h.Kernel(1)"
     with pytest.raises(process.ToolError, match="missing 2 required positional arguments"):
         start(tmp_path, python, "-c", code)
@@ -142,7 +142,7 @@ def test_it_runs_in_a_root_that_holds_nothing_but_busybox(tmp_path: Path, python
     (root / "dev/null").touch()  # the one file that every container has
     shutil.copy(busybox, root / "bin/busybox")
     shutil.copytree(python, root / "python", symlinks=True, dirs_exist_ok=True)
-    (root / "toolkit.pyz").write_bytes(program.program())
+    (root / "toolkit.pyz").write_bytes(zipapp.program())
     argv = ["chroot", str(root), "/python/loader", "--library-path", "/python/libs"]
     argv += ["/python/bin/python3", "-I", "-S", "-B", "-c", _CHILD]
     hostile = {"PYTHONPATH": "/evil", "PYTHONHOME": "/evil", "LD_LIBRARY_PATH": "/evil"}
@@ -158,7 +158,7 @@ def test_an_interpreter_that_is_no_elf_program_is_refused(tmp_path: Path) -> Non
     script = tmp_path / "python"
     script.write_text("#!/bin/sh\n")
     with pytest.raises(SystemRefused, match="is not a 64-bit ELF program with a loader"):
-        relocatable.elf_loader(script)
+        relocatable_python.elf_loader(script)
 
 
 def test_the_loaders_listing_is_read() -> None:
@@ -168,7 +168,7 @@ def test_the_loaders_listing_is_read() -> None:
         "\t/lib64/ld-linux-x86-64.so.2 (0x00007f3c5ab0c000)\n"
         "\tstatically linked\n"
     )
-    assert [str(path) for path in relocatable.parse_listing(text)] == [
+    assert [str(path) for path in relocatable_python.parse_listing(text)] == [
         "/lib/x86_64-linux-gnu/libm.so.6",
         "/lib64/ld-linux-x86-64.so.2",
     ]

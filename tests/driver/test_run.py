@@ -27,11 +27,12 @@ from nodeside.contract import (
     Rung,
     State,
 )
-from nodeside.driver import announcement, proofs, rungs, watch
-from nodeside.driver.listener import Listener
+from nodeside.driver import proofs, rungs, watch
+from nodeside.driver.announce import documents
+from nodeside.driver.handoff.listener import Listener
+from nodeside.driver.handoff.result import StoppedWaiting
 from nodeside.driver.node.run_directory import hold_lock, hold_pod_lock, read_ready
 from nodeside.driver.run import Run, Turn
-from nodeside.driver.waiting import StoppedWaiting
 from nodeside.driver.watch import Reason, Uevent, Why
 from nodeside.errors import ExitCode, SpecError
 from nodeside.shared import SharedDir
@@ -185,7 +186,7 @@ def test_a_bug_is_told_like_a_failure_that_may_pass_with_its_traceback_in_the_lo
     assert (report.reason, report.exit_code, report.retryable) == ("Bug", ExitCode.BUG, True)
     assert node.states == [State.FAILED]
     assert node.told[-1].message == "a bug in nodeside: KeyError: 'nobody thought of this'"
-    assert check_node_driver(announcement.node_driver(node.told[-1])) == []
+    assert check_node_driver(documents.node_driver(node.told[-1])) == []
     assert "in surprised" in caplog.text
 
 
@@ -233,7 +234,7 @@ def test_a_wrong_driver_yaml_is_told_under_the_name_that_stands_in_it(node: Fake
     assert (told.driver, told.node, told.version) == ("straw", "n1", "1.0")
     assert (told.state, told.reason, told.boot_id) == (State.FAILED, "InvalidSpec", BOOT_ID)
     assert "colour" in told.message
-    assert check_node_driver(announcement.node_driver(told)) == []
+    assert check_node_driver(documents.node_driver(told)) == []
 
 
 def test_one_that_is_no_yaml_any_more_is_told_under_the_name_of_before(node: FakeNode) -> None:
@@ -252,7 +253,7 @@ def test_a_wrong_version_is_told_as_an_unknown_one(node: FakeNode) -> None:
     with pytest.raises(SpecError, match="version"):
         run_of(node).once()
     assert node.told[-1].version == "unknown"
-    assert check_node_driver(announcement.node_driver(node.told[-1])) == []
+    assert check_node_driver(documents.node_driver(node.told[-1])) == []
 
 
 def test_a_source_that_is_not_there_is_told_too(node: FakeNode) -> None:

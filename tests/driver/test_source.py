@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from nodeside.contract import BuildKind
-from nodeside.driver.source import build_settings, drop_sources, provide_source, source_digest
+from nodeside.driver.handoff.source import (
+    build_settings,
+    drop_sources,
+    provide_source,
+    source_digest,
+)
 from nodeside.errors import SpecError
 from nodeside.shared import SharedDir
 from nodeside.spec.model import DriverSpec, Module

@@ -11,8 +11,8 @@ import pytest
 from nodeside import process
 from nodeside.contract import STORE_TAG
 from nodeside.driver.bundle.cache import Cache
-from nodeside.driver.source import provide_source, source_digest
-from nodeside.driver.sourcetree import NotSource, source_files
+from nodeside.driver.handoff.source import provide_source, source_digest
+from nodeside.driver.handoff.source_tree import NotSource, source_files
 from nodeside.driver.task import resolve
 from nodeside.shared import SharedDir
 from tests.console import nodeside

@@ -18,9 +18,9 @@ import pytest
 from nodeside import __version__, process
 from nodeside.driver.bundle.archive import pack
 from nodeside.driver.bundle.bundle import Bundle, BundleError, read_manifest, verify
-from nodeside.driver.publish import publish
-from nodeside.driver.store import Fetched, FetchError, FetchOptions, NotThere
-from nodeside.driver.storesources import (
+from nodeside.driver.store.base import Fetched, FetchError, FetchOptions, NotThere
+from nodeside.driver.store.publish import publish
+from nodeside.driver.store.sources import (
     Answer,
     FetchOutcome,
     acceptance,
@@ -28,7 +28,7 @@ from nodeside.driver.storesources import (
     find_manifest,
     open_source,
 )
-from nodeside.driver.transport import Transport
+from nodeside.driver.store.transport import Transport
 from nodeside.errors import ExitCode, NoSpace, SpecError
 from nodeside.host import Kernel
 from nodeside.spec.model import PrebuiltSource, Trust
@@ -633,12 +633,12 @@ def test_a_bug_in_the_reading_of_one_source_does_not_keep_from_the_next(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    from nodeside.driver import http_store
+    from nodeside.driver.store import http_directory
 
     def surprised(*_: object) -> None:
         raise KeyError("nobody thought of \x1b[2J this")
 
-    monkeypatch.setattr(http_store.HttpStore, "fetch", surprised)
+    monkeypatch.setattr(http_directory.HttpStore, "fetch", surprised)
     good = PrebuiltSource(directory=str(tmp_path / "store"))
     publish(bundle, good, OPTIONS)
 
@@ -783,14 +783,14 @@ def test_with_a_certificate_every_module_must_be_signed_by_it(
 def test_a_full_disk_ends_the_fetch_at_once(
     data: bytes, web: WebServer, into: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nodeside.driver import partial
+    from nodeside.driver.store import download
 
     web.on(ARCHIVE, file(data))
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(partial.Partial, "add", full)
+    monkeypatch.setattr(download.Partial, "add", full)
 
     with pytest.raises(NoSpace, match="no space left writing") as caught:
         fetch_first([source(web)], WANTED, NO_TRUST, OPTIONS, into)

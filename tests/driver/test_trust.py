@@ -28,9 +28,9 @@ from nodeside.driver.module.signing import (
 )
 from nodeside.driver.node.modules import LoadedState
 from nodeside.driver.node.run_directory import clear_loaded
-from nodeside.driver.publish import publish
 from nodeside.driver.rungs import fetch_options
-from nodeside.driver.storesources import FetchOutcome, fetch_first, find_manifest
+from nodeside.driver.store.publish import publish
+from nodeside.driver.store.sources import FetchOutcome, fetch_first, find_manifest
 from nodeside.process import run
 from nodeside.spec.model import Module, PrebuiltSource, Trust
 from tests.driver.bundles import KEY, TAG, WANTED, sample_bundle

@@ -15,10 +15,20 @@ from pathlib import Path
 import pytest
 
 from nodeside.contract import FailureKind, SidecarRecord
-from nodeside.driver import waiting
-from nodeside.driver.build import RequestWithdrawn, ToolkitBuildFailed, request_build, withdraw
-from nodeside.driver.listener import Listener, Patience
-from nodeside.driver.waiting import SidecarElsewhere, SidecarMissing, StoppedWaiting, await_sidecar
+from nodeside.driver.handoff import result
+from nodeside.driver.handoff.listener import Listener, Patience
+from nodeside.driver.handoff.request import (
+    RequestWithdrawn,
+    ToolkitBuildFailed,
+    request_build,
+    withdraw,
+)
+from nodeside.driver.handoff.result import (
+    SidecarElsewhere,
+    SidecarMissing,
+    StoppedWaiting,
+    await_sidecar,
+)
 from nodeside.errors import DeadlinePassed, ExitCode
 from nodeside.files import UntrustedFile
 from nodeside.shared import SharedDir
@@ -34,7 +44,7 @@ def shared(tmp_path: Path) -> SharedDir:
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "_LOOK", 0.0)
+    monkeypatch.setattr(result, "_LOOK", 0.0)
 
 
 def test_a_success_is_the_result(shared: SharedDir) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from nodeside import process
 from nodeside.contract import BuildKind
-from nodeside.driver.source import build_settings, source_digest
+from nodeside.driver.handoff.source import build_settings, source_digest
 from nodeside.spec import Driver, load
 from tests.images.containerfile import copies
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nodeside.contract import NodeDriverStatus, Rung, State, state_label
-from nodeside.driver.announcement import labels, node_driver
+from nodeside.driver.announce.documents import labels, node_driver
 from nodeside.spec import check_labels, check_node_driver
 
 STATUS = NodeDriverStatus(

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from nodeside.contract import BuildKind, BuildRequest, BuildResult, BuildSettings, FailureKind
+from nodeside.driver.handoff.source import source_digest
 from nodeside.driver.module.modulefile import read_module
-from nodeside.driver.source import source_digest
 from nodeside.host import Host, Kernel
 from nodeside.shared import SharedDir, request_id
 from nodeside.toolkit_sidecar.headers import read_headers

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nodeside.driver.bundle.bundle import MANIFEST, Bundle
-from nodeside.driver.provide import command
+from nodeside.driver.handoff.provide import command
 from nodeside.process import Completed
 from nodeside.trial.containers import TOOLKIT, ContainerSpec
 from nodeside.trial.errors import MachineLost

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from nodeside.driver.bundle.archive import pack
-from nodeside.driver.publish import publish
-from nodeside.driver.store import FetchOptions
+from nodeside.driver.store.base import FetchOptions
+from nodeside.driver.store.publish import publish
 from nodeside.spec.model import PrebuiltSource
 from nodeside.trial.kernel_disk import KernelDisk
 from nodeside.trial.machine import Machine

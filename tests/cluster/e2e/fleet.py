@@ -28,7 +28,7 @@ from cluster.resources import NODES, PODS, Resource
 from cluster.unloader import UNLOAD_LABEL
 from cluster.world import OURS
 from nodeside.contract import UNLOADED, FailureKind, NodeDriverStatus, Rung, State
-from nodeside.driver.delivery import Delivery, Pace
+from nodeside.driver.announce.delivery import Delivery, Pace
 from nodeside.driver.node.run_directory import hold_lock, hold_pod_lock
 from nodeside.errors import ExitCode, Locked
 from nodeside.host import Host

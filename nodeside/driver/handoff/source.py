@@ -16,7 +16,7 @@ from pathlib import Path
 from nodeside import log
 from nodeside.contract import BuildKind, BuildSettings
 from nodeside.digests import sha256_of
-from nodeside.driver.sourcetree import NotSource, source_files, unreadable
+from nodeside.driver.handoff.source_tree import NotSource, source_files, unreadable
 from nodeside.errors import NodesideError, SpecError, SystemRefused
 from nodeside.files import TEMPORARY_PREFIX, disk_errors, sync_directory
 from nodeside.modulenames import kernel_name

@@ -9,7 +9,7 @@ import hashlib
 from typing import IO, TYPE_CHECKING
 
 from nodeside.driver.http.failures import shown
-from nodeside.driver.store import FetchError
+from nodeside.driver.store.base import FetchError
 
 if TYPE_CHECKING:
     import requests

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nodeside.driver.store import FetchError
+from nodeside.driver.store.base import FetchError
 from nodeside.files import UntrustedFile, open_untrusted
 
 _LIMIT = 1 << 20

@@ -24,7 +24,6 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from nodeside.digests import sha256_and_size
-from nodeside.driver.addresses import next_address
 from nodeside.driver.bundle.archive import pack, unpack
 from nodeside.driver.bundle.bundle import MANIFEST, Bundle, Described, read_manifest
 from nodeside.driver.bundle.manifest import (
@@ -34,9 +33,8 @@ from nodeside.driver.bundle.manifest import (
     digest_of,
     parse,
 )
-from nodeside.driver.credentials import find_credentials
-from nodeside.driver.registry import RegistryAuthorization, parse_repository
-from nodeside.driver.store import (
+from nodeside.driver.store.addresses import next_address
+from nodeside.driver.store.base import (
     Accept,
     Fetched,
     FetchError,
@@ -46,7 +44,9 @@ from nodeside.driver.store import (
     already_there,
     download_place,
 )
-from nodeside.driver.transport import ServedStore, Transport
+from nodeside.driver.store.credentials import find_credentials
+from nodeside.driver.store.registry_auth import RegistryAuthorization, parse_repository
+from nodeside.driver.store.transport import ServedStore, Transport
 from nodeside.files import disk_errors
 from nodeside.scratch import scratch_directory
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from nodeside.contract import store_tag
 from nodeside.driver.bundle.bundle import Bundle, read_manifest, verify
 from nodeside.driver.bundle.manifest import BundleError
-from nodeside.driver.store import FetchOptions, Published
-from nodeside.driver.storesources import open_source
+from nodeside.driver.store.base import FetchOptions, Published
+from nodeside.driver.store.sources import open_source
 from nodeside.spec.model import PrebuiltSource
 
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nodeside import log
-from nodeside.driver.program import program
-from nodeside.driver.relocatable import pack_python
+from nodeside.driver.handoff.relocatable_python import pack_python
+from nodeside.driver.handoff.zipapp import program
 from nodeside.files import TEMPORARY_PREFIX, disk_errors, publish_bytes
 from nodeside.host import Host
 from nodeside.shared import SharedDir

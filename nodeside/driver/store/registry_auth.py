@@ -12,11 +12,11 @@ import re
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from nodeside.driver.addresses import origin
-from nodeside.driver.credentials import Credentials
 from nodeside.driver.http.failures import shown
-from nodeside.driver.store import FetchError
-from nodeside.driver.transport import Transport
+from nodeside.driver.store.addresses import origin
+from nodeside.driver.store.base import FetchError
+from nodeside.driver.store.credentials import Credentials
+from nodeside.driver.store.transport import Transport
 from nodeside.errors import SpecError
 
 _PATH = re.compile(

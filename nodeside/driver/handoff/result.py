@@ -14,9 +14,14 @@ from contextlib import ExitStack, suppress
 
 from nodeside import log
 from nodeside.contract import BuildRequest, BuildResult, FailureKind
-from nodeside.driver.build import RequestWithdrawn, ToolkitBuildFailed, answer_to, withdraw
-from nodeside.driver.listener import Listener, Patience
-from nodeside.driver.logfollower import LogFollower
+from nodeside.driver.handoff.listener import Listener, Patience
+from nodeside.driver.handoff.log_follower import LogFollower
+from nodeside.driver.handoff.request import (
+    RequestWithdrawn,
+    ToolkitBuildFailed,
+    answer_to,
+    withdraw,
+)
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
 from nodeside.files import UntrustedFile
 from nodeside.notice import Notice

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside import process
-from nodeside.driver.program import compiled
+from nodeside.driver.handoff.zipapp import compiled
 from nodeside.errors import SystemRefused
 from nodeside.files import disk_errors
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nodeside.contract import API_GROUP
-from nodeside.driver.announcement import (
+from nodeside.driver.announce.documents import (
     Call,
     event_call,
     label_call,

@@ -20,12 +20,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from nodeside import __version__
-from nodeside.driver.addresses import check_proxy, next_address, origin
 from nodeside.driver.bundle.bundle import CHUNK
 from nodeside.driver.http.failures import shown
-from nodeside.driver.http_trouble import network_errors, refusal, trouble
-from nodeside.driver.partial import Partial, announced_length, goes_on, too_large, validator
-from nodeside.driver.store import FetchError, FetchOptions, Store
+from nodeside.driver.store.addresses import check_proxy, next_address, origin
+from nodeside.driver.store.base import FetchError, FetchOptions, Store
+from nodeside.driver.store.download import Partial, announced_length, goes_on, too_large, validator
+from nodeside.driver.store.http_errors import network_errors, refusal, trouble
 from nodeside.files import disk_errors
 
 if TYPE_CHECKING:

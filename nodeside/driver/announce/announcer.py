@@ -36,8 +36,8 @@ from typing import TextIO
 
 from nodeside import log
 from nodeside.contract import NodeDriverStatus, Rung, State, ready_marker
-from nodeside.driver.delivery import Delivery, same_news
-from nodeside.driver.kubernetes import connect
+from nodeside.driver.announce.api import connect
+from nodeside.driver.announce.delivery import Delivery, same_news
 from nodeside.driver.node.run_directory import ReadyRecord, clear_ready, read_ready, write_ready
 from nodeside.errors import NodesideError
 from nodeside.host import Host

@@ -18,7 +18,14 @@ from nodeside import log
 from nodeside.driver.bundle.bundle import Bundle, BundleManifest, Described
 from nodeside.driver.bundle.manifest import BundleError
 from nodeside.driver.bundle.trust import check_trust
-from nodeside.driver.store import Accept, Fetched, FetchError, FetchOptions, Store, WantedBundle
+from nodeside.driver.store.base import (
+    Accept,
+    Fetched,
+    FetchError,
+    FetchOptions,
+    Store,
+    WantedBundle,
+)
 from nodeside.errors import Bug, NodesideError, NoSpace, SpecError, SystemRefused
 from nodeside.spec.model import PrebuiltSource, Trust
 
@@ -33,14 +40,14 @@ def open_source(source: PrebuiltSource, options: FetchOptions) -> Store:
             f"a prebuilt source needs exactly one of oci, http, directory; got {named or 'none'}"
         )
     if source.oci:
-        from nodeside.driver.oci import OciStore
+        from nodeside.driver.store.oci import OciStore
 
         return OciStore(source.oci, options, insecure=source.insecure)
     if source.http:
-        from nodeside.driver.http_store import HttpStore
+        from nodeside.driver.store.http_directory import HttpStore
 
         return HttpStore(source.http, options)
-    from nodeside.driver.directory_store import DirectoryStore
+    from nodeside.driver.store.directory import DirectoryStore
 
     return DirectoryStore(Path(source.directory), options)
 

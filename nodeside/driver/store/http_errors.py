@@ -13,7 +13,7 @@ import ssl
 from typing import TYPE_CHECKING
 
 from nodeside.driver.http.failures import causes, printable, root_cause, shown
-from nodeside.driver.store import FetchError
+from nodeside.driver.store.base import FetchError
 from nodeside.refusals import seconds_of
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from urllib.parse import urljoin, urlsplit
 
 from nodeside.driver.http.failures import shown
-from nodeside.driver.http_trouble import wrong_proxy
-from nodeside.driver.store import FetchError
+from nodeside.driver.store.base import FetchError
+from nodeside.driver.store.http_errors import wrong_proxy
 
 
 def next_address(here: str, location: str) -> str:

@@ -19,7 +19,7 @@ from types import TracebackType
 from nodeside.digests import sha256_of
 from nodeside.driver.bundle.archive import open_archive, pack, read_manifest, unpack
 from nodeside.driver.bundle.bundle import Bundle, Described
-from nodeside.driver.store import (
+from nodeside.driver.store.base import (
     Accept,
     Fetched,
     FetchError,

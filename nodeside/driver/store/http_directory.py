@@ -11,12 +11,11 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from nodeside.driver.addresses import origin
 from nodeside.driver.bundle.archive import read_manifest, unpack
 from nodeside.driver.bundle.bundle import Bundle, Described
-from nodeside.driver.credentials import Credentials, find_credentials
 from nodeside.driver.http.failures import shown
-from nodeside.driver.store import (
+from nodeside.driver.store.addresses import origin
+from nodeside.driver.store.base import (
     Accept,
     Fetched,
     FetchError,
@@ -26,7 +25,8 @@ from nodeside.driver.store import (
     checksum_in,
     download_place,
 )
-from nodeside.driver.transport import ServedStore, Transport
+from nodeside.driver.store.credentials import Credentials, find_credentials
+from nodeside.driver.store.transport import ServedStore, Transport
 from nodeside.errors import SpecError
 
 _CHECKSUM_LIMIT = 4096

@@ -18,9 +18,9 @@ from typing import Any
 from nodeside import log
 from nodeside.clock import Clock
 from nodeside.contract import NodeDriverStatus, State
-from nodeside.driver import announcement
-from nodeside.driver.announcement import occasion
-from nodeside.driver.kubernetes import Api
+from nodeside.driver.announce import documents
+from nodeside.driver.announce.api import Api
+from nodeside.driver.announce.documents import occasion
 from nodeside.refusals import KubernetesError
 
 
@@ -120,7 +120,7 @@ class Delivery:
         self._told[part] = status
         self._refused_until.pop(part, None)
         self._failures = 0
-        if part is Part.LABEL and status.state not in announcement.NOTABLE:
+        if part is Part.LABEL and status.state not in documents.NOTABLE:
             self._told.pop(Part.EVENT, None)  # what follows is news again
         if not self._open_parts():
             self._complete(status)
@@ -146,30 +146,28 @@ class Delivery:
             case Part.NODE_DRIVER:
                 return not same_news(told, wanted)
             case Part.EVENT:
-                notable = wanted.state in announcement.NOTABLE
+                notable = wanted.state in documents.NOTABLE
                 return notable and (told is None or occasion(told) != occasion(wanted))
 
     def _settled_at(self) -> float:
         """When the wanted state is old enough to be told."""
         told = (self._told.get(Part.LABEL), self._told.get(Part.NODE_DRIVER))
         believed_ready = any(part is not None and part.state is State.READY for part in told)
-        if believed_ready or (self._wanted and self._wanted.state in announcement.NOTABLE):
+        if believed_ready or (self._wanted and self._wanted.state in documents.NOTABLE):
             return 0.0
         return (self._news_since or 0.0) + self.pace.settle
 
     def _tell(self, part: Part, status: NodeDriverStatus) -> None:
         match part:
             case Part.LABEL:
-                labels = announcement.labels(status)
+                labels = documents.labels(status)
                 self._node_uid = self.api.patch_node_labels(status.node, labels) or self._node_uid
             case Part.NODE_DRIVER:
                 uid = self._known_uid(status.node)
-                self.api.apply_node_driver(announcement.node_driver(status, node_uid=uid))
+                self.api.apply_node_driver(documents.node_driver(status, node_uid=uid))
             case Part.EVENT:
                 if not self._event:
-                    self._event = announcement.event(
-                        status, node_uid=self._node_uid, now=self.wall()
-                    )
+                    self._event = documents.event(status, node_uid=self._node_uid, now=self.wall())
                 self.api.create_event(self._event)
 
     def _known_uid(self, node: str) -> str:
