@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nodeside.driver.options import dry_run_option, for_kernel, in_place, output_option
+from nodeside.driver.commands.options import dry_run_option, for_kernel, in_place, output_option
 
 if TYPE_CHECKING:
-    from nodeside.driver.outcome import Outcome
-    from nodeside.driver.task import Place
+    from nodeside.driver.commands.outcome import Outcome
+    from nodeside.driver.ladder.task import Place
     from nodeside.host import Kernel
 
 
@@ -34,8 +34,8 @@ def driver() -> None:
 @output_option
 def plan(place: Place, kernel: Kernel | None, output: str) -> None:
     """Say which rung would serve and why, and change nothing."""
-    from nodeside.driver.preview import preview
-    from nodeside.driver.task import resolve
+    from nodeside.driver.commands.dry_run import preview
+    from nodeside.driver.ladder.task import resolve
 
     _print(preview(resolve(place, kernel)), output)
 
@@ -47,12 +47,12 @@ def plan(place: Place, kernel: Kernel | None, output: str) -> None:
 @output_option
 def fetch(place: Place, kernel: Kernel | None, dry_run: bool, output: str) -> None:
     """Fetch the prebuilt modules into the node's cache."""
-    from nodeside.driver.task import resolve
+    from nodeside.driver.ladder.task import resolve
 
     if dry_run:
-        from nodeside.driver.preview import fetch as step
+        from nodeside.driver.commands.dry_run import fetch as step
     else:
-        from nodeside.driver.bundling import fetch as step
+        from nodeside.driver.commands.bundles import fetch as step
     _print(step(resolve(place, kernel)), output)
 
 
@@ -74,12 +74,12 @@ def build(
 
     The toolkit sidecar of --shared builds, or one that is started here (--local).
     """
-    from nodeside.driver.task import resolve
+    from nodeside.driver.ladder.task import resolve
 
     if dry_run:
-        from nodeside.driver.preview import build as step
+        from nodeside.driver.commands.dry_run import build as step
     else:
-        from nodeside.driver.bundling import build as step
+        from nodeside.driver.commands.bundles import build as step
     _print(step(resolve(place, kernel), local=local, again=again), output)
 
 
@@ -92,12 +92,12 @@ def load(place: Place, dry_run: bool, output: str) -> None:
 
     If the right modules are loaded already, nothing is touched.
     """
-    from nodeside.driver.task import resolve
+    from nodeside.driver.ladder.task import resolve
 
     if dry_run:
-        from nodeside.driver.preview import load as step
+        from nodeside.driver.commands.dry_run import load as step
     else:
-        from nodeside.driver.steps import load as step
+        from nodeside.driver.commands.load import load as step
     _print(step(resolve(place)), output)
 
 
@@ -110,12 +110,12 @@ def validate(place: Place, dry_run: bool, output: str) -> None:
 
     Works means: it does what `validate` in driver.yaml declares.
     """
-    from nodeside.driver.task import resolve
+    from nodeside.driver.ladder.task import resolve
 
     if dry_run:
-        from nodeside.driver.preview import validate as step
+        from nodeside.driver.commands.dry_run import validate as step
     else:
-        from nodeside.driver.steps import validate as step
+        from nodeside.driver.commands.load import validate as step
     _print(step(resolve(place)), output)
 
 
@@ -129,17 +129,17 @@ def unload(*, place: Place, wait: bool, dry_run: bool, output: str) -> None:
 
     Never by force.
     """
-    from nodeside.driver.task import resolve, resolve_loaded
+    from nodeside.driver.ladder.task import resolve, resolve_loaded
 
     if dry_run:
-        from nodeside.driver.preview import unload as preview
+        from nodeside.driver.commands.dry_run import unload as preview
 
         _print(preview(resolve(place)), output)
         return
     if wait:
-        from nodeside.driver.removal import unload_when_idle as step
+        from nodeside.driver.commands.unload import unload_when_idle as step
     else:
-        from nodeside.driver.removal import unload as step
+        from nodeside.driver.commands.unload import unload as step
     _print(step(resolve_loaded(place)), output)
 
 
@@ -152,8 +152,8 @@ def status(place: Place, output: str, quiet: bool) -> None:
 
     Also what the cache has. Exits with 0 only if the driver is ready.
     """
-    from nodeside.driver.status import read_status
-    from nodeside.driver.task import resolve
+    from nodeside.driver.commands.status import read_status
+    from nodeside.driver.ladder.task import resolve
 
     outcome = read_status(resolve(place))
     if not quiet:
@@ -174,7 +174,7 @@ def status(place: Place, output: str, quiet: bool) -> None:
 )
 def env(place: Place, kernel: Kernel | None, output: str) -> None:
     """Print the facts, for a shell or a bug report."""
-    from nodeside.driver.environment import describe
+    from nodeside.driver.commands.env import describe
 
     _print(describe(place, kernel), output)
 
@@ -188,7 +188,7 @@ def doctor(place: Place, kernel: Kernel | None, output: str) -> None:
 
     Each finding says what to do about it.
     """
-    from nodeside.driver.doctor import examine
+    from nodeside.driver.commands.doctor import examine
 
     _print(examine(place, kernel), output)
 
@@ -214,12 +214,12 @@ def publish(
     output: str,
 ) -> None:
     """Publish the cached bundle, for nodes to fetch."""
-    from nodeside.driver.task import resolve
+    from nodeside.driver.ladder.task import resolve
 
     if dry_run:
-        from nodeside.driver.preview import publish as step
+        from nodeside.driver.commands.dry_run import publish as step
     else:
-        from nodeside.driver.bundling import publish as step
+        from nodeside.driver.commands.bundles import publish as step
     _print(step(resolve(place, kernel), to, overwrite=overwrite), output)
 
 
@@ -257,13 +257,13 @@ def run(
     This is what the driver container does.
     """
     if dry_run:
-        from nodeside.driver.preview import preview
-        from nodeside.driver.task import resolve
+        from nodeside.driver.commands.dry_run import preview
+        from nodeside.driver.ladder.task import resolve
 
         _print(preview(resolve(place)), output)
         return
-    from nodeside.driver import container
-    from nodeside.driver.console import listener
+    from nodeside.driver.commands import run as container
+    from nodeside.driver.commands.console import listener
 
     heard = listener(sidecar_timeout)
     if once:
@@ -295,7 +295,7 @@ def wait(name: str, host_root: Path, timeout: float) -> None:
     For an init container of what needs the driver: it takes the host's /run/nodeside, read only,
     and no privilege.
     """
-    from nodeside.driver.gate import await_ready
+    from nodeside.driver.commands.wait import await_ready
     from nodeside.host import Host
 
     # The boot is the kernel's, so every container's own /proc knows it.
@@ -337,11 +337,11 @@ def order(
 
     After `toolkit.pyz kernels`, before `toolkit.pyz answer` in the same shared directory.
     """
-    from nodeside.driver import buildsteps
+    from nodeside.driver.commands import job
 
-    wish = buildsteps.Wish(kernel, kernel_variant, not no_publish, to)
-    with buildsteps.told(outcome_file, kernel):
-        outcome = buildsteps.order(place, wish, dry_run=dry_run)
+    wish = job.Wish(kernel, kernel_variant, not no_publish, to)
+    with job.told(outcome_file, kernel):
+        outcome = job.order(place, wish, dry_run=dry_run)
     _print(outcome, output)
 
 
@@ -355,13 +355,13 @@ def finish(place: Place, outcome_file: Path | None, dry_run: bool, output: str) 
 
     The last step, after `toolkit.pyz answer`. The exit code is that of the build.
     """
-    from nodeside.driver import buildsteps
+    from nodeside.driver.commands import job
 
     if dry_run:
-        _print(buildsteps.would_finish(place), output)
+        _print(job.would_finish(place), output)
         return
-    with buildsteps.told(outcome_file, buildsteps.ordered_kernel(place)) as outcomes:
-        outcome, made = buildsteps.finish(place)
+    with job.told(outcome_file, job.ordered_kernel(place)) as outcomes:
+        outcome, made = job.finish(place)
         outcomes.append(made)
     _print(outcome, output)
 

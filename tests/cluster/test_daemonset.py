@@ -37,7 +37,7 @@ from nodeside.contract import assigned_label
 from nodeside.driver import cli
 from nodeside.driver.announce.api import Access
 from nodeside.driver.handoff.provide import command as provided_command
-from nodeside.driver.task import Place, read_driver
+from nodeside.driver.ladder.task import Place, read_driver
 from nodeside.host import Host
 from nodeside.trial import containers
 from tests.cluster.model import EDU, document

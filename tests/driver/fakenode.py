@@ -18,16 +18,18 @@ import pytest
 import yaml
 
 from nodeside.contract import LoadedRecord, NodeDriverStatus, Rung, State, Toolchain
-from nodeside.driver import bringup, preview, removal, status, steps
-from nodeside.driver.bringup import bring_up
+from nodeside.driver.bringup import bringup
+from nodeside.driver.bringup.bringup import bring_up
+from nodeside.driver.bringup.journal import Journal, Report
 from nodeside.driver.bundle.bundle import Bundle, describe, write_bundle
 from nodeside.driver.bundle.cache import Cache
 from nodeside.driver.bundle.manifest import BundleManifest
+from nodeside.driver.commands import dry_run, status, unload
+from nodeside.driver.commands import load as steps
 from nodeside.driver.handoff.listener import Listener
-from nodeside.driver.journal import Journal, Report
+from nodeside.driver.ladder.task import Place, Task, resolve
 from nodeside.driver.module.modulefile import read_module
 from nodeside.driver.node.run_directory import read_loaded
-from nodeside.driver.task import Place, Task, resolve
 from nodeside.host import Host, Kernel
 from nodeside.shared import SharedDir
 from tests.console import Done, nodeside
@@ -201,7 +203,7 @@ class FakeNode:
     def run(self, verb: str, *more: str | Path) -> Done:
         """A verb as a person types it, but modules go into the fake kernel."""
         with pytest.MonkeyPatch().context() as patch:
-            for user in (bringup, preview, removal, status, steps):
+            for user in (bringup, dry_run, unload, status, steps):
                 patch.setattr(user, "Loader", lambda _: self.kernel.loader)
             return nodeside(*self.command(verb, *more))
 

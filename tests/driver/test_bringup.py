@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from nodeside.contract import Rung, State
-from nodeside.driver.bringup import NoRungServed, bring_up
+from nodeside.driver.bringup.bringup import NoRungServed, bring_up
+from nodeside.driver.bringup.installation import Refused
+from nodeside.driver.bringup.validate import ValidationFailed
 from nodeside.driver.handoff.listener import Listener
-from nodeside.driver.installation import Refused
 from nodeside.driver.kernel import conflicts
 from nodeside.driver.kernel.errors import InUse, RebootRequired
 from nodeside.driver.kernel.sequence import SequenceFailed
-from nodeside.driver.validate import ValidationFailed
 from nodeside.errors import ExitCode
 from nodeside.host import Kernel
 from tests.driver.fakekernel import FakeModule, Refusal, write, write_bytes

@@ -17,7 +17,7 @@ from nodeside import process
 from nodeside.buildjob import BuildOutcome, BuildVerdict, read_message
 from nodeside.driver.bundle.archive import pack, unpack
 from nodeside.driver.bundle.bundle import SIGNATURE
-from nodeside.driver.options import _first_there
+from nodeside.driver.commands.options import _first_there
 from nodeside.errors import ExitCode
 from nodeside.host import Kernel
 from tests.driver.fakenode import module_bytes

@@ -164,7 +164,7 @@ def test_what_the_kernel_refused_is_said_in_words(node: FakeNode) -> None:
 
 def test_who_is_at_work_is_named(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.put_bundle(node.task())
-    monkeypatch.setattr("nodeside.driver.steps._LOCK_TIMEOUT", 0.0)
+    monkeypatch.setattr("nodeside.driver.commands.load._LOCK_TIMEOUT", 0.0)
     with hold_lock(node.host, "straw", timeout=0):
         done = node.run("load")
     assert done.code == ExitCode.LOCKED

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from nodeside import process
-from nodeside.driver.bundling import parse_target
 from nodeside.driver.cli import driver
+from nodeside.driver.commands.bundles import parse_target
 from nodeside.errors import ExitCode
 from nodeside.spec.model import PrebuiltSource
 from tests import console

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nodeside.contract import SidecarRecord
-from nodeside.driver import doctor
+from nodeside.driver.commands import doctor
 from nodeside.errors import ExitCode
 from nodeside.shared import SharedDir
 from tests.driver.fakekernel import write

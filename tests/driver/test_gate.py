@@ -8,7 +8,7 @@ import pytest
 
 from nodeside.clock import Clock
 from nodeside.contract import Rung
-from nodeside.driver.gate import await_ready
+from nodeside.driver.commands.wait import await_ready
 from nodeside.driver.node.run_directory import ReadyRecord, ready_path, write_ready
 from nodeside.errors import DeadlinePassed, ExitCode, UsageError
 from nodeside.host import Host

@@ -78,7 +78,7 @@ def test_nothing_is_announced_by_who_was_kept_out(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.fill()
-    monkeypatch.setattr("nodeside.driver.run._LOCK_TIMEOUT", 0.0)
+    monkeypatch.setattr("nodeside.driver.agent.run._LOCK_TIMEOUT", 0.0)
     with hold_lock(node.host, "straw", timeout=0):
         done = node.run("run", "--once", "-o", "json")
     assert done.code == 45

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.bundling import target
-from nodeside.driver.task import OWN_BUNDLES, Task
+from nodeside.driver.commands.bundles import target
+from nodeside.driver.ladder.task import OWN_BUNDLES, Task
 from nodeside.errors import UsageError
 from nodeside.spec.model import PrebuiltSource
 from tests.driver.fakenode import FakeNode

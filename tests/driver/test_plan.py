@@ -10,8 +10,7 @@ import pytest
 from nodeside.contract import BuildKind, BuildSettings, LoadedModule, LoadedRecord, Rung
 from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.bundle.manifest import BundleManifest, BundleModule
-from nodeside.driver.node.modules import LoadedState
-from nodeside.driver.plan import (
+from nodeside.driver.ladder.plan import (
     Finding,
     GiveUp,
     Keep,
@@ -25,6 +24,7 @@ from nodeside.driver.plan import (
     occupant,
     replacement,
 )
+from nodeside.driver.node.modules import LoadedState
 from nodeside.host import Kernel
 from nodeside.spec.model import Foreign, Module, Reuse, UnloadPolicy, Upgrade
 

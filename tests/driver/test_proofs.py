@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from nodeside.contract import LoadedRecord, Rung, bundle_key
-from nodeside.driver.bringup import NoRungServed
+from nodeside.driver.bringup.bringup import NoRungServed
 from nodeside.driver.bundle.cache import Cache
 from nodeside.driver.bundle.retention import KERNELS, VERSIONS
+from nodeside.driver.ladder.rungs import fetch_options
+from nodeside.driver.ladder.task import Task
 from nodeside.driver.module.signing import SigningError, sign
 from nodeside.driver.node.run_directory import clear_loaded, loaded_path
-from nodeside.driver.rungs import fetch_options
 from nodeside.driver.store.publish import publish
-from nodeside.driver.task import Task
 from nodeside.errors import NoSpace
 from nodeside.host import Kernel
 from nodeside.spec.model import PrebuiltSource

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from nodeside.contract import State
-from nodeside.driver import removal
-from nodeside.driver.journal import Journal
+from nodeside.driver.bringup.journal import Journal
+from nodeside.driver.commands import unload
 from nodeside.driver.node.run_directory import hold_lock, read_ready
 from nodeside.errors import ExitCode
 from tests.driver.fakekernel import add_device
@@ -24,8 +24,8 @@ _LATEST = 60.0  # seconds, which only a broken test meets
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNode:
-    monkeypatch.setattr(removal, "_FIRST_LOOK", 0.01)
-    monkeypatch.setattr(removal, "_LOCK_LOOK", 0.01)
+    monkeypatch.setattr(unload, "_FIRST_LOOK", 0.01)
+    monkeypatch.setattr(unload, "_LOCK_LOOK", 0.01)
     made = FakeNode(tmp_path)
     made.put_bundle(made.task())
     made.run("load")

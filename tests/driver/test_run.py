@@ -27,13 +27,15 @@ from nodeside.contract import (
     Rung,
     State,
 )
-from nodeside.driver import proofs, rungs, watch
+from nodeside.driver.agent import watch
+from nodeside.driver.agent.run import Run, Turn
+from nodeside.driver.agent.watch import Reason, Uevent, Why
 from nodeside.driver.announce import documents
+from nodeside.driver.bringup import observe
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.handoff.result import StoppedWaiting
+from nodeside.driver.ladder import rungs
 from nodeside.driver.node.run_directory import hold_lock, hold_pod_lock, read_ready
-from nodeside.driver.run import Run, Turn
-from nodeside.driver.watch import Reason, Uevent, Why
 from nodeside.errors import ExitCode, SpecError
 from nodeside.shared import SharedDir
 from nodeside.spec import check_node_driver
@@ -90,7 +92,7 @@ def test_while_another_process_is_at_work_nothing_is_told(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.fill()
-    monkeypatch.setattr("nodeside.driver.run._LOCK_TIMEOUT", 0.0)
+    monkeypatch.setattr("nodeside.driver.agent.run._LOCK_TIMEOUT", 0.0)
     with hold_lock(node.host, "straw", timeout=0):
         journal, report = run_of(node).once()
     assert report.exit_code == ExitCode.LOCKED
@@ -122,7 +124,7 @@ def test_a_pod_waits_for_the_end_of_the_one_before_it_and_then_has_its_turn(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.put_bundle(node.task())
-    monkeypatch.setattr("nodeside.driver.run._LOCK_TIMEOUT", 0.0)
+    monkeypatch.setattr("nodeside.driver.agent.run._LOCK_TIMEOUT", 0.0)
     with ExitStack() as life:
         pod = replace(run_of(node), turn=Turn(life))
         with hold_pod_lock(node.host, "straw", timeout=0):
@@ -137,7 +139,7 @@ def test_a_pod_that_was_replaced_takes_nothing_back(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.put_bundle(node.task())
-    monkeypatch.setattr("nodeside.driver.run._LOCK_TIMEOUT", 0.0)
+    monkeypatch.setattr("nodeside.driver.agent.run._LOCK_TIMEOUT", 0.0)
     with ExitStack() as life, ExitStack() as next_life:
         old = replace(run_of(node), turn=Turn(life))
         old.once()
@@ -196,7 +198,7 @@ def test_a_bug_on_the_way_says_nothing_about_a_module_that_is_loaded_and_works(
     node.fill()
     node.forget_cache()
     node.write_driver(prebuilt={"sources": [{"http": "http://127.0.0.1:1/d"}]})
-    monkeypatch.setattr(proofs, "remote_manifest", surprised)
+    monkeypatch.setattr(observe, "remote_manifest", surprised)
 
     _, report = run_of(node).once()
 
@@ -214,7 +216,7 @@ def test_after_a_bug_what_is_loaded_is_validated(
         prebuilt={"sources": [{"http": "http://127.0.0.1:1/d"}]},
         validate={"commands": [{"command": ["false"]}], "timeoutSeconds": 1},
     )
-    monkeypatch.setattr(proofs, "remote_manifest", surprised)
+    monkeypatch.setattr(observe, "remote_manifest", surprised)
 
     _, report = run_of(node).once()
 
@@ -364,8 +366,8 @@ def test_where_nothing_can_even_be_told_the_process_goes_on(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.put_bundle(node.task())
-    monkeypatch.setattr("nodeside.driver.run.Journal.failed", surprised)
-    monkeypatch.setattr("nodeside.driver.run.bring_up", surprised)
+    monkeypatch.setattr("nodeside.driver.agent.run.Journal.failed", surprised)
+    monkeypatch.setattr("nodeside.driver.agent.run.bring_up", surprised)
     assert live(node, monkeypatch, Why.PATIENCE).patience == [5, 10]
 
 

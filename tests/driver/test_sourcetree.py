@@ -13,7 +13,7 @@ from nodeside.contract import STORE_TAG
 from nodeside.driver.bundle.cache import Cache
 from nodeside.driver.handoff.source import provide_source, source_digest
 from nodeside.driver.handoff.source_tree import NotSource, source_files
-from nodeside.driver.task import resolve
+from nodeside.driver.ladder.task import resolve
 from nodeside.shared import SharedDir
 from tests.console import nodeside
 from tests.driver.bundles import TAG

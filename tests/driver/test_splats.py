@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from nodeside.contract import Rung, State
-from nodeside.driver import bringup
+from nodeside.driver.bringup import bringup
+from nodeside.driver.bringup.validate import ValidationFailed
 from nodeside.driver.node.run_directory import loaded_path, write_loaded
-from nodeside.driver.validate import ValidationFailed
 from nodeside.errors import ExitCode
 from tests.driver.fakekernel import write
 from tests.driver.fakenode import FakeNode

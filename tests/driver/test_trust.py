@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from nodeside.contract import Rung
-from nodeside.driver import plan
-from nodeside.driver.bringup import NoRungServed
+from nodeside.driver.bringup.bringup import NoRungServed
 from nodeside.driver.bundle.bundle import SIGNATURE, Bundle, BundleError, read_manifest, verify
+from nodeside.driver.ladder import plan
+from nodeside.driver.ladder.rungs import fetch_options
 from nodeside.driver.module.signing import (
     BadSignature,
     SigningError,
@@ -28,7 +29,6 @@ from nodeside.driver.module.signing import (
 )
 from nodeside.driver.node.modules import LoadedState
 from nodeside.driver.node.run_directory import clear_loaded
-from nodeside.driver.rungs import fetch_options
 from nodeside.driver.store.publish import publish
 from nodeside.driver.store.sources import FetchOutcome, fetch_first, find_manifest
 from nodeside.process import run

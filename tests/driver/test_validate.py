@@ -6,9 +6,15 @@ from pathlib import Path
 import pytest
 
 from nodeside.contract import LoadedModule
+from nodeside.driver.bringup.validate import (
+    CheckResult,
+    Scene,
+    ValidationFailed,
+    check_all,
+    validate,
+)
 from nodeside.driver.node.kernel_log import KernelLog
 from nodeside.driver.node.modules import KernelModules
-from nodeside.driver.validate import CheckResult, Scene, ValidationFailed, check_all, validate
 from nodeside.errors import ExitCode, SpecError, SystemRefused
 from nodeside.spec.model import BoundCheck, CommandCheck, SysfsCheck, Validate
 
@@ -208,7 +214,7 @@ def test_an_expression_without_end_fails_its_row_and_holds_nobody_up(
     kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is killed: to wait for its end would be to wait for years."""
-    monkeypatch.setattr("nodeside.driver.validate._REGEX_SECONDS", 0.01)
+    monkeypatch.setattr("nodeside.driver.bringup.validate._REGEX_SECONDS", 0.01)
     write(kernel.host.sys / "class/edu/edu0/state", "a" * 60 + "!")
     check = SysfsCheck(path="class/edu/edu0/state", matches="(a+)+$")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nodeside.clock import Clock
-from nodeside.driver.watch import (
+from nodeside.driver.agent.watch import (
     POLL_WITHOUT_UEVENTS,
     Reason,
     Uevent,

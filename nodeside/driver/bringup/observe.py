@@ -8,15 +8,15 @@ compares.
 from __future__ import annotations
 
 from nodeside.contract import LoadedModule, LoadedRecord, Rung
-from nodeside.driver import plan
+from nodeside.driver.bringup.installation import wanted_modules
 from nodeside.driver.bundle.bundle import BundleManifest
 from nodeside.driver.bundle.trust import trust_mark
-from nodeside.driver.compatible import of_same_source
-from nodeside.driver.installation import wanted_modules
 from nodeside.driver.kernel.loader import Loader
+from nodeside.driver.ladder import plan
+from nodeside.driver.ladder.compatible import of_same_source
+from nodeside.driver.ladder.rungs import ask_sources
+from nodeside.driver.ladder.task import Task
 from nodeside.driver.node.run_directory import read_loaded
-from nodeside.driver.rungs import ask_sources
-from nodeside.driver.task import Task
 
 
 def acceptable_manifests(task: Task, record: LoadedRecord | None) -> tuple[BundleManifest, ...]:

@@ -15,7 +15,7 @@ from nodeside.driver.bundle.cache import Cache
 from nodeside.driver.bundle.trust import distrust
 from nodeside.driver.handoff.source import build_settings, source_digest
 from nodeside.driver.handoff.source_tree import NotSource
-from nodeside.driver.plan import WantedDriver
+from nodeside.driver.ladder.plan import WantedDriver
 from nodeside.host import Host, Kernel
 from nodeside.shared import SharedDir
 from nodeside.spec import load, node_load

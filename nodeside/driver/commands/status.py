@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from nodeside.contract import LoadedRecord
-from nodeside.driver import plan
+from nodeside.driver.bringup.observe import observe
+from nodeside.driver.commands.outcome import Outcome, as_document, identity
 from nodeside.driver.kernel.loader import Loader
+from nodeside.driver.ladder import plan
+from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
 from nodeside.driver.node.holders import who_holds
-from nodeside.driver.outcome import Outcome, as_document, identity
-from nodeside.driver.proofs import observe
-from nodeside.driver.task import Task
 from nodeside.errors import ExitCode
 from nodeside.table import table
 

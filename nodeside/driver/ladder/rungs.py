@@ -10,9 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, assert_never
 
 from nodeside.contract import BuildRequest, Rung
-from nodeside.driver import plan
 from nodeside.driver.bundle.bundle import Bundle, BundleError, read_manifest
-from nodeside.driver.fitting import fitting
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.handoff.request import (
     note_refusal,
@@ -23,7 +21,9 @@ from nodeside.driver.handoff.request import (
 )
 from nodeside.driver.handoff.result import await_result
 from nodeside.driver.handoff.source import drop_sources, provide_source
-from nodeside.driver.task import Task
+from nodeside.driver.ladder import plan
+from nodeside.driver.ladder.task import Task
+from nodeside.driver.ladder.usable import fitting
 from nodeside.files import UntrustedFile
 from nodeside.shared import request_id
 
@@ -40,7 +40,9 @@ def look(task: Task, rung: Rung, listener: Listener) -> plan.Finding:
         case Rung.FETCHED:
             return fetch(task)
         case Rung.COMPATIBLE:
-            from nodeside.driver.compatible import look_for_compatible  # late: few drivers allow it
+            from nodeside.driver.ladder.compatible import (
+                look_for_compatible,  # late: few drivers allow it
+            )
 
             return look_for_compatible(task, listener)
         case Rung.BUILT:
@@ -137,7 +139,9 @@ def build(task: Task, listener: Listener) -> plan.Finding:
             refuse_repetition(shared, request_of(task))
         provide_source(task.source, shared, task.source_digest, task.not_source)
         request = request_build(shared, request_of(task))
-        from nodeside.driver.adoption import adopt_build  # late: the sidecar is at work meanwhile
+        from nodeside.driver.ladder.assemble import (
+            adopt_build,  # late: the sidecar is at work meanwhile
+        )
 
         try:
             result = await_result(shared, request, listener)

@@ -13,19 +13,19 @@ from typing import assert_never
 
 from nodeside import log
 from nodeside.contract import NOTHING_SERVED, LoadedModule, LoadedRecord, Rung, State
-from nodeside.driver import plan, rungs
+from nodeside.driver.bringup.installation import Installation, record_of, wanted_modules
+from nodeside.driver.bringup.journal import Journal, Report
+from nodeside.driver.bringup.observe import observe
+from nodeside.driver.bringup.validate import Scene, Validation, ValidationFailed, validate
 from nodeside.driver.bundle import retention
 from nodeside.driver.bundle.trust import trust_mark
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.handoff.result import StoppedWaiting
-from nodeside.driver.installation import Installation, record_of, wanted_modules
-from nodeside.driver.journal import Journal, Report
 from nodeside.driver.kernel.loader import Loader
+from nodeside.driver.ladder import plan, rungs
+from nodeside.driver.ladder.task import Task
 from nodeside.driver.node.kernel_log import Mark
 from nodeside.driver.node.run_directory import read_loaded, write_loaded
-from nodeside.driver.proofs import observe
-from nodeside.driver.task import Task
-from nodeside.driver.validate import Scene, Validation, ValidationFailed, validate
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.records import encode
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from nodeside import log
 from nodeside.driver.bundle.bundle import Bundle
-from nodeside.driver.plan import Finding
-from nodeside.driver.task import Task
+from nodeside.driver.ladder.plan import Finding
+from nodeside.driver.ladder.task import Task
 
 
 def fitting(task: Task, bundle: Bundle, why: str) -> Finding:

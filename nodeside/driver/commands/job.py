@@ -22,8 +22,8 @@ from nodeside.buildjob import (
     choose_kernel,
     termination_message,
 )
-from nodeside.driver import rungs
-from nodeside.driver.bundling import target
+from nodeside.driver.commands.bundles import target
+from nodeside.driver.commands.outcome import Outcome, as_document
 from nodeside.driver.handoff.request import (
     ToolkitBuildFailed,
     answer_to,
@@ -31,9 +31,9 @@ from nodeside.driver.handoff.request import (
     sole_builder,
 )
 from nodeside.driver.handoff.source import provide_source
+from nodeside.driver.ladder import rungs
+from nodeside.driver.ladder.task import Place, Task, read_driver, resolve
 from nodeside.driver.module.signing import HASHES, BadSignature
-from nodeside.driver.outcome import Outcome, as_document
-from nodeside.driver.task import Place, Task, read_driver, resolve
 from nodeside.errors import NodesideError, UsageError
 from nodeside.files import disk_errors
 from nodeside.host import Kernel
@@ -159,7 +159,7 @@ def ordered_kernel(place: Place) -> str:
 
 
 def _publish(task: Task, shared: SharedDir, ordered: BuildOrder) -> BuildOutcome:
-    from nodeside.driver.adoption import adopt_build
+    from nodeside.driver.ladder.assemble import adopt_build
     from nodeside.driver.store.publish import publish
 
     result = answer_to(shared, ordered.request, ordered.boot_id)

@@ -11,8 +11,8 @@ import shlex
 from collections.abc import Iterator
 
 from nodeside import __version__
-from nodeside.driver.outcome import Outcome
-from nodeside.driver.task import Place, resolve
+from nodeside.driver.commands.outcome import Outcome
+from nodeside.driver.ladder.task import Place, resolve
 from nodeside.host import Kernel
 
 

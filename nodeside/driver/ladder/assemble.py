@@ -19,12 +19,12 @@ from nodeside.driver.bundle.bundle import (
     write_bundle,
 )
 from nodeside.driver.bundle.manifest import canonical
-from nodeside.driver.fitting import missing
 from nodeside.driver.handoff.artifacts import take_modules
+from nodeside.driver.ladder.task import Task
+from nodeside.driver.ladder.usable import missing
 from nodeside.driver.module.elf import NotAModule
 from nodeside.driver.module.load_order import in_load_order
 from nodeside.driver.module.modulefile import ModuleFile, read_modules
-from nodeside.driver.task import Task
 from nodeside.files import UntrustedFile
 from nodeside.shared import SharedDir
 

@@ -8,9 +8,9 @@ from typing import Any
 from nodeside.contract import NodeDriverStatus, Rung, State, ready_marker
 from nodeside.driver.announce.documents import labels as announced_labels
 from nodeside.driver.announce.documents import node_driver
-from nodeside.driver.journal import Journal, Report
+from nodeside.driver.bringup.journal import Journal, Report
+from nodeside.driver.commands.outcome import Outcome, as_document
 from nodeside.driver.node.run_directory import ready_path
-from nodeside.driver.outcome import Outcome, as_document
 from nodeside.table import table
 
 

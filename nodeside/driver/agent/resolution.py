@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from nodeside import log
 from nodeside.contract import NodeDriverStatus, State
-from nodeside.driver.task import Place, Task, resolve
+from nodeside.driver.ladder.task import Place, Task, resolve
 from nodeside.errors import Bug, NodesideError
 from nodeside.spec import glance
 

@@ -17,7 +17,7 @@ from nodeside.spec.schema import camel_case
 from nodeside.table import table
 
 if TYPE_CHECKING:
-    from nodeside.driver.task import Task
+    from nodeside.driver.ladder.task import Task
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from nodeside.errors import NoHeaders
 from nodeside.host import Host, Kernel
 
 if TYPE_CHECKING:
-    from nodeside.driver.task import Place
+    from nodeside.driver.ladder.task import Place
 
 Verb = Callable[..., Any]
 
@@ -128,7 +128,7 @@ def in_place(verb: Verb) -> Verb:
         **rest: Any,
     ) -> Any:
         from nodeside.driver.bundle.cache import Cache
-        from nodeside.driver.task import Place
+        from nodeside.driver.ladder.task import Place
         from nodeside.shared import SharedDir
 
         log.setup("driver", format=log_format, verbose=verbose)

@@ -6,17 +6,18 @@ removal.py.
 from __future__ import annotations
 
 from nodeside.contract import Rung
-from nodeside.driver import bringup, plan
 from nodeside.driver.announce.announcer import announcing
-from nodeside.driver.console import SIDECAR_TIMEOUT, listener
+from nodeside.driver.bringup import bringup
+from nodeside.driver.bringup.journal import Journal, Report
+from nodeside.driver.bringup.observe import loaded_now, observe
+from nodeside.driver.commands.console import SIDECAR_TIMEOUT, listener
+from nodeside.driver.commands.outcome import Outcome
+from nodeside.driver.commands.report import announcement, as_outcome
 from nodeside.driver.handoff.listener import Listener
-from nodeside.driver.journal import Journal, Report
 from nodeside.driver.kernel.loader import Loader
+from nodeside.driver.ladder import plan
+from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
-from nodeside.driver.outcome import Outcome
-from nodeside.driver.proofs import loaded_now, observe
-from nodeside.driver.report import announcement, as_outcome
-from nodeside.driver.task import Task
 from nodeside.errors import ExitCode, NodesideError
 
 _LOCK_TIMEOUT = 10.0  # seconds; a person waits less long than a pod

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from nodeside import log
 from nodeside.contract import NodeDriverStatus, Rung, State
-from nodeside.driver.plan import Verdict
-from nodeside.driver.task import Task
+from nodeside.driver.ladder.plan import Verdict
+from nodeside.driver.ladder.task import Task
 from nodeside.errors import ExitCode, NodesideError
 
 

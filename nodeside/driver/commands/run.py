@@ -6,12 +6,12 @@ JSON output (`announced`).
 
 from __future__ import annotations
 
+from nodeside.driver.agent.run import Run
 from nodeside.driver.announce.announcer import announcing
+from nodeside.driver.commands.outcome import Outcome
+from nodeside.driver.commands.report import announcement, as_outcome
 from nodeside.driver.handoff.listener import Listener
-from nodeside.driver.outcome import Outcome
-from nodeside.driver.report import announcement, as_outcome
-from nodeside.driver.run import Run
-from nodeside.driver.task import Place
+from nodeside.driver.ladder.task import Place
 
 
 def run_once(place: Place, expected_kernel: str, listener: Listener) -> Outcome:

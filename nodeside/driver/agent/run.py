@@ -25,18 +25,18 @@ from typing import TYPE_CHECKING
 from nodeside import log, process
 from nodeside.clock import Clock
 from nodeside.contract import NodeDriverStatus, State
-from nodeside.driver.bringup import bring_up, judge_loaded
+from nodeside.driver.agent.resolution import Known, resolve_or_tell
+from nodeside.driver.bringup.bringup import bring_up, judge_loaded
+from nodeside.driver.bringup.journal import Journal, Report
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.handoff.result import StoppedWaiting
-from nodeside.driver.journal import Journal, Report
 from nodeside.driver.kernel.loader import Loader
+from nodeside.driver.ladder.task import Place, Task, read_driver
 from nodeside.driver.node.run_directory import hold_lock, hold_pod_lock
-from nodeside.driver.resolution import Known, resolve_or_tell
-from nodeside.driver.task import Place, Task, read_driver
 from nodeside.errors import Bug, Locked, NodesideError, SystemRefused
 
 if TYPE_CHECKING:
-    from nodeside.driver.watch import Watch
+    from nodeside.driver.agent.watch import Watch
 
 Tell = Callable[[NodeDriverStatus], None]
 
@@ -144,7 +144,7 @@ class Run:
             replace(self, turn=Turn(stack))._keep_up()
 
     def _keep_up(self) -> None:
-        from nodeside.driver.watch import Watch, Why
+        from nodeside.driver.agent.watch import Watch, Why
 
         retry, again = _FIRST_RETRY, True
         with Watch(*self._watched()) as watch:

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import nodeside
 from nodeside import process
+from nodeside.driver.commands.outcome import Outcome, as_document
+from nodeside.driver.ladder.task import Place, resolve
 from nodeside.driver.node.capabilities import Capability, effective
 from nodeside.driver.node.facts import KernelFacts, read_facts
 from nodeside.driver.node.kernel_log import KernelLog
 from nodeside.driver.node.syscalls import KernelSyscalls
-from nodeside.driver.outcome import Outcome, as_document
-from nodeside.driver.task import Place, resolve
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.host import Kernel
 from nodeside.table import table

@@ -9,17 +9,19 @@ from __future__ import annotations
 from typing import assert_never
 
 from nodeside.contract import Rung
-from nodeside.driver import bundling, installation, plan, rungs
-from nodeside.driver.compatible import look_for_compatible
+from nodeside.driver.bringup import installation
+from nodeside.driver.bringup.observe import observe
+from nodeside.driver.commands import bundles
+from nodeside.driver.commands.outcome import Outcome, as_document, identity
 from nodeside.driver.kernel import conflicts
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.kernel.unload import plan_unload
+from nodeside.driver.ladder import plan, rungs
+from nodeside.driver.ladder.compatible import look_for_compatible
+from nodeside.driver.ladder.plan import Finding
+from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
 from nodeside.driver.node.pci import pci_devices
-from nodeside.driver.outcome import Outcome, as_document, identity
-from nodeside.driver.plan import Finding
-from nodeside.driver.proofs import observe
-from nodeside.driver.task import Task
 from nodeside.spec.model import Reuse
 from nodeside.table import table
 
@@ -154,7 +156,7 @@ def load(task: Task) -> Outcome:
     finding = rungs.peek_in_cache(task)
     if finding.bundle is None and task.wanted.reuse is Reuse.CRC:
         finding = look_for_compatible(task, None)
-    _, refusals = installation.check_bundle(task, bundling.cached(task, finding))
+    _, refusals = installation.check_bundle(task, bundles.cached(task, finding))
     would = [f"refuse: {refusal.message}" for refusal in refusals] or _loading(task, known)
     return _would(task, *would)
 
@@ -190,8 +192,8 @@ def unload(task: Task) -> Outcome:
 
 def publish(task: Task, to: str | None, *, overwrite: bool) -> Outcome:
     """Where the bundle would go."""
-    source = bundling.target(task, to)
-    bundle = bundling.cached(task, rungs.peek_in_cache(task))
+    source = bundles.target(task, to)
+    bundle = bundles.cached(task, rungs.peek_in_cache(task))
     where = source.oci or source.directory or source.http
     replacing = ", replacing another one of that tag" if overwrite else ""
     return _would(task, f"publish {task.tag} ({bundle.digest}) to {where}{replacing}")

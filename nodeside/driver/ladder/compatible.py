@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from nodeside.driver.bundle.bundle import Bundle, BundleError, BundleManifest, read_manifest
-from nodeside.driver.fitting import fitting
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.handoff.result import await_sidecar
 from nodeside.driver.kernel.checks import Refusal, check_before_load, read_facts
+from nodeside.driver.ladder.plan import Finding
+from nodeside.driver.ladder.task import Task
+from nodeside.driver.ladder.usable import fitting
 from nodeside.driver.module.modulefile import ModuleFile, NotAModule, read_modules
 from nodeside.driver.module.symvers import KernelSymbol, Mismatch, compare, symbols_of
-from nodeside.driver.plan import Finding
-from nodeside.driver.task import Task
 
 _NAMED = 3  # symbols that differ, named in the verdict
 

@@ -14,11 +14,9 @@ from typing import assert_never
 
 from nodeside import log
 from nodeside.contract import LoadedModule, LoadedRecord, Rung, State
-from nodeside.driver import plan
+from nodeside.driver.bringup.journal import Journal
 from nodeside.driver.bundle.bundle import Bundle, BundleError
 from nodeside.driver.bundle.trust import trust_mark
-from nodeside.driver.fitting import verify_signatures
-from nodeside.driver.journal import Journal
 from nodeside.driver.kernel import conflicts, firmware, unload
 from nodeside.driver.kernel.checks import Refusal, check_before_load, read_facts
 from nodeside.driver.kernel.conflicts import Cleared
@@ -31,13 +29,15 @@ from nodeside.driver.kernel.sequence import (
     load_sequence,
     roll_back,
 )
+from nodeside.driver.ladder import plan
+from nodeside.driver.ladder.task import Task
+from nodeside.driver.ladder.usable import verify_signatures
 from nodeside.driver.module.load_order import in_load_order
 from nodeside.driver.module.modulefile import ModuleFile, read_modules
 from nodeside.driver.module.symvers import symbols_of
 from nodeside.driver.node.devices import device_numbers
 from nodeside.driver.node.kernel_log import Mark
 from nodeside.driver.node.run_directory import clear_loaded, write_loaded
-from nodeside.driver.task import Task
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.modulenames import kernel_name
 

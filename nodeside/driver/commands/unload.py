@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from nodeside import log
 from nodeside.clock import Clock
 from nodeside.contract import UNLOADED, State
+from nodeside.driver.agent.watch import Watch, Why
 from nodeside.driver.announce.announcer import Announcer, announcing
-from nodeside.driver.journal import Journal
+from nodeside.driver.bringup.journal import Journal
+from nodeside.driver.commands.outcome import Outcome
 from nodeside.driver.kernel.errors import CannotUnload
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.kernel.unload import refusal, settled_plan, unload_modules
+from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
-from nodeside.driver.outcome import Outcome
-from nodeside.driver.task import Task
-from nodeside.driver.watch import Watch, Why
 from nodeside.errors import ExitCode, Locked, NodesideError
 
 _LOCK_TIMEOUT = 10.0  # seconds; a person waits less long than a pod

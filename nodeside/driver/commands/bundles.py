@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from nodeside.driver import rungs
 from nodeside.driver.bundle.bundle import Bundle
-from nodeside.driver.console import SIDECAR_TIMEOUT, listener
-from nodeside.driver.outcome import Outcome, as_document, identity
-from nodeside.driver.plan import Finding
-from nodeside.driver.task import OWN_BUNDLES, Place, Task
+from nodeside.driver.commands.console import SIDECAR_TIMEOUT, listener
+from nodeside.driver.commands.outcome import Outcome, as_document, identity
+from nodeside.driver.ladder import rungs
+from nodeside.driver.ladder.plan import Finding
+from nodeside.driver.ladder.task import OWN_BUNDLES, Place, Task
 from nodeside.errors import ExitCode, NodesideError, SpecError, UsageError
 from nodeside.spec.model import PrebuiltSource
 
