@@ -28,6 +28,7 @@ COMMON = (
     "digests",
     "errors",
     "filelock",
+    "files",
     "host",
     "log",
     "modulenames",

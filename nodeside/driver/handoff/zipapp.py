@@ -20,6 +20,7 @@ COMMON = (
     "contract",
     "digests",
     "errors",
+    "files",
     "host",
     "log",
     "modulenames",
