@@ -355,7 +355,7 @@ def test_a_bug_never_ends_the_process_and_is_tried_ever_less_often(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     node.put_bundle(node.task())
-    monkeypatch.setattr(f"nodeside.driver.{where}", surprised)
+    monkeypatch.setattr(f"nodeside.driver.agent.{where}", surprised)
     script = live(node, monkeypatch, *[Why.PATIENCE] * 2)
     assert script.patience == [5, 10, 20]
     assert set(node.states) == {State.FAILED}
