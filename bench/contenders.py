@@ -15,8 +15,8 @@ from bench.room import BenchError, Room, Timing, failed, finish, has_ended
 from bench.sidecar import children, cpu_seconds, sidecar_pid
 from nodeside import process
 from nodeside.contract import BuildResult
+from nodeside.directory_watch import DirectoryWatch
 from nodeside.host import Host
-from nodeside.notice import Notice
 from nodeside.shared import SharedDir
 from nodeside.trial.kernel_disk import KernelDisk
 
@@ -83,7 +83,7 @@ class Nodeside:
     def build(self) -> tuple[Timing, BuildResult]:
         """What the driver process took, the sidecar's CPU time included; the sidecar's answer."""
         before = cpu_seconds(self._sidecar)
-        with open(self._log, "wb") as log, Notice([self._shared.results]) as notice:
+        with open(self._log, "wb") as log, DirectoryWatch([self._shared.results]) as notice:
             started = time.monotonic()
             with self._room.running(self._argv, log) as child:
                 result = self._await_result(notice, child)
@@ -113,7 +113,7 @@ class Nodeside:
                 raise BenchError(f"the sidecar left something in {self._shared.out}")
             time.sleep(0.01)
 
-    def _await_result(self, notice: Notice, child: process.Child) -> BuildResult | None:
+    def _await_result(self, notice: DirectoryWatch, child: process.Child) -> BuildResult | None:
         """Catch the answer before the driver has taken its request back."""
         boot_id = Host().boot_id
         while not has_ended(child):

@@ -19,9 +19,9 @@ from bench.page import Goal, Section, markdown_table
 from bench.samples import Samples, latency
 from bench.sidecar import children, sidecar_pid
 from nodeside.contract import BuildKind, BuildRequest, BuildResult, BuildSettings, FailureKind
+from nodeside.directory_watch import DirectoryWatch
 from nodeside.errors import DeadlinePassed
 from nodeside.host import Host, Kernel
-from nodeside.notice import Notice
 from nodeside.records import encode, publish
 from nodeside.shared import SharedDir, request_id
 from nodeside.trial.kernel_disk import KernelDisk
@@ -64,7 +64,7 @@ def _to_sidecar(ground: Ground, kernel: KernelDisk, count: int) -> tuple[Samples
     lines = Lines()
     toolkit = ground.sidecar(kernel, ground.directory("handoff-toolkit"), lines.write)
     begun, answered = [], []
-    with toolkit as shared, Notice([shared.results]) as notice:
+    with toolkit as shared, DirectoryWatch([shared.results]) as notice:
         lines.await_line(b"toolkit sidecar is there")
         sidecar = sidecar_pid(shared)
         for number in range(count):
@@ -101,7 +101,7 @@ def _to_driver(ground: Ground, kernel: KernelDisk, count: int) -> Samples:
     argv = ["nodeside", "driver", "build", "--cache", "/cache", "--kernel", identity.release]
     argv += ["--kernel-version", identity.version]
     noticed = []
-    with shared.hold_sidecar_lock(), Notice([shared.requests]) as notice:
+    with shared.hold_sidecar_lock(), DirectoryWatch([shared.requests]) as notice:
         for number in range(count):
             lines = Lines()
             with room.running(argv, lines.write) as child:
@@ -112,7 +112,7 @@ def _to_driver(ground: Ground, kernel: KernelDisk, count: int) -> Samples:
     return Samples.of(noticed)
 
 
-def _answer(shared: SharedDir, notice: Notice, lines: Lines, number: int) -> float:
+def _answer(shared: SharedDir, notice: DirectoryWatch, lines: Lines, number: int) -> float:
     _await(notice, lambda: bool(shared.request_ids()))
     (name,) = shared.request_ids()
     result = BuildResult(
@@ -138,7 +138,7 @@ def _appear(path: Path, record: dict[str, object]) -> float:
     return started
 
 
-def _await(notice: Notice, condition: Callable[[], bool]) -> float:
+def _await(notice: DirectoryWatch, condition: Callable[[], bool]) -> float:
     deadline = time.monotonic() + _TIMEOUT
     while not condition():
         if time.monotonic() > deadline:

@@ -23,8 +23,8 @@ from cluster.listing import Page, read_page
 from cluster.resources import PODS, Resource, resource_of
 from cluster.tally import Tally
 from cluster.world import FIELD_MANAGER
+from nodeside.api_status import document_of
 from nodeside.contract import API_GROUP, API_VERSION
-from nodeside.refusals import document_of
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse

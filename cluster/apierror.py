@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nodeside.refusals import (
+from nodeside.api_status import (
     OLD_DEFINITIONS,
     WORDS_LIMIT,
     KubernetesError,

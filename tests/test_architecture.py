@@ -32,10 +32,10 @@ COMMON = (
     "host",
     "log",
     "modulenames",
-    "notice",
+    "directory_watch",
     "process",
     "records",
-    "refusals",
+    "api_status",
     "scratch",
     "shared",
 )

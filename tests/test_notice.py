@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from nodeside import notice
-from nodeside.notice import Notice
+from nodeside import directory_watch
+from nodeside.directory_watch import DirectoryWatch
 from nodeside.records import publish
 
 LONG = 60.0  # seconds: a wait that only a broken test sees the end of
@@ -29,14 +29,14 @@ def noticed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
             seen.append(answer is not None)
         return answer
 
-    monkeypatch.setattr(notice, "_SLOW", LONG)
+    monkeypatch.setattr(directory_watch, "_SLOW", LONG)
     monkeypatch.setattr(signal, "sigtimedwait", record)
     yield seen
     assert signal.SIGIO not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_a_published_record_ends_the_wait(tmp_path: Path, noticed: list[bool]) -> None:
-    with Notice([tmp_path]) as changes:
+    with DirectoryWatch([tmp_path]) as changes:
         for number in range(20):
             publish(tmp_path / f"{number}.json", {})
             changes.wait(LONG)
@@ -44,7 +44,7 @@ def test_a_published_record_ends_the_wait(tmp_path: Path, noticed: list[bool]) -
 
 
 def test_a_change_before_the_wait_is_not_lost(tmp_path: Path, noticed: list[bool]) -> None:
-    with Notice([tmp_path]) as changes:
+    with DirectoryWatch([tmp_path]) as changes:
         (tmp_path / "a").touch()
         changes.wait(LONG)
     assert noticed == [True]
@@ -59,7 +59,7 @@ def test_a_change_by_another_thread_ends_the_wait(tmp_path: Path, noticed: list[
 
     thread = threading.Thread(target=write)
     thread.start()
-    with Notice([tmp_path]) as changes:
+    with DirectoryWatch([tmp_path]) as changes:
         go.set()
         changes.wait(LONG)
     thread.join()
@@ -74,7 +74,7 @@ def test_a_thread_that_does_not_block_the_signal_does_not_take_it(
     for thread in threads:
         thread.start()
     try:
-        with Notice([tmp_path]) as changes:
+        with DirectoryWatch([tmp_path]) as changes:
             for number in range(50):
                 (tmp_path / str(number)).touch()
                 changes.wait(LONG)
@@ -89,7 +89,7 @@ def test_writing_to_a_file_and_removing_it_end_the_wait(
     tmp_path: Path, noticed: list[bool]
 ) -> None:
     file = (tmp_path / "log").open("ab", buffering=0)
-    with file, Notice([tmp_path]) as changes:
+    with file, DirectoryWatch([tmp_path]) as changes:
         file.write(b"line\n")
         changes.wait(LONG)
         (tmp_path / "log").unlink()
@@ -99,7 +99,7 @@ def test_writing_to_a_file_and_removing_it_end_the_wait(
 
 def test_a_directory_added_later_is_watched(tmp_path: Path, noticed: list[bool]) -> None:
     (tmp_path / "out").mkdir()
-    with Notice([tmp_path / "none"]) as changes:
+    with DirectoryWatch([tmp_path / "none"]) as changes:
         changes.add(tmp_path / "out")
         (tmp_path / "out" / "a").touch()
         changes.wait(LONG)
@@ -107,7 +107,7 @@ def test_a_directory_added_later_is_watched(tmp_path: Path, noticed: list[bool])
 
 
 def test_a_wait_ends_at_its_deadline(tmp_path: Path, noticed: list[bool]) -> None:
-    with Notice([tmp_path]) as changes:
+    with DirectoryWatch([tmp_path]) as changes:
         changes.wait(0.01)
         changes.wait(-1)
     assert noticed == [False]
@@ -115,7 +115,7 @@ def test_a_wait_ends_at_its_deadline(tmp_path: Path, noticed: list[bool]) -> Non
 
 def test_the_handler_of_the_process_is_put_back(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGIO)
-    with Notice([tmp_path]):
+    with DirectoryWatch([tmp_path]):
         assert signal.getsignal(signal.SIGIO) is not before
         (tmp_path / "a").touch()
     assert signal.getsignal(signal.SIGIO) is before
@@ -125,7 +125,7 @@ def test_outside_the_main_thread_it_polls(tmp_path: Path) -> None:
     ended = []
 
     def look() -> None:
-        with Notice([tmp_path]) as changes:
+        with DirectoryWatch([tmp_path]) as changes:
             changes.wait(LONG)  # returns after the short interval of a poll
             ended.append(True)
 

@@ -7,17 +7,17 @@ from email.utils import formatdate
 
 import pytest
 
-from nodeside import refusals
+from nodeside import api_status
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>502</html>", b'"text"', b"[" * 100_000, b"\xff"])
 def test_what_is_no_status_has_no_words(body: bytes) -> None:
-    assert refusals.words_of(refusals.document_of(body)) == ""
+    assert api_status.words_of(api_status.document_of(body)) == ""
 
 
 def test_the_words_of_a_status_are_one_line_without_escape_sequences() -> None:
-    assert refusals.words_of({"message": "denied:\n  \x1b[31mno"}) == "denied: [31mno"
-    assert len(refusals.words_of({"message": "x" * 9000})) == refusals.WORDS_LIMIT
+    assert api_status.words_of({"message": "denied:\n  \x1b[31mno"}) == "denied: [31mno"
+    assert len(api_status.words_of({"message": "x" * 9000})) == api_status.WORDS_LIMIT
 
 
 @pytest.mark.parametrize(
@@ -26,19 +26,19 @@ def test_the_words_of_a_status_are_one_line_without_escape_sequences() -> None:
      (415, False), (422, False), (425, True), (429, True), (500, True), (503, True)],
 )  # fmt: skip
 def test_some_refusals_pass_by_themselves(status: int, passes: bool) -> None:
-    assert refusals.may_pass(status) is passes
+    assert api_status.may_pass(status) is passes
 
 
 def test_a_field_that_the_definition_lacks_is_no_failure_of_the_server() -> None:
     said = "failed to create typed patch object (/x): .status.mood: field not declared in schema"
-    assert refusals.meant_status(500, said) == 400
-    assert refusals.meant_status(500, "etcdserver: leader changed") == 500
+    assert api_status.meant_status(500, said) == 400
+    assert api_status.meant_status(500, "etcdserver: leader changed") == 500
 
 
 def test_retry_after_is_seconds_or_a_date() -> None:
-    assert refusals.seconds_of("7") == 7
-    assert refusals.seconds_of(formatdate(time.time() - 60, usegmt=True)) == 0
-    later = refusals.seconds_of(formatdate(time.time() + 3600, usegmt=True))
+    assert api_status.seconds_of("7") == 7
+    assert api_status.seconds_of(formatdate(time.time() - 60, usegmt=True)) == 0
+    later = api_status.seconds_of(formatdate(time.time() + 3600, usegmt=True))
     assert later is not None
     assert 0 < later <= 3600
 
@@ -46,9 +46,9 @@ def test_retry_after_is_seconds_or_a_date() -> None:
 def test_a_server_that_asks_for_a_day_is_asked_again_in_five_minutes() -> None:
     tomorrow = formatdate(time.time() + 86400, usegmt=True)
 
-    assert refusals.seconds_of("86400") == refusals.seconds_of(tomorrow) == 300
+    assert api_status.seconds_of("86400") == api_status.seconds_of(tomorrow) == 300
 
 
 @pytest.mark.parametrize("header", ["", "soon", "-1", "²", "1e9", "9" * 10])
 def test_retry_after_that_says_nothing_is_none(header: str) -> None:
-    assert refusals.seconds_of(header) is None
+    assert api_status.seconds_of(header) is None

@@ -15,7 +15,7 @@ from nodeside.driver.commands.options import dry_run_option, for_kernel, in_plac
 
 if TYPE_CHECKING:
     from nodeside.driver.commands.outcome import Outcome
-    from nodeside.driver.ladder.task import Place
+    from nodeside.driver.ladder.task import Config
     from nodeside.host import Kernel
 
 
@@ -32,12 +32,12 @@ def driver() -> None:
 @in_place
 @for_kernel
 @output_option
-def plan(place: Place, kernel: Kernel | None, output: str) -> None:
+def plan(config: Config, kernel: Kernel | None, output: str) -> None:
     """Say which rung would serve and why, and change nothing."""
     from nodeside.driver.commands.dry_run import preview
     from nodeside.driver.ladder.task import resolve
 
-    _print(preview(resolve(place, kernel)), output)
+    _print(preview(resolve(config, kernel)), output)
 
 
 @driver.command()
@@ -45,7 +45,7 @@ def plan(place: Place, kernel: Kernel | None, output: str) -> None:
 @for_kernel
 @dry_run_option
 @output_option
-def fetch(place: Place, kernel: Kernel | None, dry_run: bool, output: str) -> None:
+def fetch(config: Config, kernel: Kernel | None, dry_run: bool, output: str) -> None:
     """Fetch the prebuilt modules into the node's cache."""
     from nodeside.driver.ladder.task import resolve
 
@@ -53,7 +53,7 @@ def fetch(place: Place, kernel: Kernel | None, dry_run: bool, output: str) -> No
         from nodeside.driver.commands.dry_run import fetch as step
     else:
         from nodeside.driver.commands.bundles import fetch as step
-    _print(step(resolve(place, kernel)), output)
+    _print(step(resolve(config, kernel)), output)
 
 
 @driver.command()
@@ -68,7 +68,7 @@ def fetch(place: Place, kernel: Kernel | None, dry_run: bool, output: str) -> No
 @dry_run_option
 @output_option
 def build(
-    *, place: Place, kernel: Kernel | None, local: bool, again: bool, dry_run: bool, output: str
+    *, config: Config, kernel: Kernel | None, local: bool, again: bool, dry_run: bool, output: str
 ) -> None:
     """Have the modules built; leave the bundle in the cache.
 
@@ -80,14 +80,14 @@ def build(
         from nodeside.driver.commands.dry_run import build as step
     else:
         from nodeside.driver.commands.bundles import build as step
-    _print(step(resolve(place, kernel), local=local, again=again), output)
+    _print(step(resolve(config, kernel), local=local, again=again), output)
 
 
 @driver.command()
 @in_place
 @dry_run_option
 @output_option
-def load(place: Place, dry_run: bool, output: str) -> None:
+def load(config: Config, dry_run: bool, output: str) -> None:
     """Load what the cache has, and validate.
 
     If the right modules are loaded already, nothing is touched.
@@ -98,14 +98,14 @@ def load(place: Place, dry_run: bool, output: str) -> None:
         from nodeside.driver.commands.dry_run import load as step
     else:
         from nodeside.driver.commands.load import load as step
-    _print(step(resolve(place)), output)
+    _print(step(resolve(config)), output)
 
 
 @driver.command()
 @in_place
 @dry_run_option
 @output_option
-def validate(place: Place, dry_run: bool, output: str) -> None:
+def validate(config: Config, dry_run: bool, output: str) -> None:
     """Check that what is loaded is right and works.
 
     Works means: it does what `validate` in driver.yaml declares.
@@ -116,7 +116,7 @@ def validate(place: Place, dry_run: bool, output: str) -> None:
         from nodeside.driver.commands.dry_run import validate as step
     else:
         from nodeside.driver.commands.load import validate as step
-    _print(step(resolve(place)), output)
+    _print(step(resolve(config)), output)
 
 
 @driver.command()
@@ -124,7 +124,7 @@ def validate(place: Place, dry_run: bool, output: str) -> None:
 @click.option("--wait", is_flag=True, help="Wait until nobody holds them, and say who does.")
 @dry_run_option
 @output_option
-def unload(*, place: Place, wait: bool, dry_run: bool, output: str) -> None:
+def unload(*, config: Config, wait: bool, dry_run: bool, output: str) -> None:
     """Unload the modules, or say who holds them.
 
     Never by force.
@@ -134,20 +134,20 @@ def unload(*, place: Place, wait: bool, dry_run: bool, output: str) -> None:
     if dry_run:
         from nodeside.driver.commands.dry_run import unload as preview
 
-        _print(preview(resolve(place)), output)
+        _print(preview(resolve(config)), output)
         return
     if wait:
         from nodeside.driver.commands.unload import unload_when_idle as step
     else:
         from nodeside.driver.commands.unload import unload as step
-    _print(step(resolve_loaded(place)), output)
+    _print(step(resolve_loaded(config)), output)
 
 
 @driver.command()
 @in_place
 @output_option
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing; exit 0 if the driver is ready.")
-def status(place: Place, output: str, quiet: bool) -> None:
+def status(config: Config, output: str, quiet: bool) -> None:
     """Show what is loaded, who holds it, if it is ready.
 
     Also what the cache has. Exits with 0 only if the driver is ready.
@@ -155,7 +155,7 @@ def status(place: Place, output: str, quiet: bool) -> None:
     from nodeside.driver.commands.status import read_status
     from nodeside.driver.ladder.task import resolve
 
-    outcome = read_status(resolve(place))
+    outcome = read_status(resolve(config))
     if not quiet:
         click.echo(outcome.render(output))
     raise SystemExit(outcome.exit_code)
@@ -172,25 +172,25 @@ def status(place: Place, output: str, quiet: bool) -> None:
     show_default=True,
     help="What is printed on stdout.",
 )
-def env(place: Place, kernel: Kernel | None, output: str) -> None:
+def env(config: Config, kernel: Kernel | None, output: str) -> None:
     """Print the facts, for a shell or a bug report."""
     from nodeside.driver.commands.env import describe
 
-    _print(describe(place, kernel), output)
+    _print(describe(config, kernel), output)
 
 
 @driver.command()
 @in_place
 @for_kernel
 @output_option
-def doctor(place: Place, kernel: Kernel | None, output: str) -> None:
+def doctor(config: Config, kernel: Kernel | None, output: str) -> None:
     """Find what keeps a build or a load from working.
 
     Each finding says what to do about it.
     """
     from nodeside.driver.commands.doctor import examine
 
-    _print(examine(place, kernel), output)
+    _print(examine(config, kernel), output)
 
 
 @driver.command()
@@ -206,7 +206,7 @@ def doctor(place: Place, kernel: Kernel | None, output: str) -> None:
 @output_option
 def publish(
     *,
-    place: Place,
+    config: Config,
     kernel: Kernel | None,
     to: str | None,
     overwrite: bool,
@@ -220,7 +220,7 @@ def publish(
         from nodeside.driver.commands.dry_run import publish as step
     else:
         from nodeside.driver.commands.bundles import publish as step
-    _print(step(resolve(place, kernel), to, overwrite=overwrite), output)
+    _print(step(resolve(config, kernel), to, overwrite=overwrite), output)
 
 
 @driver.command()
@@ -245,7 +245,7 @@ def publish(
 @output_option
 def run(
     *,
-    place: Place,
+    config: Config,
     once: bool,
     expected_kernel: str,
     sidecar_timeout: float,
@@ -260,16 +260,16 @@ def run(
         from nodeside.driver.commands.dry_run import preview
         from nodeside.driver.ladder.task import resolve
 
-        _print(preview(resolve(place)), output)
+        _print(preview(resolve(config)), output)
         return
     from nodeside.driver.commands import run as container
     from nodeside.driver.commands.console import listener
 
     heard = listener(sidecar_timeout)
     if once:
-        _print(container.run_once(place, expected_kernel, heard), output)
+        _print(container.run_once(config, expected_kernel, heard), output)
     else:
-        container.run_for_ever(place, expected_kernel, heard)
+        container.run_for_ever(config, expected_kernel, heard)
 
 
 @driver.command()
@@ -324,7 +324,7 @@ _OUTCOME_FILE = click.option(
 @output_option
 def order(
     *,
-    place: Place,
+    config: Config,
     kernel: str,
     kernel_variant: str | None,
     to: str,
@@ -339,9 +339,9 @@ def order(
     """
     from nodeside.driver.commands import job
 
-    wish = job.Wish(kernel, kernel_variant, not no_publish, to)
+    wish = job.OrderOptions(kernel, kernel_variant, not no_publish, to)
     with job.told(outcome_file, kernel):
-        outcome = job.order(place, wish, dry_run=dry_run)
+        outcome = job.order(config, wish, dry_run=dry_run)
     _print(outcome, output)
 
 
@@ -350,7 +350,7 @@ def order(
 @_OUTCOME_FILE
 @dry_run_option
 @output_option
-def finish(place: Place, outcome_file: Path | None, dry_run: bool, output: str) -> None:
+def finish(config: Config, outcome_file: Path | None, dry_run: bool, output: str) -> None:
     """Check, sign and publish what was ordered.
 
     The last step, after `toolkit.pyz answer`. The exit code is that of the build.
@@ -358,10 +358,10 @@ def finish(place: Place, outcome_file: Path | None, dry_run: bool, output: str) 
     from nodeside.driver.commands import job
 
     if dry_run:
-        _print(job.would_finish(place), output)
+        _print(job.would_finish(config), output)
         return
-    with job.told(outcome_file, job.ordered_kernel(place)) as outcomes:
-        outcome, made = job.finish(place)
+    with job.told(outcome_file, job.ordered_kernel(config)) as outcomes:
+        outcome, made = job.finish(config)
         outcomes.append(made)
     _print(outcome, output)
 

@@ -12,7 +12,7 @@ from types import ModuleType
 
 from nodeside import __version__
 from nodeside.errors import ExitCode, NodesideError
-from nodeside.toolkit_sidecar.doorkeeper import Doorkeeper, Life, Stopped, stop_on_signals
+from nodeside.toolkit_sidecar.supervisor import Life, Stopped, Supervisor, stop_on_signals
 
 _ECHO_LIMIT = 64 << 20  # bytes of one build's lines in our own output, as of its build.log
 _EPILOG = """exit codes: 0 done or stopped by SIGTERM; 10 the module does not compile;
@@ -95,7 +95,7 @@ def _run(options: argparse.Namespace) -> ExitCode:
         echo = _Echo(as_json=options.log_format == "json")
         return Sidecar(shared, host, echo).work(life)
 
-    return Doorkeeper(options.shared.absolute(), work).run(once=options.once)
+    return Supervisor(options.shared.absolute(), work).run(once=options.once)
 
 
 def _answer(options: argparse.Namespace) -> ExitCode:

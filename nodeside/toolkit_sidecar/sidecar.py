@@ -1,6 +1,6 @@
 """What there is to do in a shared directory: answer the open requests, clean up behind.
 
-`doorkeeper` runs this in a process of its own whenever the requests have changed.
+`supervisor` runs this in a process of its own whenever the requests have changed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from nodeside.records import MalformedRecord, read_untrusted
 from nodeside.shared import REQUEST_ID, SharedDir
 from nodeside.toolkit_sidecar import builder
 from nodeside.toolkit_sidecar.descendants import die_with_parent, kill_marked, kill_others
-from nodeside.toolkit_sidecar.doorkeeper import MORE, Life
 from nodeside.toolkit_sidecar.failure import BuildFailed, Withdrawn
 from nodeside.toolkit_sidecar.headers import places, present
+from nodeside.toolkit_sidecar.supervisor import MORE, Life
 from nodeside.toolkit_sidecar.tree import remove_tree
 
 Echo = Callable[[str, Sequence[str]], None]
@@ -46,7 +46,7 @@ class Sidecar:
         """Answer every open request; the exit code of the last answer.
 
         If the process before us died, only one request, and MORE if there are others: deaths that
-        the doorkeeper counts are of one build.
+        the supervisor counts are of one build.
         """
         self._life = life
         die_with_parent(life.keeper)

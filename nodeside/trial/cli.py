@@ -14,7 +14,7 @@ import click
 from nodeside.trial.kernels import DEFAULT
 
 if TYPE_CHECKING:
-    from nodeside.trial.trial import Run
+    from nodeside.trial.pod import Run
 
 Argv = tuple[str, ...]
 
@@ -124,9 +124,9 @@ def trial(
     elif target is None:
         raise click.UsageError(f"name a driver to try, such as {_DEFAULT_TARGET}")
     else:
-        from nodeside.trial.session import Order, session
+        from nodeside.trial.session import TryOptions, session
 
-        order = Order(
+        order = TryOptions(
             target=target,
             kernels=(kernel, *reboots),
             devices=tuple(devices),

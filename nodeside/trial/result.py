@@ -13,7 +13,7 @@ from typing import Any
 
 from nodeside.errors import ExitCode
 from nodeside.table import table
-from nodeside.trial.trial import Consumed, Run
+from nodeside.trial.pod import Consumed, Run
 
 _EMULATION = {"kvm": "KVM", "tcg": "software emulation"}
 

@@ -9,19 +9,19 @@ from pathlib import Path
 
 from nodeside.errors import ExitCode, UsageError
 from nodeside.scratch import scratch_directory
-from nodeside.trial import dependencies, dkms_tree, host_build, qemu, shell, target, trial
+from nodeside.trial import dependencies, dkms_tree, host_build, pod, qemu, shell, target
 from nodeside.trial.dkms_tree import Evaluated
 from nodeside.trial.host_build import HostBuild
 from nodeside.trial.kernel_disk import KernelDisk
 from nodeside.trial.kernels import AvailableKernel
+from nodeside.trial.pod import BootOptions, Run
 from nodeside.trial.progress import Progress
 from nodeside.trial.target import Target
-from nodeside.trial.trial import Run, Wishes
 from nodeside.trial.workshop import Workshop
 
 
 @dataclass(frozen=True)
-class Order:
+class TryOptions:
     """The command line of `nodeside try`. `kernels`: the first boot's, then the reboots'."""
 
     target: str
@@ -34,7 +34,7 @@ class Order:
     accelerator: str = "auto"
 
 
-def session(order: Order, progress: Progress | None = None) -> tuple[Run, ...]:
+def session(order: TryOptions, progress: Progress | None = None) -> tuple[Run, ...]:
     """Try a driver. Raises NodesideError; whatever happens, nothing is left running or mounted."""
     progress = progress or Progress()
     if order.keep:
@@ -48,7 +48,7 @@ def session(order: Order, progress: Progress | None = None) -> tuple[Run, ...]:
 
 @dataclass(frozen=True)
 class _Session:
-    order: Order
+    order: TryOptions
     workshop: Workshop
     scratch: Path
     progress: Progress
@@ -82,7 +82,7 @@ class _Session:
         order = self.order
         built = [build.kernel for build in builds if build.exit_code == 0]
         failed = {
-            build.kernel: trial.failed_build(wanted, build)
+            build.kernel: pod.failed_build(wanted, build)
             for build in builds
             if build.exit_code != 0
         }
@@ -99,8 +99,8 @@ class _Session:
             bundles=self.scratch / "cache" if built else None,
             host_builds=built,
         ) as node:
-            wishes = Wishes(kernels, order.devices, order.commands, order.append, order.keep)
-            return trial.run(node, wanted, wishes, self.progress, failed)
+            wishes = BootOptions(kernels, order.devices, order.commands, order.append, order.keep)
+            return pod.run(node, wanted, wishes, self.progress, failed)
 
     def _advise(self, run: Run, toolkit: Path) -> None:
         """What the node side cannot know of why it would not build: packages, other kernels."""

@@ -15,13 +15,13 @@ import pytest
 
 from cluster.hold import CORDONED
 from cluster.manifests import CONTROLLER, DRIVER, NAMESPACE, Installation
+from nodeside.api_status import KubernetesError
 from nodeside.contract import API_VERSION, NodeDriverStatus, Rung, State
 from nodeside.driver.announce.announcer import Announcer
 from nodeside.driver.announce.api import Access, Cluster
 from nodeside.driver.announce.delivery import Delivery
 from nodeside.driver.announce.documents import event, node_driver
 from nodeside.host import Host
-from nodeside.refusals import KubernetesError
 from tests.cluster.driverpods import Identity, identity, make_pod
 from tests.controlplane.controlplane import MERGE_PATCH, Answer, ControlPlane
 from tests.controlplane.nodes import Nodes

@@ -37,7 +37,7 @@ from nodeside.contract import assigned_label
 from nodeside.driver import cli
 from nodeside.driver.announce.api import Access
 from nodeside.driver.handoff.provide import command as provided_command
-from nodeside.driver.ladder.task import Place, read_driver
+from nodeside.driver.ladder.task import Config, read_driver
 from nodeside.host import Host
 from nodeside.trial import containers
 from tests.cluster.model import EDU, document
@@ -220,7 +220,7 @@ def test_a_node_reads_the_revision_as_the_driver_that_was_applied(tmp_path: Path
     told = policy_map(want.owner, want.driver, want.settings)
     (tmp_path / "driver.yaml").write_text(made["data"]["driver.yaml"])
     (tmp_path / "policy.json").write_text(told["data"]["policy.json"])
-    place = Place(
+    config = Config(
         tmp_path / "driver.yaml",
         Host(tmp_path),
         None,  # type: ignore[arg-type]
@@ -228,7 +228,7 @@ def test_a_node_reads_the_revision_as_the_driver_that_was_applied(tmp_path: Path
         policy_file=tmp_path / "policy.json",
     )
 
-    seen = read_driver(place)
+    seen = read_driver(config)
 
     assert seen.name == "edu"
     assert seen.spec == replace(

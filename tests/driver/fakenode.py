@@ -27,7 +27,7 @@ from nodeside.driver.bundle.manifest import BundleManifest
 from nodeside.driver.commands import dry_run, status, unload
 from nodeside.driver.commands import load as steps
 from nodeside.driver.handoff.listener import Listener
-from nodeside.driver.ladder.task import Place, Task, resolve
+from nodeside.driver.ladder.task import Config, Task, resolve
 from nodeside.driver.module.modulefile import read_module
 from nodeside.driver.node.run_directory import read_loaded
 from nodeside.host import Host, Kernel
@@ -136,13 +136,13 @@ class FakeNode:
         }
         write(self.driver_file, yaml.safe_dump(document))
 
-    def place(self) -> Place:
-        place = Place(self.driver_file, self.host, self.cache, self.shared, node="n1")
-        return replace(place, policy_file=self.policy)
+    def config(self) -> Config:
+        config = Config(self.driver_file, self.host, self.cache, self.shared, node="n1")
+        return replace(config, policy_file=self.policy)
 
     def task(self, kernel: Kernel | None = None, **changes: Any) -> Task:
         self.write_driver(**changes)
-        return resolve(self.place(), kernel)
+        return resolve(self.config(), kernel)
 
     def source(self, text: str) -> None:
         """Another source, so that the key is another one."""

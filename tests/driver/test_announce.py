@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from nodeside import log
+from nodeside.api_status import KubernetesError
 from nodeside.clock import Clock
 from nodeside.contract import (
     READY_PATTERN,
@@ -31,7 +32,6 @@ from nodeside.driver.announce.api import Cluster, NoCluster
 from nodeside.driver.announce.delivery import Delivery, Pace
 from nodeside.driver.node.run_directory import read_ready, ready_path
 from nodeside.host import Host
-from nodeside.refusals import KubernetesError
 from nodeside.spec import check_labels, check_node_driver
 from tests.driver.apiserver import ApiServer, Fault, make_certificates
 
@@ -742,7 +742,7 @@ def test_connection_is_closed_between_announcements(server: ApiServer, host: Hos
 
 
 def test_thread_takes_no_signal_from_the_others(host: Host) -> None:
-    """A Notice counts on SIGIO being blocked in every thread (see nodeside/notice.py)."""
+    """A Notice counts on SIGIO being blocked in every thread (see nodeside/directory_watch.py)."""
     with Announcer(host, Kept(), marker_to=io.StringIO()) as announcer:
         announcer.state(READY)
         assert announcer._thread is not None

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nodeside.driver.bundle.archive import pack, read_manifest, unpack
+from nodeside.driver.bundle.archive import pack, peek_manifest, unpack
 from nodeside.driver.bundle.bundle import Bundle, BundleError, Described, verify
 from nodeside.driver.bundle.manifest import canonical
 from nodeside.errors import ExitCode
@@ -95,7 +95,7 @@ def test_the_manifest_is_read_from_the_beginning_of_an_archive(
 ) -> None:
     beginning = archive.read_bytes()[:-40]
 
-    described = read_manifest(io.BytesIO(beginning), LIMIT, "edu.tar.gz")
+    described = peek_manifest(io.BytesIO(beginning), LIMIT, "edu.tar.gz")
 
     assert (described.manifest, described.digest) == (bundle.manifest, bundle.digest)
     assert described.signature == b""
@@ -106,7 +106,7 @@ def test_the_signature_comes_next_and_is_read_with_it(tmp_path: Path) -> None:
     pack(signed, tmp_path / "signed.tar.gz")
     beginning = (tmp_path / "signed.tar.gz").read_bytes()[:-40]
 
-    described = read_manifest(io.BytesIO(beginning), LIMIT, "edu.tar.gz")
+    described = peek_manifest(io.BytesIO(beginning), LIMIT, "edu.tar.gz")
     again = unpack(tmp_path / "signed.tar.gz", tmp_path / "new", LIMIT)
 
     verify(again)
@@ -209,7 +209,7 @@ def test_a_header_is_not_looked_for_in_a_mebibyte_of_packed_bytes(archive: Path)
             asked.append(size if size is not None else -1)
             return super().read(size)
 
-    read_manifest(Recording(archive.read_bytes()), 1 << 20, "a test")
+    peek_manifest(Recording(archive.read_bytes()), 1 << 20, "a test")
 
     assert 0 < max(asked) <= 1 << 16
     assert min(asked) > 0

@@ -14,7 +14,7 @@ from nodeside.contract import (
     BuiltModule,
 )
 from nodeside.driver.handoff import artifacts
-from nodeside.driver.handoff.artifacts import take_modules
+from nodeside.driver.handoff.artifacts import copy_modules
 from nodeside.driver.handoff.request import request_build
 from nodeside.errors import NoSpace
 from nodeside.files import UntrustedFile
@@ -46,7 +46,7 @@ class Delivery:
 
     def take(self, *modules: BuiltModule) -> dict[str, Path]:
         result = succeeded(self.request, *(modules or (self.report(),)))
-        return take_modules(self.shared, result, self.to)
+        return copy_modules(self.shared, result, self.to)
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from nodeside.driver.announce.api import Access, Answer, Cluster, NoCluster, connect, refusal
+from nodeside.api_status import KubernetesError
+from nodeside.driver.announce.api import Access, Cluster, NoCluster, Response, api_error, connect
 from nodeside.driver.announce.documents import event_call, label_call, node_call, node_driver_call
 from nodeside.errors import ExitCode
-from nodeside.refusals import KubernetesError
 from tests.driver.apiserver import TOKEN, ApiServer, Fault, make_certificates
 
 LABELS = {"nodeside.io/edu.state": "ready"}
@@ -532,7 +532,7 @@ def test_words_of_a_call_are_those_of_rbac() -> None:
         'create events "edu.n1.5f"',
     ]
     for call in calls:
-        hint = refusal(call, Answer(403)).hint
+        hint = api_error(call, Response(403)).hint
         assert f'resources: ["{call.resource}"]' in hint
         assert f'"{call.verb}"' in hint
 

@@ -14,8 +14,8 @@ from nodeside.driver.ladder.plan import (
     Finding,
     GiveUp,
     Keep,
-    Known,
     Look,
+    Observed,
     Occupant,
     Replacement,
     Use,
@@ -95,7 +95,7 @@ def in_kernel(build_id: str = "b1", **parameters: str) -> dict[str, LoadedState]
     return {"edu": LoadedState("edu", build_id=build_id, parameters=parameters)}
 
 
-def why_not_loaded(want: WantedDriver, known: Known) -> str:
+def why_not_loaded(want: WantedDriver, known: Observed) -> str:
     first = climb(want, known).verdicts[0]
     assert first.rung is Rung.LOADED
     assert not first.served
@@ -103,7 +103,7 @@ def why_not_loaded(want: WantedDriver, known: Known) -> str:
 
 
 def test_each_rung_is_looked_at_in_order_and_says_why_it_did_not_serve() -> None:
-    known = Known({})
+    known = Observed({})
     for rung in (Rung.CACHED, Rung.FETCHED, Rung.COMPATIBLE, Rung.BUILT):
         assert climb(wanted(), known).action == Look(rung)
         known = known.with_finding(rung, Finding(f"nothing in {rung.value}"))
@@ -119,13 +119,13 @@ def test_each_rung_is_looked_at_in_order_and_says_why_it_did_not_serve() -> None
 
 
 def test_the_first_rung_that_has_a_bundle_serves() -> None:
-    found = Known({}).with_finding(Rung.CACHED, Finding("there", bundle()))
+    found = Observed({}).with_finding(Rung.CACHED, Finding("there", bundle()))
     assert climb(wanted(), found).action == Use(Rung.CACHED, bundle())
 
 
 def test_closed_rungs_are_passed_over_with_their_reason() -> None:
     want = wanted(prebuilt=False, toolkit=False, reuse=Reuse.EXACT)
-    plan = climb(want, Known({}).with_finding(Rung.CACHED, Finding("empty")))
+    plan = climb(want, Observed({}).with_finding(Rung.CACHED, Finding("empty")))
     assert plan.action == GiveUp()
     assert [v.why for v in plan.verdicts[2:]] == [
         "driver.yaml names no prebuilt sources",
@@ -135,60 +135,60 @@ def test_closed_rungs_are_passed_over_with_their_reason() -> None:
 
 
 def test_a_loaded_module_with_the_right_build_id_is_left_alone() -> None:
-    known = Known(in_kernel(), record(), (manifest(),))
+    known = Observed(in_kernel(), record(), (manifest(),))
     assert climb(wanted(), known).action == Keep(manifest())
 
 
 def test_a_name_in_the_kernel_proves_nothing_without_a_known_bundle() -> None:
-    why = why_not_loaded(wanted(), Known(in_kernel()))
+    why = why_not_loaded(wanted(), Observed(in_kernel()))
     assert why.startswith("edu loaded, but no bundle of 1.0 for this kernel is known")
 
 
 def test_another_build_id_is_not_the_wanted_module() -> None:
-    why = why_not_loaded(wanted(), Known(in_kernel("0123456789abcdef"), record(), (manifest(),)))
+    why = why_not_loaded(wanted(), Observed(in_kernel("0123456789abcdef"), record(), (manifest(),)))
     assert why == "edu loaded, but with another build-id (0123456789ab)"
 
 
 def test_a_module_without_build_id_is_never_taken_for_ours() -> None:
-    why = why_not_loaded(wanted(), Known(in_kernel(""), record(""), (manifest(""),)))
+    why = why_not_loaded(wanted(), Observed(in_kernel(""), record(""), (manifest(""),)))
     assert why == "the bundle records no build-id for edu"
 
 
 def test_a_module_that_is_going_is_not_loaded() -> None:
     going = {"edu": LoadedState("edu", build_id="b1", initstate="going")}
-    assert why_not_loaded(wanted(), Known(going, record(), (manifest(),))) == (
+    assert why_not_loaded(wanted(), Observed(going, record(), (manifest(),))) == (
         "edu is going, not live"
     )
 
 
 def test_a_parameter_change_alone_is_noticed_from_the_record() -> None:
-    known = Known(in_kernel(), record("b1", debug="0"), (manifest(),))
+    known = Observed(in_kernel(), record("b1", debug="0"), (manifest(),))
     why = why_not_loaded(wanted(parameters={"debug": "1"}), known)
     assert why == "edu loaded with parameters debug=0, wanted debug=1"
 
 
 def test_a_bool_given_as_1_reads_back_as_y_and_is_no_contradiction() -> None:
-    known = Known(in_kernel("b1", debug="Y"), record("b1", debug="1"), (manifest(),))
+    known = Observed(in_kernel("b1", debug="Y"), record("b1", debug="1"), (manifest(),))
     assert climb(wanted(parameters={"debug": "1"}), known).action == Keep(manifest())
 
 
 def test_sysfs_contradicts_the_record_when_somebody_changed_a_parameter() -> None:
-    known = Known(in_kernel("b1", depth="7"), record("b1", depth="0x10"), (manifest(),))
+    known = Observed(in_kernel("b1", depth="7"), record("b1", depth="0x10"), (manifest(),))
     why = why_not_loaded(wanted(parameters={"depth": "0x10"}), known)
     assert why == "edu has depth=7, wanted 0x10"
 
 
 def test_without_a_record_an_unreadable_parameter_is_no_proof() -> None:
     why = why_not_loaded(
-        wanted(parameters={"secret": "1"}), Known(in_kernel(), None, (manifest(),))
+        wanted(parameters={"secret": "1"}), Observed(in_kernel(), None, (manifest(),))
     )
     assert why == "edu was not loaded by nodeside, and secret cannot be read back"
 
 
 def test_whose_module_is_in_the_way() -> None:
-    ours = Known(in_kernel(), record(), ())
-    foreign = Known(in_kernel("zz"), record(), ())
-    assert occupant(Known({})) is Occupant.NOBODY
+    ours = Observed(in_kernel(), record(), ())
+    foreign = Observed(in_kernel("zz"), record(), ())
+    assert occupant(Observed({})) is Occupant.NOBODY
     assert occupant(ours) is Occupant.OURS
     assert occupant(foreign) is Occupant.FOREIGN
 

@@ -28,7 +28,7 @@ from nodeside.contract import (
     State,
 )
 from nodeside.driver.agent import watch
-from nodeside.driver.agent.run import Run, Turn
+from nodeside.driver.agent.run import PodLock, Run
 from nodeside.driver.agent.watch import Reason, Uevent, Why
 from nodeside.driver.announce import documents
 from nodeside.driver.bringup import observe
@@ -52,7 +52,7 @@ def node(tmp_path: Path) -> FakeNode:
 
 
 def run_of(node: FakeNode, *, expected_kernel: str = "") -> Run:
-    return Run(node.place(), Listener(), node.told.append, expected_kernel, node.kernel.loader)
+    return Run(node.config(), Listener(), node.told.append, expected_kernel, node.kernel.loader)
 
 
 # --- once ------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def test_a_pod_waits_for_the_end_of_the_one_before_it_and_then_has_its_turn(
     node.put_bundle(node.task())
     monkeypatch.setattr("nodeside.driver.agent.run._LOCK_TIMEOUT", 0.0)
     with ExitStack() as life:
-        pod = replace(run_of(node), turn=Turn(life))
+        pod = replace(run_of(node), turn=PodLock(life))
         with hold_pod_lock(node.host, "straw", timeout=0):
             _, report = pod.once()
             assert (report.reason, report.retryable, node.told) == ("Locked", True, [])
@@ -141,14 +141,14 @@ def test_a_pod_that_was_replaced_takes_nothing_back(
     node.put_bundle(node.task())
     monkeypatch.setattr("nodeside.driver.agent.run._LOCK_TIMEOUT", 0.0)
     with ExitStack() as life, ExitStack() as next_life:
-        old = replace(run_of(node), turn=Turn(life))
+        old = replace(run_of(node), turn=PodLock(life))
         old.once()
-        new = replace(run_of(node), turn=Turn(next_life))
+        new = replace(run_of(node), turn=PodLock(next_life))
         assert new.once()[1].reason == "Locked", "the old one has not ended"
         life.close()
         assert new.once()[1].state is State.READY
         with ExitStack() as again:
-            late = replace(old, turn=Turn(again))
+            late = replace(old, turn=PodLock(again))
             assert late.once()[1].reason == "Locked"
 
 
@@ -165,7 +165,7 @@ def test_what_a_controller_handed_over_may_be_newer_than_this_node(node: FakeNod
     strict = run_of(node)
     with pytest.raises(Exception, match="colour"):
         strict.once()
-    _, report = replace(strict, place=replace(strict.place, revision="r1")).once()
+    _, report = replace(strict, config=replace(strict.config, revision="r1")).once()
     assert report.state is State.READY
 
 

@@ -286,17 +286,17 @@ def test_a_new_key_that_signs_makes_no_new_source(tmp_path: Path) -> None:
 def test_passwords_and_the_policy_of_a_cluster_are_no_source(tmp_path: Path) -> None:
     node = FakeNode(tmp_path)
     node.write_driver(source={"path": "."})
-    plain = resolve(node.place()).source_digest
+    plain = resolve(node.config()).source_digest
     write(node.image, {"auth/config.json": '{"auths": {}}', "policy.json": "{}"})
-    assert resolve(node.place()).source_digest != plain
+    assert resolve(node.config()).source_digest != plain
 
-    place = replace(
-        node.place(),
+    config = replace(
+        node.config(),
         credentials_file=node.image / "auth/config.json",
         policy_file=node.image / "policy.json",
     )
 
-    assert resolve(place).source_digest == plain
+    assert resolve(config).source_digest == plain
 
 
 def test_a_file_that_is_missing_hides_no_dangling_link(tree: Path) -> None:

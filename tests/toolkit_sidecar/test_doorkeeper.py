@@ -12,13 +12,13 @@ import pytest
 from nodeside import process
 from nodeside.errors import ExitCode
 from nodeside.shared import SharedDir
-from nodeside.toolkit_sidecar.doorkeeper import Doorkeeper
+from nodeside.toolkit_sidecar.supervisor import Supervisor
 from tests.toolkit_sidecar.faketoolkit import BOOT_ID, KERNEL, LONG, FakeToolkit, until
 
 # What runs in a finaliser is where Python cannot pass an exception on.
 _LOST = """\
 import signal
-from nodeside.toolkit_sidecar.doorkeeper import Stopped, stop_on_signals
+from nodeside.toolkit_sidecar.supervisor import Stopped, stop_on_signals
 
 class Object:
     def __del__(self):
@@ -31,7 +31,7 @@ print(Stopped.by)
 
 
 def test_it_names_the_places_of_the_protocol(tmp_path: Path) -> None:
-    shared, keeper = SharedDir(tmp_path), Doorkeeper(tmp_path, lambda *_: ExitCode.OK)
+    shared, keeper = SharedDir(tmp_path), Supervisor(tmp_path, lambda *_: ExitCode.OK)
     assert keeper.requests == shared.requests
     assert keeper.results == shared.results
     assert keeper.out == shared.out

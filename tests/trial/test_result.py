@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nodeside.trial import result
-from nodeside.trial.trial import Consumed, Run
+from nodeside.trial.pod import Consumed, Run
 
 REPORT: dict[str, Any] = {
     "driver": "edu",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from nodeside import log
 from nodeside.contract import NodeDriverStatus, State
-from nodeside.driver.ladder.task import Place, Task, resolve
+from nodeside.driver.ladder.task import Config, Task, resolve
 from nodeside.errors import Bug, NodesideError
 from nodeside.spec import glance
 
@@ -20,7 +20,7 @@ _UNKNOWN = "unknown"  # a NodeDriver must have a version
 
 
 @dataclass
-class Known:
+class LastRead:
     """What this process has learned of its driver, for the time when it cannot be read."""
 
     name: str = ""
@@ -28,9 +28,9 @@ class Known:
 
 
 def resolve_or_tell(
-    place: Place,
+    config: Config,
     tell: Callable[[NodeDriverStatus], None],
-    known: Known,
+    known: LastRead,
     *,
     expected_kernel: str = "",
 ) -> Task:
@@ -40,34 +40,34 @@ def resolve_or_tell(
     A pod that was made for another kernel says nothing: whoever is there for this one does.
     """
     try:
-        task = resolve(place)
+        task = resolve(config)
     except Exception as exc:
         error = exc if isinstance(exc, NodesideError) else Bug(exc)
         if error is not exc:
             log.traceback(exc)
-        _tell(place, tell, known, error, expected_kernel)
+        _tell(config, tell, known, error, expected_kernel)
         raise error from None
     known.name, known.version = task.name, task.version
     return task
 
 
 def _tell(
-    place: Place,
+    config: Config,
     tell: Callable[[NodeDriverStatus], None],
-    known: Known,
+    known: LastRead,
     error: NodesideError,
     expected_kernel: str,
 ) -> None:
-    name, version = glance(place.driver_file)
-    about = Known(name or known.name, version or known.version or _UNKNOWN)
+    name, version = glance(config.driver_file)
+    about = LastRead(name or known.name, version or known.version or _UNKNOWN)
     if not about.name:
         log.warning(
             "not announced: nobody can tell whose failure it is, metadata.name cannot be read",
-            file=place.driver_file,
+            file=config.driver_file,
         )
         return
     try:
-        status = _failure(place, about, error)
+        status = _failure(config, about, error)
     except NodesideError as problem:
         log.warning("not announced: the node cannot be read", driver=about.name, problem=problem)
         return
@@ -75,17 +75,17 @@ def _tell(
         tell(status)
 
 
-def _failure(place: Place, about: Known, error: NodesideError) -> NodeDriverStatus:
+def _failure(config: Config, about: LastRead, error: NodesideError) -> NodeDriverStatus:
     return NodeDriverStatus(
         driver=about.name,
-        node=place.node,
+        node=config.node,
         state=State.FAILED,
         version=about.version,
-        kernel=place.host.kernel.release,
-        boot_id=place.host.boot_id,
+        kernel=config.host.kernel.release,
+        boot_id=config.host.boot_id,
         reason=error.reason,
         message=str(error),
         hint=error.hint,
-        revision=place.revision,
-        toolkit=place.toolkit,
+        revision=config.revision,
+        toolkit=config.toolkit,
     )

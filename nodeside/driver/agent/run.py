@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING
 from nodeside import log, process
 from nodeside.clock import Clock
 from nodeside.contract import NodeDriverStatus, State
-from nodeside.driver.agent.resolution import Known, resolve_or_tell
+from nodeside.driver.agent.resolution import LastRead, resolve_or_tell
 from nodeside.driver.bringup.bringup import bring_up, judge_loaded
 from nodeside.driver.bringup.journal import Journal, Report
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.handoff.result import StoppedWaiting
 from nodeside.driver.kernel.loader import Loader
-from nodeside.driver.ladder.task import Place, Task, read_driver
+from nodeside.driver.ladder.task import Config, Task, read_driver
 from nodeside.driver.node.run_directory import hold_lock, hold_pod_lock
 from nodeside.errors import Bug, Locked, NodesideError, SystemRefused
 
@@ -61,7 +61,7 @@ class KernelChanged(SystemRefused):
 
 
 @dataclass
-class Turn:
+class PodLock:
     """Whether this is the one pod of its driver on the node. Taken once, and kept by the stack."""
 
     stack: ExitStack
@@ -84,13 +84,13 @@ class Run:
     no pod: the lock of an act is enough.
     """
 
-    place: Place
+    config: Config
     listener: Listener
     tell: Tell
     expected_kernel: str = ""
     loader: Loader | None = None
-    known: Known = field(default_factory=Known, repr=False)
-    turn: Turn | None = None
+    known: LastRead = field(default_factory=LastRead, repr=False)
+    turn: PodLock | None = None
 
     def once(self) -> tuple[Journal, Report]:
         """Bring the driver up. Expected failures are in the report; what is told is observed.
@@ -99,7 +99,7 @@ class Run:
         told too.
         """
         task = resolve_or_tell(
-            self.place, self.tell, self.known, expected_kernel=self.expected_kernel
+            self.config, self.tell, self.known, expected_kernel=self.expected_kernel
         )
         journal = Journal(task, self.tell)
         try:
@@ -141,7 +141,7 @@ class Run:
     def for_ever(self) -> None:
         """Keep the driver up until SIGTERM or SIGINT."""
         with ExitStack() as stack:
-            replace(self, turn=Turn(stack))._keep_up()
+            replace(self, turn=PodLock(stack))._keep_up()
 
     def _keep_up(self) -> None:
         from nodeside.driver.agent.watch import Watch, Why
@@ -196,7 +196,7 @@ class Run:
             _, report = self.once()
         except NodesideError as error:
             log.warning(str(error), reason=error.reason, hint=error.hint)
-            log.fact("waiting until that changes", file=self.place.driver_file)
+            log.fact("waiting until that changes", file=self.config.driver_file)
             # A wrong driver.yaml: only a new one helps.
             return _Looked.RETRYABLE if error.retryable else _Looked.FAILED
         except Exception as exc:
@@ -208,15 +208,15 @@ class Run:
 
     def _watched(self) -> tuple[tuple[str, ...], tuple[Path, ...]]:
         """The modules whose coming and going matters, and the files whose change does."""
-        place = self.place
-        files = [place.driver_file, place.policy_file, place.ca_file, place.credentials_file]
+        config = self.config
+        files = [config.driver_file, config.policy_file, config.ca_file, config.credentials_file]
         names: tuple[str, ...] = ()
         with suppress(Exception):  # whatever is wrong with it, a look says so
-            spec = read_driver(place).spec
+            spec = read_driver(config).spec
             names = tuple(module.name for module in spec.modules)
             signing, trust = spec.signing, spec.prebuilt.trust
             secrets = [signing.key, signing.certificate] if signing else []
-            files += [place.beside_driver(path) for path in (*secrets, trust.certificate) if path]
+            files += [config.beside_driver(path) for path in (*secrets, trust.certificate) if path]
         return names, tuple(file for file in files if file is not None)
 
     def _check_kernel(self, task: Task) -> None:

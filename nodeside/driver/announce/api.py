@@ -21,6 +21,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nodeside.api_status import (
+    OLD_DEFINITIONS,
+    WORDS_LIMIT,
+    KubernetesError,
+    document_of,
+    may_pass,
+    meant_status,
+    seconds_of,
+    words_of,
+)
 from nodeside.contract import API_GROUP
 from nodeside.driver.announce.documents import (
     Call,
@@ -31,16 +41,6 @@ from nodeside.driver.announce.documents import (
 )
 from nodeside.errors import NodesideError
 from nodeside.records import encode, publish
-from nodeside.refusals import (
-    OLD_DEFINITIONS,
-    WORDS_LIMIT,
-    KubernetesError,
-    document_of,
-    may_pass,
-    meant_status,
-    seconds_of,
-    words_of,
-)
 
 if TYPE_CHECKING:
     import requests
@@ -117,7 +117,7 @@ class Access:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """What came back: HTTP status, JSON body (empty if none), Retry-After in seconds."""
 
     status: int
@@ -197,10 +197,10 @@ class Cluster:
         if answer.status == 401 and (fresh := self._access.token()) != token:
             answer = self._exchange(call, fresh)
         if answer.status >= 300 or answer.status < 200:
-            raise refusal(call, answer)
+            raise api_error(call, answer)
         return answer.document
 
-    def _exchange(self, call: Call, token: str) -> Answer:
+    def _exchange(self, call: Call, token: str) -> Response:
         """One request and its answer. What the library and the system raise stops here."""
         deadline = self._timed()
         try:
@@ -247,7 +247,7 @@ class Cluster:
             self._deadline = Deadline(self._whole)
         return self._deadline
 
-    def _read(self, call: Call, response: requests.Response) -> Answer:
+    def _read(self, call: Call, response: requests.Response) -> Response:
         """The answer, within the size cap."""
         data = b""
         for piece in response.iter_content(_PIECE):
@@ -255,7 +255,7 @@ class Cluster:
             if len(data) > _ANSWER_LIMIT:
                 raise self._too_much(call)
         after = seconds_of(response.headers.get("Retry-After", ""))
-        return Answer(response.status_code, document_of(data), after)
+        return Response(response.status_code, document_of(data), after)
 
     def _too_much(self, call: Call) -> KubernetesError:
         return KubernetesError(
@@ -309,7 +309,7 @@ def connect(environ: Mapping[str, str], record: Path | None = None) -> Cluster |
     return NoCluster(record) if access is None else Cluster(access)
 
 
-def refusal(call: Call, answer: Answer) -> KubernetesError:
+def api_error(call: Call, answer: Response) -> KubernetesError:
     """An answer that is no success, in words, with what to do about it."""
     said = words_of(answer.document)
     meant = meant_status(answer.status, said)

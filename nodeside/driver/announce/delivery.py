@@ -16,12 +16,12 @@ from enum import Enum
 from typing import Any
 
 from nodeside import log
+from nodeside.api_status import KubernetesError
 from nodeside.clock import Clock
 from nodeside.contract import NodeDriverStatus, State
 from nodeside.driver.announce import documents
 from nodeside.driver.announce.api import Api
 from nodeside.driver.announce.documents import occasion
-from nodeside.refusals import KubernetesError
 
 
 @dataclass(frozen=True)

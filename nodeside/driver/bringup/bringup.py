@@ -114,7 +114,7 @@ def _await_settled(task: Task, journal: Journal, loader: Loader, listener: Liste
 
 def ascend(
     task: Task,
-    known: plan.Known,
+    known: plan.Observed,
     journal: Journal,
     listener: Listener,
     *,
@@ -220,7 +220,7 @@ def _remember(task: Task, record: LoadedRecord | None, proof: plan.Proof) -> Loa
 def _no_rung(task: Task, decided: plan.Decision, closed: Collection[Rung]) -> NoRungServed:
     hint = "give it a toolkit (--shared) or a prebuilt source (spec.prebuilt.sources)"
     if closed:
-        file = task.place.driver_file
+        file = task.config.driver_file
         verb = "fetch" if task.sources else "build"
         hint = f"put them into the cache first: nodeside driver {verb} -f {file}"
     return NoRungServed(

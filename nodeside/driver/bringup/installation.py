@@ -66,7 +66,7 @@ def check_bundle(task: Task, bundle: Bundle) -> tuple[list[ModuleFile], tuple[Re
         files,
         task.driver.spec.modules,
         read_facts(task.host),
-        symbols_of(task.host, task.kernel.release, task.place.shared),
+        symbols_of(task.host, task.kernel.release, task.config.shared),
         certificate=certificate,
     )
     return files, refusals
@@ -105,7 +105,7 @@ class Installation:
     task: Task
     journal: Journal
     loader: Loader
-    known: plan.Known
+    known: plan.Observed
     bundle: Bundle
     rung: Rung
 
@@ -248,7 +248,7 @@ class Installation:
         ]
 
 
-def _may_replace(task: Task, known: plan.Known) -> plan.Replacement:
+def _may_replace(task: Task, known: plan.Observed) -> plan.Replacement:
     """May what is in the kernel be replaced? Raises RebootRequired, Refused."""
     wanted = task.wanted
     who = plan.occupant(known)

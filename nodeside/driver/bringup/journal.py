@@ -144,7 +144,7 @@ class Journal:
         """The report as the status of this node's NodeDriver."""
         return NodeDriverStatus(
             driver=report.driver,
-            node=self.task.place.node,
+            node=self.task.config.node,
             state=report.state,
             version=report.version,
             kernel=report.kernel,
@@ -154,8 +154,8 @@ class Journal:
             hint=report.hint,
             source=report.source,
             key=report.key,
-            revision=self.task.place.revision,
-            toolkit=self.task.place.toolkit,
+            revision=self.task.config.revision,
+            toolkit=self.task.config.toolkit,
             modules=report.modules,
             stages=report.stages,
         )

@@ -40,7 +40,7 @@ def remote_manifest(task: Task) -> BundleManifest | None:
     return ask_sources(task).manifest
 
 
-def observe(task: Task, loader: Loader, *, ask: bool = True) -> plan.Known:
+def observe(task: Task, loader: Loader, *, ask: bool = True) -> plan.Observed:
     """What is in the kernel, what we know of having loaded, and what could prove it right.
 
     `ask`: prebuilt sources are asked for a proof that the cache does not have.
@@ -60,10 +60,10 @@ def observe(task: Task, loader: Loader, *, ask: bool = True) -> plan.Known:
         remote = remote_manifest(task)
         manifests = (remote,) if remote is not None else ()
     proves = record is None or record.trust == trust_mark(task.trust)
-    return plan.Known(in_kernel, record, manifests, record_proves=proves)
+    return plan.Observed(in_kernel, record, manifests, record_proves=proves)
 
 
-def loaded_now(task: Task, known: plan.Known) -> tuple[tuple[LoadedModule, ...], str]:
+def loaded_now(task: Task, known: plan.Observed) -> tuple[tuple[LoadedModule, ...], str]:
     """The modules that must be loaded for this task; why they are not proven to be, or ""."""
     proof, why = plan.loaded_rung(task.wanted, known)
     if proof is not None:

@@ -122,7 +122,7 @@ def unpack(
     return Bundle(to, described.manifest, described.digest)
 
 
-def read_manifest(stream: Readable, size_limit: int, what: str) -> Described:
+def peek_manifest(stream: Readable, size_limit: int, what: str) -> Described:
     """The manifest in an archive, reading no further than needed; and its signature, if that comes
     next, as `pack` has it."""
     unzipped = _Unzipped(stream, size_limit, what)

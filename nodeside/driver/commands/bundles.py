@@ -18,7 +18,7 @@ from nodeside.driver.commands.console import SIDECAR_TIMEOUT, listener
 from nodeside.driver.commands.outcome import Outcome, as_document, identity
 from nodeside.driver.ladder import rungs
 from nodeside.driver.ladder.plan import Finding
-from nodeside.driver.ladder.task import OWN_BUNDLES, Place, Task
+from nodeside.driver.ladder.task import OWN_BUNDLES, Config, Task
 from nodeside.errors import ExitCode, NodesideError, SpecError, UsageError
 from nodeside.spec.model import PrebuiltSource
 
@@ -52,7 +52,7 @@ def fetch(task: Task) -> Outcome:
     if finding.bundle is None:
         raise NothingFetched(
             f"no source delivered {task.tag}: {finding.why}",
-            hint=f"build it: nodeside driver build -f {task.place.driver_file}",
+            hint=f"build it: nodeside driver build -f {task.config.driver_file}",
         )
     return _bundle(task, finding.bundle, finding)
 
@@ -61,32 +61,32 @@ def build(task: Task, *, local: bool = False, again: bool = False) -> Outcome:
     """Build into the cache, unless it is there already; `local`: with a sidecar started here."""
     finding = Finding("") if again else rungs.look_in_cache(task)
     if finding.bundle is None:
-        with _toolkit(task.place, local=local) as place:
-            finding = rungs.build(replace(task, place=place), listener(SIDECAR_TIMEOUT))
+        with _toolkit(task.config, local=local) as config:
+            finding = rungs.build(replace(task, config=config), listener(SIDECAR_TIMEOUT))
     assert finding.bundle is not None  # a build raises or delivers
     return _bundle(task, finding.bundle, finding)
 
 
 @contextmanager
-def _toolkit(place: Place, *, local: bool) -> Iterator[Place]:
+def _toolkit(config: Config, *, local: bool) -> Iterator[Config]:
     """The place with a shared directory in which a sidecar lives."""
     if local:
         from nodeside.driver.handoff.local_sidecar import local_sidecar
 
         with local_sidecar() as shared:
-            yield replace(place, shared=shared)
-    elif place.shared is None:
+            yield replace(config, shared=shared)
+    elif config.shared is None:
         raise UsageError(
             "no toolkit to build with",
             hint="--shared DIR for the one of a sidecar, or --local to build with this machine's",
         )
-    elif not place.shared.root.is_dir():
+    elif not config.shared.root.is_dir():
         raise UsageError(
-            f"there is no {place.shared.root}: expected the directory of a toolkit sidecar",
+            f"there is no {config.shared.root}: expected the directory of a toolkit sidecar",
             hint="look for a typing error, or build with this machine's compiler: --local",
         )
     else:
-        yield place
+        yield config
 
 
 def publish(task: Task, to: str | None, *, overwrite: bool) -> Outcome:
@@ -104,7 +104,7 @@ def cached(task: Task, finding: Finding) -> Bundle:
     if finding.bundle is None:
         raise NothingCached(
             f"nothing to use: {finding.why}",
-            hint=f"nodeside driver build -f {task.place.driver_file}",
+            hint=f"nodeside driver build -f {task.config.driver_file}",
         )
     return finding.bundle
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import nodeside
 from nodeside import process
 from nodeside.driver.commands.outcome import Outcome, as_document
-from nodeside.driver.ladder.task import Place, resolve
+from nodeside.driver.ladder.task import Config, resolve
 from nodeside.driver.node.capabilities import Capability, effective
 from nodeside.driver.node.facts import KernelFacts, read_facts
 from nodeside.driver.node.kernel_log import KernelLog
@@ -54,9 +54,9 @@ class Row:
     todo: str = ""
 
 
-def examine(place: Place, kernel: Kernel | None) -> Outcome:
+def examine(config: Config, kernel: Kernel | None) -> Outcome:
     """All rows; the exit code is 0 if none is bad."""
-    rows = [row for question in _QUESTIONS for row in question(place, kernel)]
+    rows = [row for question in _QUESTIONS for row in question(config, kernel)]
     document = {"checks": as_document(rows)}
     lines = [
         (row.question, _MARKS[row.level], row.found + (f"\ndo: {row.todo}" if row.todo else ""))
@@ -67,9 +67,9 @@ def examine(place: Place, kernel: Kernel | None) -> Outcome:
     return Outcome(document, text=table(lines, header=("CHECK", "", "FOUND")), exit_code=code)
 
 
-def _driver(place: Place, kernel: Kernel | None) -> Iterator[Row]:
+def _driver(config: Config, kernel: Kernel | None) -> Iterator[Row]:
     try:
-        task = resolve(place, kernel)
+        task = resolve(config, kernel)
     except NodesideError as error:
         yield Row("driver.yaml", Level.BAD, str(error), error.hint)
         return
@@ -78,14 +78,14 @@ def _driver(place: Place, kernel: Kernel | None) -> Iterator[Row]:
     yield Row("bundle", Level.OK, f"{task.tag} is {'' if cached else 'not '}in the cache")
 
 
-def _kernel(place: Place, kernel: Kernel | None) -> Iterator[Row]:
-    running = place.host.kernel
+def _kernel(config: Config, kernel: Kernel | None) -> Iterator[Row]:
+    running = config.host.kernel
     words = f"{running.release} {running.architecture}, {running.version}"
     yield Row("kernel", Level.OK, words)
     if kernel is not None and kernel != running:
         yield Row("kernel asked for", Level.OK, f"{kernel.release}, which does not run here")
         return
-    if not (place.host.proc / "modules").exists():
+    if not (config.host.proc / "modules").exists():
         yield Row(
             "modules",
             Level.BAD,
@@ -93,7 +93,7 @@ def _kernel(place: Place, kernel: Kernel | None) -> Iterator[Row]:
             "try the driver in a throwaway machine: nodeside try",
         )
         return
-    tree = place.host.lib_modules(running.release)
+    tree = config.host.lib_modules(running.release)
     if not (tree / "modules.dep").exists():
         yield Row(
             "modules",
@@ -101,10 +101,10 @@ def _kernel(place: Place, kernel: Kernel | None) -> Iterator[Row]:
             f"no {tree / 'modules.dep'}: in-tree dependencies cannot be loaded",
             "in a pod, mount the host's /lib/modules at /host/lib/modules",
         )
-    yield from _trust(place, read_facts(place.host))
+    yield from _trust(config, read_facts(config.host))
 
 
-def _trust(place: Place, facts: KernelFacts) -> Iterator[Row]:
+def _trust(config: Config, facts: KernelFacts) -> Iterator[Row]:
     if facts.modules_disabled:
         yield Row("loading", Level.BAD, "kernel.modules_disabled is 1", "reboot the node")
     enforced = facts.signatures_enforced or facts.lockdown in ("integrity", "confidentiality")
@@ -113,7 +113,7 @@ def _trust(place: Place, facts: KernelFacts) -> Iterator[Row]:
     )
     todo = "set spec.signing to a key that is enrolled: mokutil --import" if enforced else ""
     yield Row("signatures", Level.WARN if enforced else Level.OK, found, todo)
-    with_boot = place.host.sys / _SECURE_BOOT
+    with_boot = config.host.sys / _SECURE_BOOT
     try:
         state = "on" if with_boot.read_bytes()[-1:] == b"\1" else "off"
     except OSError:
@@ -121,8 +121,8 @@ def _trust(place: Place, facts: KernelFacts) -> Iterator[Row]:
     yield Row("secure boot", Level.OK, state)
 
 
-def _rights(place: Place, _: Kernel | None) -> Iterator[Row]:
-    have = effective(place.host)
+def _rights(config: Config, _: Kernel | None) -> Iterator[Row]:
+    have = effective(config.host)
     needs = {
         Capability.SYS_MODULE: (Level.BAD, "no module can be loaded or unloaded"),
         Capability.SYSLOG: (Level.WARN, "failures come without the kernel's own words"),
@@ -136,15 +136,15 @@ def _rights(place: Place, _: Kernel | None) -> Iterator[Row]:
         else:
             todo = "run as root, or add it to the container's securityContext"
             yield Row(name, level, f"missing: {without}", todo)
-    why = KernelLog(place.host, KernelSyscalls()).mark().unreadable
+    why = KernelLog(config.host, KernelSyscalls()).mark().unreadable
     yield Row("kernel log", Level.WARN if why else Level.OK, why or "readable")
 
 
-def _disks(place: Place, _: Kernel | None) -> Iterator[Row]:
-    yield _disk("cache", place.cache.root)
-    yield _disk("run", place.host.run)
-    if place.shared is not None:
-        yield _disk("shared directory", place.shared.root, programs=True)
+def _disks(config: Config, _: Kernel | None) -> Iterator[Row]:
+    yield _disk("cache", config.cache.root)
+    yield _disk("run", config.host.run)
+    if config.shared is not None:
+        yield _disk("shared directory", config.shared.root, programs=True)
 
 
 def _disk(question: str, path: Path, *, programs: bool = False) -> Row:
@@ -166,9 +166,9 @@ def _disk(question: str, path: Path, *, programs: bool = False) -> Row:
     return Row(question, Level.OK, words)
 
 
-def _mounts(place: Place, _: Kernel | None) -> Iterator[Row]:
+def _mounts(config: Config, _: Kernel | None) -> Iterator[Row]:
     """In a pod each of these is a mount of its own, and each is forgotten sometimes."""
-    host = place.host
+    host = config.host
     for path, without in (
         (host.sys / "module", "nobody can tell what is loaded"),
         (host.proc / "1", "holders of a module cannot be named"),
@@ -184,7 +184,7 @@ def _mounts(place: Place, _: Kernel | None) -> Iterator[Row]:
             yield Row(f"mount {mount}", Level.WARN, f"no {path}: {without}", todo)
 
 
-def _limits(_place: Place, _: Kernel | None) -> Iterator[Row]:
+def _limits(_place: Config, _: Kernel | None) -> Iterator[Row]:
     """Of the container that this runs in; the toolkit container has its own."""
     group = Path("/sys/fs/cgroup")
     found = []
@@ -196,9 +196,9 @@ def _limits(_place: Place, _: Kernel | None) -> Iterator[Row]:
     yield Row("cgroup limits here", Level.OK, ", ".join(found) or "none that can be seen")
 
 
-def _toolkit(place: Place, kernel: Kernel | None) -> Iterator[Row]:
-    if place.shared is not None:
-        yield _sidecar(place)
+def _toolkit(config: Config, kernel: Kernel | None) -> Iterator[Row]:
+    if config.shared is not None:
+        yield _sidecar(config)
         return
     argv = [sys.executable, "-m", "nodeside.toolkit_sidecar", "check", "--output", "json"]
     if kernel is not None:
@@ -232,10 +232,10 @@ def _ask_the_toolkit() -> str:
     return "in the toolkit container: toolkit.pyz check"
 
 
-def _sidecar(place: Place) -> Row:
-    assert place.shared is not None  # asked for only then
-    lives = place.shared.sidecar_lives()
-    record = place.shared.sidecar(place.host.boot_id)
+def _sidecar(config: Config) -> Row:
+    assert config.shared is not None  # asked for only then
+    lives = config.shared.sidecar_lives()
+    record = config.shared.sidecar(config.host.boot_id)
     if lives and record is not None:
         return Row(
             "toolkit",
@@ -246,7 +246,7 @@ def _sidecar(place: Place) -> Row:
     return Row("toolkit", Level.WARN, f"the sidecar {was}", _ask_the_toolkit())
 
 
-Question = Callable[[Place, Kernel | None], Iterator[Row]]
+Question = Callable[[Config, Kernel | None], Iterator[Row]]
 
 _QUESTIONS: tuple[Question, ...] = (
     _driver,

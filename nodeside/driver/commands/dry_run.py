@@ -50,12 +50,12 @@ def _runs_here(task: Task) -> bool:
     return task.kernel == task.host.kernel
 
 
-def _observe(task: Task) -> plan.Known:
+def _observe(task: Task) -> plan.Observed:
     """What is in the kernel; of a kernel that does not run here, nothing is."""
-    return observe(task, Loader(task.host)) if _runs_here(task) else plan.Known({})
+    return observe(task, Loader(task.host)) if _runs_here(task) else plan.Observed({})
 
 
-def _climb(task: Task, known: plan.Known) -> tuple[list[str], tuple[plan.Verdict, ...]]:
+def _climb(task: Task, known: plan.Observed) -> tuple[list[str], tuple[plan.Verdict, ...]]:
     while True:
         decided = plan.climb(task.wanted, known)
         verdicts = decided.verdicts
@@ -100,7 +100,7 @@ def _peek(task: Task, rung: Rung) -> Finding | None:
     assert_never(rung)
 
 
-def _loading(task: Task, known: plan.Known) -> list[str]:
+def _loading(task: Task, known: plan.Observed) -> list[str]:
     """What would be done once there is a bundle."""
     if not _runs_here(task):
         return []
@@ -142,7 +142,7 @@ def build(task: Task, *, local: bool = False, again: bool = False) -> Outcome:
     """Whether the cache has it already."""
     if not again and rungs.peek_in_cache(task).bundle is not None:
         return _would(task, "build nothing: the cache has it")
-    if not local and task.place.shared is None:
+    if not local and task.config.shared is None:
         return _would(task, "fail: no toolkit to build with (--shared or --local)")
     where = "with this machine's compiler" if local else "in the toolkit sidecar"
     return _would(task, f"build {', '.join(task.wanted.names)} from {task.source}, {where}")

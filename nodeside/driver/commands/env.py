@@ -12,24 +12,24 @@ from collections.abc import Iterator
 
 from nodeside import __version__
 from nodeside.driver.commands.outcome import Outcome
-from nodeside.driver.ladder.task import Place, resolve
+from nodeside.driver.ladder.task import Config, resolve
 from nodeside.host import Kernel
 
 
-def describe(place: Place, kernel: Kernel | None) -> Outcome:
+def describe(config: Config, kernel: Kernel | None) -> Outcome:
     """One `NAME='value'` a line; `eval "$(nodeside driver env)"` works. Raises SpecError."""
-    facts = dict(_facts(place, kernel))
+    facts = dict(_facts(config, kernel))
     return Outcome(facts, text="\n".join(f"{n}={shlex.quote(value)}" for n, value in facts.items()))
 
 
-def _facts(place: Place, kernel: Kernel | None) -> Iterator[tuple[str, str]]:
-    task = resolve(place, kernel)
+def _facts(config: Config, kernel: Kernel | None) -> Iterator[tuple[str, str]]:
+    task = resolve(config, kernel)
     yield "NODESIDE_VERSION", __version__
     yield "NODESIDE_PYTHON", platform.python_version()
-    yield "NODESIDE_DRIVER", str(place.driver_file.absolute())
-    yield "NODESIDE_HOST", str(place.host.root)
-    yield "NODESIDE_CACHE", str(place.cache.root)
-    yield "NODESIDE_SHARED", str(place.shared.root) if place.shared else ""
+    yield "NODESIDE_DRIVER", str(config.driver_file.absolute())
+    yield "NODESIDE_HOST", str(config.host.root)
+    yield "NODESIDE_CACHE", str(config.cache.root)
+    yield "NODESIDE_SHARED", str(config.shared.root) if config.shared else ""
     yield "DRIVER_NAME", task.name
     yield "DRIVER_VERSION", task.version
     yield "DRIVER_MODULES", " ".join(task.wanted.names)

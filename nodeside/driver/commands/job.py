@@ -32,7 +32,7 @@ from nodeside.driver.handoff.request import (
 )
 from nodeside.driver.handoff.source import provide_source
 from nodeside.driver.ladder import rungs
-from nodeside.driver.ladder.task import Place, Task, read_driver, resolve
+from nodeside.driver.ladder.task import Config, Task, read_driver, resolve
 from nodeside.driver.module.signing import HASHES, BadSignature
 from nodeside.errors import NodesideError, UsageError
 from nodeside.files import disk_errors
@@ -47,7 +47,7 @@ class StepMissing(NodesideError):
 
 
 @dataclass(frozen=True)
-class Wish:
+class OrderOptions:
     """What an order asks for. The kernel by its release, by its variant, or the only one there is;
     `publish`: to `to`, "" for what driver.yaml says."""
 
@@ -57,11 +57,11 @@ class Wish:
     to: str = ""
 
 
-def order(place: Place, wish: Wish, *, dry_run: bool = False) -> Outcome:
+def order(config: Config, wish: OrderOptions, *, dry_run: bool = False) -> Outcome:
     """Put source and request into the shared directory, unless the store has the bundle."""
-    read_driver(place)  # before anything else: what is wrong with it is what a person wants to know
-    shared = _shared(place)
-    boot_id = place.host.boot_id
+    read_driver(config)  # first: a mistake in it is what a person wants to know
+    shared = _shared(config)
+    boot_id = config.host.boot_id
     said = shared.kernels(boot_id)
     if said is None:
         raise StepMissing(
@@ -69,8 +69,8 @@ def order(place: Place, wish: Wish, *, dry_run: bool = False) -> Outcome:
             hint="run there first, in the toolkit image: toolkit.pyz kernels --shared DIR",
         )
     chosen = choose_kernel(said, release=wish.release, variant=wish.variant)
-    kernel = Kernel(chosen.release, chosen.version, place.host.kernel.architecture)
-    task = resolve(place, kernel)
+    kernel = Kernel(chosen.release, chosen.version, config.host.kernel.architecture)
+    task = resolve(config, kernel)
     to = wish.to or _own_store(task) if wish.publish else ""
     made = BuildOrder(
         *(boot_id, kernel, task.key, task.tag, to),
@@ -89,18 +89,18 @@ def order(place: Place, wish: Wish, *, dry_run: bool = False) -> Outcome:
     return Outcome(as_document(made), rows)
 
 
-def finish(place: Place) -> tuple[Outcome, BuildOutcome]:
+def finish(config: Config) -> tuple[Outcome, BuildOutcome]:
     """Check, sign and publish what the toolkit answered. Raises ToolkitBuildFailed and others."""
-    task, ordered = _ordered(place)
-    made = _publish(task, _shared(place), ordered) if ordered.request else _present(ordered)
+    task, ordered = _ordered(config)
+    made = _publish(task, _shared(config), ordered) if ordered.request else _present(ordered)
     rows = [("bundle", made.tag), ("verdict", made.verdict.value), ("how", made.message)]
     rows.append(("digest", made.digest))
     return Outcome(as_document(made), rows), made
 
 
-def would_finish(place: Place) -> Outcome:
+def would_finish(config: Config) -> Outcome:
     """What `finish` would do, in words."""
-    task, ordered = _ordered(place)
+    task, ordered = _ordered(config)
     if not ordered.request:
         return _would(task, "do nothing: the store has it")
     return _would(
@@ -108,18 +108,18 @@ def would_finish(place: Place) -> Outcome:
     )
 
 
-def _ordered(place: Place) -> tuple[Task, BuildOrder]:
+def _ordered(config: Config) -> tuple[Task, BuildOrder]:
     """The order, and the task that it is for, which must not have changed meanwhile."""
-    read_driver(place)
-    shared = _shared(place)
-    ordered = shared.order(place.host.boot_id)
+    read_driver(config)
+    shared = _shared(config)
+    ordered = shared.order(config.host.boot_id)
     if ordered is None:
         raise StepMissing(
             f"nothing was ordered in {shared.root}", hint="nodeside driver order --shared DIR"
         )
     if ordered.signature_hash in HASHES:
-        place = replace(place, signature_hash=ordered.signature_hash)
-    task = resolve(place, ordered.kernel)
+        config = replace(config, signature_hash=ordered.signature_hash)
+    task = resolve(config, ordered.kernel)
     if task.key != ordered.key:
         raise StepMissing(
             f"{ordered.tag} was ordered, and driver.yaml or its source say {task.tag} now",
@@ -149,17 +149,17 @@ def told(path: Path | None, kernel: str = "") -> Iterator[list[BuildOutcome]]:
                 path.write_text(termination_message(replace(outcomes[-1], seconds=seconds)))
 
 
-def ordered_kernel(place: Place) -> str:
+def ordered_kernel(config: Config) -> str:
     """The release that was ordered, for who must tell of a failure; "" if nobody knows."""
     try:
-        found = place.shared.order(place.host.boot_id) if place.shared else None
+        found = config.shared.order(config.host.boot_id) if config.shared else None
     except NodesideError:
         return ""
     return found.kernel.release if found else ""
 
 
 def _publish(task: Task, shared: SharedDir, ordered: BuildOrder) -> BuildOutcome:
-    from nodeside.driver.ladder.assemble import adopt_build
+    from nodeside.driver.ladder.assemble import assemble_bundle
     from nodeside.driver.store.publish import publish
 
     result = answer_to(shared, ordered.request, ordered.boot_id)
@@ -170,7 +170,7 @@ def _publish(task: Task, shared: SharedDir, ordered: BuildOrder) -> BuildOutcome
         )
     if not result.succeeded:
         raise ToolkitBuildFailed(result)
-    bundle = adopt_build(task, shared, result)
+    bundle = assemble_bundle(task, shared, result)
     verdict, said = BuildVerdict.BUILT, f"built into {bundle.directory}"
     if ordered.to:
         done = publish(bundle, target(task, ordered.to), rungs.fetch_options(task))
@@ -228,10 +228,10 @@ def _in_store(task: Task, to: str) -> str:
     return described.digest
 
 
-def _shared(place: Place) -> SharedDir:
-    if place.shared is None:
+def _shared(config: Config) -> SharedDir:
+    if config.shared is None:
         raise UsageError(
             "no shared directory to build in",
             hint="--shared DIR, one that `nodeside driver provide` has filled",
         )
-    return place.shared
+    return config.shared

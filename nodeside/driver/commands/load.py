@@ -60,12 +60,12 @@ def validate(task: Task) -> Outcome:
     journal.source = None if unproven else Rung.LOADED
     try:
         if all(module.name not in known.in_kernel for module in loaded):
-            raise NotProven(why, hint=f"nodeside driver load -f {task.place.driver_file}")
+            raise NotProven(why, hint=f"nodeside driver load -f {task.config.driver_file}")
         bringup.validate_loaded(task, journal, loader, loaded, known.record)
         if unproven:
             raise NotProven(
                 f"every check passes, but nothing proves that the right modules are loaded: {why}",
-                hint=f"nodeside driver plan -f {task.place.driver_file}",
+                hint=f"nodeside driver plan -f {task.config.driver_file}",
             )
     except NodesideError as error:
         return as_outcome(journal.failed(error))

@@ -21,7 +21,7 @@ from nodeside.errors import NoHeaders
 from nodeside.host import Host, Kernel
 
 if TYPE_CHECKING:
-    from nodeside.driver.ladder.task import Place
+    from nodeside.driver.ladder.task import Config
 
 Verb = Callable[..., Any]
 
@@ -128,12 +128,12 @@ def in_place(verb: Verb) -> Verb:
         **rest: Any,
     ) -> Any:
         from nodeside.driver.bundle.cache import Cache
-        from nodeside.driver.ladder.task import Place
+        from nodeside.driver.ladder.task import Config
         from nodeside.shared import SharedDir
 
         log.setup("driver", format=log_format, verbose=verbose)
         host = Host(host_root)
-        place = Place(
+        config = Config(
             driver_file=driver_file / "driver.yaml" if driver_file.is_dir() else driver_file,
             host=host,
             cache=Cache(cache or host.cache),
@@ -145,7 +145,7 @@ def in_place(verb: Verb) -> Verb:
             ca_file=ca_file,
             credentials_file=_first_there(credentials_file),
         )
-        return verb(place=place, **rest)
+        return verb(config=config, **rest)
 
     for option in reversed(_PLACE):
         with_place = option(with_place)
@@ -165,12 +165,12 @@ def for_kernel(verb: Verb) -> Verb:
 
     @functools.wraps(verb)
     def with_kernel(
-        *, place: Place, kernel: str | None, kernel_version: str | None, **rest: Any
+        *, config: Config, kernel: str | None, kernel_version: str | None, **rest: Any
     ) -> Any:
         if kernel_version and not kernel:
             raise click.UsageError("--kernel-version says more about --kernel, which is missing")
-        named = _kernel(place.host, kernel, kernel_version) if kernel else None
-        return verb(place=place, kernel=named, **rest)
+        named = _kernel(config.host, kernel, kernel_version) if kernel else None
+        return verb(config=config, kernel=named, **rest)
 
     for option in reversed(_KERNEL):
         with_kernel = option(with_kernel)

@@ -11,18 +11,18 @@ from nodeside.driver.announce.announcer import announcing
 from nodeside.driver.commands.outcome import Outcome
 from nodeside.driver.commands.report import announcement, as_outcome
 from nodeside.driver.handoff.listener import Listener
-from nodeside.driver.ladder.task import Place
+from nodeside.driver.ladder.task import Config
 
 
-def run_once(place: Place, expected_kernel: str, listener: Listener) -> Outcome:
+def run_once(config: Config, expected_kernel: str, listener: Listener) -> Outcome:
     """Bring the driver up, announce what came of it, and say it."""
-    with announcing(place.host) as announcer:
-        run = Run(place, listener, announcer.state, expected_kernel)
+    with announcing(config.host) as announcer:
+        run = Run(config, listener, announcer.state, expected_kernel)
         journal, report = run.once()
     return as_outcome(report, announcement(journal))
 
 
-def run_for_ever(place: Place, expected_kernel: str, listener: Listener) -> None:
+def run_for_ever(config: Config, expected_kernel: str, listener: Listener) -> None:
     """Keep the driver up until SIGTERM or SIGINT."""
-    with announcing(place.host) as announcer:
-        Run(place, listener, announcer.state, expected_kernel).for_ever()
+    with announcing(config.host) as announcer:
+        Run(config, listener, announcer.state, expected_kernel).for_ever()

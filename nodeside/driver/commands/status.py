@@ -46,7 +46,7 @@ def _record(record: LoadedRecord) -> dict[str, Any]:
     return {name: value for name, value in document.items() if name != "mark"}
 
 
-def _module(task: Task, name: str, known: plan.Known) -> dict[str, Any]:
+def _module(task: Task, name: str, known: plan.Observed) -> dict[str, Any]:
     state = known.in_kernel.get(name)
     if state is None:
         return {

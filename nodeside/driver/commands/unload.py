@@ -23,7 +23,7 @@ from nodeside.driver.bringup.journal import Journal
 from nodeside.driver.commands.outcome import Outcome
 from nodeside.driver.kernel.errors import CannotUnload
 from nodeside.driver.kernel.loader import Loader
-from nodeside.driver.kernel.unload import refusal, settled_plan, unload_modules
+from nodeside.driver.kernel.unload import obstacle_error, settled_plan, unload_modules
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
 from nodeside.errors import ExitCode, Locked, NodesideError
@@ -154,7 +154,7 @@ def _unload(task: Task, journal: Journal, loader: Loader) -> tuple[str, ...]:
     devices = frozenset(record.devices) if record else frozenset()
     names = tuple(dict.fromkeys((*reversed(task.wanted.names), *reversed(ours))))
     for item in settled_plan(names, loader, ours).blocked:
-        raise refusal(item, loader, devices)
+        raise obstacle_error(item, loader, devices)
     journal.state(State.UNLOADING)
     removed = unload_modules(names, loader, ours=ours, devices=devices)
     run_directory.clear_loaded(task.host, task.name)

@@ -24,7 +24,7 @@ _CHUNK = 1 << 20
 _READ_ONLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def take_modules(shared: SharedDir, result: BuildResult, to: Path) -> dict[str, Path]:
+def copy_modules(shared: SharedDir, result: BuildResult, to: Path) -> dict[str, Path]:
     """Copy the modules of a result into `to`, a directory of ours: name -> path of the copy.
 
     Raises UntrustedFile if a file is not the one the result speaks of.

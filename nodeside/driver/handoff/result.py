@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 
 from nodeside import log
 from nodeside.contract import BuildRequest, BuildResult, FailureKind
+from nodeside.directory_watch import DirectoryWatch
 from nodeside.driver.handoff.listener import Listener, Patience
 from nodeside.driver.handoff.log_follower import LogFollower
 from nodeside.driver.handoff.request import (
@@ -24,7 +25,6 @@ from nodeside.driver.handoff.request import (
 )
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
 from nodeside.files import UntrustedFile
-from nodeside.notice import Notice
 from nodeside.shared import SharedDir
 
 _LOOK = 0.25  # seconds between looks at the sidecar's lock while nothing else happens
@@ -89,7 +89,7 @@ def await_sidecar(
     shared.create()
     started = clock()
     elsewhere = _Elsewhere(shared, boot_id)
-    with Notice([shared.results]) as notice:
+    with DirectoryWatch([shared.results]) as notice:
         while shared.sidecar(boot_id) is None:
             if stopping():
                 raise StoppedWaiting("stopped while waiting for a toolkit sidecar")
@@ -126,7 +126,8 @@ class _Waiting:
         self.stack = ExitStack()
 
     def __enter__(self) -> _Waiting:
-        self.notice = self.stack.enter_context(Notice([self.shared.results, self.shared.out]))
+        watch = DirectoryWatch([self.shared.results, self.shared.out])
+        self.notice = self.stack.enter_context(watch)
         return self
 
     def __exit__(self, *exc: object) -> None:

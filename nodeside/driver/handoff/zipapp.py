@@ -24,7 +24,7 @@ COMMON = (
     "host",
     "log",
     "modulenames",
-    "notice",
+    "directory_watch",
     "process",
     "records",
     "shared",

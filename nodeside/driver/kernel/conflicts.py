@@ -17,8 +17,8 @@ from nodeside.driver.kernel.unload import (
     Blocked,
     Obstacle,
     UnloadPlan,
+    obstacle_error,
     plan_unload,
-    refusal,
     remove_all,
     settled_plan,
 )
@@ -159,7 +159,7 @@ def _remove(conflicts: Conflicts, loader: Loader) -> tuple[str, ...]:
 
 def _in_the_way(item: Blocked, loader: Loader) -> InUse | RebootRequired:
     if item.obstacle is not Obstacle.NEEDED:
-        return refusal(item, loader)
+        return obstacle_error(item, loader)
     users = ", ".join(item.by)
     return InUse(
         f"cannot remove the conflicting module {item.module}: {users} uses it, and driver.yaml "

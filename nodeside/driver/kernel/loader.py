@@ -202,7 +202,7 @@ class Loader:
         if state is None:
             return False
         if state.permanent:
-            raise cannot_go(module, state)
+            raise stuck_error(module, state)
         self._unload(module, devices)
         self._verify_gone(module)
         log.fact("module unloaded", module=module)
@@ -232,9 +232,9 @@ class Loader:
     ) -> InUse | RebootRequired | UnloadFailed:
         """Why delete_module refused: EAGAIN is a reference, EBUSY a module that cannot go."""
         if exc.errno == errno.EAGAIN:
-            return in_use(module, self.host, devices)
+            return in_use_error(module, self.host, devices)
         if exc.errno == errno.EBUSY:
-            return cannot_go(module, self.modules.state(module))
+            return stuck_error(module, self.modules.state(module))
         if exc.errno == errno.EPERM and self._modules_disabled():
             return RebootRequired(
                 f"cannot unload {module}: kernel.modules_disabled is 1 until the next boot",
@@ -251,11 +251,11 @@ class Loader:
         until = self.clock.now() + self.deadlines.idle
         while (state := self.modules.state(module)) is not None:
             if self.clock.now() >= until:
-                raise cannot_go(module, state)
+                raise stuck_error(module, state)
             self.clock.sleep(_PAUSE)
 
 
-def in_use(module: str, host: Host, devices: frozenset[str] = frozenset()) -> InUse:
+def in_use_error(module: str, host: Host, devices: frozenset[str] = frozenset()) -> InUse:
     """The exception that names who holds the module."""
     holding = who_holds(module, host, devices)
     return InUse(
@@ -265,7 +265,7 @@ def in_use(module: str, host: Host, devices: frozenset[str] = frozenset()) -> In
     )
 
 
-def cannot_go(module: str, state: LoadedState | None) -> RebootRequired:
+def stuck_error(module: str, state: LoadedState | None) -> RebootRequired:
     """The exception for a module that no waiting will remove."""
     if state is not None and state.permanent:
         why = "it is permanent, that is, it has no exit function"

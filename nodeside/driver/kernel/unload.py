@@ -13,7 +13,7 @@ from enum import Enum
 from typing import assert_never
 
 from nodeside.driver.kernel.errors import CannotUnload, InUse, RebootRequired
-from nodeside.driver.kernel.loader import Loader, cannot_go, in_use
+from nodeside.driver.kernel.loader import Loader, in_use_error, stuck_error
 from nodeside.driver.node.modules import LoadedState
 from nodeside.modulenames import kernel_name
 from nodeside.spec.model import UnloadPolicy
@@ -94,7 +94,7 @@ def unload_modules(
             hint="reboot the node: the next boot loads the wanted version",
         )
     for item in plan.blocked:
-        raise refusal(item, loader, devices)
+        raise obstacle_error(item, loader, devices)
     return remove_all(plan.order, loader, devices)
 
 
@@ -113,15 +113,15 @@ def remove_all(
     return tuple(removed)
 
 
-def refusal(
+def obstacle_error(
     item: Blocked, loader: Loader, devices: frozenset[str] = frozenset()
 ) -> InUse | RebootRequired:
     """A blocked module as the exception that says so."""
     match item.obstacle:
         case Obstacle.PERMANENT | Obstacle.COMING_OR_GOING:
-            return cannot_go(item.module, loader.modules.state(item.module))
+            return stuck_error(item.module, loader.modules.state(item.module))
         case Obstacle.NEEDED | Obstacle.HELD:
-            return in_use(item.module, loader.host, devices)
+            return in_use_error(item.module, loader.host, devices)
     assert_never(item.obstacle)
 
 

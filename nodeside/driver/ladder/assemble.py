@@ -19,7 +19,7 @@ from nodeside.driver.bundle.bundle import (
     write_bundle,
 )
 from nodeside.driver.bundle.manifest import canonical
-from nodeside.driver.handoff.artifacts import take_modules
+from nodeside.driver.handoff.artifacts import copy_modules
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.ladder.usable import missing
 from nodeside.driver.module.elf import NotAModule
@@ -29,7 +29,7 @@ from nodeside.files import UntrustedFile
 from nodeside.shared import SharedDir
 
 
-def adopt_build(task: Task, shared: SharedDir, result: BuildResult) -> Bundle:
+def assemble_bundle(task: Task, shared: SharedDir, result: BuildResult) -> Bundle:
     """The bundle in the cache made of what a build delivered.
 
     Raises BundleError if that cannot be used; SigningError, NoSpace, SystemRefused.
@@ -57,7 +57,7 @@ def _take_delivery(
     task: Task, shared: SharedDir, result: BuildResult, raw: Path
 ) -> Mapping[str, Path]:
     """Our own copies of the modules, by name; every wanted one is among them."""
-    taken = take_modules(shared, result, raw)
+    taken = copy_modules(shared, result, raw)
     if absent := missing(task, taken):
         raise BundleError(
             f"the toolkit delivered {', '.join(sorted(taken)) or 'nothing'}, and not {absent}"
@@ -74,7 +74,7 @@ def _sign(task: Task, modules: Iterable[Path]) -> None:
 
     assert task.signing is not None
     key, certificate = task.path(task.signing.key), task.path(task.signing.certificate)
-    algorithm = task.place.signature_hash or kernel_hash(task.host, task.kernel.release)
+    algorithm = task.config.signature_hash or kernel_hash(task.host, task.kernel.release)
     for module in modules:
         sign(module, key, certificate, algorithm)
         verify(module, certificate)

@@ -14,7 +14,7 @@ from nodeside.driver.handoff.result import await_sidecar
 from nodeside.driver.kernel.checks import Refusal, check_before_load, read_facts
 from nodeside.driver.ladder.plan import Finding
 from nodeside.driver.ladder.task import Task
-from nodeside.driver.ladder.usable import fitting
+from nodeside.driver.ladder.usable import usable
 from nodeside.driver.module.modulefile import ModuleFile, NotAModule, read_modules
 from nodeside.driver.module.symvers import KernelSymbol, Mismatch, compare, symbols_of
 
@@ -56,7 +56,7 @@ def of_same_source(task: Task, manifest: BundleManifest) -> bool:
 
 def _symbols(task: Task, listener: Listener | None) -> Mapping[str, KernelSymbol] | None:
     """This kernel's symbols, waited for if only a toolkit can tell them."""
-    release, shared = task.kernel.release, task.place.shared
+    release, shared = task.kernel.release, task.config.shared
     symbols = symbols_of(task.host, release, shared)
     if symbols is None and shared is not None and listener is not None:
         await_sidecar(shared, task.boot_id, listener.patience, listener.stopping)
@@ -78,7 +78,7 @@ def _compared(
         return Finding(f"differs in {_named(mismatches)}")
     count = sum(len(module.imports) for module in modules)
     why = f"built for {manifest.kernel.release}; all {count} imported symbols have this kernel's "
-    found = fitting(task, bundle, f"{why}CRCs")
+    found = usable(task, bundle, f"{why}CRCs")
     return found if found.bundle is not None else Finding(f"cannot be used: {found.why}")
 
 

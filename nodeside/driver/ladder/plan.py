@@ -55,7 +55,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Known:
+class Observed:
     """What has been observed so far.
 
     `in_kernel` are the loaded modules of the wanted names, and those of an earlier version of the
@@ -70,7 +70,7 @@ class Known:
     findings: Mapping[Rung, Finding] = field(default_factory=dict)
     record_proves: bool = True
 
-    def with_finding(self, rung: Rung, finding: Finding) -> Known:
+    def with_finding(self, rung: Rung, finding: Finding) -> Observed:
         return replace(self, findings={**self.findings, rung: finding})
 
 
@@ -142,7 +142,7 @@ class Decision:
 _BELOW_LOADED = (Rung.CACHED, Rung.FETCHED, Rung.COMPATIBLE, Rung.BUILT)
 
 
-def climb(wanted: WantedDriver, known: Known) -> Decision:
+def climb(wanted: WantedDriver, known: Observed) -> Decision:
     """The verdict on each rung so far, and the next action.
 
     A bundle that was found may turn out to be what is loaded already, because its manifest was not
@@ -183,7 +183,7 @@ def closed_rung(wanted: WantedDriver, rung: Rung) -> str:
     assert_never(rung)
 
 
-def loaded_rung(wanted: WantedDriver, known: Known) -> tuple[Proof | None, str]:
+def loaded_rung(wanted: WantedDriver, known: Observed) -> tuple[Proof | None, str]:
     """What proves the loaded modules to be the wanted ones, or None and why.
 
     Where the cache was lost, loaded.json serves too: it has the key and the build-ids of what we
@@ -216,7 +216,7 @@ def loaded_rung(wanted: WantedDriver, known: Known) -> tuple[Proof | None, str]:
     return None, whys[0]
 
 
-def _contradiction(wanted: WantedDriver, known: Known, proof: Proof) -> str:
+def _contradiction(wanted: WantedDriver, known: Observed, proof: Proof) -> str:
     """The first way in which the kernel is not what the build-ids and the parameters ask."""
     expected = {module.name: module.build_id for module in proof.modules}
     for module in wanted.modules:
@@ -304,7 +304,7 @@ class Occupant(Enum):
     FOREIGN = "foreign"
 
 
-def occupant(known: Known) -> Occupant:
+def occupant(known: Observed) -> Occupant:
     """Whose modules are in the way. One foreign module makes the whole foreign."""
     present = tuple(known.in_kernel.values())
     if not present:

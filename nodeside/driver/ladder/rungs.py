@@ -23,7 +23,7 @@ from nodeside.driver.handoff.result import await_result
 from nodeside.driver.handoff.source import drop_sources, provide_source
 from nodeside.driver.ladder import plan
 from nodeside.driver.ladder.task import Task
-from nodeside.driver.ladder.usable import fitting
+from nodeside.driver.ladder.usable import usable
 from nodeside.files import UntrustedFile
 from nodeside.shared import request_id
 
@@ -71,7 +71,7 @@ def _cached(task: Task, bundle: Bundle | None) -> plan.Finding:
         return plan.Finding(f"no bundle {task.tag} in {task.cache.root}")
     if problem := task.distrust(read_manifest(bundle.directory)):
         return plan.Finding(f"the cache holds {bundle.directory.name}, {problem}")
-    return fitting(task, bundle, f"the cache holds {bundle.directory.name}")
+    return usable(task, bundle, f"the cache holds {bundle.directory.name}")
 
 
 def fetch(task: Task) -> plan.Finding:
@@ -89,7 +89,7 @@ def fetch(task: Task) -> plan.Finding:
         )
         if outcome.bundle is None:
             return plan.Finding(outcome.why)
-        finding = fitting(task, outcome.bundle, outcome.description)
+        finding = usable(task, outcome.bundle, outcome.description)
         if finding.bundle is None:
             return finding
         bundle = task.cache.adopt(outcome.bundle.directory)
@@ -119,8 +119,8 @@ def fetch_options(task: Task) -> FetchOptions:
     return base.FetchOptions(
         timeout=float(prebuilt.timeout_seconds),
         size_limit=prebuilt.size_limit_mib << 20,
-        ca_file=task.place.ca_file,
-        credentials_file=task.place.credentials_file,
+        ca_file=task.config.ca_file,
+        credentials_file=task.config.credentials_file,
     )
 
 
@@ -132,7 +132,7 @@ def _asked_of_store(task: Task) -> WantedBundle:
 
 def build(task: Task, listener: Listener) -> plan.Finding:
     """Have the sidecar build, sign what came out, and put it into the cache."""
-    shared = task.place.shared
+    shared = task.config.shared
     assert shared is not None  # plan.closed_rung sees to it
     with sole_builder(shared):
         if not listener.repeat_failed:
@@ -140,12 +140,12 @@ def build(task: Task, listener: Listener) -> plan.Finding:
         provide_source(task.source, shared, task.source_digest, task.not_source)
         request = request_build(shared, request_of(task))
         from nodeside.driver.ladder.assemble import (
-            adopt_build,  # late: the sidecar is at work meanwhile
+            assemble_bundle,  # late: the sidecar is at work meanwhile
         )
 
         try:
             result = await_result(shared, request, listener)
-            bundle = adopt_build(task, shared, result)
+            bundle = assemble_bundle(task, shared, result)
         except KeyboardInterrupt:  # a person gave up; SIGTERM leaves the build to be joined
             withdraw(shared, request)
             raise

@@ -28,7 +28,7 @@ OWN_BUNDLES = PrebuiltSource(directory="/prebuilt")
 
 
 @dataclass(frozen=True)
-class Place:
+class Config:
     """Where a command works; every field has a flag and an environment variable.
 
     `driver_file` is the driver.yaml, `shared` the directory shared with a toolkit sidecar (None:
@@ -59,7 +59,7 @@ class Place:
 class Task:
     """What is to be done, resolved. `source` is an absolute path."""
 
-    place: Place
+    config: Config
     driver: Driver
     kernel: Kernel
     boot_id: str
@@ -80,11 +80,11 @@ class Task:
 
     @property
     def host(self) -> Host:
-        return self.place.host
+        return self.config.host
 
     @property
     def cache(self) -> Cache:
-        return self.place.cache
+        return self.config.cache
 
     @property
     def signing(self) -> Signing | None:
@@ -92,11 +92,11 @@ class Task:
 
     @property
     def not_source(self) -> NotSource:
-        return not_source(self.driver, self.place)
+        return not_source(self.driver, self.config)
 
     def path(self, relative: str) -> Path:
         """A path of driver.yaml: absolute, or relative to its directory."""
-        return self.place.beside_driver(relative)
+        return self.config.beside_driver(relative)
 
     @property
     def sources(self) -> tuple[PrebuiltSource, ...]:
@@ -134,7 +134,7 @@ class Task:
             tag=self.tag,
             modules=spec.modules,
             prebuilt=bool(self.sources),
-            toolkit=self.place.shared is not None,
+            toolkit=self.config.shared is not None,
             reuse=spec.reuse,
             upgrade=spec.upgrade,
             unload=spec.unload.policy,
@@ -142,23 +142,23 @@ class Task:
         )
 
 
-def resolve(place: Place, kernel: Kernel | None = None) -> Task:
+def resolve(config: Config, kernel: Kernel | None = None) -> Task:
     """Read driver.yaml and the source tree, and compute the key for `kernel` (the running one).
 
     Raises SpecError, SigningError, SystemRefused.
     """
-    driver = read_driver(place)
-    source = place.beside_driver(driver.spec.source.path)
-    digest = source_digest(source, not_source(driver, place))
+    driver = read_driver(config)
+    source = config.beside_driver(driver.spec.source.path)
+    digest = source_digest(source, not_source(driver, config))
     settings = build_settings(driver.spec, source)
-    running = kernel or place.host.kernel
-    certificate = _certificate(driver.spec.signing, place)
+    running = kernel or config.host.kernel
+    certificate = _certificate(driver.spec.signing, config)
     key = bundle_key(digest, settings, running, certificate)
     return Task(
-        place=place,
+        config=config,
         driver=driver,
         kernel=running,
-        boot_id=place.host.boot_id,
+        boot_id=config.host.boot_id,
         source=source,
         source_digest=digest,
         settings=settings,
@@ -168,18 +168,18 @@ def resolve(place: Place, kernel: Kernel | None = None) -> Task:
     )
 
 
-def resolve_loaded(place: Place) -> Task:
+def resolve_loaded(config: Config) -> Task:
     """What it takes to unload a driver: no source, no certificate, and so no key.
 
     Neither may be there any more when a driver goes. Raises SpecError.
     """
-    driver, host = read_driver(place), place.host
+    driver, host = read_driver(config), config.host
     return Task(
-        place=place,
+        config=config,
         driver=driver,
         kernel=host.kernel,
         boot_id=host.boot_id,
-        source=place.beside_driver(driver.spec.source.path),
+        source=config.beside_driver(driver.spec.source.path),
         source_digest="",
         settings=BuildSettings(BuildKind.KBUILD, ()),
         certificate="",
@@ -188,31 +188,31 @@ def resolve_loaded(place: Place) -> Task:
     )
 
 
-def not_source(driver: Driver, place: Place) -> NotSource:
+def not_source(driver: Driver, config: Config) -> NotSource:
     """What of the source's directory is none: what driver.yaml excludes, where we write, and what
     is for the driver's side only."""
-    cache = place.cache.root
-    shared = place.shared.root if place.shared else None
+    cache = config.cache.root
+    shared = config.shared.root if config.shared else None
     signing = driver.spec.signing
-    key = place.beside_driver(signing.key) if signing else None
-    ours = [path for path in (key, place.credentials_file, place.policy_file) if path is not None]
+    key = config.beside_driver(signing.key) if signing else None
+    ours = [path for path in (key, config.credentials_file, config.policy_file) if path is not None]
     exclude = driver.spec.source.exclude
     return NotSource(exclude, (cache, cache / driver.name), shared, tuple(ours))
 
 
-def read_driver(place: Place) -> Driver:
+def read_driver(config: Config) -> Driver:
     """driver.yaml. Raises SpecError.
 
     One with a revision is what the controller handed over: it may be newer than this node. What a
     person wrote is read strictly.
     """
-    driver = node_load(place.driver_file) if place.revision else load(place.driver_file)
-    return node_policy(driver, place.policy_file) if place.policy_file else driver
+    driver = node_load(config.driver_file) if config.revision else load(config.driver_file)
+    return node_policy(driver, config.policy_file) if config.policy_file else driver
 
 
-def _certificate(signing: Signing | None, place: Place) -> str:
+def _certificate(signing: Signing | None, config: Config) -> str:
     if signing is None:
         return ""
     from nodeside.driver.module.signing import certificate_digest  # late: most drivers do not sign
 
-    return certificate_digest(place.beside_driver(signing.certificate))
+    return certificate_digest(config.beside_driver(signing.certificate))

@@ -15,7 +15,7 @@ from nodeside.driver.ladder.plan import Finding
 from nodeside.driver.ladder.task import Task
 
 
-def fitting(task: Task, bundle: Bundle, why: str) -> Finding:
+def usable(task: Task, bundle: Bundle, why: str) -> Finding:
     """The bundle, if it has every wanted module, signed as driver.yaml asks; else why not."""
     name = bundle.directory.name
     if absent := missing(task, (module.name for module in bundle.manifest.modules)):

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from nodeside.digests import sha256_of
-from nodeside.driver.bundle.archive import open_archive, pack, read_manifest, unpack
+from nodeside.driver.bundle.archive import open_archive, pack, peek_manifest, unpack
 from nodeside.driver.bundle.bundle import Bundle, Described
 from nodeside.driver.store.base import (
     Accept,
@@ -64,7 +64,7 @@ class DirectoryStore(Store):
         if not _is_there(archive):
             return None
         with open_archive(archive, limit, str(archive)) as file:
-            return read_manifest(file, limit, str(archive))
+            return peek_manifest(file, limit, str(archive))
 
     def fetch(self, tag: str, to: Path, accept: Accept) -> Fetched | NotThere:
         archive = self._archive(tag)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from nodeside.driver.bundle.archive import read_manifest, unpack
+from nodeside.driver.bundle.archive import peek_manifest, unpack
 from nodeside.driver.bundle.bundle import Bundle, Described
 from nodeside.driver.http.failures import shown
 from nodeside.driver.store.addresses import origin
@@ -90,7 +90,7 @@ class HttpStore(ServedStore):
         with self._transport.stream(url) as body:
             if body is None:
                 return None
-            return read_manifest(body, self._options.size_limit, url)
+            return peek_manifest(body, self._options.size_limit, url)
 
     def _url(self, tag: str) -> str:
         return f"{self._base}/{quote(tag, safe='')}.tar.gz"

@@ -12,9 +12,9 @@ import json
 import ssl
 from typing import TYPE_CHECKING
 
+from nodeside.api_status import seconds_of
 from nodeside.driver.http.failures import causes, printable, root_cause, shown
 from nodeside.driver.store.base import FetchError
-from nodeside.refusals import seconds_of
 
 if TYPE_CHECKING:
     import requests
@@ -89,7 +89,7 @@ def _tls_trouble(where: str, exc: Exception, cause: str) -> FetchError:
     return FetchError(f"{where}: TLS: {cause}", reason="Tls", hint=hint)
 
 
-def refusal(url: str, response: requests.Response, body: bytes) -> FetchError:
+def status_error(url: str, response: requests.Response, body: bytes) -> FetchError:
     """The error for an answer that is neither a success nor followed."""
     status = response.status_code
     words = f"{shown(url)}: {status} {printable(response.reason or '')}".rstrip()

@@ -25,7 +25,7 @@ from nodeside.driver.http.failures import shown
 from nodeside.driver.store.addresses import check_proxy, next_address, origin
 from nodeside.driver.store.base import FetchError, FetchOptions, Store
 from nodeside.driver.store.download import Partial, announced_length, goes_on, too_large, validator
-from nodeside.driver.store.http_errors import network_errors, refusal, trouble
+from nodeside.driver.store.http_errors import network_errors, status_error, trouble
 from nodeside.files import disk_errors
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ class Transport:
         try:
             status = response.status_code
             if not 200 <= status < 300 and status not in (404, *also):
-                raise refusal(url, response, self._detail(response))
+                raise status_error(url, response, self._detail(response))
             yield response
         finally:
             response.close()

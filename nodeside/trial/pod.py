@@ -84,7 +84,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Wishes:
+class BootOptions:
     """What the user asked for on the command line."""
 
     kernels: tuple[KernelDisk, ...]
@@ -95,7 +95,7 @@ class Wishes:
 
 
 def run(
-    node: Node, target: Target, wishes: Wishes, progress: Progress, settled: Mapping[str, Run]
+    node: Node, target: Target, wishes: BootOptions, progress: Progress, settled: Mapping[str, Run]
 ) -> tuple[Run, ...]:
     """Boot every kernel in turn on the node's disk, and bring the driver up in each boot.
 
@@ -117,7 +117,7 @@ def _boot(
     node: Node,
     kernel: KernelDisk,
     target: Target,
-    wishes: Wishes,
+    wishes: BootOptions,
     progress: Progress,
     *,
     keep: bool,
@@ -148,7 +148,7 @@ class _Pod:
     node: Node
     machine: Machine
     target: Target
-    wishes: Wishes
+    wishes: BootOptions
     progress: Progress
 
     def play(self, *, keep: bool) -> Run:

@@ -25,8 +25,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from nodeside.directory_watch import DirectoryWatch
 from nodeside.errors import ExitCode, Locked, SystemRefused
-from nodeside.notice import Notice
 
 # Modules that the worker needs too, as many as fit into the memory goal (13 MiB PSS): what is
 # imported before the fork need not be imported after it.
@@ -48,7 +48,7 @@ class Life(NamedTuple):
     first: bool  # it is the first of this sidecar
     died: str  # how the one before it died, "" if it did not
     deaths: int  # how many have died in a row while the same requests were there
-    keeper: int  # the pid of the doorkeeper
+    keeper: int  # the pid of the supervisor
 
 
 Worker = Callable[[Life], int]
@@ -81,7 +81,7 @@ def stop_on_signals() -> None:
         signal.signal(which, stop)
 
 
-class Doorkeeper:
+class Supervisor:
     """Watches one shared directory. `work` runs in a forked process and does all there is to do.
 
     It gives the exit code of `--once`, or MORE.
@@ -105,7 +105,7 @@ class Doorkeeper:
         self._require_directory()
         for name in PRELOADED:
             __import__(name)
-        with ExitStack() as stack, Notice([self.requests]) as notice:
+        with ExitStack() as stack, DirectoryWatch([self.requests]) as notice:
             lock = self._hold_lock(stack)
             settled: tuple[tuple[str, int], ...] | None = None
             code = ExitCode.OK

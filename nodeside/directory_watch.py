@@ -27,7 +27,7 @@ _F_SETOWN_EX = 15  # fcntl(2); the fcntl module has no name for it
 _EVENTS = fcntl.DN_CREATE | fcntl.DN_RENAME | fcntl.DN_MODIFY | fcntl.DN_DELETE | fcntl.DN_MULTISHOT
 
 
-class Notice:
+class DirectoryWatch:
     """Wait for a change in any of some directories. Use as a context manager.
 
     SIGIO is blocked in this thread while the object lives, and taken with sigtimedwait, so a change
@@ -40,7 +40,7 @@ class Notice:
         self._works = True
         self._previous: Any = None
 
-    def __enter__(self) -> Notice:
+    def __enter__(self) -> DirectoryWatch:
         # A handler, since the default action of SIGIO is to end the process, and another thread
         # may not block it.
         try:
