@@ -1,5 +1,5 @@
 """`python -m cluster` is `nodeside-cluster`."""
 
-from cluster.cli import main
+from cluster.climain import main
 
 main()

@@ -21,7 +21,6 @@ from cluster.stage import Template, is_node_lane, node_lane_of, status_lane_of, 
 from cluster.world import Tag
 from nodeside.contract import API_GROUP, API_VERSION
 
-FINALIZER = f"{API_GROUP}/driver"
 EVENT_NAMESPACE = "default"  # where the API server wants events about objects without a namespace
 
 _NOTE_LIMIT = 1024  # bytes, of an Event's note; a longer one is refused

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from cluster.osversion import OSTREE_LABEL
+from cluster.model.names import OSTREE_LABEL
 from cluster.stagelabels import uses
 from cluster.world import DriverObject, Node
 from nodeside.contract import API_GROUP

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from cluster.builds import Found, Progress
-from cluster.rollout import Place
+from cluster.builds import Found
+from cluster.model.states import Place, Progress
 from cluster.turns import Verdict
 from cluster.world import Pool
 

@@ -17,6 +17,14 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from cluster.model.names import (
+    BUILDER,
+    DRIVER_LABEL,
+    MANAGED_BY,
+    TELLING,
+    config_map_name,
+    object_labels,
+)
 from cluster.pod import (
     CA_DIRECTORY,
     DRIVER_FILE,
@@ -28,8 +36,8 @@ from cluster.pod import (
     signing_secret,
     unprivileged,
 )
-from cluster.revision import config_map_name, labels, owner
-from cluster.world import BUILDER, DRIVER_LABEL, MANAGED_BY, TELLING, DriverObject, Settings
+from cluster.revision import owner
+from cluster.world import DriverObject, Settings
 from nodeside.errors import ExitCode
 from nodeside.spec import Driver, to_document
 from nodeside.spec.model import PrebuiltSource
@@ -124,7 +132,7 @@ def job(build: Build, found: DriverObject, settings: Settings) -> Document:
         "metadata": {
             "name": build.name,
             "namespace": settings.namespace,
-            "labels": labels(build.driver.name, build.revision),
+            "labels": object_labels(build.driver.name, build.revision),
             "ownerReferences": owner(found),
         },
         "spec": job_spec(build, settings),

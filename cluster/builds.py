@@ -9,24 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 
 from cluster.buildjob import Build, publish_target
+from cluster.model.states import Progress
 from cluster.toolkit import Link, Resolution, stream_of, tag_order
 from cluster.world import BuildPod, JobObject, Pool, World
 from nodeside.buildjob import BuildOutcome, BuildVerdict, kernel_variant
 from nodeside.spec import Driver
 
 COMING_TAGS = 2  # of an image stream, newer than any in use: the newest are built for
-
-
-class Progress(Enum):
-    """How a build stands, as far as it concerns nodes."""
-
-    RUNNING = "it is being built"
-    DONE = "it can be fetched"
-    REFUSED = "the driver does not build for it"
-    BROKEN = "it could not be built once for all, so the nodes build"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from itertools import product
 
 from cluster import rivals
 from cluster.buildjob import Build, publish_target, stores
-from cluster.builds import Found, Progress, build_of, coming
+from cluster.builds import Found, build_of, coming
 from cluster.builds import standing as standing_of
 from cluster.casualties import Casualty, casualties, recorded
 from cluster.draining import drained
@@ -32,12 +32,13 @@ from cluster.evidence import (
 from cluster.fallback import LOST, At, Fall, at_of, falls, image_for, without_image
 from cluster.members import Member, Stranger, contested, members
 from cluster.memory import Recollection
+from cluster.model.names import daemonset_name
+from cluster.model.states import Health, Progress, Supply
 from cluster.picture import Picture
-from cluster.pod import Wanted, name
+from cluster.pod import Wanted
 from cluster.pools import assignment, pool_of
 from cluster.preflight import Answer, answers, tags
 from cluster.revision import read_revision, revision_of, revision_text
-from cluster.rollout import Health, Supply
 from cluster.silence import Listener, Silence
 from cluster.stage import Rendered
 from cluster.stagelabels import occupied
@@ -457,7 +458,9 @@ class Case:
         """By name, the DaemonSets that a node is assigned to once this plan is carried out."""
         targets = (self.target(verdict) for verdict in self.verdicts)
         ats = {id(at): at for at in targets if at is not None}  # most nodes share one
-        return {name(self.driver.name, self.assignment(at)): at for at in set(ats.values())}
+        return {
+            daemonset_name(self.driver.name, self.assignment(at)): at for at in set(ats.values())
+        }
 
     def target(self, verdict: Verdict) -> At | None:
         """Where a member is after this plan."""

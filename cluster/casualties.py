@@ -23,10 +23,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
-from cluster.crds import CASUALTY_LIMIT
 from cluster.limits import clipped
 from cluster.members import Member
-from cluster.rollout import Boot, Health, Place
+from cluster.model.states import Boot, Health, Place
+from cluster.model.status_schema import CASUALTY_LIMIT
 from cluster.silence import LOST
 from cluster.wording import cause
 from cluster.world import DriverObject

@@ -11,15 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cluster.builds import Progress
-from cluster.rollout import Boot, Phase, Place
+from cluster.model.names import SILENT
+from cluster.model.states import Boot, Phase, Place, Progress
 from cluster.world import Pool
 
 if TYPE_CHECKING:
     from cluster.picture import Picture
     from cluster.turns import Verdict
 
-SILENT = "silent"  # the state of a node whose pod has said nothing in this boot
 
 _POOLS = 256  # rows, as in the status of a Driver
 

@@ -16,11 +16,11 @@ from typing import Any
 from cluster import building
 from cluster.casualties import within_limits
 from cluster.drainage import drains, stuck
+from cluster.model.states import Health, Phase
 from cluster.movements import Moving, moving, stopped
 from cluster.picture import Picture, counts
 from cluster.poolrows import pool_order, pool_rows
 from cluster.pools import devices
-from cluster.rollout import Health, Phase
 from cluster.unloading import Stage
 from cluster.wording import cause, cut, nodes, some, toolkit_message, untold
 from cluster.world import DriverObject

@@ -14,7 +14,8 @@ from functools import reduce
 from sys import intern
 from typing import Any, Final
 
-from cluster.world import MANAGED_BY, MANAGER, NOTHING, Consumer, World
+from cluster.model.names import MANAGED_BY, MANAGER
+from cluster.world import NOTHING, Consumer, World
 from nodeside.spec import Driver
 from nodeside.spec.fleet import Evict
 from nodeside.spec.model import Upgrade

@@ -12,7 +12,7 @@ from typing import Any
 from cluster.actions import Cordon, Evict, Uncordon
 from cluster.api import Api
 from cluster.apierror import ApiError, Conflict, NotFound
-from cluster.hold import CORDONED
+from cluster.model.names import CORDONED
 from cluster.resources import NODES
 from nodeside import log
 

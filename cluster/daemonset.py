@@ -8,16 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from cluster.documents import daemonset_from
 from cluster.evidence import note
-from cluster.ownership import Over, over, strangers
-from cluster.pod import Document, Wanted, pod
-from cluster.revision import labels, owner
-from cluster.world import (
+from cluster.model.names import (
     APPLIED_NOTE,
     ARCHITECTURE_NOTE,
+    ASSIGNMENT_LABEL,
     DRIVER_CONTAINER,
     DRIVER_LABEL,
     FELL_BACK_NOTE,
@@ -26,11 +24,12 @@ from cluster.world import (
     OS_VERSION_NOTE,
     REFUSED_NOTE,
     TOOLKIT_NOTE,
-    DaemonSetObject,
+    object_labels,
 )
-from nodeside.contract import API_GROUP
-
-ASSIGNMENT_LABEL: Final = f"{API_GROUP}/assignment"
+from cluster.ownership import Over, over, strangers
+from cluster.pod import Document, Wanted, pod
+from cluster.revision import owner
+from cluster.world import DaemonSetObject
 
 
 def daemonset(wanted: Wanted) -> Document:
@@ -106,7 +105,7 @@ def _metadata(wanted: Wanted) -> Document:
     return {
         "name": wanted.name,
         "namespace": wanted.settings.namespace,
-        "labels": labels(wanted.driver.name, wanted.revision),
+        "labels": object_labels(wanted.driver.name, wanted.revision),
         "annotations": {
             ARCHITECTURE_NOTE: wanted.pool.architecture,
             OS_VERSION_NOTE: wanted.pool.os_version,
@@ -129,6 +128,6 @@ def _pod_metadata(wanted: Wanted) -> Document:
     if wanted.settings.scc:
         notes["openshift.io/required-scc"] = wanted.settings.scc
     return {
-        "labels": labels(wanted.driver.name, wanted.revision) | _selector(wanted),
+        "labels": object_labels(wanted.driver.name, wanted.revision) | _selector(wanted),
         "annotations": notes,
     }

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 
 from cluster import conditions, jobs
 from cluster.actions import (
-    FINALIZER,
     Action,
     Apply,
     Create,
@@ -24,6 +23,7 @@ from cluster.actions import (
     SetFinalizers,
     SetStatus,
 )
+from cluster.model.names import FINALIZER
 from cluster.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS, PODS
 from cluster.revision import config_map, revision_text
 from cluster.telling import told

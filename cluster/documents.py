@@ -19,16 +19,14 @@ from cluster.consumers import MIRROR
 from cluster.evidence import read_refused
 from cluster.kept import kept_from
 from cluster.labels import labels_of
-from cluster.unloader import LEAVE_MODULES, unloader_from
-from cluster.world import (
+from cluster.model.names import (
     APPLIED_NOTE,
     ARCHITECTURE_NOTE,
     DRIVER_LABEL,
     FELL_BACK_NOTE,
-    FIELD_MANAGER,
     KERNEL_NOTE,
+    LEAVE_MODULES,
     LINK_NOTE,
-    NOTHING,
     OS_VERSION_NOTE,
     OUTCOME_NOTE,
     POLICY_KEY,
@@ -36,6 +34,11 @@ from cluster.world import (
     REVISION_LABEL,
     TELLING,
     TOOLKIT_NOTE,
+)
+from cluster.unloader import unloader_from
+from cluster.world import (
+    FIELD_MANAGER,
+    NOTHING,
     BuildPod,
     DaemonSetObject,
     Document,

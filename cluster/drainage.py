@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from cluster.hold import for_people
-from cluster.rollout import Act, Health, Place
+from cluster.model.states import Health, Place
+from cluster.rollout import Act
 from cluster.turns import Step, Verdict
 from cluster.wording import some
 from cluster.world import Answer, Consumer, DriverObject, Occupancy

@@ -20,11 +20,12 @@ from typing import Final, NamedTuple
 
 from cluster.actions import Cordon, Evict
 from cluster.consumers import Demand, demand_of, evicts
-from cluster.hold import draining_label, lasts, stamp, undrained_label
+from cluster.hold import lasts, stamp
 from cluster.members import Member
+from cluster.model.names import closed_label, draining_label, undrained_label
+from cluster.model.states import Health, Place, Word
 from cluster.moment import believed
-from cluster.rollout import Act, Health, Place, Word
-from cluster.stage import closed_label
+from cluster.rollout import Act
 from cluster.stagelabels import stages_in_the_way
 from cluster.turns import Step, Verdict
 from cluster.world import Answer

@@ -19,8 +19,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
+from cluster.model.names import DRIVER_CONTAINER
 from cluster.toolkit import fill
-from cluster.world import DRIVER_CONTAINER, DaemonSetObject, DriverPod, Pool
+from cluster.world import DaemonSetObject, DriverPod, Pool
 from nodeside.spec import Driver
 
 BELIEVED: Final = 6 * 3600.0  # seconds

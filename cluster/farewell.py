@@ -10,9 +10,9 @@ from typing import Any
 
 from cluster.api import Api
 from cluster.apierror import ApiError, NotFound
+from cluster.model.names import LEAVE_MODULES
 from cluster.overview import condition
 from cluster.resources import DRIVERS, EVENTS
-from cluster.unloader import LEAVE_MODULES
 from nodeside.errors import DeadlinePassed
 
 _LOOK = 0.2  # seconds between two looks

@@ -16,16 +16,14 @@ import re
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from cluster.actions import Action, Cordon, LabelNode, Uncordon
+from cluster.model.names import CORDONED, draining_label, undrained_label
 from cluster.moment import believed
 from cluster.stage import cordon_lane_of
 from cluster.world import Node, World
 from nodeside.contract import API_GROUP, assigned_label
-
-CORDONED: Final = f"{API_GROUP}/cordoned"
 
 _HOLDER = re.compile(rf"^{re.escape(API_GROUP)}/([a-z0-9-]+)\.draining$")
 _STAMP = "%Y%m%dT%H%M%SZ"  # ISO 8601 without what a label may not have
@@ -46,16 +44,6 @@ class Hold:
 
 
 FREE: Final = Hold()
-
-
-@lru_cache(maxsize=1024)
-def draining_label(driver: str) -> str:
-    return f"{API_GROUP}/{driver}.draining"
-
-
-@lru_cache(maxsize=1024)
-def undrained_label(driver: str) -> str:
-    return f"{API_GROUP}/{driver}.undrained"
 
 
 def hold_of(labels: Mapping[str, str], driver: str) -> Hold:

@@ -16,14 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from cluster.crds import crds
-from cluster.manifests import (
-    CONTROLLER,
-    TEMPLATES,
-    Installation,
-    file_text,
-    manifests_by_template,
-    to_yaml,
-)
+from cluster.manifests import TEMPLATES, Installation, file_text, manifests_by_template, to_yaml
+from cluster.model.names import CONTROLLER
 
 KUSTOMIZATION = "kustomization.yaml"
 _ELSEWHERE = "another-namespace"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from cluster.crds import STATUS, WORD_LIMIT
+from cluster.model.status_schema import STATUS, WORD_LIMIT
 
 TEXT_LIMIT: Final = 4096  # bytes of a sentence
 _SENTENCES: Final = 256 << 10  # bytes of one such field in all rows; etcd takes 1.5 MiB an object

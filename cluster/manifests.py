@@ -20,7 +20,19 @@ from textwrap import indent
 from typing import Any
 
 from cluster.crds import crds
-from cluster.hold import CORDONED
+from cluster.model.names import (
+    CERTIFICATE,
+    CONTROLLER,
+    CORDONED,
+    DRIVER,
+    EVICTION,
+    EXPLAIN,
+    METRICS,
+    METRICS_PATH,
+    METRICS_READER,
+    NAMESPACE,
+    PREFLIGHT,
+)
 from nodeside.contract import (
     API_GROUP,
     REPORT_ITEMS,
@@ -34,18 +46,8 @@ from nodeside.spec.schema import camel_case
 
 Document = dict[str, Any]
 
-NAMESPACE = "nodeside"
-CONTROLLER = "nodeside-controller"  # its service account, roles, Deployment
-DRIVER = "nodeside-driver"  # the service account and the roles of driver pods; their SCC
-METRICS = f"{CONTROLLER}-metrics"  # Service, Secret with its certificate, ServiceMonitor
-EVICTION = "nodeside-eviction"  # the role of the controller that only Drivers that evict need
 IMAGE = "localhost/nodeside-cluster"  # what images/build calls it
 HEALTH_PORT, METRICS_PORT = 8080, 8443
-METRICS_PATH = "/metrics"
-METRICS_READER = "nodeside-metrics-reader"  # the ClusterRole of whoever scrapes
-EXPLAIN = "nodeside-explain"  # the ClusterRole of whoever has `view` and wants to know why
-PREFLIGHT = "nodeside-preflight"  # the roles of whoever tries a build; who manages those Jobs
-CERTIFICATE = "/etc/nodeside/metrics"  # where the Secret is mounted
 
 # In the order of need; the controller is last. Those that only some installations have, with the
 # field of Installation that says so.

@@ -16,8 +16,9 @@ from cluster.consumers import by_node, evicts
 from cluster.fallback import At, cannot_pull
 from cluster.hold import FREE, Hold, hold_of
 from cluster.memory import Recollection
-from cluster.pools import Fit, before_label, former_devices, has_hardware, pool_of
-from cluster.rollout import Boot, Health, Place
+from cluster.model.names import before_label
+from cluster.model.states import Boot, Health, Place
+from cluster.pools import Fit, former_devices, has_hardware, pool_of
 from cluster.silence import PATIENT, Listener, gone
 from cluster.stagelabels import ending_pods
 from cluster.world import NOTHING, Consumer, DriverPod, Node, NodeDriverObject, Pool, World

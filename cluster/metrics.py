@@ -21,11 +21,11 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from cluster.actions import SetStatus
-from cluster.builds import Progress
-from cluster.census import SILENT, Census
-from cluster.controller import Round
+from cluster.census import Census
+from cluster.controlloop import Round
+from cluster.model.names import SILENT
+from cluster.model.states import Phase, Place, Progress
 from cluster.reflector import Health
-from cluster.rollout import Phase, Place
 from cluster.tally import Tally
 from nodeside import __version__
 from nodeside.contract import State

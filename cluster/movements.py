@@ -15,8 +15,9 @@ from typing import Final, NamedTuple
 from cluster import building
 from cluster.drainage import ending, occupied, open_drains, stalled
 from cluster.members import Member
+from cluster.model.states import Health, Phase, Place
 from cluster.picture import Picture
-from cluster.rollout import Act, Health, Phase, Place
+from cluster.rollout import Act
 from cluster.turns import Verdict
 from cluster.wording import cause, nodes, some
 from nodeside.spec.model import Upgrade

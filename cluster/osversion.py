@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
-OSTREE_LABEL: Final = "feature.node.kubernetes.io/system-os_release.OSTREE_VERSION"
+from cluster.model.names import OSTREE_LABEL
 
 # 49.84.202110081407-0, 418.94.202501221327-0 and, since OpenShift 4.19, 9.6.20260616-0.
 _OSTREE = re.compile(r"(?<![\w.-])[0-9]{1,4}\.[0-9]{1,4}\.(?:[0-9]{8}|[0-9]{12})-[0-9]+(?![\w.-])")

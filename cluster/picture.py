@@ -9,8 +9,8 @@ from functools import cached_property
 from cluster.builds import Found
 from cluster.casualties import Casualty
 from cluster.members import Member
+from cluster.model.states import Health, Place
 from cluster.preflight import Answer
-from cluster.rollout import Health, Place
 from cluster.toolkit import Resolution
 from cluster.turns import Standing, Verdict
 from cluster.unloading import Leaving

@@ -17,10 +17,16 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from cluster.policy import POLICY_DIRECTORY, POLICY_FILE, policy_name
+from cluster.model.names import (
+    DRIVER_CONTAINER,
+    POLICY_DIRECTORY,
+    POLICY_FILE,
+    config_map_name,
+    daemonset_name,
+    policy_name,
+)
 from cluster.pools import assignment
-from cluster.revision import config_map_name
-from cluster.world import DRIVER_CONTAINER, NOTHING, DriverObject, Pool, Settings
+from cluster.world import NOTHING, DriverObject, Pool, Settings
 from nodeside.contract import assigned_label
 from nodeside.spec import Driver
 
@@ -99,12 +105,7 @@ class Wanted:
     @property
     def name(self) -> str:
         """Of the DaemonSet."""
-        return name(self.driver.name, self.assignment)
-
-
-def name(driver: str, assigned: str) -> str:
-    """At most 40 + 1 + 12 characters."""
-    return f"{driver}-{assigned}"
+        return daemonset_name(self.driver.name, self.assignment)
 
 
 def pod(wanted: Wanted) -> Document:

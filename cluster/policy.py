@@ -8,28 +8,14 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
+from cluster.model.names import DRIVER_LABEL, MANAGED_BY, MANAGER, POLICY_KEY, policy_name
 from cluster.revision import owner
-from cluster.world import (
-    DRIVER_LABEL,
-    MANAGED_BY,
-    MANAGER,
-    POLICY_KEY,
-    DriverObject,
-    Settings,
-    World,
-)
+from cluster.world import DriverObject, Settings, World
 from nodeside.errors import SpecError
 from nodeside.spec import Driver
 from nodeside.spec.policy import policy_of, with_policy
-
-POLICY_DIRECTORY: Final = "/policy"
-POLICY_FILE: Final = f"{POLICY_DIRECTORY}/{POLICY_KEY}"
-
-
-def policy_name(driver: str) -> str:
-    return f"{driver}-node-policy"
 
 
 def policy_text(driver: Driver) -> str:

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cluster import building
-from cluster.builds import Progress
+from cluster.model.states import Health, Progress
 from cluster.picture import Picture, counts
-from cluster.rollout import Health
 from cluster.toolkit import Link
 from cluster.turns import Verdict
 from cluster.wording import cause, cut, some, toolkit_message, untold

@@ -14,13 +14,12 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, Final
 
-from cluster.crds import DEVICE_LIMIT
-from cluster.osversion import OSTREE_LABEL, os_version, ostree_version
+from cluster.model.names import KERNEL_LABEL, OSTREE_LABEL
+from cluster.model.status_schema import DEVICE_LIMIT
+from cluster.osversion import os_version, ostree_version
 from cluster.world import Node, Pool
-from nodeside.contract import API_GROUP
 from nodeside.spec.model import Hardware, PciId
 
-KERNEL_LABEL: Final = "feature.node.kubernetes.io/kernel-version.full"
 _OS_LABEL, _LINUX = "kubernetes.io/os", "linux"  # a label of every kubelet's own
 
 # feature.node.kubernetes.io/pci-<fields>.present, fields by NFD's deviceLabelFields: any of class,
@@ -53,15 +52,6 @@ def assignment(driver: str, pool: Pool, revision: str, *, builds: bool = False) 
     words = (driver, pool.architecture, pool.os_version, pool.kernel, revision)
     text = "\n".join((*words, "builds") if builds else words)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def before_label(driver: str) -> str:
-    """The node label with the assignment under which the node was ready before its last change.
-
-    It comes and goes in the same request as `assigned`, and tells a later controller which of the
-    nodes that are not ready are so by our doing.
-    """
-    return f"{API_GROUP}/{driver}.before"
 
 
 def pool_of(

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cluster.buildjob import Build, publish_target
-from cluster.builds import Found, Progress, build_of, standing
+from cluster.builds import Found, build_of, standing
 from cluster.evidence import Evidence
+from cluster.model.states import Progress
 from cluster.toolkit import asked, resolve
 from cluster.world import Pool, Tag, World
 from nodeside.spec import Driver

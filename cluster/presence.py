@@ -16,9 +16,8 @@ from typing import Any
 from cluster import definitions
 from cluster.api import Api
 from cluster.apierror import ApiError, Forbidden, NotFound
-from cluster.manifests import CONTROLLER
+from cluster.model.names import CONTROLLER, LEASE
 from cluster.resources import DEPLOYMENTS, LEASES, Resource
-from cluster.service import LEASE
 from nodeside.errors import ExitCode, NodesideError
 
 _BINDINGS = Resource("ClusterRoleBinding", "clusterrolebindings", "rbac.authorization.k8s.io")

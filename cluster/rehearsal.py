@@ -20,13 +20,13 @@ from cluster.api import Api
 from cluster.apierror import ApiError, NotFound
 from cluster.buildjob import ANSWER, Build, job_spec
 from cluster.documents import build_pod_from, driver_from, image_stream_from, unless_mirror
-from cluster.manifests import CONTROLLER, PREFLIGHT
+from cluster.model.names import CONTROLLER, DRIVER_LABEL, MANAGED_BY, PREFLIGHT
 from cluster.overview import NoSuchObject
 from cluster.preflight import build_for, tags
 from cluster.resources import DEPLOYMENTS, DRIVERS, IMAGE_STREAMS, JOBS, PODS
 from cluster.revision import revision_of, revision_text
 from cluster.taglabels import TagLabels
-from cluster.world import DRIVER_LABEL, MANAGED_BY, DriverObject, Settings, World
+from cluster.world import DriverObject, Settings, World
 from nodeside.buildjob import BuildOutcome, BuildVerdict
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
 from nodeside.spec import Driver

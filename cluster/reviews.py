@@ -21,7 +21,7 @@ from typing import Any
 
 from cluster.api import Api
 from cluster.apierror import ApiError
-from cluster.manifests import METRICS_READER
+from cluster.model.names import METRICS_READER
 from cluster.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
 from nodeside import log
 

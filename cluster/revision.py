@@ -14,15 +14,11 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from cluster.world import (
-    DRIVER_LABEL,
-    MANAGED_BY,
-    MANAGER,
-    REVISION_LABEL,
-    DriverObject,
-    RevisionObject,
-    Settings,
+from cluster.model.names import (
+    config_map_name,
+    object_labels,
 )
+from cluster.world import DriverObject, RevisionObject, Settings
 from nodeside.contract import API_VERSION
 from nodeside.errors import SpecError
 from nodeside.spec import Driver, node_parse, to_document
@@ -52,10 +48,6 @@ def revision_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def config_map_name(driver: str, revision: str) -> str:
-    return f"{driver}-revision-{revision}"
-
-
 @lru_cache(maxsize=1024)
 def read_revision(found: RevisionObject) -> Driver | None:
     """The Driver of a revision; None if the ConfigMap is not what its label says.
@@ -83,11 +75,6 @@ def owner(driver: DriverObject) -> list[dict[str, Any]]:
     return [reference]
 
 
-def labels(driver: str, revision: str) -> dict[str, str]:
-    """The labels of every object of ours that belongs to a revision."""
-    return {MANAGED_BY: MANAGER, DRIVER_LABEL: driver, REVISION_LABEL: revision}
-
-
 def config_map(
     driver: DriverObject, revision: str, text: str, settings: Settings
 ) -> dict[str, Any]:
@@ -98,7 +85,7 @@ def config_map(
         "metadata": {
             "name": config_map_name(driver.name, revision),
             "namespace": settings.namespace,
-            "labels": labels(driver.name, revision),
+            "labels": object_labels(driver.name, revision),
             "ownerReferences": owner(driver),
         },
         "immutable": True,

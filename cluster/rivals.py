@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
+from cluster.model.names import config_map_name
 from cluster.pools import has_hardware
-from cluster.revision import config_map_name, read_revision
+from cluster.revision import read_revision
 from cluster.world import DriverObject, Node, RevisionObject, World
 from nodeside.contract import assigned_label
 from nodeside.spec import Driver

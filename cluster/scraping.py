@@ -16,7 +16,7 @@ from typing import Any
 
 from cluster.certificate import Serving
 from cluster.health import Server
-from cluster.manifests import METRICS_PATH as PATH
+from cluster.model.names import METRICS_PATH as PATH
 from cluster.reviews import Verdict
 from nodeside import log
 from nodeside.errors import SystemRefused

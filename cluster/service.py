@@ -24,18 +24,17 @@ from cluster import definitions, leader
 from cluster.api import Api
 from cluster.apply import PARALLEL, Applier
 from cluster.certificate import Serving
-from cluster.controller import Controller, Pace, Planner
+from cluster.controlloop import Controller, Pace, Planner
 from cluster.health import HealthServer, Pulse, alive, ready
 from cluster.leader import Election
-from cluster.manifests import METRICS
 from cluster.metrics import Metrics
+from cluster.model.names import LEASE, METRICS
 from cluster.reviews import Reviews
 from cluster.scraping import MetricsServer
 from cluster.view import View, Wakes
 from cluster.world import Settings
 from nodeside import log
 
-LEASE = "nodeside-controller"
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 # Objects made, less those freed, between two searches for garbage in cycles. Python's own 700 are

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from cluster.model.names import daemonset_name
 from cluster.moment import believed
-from cluster.pod import name
 from cluster.world import DriverPod, Node, NodeDriverObject, World
 from nodeside.contract import node_driver_name
 from nodeside.spec import Driver
@@ -84,7 +84,7 @@ class Listener:
                 words=f"its NodeDriver would have a name of {length} characters, and the API "
                 f"server takes {_LONGEST_NAME}: give the Driver or the node a shorter one"
             )
-        daemonset = name(self.driver.name, assigned)
+        daemonset = daemonset_name(self.driver.name, assigned)
         if (pod := self._pods.get((node.name, daemonset))) is not None:
             return self._waiting(
                 max(pod.created, self._believed(node.ready_since)) if pod.created else 0.0,
@@ -95,7 +95,7 @@ class Listener:
 
     def corrected(self, assigned: str, word: NodeDriverObject) -> Silence:
         """`word` is a failure that its next pod will not meet."""
-        found = self.world.daemonsets.get(name(self.driver.name, assigned))
+        found = self.world.daemonsets.get(daemonset_name(self.driver.name, assigned))
         said = self._believed(word.said)
         return self._waiting(
             max(said, min(found.touched, said + _OTHERS)) if found else said,

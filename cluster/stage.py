@@ -22,13 +22,6 @@ from cluster.resources import (
     SERVICES,
     Resource,
 )
-from nodeside.contract import API_GROUP
-
-STAGE_LABEL: Final = f"{API_GROUP}/stage"
-# Of objects of stages. Not the one of other objects of ours: those are listed by it.
-STAGE_MANAGER: Final = "nodeside-stages"
-READY: Final = "ready"
-CLOSED: Final = "closed"
 
 # What a stage may have, in the order in which it is applied. RBAC grants these and no more.
 ALLOWED: Final[tuple[Resource, ...]] = (
@@ -45,19 +38,6 @@ ALLOWED: Final[tuple[Resource, ...]] = (
 OPTIONAL: Final = (SERVICE_MONITORS, POD_MONITORS, PROMETHEUS_RULES)
 
 Key = tuple[str, str]  # kind and name of an object
-
-
-def stage_label(driver: str, stage: str) -> str:
-    """The node label that says that a stage of a driver is ready there.
-
-    Under a prefix of its own, since the part after it holds 63 characters.
-    """
-    return f"stage.{API_GROUP}/{driver}.{stage}"
-
-
-def closed_label(driver: str) -> str:
-    """The node label that keeps pods of all stages away: the driver there is about to change."""
-    return f"{API_GROUP}/{driver}.stages"
 
 
 def lane_of(driver: str, content: str) -> str:

@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from cluster.rollout import Boot, Health, Place
-from cluster.stage import CLOSED, READY, LogWanted, closed_label, stage_label
+from cluster.model.names import CLOSED, READY, closed_label, stage_label
+from cluster.model.states import Boot, Health, Place
+from cluster.stage import LogWanted
 from cluster.world import NOTHING, DriverObject, Node, World
 from nodeside.contract import State, state_label
 

@@ -15,21 +15,23 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
 from cluster.daemonset import digest
-from cluster.manifests import CONTROLLER
-from cluster.pod import unprivileged
-from cluster.revision import owner
-from cluster.stage import (
-    ALLOWED,
+from cluster.model.names import (
+    APPLIED_NOTE,
     CLOSED,
-    OPTIONAL,
+    CONTROLLER,
+    DRIVER_LABEL,
+    MANAGED_BY,
     READY,
     STAGE_LABEL,
     STAGE_MANAGER,
     closed_label,
     stage_label,
 )
+from cluster.pod import unprivileged
+from cluster.revision import owner
+from cluster.stage import ALLOWED, OPTIONAL
 from cluster.stagetemplates import StageInvalid
-from cluster.world import APPLIED_NOTE, DRIVER_LABEL, MANAGED_BY, DriverObject, Settings
+from cluster.world import DriverObject, Settings
 from nodeside.contract import State, state_label
 from nodeside.spec import Driver
 

@@ -21,24 +21,14 @@ from typing import TYPE_CHECKING, Any
 from cluster.daemonset import digest
 from cluster.drift import drifted
 from cluster.logpattern import refusal
+from cluster.model.names import APPLIED_NOTE, READY, closed_label, stage_label
+from cluster.model.states import Health
 from cluster.ownership import Over, over, strangers
-from cluster.rollout import Health
-from cluster.stage import (
-    READY,
-    Key,
-    LogSight,
-    Rendered,
-    StageObject,
-    StagePod,
-    Stages,
-    Template,
-    closed_label,
-    stage_label,
-)
+from cluster.stage import Key, LogSight, Rendered, StageObject, StagePod, Stages, Template
 from cluster.stagelabels import uses
 from cluster.stagemanifests import Frame, Framed, gate_labels, objects
 from cluster.stagetemplates import StageInvalid
-from cluster.world import APPLIED_NOTE, Node
+from cluster.world import Node
 from nodeside.contract import assigned_label
 from nodeside.spec.fleet import Stage
 

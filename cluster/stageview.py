@@ -14,24 +14,21 @@ from cluster.api import Api
 from cluster.apierror import NotFound
 from cluster.documents import pod_from, unless_mirror
 from cluster.kept import kept_from
+from cluster.model.names import (
+    APPLIED_NOTE,
+    DRIVER_LABEL,
+    MANAGED_BY,
+    MANAGER,
+    STAGE_LABEL,
+    STAGE_MANAGER,
+)
 from cluster.reflector import Reflector, Selection
 from cluster.renderings import Renderings
 from cluster.resources import CONFIG_MAPS, PODS, Resource
-from cluster.stage import (
-    ALLOWED,
-    OPTIONAL,
-    STAGE_LABEL,
-    STAGE_MANAGER,
-    Key,
-    Source,
-    StageObject,
-    StagePod,
-    Stages,
-    Template,
-)
+from cluster.stage import ALLOWED, OPTIONAL, Key, Source, StageObject, StagePod, Stages, Template
 from cluster.stagelabels import logs_wanted, uses
 from cluster.stagelogs import StageLogs
-from cluster.world import APPLIED_NOTE, DRIVER_LABEL, MANAGED_BY, MANAGER, World
+from cluster.world import World
 
 _UNREAD = "the objects of stages have not been read yet"
 

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from cluster.casualties import Casualty, failures
-from cluster.crds import CASUALTY_LIMIT
 from cluster.members import Member
 from cluster.memory import Recollection
-from cluster.rollout import Act, Boot, Health, Phase, Place, Row, Situation, Supply, decide
+from cluster.model.states import Boot, Health, Phase, Place, Supply
+from cluster.model.status_schema import CASUALTY_LIMIT
+from cluster.rollout import Act, Row, Situation, decide
 from cluster.world import Pool
 from nodeside.spec import Driver
 from nodeside.spec.fleet import Rollout

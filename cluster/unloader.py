@@ -5,25 +5,12 @@ Pure. unloadpod.py makes the pod; documents.py reads it into the `DriverPod` tha
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
-from cluster.world import REVISION_LABEL, Unloader
-from nodeside.contract import API_GROUP, REPORT_TEXT
-
-UNLOAD_LABEL: Final = f"{API_GROUP}/unload"  # its value is the mark of the boot
-LEAVE_MODULES: Final = f"{API_GROUP}/leave-modules"  # annotation of a Driver: unload nothing
-
-
-def mark(node: str, boot_id: str) -> str:
-    """12 hex digits for a boot of a node: what a pod was to unload there is gone after a reboot."""
-    return hashlib.sha256(f"{node}\n{boot_id}".encode()).hexdigest()[:12]
-
-
-def unloader_name(driver: str, marked: str) -> str:
-    """At most 40 + 8 + 12 characters. One name for one boot: no second pod can be made for it."""
-    return f"{driver}-unload-{marked}"
+from cluster.model.names import REVISION_LABEL, UNLOAD_LABEL
+from cluster.world import Unloader
+from nodeside.contract import REPORT_TEXT
 
 
 def unloader_from(data: Mapping[str, Any]) -> Unloader | None:

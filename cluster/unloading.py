@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
+from cluster.model.names import LEAVE_MODULES, before_label, boot_mark, config_map_name
 from cluster.policy import as_told
-from cluster.pools import before_label
-from cluster.revision import config_map_name, read_revision, revision_of, revision_text
-from cluster.unloader import LEAVE_MODULES, mark
+from cluster.revision import read_revision, revision_of, revision_text
 from cluster.world import DriverObject, DriverPod, Node, NodeDriverObject, Unloader, World
 from nodeside.contract import (
     UNLOADED,
@@ -207,7 +206,7 @@ class Leaving:
 
     def _leaver(self, node: Node) -> Leaver:
         report = self._report(node)
-        pod = self._unload_pods.get((node.name, mark(node.name, node.boot_id)))
+        pod = self._unload_pods.get((node.name, boot_mark(node.name, node.boot_id)))
         revision = self._revision(report, pod)
         kept, run = self._kept(revision), Run.NONE
         if pod is not None and pod.unloader is not None:

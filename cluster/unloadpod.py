@@ -11,10 +11,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
+from cluster.model.names import (
+    DRIVER_CONTAINER,
+    UNLOAD_LABEL,
+    boot_mark,
+    object_labels,
+    unloader_name,
+)
 from cluster.pod import Document, Wanted, pod
-from cluster.revision import labels
-from cluster.unloader import UNLOAD_LABEL, mark, unloader_name
-from cluster.world import DRIVER_CONTAINER, DriverObject, Node, Pool, Settings
+from cluster.world import DriverObject, Node, Pool, Settings
 from nodeside.spec import Driver
 
 COMMAND: Final = ("nodeside", "driver", "unload", "--wait")
@@ -44,7 +49,7 @@ def unload_pod(
     found: DriverObject, driver: Driver, revision: str, node: Node, settings: Settings
 ) -> Document:
     """`driver` is as of this revision, which is the one that the node had."""
-    marked = mark(node.name, node.boot_id)
+    marked = boot_mark(node.name, node.boot_id)
     notes = {"kubectl.kubernetes.io/default-container": DRIVER_CONTAINER}
     if settings.scc:
         notes["openshift.io/required-scc"] = settings.scc
@@ -54,7 +59,7 @@ def unload_pod(
         "metadata": {
             "name": unloader_name(driver.name, marked),
             "namespace": settings.namespace,
-            "labels": labels(driver.name, revision) | {UNLOAD_LABEL: marked},
+            "labels": object_labels(driver.name, revision) | {UNLOAD_LABEL: marked},
             "annotations": notes,
         },
         "spec": _spec(found, driver, revision, node, settings),

@@ -12,11 +12,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from cluster import documents, resources, world
+from cluster import documents, resources
 from cluster.api import Api
 from cluster.apierror import ApiError, NotFound
 from cluster.attention import attention
 from cluster.consumers import Demand
+from cluster.model.names import BUILDER, MANAGED_BY, OURS
 from cluster.reflector import Health, Reflector, Selection
 from cluster.resources import Resource
 from cluster.rollcall import RollCall
@@ -36,7 +37,7 @@ _JOIN = 2.0  # seconds for all threads to end; they are daemons
 
 def selections(namespace: str, streams: Trim = documents.image_stream_from) -> Selections:
     """The field of the World that each kind fills."""
-    ours: dict[str, Any] = {"namespace": namespace, "selector": world.OURS}
+    ours: dict[str, Any] = {"namespace": namespace, "selector": OURS}
     return {
         "nodes": Selection(resources.NODES, documents.node_from),
         "drivers": Selection(resources.DRIVERS, driver_from),
@@ -46,7 +47,7 @@ def selections(namespace: str, streams: Trim = documents.image_stream_from) -> S
             resources.PODS,
             documents.unless_mirror(documents.build_pod_from),
             namespace=namespace,
-            selector=f"{world.MANAGED_BY}={world.BUILDER}",
+            selector=f"{MANAGED_BY}={BUILDER}",
             about="build pods",
         ),
         "node_drivers": Selection(

@@ -16,40 +16,15 @@ from cluster.index import Index
 from cluster.kept import Kept
 from cluster.stage import Stages
 from nodeside.buildjob import BuildOutcome
-from nodeside.contract import API_GROUP
 from nodeside.spec import Driver
 
 Document = Mapping[str, Any]
 
-DRIVER_LABEL: Final = f"{API_GROUP}/driver"
-REVISION_LABEL: Final = f"{API_GROUP}/revision"
-MANAGED_BY: Final = "app.kubernetes.io/managed-by"
-MANAGER: Final = "nodeside"
-BUILDER: Final = "nodeside-build"  # manages the pods of build Jobs: they are no driver pods
-OURS: Final = f"{MANAGED_BY}={MANAGER}"  # the label selector of every list but that of the nodes
 FIELD_MANAGER: Final = (
     "nodeside-cluster"  # in managedFields, where the API server keeps who did what
 )
 
-# On a DaemonSet: the pool it is for, the toolkit image in it, and the hash of what was applied.
-ARCHITECTURE_NOTE: Final = f"{API_GROUP}/architecture"
-OS_VERSION_NOTE: Final = f"{API_GROUP}/os-version"
-KERNEL_NOTE: Final = f"{API_GROUP}/kernel"
-TOOLKIT_NOTE: Final = f"{API_GROUP}/toolkit"
-LINK_NOTE: Final = f"{API_GROUP}/toolkit-from"
-FELL_BACK_NOTE: Final = f"{API_GROUP}/fell-back"
-REFUSED_NOTE: Final = f"{API_GROUP}/refused-toolkits"
-APPLIED_NOTE: Final = f"{API_GROUP}/applied"
 
-# On a build Job: what came of it, which outlives its pods.
-OUTCOME_NOTE: Final = f"{API_GROUP}/outcome"
-# Containers of such a Job whose termination messages are believed: no vendor code runs in them.
-TELLING: Final = ("order", "finish")
-
-# The file in the ConfigMap of a Driver's policy, which is listed with those of its revisions.
-POLICY_KEY: Final = "policy.json"
-
-DRIVER_CONTAINER: Final = "driver"
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from cluster.actions import Plan, Say, SetStatus
 from cluster.labels import labels_of
-from cluster.plan import Planner
-from cluster.pod import name as daemonset_name
+from cluster.model.names import daemonset_name
+from cluster.planner import Planner
 from cluster.world import DriverPod, NodeDriverObject, World
 from nodeside import process
 from nodeside.contract import assigned_label, node_driver_name, state_label

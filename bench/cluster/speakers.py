@@ -26,9 +26,8 @@ from bench.cluster import usage
 from bench.room import BenchError
 from cluster.api import Api, connect
 from cluster.apierror import ApiError
-from cluster.manifests import DRIVER, NAMESPACE
+from cluster.model.names import DRIVER, NAMESPACE, OURS
 from cluster.resources import NODES, PODS
-from cluster.world import OURS
 from nodeside.contract import NodeDriverStatus, Rung, State
 from nodeside.driver.announce.api import Access, Cluster
 from nodeside.driver.announce.delivery import Delivery, Pace

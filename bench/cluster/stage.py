@@ -23,9 +23,9 @@ from bench.room import BenchError
 from cluster.api import connect
 from cluster.apierror import ApiError
 from cluster.documents import node_from
-from cluster.manifests import CONTROLLER, METRICS_READER, NAMESPACE, Installation
+from cluster.manifests import Installation
+from cluster.model.names import CONTROLLER, METRICS_READER, NAMESPACE, OURS
 from cluster.resources import NODES
-from cluster.world import OURS
 from nodeside import process
 from nodeside.errors import DeadlinePassed
 from nodeside.scratch import scratch_directory

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.manifests import DRIVER, NAMESPACE
+from cluster.model.names import DRIVER, NAMESPACE
 from nodeside.driver.announce.api import Access, Cluster
 from tests.controlplane.controlplane import ControlPlane
 

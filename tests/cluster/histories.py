@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 
 from cluster.actions import Action, LabelNode, SetStatus
-from cluster.pools import before_label
+from cluster.model.names import before_label
 from cluster.world import Node, NodeDriverObject, World
 from nodeside.contract import State, assigned_label
 from tests.cluster.model import EDU, PCI, Model, serving

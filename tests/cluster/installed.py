@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cluster.crds import crds
-from cluster.manifests import CONTROLLER, DRIVER, Installation, manifests
+from cluster.manifests import Installation, manifests
+from cluster.model.names import CONTROLLER, DRIVER
 from cluster.resources import DRIVERS, EVENTS, NODE_DRIVERS, NODES, resource_of
 from tests.controlplane.controlplane import APPLY_PATCH, MERGE_PATCH, ControlPlane
 from tests.controlplane.nodes import Nodes

@@ -35,9 +35,9 @@ from cluster.documents import (
     pod_from,
     revision_from,
 )
-from cluster.hold import CORDONED
-from cluster.plan import Planner, plan
-from cluster.stage import STAGE_LABEL, Rendered, Source, StagePod, Stages, Template
+from cluster.model.names import CORDONED, STAGE_LABEL
+from cluster.planner import Planner, plan
+from cluster.stage import Rendered, Source, StagePod, Stages, Template
 from cluster.stagelabels import uses
 from cluster.stagetemplates import StageInvalid, documents
 from cluster.stageview import found_from

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from cluster.hold import CORDONED
-from cluster.manifests import CONTROLLER, DRIVER, NAMESPACE, Installation
+from cluster.manifests import Installation
+from cluster.model.names import CONTROLLER, CORDONED, DRIVER, NAMESPACE
 from nodeside.api_status import KubernetesError
 from nodeside.contract import API_VERSION, NodeDriverStatus, Rung, State
 from nodeside.driver.announce.announcer import Announcer

@@ -10,7 +10,7 @@ import pytest
 
 from cluster.attention import attention
 from cluster.labels import labels_of
-from cluster.osversion import OSTREE_LABEL
+from cluster.model.names import OSTREE_LABEL
 from cluster.view import View
 from cluster.world import Node, Settings
 from nodeside.contract import state_label

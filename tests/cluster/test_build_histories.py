@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from cluster.actions import LabelNode
-from cluster.builds import Progress
 from cluster.case import Case
 from cluster.jobs import builds
+from cluster.model.states import Progress
 from cluster.world import Node
 from nodeside.buildjob import BuildVerdict
 from tests.cluster.histories import ASSIGNED, History

@@ -16,8 +16,9 @@ import yaml
 
 from cluster.buildjob import Build, job, publish_target
 from cluster.documents import build_pod_from, driver_from, job_from
-from cluster.manifests import NAMESPACE, Installation
-from cluster.world import OURS, TELLING, Settings
+from cluster.manifests import Installation
+from cluster.model.names import NAMESPACE, OURS, TELLING
+from cluster.world import Settings
 from nodeside.driver.cli import driver as driver_verbs
 from nodeside.shared import SharedDir
 from nodeside.spec import Driver

@@ -10,8 +10,8 @@ import pytest
 
 from cluster.case import Case
 from cluster.casualties import Casualty, Fate, within_limits
-from cluster.crds import CASUALTY_LIMIT
 from cluster.inspection import explain_driver
+from cluster.model.status_schema import CASUALTY_LIMIT
 from cluster.silence import LOST
 from nodeside.contract import State
 from tests.cluster.model import Model

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster.cli import root
+from cluster.climain import root
 from cluster.extra import PACKAGES, needed
 from cluster.rights import INSTALLING, LOOKING, TRYING
 from nodeside import process
@@ -117,7 +117,7 @@ def test_the_extra_is_that_of_pyproject() -> None:
 
 def test_help_imports_neither_the_client_nor_templates() -> None:
     code = (
-        "import sys, cluster.cli; "
+        "import sys, cluster.climain; "
         "print({'kubernetes', 'urllib3', 'jinja2', 'yaml', 'requests'} & {*sys.modules})"
     )
     done = process.run([sys.executable, "-c", code], timeout=LONG)

@@ -15,7 +15,7 @@ from cluster.apierror import ApiError, Conflict, NotFound
 from cluster.consumers import Demand, all_of, by_node, consumer_from, consumes, demand_of
 from cluster.cordon import change, evict
 from cluster.evictions import Evictions
-from cluster.hold import CORDONED
+from cluster.model.names import CORDONED
 from cluster.rollcall import RollCall, look
 from cluster.world import Occupancy, World
 from nodeside.spec.fleet import Evict as Policy

@@ -13,9 +13,9 @@ from cluster.actions import Action, Apply, LabelNode, Plan, Say, SetStatus
 from cluster.apierror import Forbidden, Unreachable
 from cluster.apply import Outcome
 from cluster.consumers import demand_of
-from cluster.controller import Allowance, Controller, Pace, names, only, plan_apart
+from cluster.controlloop import Allowance, Controller, Pace, names, only, plan_apart
 from cluster.leader import Leadership
-from cluster.plan import plan
+from cluster.planner import plan
 from cluster.reflector import Health
 from cluster.stage import Template, status_lane_of
 from cluster.trouble import trouble_of

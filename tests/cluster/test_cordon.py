@@ -11,8 +11,8 @@ from cluster import cordon
 from cluster.actions import Uncordon
 from cluster.api import Api, connect
 from cluster.apierror import Conflict
-from cluster.hold import CORDONED
-from cluster.manifests import CONTROLLER, NAMESPACE, Installation
+from cluster.manifests import Installation
+from cluster.model.names import CONTROLLER, CORDONED, NAMESPACE
 from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane
 from tests.controlplane.nodes import Nodes
 

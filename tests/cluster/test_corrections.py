@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.plan import Planner
+from cluster.planner import Planner
 from cluster.world import DriverPod, ImageStream, ToolkitLabels, Unseen
 from nodeside.contract import State, assigned_label, node_driver_name
 from tests.cluster.model import KERNEL, Model

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cluster.crds import STATUS, crds
+from cluster.crds import crds
 from cluster.limits import fitted
+from cluster.model.status_schema import STATUS
 from nodeside.contract import API_VERSION, NodeDriverStatus, Rung, State
 from nodeside.driver.announce.documents import node_driver
 from nodeside.errors import SpecError

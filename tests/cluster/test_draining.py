@@ -11,7 +11,8 @@ import pytest
 
 from cluster.actions import Action, Cordon, Evict, LabelNode, Uncordon
 from cluster.draining import TABLE, Aim, Asked, Company, Grip, Situation, Time, Wish, decide
-from cluster.hold import CORDONED, draining_label, stamp, undrained_label
+from cluster.hold import stamp
+from cluster.model.names import CORDONED, draining_label, undrained_label
 from cluster.turns import Step
 from cluster.world import Occupancy
 from nodeside.contract import State, assigned_label
@@ -201,7 +202,7 @@ def test_what_keeps_the_pods_from_being_known_is_said() -> None:
     trouble = Occupancy(trouble="no permission to list pods")
     world = replace(model.world, occupancy=trouble)
 
-    from cluster.plan import plan
+    from cluster.planner import plan
 
     model.carry_out(plan(world, 0.0).actions)
 

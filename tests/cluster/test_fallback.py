@@ -8,7 +8,7 @@ import pytest
 
 from cluster.actions import LabelNode
 from cluster.fallback import BELIEVED, Fall, cannot_pull, image_for, read_note
-from cluster.pools import before_label
+from cluster.model.names import before_label
 from cluster.world import DriverPod, Pool
 from nodeside.contract import State, assigned_label
 from nodeside.errors import SpecError

@@ -14,7 +14,8 @@ from cluster.api import Api, connect
 from cluster.chart import chart
 from cluster.directory import write_directory
 from cluster.installation import InstalledElsewhere, install
-from cluster.manifests import CONTROLLER, Installation, manifests, to_yaml
+from cluster.manifests import Installation, manifests, to_yaml
+from cluster.model.names import CONTROLLER
 from cluster.resources import DRIVERS, resource_of
 from tests.cluster.installed import install_all
 from tests.cluster.same import different

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.hold import CORDONED
 from cluster.inspection import explain_driver, explain_node
+from cluster.model.names import CORDONED
 from cluster.overview import NoSuchObject
 from cluster.presence import Presence
 from cluster.world import DriverPod, ImageStream

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.world import KERNEL_NOTE
+from cluster.model.names import KERNEL_NOTE
 from tests.cluster.e2e import judging
 from tests.cluster.e2e.fleet import Spell
 from tests.cluster.e2e.watching import Seen

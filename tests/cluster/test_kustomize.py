@@ -12,7 +12,8 @@ import yaml
 
 from cluster.directory import write_directory
 from cluster.kustomize import KUSTOMIZATION, base
-from cluster.manifests import CONTROLLER, Installation, manifests
+from cluster.manifests import Installation, manifests
+from cluster.model.names import CONTROLLER
 from nodeside.process import Completed
 from tests.cluster.same import different
 from tests.controlplane.controlplane import ControlPlane

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.crds import DRAIN_LIMIT, POOL_LIMIT, STATUS
 from cluster.limits import clipped, fitted
+from cluster.model.status_schema import DRAIN_LIMIT, POOL_LIMIT, STATUS
 from nodeside.contract import State
 from tests.cluster.model import Model
 

@@ -10,22 +10,21 @@ import pytest
 import yaml
 
 from cluster import manifests as module
-from cluster.cli import root
-from cluster.manifests import (
+from cluster.climain import root
+from cluster.manifests import Installation, NotInstallable, TemplateBroken, manifests, to_yaml
+from cluster.model.names import (
     CERTIFICATE,
     CONTROLLER,
     DRIVER,
     EVICTION,
+    MANAGED_BY,
+    MANAGER,
     METRICS,
     METRICS_READER,
-    Installation,
-    NotInstallable,
-    TemplateBroken,
-    manifests,
-    to_yaml,
+    NAMESPACE,
 )
 from cluster.resources import resource_of
-from cluster.world import MANAGED_BY, MANAGER, Settings
+from cluster.world import Settings
 from nodeside.driver.announce.api import _RULES
 
 GOLDEN = Path(__file__).parent / "golden" / "manifests"
@@ -87,7 +86,7 @@ def test_what_is_needed_first_comes_first() -> None:
 
 def test_the_names_are_those_that_the_controller_gives_its_pods() -> None:
     settings = Settings()
-    assert (settings.namespace, settings.service_account) == (module.NAMESPACE, DRIVER)
+    assert (settings.namespace, settings.service_account) == (NAMESPACE, DRIVER)
     arguments = made(KINDS["openshift"])[-2]["spec"]["template"]["spec"]["containers"][0]["args"]
     assert arguments == [
         "run",

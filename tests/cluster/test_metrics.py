@@ -13,11 +13,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from cluster.actions import Plan, SetStatus
 from cluster.apierror import Asked, Unreachable
 from cluster.apply import Outcome
-from cluster.controller import Round
+from cluster.controlloop import Round
 from cluster.metrics import FAMILIES, HISTOGRAMS, Metrics
-from cluster.plan import plan
+from cluster.model.states import Phase
+from cluster.planner import plan
 from cluster.reflector import Health
-from cluster.rollout import Phase
 from cluster.tally import Tally
 from nodeside.contract import State
 from tests.cluster.model import Model

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from cluster.documents import build_pod_from, pod_from, unless_mirror
+from cluster.model.names import UNLOAD_LABEL
 from cluster.stageview import StageView, read_once, stage_pod_from
-from cluster.unloader import UNLOAD_LABEL
 from cluster.view import selections
 from tests.cluster.scripted import Said, ScriptedServer, page
 from tests.cluster.test_stageview import LONG, STAGES, world

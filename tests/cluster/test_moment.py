@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cluster.documents import node_driver_from, node_from
-from cluster.hold import draining_label, lasts, undrained_label
+from cluster.hold import lasts
+from cluster.model.names import closed_label, draining_label, undrained_label
 from cluster.moment import APART, believed
 from cluster.silence import LAST_WORD, LOST
-from cluster.stage import closed_label
 from cluster.view import Wakes
 from nodeside.contract import State
 from tests.cluster.test_draining import rolling, step

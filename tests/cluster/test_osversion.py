@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.osversion import OSTREE_LABEL, os_version, ostree_version
+from cluster.model.names import OSTREE_LABEL
+from cluster.osversion import os_version, ostree_version
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cluster.actions import FINALIZER, Apply, Delete, LabelNode, Say, SetStatus
-from cluster.osversion import OSTREE_LABEL
-from cluster.pools import assignment, before_label
+from cluster.actions import Apply, Delete, LabelNode, Say, SetStatus
+from cluster.model.names import FINALIZER, OSTREE_LABEL, before_label
+from cluster.pools import assignment
 from cluster.revision import revision_of
 from cluster.toolkit import proven
 from cluster.world import DriverPod, ImageStream

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.osversion import OSTREE_LABEL
+from cluster.model.names import KERNEL_LABEL, OSTREE_LABEL
 from cluster.pools import (
-    KERNEL_LABEL,
     Fit,
     assignment,
     devices,

@@ -11,7 +11,7 @@ import pytest
 from cluster.actions import Action, Cordon, Create, Delete, LabelNode, Plan, SetStatus
 from cluster.apierror import ApiError, Conflict, Forbidden, Unreachable
 from cluster.apply import Applier, Outcome
-from cluster.controller import Controller
+from cluster.controlloop import Controller
 from cluster.leader import Leadership
 from cluster.nodelabels import label
 from cluster.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS

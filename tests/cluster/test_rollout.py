@@ -7,17 +7,8 @@ from itertools import product
 
 import pytest
 
-from cluster.rollout import (
-    TABLE,
-    Act,
-    Boot,
-    Health,
-    Phase,
-    Place,
-    Situation,
-    Supply,
-    decide,
-)
+from cluster.model.states import Boot, Health, Phase, Place, Supply
+from cluster.rollout import TABLE, Act, Situation, decide
 from nodeside.spec.model import Upgrade
 
 EVERY = [Situation(*parts) for parts in product(Place, Phase, Health, Boot, Upgrade, Supply)]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from cluster.actions import Plan, SetStatus
 from cluster.apierror import Asked, refusal
 from cluster.overview import condition
-from cluster.plan import plan
+from cluster.planner import plan
 from cluster.reflector import Health
 from cluster.sight import blindness, with_blindness
 from tests.cluster.model import Model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cluster.pools import before_label
+from cluster.model.names import before_label
 from cluster.silence import LAST_WORD, NO_POD, NO_WORD
 from cluster.world import DriverPod
 from nodeside.contract import State, assigned_label

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cluster.documents import driver_from
 from cluster.drift import drifted
-from cluster.manifests import CONTROLLER
+from cluster.model.names import CONTROLLER
 from cluster.stagemanifests import Frame, objects
 from cluster.stagetemplates import StageInvalid, documents
 from cluster.world import Settings

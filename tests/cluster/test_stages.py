@@ -8,7 +8,7 @@ from typing import Any
 
 from cluster.actions import Apply, Delete, LabelNode, Say, SetStatus
 from cluster.inspection import explain_driver, explain_node
-from cluster.plan import plan
+from cluster.planner import plan
 from cluster.stage import LogSight, LogWanted, StageObject, Stages
 from cluster.stagelabels import logs_wanted
 from nodeside.contract import State, assigned_label

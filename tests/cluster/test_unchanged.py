@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cluster import plan as module
+from cluster import planner as module
 from cluster.world import DriverPod, ToolkitLabels
 from nodeside.contract import State
 from tests.cluster.model import PCI, Model

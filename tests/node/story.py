@@ -11,8 +11,7 @@ from typing import Any
 
 import yaml
 
-from cluster.stage import stage_label
-from cluster.unloader import UNLOAD_LABEL
+from cluster.model.names import UNLOAD_LABEL, stage_label
 from nodeside.contract import READY_PATTERN, node_driver_name, state_label
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.scene import DRIVERS, EDU, HARDWARE, NODE_DRIVERS, REVISIONS, Scene

@@ -13,7 +13,7 @@ from typing import Any
 
 import requests
 
-from cluster.manifests import CONTROLLER, NAMESPACE
+from cluster.model.names import CONTROLLER, NAMESPACE
 from nodeside import process
 from tests.controlplane.certificates import write_kubeconfig
 from tests.controlplane.components import LOOPBACK, free_ports

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from cluster.world import BUILDER, KERNEL_NOTE, MANAGED_BY
+from cluster.model.names import BUILDER, KERNEL_NOTE, MANAGED_BY
 from nodeside.contract import assigned_label
 from tests.cluster.e2e.fleet import Spell
 from tests.cluster.e2e.watching import Seen

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.manifests import NAMESPACE
+from cluster.model.names import NAMESPACE
 from nodeside import process
 from tests.controlplane.controlplane import Answer, ControlPlane
 

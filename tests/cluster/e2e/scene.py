@@ -12,9 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cluster.manifests import CONTROLLER, NAMESPACE
-from cluster.osversion import OSTREE_LABEL
-from cluster.world import OURS
+from cluster.model.names import CONTROLLER, NAMESPACE, OSTREE_LABEL, OURS
 from nodeside import process
 from tests.cluster.e2e.watching import Watching
 from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane

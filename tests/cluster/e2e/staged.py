@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cluster.manifests import NAMESPACE
-from cluster.stage import closed_label, stage_label
+from cluster.model.names import NAMESPACE, closed_label, stage_label
 from nodeside.contract import State, assigned_label, state_label
 from tests.cluster.e2e.scene import Scene
 from tests.cluster.e2e.watching import Watching

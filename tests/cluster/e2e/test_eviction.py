@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cluster.hold import CORDONED, draining_label
+from cluster.model.names import CORDONED, draining_label
 from nodeside.contract import assigned_label
 from tests.cluster.e2e.consumers import DEVICE, Consumers, Guard, consumers_of
 from tests.cluster.e2e.controllers import Replicas

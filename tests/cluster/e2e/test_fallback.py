@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cluster.manifests import NAMESPACE
+from cluster.model.names import NAMESPACE
 from nodeside.contract import assigned_label
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet

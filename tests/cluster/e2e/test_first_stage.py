@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.osversion import OSTREE_LABEL
+from cluster.model.names import OSTREE_LABEL
 from nodeside.contract import State, assigned_label, state_label
 from nodeside.errors import ExitCode
 from tests.cluster.e2e.controllers import Replicas

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cluster.manifests import NAMESPACE
+from cluster.model.names import NAMESPACE
 from cluster.resources import DAEMON_SETS
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.osversion import OSTREE_LABEL
+from cluster.model.names import OSTREE_LABEL
 from nodeside.contract import assigned_label
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet

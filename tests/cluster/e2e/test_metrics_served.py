@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.manifests import METRICS_READER
+from cluster.model.names import METRICS_READER
 from tests.cluster.e2e.controllers import Replica, Replicas
 from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.scene import OLD, Scene

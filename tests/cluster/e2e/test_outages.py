@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.manifests import CONTROLLER, NAMESPACE
+from cluster.model.names import CONTROLLER, NAMESPACE
 from nodeside.errors import ExitCode
 from tests.cluster.e2e.controllers import Replica, Replicas
 from tests.cluster.e2e.endstate import end_state

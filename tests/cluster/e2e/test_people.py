@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.api import Api, connect
-from cluster.manifests import CONTROLLER, DRIVER, EXPLAIN, NAMESPACE, PREFLIGHT
+from cluster.model.names import CONTROLLER, DRIVER, EXPLAIN, NAMESPACE, PREFLIGHT
 from cluster.rehearsal import Rehearsal, ask
 from cluster.world import Settings
 from nodeside.buildjob import BuildOutcome, BuildVerdict

@@ -16,9 +16,9 @@ from cluster.access import Access
 from cluster.actions import SetStatus
 from cluster.api import Api
 from cluster.exchange import Exchange
-from cluster.manifests import NAMESPACE
+from cluster.model.names import NAMESPACE
 from cluster.overview import condition
-from cluster.plan import plan
+from cluster.planner import plan
 from cluster.silence import NO_POD
 from cluster.view import read_once
 from cluster.world import Settings

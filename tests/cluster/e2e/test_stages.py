@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster.manifests import NAMESPACE
+from cluster.model.names import NAMESPACE
 from nodeside.contract import State
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet

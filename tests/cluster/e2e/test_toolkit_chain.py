@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.manifests import CONTROLLER, NAMESPACE
+from cluster.model.names import CONTROLLER, NAMESPACE
 from cluster.options import EXPLAIN, PREFLIGHT
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import UNFIT, Fleet

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster.manifests import NAMESPACE, Installation
+from cluster.manifests import Installation
+from cluster.model.names import NAMESPACE
 from nodeside.errors import ExitCode
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet

@@ -10,7 +10,7 @@ import json
 
 import pytest
 
-from cluster.unloader import UNLOAD_LABEL
+from cluster.model.names import UNLOAD_LABEL
 from nodeside.contract import State
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import HELD, PERMANENT, Fleet

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from cluster.osversion import OSTREE_LABEL
+from cluster.model.names import OSTREE_LABEL
 from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.scene import Scene
 

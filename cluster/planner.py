@@ -13,17 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from cluster import conditions, draining, jobs
-from cluster.actions import (
-    FINALIZER,
-    Action,
-    Apply,
-    Cordon,
-    Delete,
-    LabelNode,
-    Plan,
-    SetFinalizers,
-    together,
-)
+from cluster.actions import Action, Apply, Cordon, Delete, LabelNode, Plan, SetFinalizers, together
 from cluster.buildjob import publish_target
 from cluster.case import Case, Memory
 from cluster.census import census
@@ -32,12 +22,12 @@ from cluster.deletion import again_in, delete, leave, orphans
 from cluster.fallback import LINK, NO_IMAGE, At
 from cluster.hold import let_go, uncordons
 from cluster.labels import changed
+from cluster.model.names import FINALIZER, before_label, config_map_name, policy_name
+from cluster.model.states import Place
 from cluster.pod import Wanted
-from cluster.policy import policy_map, policy_name, policy_text
-from cluster.pools import before_label
+from cluster.policy import policy_map, policy_text
 from cluster.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS
-from cluster.revision import config_map, config_map_name
-from cluster.rollout import Place
+from cluster.revision import config_map
 from cluster.stageactions import has_left, stage_objects, take_down, with_stage_labels
 from cluster.stagelabels import uses
 from cluster.stages import Staging

@@ -133,7 +133,7 @@ def run(
     """Be the controller, one replica of several, until SIGTERM."""
     from cluster import service
     from cluster.leader import Pace
-    from cluster.plan import Planner
+    from cluster.planner import Planner
     from nodeside import log
 
     log.setup("nodeside-cluster", format=log_format, verbose=verbose)

@@ -1,0 +1,216 @@
+"""The schema of a Driver's status, as the CRD has it and as `limits` fits a status to it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+Schema = dict[str, Any]
+
+
+DEVICE_LIMIT = 128  # of a status: those that are wanted, and some that were
+
+
+DRAIN_LIMIT = 64  # rows of a status
+
+
+CASUALTY_LIMIT = 256  # rows of a status
+
+
+POOL_LIMIT = 256  # rows of a status; a cluster has a pool for each kernel
+
+
+STAGE_LIMIT = 32  # those of the spec, and those that have just left it
+
+
+WORD_LIMIT = 253  # characters of a name, a kernel, a version
+
+
+_TEXT_LIMIT = 4096  # characters of a message
+
+
+def _driver_status() -> Schema:
+    return {
+        "type": "object",
+        "description": "What became of it; written by the controller.",
+        "properties": {
+            "observedGeneration": _count("The generation of the spec that this is about."),
+            "revision": _text("What nodes are to run: a hash of what a node sees of the spec."),
+            "lastGoodRevision": _text("The revision that new and moved nodes get."),
+            "nodes": _nodes("All nodes with the hardware."),
+            "leaving": _count("Nodes that it is not for any more, where it is not gone yet."),
+            "devices": {
+                "type": "array",
+                "description": "PCI ids that it is for, and those that it was for before.",
+                "items": _text("vendor or vendor:device."),
+                "maxItems": DEVICE_LIMIT,
+                "x-kubernetes-list-type": "atomic",
+            },
+            "conditions": _conditions(),
+            "draining": {
+                "type": "array",
+                "description": "Nodes that are cordoned until their driver is replaced.",
+                "items": _drain(),
+                "maxItems": DRAIN_LIMIT,
+                "x-kubernetes-list-type": "atomic",
+            },
+            "casualties": {
+                "type": "array",
+                "description": "Nodes that the wanted revision has cost; they count as failed.",
+                "items": _casualty(),
+                "maxItems": CASUALTY_LIMIT,
+                "x-kubernetes-list-type": "atomic",
+            },
+            "pools": {
+                "type": "array",
+                "description": "The nodes by kernel: each pool needs modules of its own.",
+                "items": _pool(),
+                "maxItems": POOL_LIMIT,
+                "x-kubernetes-list-type": "atomic",
+            },
+            "stages": {
+                "type": "array",
+                "description": "What follows the driver, in the order of the spec.",
+                "items": _stage(),
+                "maxItems": STAGE_LIMIT,
+                "x-kubernetes-list-type": "atomic",
+            },
+            "preflight": {
+                "type": "array",
+                "description": "The answers to spec.preflight.",
+                "items": _preflight(),
+                "maxItems": 64,
+                "x-kubernetes-list-type": "atomic",
+            },
+        },
+    }
+
+
+def _stage() -> Schema:
+    return {
+        "type": "object",
+        "description": "A stage after the driver.",
+        "properties": {
+            "name": _text("Name of the stage."),
+            "state": _text("Ready, or what keeps it from being so in one word."),
+            "nodes": {
+                "type": "object",
+                "description": "Nodes of this stage.",
+                "properties": {
+                    "wanted": _count("Nodes where the driver works."),
+                    "ready": _count("Nodes where the stage is ready too."),
+                },
+            },
+            "message": _text("The same in a sentence.", _TEXT_LIMIT),
+        },
+    }
+
+
+def _preflight() -> Schema:
+    return {
+        "type": "object",
+        "description": "Whether the driver builds for a kernel.",
+        "properties": {
+            "osVersion": _text("Version of the operating system, if that was asked."),
+            "kernel": _text("Kernel release."),
+            "architecture": _text("As `uname -m` says it."),
+            "toolkit": _text("Pull spec of the toolkit image.", _TEXT_LIMIT),
+            "verdict": _text("Builds, DoesNotBuild, Building, or Unknown: it could not be tried."),
+            "message": _text("The first error, or what came of it.", _TEXT_LIMIT),
+        },
+    }
+
+
+def _nodes(description: str) -> Schema:
+    return {
+        "type": "object",
+        "description": description,
+        "properties": {
+            "wanted": _count("Nodes with the hardware."),
+            "assigned": _count("Nodes that have a driver pod assigned."),
+            "updated": _count("Nodes that run the wanted revision."),
+            "ready": _count("Nodes where the driver works."),
+            "failed": _count("Nodes where it failed, or needs a reboot."),
+        },
+    }
+
+
+def _pool() -> Schema:
+    return {
+        "type": "object",
+        "description": "Nodes of one architecture, operating system version and kernel.",
+        "properties": {
+            "architecture": _text("As `uname -m` says it."),
+            "osVersion": _text("Version of the operating system."),
+            "kernel": _text("Kernel release."),
+            "nodes": _nodes("The nodes of this pool."),
+            "toolkit": _text("Pull spec of the toolkit image.", _TEXT_LIMIT),
+            "link": _text("Which rule found the toolkit image."),
+            "reason": _text("One word on what keeps the pool from being ready."),
+            "message": _text("The same in a sentence.", _TEXT_LIMIT),
+        },
+    }
+
+
+def _drain() -> Schema:
+    return {
+        "type": "object",
+        "description": "A node that is held, and what it waits for.",
+        "properties": {
+            "node": _text("Name of the node."),
+            "since": _text("When its turn came."),
+            "message": _text("What it waits for.", _TEXT_LIMIT),
+        },
+    }
+
+
+def _casualty() -> Schema:
+    return {
+        "type": "object",
+        "description": "A node that failed, or went down, in its change to the wanted revision.",
+        "properties": {
+            "node": _text("Name of the node; it may be gone."),
+            "state": _text("Failed, Lost, or Down, which does not count yet."),
+            "since": _text("When that was seen first."),
+            "bootId": _text("The boot in which it went down."),
+            "message": _text("What is known of it.", _TEXT_LIMIT),
+        },
+    }
+
+
+def _conditions() -> Schema:
+    """As in metav1.Condition."""
+    return {
+        "type": "array",
+        "description": "Ready, Available, Progressing, Degraded, StagesReady, each with a reason.",
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["type"],
+        "maxItems": 16,
+        "items": {
+            "type": "object",
+            "required": ["type", "status", "lastTransitionTime", "reason", "message"],
+            "properties": {
+                "type": _text("Name of the condition."),
+                "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
+                "observedGeneration": _count("The generation of the spec that this is about."),
+                "lastTransitionTime": {"type": "string", "format": "date-time"},
+                "reason": {
+                    "type": "string",
+                    "maxLength": 1024,
+                    "minLength": 1,
+                    "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+                },
+                "message": _text("What, which, and what to do.", 32768),
+            },
+        },
+    }
+
+
+def _text(description: str, limit: int = WORD_LIMIT) -> Schema:
+    return {"type": "string", "description": description, "maxLength": limit}
+
+
+def _count(description: str) -> Schema:
+    return {"type": "integer", "format": "int64", "minimum": 0, "description": description}
+
+
+STATUS: Final = _driver_status()
