@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import reduce
+from typing import TYPE_CHECKING, Any
 
-from cluster.census import Census
-from cluster.consumers import Demand, all_of
+from cluster.model.lanes import is_node_lane, node_lane_of, status_lane_of, whole_lane_of
+from cluster.model.stages_seen import Template
+from cluster.model.states import Phase, Place, Progress
 from cluster.ownership import Over
 from cluster.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS, Resource
-from cluster.stage import Template, is_node_lane, node_lane_of, status_lane_of, whole_lane_of
-from cluster.world import Tag
+from cluster.world import Pool, Tag
 from nodeside.contract import API_GROUP, API_VERSION
+
+if TYPE_CHECKING:
+    pass
 
 EVENT_NAMESPACE = "default"  # where the API server wants events about objects without a namespace
 
@@ -312,3 +316,51 @@ def event(say: Say, *, now: float, instance: str) -> dict[str, Any]:
         },
         "note": say.note.encode()[:_NOTE_LIMIT].decode(errors="ignore"),
     }
+
+
+Labels = frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Pods with one of these resources, or all labels of one selector. No `namespaces`: of all."""
+
+    resources: frozenset[str]
+    selectors: frozenset[Labels]
+    namespaces: frozenset[str]
+
+    def __or__(self, other: Demand) -> Demand:
+        every = not self.namespaces or not other.namespaces
+        return Demand(
+            self.resources | other.resources,
+            self.selectors | other.selectors,
+            frozenset() if every else self.namespaces | other.namespaces,
+        )
+
+
+def all_of(demands: Iterable[Demand | None]) -> Demand | None:
+    """One demand for all of them; None if there is none."""
+    asked = [demand for demand in demands if demand is not None]
+    return reduce(Demand.__or__, asked) if asked else None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolCount:
+    """A pool, the link of the chain that found its toolkit image, and its nodes."""
+
+    pool: Pool
+    link: str
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """Nodes by place and by their own last word. `unavailable` is counted against `allowed`."""
+
+    phase: Phase
+    places: Mapping[Place, int]
+    states: Mapping[str, int]
+    pools: Sequence[PoolCount]
+    builds: Mapping[Progress, int]
+    unavailable: int
+    allowed: int

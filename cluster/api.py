@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cluster.access import Access
 from cluster.apierror import ApiError, Asked, Gone, Unreachable, refusal_of_status
-from cluster.exchange import Call, Document, Exchange, in_words, no_answer
+from cluster.exchange import Call, Document, Exchange, Tally, in_words, no_answer
 from cluster.listing import Page, read_page
+from cluster.ownership import FIELD_MANAGER
 from cluster.resources import PODS, Resource, resource_of
-from cluster.tally import Tally
-from cluster.world import FIELD_MANAGER
 from nodeside.api_status import document_of
 from nodeside.contract import API_GROUP, API_VERSION
 

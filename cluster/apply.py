@@ -44,11 +44,11 @@ from cluster.actions import (
 )
 from cluster.api import Api
 from cluster.apierror import ApiError, Conflict, NotFound
-from cluster.kept import kept_from
 from cluster.leader import Leadership, LostLead
+from cluster.model.lanes import is_stage_lane, node_lane_of, status_lane_of
 from cluster.model.names import OUTCOME_NOTE
+from cluster.ownership import kept_from
 from cluster.resources import DRIVERS, JOBS, NODES, Resource, resource_of
-from cluster.stage import is_stage_lane, node_lane_of, status_lane_of
 from cluster.trouble import Trouble, trouble_of
 from cluster.world import World
 from nodeside import log

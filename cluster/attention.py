@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from cluster.model.names import OSTREE_LABEL
-from cluster.stagelabels import uses
-from cluster.world import DriverObject, Node
+from cluster.world import DriverObject, Node, uses
 from nodeside.contract import API_GROUP
 from nodeside.spec.model import Hardware
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from cluster.buildjob import Build, publish_target
 from cluster.model.states import Progress
-from cluster.toolkit import Link, Resolution, stream_of, tag_order
-from cluster.world import BuildPod, JobObject, Pool, World
+from cluster.toolkit import Link, Resolution, stream_of
+from cluster.world import BuildPod, JobObject, Pool, World, tag_order
 from nodeside.buildjob import BuildOutcome, BuildVerdict, kernel_variant
 from nodeside.spec import Driver
 

@@ -29,18 +29,19 @@ from cluster.evidence import (
     together,
     upheld,
 )
-from cluster.fallback import LOST, At, Fall, at_of, falls, image_for, without_image
+from cluster.fallback import LOST, at_of, falls, image_for, without_image
 from cluster.members import Member, Stranger, contested, members
 from cluster.memory import Recollection
+from cluster.model.annotations import Fall
 from cluster.model.names import daemonset_name
+from cluster.model.stages_seen import Rendered
 from cluster.model.states import Health, Progress, Supply
 from cluster.picture import Picture
 from cluster.pod import Wanted
-from cluster.pools import assignment, pool_of
+from cluster.pools import pool_of
 from cluster.preflight import Answer, answers, tags
 from cluster.revision import read_revision, revision_of, revision_text
 from cluster.silence import Listener, Silence
-from cluster.stage import Rendered
 from cluster.stagelabels import occupied
 from cluster.stagemanifests import Framed
 from cluster.toolkit import (
@@ -56,12 +57,14 @@ from cluster.toolkit import (
 from cluster.turns import Standing, Step, Verdict, standing, verdicts
 from cluster.world import (
     NOTHING,
+    At,
     DaemonSetObject,
     DriverObject,
     Pool,
     Tag,
     Unseen,
     World,
+    assignment,
 )
 from nodeside.contract import NOTHING_SERVED, assigned_label
 from nodeside.spec import Driver

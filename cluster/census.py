@@ -7,13 +7,12 @@ numbers in it and no nodes, so it is small however large the cluster is.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from cluster.actions import Census, PoolCount
 from cluster.model.names import SILENT
-from cluster.model.states import Boot, Phase, Place, Progress
-from cluster.world import Pool
+from cluster.model.states import Boot
 
 if TYPE_CHECKING:
     from cluster.picture import Picture
@@ -21,28 +20,6 @@ if TYPE_CHECKING:
 
 
 _POOLS = 256  # rows, as in the status of a Driver
-
-
-@dataclass(frozen=True, slots=True)
-class PoolCount:
-    """A pool, the link of the chain that found its toolkit image, and its nodes."""
-
-    pool: Pool
-    link: str
-    nodes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Census:
-    """Nodes by place and by their own last word. `unavailable` is counted against `allowed`."""
-
-    phase: Phase
-    places: Mapping[Place, int]
-    states: Mapping[str, int]
-    pools: Sequence[PoolCount]
-    builds: Mapping[Progress, int]
-    unavailable: int
-    allowed: int
 
 
 def census(picture: Picture) -> Census:

@@ -20,13 +20,14 @@ from cluster.apply import Applier, Outcome
 from cluster.evictions import Evictions
 from cluster.health import Pulse
 from cluster.leader import Leadership
+from cluster.model.lanes import driver_of, whole_lane_of
 from cluster.quiet import Quiet
+from cluster.reflector import Wakes
 from cluster.sight import blindness, with_blindness
-from cluster.stage import driver_of, whole_lane_of
 from cluster.standoff import Standoffs
 from cluster.taglabels import LOOKS
 from cluster.trouble import Trouble, again, trouble_of, with_troubles
-from cluster.view import View, Wakes
+from cluster.view import View
 from cluster.world import World
 from nodeside import log
 

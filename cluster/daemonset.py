@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from cluster.documents import daemonset_from
-from cluster.evidence import note
+from cluster.drift import holds
+from cluster.model.annotations import note
 from cluster.model.names import (
     APPLIED_NOTE,
     ARCHITECTURE_NOTE,
@@ -63,7 +64,7 @@ def differs(document: Mapping[str, Any], found: DaemonSetObject) -> Over | None:
     """
     ours = daemonset_from(document)
     marked = _marks(ours) == _marks(found)
-    edited = not _holds(document["spec"], found.spec) or bool(strangers(found.kept, document))
+    edited = not holds(document["spec"], found.spec) or bool(strangers(found.kept, document))
     if marked and not edited:
         return None
     return over(found.kept, document, edited=marked)
@@ -84,21 +85,6 @@ def is_same(one: DaemonSetObject, other: DaemonSetObject) -> bool:
 
 def _owners(found: DaemonSetObject) -> list[dict[str, Any]]:
     return [{k: v for k, v in each.items() if k != "time"} for each in found.kept.managed]
-
-
-def _holds(wanted: Any, found: Any) -> bool:
-    """Whether everything in `wanted`, which is JSON, is in `found`."""
-    if isinstance(wanted, dict):
-        return isinstance(found, dict) and all(
-            key in found and _holds(value, found[key]) for key, value in wanted.items()
-        )
-    if isinstance(wanted, list):
-        return (
-            isinstance(found, list)
-            and len(found) == len(wanted)
-            and all(_holds(ours, theirs) for ours, theirs in zip(wanted, found, strict=True))
-        )
-    return bool(wanted == found)
 
 
 def _metadata(wanted: Wanted) -> Document:

@@ -15,10 +15,8 @@ from sys import intern
 from time import strptime
 from typing import TypeVar
 
-from cluster.consumers import MIRROR
-from cluster.evidence import read_refused
-from cluster.kept import kept_from
 from cluster.labels import labels_of
+from cluster.model.annotations import read_refused
 from cluster.model.names import (
     APPLIED_NOTE,
     ARCHITECTURE_NOTE,
@@ -32,18 +30,15 @@ from cluster.model.names import (
     POLICY_KEY,
     REFUSED_NOTE,
     REVISION_LABEL,
-    TELLING,
     TOOLKIT_NOTE,
 )
-from cluster.unloader import unloader_from
+from cluster.model.parse_pods import MIRROR, _words
+from cluster.ownership import FIELD_MANAGER, kept_from
 from cluster.world import (
-    FIELD_MANAGER,
     NOTHING,
-    BuildPod,
     DaemonSetObject,
     Document,
     DriverObject,
-    DriverPod,
     ImageStream,
     JobObject,
     Node,
@@ -180,23 +175,6 @@ def unless_mirror(read: Callable[[Document], T]) -> Callable[[Document], T | Non
     return trim
 
 
-def pod_from(data: Document) -> DriverPod:
-    metadata, spec = _part(data, "metadata"), _part(data, "spec")
-    owners = metadata.get("ownerReferences") or ()
-    return DriverPod(
-        name=_text(metadata, "name"),
-        namespace=_text(metadata, "namespace"),
-        uid=_text(metadata, "uid"),
-        driver=_text(_part(metadata, "labels"), DRIVER_LABEL),
-        node=_text(spec, "nodeName") or _pinned_to(spec),
-        daemonset=next((_text(o, "name") for o in owners if o.get("kind") == "DaemonSet"), ""),
-        deleting="deletionTimestamp" in metadata,
-        created=_seconds(metadata.get("creationTimestamp")),
-        waiting=_waiting(_part(data, "status")),
-        unloader=unloader_from(data),
-    )
-
-
 def job_from(data: Document) -> JobObject:
     metadata, status = _part(data, "metadata"), _part(data, "status")
     failed = _condition(status, "Failed")
@@ -210,31 +188,6 @@ def job_from(data: Document) -> JobObject:
         finished=gave_up or _condition(status, "Complete").get("status") == "True",
         why=_words(failed) if gave_up else "",
         outcome=read_message(str(_part(metadata, "annotations").get(OUTCOME_NOTE, ""))),
-    )
-
-
-def build_pod_from(data: Document) -> BuildPod:
-    """A pod of a build Job. Only containers in which no vendor code runs are believed."""
-    metadata, status = _part(data, "metadata"), _part(data, "status")
-    owners = metadata.get("ownerReferences") or ()
-    outcome, ended = None, ""
-    for kind in ("initContainerStatuses", "containerStatuses"):
-        for container in status.get(kind) or ():
-            end, name = _part(_part(container, "state"), "terminated"), str(container.get("name"))
-            if name in TELLING and (said := read_message(str(end.get("message") or ""))):
-                outcome = said
-            elif end.get("exitCode"):
-                ended = f"{name}: {end.get('reason')}, exit code {end['exitCode']}"
-                if end.get("reason") == "OOMKilled":
-                    ended += ": out of memory; raise build.memoryLimitMib of the Driver"
-    return BuildPod(
-        name=_text(metadata, "name"),
-        job=next((_text(o, "name") for o in owners if o.get("kind") == "Job"), ""),
-        driver=_text(_part(metadata, "labels"), DRIVER_LABEL),
-        created=_seconds(metadata.get("creationTimestamp")),
-        waiting=_waiting(status),
-        outcome=outcome,
-        ended=(ended or _text(status, "reason"))[:REPORT_TEXT],
     )
 
 
@@ -343,36 +296,3 @@ def _seconds(moment: str | None) -> float:
     with suppress(TypeError, ValueError):
         return float(timegm(strptime(moment or "", "%Y-%m-%dT%H:%M:%SZ")))
     return 0.0
-
-
-def _pinned_to(spec: Document) -> str:
-    """The node of a daemon pod that is not bound yet: the controller pins it by affinity."""
-    required = _part(_part(_part(spec, "affinity"), "nodeAffinity"), _REQUIRED)
-    for term in required.get("nodeSelectorTerms") or ():
-        for match in term.get("matchFields") or ():
-            if match.get("key") == "metadata.name" and match.get("values"):
-                return intern(str(match["values"][0]))
-    return ""
-
-
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-
-
-def _waiting(status: Document) -> Mapping[str, str]:
-    """Why containers wait, without those that are merely being started."""
-    found: dict[str, str] = {}
-    for kind in ("initContainerStatuses", "containerStatuses"):
-        for container in status.get(kind) or ():
-            waiting = _part(_part(container, "state"), "waiting")
-            if waiting.get("reason") not in (None, "", "ContainerCreating", "PodInitializing"):
-                found[str(container.get("name"))] = _words(waiting)
-    for condition in status.get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            found["pod"] = _words(condition)
-    return found or NOTHING
-
-
-def _words(cause: Document) -> str:
-    message = str(cause.get("message") or "")
-    words = f"{cause.get('reason')}: {message}" if message else str(cause.get("reason"))
-    return _harmless(words)

@@ -18,8 +18,8 @@ from dataclasses import replace
 from itertools import product
 from typing import Final, NamedTuple
 
-from cluster.actions import Cordon, Evict
-from cluster.consumers import Demand, demand_of, evicts
+from cluster.actions import Cordon, Demand, Evict
+from cluster.consumers import demand_of, evicts
 from cluster.hold import lasts, stamp
 from cluster.members import Member
 from cluster.model.names import closed_label, draining_label, undrained_label

@@ -27,21 +27,21 @@ _UNITS = {
 def drifted(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
     """Whether anything that we set, besides metadata, is not so."""
     ours = {key: value for key, value in wanted.items() if key not in _NOT_OURS}
-    return not _holds(ours, found)
+    return not holds(ours, found)
 
 
-def _holds(wanted: Any, found: Any) -> bool:
+def holds(wanted: Any, found: Any) -> bool:
     """Whether everything in `wanted` is in `found`; nothing is as good as something empty."""
     if isinstance(wanted, dict):
         return isinstance(found, Mapping) and all(
-            _holds(value, found[key]) if key in found else _is_empty(value)
+            holds(value, found[key]) if key in found else _is_empty(value)
             for key, value in wanted.items()
         )
     if isinstance(wanted, list):
         return (
             isinstance(found, list)
             and len(found) == len(wanted)
-            and all(_holds(ours, theirs) for ours, theirs in zip(wanted, found, strict=True))
+            and all(holds(ours, theirs) for ours, theirs in zip(wanted, found, strict=True))
         )
     return bool(wanted == found) or _same_amount(wanted, found)
 

@@ -16,27 +16,20 @@ refused by few of the nodes that are there now is tried again.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Final
 
+from cluster.model.annotations import _refused_by
 from cluster.world import NOTHING, DaemonSetObject, Node, NodeDriverObject, Pool, ToolkitLabels
 from nodeside.buildjob import kernel_variant
 from nodeside.contract import FailureKind, Rung, State
 
 _REASONS: Final = frozenset(kind.reason for kind in FailureKind if kind.of_the_toolkit)
 _WORDS = 300  # characters of what a node said
-_MOST_WORDS = 1000  # of what a note says
-_MOST = 64  # images that a note names
-_NOTE_LIMIT = 64 << 10  # bytes of an annotation
-_LONGEST = 1024  # characters of an image, as long as driver.yaml has them
 _ENOUGH = 16  # nodes that agree are enough, however many there are
-_COUNT = re.compile(r"^(\d{1,6}) nodes refuse it")
 
 # Kernel releases as RHEL has them. The labels drift as /etc/driver-toolkit-release.json does: that
 # of rt may be absent, without `+rt`, or no release at all, and early ones lack the architecture.
@@ -185,11 +178,6 @@ def lasting(refused: Mapping[str, str], nodes: int) -> Mapping[str, str]:
     }
 
 
-def _refused_by(why: str) -> int:
-    count = _COUNT.match(why)
-    return int(count[1]) if count else 1
-
-
 def refuses(node: Node, word: NodeDriverObject) -> bool:
     """Whether a node says that the toolkit image of its pod is not for its kernel."""
     return (
@@ -234,26 +222,3 @@ def _both(older: Mapping[str, str], newer: Mapping[str, str]) -> Mapping[str, st
         if _refused_by(why) >= 2 * _refused_by(older.get(image, ""))
     }
     return {**newer, **older, **grown}
-
-
-def note(refused: Mapping[str, str]) -> str:
-    """How an annotation keeps it, "" for nothing: what most nodes refuse, as far as there is room.
-
-    All annotations of an object have 256 KiB together, and a word of a node may take 12 bytes for
-    each of its letters.
-    """
-    order = sorted(refused.items(), key=lambda each: (-_refused_by(each[1]), each[0]))
-    kept = dict(order[:_MOST])
-    while len(text := json.dumps(kept, sort_keys=True)) > _NOTE_LIMIT:
-        kept.popitem()
-    return text if kept else ""
-
-
-def read_refused(text: str) -> Mapping[str, str]:
-    """Of an annotation; one that somebody has edited counts as far as it can be read."""
-    with suppress(ValueError, RecursionError):
-        found = json.loads(text or "{}")
-        if isinstance(found, dict) and found:
-            kept = ((image, why) for image, why in found.items() if len(image) <= _LONGEST)
-            return {image: str(why)[:_MOST_WORDS] for image, why in islice(kept, _MOST)} or NOTHING
-    return NOTHING

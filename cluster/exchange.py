@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import random
 import re
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -20,7 +22,6 @@ from urllib.parse import urlencode
 from cluster.access import Access
 from cluster.apierror import ApiError, Asked, Unreachable, refusal
 from cluster.servertime import ServerTime
-from cluster.tally import Tally
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
@@ -233,3 +234,38 @@ def _cause(exc: BaseException) -> str:
     text = getattr(last, "strerror", None) or str(last) or type(last).__name__
     text = _OF_OPENSSL.sub("", str(text))
     return "".join(c for c in str(text) if c.isprintable())[:300]
+
+
+NO_ANSWER = "none"  # the code of a request that was not answered
+
+
+@dataclass
+class Tally:
+    """`requests` by verb, resource and code; `repeats` by verb and resource."""
+
+    requests: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    repeats: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def count(self, asked: Asked, status: int) -> None:
+        """One request; `status` is the HTTP status, 0 for no answer."""
+        with self._lock:
+            self.requests[asked.verb, asked.plural, str(status or NO_ANSWER)] += 1
+
+    def repeat(self, asked: Asked) -> None:
+        """A request is about to be made again."""
+        with self._lock:
+            self.repeats[asked.verb, asked.plural] += 1
+
+    def read(self) -> tuple[dict[tuple[str, str, str], int], dict[tuple[str, str], int]]:
+        """Both as they are now."""
+        with self._lock:
+            return dict(self.requests), dict(self.repeats)
+
+    @property
+    def verbs(self) -> dict[str, int]:
+        """How many requests of each verb."""
+        found: Counter[str] = Counter()
+        for (verb, _, _), number in self.read()[0].items():
+            found[verb] += number
+        return dict(found)

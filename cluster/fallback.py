@@ -12,19 +12,16 @@ pull the image, and most of those that tried, nodes that come new to the pool go
 
 from __future__ import annotations
 
-import time
-from calendar import timegm
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
+from cluster.model.annotations import Fall, read_note
 from cluster.model.names import DRIVER_CONTAINER
 from cluster.toolkit import fill
-from cluster.world import DaemonSetObject, DriverPod, Pool
+from cluster.world import At, DaemonSetObject, DriverPod, Pool
 from nodeside.spec import Driver
 
-BELIEVED: Final = 6 * 3600.0  # seconds
 _NODES = 2  # that could not pull an image, before others do not try
 NO_IMAGE: Final = "the image for its kernel cannot be pulled"  # why a node moves
 LOST: Final = "an image could not be pulled; building instead"  # where no note says more
@@ -33,40 +30,6 @@ LINK: Final = "prebuilt-image"  # in the place of a link of toolkit.py
 # What the kubelet says of an image that it cannot have.
 # https://kubernetes.io/docs/concepts/containers/images/#imagepullbackoff
 _CANNOT_PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
-_MOMENT = "%Y-%m-%dT%H:%M:%SZ"
-
-
-@dataclass(frozen=True, slots=True)
-class At:
-    """What an assignment stands for. `builds`: though there is an image for its kernel by the spec,
-    it could not be pulled."""
-
-    pool: Pool
-    revision: str
-    builds: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Fall:
-    """Since when a pool builds, and why; `note` is how an annotation keeps it."""
-
-    since: float
-    why: str
-
-    @property
-    def note(self) -> str:
-        return f"{time.strftime(_MOMENT, time.gmtime(self.since))} {self.why}"
-
-    def holds(self, now: float) -> bool:
-        return now < self.since + BELIEVED
-
-
-def read_note(note: str) -> Fall:
-    """Of an annotation; one that somebody has edited is old."""
-    moment, _, why = note.partition(" ")
-    with suppress(ValueError):
-        return Fall(float(timegm(time.strptime(moment, _MOMENT))), why)
-    return Fall(0.0, note)
 
 
 def image_for(driver: Driver, pool: Pool) -> str:

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from cluster.actions import Action, Cordon, LabelNode, Uncordon
+from cluster.model.lanes import cordon_lane_of
 from cluster.model.names import CORDONED, draining_label, undrained_label
 from cluster.moment import believed
-from cluster.stage import cordon_lane_of
 from cluster.world import Node, World
 from nodeside.contract import API_GROUP, assigned_label
 

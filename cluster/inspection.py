@@ -18,6 +18,7 @@ from cluster.actions import Action, Cordon, Evict, LabelNode, SetStatus, Uncordo
 from cluster.api import Api
 from cluster.case import Case
 from cluster.drainage import held_up
+from cluster.model.lanes import driver_of
 from cluster.model.states import Health, Phase, Place
 from cluster.overview import NoSuchObject, condition, named, overtaken
 from cluster.planner import plan
@@ -26,7 +27,6 @@ from cluster.presence import Presence, standing
 from cluster.renderer import rendered
 from cluster.rollcall import look
 from cluster.rollout import Act
-from cluster.stage import driver_of
 from cluster.stages import Staging
 from cluster.stagetelling import blocking, blocking_everywhere, on_node
 from cluster.taglabels import TagLabels

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from cluster.consumers import by_node, evicts
-from cluster.fallback import At, cannot_pull
+from cluster.fallback import cannot_pull
 from cluster.hold import FREE, Hold, hold_of
 from cluster.memory import Recollection
 from cluster.model.names import before_label
@@ -21,7 +21,7 @@ from cluster.model.states import Boot, Health, Place
 from cluster.pools import Fit, former_devices, has_hardware, pool_of
 from cluster.silence import PATIENT, Listener, gone
 from cluster.stagelabels import ending_pods
-from cluster.world import NOTHING, Consumer, DriverPod, Node, NodeDriverObject, Pool, World
+from cluster.world import NOTHING, At, Consumer, DriverPod, Node, NodeDriverObject, Pool, World
 from nodeside.contract import State, assigned_label
 from nodeside.spec import Driver
 from nodeside.spec.model import PciId, Upgrade

@@ -20,13 +20,12 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cluster.actions import SetStatus
-from cluster.census import Census
+from cluster.actions import Census, SetStatus
 from cluster.controlloop import Round
+from cluster.exchange import Tally
 from cluster.model.names import SILENT
 from cluster.model.states import Phase, Place, Progress
 from cluster.reflector import Health
-from cluster.tally import Tally
 from nodeside import __version__
 from nodeside.contract import State
 

@@ -16,9 +16,9 @@ from typing import Any
 from cluster.api import Api
 from cluster.apierror import ApiError
 from cluster.presence import Presence, presence, standing
-from cluster.reflector import Reflector, Selection
+from cluster.reflector import Reflector, Selection, Wakes
 from cluster.resources import DRIVERS
-from cluster.view import Wakes, driver_from
+from cluster.view import driver_from
 from cluster.world import DriverObject
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.table import table

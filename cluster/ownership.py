@@ -19,14 +19,13 @@ import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
-
-from cluster.kept import Kept
-from cluster.world import FIELD_MANAGER, NOTHING
 
 Document = Mapping[str, Any]
 Path = tuple[str, ...]
 
+_EMPTY: Final[Document] = MappingProxyType({})
 OWNED: Final[Mapping[str, Path]] = {"DaemonSet": ("spec",), "Deployment": ("spec", "template")}
 
 # Who restarts the pods gets what he wants: modules stay loaded.
@@ -87,8 +86,8 @@ def _of(entry: Document, document: Document, *, leaves: bool) -> Iterator[Strang
         return
     wanted: Any = document
     for name in owned:
-        wanted = wanted.get(name) or NOTHING
-    fields = _below(entry.get("fieldsV1") or NOTHING, owned)
+        wanted = wanted.get(name) or _EMPTY
+    fields = _below(entry.get("fieldsV1") or _EMPTY, owned)
     ours = _is_ours(entry)
     for field in _beyond(fields, wanted, ".".join(owned), ours=ours, leaves=leaves):
         yield Strange(str(entry.get("manager")), field)
@@ -135,7 +134,7 @@ def _is_ours(entry: Document) -> bool:
 
 def _below(fields: Document, path: Path) -> Document:
     for name in path:
-        fields = fields.get(f"f:{name}") or NOTHING
+        fields = fields.get(f"f:{name}") or _EMPTY
     return fields
 
 
@@ -205,3 +204,30 @@ def _merge(into: dict[str, Any], more: Document) -> None:
             _merge(into[key], value)
         else:
             into.setdefault(key, copy.deepcopy(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """`stamp` is another one after each change of what is applied: the generation, where there
+    is one; else the resource version. `managed` is the object's `managedFields`."""
+
+    uid: str = ""
+    version: str = ""
+    stamp: str = ""
+    managed: Sequence[Mapping[str, Any]] = ()
+
+
+def kept_from(data: Mapping[str, Any]) -> Kept:
+    metadata = data.get("metadata") or {}
+    version = str(metadata.get("resourceVersion") or "")
+    return Kept(
+        uid=str(metadata.get("uid") or ""),
+        version=version,
+        stamp=str(metadata.get("generation") or version),
+        managed=tuple(metadata.get("managedFields") or ()),
+    )
+
+
+FIELD_MANAGER: Final = (
+    "nodeside-cluster"  # in managedFields, where the API server keeps who did what
+)

@@ -19,7 +19,7 @@ from cluster.case import Case, Memory
 from cluster.census import census
 from cluster.daemonset import daemonset, differs, is_same
 from cluster.deletion import again_in, delete, leave, orphans
-from cluster.fallback import LINK, NO_IMAGE, At
+from cluster.fallback import LINK, NO_IMAGE
 from cluster.hold import let_go, uncordons
 from cluster.labels import changed
 from cluster.model.names import FINALIZER, before_label, config_map_name, policy_name
@@ -29,14 +29,13 @@ from cluster.policy import policy_map, policy_text
 from cluster.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS
 from cluster.revision import config_map
 from cluster.stageactions import has_left, stage_objects, take_down, with_stage_labels
-from cluster.stagelabels import uses
 from cluster.stages import Staging
 from cluster.stagetelling import with_stages
 from cluster.telling import falls_told, refusals_told, told
 from cluster.turns import Step, Verdict, forgiven
 from cluster.unchanged import Unchanged
 from cluster.unloading import Leaving
-from cluster.world import NOTHING, DaemonSetObject, DriverObject, World
+from cluster.world import NOTHING, At, DaemonSetObject, DriverObject, World, uses
 from nodeside.contract import State, assigned_label, state_label
 
 _SOON = 1.0  # seconds, after which something that is being deleted may be gone

@@ -25,8 +25,7 @@ from cluster.model.names import (
     daemonset_name,
     policy_name,
 )
-from cluster.pools import assignment
-from cluster.world import NOTHING, DriverObject, Pool, Settings
+from cluster.world import NOTHING, DriverObject, Pool, Settings, assignment
 from nodeside.contract import assigned_label
 from nodeside.spec import Driver
 

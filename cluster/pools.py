@@ -7,7 +7,6 @@ is restarted, so they can bring a driver to a node, but their absence takes none
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from enum import Enum
@@ -41,17 +40,6 @@ class Fit(Enum):
     @property
     def wanted(self) -> bool:
         return self in (Fit.HAS, Fit.KEPT)
-
-
-@lru_cache(maxsize=4096)
-def assignment(driver: str, pool: Pool, revision: str, *, builds: bool = False) -> str:
-    """What the node label `assigned` says: 12 hex digits for a driver's revision in a pool.
-
-    `builds`: for the pods that build there since an image could not be pulled (fallback.py).
-    """
-    words = (driver, pool.architecture, pool.os_version, pool.kernel, revision)
-    text = "\n".join((*words, "builds") if builds else words)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def pool_of(

@@ -418,3 +418,29 @@ def _number(resource_version: str) -> int:
     https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
     """
     return int(resource_version) if resource_version.isdecimal() else 0
+
+
+_LONGEST = 3600.0  # seconds from one look to the next, whatever a plan says
+
+
+class Wakes:
+    """Something changed: look again. Any thread may say so; one waits."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._changed = threading.Condition()
+        self._woken = False
+
+    def wake(self) -> None:
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Until somebody wakes us, or an hour is over; forgets it, so that what comes from now on
+        wakes again. A longer time may be more than the operating system takes."""
+        limit = _LONGEST if timeout is None else min(timeout, _LONGEST)
+        with self._changed:
+            woken = self._changed.wait_for(lambda: self._woken, limit)
+            self._woken = False
+            return woken

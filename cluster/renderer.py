@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import IO, Final
 
 from cluster import renderworker
-from cluster.stage import Rendered, Template
+from cluster.model.stages_seen import Rendered, Template
 from cluster.stagetemplates import SIZE_AS_JSON
 from nodeside import process
 from nodeside.errors import NodesideError

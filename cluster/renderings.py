@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from cluster.model.stages_seen import Rendered, Template
 from cluster.renderer import Renderer
-from cluster.stage import Rendered, Template
 from nodeside import log
 from nodeside.errors import NodesideError
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from cluster.actions import Demand
 from cluster.api import Api
 from cluster.apierror import ApiError
-from cluster.consumers import FIELDS, Demand, consumer_from, pod_name
+from cluster.model.parse_pods import FIELDS, consumer_from, pod_name
 from cluster.reflector import Reflector, Selection
 from cluster.resources import PODS
 from cluster.world import Consumer, Occupancy

@@ -29,9 +29,10 @@ from cluster.health import HealthServer, Pulse, alive, ready
 from cluster.leader import Election
 from cluster.metrics import Metrics
 from cluster.model.names import LEASE, METRICS
+from cluster.reflector import Wakes
 from cluster.reviews import Reviews
 from cluster.scraping import MetricsServer
-from cluster.view import View, Wakes
+from cluster.view import View
 from cluster.world import Settings
 from nodeside import log
 

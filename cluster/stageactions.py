@@ -11,11 +11,12 @@ from dataclasses import replace
 
 from cluster import conditions
 from cluster.actions import Action, Apply, Cordon, Delete, LabelNode, Plan, SetStatus
-from cluster.stage import ALLOWED, StageObject, lane_of
-from cluster.stagelabels import changed_labels, label_keys, uses
+from cluster.model.lanes import lane_of
+from cluster.model.stages_seen import ALLOWED, StageObject
+from cluster.stagelabels import changed_labels, label_keys
 from cluster.stages import Staging, content, end_order, to_apply, to_prune
 from cluster.wording import some
-from cluster.world import DriverObject, World
+from cluster.world import DriverObject, World, uses
 
 _RESOURCES = {each.kind: each for each in ALLOWED}
 

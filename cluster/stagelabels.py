@@ -11,21 +11,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from cluster.model.names import CLOSED, READY, closed_label, stage_label
+from cluster.model.stages_seen import LogWanted
 from cluster.model.states import Boot, Health, Place
-from cluster.stage import LogWanted
-from cluster.world import NOTHING, DriverObject, Node, World
+from cluster.world import NOTHING, DriverObject, Node, World, uses
 from nodeside.contract import State, state_label
 
 if TYPE_CHECKING:
     from cluster.members import Member
     from cluster.stages import Staging
     from cluster.turns import Verdict
-
-
-def uses(found: DriverObject) -> bool:
-    """Whether a Driver has stages, or had some that may have left something."""
-    wanted = found.driver is not None and found.driver.spec.stages
-    return bool(wanted or found.status.get("stages"))
 
 
 def logs_wanted(world: World) -> Iterator[LogWanted]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from cluster.api import Api
 from cluster.apierror import ApiError
 from cluster.logpattern import PatternRefused, search
-from cluster.stage import LogSight, LogWanted
+from cluster.model.stages_seen import LogSight, LogWanted
 from nodeside import log
 
 _SIZE = 1 << 20  # bytes of a log in one answer

@@ -27,9 +27,9 @@ from cluster.model.names import (
     closed_label,
     stage_label,
 )
+from cluster.model.stages_seen import ALLOWED, OPTIONAL
 from cluster.pod import unprivileged
 from cluster.revision import owner
-from cluster.stage import ALLOWED, OPTIONAL
 from cluster.stagetemplates import StageInvalid
 from cluster.world import DriverObject, Settings
 from nodeside.contract import State, state_label

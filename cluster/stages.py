@@ -22,13 +22,20 @@ from cluster.daemonset import digest
 from cluster.drift import drifted
 from cluster.logpattern import refusal
 from cluster.model.names import APPLIED_NOTE, READY, closed_label, stage_label
+from cluster.model.stages_seen import (
+    Key,
+    LogSight,
+    Rendered,
+    StageObject,
+    StagePod,
+    Stages,
+    Template,
+)
 from cluster.model.states import Health
 from cluster.ownership import Over, over, strangers
-from cluster.stage import Key, LogSight, Rendered, StageObject, StagePod, Stages, Template
-from cluster.stagelabels import uses
 from cluster.stagemanifests import Frame, Framed, gate_labels, objects
 from cluster.stagetemplates import StageInvalid
-from cluster.world import Node
+from cluster.world import Node, uses
 from nodeside.contract import assigned_label
 from nodeside.spec.fleet import Stage
 

@@ -14,8 +14,8 @@ from typing import Any
 from cluster.conditions import Said, conditions
 from cluster.limits import clipped
 from cluster.model.names import closed_label
+from cluster.model.stages_seen import StagePod
 from cluster.model.states import Health
-from cluster.stage import StagePod
 from cluster.stages import Staging, Step
 from cluster.wording import some
 from cluster.world import Node

@@ -7,43 +7,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from cluster.api import Api
 from cluster.apierror import NotFound
-from cluster.documents import pod_from, unless_mirror
-from cluster.kept import kept_from
+from cluster.documents import unless_mirror
 from cluster.model.names import (
-    APPLIED_NOTE,
-    DRIVER_LABEL,
-    MANAGED_BY,
-    MANAGER,
     STAGE_LABEL,
-    STAGE_MANAGER,
+)
+from cluster.model.parse_stages import Found, found_from, stage_pod_from
+from cluster.model.stages_seen import (
+    ALLOWED,
+    OPTIONAL,
+    Key,
+    StageObject,
+    StagePod,
+    Stages,
+    Template,
 )
 from cluster.reflector import Reflector, Selection
 from cluster.renderings import Renderings
 from cluster.resources import CONFIG_MAPS, PODS, Resource
-from cluster.stage import ALLOWED, OPTIONAL, Key, Source, StageObject, StagePod, Stages, Template
-from cluster.stagelabels import logs_wanted, uses
+from cluster.stagelabels import logs_wanted
 from cluster.stagelogs import StageLogs
-from cluster.world import World
+from cluster.world import World, uses
 
 _UNREAD = "the objects of stages have not been read yet"
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """An object, or a ConfigMap's files, or both: a stage may not name its own ConfigMap."""
-
-    name: str
-    object: StageObject
-    source: Source | None = None
-
-    @property
-    def uid(self) -> str:
-        return self.object.uid
 
 
 def used(world: World) -> bool:
@@ -170,62 +160,6 @@ def _trim(resource: Resource) -> Callable[[Mapping[str, Any]], Found]:
         return found_from(resource.kind, data)
 
     return trim
-
-
-def found_from(kind: str, data: Mapping[str, Any]) -> Found:
-    metadata = data.get("metadata") or {}
-    labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    name, manager = str(metadata.get("name")), labels.get(MANAGED_BY)
-    if manager != STAGE_MANAGER:
-        files = data.get("data") or {} if kind == "ConfigMap" and manager != MANAGER else None
-        source = None if files is None else Source(name, dict(files))
-        return Found(name, StageObject(kind, name), source)
-    rolled_out, progress = _rollout(data) if kind == "Deployment" else (True, "")
-    body = {key: value for key, value in data.items() if key not in ("metadata", "status")}
-    made = StageObject(
-        kind=kind,
-        name=name,
-        uid=str(metadata.get("uid", "")),
-        driver=str(labels.get(DRIVER_LABEL, "")),
-        stage=str(labels.get(STAGE_LABEL, "")),
-        applied=str(notes.get(APPLIED_NOTE, "")),
-        deleting="deletionTimestamp" in metadata,
-        rolled_out=rolled_out,
-        progress=progress,
-        document=body,
-        kept=kept_from(data),
-    )
-    return Found(name, made)
-
-
-def _rollout(data: Mapping[str, Any]) -> tuple[bool, str]:
-    """As `kubectl rollout status` has it."""
-    spec, status = data.get("spec") or {}, data.get("status") or {}
-    wanted = int(spec.get("replicas", 1))
-    updated, available = (int(status.get(f"{w}Replicas") or 0) for w in ("updated", "available"))
-    seen = int(status.get("observedGeneration") or 0)
-    current = seen >= int((data.get("metadata") or {}).get("generation") or 0)
-    done = current and updated >= wanted and available >= wanted
-    return done, f"{min(updated, available)} of {wanted} replicas available"
-
-
-def stage_pod_from(data: Mapping[str, Any]) -> StagePod:
-    pod = pod_from(data)
-    labels = (data.get("metadata") or {}).get("labels") or {}
-    containers = (data.get("spec") or {}).get("containers") or ()
-    conditions = (data.get("status") or {}).get("conditions") or ()
-    return StagePod(
-        name=pod.name,
-        uid=pod.uid,
-        driver=pod.driver,
-        stage=str(labels.get(STAGE_LABEL, "")),
-        node=pod.node,
-        daemonset=pod.daemonset,
-        container=str(containers[0].get("name", "") if containers else ""),
-        deleting=pod.deleting,
-        ready=any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions),
-        waiting=pod.waiting,
-    )
 
 
 _POD = unless_mirror(stage_pod_from)

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from cluster.actions import Action, Apply, Plan, Say, SetStatus
+from cluster.model.lanes import driver_of
 from cluster.model.names import APPLIED_NOTE
 from cluster.ownership import Over
-from cluster.stage import driver_of
 from cluster.trouble import Trouble, said
 from cluster.world import World
 

@@ -15,8 +15,7 @@ from cluster.api import Api
 from cluster.apierror import ApiError, Forbidden, NoSuchKind
 from cluster.documents import toolkit_labels_from
 from cluster.resources import IMAGE_STREAM_TAGS
-from cluster.toolkit import tag_order
-from cluster.world import Tag, ToolkitLabels
+from cluster.world import Tag, ToolkitLabels, tag_order
 from nodeside import log
 
 READING: Final = 2.0  # seconds, for all tags that one plan asks for

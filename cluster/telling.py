@@ -7,10 +7,10 @@ from typing import Any
 
 from cluster.actions import Action, Say, SetStatus
 from cluster.evidence import remembered
-from cluster.fallback import At, Fall
 from cluster.limits import fitted
+from cluster.model.annotations import Fall
 from cluster.pod import Wanted
-from cluster.world import DaemonSetObject, DriverObject, World
+from cluster.world import At, DaemonSetObject, DriverObject, World
 
 
 def told(found: DriverObject, status: Mapping[str, Any]) -> Iterator[Action]:

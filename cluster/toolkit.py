@@ -12,7 +12,6 @@ and nothing else serves, it stays: modules that are there need no toolkit.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from cluster.world import (
     Tag,
     Unseen,
     World,
+    tag_order,
 )
 from nodeside.contract import assigned_label
 from nodeside.spec.fleet import Toolkit
@@ -38,7 +38,6 @@ Proven = Mapping[tuple[str, str], tuple[str, ...]]
 NO_PROOF: Proven = MappingProxyType({})
 
 _READ = 50  # tags of an image stream whose labels are read: the newest
-_NUMBER = re.compile(r"([0-9]+)")
 
 
 class Link(Enum):
@@ -144,21 +143,6 @@ def asked(
 def stream_of(toolkit: Toolkit, streams: ImageStreams) -> ImageStream | None:
     """The image stream that a Driver names, None if it is not there or not known."""
     return streams.get(toolkit.image_stream) if isinstance(streams, Mapping) else None
-
-
-def tag_order(tag: str) -> tuple[bool, tuple[tuple[int, str], ...]]:
-    """Numbers as numbers: 418.94.9 comes before 418.94.10, and `latest`, which says no version and
-    is another one tomorrow, before all of them. Any text is a tag here, and any length a number.
-    """
-    words = _NUMBER.split(tag)  # every second one is a number
-    order = tuple(_number(word) if i % 2 else (-1, word) for i, word in enumerate(words))
-    return _NUMBER.match(tag) is not None, order
-
-
-def _number(digits: str) -> tuple[int, str]:
-    """A number of any length in the order of numbers: `int` refuses more than 4,300 digits."""
-    digits = digits.lstrip("0")
-    return len(digits), digits
 
 
 def proven(world: World) -> Proven:

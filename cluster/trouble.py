@@ -13,7 +13,7 @@ from typing import Any
 
 from cluster.actions import Action, Plan, SetStatus, rests_on, waits_for_all
 from cluster.limits import clipped
-from cluster.stage import driver_of, is_node_lane, is_stage_lane
+from cluster.model.lanes import driver_of, is_node_lane, is_stage_lane
 from cluster.world import DriverObject, World
 from nodeside.errors import NodesideError
 

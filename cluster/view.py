@@ -5,7 +5,6 @@ Called by controller.py and, read once, by cli.py.
 
 from __future__ import annotations
 
-import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Mapping
@@ -13,15 +12,16 @@ from dataclasses import replace
 from typing import Any
 
 from cluster import documents, resources
+from cluster.actions import Demand
 from cluster.api import Api
 from cluster.apierror import ApiError, NotFound
 from cluster.attention import attention
-from cluster.consumers import Demand
 from cluster.model.names import BUILDER, MANAGED_BY, OURS
+from cluster.model.parse_pods import build_pod_from, pod_from
+from cluster.model.stages_seen import Template
 from cluster.reflector import Health, Reflector, Selection
 from cluster.resources import Resource
 from cluster.rollcall import RollCall
-from cluster.stage import Template
 from cluster.stageview import StageView
 from cluster.stageview import read_once as read_stages
 from cluster.streams import NamedStreams
@@ -31,7 +31,6 @@ from cluster.world import DriverObject, Node, Settings, Tag, Unseen, World
 Trim = Callable[[Mapping[str, Any]], Any]
 Selections = dict[str, Selection[Any]]
 
-_LONGEST = 3600.0  # seconds from one look to the next, whatever a plan says
 _JOIN = 2.0  # seconds for all threads to end; they are daemons
 
 
@@ -45,7 +44,7 @@ def selections(namespace: str, streams: Trim = documents.image_stream_from) -> S
         "jobs": Selection(resources.JOBS, documents.job_from, **ours),
         "build_pods": Selection(
             resources.PODS,
-            documents.unless_mirror(documents.build_pod_from),
+            documents.unless_mirror(build_pod_from),
             namespace=namespace,
             selector=f"{MANAGED_BY}={BUILDER}",
             about="build pods",
@@ -57,7 +56,7 @@ def selections(namespace: str, streams: Trim = documents.image_stream_from) -> S
         ),
         "pods": Selection(
             resources.PODS,
-            documents.unless_mirror(documents.pod_from),
+            documents.unless_mirror(pod_from),
             **ours,
             about="driver pods",
         ),
@@ -235,26 +234,3 @@ def _list(api: Api, selection: Selection[Any]) -> Mapping[str, Any]:
         selector=selection.selector,
     )
     return {item.name: item for item in page.items}
-
-
-class Wakes:
-    """Something changed: look again. Any thread may say so; one waits."""
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._changed = threading.Condition()
-        self._woken = False
-
-    def wake(self) -> None:
-        with self._changed:
-            self._woken = True
-            self._changed.notify_all()
-
-    def wait(self, timeout: float | None) -> bool:
-        """Until somebody wakes us, or an hour is over; forgets it, so that what comes from now on
-        wakes again. A longer time may be more than the operating system takes."""
-        limit = _LONGEST if timeout is None else min(timeout, _LONGEST)
-        with self._changed:
-            woken = self._changed.wait_for(lambda: self._woken, limit)
-            self._woken = False
-            return woken

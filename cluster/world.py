@@ -7,22 +7,24 @@ change of an object, so nobody is woken by it.
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cluster.index import Index
-from cluster.kept import Kept
-from cluster.stage import Stages
+from cluster.model.stages_seen import Stages
+from cluster.ownership import Kept
 from nodeside.buildjob import BuildOutcome
 from nodeside.spec import Driver
 
-Document = Mapping[str, Any]
+if TYPE_CHECKING:
+    pass
 
-FIELD_MANAGER: Final = (
-    "nodeside-cluster"  # in managedFields, where the API server keeps who did what
-)
+Document = Mapping[str, Any]
 
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -363,3 +365,48 @@ def _homeless(
         if report.node not in nodes:
             found.setdefault(report.driver, []).append(report)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """What an assignment stands for. `builds`: though there is an image for its kernel by the spec,
+    it could not be pulled."""
+
+    pool: Pool
+    revision: str
+    builds: bool = False
+
+
+@lru_cache(maxsize=4096)
+def assignment(driver: str, pool: Pool, revision: str, *, builds: bool = False) -> str:
+    """What the node label `assigned` says: 12 hex digits for a driver's revision in a pool.
+
+    `builds`: for the pods that build there since an image could not be pulled (fallback.py).
+    """
+    words = (driver, pool.architecture, pool.os_version, pool.kernel, revision)
+    text = "\n".join((*words, "builds") if builds else words)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def uses(found: DriverObject) -> bool:
+    """Whether a Driver has stages, or had some that may have left something."""
+    wanted = found.driver is not None and found.driver.spec.stages
+    return bool(wanted or found.status.get("stages"))
+
+
+_NUMBER = re.compile(r"([0-9]+)")
+
+
+def tag_order(tag: str) -> tuple[bool, tuple[tuple[int, str], ...]]:
+    """Numbers as numbers: 418.94.9 comes before 418.94.10, and `latest`, which says no version and
+    is another one tomorrow, before all of them. Any text is a tag here, and any length a number.
+    """
+    words = _NUMBER.split(tag)  # every second one is a number
+    order = tuple(_number(word) if i % 2 else (-1, word) for i, word in enumerate(words))
+    return _NUMBER.match(tag) is not None, order
+
+
+def _number(digits: str) -> tuple[int, str]:
+    """A number of any length in the order of numbers: `int` refuses more than 4,300 digits."""
+    digits = digits.lstrip("0")
+    return len(digits), digits

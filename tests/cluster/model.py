@@ -28,19 +28,13 @@ from cluster.actions import (
     SetStatus,
     Uncordon,
 )
-from cluster.documents import (
-    daemonset_from,
-    driver_from,
-    job_from,
-    pod_from,
-    revision_from,
-)
+from cluster.documents import daemonset_from, driver_from, job_from, revision_from
 from cluster.model.names import CORDONED, STAGE_LABEL
+from cluster.model.parse_pods import pod_from
+from cluster.model.parse_stages import found_from
+from cluster.model.stages_seen import Rendered, Source, StagePod, Stages, Template
 from cluster.planner import Planner, plan
-from cluster.stage import Rendered, Source, StagePod, Stages, Template
-from cluster.stagelabels import uses
 from cluster.stagetemplates import StageInvalid, documents
-from cluster.stageview import found_from
 from cluster.world import (
     Answer,
     BuildPod,
@@ -57,6 +51,7 @@ from cluster.world import (
     Settings,
     ToolkitLabels,
     World,
+    uses,
 )
 from nodeside.buildjob import BuildOutcome, BuildVerdict, read_message
 from nodeside.contract import API_VERSION, Rung, State, assigned_label, node_driver_name

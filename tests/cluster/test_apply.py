@@ -16,8 +16,8 @@ from cluster.actions import Action, Apply, Delete, LabelNode, Plan, Say, SetFina
 from cluster.apierror import ApiError, Conflict, Forbidden, NotFound, Unreachable
 from cluster.apply import Applier, Outcome, difference
 from cluster.leader import Leadership
+from cluster.model.lanes import status_lane_of
 from cluster.resources import DAEMON_SETS, DRIVERS, NODES
-from cluster.stage import status_lane_of
 from tests.cluster.model import Model
 
 

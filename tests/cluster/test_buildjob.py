@@ -15,9 +15,10 @@ import pytest
 import yaml
 
 from cluster.buildjob import Build, job, publish_target
-from cluster.documents import build_pod_from, driver_from, job_from
+from cluster.documents import driver_from, job_from
 from cluster.manifests import Installation
 from cluster.model.names import NAMESPACE, OURS, TELLING
+from cluster.model.parse_pods import build_pod_from
 from cluster.world import Settings
 from nodeside.driver.cli import driver as driver_verbs
 from nodeside.shared import SharedDir

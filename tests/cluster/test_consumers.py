@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from cluster.actions import Cordon, Evict, Plan
+from cluster.actions import Cordon, Demand, Evict, Plan, all_of
 from cluster.apierror import ApiError, Conflict, NotFound
-from cluster.consumers import Demand, all_of, by_node, consumer_from, consumes, demand_of
+from cluster.consumers import by_node, consumes, demand_of
 from cluster.cordon import change, evict
 from cluster.evictions import Evictions
 from cluster.model.names import CORDONED
+from cluster.model.parse_pods import consumer_from
 from cluster.rollcall import RollCall, look
 from cluster.world import Occupancy, World
 from nodeside.spec.fleet import Evict as Policy

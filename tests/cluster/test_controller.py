@@ -15,11 +15,11 @@ from cluster.apply import Outcome
 from cluster.consumers import demand_of
 from cluster.controlloop import Allowance, Controller, Pace, names, only, plan_apart
 from cluster.leader import Leadership
+from cluster.model.lanes import status_lane_of
+from cluster.model.stages_seen import Template
 from cluster.planner import plan
-from cluster.reflector import Health
-from cluster.stage import Template, status_lane_of
+from cluster.reflector import Health, Wakes
 from cluster.trouble import trouble_of
-from cluster.view import Wakes
 from cluster.world import World
 from nodeside.spec.fleet import Evict
 from tests.cluster.model import Model, RenderedAtOnce

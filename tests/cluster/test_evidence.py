@@ -6,18 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.evidence import (
-    Evidence,
-    Witness,
-    fits,
-    heard,
-    lasting,
-    note,
-    read_refused,
-    remembered,
-    together,
-    upheld,
-)
+from cluster.evidence import Evidence, Witness, fits, heard, lasting, remembered, together, upheld
+from cluster.model.annotations import note, read_refused
 from cluster.world import DaemonSetObject, Node, NodeDriverObject, Pool, ToolkitLabels
 
 KERNEL = "5.14.0-427.50.1.el9_4.x86_64"

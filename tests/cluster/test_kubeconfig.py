@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cluster.access import BadKubeconfig
 from cluster.api import connect
-from cluster.kubeconfig import BadKubeconfig
 from cluster.resources import NODES
 from nodeside.errors import ExitCode
 from tests.cluster.scripted import kubeconfig

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cluster.documents import node_from
+from cluster.ownership import FIELD_MANAGER
 from cluster.resources import NODES
-from cluster.world import FIELD_MANAGER
 from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane
 from tests.controlplane.nodes import Nodes
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from cluster.case import Case, Memory
 from cluster.daemonset import is_same
-from cluster.kept import Kept
 from cluster.memory import Recollection
+from cluster.ownership import Kept
 from nodeside.contract import State
 from tests.cluster.model import Model
 

@@ -14,11 +14,11 @@ from cluster.actions import Plan, SetStatus
 from cluster.apierror import Asked, Unreachable
 from cluster.apply import Outcome
 from cluster.controlloop import Round
+from cluster.exchange import Tally
 from cluster.metrics import FAMILIES, HISTOGRAMS, Metrics
 from cluster.model.states import Phase
 from cluster.planner import plan
 from cluster.reflector import Health
-from cluster.tally import Tally
 from nodeside.contract import State
 from tests.cluster.model import Model
 

@@ -9,10 +9,9 @@ import pytest
 
 from cluster.actions import Apply, Delete, LabelNode, Say, SetStatus
 from cluster.model.names import FINALIZER, OSTREE_LABEL, before_label
-from cluster.pools import assignment
 from cluster.revision import revision_of
 from cluster.toolkit import proven
-from cluster.world import DriverPod, ImageStream
+from cluster.world import DriverPod, ImageStream, assignment
 from nodeside.contract import State, assigned_label, state_label
 from tests.cluster.model import EDU, KERNEL, PCI, Model
 

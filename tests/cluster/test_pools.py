@@ -9,16 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.model.names import KERNEL_LABEL, OSTREE_LABEL
-from cluster.pools import (
-    Fit,
-    assignment,
-    devices,
-    disagreement,
-    former_devices,
-    has_hardware,
-    pool_of,
-)
-from cluster.world import Node, Pool
+from cluster.pools import Fit, devices, disagreement, former_devices, has_hardware, pool_of
+from cluster.world import Node, Pool, assignment
 from nodeside.contract import LABEL_VALUE
 from nodeside.spec.model import Hardware, PciId
 

@@ -13,11 +13,11 @@ from cluster.apierror import ApiError, Conflict, Forbidden, Unreachable
 from cluster.apply import Applier, Outcome
 from cluster.controlloop import Controller
 from cluster.leader import Leadership
+from cluster.model.lanes import node_lane_of
 from cluster.nodelabels import label
+from cluster.reflector import Wakes
 from cluster.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS
-from cluster.stage import node_lane_of
 from cluster.trouble import Trouble, trouble_of, with_troubles
-from cluster.view import Wakes
 from tests.cluster.model import Model
 from tests.cluster.test_apply import FakeApi, carry_out, leading, model
 from tests.cluster.test_controller import LONG, QUICK, FakeApplier, FakeView

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.inspection import explain_node
-from cluster.stage import Stages
+from cluster.model.stages_seen import Stages
 from nodeside.contract import State
 from tests.cluster.model import Model
 from tests.cluster.stagedriver import CLOSED, TWO, up, with_stages

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from cluster.logpattern import refusal
-from cluster.stage import LogSight, LogWanted
+from cluster.model.stages_seen import LogSight, LogWanted
 from cluster.stagelogs import StageLogs
 from nodeside.spec.expressions import EXPECTED
 from tests.cluster.scripted import Said, ScriptedServer

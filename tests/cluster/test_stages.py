@@ -8,8 +8,8 @@ from typing import Any
 
 from cluster.actions import Apply, Delete, LabelNode, Say, SetStatus
 from cluster.inspection import explain_driver, explain_node
+from cluster.model.stages_seen import LogSight, LogWanted, StageObject, Stages
 from cluster.planner import plan
-from cluster.stage import LogSight, LogWanted, StageObject, Stages
 from cluster.stagelabels import logs_wanted
 from nodeside.contract import State, assigned_label
 from tests.cluster.model import Model

@@ -7,7 +7,7 @@ from typing import Any
 
 from cluster.actions import Apply, LabelNode, Plan, Say, SetStatus
 from cluster.apierror import Forbidden
-from cluster.stage import lane_of, status_lane_of
+from cluster.model.lanes import lane_of, status_lane_of
 from cluster.trouble import Trouble, again, resting, trouble_of, with_trouble, with_troubles
 from tests.cluster.model import Model
 

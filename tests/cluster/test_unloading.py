@@ -11,7 +11,7 @@ import pytest
 
 from cluster import deletion
 from cluster.actions import Action, Create, LabelNode, Say
-from cluster.documents import pod_from
+from cluster.model.parse_pods import pod_from
 from cluster.unloading import REST, SLOW, Leaving, Run, Stage, stage
 from cluster.world import DriverPod
 from nodeside.contract import UNLOADED, State, assigned_label, state_label

@@ -14,9 +14,9 @@ from cluster.documents import (
     image_stream_from,
     node_driver_from,
     node_from,
-    pod_from,
     revision_from,
 )
+from cluster.model.parse_pods import pod_from
 from cluster.world import (
     Pool,
 )

@@ -29,7 +29,7 @@ from cluster.actions import (
     rests_on,
     waits_for_all,
 )
-from cluster.stage import node_lane_of, status_lane_of
+from cluster.model.lanes import node_lane_of, status_lane_of
 from cluster.world import World
 from tests.cluster.histories import NODES, History
 

@@ -1,8 +1,4 @@
-"""What is observed of the stages after the drivers, as values, and the labels they go by.
-
-A stage is what follows a driver on the nodes where it is ready: see stages.py, which decides, and
-docs/stages.md. World holds a `Stages`; stageview.py makes it of the API server's JSON.
-"""
+""""""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cluster.kept import Kept
+from cluster.ownership import Kept
 from cluster.resources import (
     CONFIG_MAPS,
     DAEMON_SETS,
@@ -34,54 +30,13 @@ ALLOWED: Final[tuple[Resource, ...]] = (
     POD_MONITORS,
     PROMETHEUS_RULES,
 )
+
+
 # Kinds of the Prometheus operator, which not every cluster has.
 OPTIONAL: Final = (SERVICE_MONITORS, POD_MONITORS, PROMETHEUS_RULES)
 
+
 Key = tuple[str, str]  # kind and name of an object
-
-
-def lane_of(driver: str, content: str) -> str:
-    """The lane in which objects of stages are written: what is refused there stops no rollout.
-
-    `content` is a hash of what there is to write: something else is tried at once.
-    """
-    return f"{driver}/stages.{content}"
-
-
-def driver_of(lane: str) -> str:
-    """The Driver that an action is about, in whatever lane."""
-    return lane.partition("/")[0]
-
-
-def is_stage_lane(lane: str) -> bool:
-    return "/stages." in lane
-
-
-def cordon_lane_of(driver: str) -> str:
-    """The lane in which our cordons are ended: nothing of the Driver rests on it."""
-    return f"{driver}/cordons"
-
-
-def status_lane_of(driver: str) -> str:
-    """By this name a refused status is remembered: it holds up no other action of the Driver."""
-    return f"{driver}/status"
-
-
-def node_lane_of(lane: str, node: str) -> str:
-    """By this name is remembered what was refused of one node: others do not wait for it."""
-    return f"{lane}{_OF_NODE}{node}"
-
-
-def whole_lane_of(lane: str) -> str:
-    """The lane itself, of one of its nodes."""
-    return lane.partition(_OF_NODE)[0]
-
-
-def is_node_lane(lane: str) -> bool:
-    return _OF_NODE in lane
-
-
-_OF_NODE = "/nodes/"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,88 @@
+"""What is remembered in annotations: images that could not be pulled, toolkits that were refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from calendar import timegm
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from cluster.world import (
+    NOTHING,
+)
+
+BELIEVED: Final = 6 * 3600.0  # seconds
+
+
+_MOMENT = "%Y-%m-%dT%H:%M:%SZ"
+
+
+@dataclass(frozen=True, slots=True)
+class Fall:
+    """Since when a pool builds, and why; `note` is how an annotation keeps it."""
+
+    since: float
+    why: str
+
+    @property
+    def note(self) -> str:
+        return f"{time.strftime(_MOMENT, time.gmtime(self.since))} {self.why}"
+
+    def holds(self, now: float) -> bool:
+        return now < self.since + BELIEVED
+
+
+def read_note(note: str) -> Fall:
+    """Of an annotation; one that somebody has edited is old."""
+    moment, _, why = note.partition(" ")
+    with suppress(ValueError):
+        return Fall(float(timegm(time.strptime(moment, _MOMENT))), why)
+    return Fall(0.0, note)
+
+
+_MOST_WORDS = 1000  # of what a note says
+
+
+_MOST = 64  # images that a note names
+
+
+_NOTE_LIMIT = 64 << 10  # bytes of an annotation
+
+
+_LONGEST = 1024  # characters of an image, as long as driver.yaml has them
+
+
+_COUNT = re.compile(r"^(\d{1,6}) nodes refuse it")
+
+
+def _refused_by(why: str) -> int:
+    count = _COUNT.match(why)
+    return int(count[1]) if count else 1
+
+
+def note(refused: Mapping[str, str]) -> str:
+    """How an annotation keeps it, "" for nothing: what most nodes refuse, as far as there is room.
+
+    All annotations of an object have 256 KiB together, and a word of a node may take 12 bytes for
+    each of its letters.
+    """
+    order = sorted(refused.items(), key=lambda each: (-_refused_by(each[1]), each[0]))
+    kept = dict(order[:_MOST])
+    while len(text := json.dumps(kept, sort_keys=True)) > _NOTE_LIMIT:
+        kept.popitem()
+    return text if kept else ""
+
+
+def read_refused(text: str) -> Mapping[str, str]:
+    """Of an annotation; one that somebody has edited counts as far as it can be read."""
+    with suppress(ValueError, RecursionError):
+        found = json.loads(text or "{}")
+        if isinstance(found, dict) and found:
+            kept = ((image, why) for image, why in found.items() if len(image) <= _LONGEST)
+            return {image: str(why)[:_MOST_WORDS] for image, why in islice(kept, _MOST)} or NOTHING
+    return NOTHING

@@ -1,0 +1,195 @@
+"""Pods as the API server has them, as values: driver pods, build pods, unload pods, consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from sys import intern
+from typing import Any, Final
+
+from cluster.actions import Demand
+from cluster.documents import _harmless, _part, _seconds, _text
+from cluster.model.names import (
+    DRIVER_LABEL,
+    MANAGED_BY,
+    MANAGER,
+    REVISION_LABEL,
+    TELLING,
+    UNLOAD_LABEL,
+)
+from cluster.world import (
+    NOTHING,
+    BuildPod,
+    Consumer,
+    Document,
+    DriverPod,
+    Unloader,
+)
+from nodeside.buildjob import read_message
+from nodeside.contract import REPORT_TEXT
+
+
+def pod_from(data: Document) -> DriverPod:
+    metadata, spec = _part(data, "metadata"), _part(data, "spec")
+    owners = metadata.get("ownerReferences") or ()
+    return DriverPod(
+        name=_text(metadata, "name"),
+        namespace=_text(metadata, "namespace"),
+        uid=_text(metadata, "uid"),
+        driver=_text(_part(metadata, "labels"), DRIVER_LABEL),
+        node=_text(spec, "nodeName") or _pinned_to(spec),
+        daemonset=next((_text(o, "name") for o in owners if o.get("kind") == "DaemonSet"), ""),
+        deleting="deletionTimestamp" in metadata,
+        created=_seconds(metadata.get("creationTimestamp")),
+        waiting=_waiting(_part(data, "status")),
+        unloader=unloader_from(data),
+    )
+
+
+def build_pod_from(data: Document) -> BuildPod:
+    """A pod of a build Job. Only containers in which no vendor code runs are believed."""
+    metadata, status = _part(data, "metadata"), _part(data, "status")
+    owners = metadata.get("ownerReferences") or ()
+    outcome, ended = None, ""
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(kind) or ():
+            end, name = _part(_part(container, "state"), "terminated"), str(container.get("name"))
+            if name in TELLING and (said := read_message(str(end.get("message") or ""))):
+                outcome = said
+            elif end.get("exitCode"):
+                ended = f"{name}: {end.get('reason')}, exit code {end['exitCode']}"
+                if end.get("reason") == "OOMKilled":
+                    ended += ": out of memory; raise build.memoryLimitMib of the Driver"
+    return BuildPod(
+        name=_text(metadata, "name"),
+        job=next((_text(o, "name") for o in owners if o.get("kind") == "Job"), ""),
+        driver=_text(_part(metadata, "labels"), DRIVER_LABEL),
+        created=_seconds(metadata.get("creationTimestamp")),
+        waiting=_waiting(status),
+        outcome=outcome,
+        ended=(ended or _text(status, "reason"))[:REPORT_TEXT],
+    )
+
+
+def _pinned_to(spec: Document) -> str:
+    """The node of a daemon pod that is not bound yet: the controller pins it by affinity."""
+    required = _part(_part(_part(spec, "affinity"), "nodeAffinity"), _REQUIRED)
+    for term in required.get("nodeSelectorTerms") or ():
+        for match in term.get("matchFields") or ():
+            if match.get("key") == "metadata.name" and match.get("values"):
+                return intern(str(match["values"][0]))
+    return ""
+
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def _waiting(status: Document) -> Mapping[str, str]:
+    """Why containers wait, without those that are merely being started."""
+    found: dict[str, str] = {}
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(kind) or ():
+            waiting = _part(_part(container, "state"), "waiting")
+            if waiting.get("reason") not in (None, "", "ContainerCreating", "PodInitializing"):
+                found[str(container.get("name"))] = _words(waiting)
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            found["pod"] = _words(condition)
+    return found or NOTHING
+
+
+def _words(cause: Document) -> str:
+    message = str(cause.get("message") or "")
+    words = f"{cause.get('reason')}: {message}" if message else str(cause.get("reason"))
+    return _harmless(words)
+
+
+def unloader_from(data: Mapping[str, Any]) -> Unloader | None:
+    """Of a pod; None if it is another kind of pod."""
+    metadata, status = data.get("metadata") or {}, data.get("status") or {}
+    marked = (metadata.get("labels") or {}).get(UNLOAD_LABEL)
+    if not marked:
+        return None
+    phase, ended = str(status.get("phase") or ""), _terminated(status)
+    code = ended.get("exitCode")
+    return Unloader(
+        mark=str(marked),
+        revision=str(metadata["labels"].get(REVISION_LABEL) or ""),
+        phase=phase,
+        code=int(code) if code is not None else None,
+        ended=_why(status, ended) if phase == "Failed" else "",
+    )
+
+
+def _terminated(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    for container in status.get("containerStatuses") or ():
+        found: Mapping[str, Any] = (container.get("state") or {}).get("terminated") or {}
+        return found
+    return {}
+
+
+def _why(status: Mapping[str, Any], ended: Mapping[str, Any]) -> str:
+    """The kubelet's own reason (an eviction), else how the container ended."""
+    told = [str(status[key]) for key in ("reason", "message") if status.get(key)]
+    if not told and "exitCode" in ended:
+        told = [f"exit code {ended['exitCode']}"]
+    return ": ".join(told)[:REPORT_TEXT] or "nobody says why"
+
+
+# What the API server leaves out by itself: pods that were never bound, or have ended.
+FIELDS: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+
+
+# A kubelet shows a pod of its own files by it, and nobody else may set it or take it off.
+MIRROR: Final = "kubernetes.io/config.mirror"
+
+
+_NONE = ("0", "")
+
+
+def pod_name(document: Mapping[str, Any]) -> str:
+    """namespace/name: names of pods are unique in their namespace only."""
+    metadata = document.get("metadata", {})
+    return f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
+
+
+def consumer_from(document: Mapping[str, Any], demand: Demand) -> Consumer | None:
+    """What of a pod matters to this demand; None if nothing."""
+    metadata, spec = document["metadata"], document.get("spec", {})
+    if demand.namespaces and metadata.get("namespace") not in demand.namespaces:
+        return None
+    labels = metadata.get("labels") or NOTHING
+    resources = demand.resources & _requested(spec) if demand.resources else frozenset()
+    asked = [wanted for wanted in demand.selectors if wanted <= labels.items()]
+    if not (resources or asked) or not spec.get("nodeName") or _stays(document):
+        return None
+    return Consumer(
+        name=pod_name(document),
+        uid=str(metadata.get("uid", "")),
+        node=intern(str(spec["nodeName"])),
+        resources=frozenset(intern(each) for each in resources),
+        labels={intern(k): intern(v) for wanted in asked for k, v in wanted} or NOTHING,
+        deleting="deletionTimestamp" in metadata,
+    )
+
+
+def _requested(spec: Mapping[str, Any]) -> frozenset[str]:
+    """Resources that a container asks for; of an extended one request and limit are the same."""
+    containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+    return frozenset(
+        name
+        for container in containers
+        for name, amount in ((container.get("resources") or {}).get("requests") or {}).items()
+        if str(amount) not in _NONE
+    )
+
+
+def _stays(document: Mapping[str, Any]) -> bool:
+    """Whether nobody may or need evict it."""
+    metadata = document["metadata"]
+    owners = metadata.get("ownerReferences") or ()
+    return (
+        document.get("status", {}).get("phase") in ("Succeeded", "Failed")
+        or MIRROR in (metadata.get("annotations") or ())
+        or (metadata.get("labels") or NOTHING).get(MANAGED_BY) == MANAGER
+        or any(o.get("kind") == "DaemonSet" and o.get("controller") for o in owners)
+    )
