@@ -7,8 +7,6 @@ nothing but what is told with it, and on what is done to one node what else is d
 
 from __future__ import annotations
 
-import hashlib
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -20,14 +18,9 @@ from cluster.model.states import Phase, Place, Progress
 from cluster.ownership import Over
 from cluster.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS, Resource
 from cluster.world import Pool, Tag
-from nodeside.contract import API_GROUP, API_VERSION
 
 if TYPE_CHECKING:
     pass
-
-EVENT_NAMESPACE = "default"  # where the API server wants events about objects without a namespace
-
-_NOTE_LIMIT = 1024  # bytes, of an Event's note; a longer one is refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,30 +285,6 @@ def together(plans: Sequence[Plan], *more: Action) -> Plan:
     tags = frozenset().union(*(plan.tags for plan in plans))
     templates = frozenset().union(*(plan.templates for plan in plans))
     return Plan((*actions, *more), min(waits, default=None), censuses, demand, tags, templates)
-
-
-def event(say: Say, *, now: float, instance: str) -> dict[str, Any]:
-    """The Event of a `Say`. `now` is the wall clock, `instance` the name of our pod."""
-    mark = hashlib.sha256(f"{say.uid}{say.reason}{say.note}{now}".encode()).hexdigest()[:16]
-    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1e6):06d}Z"
-    return {
-        "apiVersion": "events.k8s.io/v1",
-        "kind": "Event",
-        "metadata": {"name": f"{say.driver}.{mark}", "namespace": EVENT_NAMESPACE},
-        "eventTime": moment,
-        "reportingController": f"{API_GROUP}/cluster",
-        "reportingInstance": instance[:128],
-        "action": "Reconcile",
-        "reason": say.reason,
-        "type": "Warning" if say.warning else "Normal",
-        "regarding": {
-            "apiVersion": API_VERSION,
-            "kind": "Driver",
-            "name": say.driver,
-            "uid": say.uid,
-        },
-        "note": say.note.encode()[:_NOTE_LIMIT].decode(errors="ignore"),
-    }
 
 
 Labels = frozenset[tuple[str, str]]

@@ -12,6 +12,7 @@ when the lead is over. Called by controller.py.
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 import traceback
@@ -37,7 +38,6 @@ from cluster.actions import (
     SetFinalizers,
     SetStatus,
     Uncordon,
-    event,
     node_of,
     rests_on,
     waits_for_all,
@@ -52,6 +52,7 @@ from cluster.resources import DRIVERS, JOBS, NODES, Resource, resource_of
 from cluster.trouble import Trouble, trouble_of
 from cluster.world import World
 from nodeside import log
+from nodeside.contract import API_GROUP, API_VERSION
 
 PARALLEL = 16  # requests at once: more than this only queues up in the API server
 _LANES = 8  # Drivers at once
@@ -364,3 +365,33 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str,
         elif key not in before or old != value:
             patch[key] = value
     return patch
+
+
+EVENT_NAMESPACE = "default"  # where the API server wants events about objects without a namespace
+
+
+_NOTE_LIMIT = 1024  # bytes, of an Event's note; a longer one is refused
+
+
+def event(say: Say, *, now: float, instance: str) -> dict[str, Any]:
+    """The Event of a `Say`. `now` is the wall clock, `instance` the name of our pod."""
+    mark = hashlib.sha256(f"{say.uid}{say.reason}{say.note}{now}".encode()).hexdigest()[:16]
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1e6):06d}Z"
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": f"{say.driver}.{mark}", "namespace": EVENT_NAMESPACE},
+        "eventTime": moment,
+        "reportingController": f"{API_GROUP}/cluster",
+        "reportingInstance": instance[:128],
+        "action": "Reconcile",
+        "reason": say.reason,
+        "type": "Warning" if say.warning else "Normal",
+        "regarding": {
+            "apiVersion": API_VERSION,
+            "kind": "Driver",
+            "name": say.driver,
+            "uid": say.uid,
+        },
+        "note": say.note.encode()[:_NOTE_LIMIT].decode(errors="ignore"),
+    }

@@ -30,20 +30,20 @@ from cluster.evidence import (
     upheld,
 )
 from cluster.fallback import LOST, at_of, falls, image_for, without_image
-from cluster.members import Member, Stranger, contested, members
+from cluster.members import Member, Stranger, members
 from cluster.memory import Recollection
 from cluster.model.annotations import Fall
 from cluster.model.names import daemonset_name
-from cluster.model.stages_seen import Rendered
+from cluster.model.stages_seen import Framed, Rendered
 from cluster.model.states import Health, Progress, Supply
-from cluster.picture import Picture
 from cluster.pod import Wanted
 from cluster.pools import pool_of
 from cluster.preflight import Answer, answers, tags
 from cluster.revision import read_revision, revision_of, revision_text
+from cluster.rivals import contested
 from cluster.silence import Listener, Silence
-from cluster.stagelabels import occupied
-from cluster.stagemanifests import Framed
+from cluster.stage_pods import occupied
+from cluster.state import Standing, standing
 from cluster.toolkit import (
     NO_PROOF,
     NOT_TOLD,
@@ -54,7 +54,7 @@ from cluster.toolkit import (
     proven,
     resolve,
 )
-from cluster.turns import Standing, Step, Verdict, standing, verdicts
+from cluster.turns import Step, Verdict, verdicts
 from cluster.world import (
     NOTHING,
     At,
@@ -488,25 +488,6 @@ class Case:
         lacking = Counter(m.at for m in self.observed if m.at and (m.at.builds or m.unpulled))
         having = Counter(m.at for m in self.observed if m.at and m.word and not m.unpulled)
         return without_image(there, lacking, having, self.world.now)
-
-    @cached_property
-    def picture(self) -> Picture:
-        return Picture(
-            found=self.found,
-            driver=self.driver,
-            standing=self.standing,
-            verdicts=self.verdicts,
-            resolutions=self.resolutions,
-            served=self.served,
-            contested=self.contested,
-            taken=self.taken,
-            fell_back={at.pool: self.falls[at].why for at in self.wanted.values() if at.builds},
-            versions={each: driver.spec.version for each, driver in self.revisions.items()},
-            builds=self.newest_builds,
-            preflight=self.preflight,
-            occupancy=self.world.occupancy,
-            casualties=self.casualties,
-        )
 
     @cached_property
     def newest_builds(self) -> Mapping[Pool, Found]:

@@ -24,11 +24,10 @@ from enum import Enum
 from typing import Any, Final
 
 from cluster.limits import clipped
-from cluster.members import Member
+from cluster.members import Member, cause
 from cluster.model.states import Boot, Health, Place
 from cluster.model.status_schema import CASUALTY_LIMIT
 from cluster.silence import LOST
-from cluster.wording import cause
 from cluster.world import DriverObject
 from nodeside.contract import State
 

@@ -21,17 +21,19 @@ from cluster.options import (
     ARCHITECTURE,
     CA_CONFIG_MAP,
     FORMATS,
+    INSTALLING,
+    LOOKING,
     NAMESPACE,
     OUTPUT,
     PROXIES,
     PROXY_NAMES,
     Connection,
     connected,
+    in_own_right,
     installed,
     not_empty,
 )
 from cluster.preflightcommand import preflight
-from cluster.rights import INSTALLING, LOOKING, in_own_right
 from nodeside import __version__
 from nodeside.errors import ExitCode, NodesideError
 
@@ -332,7 +334,7 @@ def uninstall(*, connection: Connection, yes: bool, timeout: float) -> None:
     However it was installed. Says what holds a module. Nothing of nodeside is deleted before the
     Drivers are gone.
     """
-    from cluster.installation import uninstall as delete_all
+    from cluster.farewell import uninstall as delete_all
     from cluster.manifests import manifests_of_any
 
     documents = manifests_of_any(connection.namespace)

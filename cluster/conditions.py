@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from cluster import building
 from cluster.casualties import within_limits
 from cluster.drainage import drains, stuck
+from cluster.hardware import devices
+from cluster.members import cause
 from cluster.model.states import Health, Phase
 from cluster.movements import Moving, moving, stopped
 from cluster.picture import Picture, counts
 from cluster.poolrows import pool_order, pool_rows
-from cluster.pools import devices
 from cluster.unloading import Stage
-from cluster.wording import cause, cut, nodes, some, toolkit_message, untold
+from cluster.wording import cut, nodes, refused, some, toolkit_message, untold
 from cluster.world import DriverObject
 
 
@@ -139,7 +139,7 @@ def _complaints(picture: Picture) -> Iterable[tuple[str, str]]:
     """From the worst. A complaint without a message does not apply."""
     yield "ModuleConflict", _conflict(picture)
     yield "RolloutStopped", stopped(picture)
-    yield "BuildFailed", building.refused(picture.builds, picture.verdicts)
+    yield "BuildFailed", refused(picture.builds, picture.verdicts)
     yield "NodesFailed", _failed(picture)
     yield "ToolkitMissing", _unserved(picture)
     yield "StagesStuck", _stuck(picture)

@@ -18,15 +18,14 @@ from typing import Any
 from cluster.actions import Plan, Say, together
 from cluster.apply import Applier, Outcome
 from cluster.evictions import Evictions
-from cluster.health import Pulse
 from cluster.leader import Leadership
 from cluster.model.lanes import driver_of, whole_lane_of
+from cluster.pacing import Allowance, Pace, Pulse
 from cluster.quiet import Quiet
 from cluster.reflector import Wakes
-from cluster.sight import blindness, with_blindness
 from cluster.standoff import Standoffs
 from cluster.taglabels import LOOKS
-from cluster.trouble import Trouble, again, trouble_of, with_troubles
+from cluster.trouble import Trouble, again, blindness, trouble_of, with_blindness, with_troubles
 from cluster.view import View
 from cluster.world import World
 from nodeside import log
@@ -46,63 +45,6 @@ class Round:
 
 
 _OVERTAKEN = 1.0  # seconds until we look at what somebody else was faster with
-
-
-@dataclass(frozen=True)
-class Pace:
-    """In seconds. `settle`: news seldom come alone; `between`: from one plan to the next, or longer
-    where planning takes more than a `share` of a processor for long, but no longer than `longest`;
-    `burst`: the processor time that it may take beyond that, when it took none for a while.
-
-    `echo`: how long to wait for our own writes to come back before planning again. `counts`: how
-    often a status is written in which nothing but counts changed. `refresh`: how
-    long a new leader tries to have everything up to date, `optional`: also the kinds that are
-    optional; `sync`: how often it looks meanwhile whether it still leads.
-    """
-
-    settle: float = 0.05
-    between: float = 0.25
-    share: float = 0.02
-    burst: float = 1.0
-    longest: float = 5.0
-    echo: float = 5.0
-    first_retry: float = 1.0
-    longest_retry: float = 30.0
-    counts: float = 1.0
-    sync: float = 1.0
-    refresh: float = 30.0
-    optional: float = 5.0
-
-
-class Allowance:
-    """Processor time that plans may take: it grows by a share of the time that passes.
-
-    So a node that changes now and then is served at once, in a cluster of any size, while a rollout
-    over thousands of nodes, in which something changes all the time, is looked at now and then.
-    """
-
-    def __init__(self, pace: Pace, now: float) -> None:
-        self._pace = pace
-        self._left = pace.burst
-        self._at = now
-        self._last = 0.0
-
-    def spend(self, took: float, now: float) -> None:
-        """A plan took so much. One that took more than the one before, as for a new Driver, counts
-        as that one did."""
-        self._grow(now)
-        least = -self._pace.longest * self._pace.share
-        self._left = max(least, self._left - min(self._last, took))
-        self._last = took
-
-    def wait(self, now: float) -> float:
-        """Seconds until the next plan."""
-        self._grow(now)
-        return max(0.0, -self._left / self._pace.share)
-
-    def _grow(self, now: float) -> None:
-        self._left = min(self._pace.burst, self._left + (now - self._at) * self._pace.share)
-        self._at = now
 
 
 class Controller:

@@ -15,165 +15,25 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
-from typing import Final, NamedTuple
 
-from cluster.actions import Cordon, Demand, Evict
+from cluster.actions import Action, Cordon, Demand, Evict, LabelNode, Uncordon
 from cluster.consumers import demand_of, evicts
-from cluster.hold import lasts, stamp
+from cluster.drain_table import Aim, Asked, Company, Grip, Situation, Time, Wish, decide
+from cluster.hold import holders, lasts, stamp
 from cluster.members import Member
-from cluster.model.names import closed_label, draining_label, undrained_label
-from cluster.model.states import Health, Place, Word
+from cluster.model.lanes import cordon_lane_of
+from cluster.model.names import CORDONED, closed_label, draining_label, undrained_label
+from cluster.model.states import Boot, Health, Place
 from cluster.moment import believed
 from cluster.rollout import Act
-from cluster.stagelabels import stages_in_the_way
 from cluster.turns import Step, Verdict
-from cluster.world import Answer
+from cluster.world import Answer, Node, World
+from nodeside.contract import assigned_label
 from nodeside.spec import Driver
 from nodeside.spec.fleet import Evict as Policy
 
-
-class Asked(Word):
-    """Whether the Driver evicts at all: `rollout.evict`, and no `upgrade: onReboot`."""
-
-    NO = "eviction is not asked for"
-    YES = "eviction is asked for"
-
-
-class Wish(Word):
-    """What the verdict changes."""
-
-    NOTHING = "nothing changes now"
-    REPLACE = "a driver that may be in the kernel is replaced"
-    GIVE = "the node is new or was rebooted: nothing of the driver is in its kernel"
-
-
-class Grip(Word):
-    FREE = "not held"
-    HELD = "held, and cordoned by whomever"
-    SLIPPED = "held, and somebody uncordoned it"
-
-
-class Company(Word):
-    NOBODY = "no consumer is there"
-    SOMEBODY = "consumers are there"
-    STAGES = "consumers are not, but pods of stages are, or may come"
-    UNKNOWN = "pods are not known"
-
-
-class Aim(Word):
-    """How the driver is on the node."""
-
-    WORKS = "works"
-    FAULTY = "does not work"
-    COMING = "has the newest revision, and does not work yet"
-
-
-class Time(Word):
-    """A node is given up on once for a revision: then there is time again."""
-
-    LEFT = "there is time"
-    UP = "timeoutSeconds are over"
-
-
-class Situation(NamedTuple):
-    asked: Asked
-    wish: Wish
-    grip: Grip
-    company: Company
-    aim: Aim
-    time: Time
-
-
-class Row(NamedTuple):
-    asked: tuple[Asked, ...]
-    wishes: tuple[Wish, ...]
-    grips: tuple[Grip, ...]
-    companies: tuple[Company, ...]
-    aims: tuple[Aim, ...]
-    times: tuple[Time, ...]
-    step: Step
-    why: str
-
-    def situations(self) -> product[tuple[object, ...]]:
-        return product(*self[:6])
-
-
-NO, YES = ((asked,) for asked in Asked)
-NOTHING, REPLACE, GIVE = ((wish,) for wish in Wish)
-FREE, HELD, SLIPPED = ((grip,) for grip in Grip)
-NOBODY, SOMEBODY, STAGES, UNKNOWN = ((company,) for company in Company)
-WORKS, FAULTY, COMING = ((aim,) for aim in Aim)
-LEFT, UP = ((time,) for time in Time)
-
-ANY_WISH, ANY_COMPANY, ANY_AIM, ANY_TIME = tuple(Wish), tuple(Company), tuple(Aim), tuple(Time)
-CLOSED = HELD + SLIPPED
-
-TABLE: Final = (
-    Row(NO, NOTHING + GIVE, FREE, ANY_COMPANY, ANY_AIM, ANY_TIME,
-        Step.GO, "eviction is not asked for"),
-    Row(NO, REPLACE, FREE, NOBODY + SOMEBODY, ANY_AIM, ANY_TIME,
-        Step.GO, "eviction is not asked for"),
-    Row(NO, REPLACE, FREE, UNKNOWN, ANY_AIM, ANY_TIME,
-        Step.WAIT, "the pods of its stages are not known yet"),
-    Row(NO, REPLACE, FREE, STAGES, ANY_AIM, LEFT,
-        Step.END_STAGES, "its stages end first"),
-    Row(NO, REPLACE, FREE, STAGES, ANY_AIM, UP,
-        Step.GIVE_UP, "its stages did not end in time"),
-    Row(NO, ANY_WISH, CLOSED, ANY_COMPANY, ANY_AIM, ANY_TIME,
-        Step.RELEASE, "eviction is not asked for any more"),
-    # Nothing changes now, or nothing that a pod could be in the way of.
-    Row(YES, NOTHING + GIVE, FREE, ANY_COMPANY, ANY_AIM, ANY_TIME,
-        Step.GO, "there is nothing to be emptied"),
-    Row(YES, GIVE, CLOSED, ANY_COMPANY, ANY_AIM, ANY_TIME,
-        Step.RELEASE, "it was rebooted, so its kernel has no driver to replace"),
-    Row(YES, NOTHING, CLOSED, ANY_COMPANY, COMING, ANY_TIME,
-        Step.KEEP_CLOSED, "stays cordoned until the driver works"),
-    Row(YES, NOTHING, CLOSED, ANY_COMPANY, WORKS, ANY_TIME,
-        Step.RELEASE, "the driver works, and nothing changes now"),
-    Row(YES, NOTHING, CLOSED, ANY_COMPANY, FAULTY, ANY_TIME,
-        Step.RELEASE, "it is not changed now after all"),
-    # Its turn.
-    Row(YES, REPLACE, FREE, UNKNOWN, ANY_AIM, ANY_TIME,
-        Step.WAIT, "the pods of the cluster are not known yet"),
-    Row(YES, REPLACE, FREE, NOBODY, FAULTY + COMING, ANY_TIME,
-        Step.GO, "nobody is there, and the driver does not work anyway"),
-    Row(YES, REPLACE, FREE, STAGES, FAULTY + COMING, LEFT,
-        Step.END_STAGES, "its stages end first"),
-    Row(YES, REPLACE, FREE, STAGES, FAULTY + COMING, UP,
-        Step.GIVE_UP, "its stages did not end in time"),
-    Row(YES, REPLACE, FREE, NOBODY + STAGES, WORKS, ANY_TIME,
-        Step.CORDON, "no pod is to find a driver that is being replaced"),
-    Row(YES, REPLACE, FREE, SOMEBODY, ANY_AIM, ANY_TIME,
-        Step.CORDON, "its consumers have to leave"),
-    Row(YES, REPLACE, SLIPPED, ANY_COMPANY, ANY_AIM, ANY_TIME,
-        Step.CORDON, "somebody uncordoned it before its driver was replaced"),
-    Row(YES, REPLACE, HELD, UNKNOWN, ANY_AIM, LEFT,
-        Step.WAIT, "the pods of the cluster are not known yet"),
-    Row(YES, REPLACE, HELD, UNKNOWN, ANY_AIM, UP,
-        Step.GIVE_UP, "its pods were not known in time"),
-    Row(YES, REPLACE, HELD, NOBODY, ANY_AIM, ANY_TIME,
-        Step.GO, "nobody is there any more"),
-    Row(YES, REPLACE, HELD, SOMEBODY, ANY_AIM, LEFT,
-        Step.EVICT, "its consumers have to leave"),
-    Row(YES, REPLACE, HELD, SOMEBODY, ANY_AIM, UP,
-        Step.GIVE_UP, "its consumers did not leave in time"),
-    Row(YES, REPLACE, HELD, STAGES, ANY_AIM, LEFT,
-        Step.END_STAGES, "its stages end first"),
-    Row(YES, REPLACE, HELD, STAGES, ANY_AIM, UP,
-        Step.GIVE_UP, "its stages did not end in time"),
-)  # fmt: skip
-
-_ROWS: Final[Mapping[tuple[object, ...], Row]] = {
-    situation: row for row in TABLE for situation in row.situations()
-}
 _ENDS = (Step.RELEASE, Step.GIVE_UP)
 _PASSES = (Step.GO, Step.RELEASE, Step.KEEP_CLOSED)
-
-
-def decide(situation: Situation) -> Row:
-    """The one row for a situation."""
-    return _ROWS[situation]
 
 
 def drained(
@@ -338,3 +198,54 @@ def _matters(verdict: Verdict) -> bool:
         return verdict.place is not Place.NEWEST
     replaced = verdict.place in (Place.GOOD, Place.STALE)
     return replaced and verdict.row.act in (Act.IN_TURN, Act.GIVE_NEWEST)
+
+
+def stages_in_the_way(verdict: Verdict, busy: Collection[str]) -> bool:
+    """Whether a node has to wait for the end of its stages before it changes.
+
+    One that rebooted has nothing that holds a module: its stages wait for the driver of this boot.
+    """
+    return (
+        verdict.revision is not None
+        and verdict.member.boot is not Boot.FRESH
+        and verdict.place in (Place.GOOD, Place.STALE, Place.NEWEST)
+        and verdict.member.node.name in busy
+    )
+
+
+def uncordons(world: World, actions: Collection[Action]) -> Iterator[Uncordon]:
+    """The end of each cordon of ours that no Driver holds, or that somebody else has ended.
+
+    A label of a Driver that is not there any more holds nothing. A node on which a Driver begins
+    in this very plan is left to the next.
+    """
+    begun = {action.node for action in actions if isinstance(action, Cordon)}
+    for node in world.nodes.values():
+        if CORDONED not in node.labels or node.name in begun:
+            continue
+        held = dict(holders(node.labels))
+        if not world.about and not any(driver in world.drivers for driver in held.values()):
+            yield Uncordon(_lane(world, node), node.name, dict.fromkeys((CORDONED, *held)))
+        elif not node.unschedulable:
+            yield Uncordon(_lane(world, node), node.name, {CORDONED: None}, opens=False)
+
+
+def _lane(world: World, node: Node) -> str:
+    """The lane of a Driver that says so where the cordon cannot be ended; "" if there is none.
+
+    Who set it is not known any more: one that evicts, best on this node.
+    """
+    evicts = {d.name for d in world.drivers.values() if d.driver and d.driver.spec.rollout.evict}
+    here = {name for name in world.drivers if assigned_label(name) in node.labels}
+    names = sorted(evicts & here or here or evicts)
+    return cordon_lane_of(names[0]) if names else ""
+
+
+def let_go(world: World, driver: str, members: Collection[str] = ()) -> Iterator[LabelNode]:
+    """Nodes that a Driver is not for, or not any more: their change will not come."""
+    held, given_up = draining_label(driver), undrained_label(driver)
+    for node in world.nodes.values():
+        labels = node.labels
+        if (held in labels or given_up in labels) and node.name not in members:
+            gone = [key for key in (held, given_up) if key in labels]
+            yield LabelNode(driver, node.name, dict.fromkeys(gone), "its change is off")

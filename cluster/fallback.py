@@ -17,9 +17,8 @@ from dataclasses import replace
 from typing import Final
 
 from cluster.model.annotations import Fall, read_note
-from cluster.model.names import DRIVER_CONTAINER
 from cluster.toolkit import fill
-from cluster.world import At, DaemonSetObject, DriverPod, Pool
+from cluster.world import At, DaemonSetObject, Pool
 from nodeside.spec import Driver
 
 _NODES = 2  # that could not pull an image, before others do not try
@@ -27,22 +26,12 @@ NO_IMAGE: Final = "the image for its kernel cannot be pulled"  # why a node move
 LOST: Final = "an image could not be pulled; building instead"  # where no note says more
 LINK: Final = "prebuilt-image"  # in the place of a link of toolkit.py
 
-# What the kubelet says of an image that it cannot have.
-# https://kubernetes.io/docs/concepts/containers/images/#imagepullbackoff
-_CANNOT_PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
-
 
 def image_for(driver: Driver, pool: Pool) -> str:
     """The driver image for the kernel of a pool, "" if the spec names none."""
     template = driver.spec.prebuilt.image
     version = driver.spec.version.replace("+", "_")
     return fill(template.replace("{version}", version), pool)
-
-
-def cannot_pull(pod: DriverPod) -> str:
-    """Why the image of the driver container cannot be had, "" if it can."""
-    why = pod.waiting.get(DRIVER_CONTAINER, "")
-    return why if why.partition(":")[0] in _CANNOT_PULL else ""
 
 
 def at_of(found: DaemonSetObject) -> At:

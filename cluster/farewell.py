@@ -4,15 +4,16 @@ installation.py, before the controller goes that unloads the modules."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from cluster.api import Api
 from cluster.apierror import ApiError, NotFound
+from cluster.installation import Document, _check_place, _name, _words
+from cluster.kube.conditions import condition
 from cluster.model.names import LEAVE_MODULES
-from cluster.overview import condition
-from cluster.resources import DRIVERS, EVENTS
+from cluster.resources import DRIVERS, EVENTS, resource_of
 from nodeside.errors import DeadlinePassed
 
 _LOOK = 0.2  # seconds between two looks
@@ -97,3 +98,29 @@ def _last_word(api: Api, gone: _Driver) -> str:
     except ApiError:
         return ""
     return max(notes, default=("", ""))[1]
+
+
+UNLOADED_WITHIN: Final = 600.0  # seconds for all Drivers to be unloaded and gone
+
+
+def uninstall(
+    api: Api,
+    documents: Sequence[Document],
+    *,
+    deadline: float = UNLOADED_WITHIN,
+    pause: Callable[[float], None] = time.sleep,
+) -> Iterator[str]:
+    """First the Drivers, while the controller lives that unloads them and cleans up after them.
+
+    Raises InstalledElsewhere, and DeadlinePassed with the controller still there.
+    """
+    _check_place(api, documents)
+    yield from delete_drivers(api, deadline=deadline, pause=pause)
+    for document in reversed(documents):
+        try:
+            resource = resource_of(document)
+            namespace = str(document["metadata"].get("namespace", ""))
+            api.delete(resource, _name(document), namespace=namespace)
+            yield f"{_words(document)} deleted"
+        except NotFound:
+            yield f"{_words(document)} was not there"

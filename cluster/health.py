@@ -16,10 +16,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from cluster.pacing import STUCK, Pulse
 from cluster.reflector import Health
 from nodeside import log
 from nodeside.errors import SystemRefused
@@ -28,26 +29,6 @@ STALE = 180.0  # seconds without a word from the API server, after which we are 
 _CONNECTIONS = 64  # at once: more than one client that is slow
 _SECONDS = 2.0  # for a whole connection: the kubelet waits one
 _SWEEP = 0.5  # seconds between two looks for connections that last too long
-STUCK = 300.0  # seconds without a round of the main loop, after which a restart would help
-
-
-@dataclass
-class Pulse:
-    """When the main loop came round last. `busy` while it works, not while it waits."""
-
-    now: Callable[[], float] = time.monotonic
-    _since: float | None = field(default=None, init=False)
-
-    def begin(self) -> None:
-        self._since = self.now()
-
-    def end(self) -> None:
-        self._since = None
-
-    @property
-    def busy_for(self) -> float:
-        since = self._since
-        return 0.0 if since is None else self.now() - since
 
 
 @dataclass(frozen=True)

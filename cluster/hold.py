@@ -14,18 +14,14 @@ from __future__ import annotations
 import calendar
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from cluster.actions import Action, Cordon, LabelNode, Uncordon
-from cluster.model.lanes import cordon_lane_of
 from cluster.model.names import CORDONED, draining_label, undrained_label
 from cluster.moment import believed
-from cluster.world import Node, World
-from nodeside.contract import API_GROUP, assigned_label
+from nodeside.contract import API_GROUP
 
-_HOLDER = re.compile(rf"^{re.escape(API_GROUP)}/([a-z0-9-]+)\.draining$")
 _STAMP = "%Y%m%dT%H%M%SZ"  # ISO 8601 without what a label may not have
 _PEOPLE = "%Y-%m-%dT%H:%M:%SZ"
 
@@ -52,7 +48,7 @@ def hold_of(labels: Mapping[str, str], driver: str) -> Hold:
         labels.get(draining_label(driver), ""),
         labels.get(undrained_label(driver), ""),
     )
-    ending = CORDONED in labels and not any(_holders(labels))
+    ending = CORDONED in labels and not any(holders(labels))
     return Hold(since, given_up, ending) if since or given_up or ending else FREE
 
 
@@ -77,45 +73,10 @@ def for_people(since: str) -> str:
         return since
 
 
-def uncordons(world: World, actions: Collection[Action]) -> Iterator[Uncordon]:
-    """The end of each cordon of ours that no Driver holds, or that somebody else has ended.
-
-    A label of a Driver that is not there any more holds nothing. A node on which a Driver begins
-    in this very plan is left to the next.
-    """
-    begun = {action.node for action in actions if isinstance(action, Cordon)}
-    for node in world.nodes.values():
-        if CORDONED not in node.labels or node.name in begun:
-            continue
-        held = dict(_holders(node.labels))
-        if not world.about and not any(driver in world.drivers for driver in held.values()):
-            yield Uncordon(_lane(world, node), node.name, dict.fromkeys((CORDONED, *held)))
-        elif not node.unschedulable:
-            yield Uncordon(_lane(world, node), node.name, {CORDONED: None}, opens=False)
+_HOLDER = re.compile(rf"^{re.escape(API_GROUP)}/([a-z0-9-]+)\.draining$")
 
 
-def _lane(world: World, node: Node) -> str:
-    """The lane of a Driver that says so where the cordon cannot be ended; "" if there is none.
-
-    Who set it is not known any more: one that evicts, best on this node.
-    """
-    evicts = {d.name for d in world.drivers.values() if d.driver and d.driver.spec.rollout.evict}
-    here = {name for name in world.drivers if assigned_label(name) in node.labels}
-    names = sorted(evicts & here or here or evicts)
-    return cordon_lane_of(names[0]) if names else ""
-
-
-def let_go(world: World, driver: str, members: Collection[str] = ()) -> Iterator[LabelNode]:
-    """Nodes that a Driver is not for, or not any more: their change will not come."""
-    held, given_up = draining_label(driver), undrained_label(driver)
-    for node in world.nodes.values():
-        labels = node.labels
-        if (held in labels or given_up in labels) and node.name not in members:
-            gone = [key for key in (held, given_up) if key in labels]
-            yield LabelNode(driver, node.name, dict.fromkeys(gone), "its change is off")
-
-
-def _holders(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def holders(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Label and Driver."""
     for key in labels:
         if found := _HOLDER.match(key):

@@ -13,16 +13,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from cluster import building
 from cluster.actions import Action, Cordon, Evict, LabelNode, SetStatus, Uncordon
 from cluster.api import Api
 from cluster.case import Case
 from cluster.drainage import held_up
+from cluster.hardware import Fit, disagreement, former_devices, has_hardware
+from cluster.kube.conditions import condition
 from cluster.model.lanes import driver_of
 from cluster.model.states import Health, Phase, Place
-from cluster.overview import NoSuchObject, condition, named, overtaken
+from cluster.overview import NoSuchObject, named, overtaken
+from cluster.picture import report_of
 from cluster.planner import plan
-from cluster.pools import Fit, disagreement, former_devices, has_hardware
 from cluster.presence import Presence, standing
 from cluster.renderer import rendered
 from cluster.rollcall import look
@@ -33,7 +34,7 @@ from cluster.taglabels import TagLabels
 from cluster.turns import Verdict
 from cluster.unloading import Leaving, Stage
 from cluster.view import read_once
-from cluster.wording import called, nodes, some, toolkit_message
+from cluster.wording import called, nodes, pool_reason, some, toolkit_message
 from cluster.world import DriverObject, Node, Pool, Settings, World
 from nodeside.contract import assigned_label, node_driver_name
 from nodeside.spec.model import Hardware
@@ -131,7 +132,7 @@ def _wanted(world: World, found: DriverObject) -> Iterator[str]:
         yield "its document has mistakes"
         return
     spec, case = found.driver.spec, Case(world, found, found.driver)
-    newest = case.picture.called(case.newest)
+    newest = report_of(case).called(case.newest)
     yield f"version {newest} from {spec.image or 'no image'}"
     yield f"on {nodes(len(case.members))}; hardware: {_hardware(found)}"
     rollout = spec.rollout
@@ -220,7 +221,7 @@ def _verdict(world: World, found: DriverObject, node: Node) -> _Notes:
     notes.wanted.append(f"toolkit: {resolution.why}")
     if build := case.newest_builds.get(verdict.member.pool):
         notes.wanted.append(f"built once for all: {build.progress.value}: {build.words}")
-    newest, good = map(case.picture.called, (case.newest, case.standing.good))
+    newest, good = map(report_of(case).called, (case.newest, case.standing.good))
     notes.wanted.append(f"version {newest}; last good {good}")
     if fit is Fit.KEPT:
         notes.wanted.append("labels of Node Feature Discovery are absent: what runs is kept")
@@ -281,7 +282,7 @@ def _labels_it_takes(node: Node, hardware: Hardware) -> Iterator[str]:
 def _blocks(case: Case, verdict: Verdict) -> Iterator[str]:
     member, row = verdict.member, verdict.row
     build = case.newest_builds.get(member.pool)
-    if build is not None and (said := building.pool_reason(build, [verdict])) is not None:
+    if build is not None and (said := pool_reason(build, [verdict])) is not None:
         yield ": ".join(said)
     elif not member.pool.kernel:
         yield "its kubelet has not told its kernel yet"

@@ -9,17 +9,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from cluster.api import Api
 from cluster.apierror import NotFound
-from cluster.farewell import delete_drivers
 from cluster.resources import CRDS, NAMESPACES, resource_of
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
 
 Document = Mapping[str, Any]
 
-UNLOADED_WITHIN: Final = 600.0  # seconds for all Drivers to be unloaded and gone
 _DEADLINE = 120.0  # seconds for the API server to serve a new kind
 _LOOK = 0.2  # seconds between two looks
 _RELEASE = "meta.helm.sh/release-"  # with `name` and `namespace`: what Helm marks its objects with
@@ -46,29 +44,6 @@ def install(
         if resource_of(document) == CRDS:
             name = _name(document)
             _await(partial(_served, api, name), f"{name} to be served", pause)
-
-
-def uninstall(
-    api: Api,
-    documents: Sequence[Document],
-    *,
-    deadline: float = UNLOADED_WITHIN,
-    pause: Callable[[float], None] = time.sleep,
-) -> Iterator[str]:
-    """First the Drivers, while the controller lives that unloads them and cleans up after them.
-
-    Raises InstalledElsewhere, and DeadlinePassed with the controller still there.
-    """
-    _check_place(api, documents)
-    yield from delete_drivers(api, deadline=deadline, pause=pause)
-    for document in reversed(documents):
-        try:
-            resource = resource_of(document)
-            namespace = str(document["metadata"].get("namespace", ""))
-            api.delete(resource, _name(document), namespace=namespace)
-            yield f"{_words(document)} deleted"
-        except NotFound:
-            yield f"{_words(document)} was not there"
 
 
 def _check_place(api: Api, documents: Sequence[Document]) -> None:

@@ -13,14 +13,14 @@ from functools import cached_property
 from typing import NamedTuple
 
 from cluster.consumers import by_node, evicts
-from cluster.fallback import cannot_pull
+from cluster.hardware import Fit, former_devices, has_hardware
 from cluster.hold import FREE, Hold, hold_of
 from cluster.memory import Recollection
-from cluster.model.names import before_label
+from cluster.model.names import DRIVER_CONTAINER, before_label
 from cluster.model.states import Boot, Health, Place
-from cluster.pools import Fit, former_devices, has_hardware, pool_of
+from cluster.pools import pool_of
 from cluster.silence import PATIENT, Listener, gone
-from cluster.stagelabels import ending_pods
+from cluster.stage_pods import ending_pods
 from cluster.world import NOTHING, At, Consumer, DriverPod, Node, NodeDriverObject, Pool, World
 from nodeside.contract import State, assigned_label
 from nodeside.spec import Driver
@@ -238,25 +238,6 @@ def _missed(member: Member, now: float) -> Member:
     return replace(member, lost=lost, trouble=trouble or member.trouble, due=silence.until)
 
 
-def contested(world: World, driver: Driver, rivals: Sequence[Driver]) -> frozenset[str]:
-    """Nodes that `rivals`, which have a module in common with `driver` and came first, are for.
-
-    Where this driver is assigned already it stays: to take it away would help nobody.
-    """
-    own = assigned_label(driver.name)
-    return frozenset(
-        node.name
-        for node in world.nodes.values()
-        if own not in node.labels
-        and any(
-            has_hardware(
-                node, rival.spec.hardware, assigned=assigned_label(rival.name) in node.labels
-            ).wanted
-            for rival in rivals
-        )
-    )
-
-
 def _word(node: Node, at: At | None, report: NodeDriverObject | None) -> NodeDriverObject | None:
     """What the node said in this boot, for the revision that it has. Where nobody knows any more
     what was assigned, the node's own word is all there is."""
@@ -286,3 +267,23 @@ def _troubles(world: World, driver: str) -> Iterator[tuple[tuple[str, str], Driv
 def _words(pod: DriverPod) -> str:
     why = "; ".join(f"{container}: {why}" for container, why in pod.waiting.items())
     return f"its pod cannot start: {why}"
+
+
+def cause(member: Member) -> str:
+    """Why the driver does not work on a node, in the node's own words if it said anything."""
+    report = member.report
+    if member.trouble or report is None:
+        return member.trouble or "no report"
+    words = ": ".join(part for part in (report.reason, report.message) if part)
+    return words or report.state
+
+
+# What the kubelet says of an image that it cannot have.
+# https://kubernetes.io/docs/concepts/containers/images/#imagepullbackoff
+_CANNOT_PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
+
+
+def cannot_pull(pod: DriverPod) -> str:
+    """Why the image of the driver container cannot be had, "" if it can."""
+    why = pod.waiting.get(DRIVER_CONTAINER, "")
+    return why if why.partition(":")[0] in _CANNOT_PULL else ""

@@ -12,14 +12,13 @@ from functools import cached_property
 from math import inf
 from typing import Final, NamedTuple
 
-from cluster import building
 from cluster.drainage import ending, occupied, open_drains, stalled
-from cluster.members import Member
+from cluster.members import Member, cause
 from cluster.model.states import Health, Phase, Place
 from cluster.picture import Picture
 from cluster.rollout import Act
 from cluster.turns import Verdict
-from cluster.wording import cause, nodes, some
+from cluster.wording import nodes, running, some
 from nodeside.spec.model import Upgrade
 
 
@@ -53,7 +52,7 @@ class Movement:
         )
 
     def built(self) -> str:
-        goes_on = building.running(self.picture.builds, self.picture.verdicts)
+        goes_on = running(self.picture.builds, self.picture.verdicts)
         return f"{self._progress}; {goes_on}" if goes_on else ""
 
     def drained(self) -> str:

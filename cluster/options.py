@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
@@ -156,3 +156,31 @@ def installed(function: F) -> F:
     ):
         wrapped = option(wrapped)
     return cast(F, wrapped)
+
+
+LOOKING: Final = f"`status` takes the ClusterRole view, `explain` and `resolve` also {EXPLAIN}"
+
+
+TRYING: Final = f"`preflight` takes the ClusterRole and the Role {PREFLIGHT}"
+
+
+INSTALLING: Final = "`install` and `uninstall` take cluster-admin"
+
+
+def in_own_right(needs: str) -> Callable[[F], F]:
+    """A command that says what role it takes, where the API server refuses."""
+
+    def made(function: F) -> F:
+        @functools.wraps(function)
+        def command(*arguments: Any, **options: Any) -> Any:
+            from cluster.apierror import Forbidden
+
+            try:
+                return function(*arguments, **options)
+            except Forbidden as error:
+                error.hint = f"{error.look}; {needs}"
+                raise
+
+        return cast(F, command)
+
+    return made

@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from cluster.api import Api
 from cluster.apierror import ApiError
+from cluster.kube.conditions import condition
 from cluster.presence import Presence, presence, standing
 from cluster.reflector import Reflector, Selection, Wakes
 from cluster.resources import DRIVERS
@@ -124,13 +124,6 @@ def named(drivers: Drivers, name: str) -> DriverObject:
 def no_driver(name: str, there: Iterator[str] | Drivers | Sequence[str]) -> NoSuchObject:
     names = ", ".join(sorted(there)) or "none"
     return NoSuchObject(f"no Driver {name!r} in this cluster", hint=f"there is: {names}")
-
-
-def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, str]:
-    """One of the three; for a Driver that nobody looked at yet, one that says so."""
-    nothing = {"status": "Unknown", "reason": "Unknown", "message": "nobody said anything yet"}
-    found = (c for c in status.get("conditions", ()) if c.get("type") == kind)
-    return next(found, nothing)
 
 
 def overtaken(found: DriverObject) -> str:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from cluster.actions import Census, PoolCount
 from cluster.builds import Found
+from cluster.case import Case
 from cluster.casualties import Casualty
 from cluster.members import Member
-from cluster.model.states import Health, Place
+from cluster.model.names import SILENT
+from cluster.model.states import Boot, Health, Place
 from cluster.preflight import Answer
+from cluster.state import Standing
 from cluster.toolkit import Resolution
-from cluster.turns import Standing, Verdict
+from cluster.turns import Verdict
 from cluster.unloading import Leaving
 from cluster.wording import called
 from cluster.world import DriverObject, Occupancy, Pool
@@ -65,6 +70,27 @@ class Picture:
         return called(revision, self.versions.get(revision, ""))
 
 
+def report_of(case: Case, leaving: Leaving | None = None) -> Picture:
+    """What the status of a Driver is made of."""
+    return Picture(
+        found=case.found,
+        driver=case.driver,
+        standing=case.standing,
+        verdicts=case.verdicts,
+        resolutions=case.resolutions,
+        served=case.served,
+        contested=case.contested,
+        taken=case.taken,
+        fell_back={at.pool: case.falls[at].why for at in case.wanted.values() if at.builds},
+        versions={each: driver.spec.version for each, driver in case.revisions.items()},
+        builds=case.newest_builds,
+        preflight=case.preflight,
+        occupancy=case.world.occupancy,
+        casualties=case.casualties,
+        leaving=leaving,
+    )
+
+
 def counts(verdicts: Iterable[Verdict]) -> dict[str, int]:
     wanted = assigned = updated = ready = failed = 0
     for verdict in verdicts:  # plain names: this runs for 5,000 nodes, several times in a plan
@@ -81,3 +107,28 @@ def counts(verdicts: Iterable[Verdict]) -> dict[str, int]:
         "ready": ready,
         "failed": failed,
     }
+
+
+_POOLS = 256  # rows, as in the status of a Driver
+
+
+def census(picture: Picture) -> Census:
+    """Count what a plan has found."""
+    verdicts, now = picture.verdicts, picture.standing
+    pools = Counter(verdict.member.pool for verdict in verdicts).most_common(_POOLS)
+    return Census(
+        phase=now.phase,
+        places=Counter(verdict.place for verdict in verdicts),
+        states=Counter(_states(verdicts)),
+        pools=[PoolCount(pool, picture.resolutions[pool].link.value, n) for pool, n in pools],
+        builds=Counter(build.progress for build in picture.builds.values()),
+        unavailable=len(now.unavailable),
+        allowed=now.allowed,
+    )
+
+
+def _states(verdicts: Iterable[Verdict]) -> Iterable[str]:
+    """What each node's pod said last in this boot."""
+    for verdict in verdicts:
+        report, boot = verdict.member.report, verdict.member.boot
+        yield SILENT if report is None or boot is Boot.FRESH else report.state or SILENT

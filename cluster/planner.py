@@ -9,37 +9,33 @@ Driver's plan knows of the others only which modules are theirs.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from cluster import conditions, draining, jobs
-from cluster.actions import Action, Apply, Cordon, Delete, LabelNode, Plan, SetFinalizers, together
+from cluster.actions import Action, Apply, Delete, Plan, SetFinalizers, together
 from cluster.buildjob import publish_target
 from cluster.case import Case, Memory
-from cluster.census import census
 from cluster.daemonset import daemonset, differs, is_same
 from cluster.deletion import again_in, delete, leave, orphans
-from cluster.fallback import LINK, NO_IMAGE
-from cluster.hold import let_go, uncordons
-from cluster.labels import changed
-from cluster.model.names import FINALIZER, before_label, config_map_name, policy_name
-from cluster.model.states import Place
+from cluster.draining import let_go, uncordons
+from cluster.fallback import LINK
+from cluster.model.names import FINALIZER, config_map_name, policy_name
+from cluster.picture import census, report_of
 from cluster.pod import Wanted
 from cluster.policy import policy_map, policy_text
 from cluster.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS
 from cluster.revision import config_map
+from cluster.settle import is_left, to_rest
 from cluster.stageactions import has_left, stage_objects, take_down, with_stage_labels
 from cluster.stages import Staging
 from cluster.stagetelling import with_stages
 from cluster.telling import falls_told, refusals_told, told
-from cluster.turns import Step, Verdict, forgiven
 from cluster.unchanged import Unchanged
 from cluster.unloading import Leaving
 from cluster.world import NOTHING, At, DaemonSetObject, DriverObject, World, uses
-from nodeside.contract import State, assigned_label, state_label
 
 _SOON = 1.0  # seconds, after which something that is being deleted may be gone
-_LOOKS = 8  # at what follows from our own labels; two are usual
 
 
 class Planner:
@@ -91,12 +87,13 @@ def plan_driver(
         mistakes = found.mistakes or "spec.image is missing: a cluster needs the driver image"
         said = told(found, conditions.unreadable(found, mistakes, now=now))
         return Plan((*let_go(world, found.name), *said))
-    case, labelled = _to_rest(Case(world, found, found.driver, memory=memory or Memory()))
+    case, labelled = to_rest(Case(world, found, found.driver, memory=memory or Memory()))
     staging = Staging(case)
     # A node with pods of stages does not leave before they are gone.
     members = {m.node.name for m in case.members} | case.occupied
     leaving = Leaving(world, found, members, now)
-    status = conditions.status(replace(case.picture, leaving=leaving), now=now)
+    report = report_of(case, leaving)
+    status = conditions.status(report, now=now)
     actions = [
         *_finalizer(found),
         *_revisions_made(case),
@@ -116,7 +113,7 @@ def plan_driver(
         *stage_objects(staging),
     ]
     asked = draining.demand(case.verdicts, case.driver)
-    due, counted = _again_in(case, world, leaving), {found.name: census(case.picture)}
+    due, counted = _again_in(case, world, leaving), {found.name: census(report)}
     return Plan(
         tuple(actions), due, counted, asked, case.tags, staging.templates, alone=_is_alone(case)
     )
@@ -214,119 +211,6 @@ def _wanted(case: Case, there: DaemonSetObject | None, at: At) -> Wanted | None:
     )  # fmt: skip
 
 
-def _nodes_labelled(case: Case) -> Iterator[LabelNode]:
-    """One request for each node that goes somewhere else."""
-    for verdict in case.verdicts:
-        member = verdict.member
-        if verdict.revision is None and verdict.step is Step.GO and member.is_untouched:
-            continue  # nearly all nodes, at nearly all times
-        labels = draining.hold_labels(verdict, case.driver.name, case.newest)
-        why, falls = verdict.detail, verdict.revision is None and case.falls_back(member)
-        if (verdict.revision is not None or falls) and (moves := _labels(case, verdict)):
-            labels, why = {**labels, **moves}, NO_IMAGE if falls else verdict.row.why
-        if labels:
-            yield LabelNode(case.driver.name, member.node.name, labels, why)
-    for member in forgiven(case.verdicts, case.standing):
-        gone: dict[str, str | None] = {before_label(case.driver.name): None}
-        yield LabelNode(case.driver.name, member.node.name, gone, "the rollout is over")
-
-
-def _labels(case: Case, verdict: Verdict) -> dict[str, str | None]:
-    """What changes of a node's labels.
-
-    The state of one that moved is that of the kernel before. Its new pod, or the wait for one,
-    begins with `waiting`; nobody else could say so until that pod runs.
-    """
-    driver, member, target = case.driver.name, verdict.member, case.target(verdict)
-    goes = case.assignment(target) if target else ""
-    before = member.before if verdict.revision is None else verdict.before
-    wanted = {assigned_label(driver): goes, before_label(driver): before}
-    if verdict.place is Place.MOVED and state_label(driver) in member.node.labels:
-        wanted[state_label(driver)] = State.WAITING.value
-    there = member.node.labels
-    return {key: value or None for key, value in wanted.items() if there.get(key, "") != value}
-
-
-def _to_rest(case: Case) -> tuple[Case, tuple[LabelNode | Cordon, ...]]:
-    """The labels to be set, and the case once they are: from there nothing more follows.
-
-    One look is not always enough: what a node said before may hold again once it is assigned back,
-    which leaves room for another one. The status is written last, and is to be true then.
-    """
-    every: dict[str, LabelNode | Cordon] = {}
-    for _ in range(_LOOKS):
-        labelled: list[LabelNode | Cordon] = [*_nodes_labelled(case), *_nodes_cordoned(case)]
-        if not labelled:
-            break
-        for action in labelled:
-            earlier = every.get(action.node)
-            every[action.node] = action if earlier is None else _both(earlier, action)
-        case = _afterwards(case, labelled)
-    return case, tuple(sorted(every.values(), key=lambda action: isinstance(action, Cordon)))
-
-
-def _both(earlier: LabelNode | Cordon, later: LabelNode | Cordon) -> LabelNode | Cordon:
-    as_now = earlier if isinstance(earlier, Cordon) else later
-    return replace(as_now, labels={**earlier.labels, **later.labels})
-
-
-def _nodes_cordoned(case: Case) -> Iterator[Cordon]:
-    """Those that this plan does not cordon already."""
-    for cordon in draining.cordons(case.verdicts, case.driver.name, case.world.now):
-        if cordon.node not in case.begun:
-            yield cordon
-
-
-def _afterwards(case: Case, labelled: Sequence[LabelNode | Cordon]) -> Case:
-    """The same after these labels were set."""
-    nodes, begun = dict(case.world.nodes), dict(case.begun)
-    for action in labelled:
-        node = nodes[action.node]
-        labels = changed(node.labels, action.labels)
-        nodes[action.node] = replace(node, labels=labels, labelled=case.world.now)
-        if isinstance(action, Cordon):
-            nodes[action.node] = replace(nodes[action.node], unschedulable=True)
-            begun[action.node] = action.why
-    there = {key: d for key, d in case.world.daemonsets.items() if _is_left(case, d)}
-    old = set(_old_words(case, {action.node for action in labelled}))
-    said = case.world.node_drivers
-    if old:
-        said = {key: word for key, word in said.items() if key not in old}
-    given = {key.rpartition("-")[2]: at for key, at in case.wanted.items()}
-    status = {
-        **case.found.status,
-        "observedGeneration": case.found.generation,
-        "revision": case.newest,
-        "lastGoodRevision": case.standing.good,
-        "casualties": [each.row() for each in case.casualties],
-    }
-    world = replace(case.world, nodes=nodes, daemonsets=there, node_drivers=said)
-    found = replace(case.found, status=status)
-    return replace(
-        case,
-        world=world,
-        found=found,
-        given=given,
-        begun=begun,
-        fallen=case.falls,
-        recalled=case.refusals,
-    )
-
-
-def _old_words(case: Case, labelled: Collection[str]) -> Iterator[str]:
-    """NodeDrivers of nodes that are given back what they spoke of before, and are silent since.
-
-    They would count as said anew, on a node whose pod may never say a word.
-    """
-    for verdict in case.verdicts if labelled else ():
-        member, report = verdict.member, verdict.member.report
-        if report is None or member.node.name not in labelled or member.word is not None:
-            continue
-        target = case.target(verdict)
-        if target and (report.revision, report.boot_id) == (target.revision, member.node.boot_id):
-            yield report.name
-
-
 def _words_taken_back(case: Case, world: World) -> Iterator[Delete]:
     """Before the label: a node that is assigned back works when it says so again."""
     if case.world.node_drivers is not world.node_drivers:
@@ -334,13 +218,9 @@ def _words_taken_back(case: Case, world: World) -> Iterator[Delete]:
             yield Delete(case.driver.name, NODE_DRIVERS, name)
 
 
-def _is_left(case: Case, found: DaemonSetObject) -> bool:
-    return found.driver != case.driver.name or found.name in case.wanted
-
-
 def _daemonsets_retired(case: Case, world: World) -> Iterator[Action]:
     for found in world.daemonsets.values():
-        if not _is_left(case, found) and not found.deleting:
+        if not is_left(case, found) and not found.deleting:
             yield Delete(
                 case.driver.name,
                 DAEMON_SETS,

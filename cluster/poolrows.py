@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cluster import building
+from cluster.members import cause
 from cluster.model.states import Health, Progress
 from cluster.picture import Picture, counts
 from cluster.toolkit import Link
 from cluster.turns import Verdict
-from cluster.wording import cause, cut, some, toolkit_message, untold
+from cluster.wording import cut, pool_reason, some, toolkit_message, untold
 from cluster.world import Pool
 
 
@@ -51,7 +51,7 @@ def _pool_reasons(
     if not pool.kernel:
         yield "KernelUnknown", untold(verdict.member for verdict in verdicts)
     build = picture.builds.get(pool)
-    if build is not None and (said := building.pool_reason(build, verdicts)):
+    if build is not None and (said := pool_reason(build, verdicts)):
         yield said
     if pool not in picture.served:
         yield "ToolkitMissing", toolkit_message(picture.resolutions[pool])

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from cluster.options import ARCHITECTURE, OUTPUT, Connection, connected
-from cluster.rights import TRYING, in_own_right
+from cluster.options import ARCHITECTURE, OUTPUT, TRYING, Connection, connected, in_own_right
 
 _SECONDS = 3600.0
 

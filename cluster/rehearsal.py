@@ -19,9 +19,9 @@ from typing import Any
 from cluster.api import Api
 from cluster.apierror import ApiError, NotFound
 from cluster.buildjob import ANSWER, Build, job_spec
-from cluster.documents import driver_from, image_stream_from, unless_mirror
+from cluster.documents import driver_from, image_stream_from
 from cluster.model.names import CONTROLLER, DRIVER_LABEL, MANAGED_BY, PREFLIGHT
-from cluster.model.parse_pods import build_pod_from
+from cluster.model.parse_pods import build_pod_from, unless_mirror
 from cluster.overview import NoSuchObject
 from cluster.preflight import build_for, tags
 from cluster.resources import DEPLOYMENTS, DRIVERS, IMAGE_STREAMS, JOBS, PODS

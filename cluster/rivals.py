@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
+from cluster.hardware import has_hardware
 from cluster.model.names import config_map_name
-from cluster.pools import has_hardware
 from cluster.revision import read_revision
 from cluster.world import DriverObject, Node, RevisionObject, World
 from nodeside.contract import assigned_label
@@ -88,3 +88,22 @@ def _modules_of(found: RevisionObject) -> frozenset[str]:
 def _modules(driver: Driver | None) -> frozenset[str]:
     modules = driver.spec.modules if driver is not None else ()
     return frozenset(module.name.replace("-", "_") for module in modules)
+
+
+def contested(world: World, driver: Driver, rivals: Sequence[Driver]) -> frozenset[str]:
+    """Nodes that `rivals`, which have a module in common with `driver` and came first, are for.
+
+    Where this driver is assigned already it stays: to take it away would help nobody.
+    """
+    own = assigned_label(driver.name)
+    return frozenset(
+        node.name
+        for node in world.nodes.values()
+        if own not in node.labels
+        and any(
+            has_hardware(
+                node, rival.spec.hardware, assigned=assigned_label(rival.name) in node.labels
+            ).wanted
+            for rival in rivals
+        )
+    )

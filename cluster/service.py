@@ -24,11 +24,12 @@ from cluster import definitions, leader
 from cluster.api import Api
 from cluster.apply import PARALLEL, Applier
 from cluster.certificate import Serving
-from cluster.controlloop import Controller, Pace, Planner
-from cluster.health import HealthServer, Pulse, alive, ready
+from cluster.controlloop import Controller, Planner
+from cluster.health import HealthServer, alive, ready
 from cluster.leader import Election
 from cluster.metrics import Metrics
 from cluster.model.names import LEASE, METRICS
+from cluster.pacing import Pace, Pulse
 from cluster.reflector import Wakes
 from cluster.reviews import Reviews
 from cluster.scraping import MetricsServer

@@ -13,7 +13,8 @@ from cluster import conditions
 from cluster.actions import Action, Apply, Cordon, Delete, LabelNode, Plan, SetStatus
 from cluster.model.lanes import lane_of
 from cluster.model.stages_seen import ALLOWED, StageObject
-from cluster.stagelabels import changed_labels, label_keys
+from cluster.stage_pods import label_keys
+from cluster.stagelabels import changed_labels
 from cluster.stages import Staging, content, end_order, to_apply, to_prune
 from cluster.wording import some
 from cluster.world import DriverObject, World, uses

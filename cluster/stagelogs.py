@@ -10,14 +10,16 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from cluster.api import Api
 from cluster.apierror import ApiError
 from cluster.logpattern import PatternRefused, search
+from cluster.model.names import stage_label
 from cluster.model.stages_seen import LogSight, LogWanted
+from cluster.world import World
 from nodeside import log
 
 _SIZE = 1 << 20  # bytes of a log in one answer
@@ -136,3 +138,22 @@ class StageLogs:
             deadline=_DEADLINE,
         )
         return any(matches(line[:_LINE]) for line in text.splitlines())
+
+
+def logs_wanted(world: World) -> Iterator[LogWanted]:
+    """The logs that a stage waits for: of pods that are ready, where its label is not set yet."""
+    waits = {
+        (found.name, stage.name): stage.wait_for
+        for found in world.drivers.values()
+        for stage in (found.driver.spec.stages if found.driver and not found.deleting else ())
+        if stage.wait_for is not None
+    }
+    for pod in world.stages.pods.values() if world.stages and waits else ():
+        wait = waits.get((pod.driver, pod.stage))
+        if wait is None or pod.deleting or not pod.ready:
+            continue
+        node = world.nodes.get(pod.node)
+        if pod.daemonset and node and stage_label(pod.driver, pod.stage) in node.labels:
+            continue
+        container = wait.container or pod.container
+        yield LogWanted(pod.uid, pod.name, container, wait.log, wait.timeout_seconds)

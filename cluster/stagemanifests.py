@@ -27,7 +27,7 @@ from cluster.model.names import (
     closed_label,
     stage_label,
 )
-from cluster.model.stages_seen import ALLOWED, OPTIONAL
+from cluster.model.stages_seen import ALLOWED, OPTIONAL, Framed
 from cluster.pod import unprivileged
 from cluster.revision import owner
 from cluster.stagetemplates import StageInvalid
@@ -36,8 +36,6 @@ from nodeside.contract import State, state_label
 from nodeside.spec import Driver
 
 Document = dict[str, Any]
-# What is to be applied, in order, and in words what is left out.
-Framed = tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]
 
 GATE: Final = "nodeside-wait"  # the init container
 _RUN: Final = "nodeside-run"  # its volume

@@ -23,6 +23,7 @@ from cluster.drift import drifted
 from cluster.logpattern import refusal
 from cluster.model.names import APPLIED_NOTE, READY, closed_label, stage_label
 from cluster.model.stages_seen import (
+    Framed,
     Key,
     LogSight,
     Rendered,
@@ -33,7 +34,7 @@ from cluster.model.stages_seen import (
 )
 from cluster.model.states import Health
 from cluster.ownership import Over, over, strangers
-from cluster.stagemanifests import Frame, Framed, gate_labels, objects
+from cluster.stagemanifests import Frame, gate_labels, objects
 from cluster.stagetemplates import StageInvalid
 from cluster.world import Node, uses
 from nodeside.contract import assigned_label

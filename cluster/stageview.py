@@ -12,10 +12,10 @@ from typing import Any
 
 from cluster.api import Api
 from cluster.apierror import NotFound
-from cluster.documents import unless_mirror
 from cluster.model.names import (
     STAGE_LABEL,
 )
+from cluster.model.parse_pods import unless_mirror
 from cluster.model.parse_stages import Found, found_from, stage_pod_from
 from cluster.model.stages_seen import (
     ALLOWED,
@@ -29,8 +29,7 @@ from cluster.model.stages_seen import (
 from cluster.reflector import Reflector, Selection
 from cluster.renderings import Renderings
 from cluster.resources import CONFIG_MAPS, PODS, Resource
-from cluster.stagelabels import logs_wanted
-from cluster.stagelogs import StageLogs
+from cluster.stagelogs import StageLogs, logs_wanted
 from cluster.world import World, uses
 
 _UNREAD = "the objects of stages have not been read yet"

@@ -9,11 +9,12 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from cluster.actions import Action, Plan, SetStatus, rests_on, waits_for_all
 from cluster.limits import clipped
 from cluster.model.lanes import driver_of, is_node_lane, is_stage_lane
+from cluster.reflector import Health
 from cluster.world import DriverObject, World
 from nodeside.errors import NodesideError
 
@@ -162,3 +163,33 @@ def _without_times(status: Mapping[str, Any]) -> dict[str, Any]:
 
 def _moment(wall: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall))
+
+
+_DOUBTFUL: Final = ("Ready", "Available", "Progressing")  # of every Driver
+
+
+def blindness(kinds: Iterable[Health]) -> Trouble | None:
+    """What is refused, and will be until somebody changes something in the cluster."""
+    refused = {kind.kind: kind.refusal for kind in kinds if kind.refusal is not None}
+    if not refused:
+        return None
+    first, *others = refused
+    trouble = trouble_of(refused[first], f"see what becomes of each {first}")
+    also = f"; nor of each {', '.join(others)}" if others else ""
+    return replace(trouble, reason=f"{first}sUnreadable", message=trouble.message + also)
+
+
+def with_blindness(plan: Plan, world: World, trouble: Trouble | None, wall: float) -> Plan:
+    """The plan, in which every Driver says so, and not that it is ready."""
+    if trouble is None:
+        return plan
+    actions: list[Action] = list(plan.actions)
+    for driver in world.drivers.values():
+        doubtful = (*_DOUBTFUL, *_of_stages(driver))
+        actions = said(actions, driver, trouble, wall, dict.fromkeys(doubtful, "Unknown"))
+    return replace(plan, actions=tuple(actions))
+
+
+def _of_stages(driver: DriverObject) -> list[str]:
+    there = {condition.get("type") for condition in driver.status.get("conditions") or ()}
+    return [kind for kind in ("StagesReady",) if kind in there]

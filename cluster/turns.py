@@ -14,42 +14,18 @@ failures that stops a rollout, at least one: it decides where `maxUnavailable` l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from cluster.casualties import Casualty, failures
 from cluster.members import Member
 from cluster.memory import Recollection
 from cluster.model.states import Boot, Health, Phase, Place, Supply
-from cluster.model.status_schema import CASUALTY_LIMIT
 from cluster.rollout import Act, Row, Situation, decide
+from cluster.state import Standing, is_working, supply_of, was_harmed, worked_before
 from cluster.world import Pool
 from nodeside.spec import Driver
-from nodeside.spec.fleet import Rollout
 from nodeside.spec.model import Upgrade
-
-Supplies = Callable[[Pool], Supply]
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How a rollout stands. `unavailable` and `failed` name nodes; `limit` is maxFailed in nodes.
-
-    `budget` nodes that work may be changed now; `slots` nodes may become canaries (None: all).
-    """
-
-    phase: Phase
-    newest: str
-    good: str
-    nodes: int
-    allowed: int
-    limit: int
-    canaries: int
-    unavailable: tuple[str, ...]
-    failed: tuple[str, ...]
-    budget: int
-    slots: int | None
 
 
 class Step(Enum):
@@ -80,59 +56,6 @@ class Verdict:
     before: str = ""
     step: Step = Step.GO
     detail: str = ""
-
-
-def amount(text: str, nodes: int) -> int:
-    """A number, or a percentage of `nodes`, rounded down but not to nothing."""
-    if not text.endswith("%"):
-        return int(text)
-    percent = int(text[:-1])
-    return max(1, nodes * percent // 100) if percent else 0
-
-
-def standing(
-    all_members: Sequence[Member],
-    driver: Driver,
-    newest: str,
-    good: str,
-    supply: Supplies,
-    *,
-    remembered: Sequence[Casualty] = (),
-) -> Standing:
-    """Count. `good` is the last good revision so far, "" for none; `remembered` counts too."""
-    rollout, nodes = driver.spec.rollout, len(all_members)
-    settled = good == newest
-    placed = [(member, member.place(newest, good)) for member in all_members]
-    absent = _absent([m for m in all_members if m.health is Health.DOWN], nodes)
-    unavailable = tuple(
-        m.node.name for m, p in placed if _is_unavailable(m, p) or m.node.name in absent
-    )
-    given = [] if settled else [m for m, p in placed if p is Place.NEWEST and m.before]
-    changed = [member for member in given if not member.lost]
-    failed = () if settled else failures(given, remembered)
-    limit = max(1, min(amount(rollout.max_failed, nodes), CASUALTY_LIMIT))
-    allowed = amount(rollout.max_unavailable, nodes)
-    candidates = _candidates(placed, driver.spec.upgrade, supply)
-    canaries = min(rollout.canary, len(changed) + candidates)
-    passed = sum(m.health is Health.WORKING for m in changed)
-    begun = sum(bool(m.hold.since) for m, p in placed if p is not Place.NEWEST)
-    phase = _phase(rollout, good, settled=settled, tried=passed >= canaries, failed=len(failed),
-                   limit=limit)  # fmt: skip
-    if phase is not Phase.SETTLED and _is_complete(placed, phase, good, supply):
-        return standing(all_members, driver, newest, newest, supply)
-    return Standing(
-        phase=phase,
-        newest=newest,
-        good=good,
-        nodes=nodes,
-        allowed=allowed,
-        limit=limit,
-        canaries=canaries,
-        unavailable=unavailable,
-        failed=failed,
-        budget=max(0, allowed - len(unavailable)),
-        slots=max(0, canaries - len(changed) - begun) if phase is Phase.CANARY else None,
-    )
 
 
 def verdicts(
@@ -168,7 +91,7 @@ def verdicts(
 def _out_of_turn(
     member: Member, upgrade: Upgrade, now: Standing, supplies: Mapping[Pool, Supply]
 ) -> Verdict:
-    place, supply = member.place(now.newest, now.good), _supply(member, supplies.__getitem__)
+    place, supply = member.place(now.newest, now.good), supply_of(member, supplies.__getitem__)
     health = Health.ECHO if _is_echo(member, now.newest) else member.health
     row = decide(Situation(place, now.phase, health, member.boot, upgrade, supply))
     return _verdict(member, place, row, now, turn=False)
@@ -193,12 +116,6 @@ def forgiven(every: Sequence[Verdict], now: Standing) -> tuple[Member, ...]:
     )
 
 
-def _supply(member: Member, supply: Supplies) -> Supply:
-    """What there is for a node: that of its pool, if no other Driver has the module."""
-    found = supply(member.pool)
-    return Supply.TAKEN if member.taken and found is not Supply.UNSERVED else found
-
-
 def _grant(changing: Collection[Verdict], now: Standing) -> Collection[int]:
     """Whose turn it is: first those who lose nothing by it, then by name.
 
@@ -209,7 +126,7 @@ def _grant(changing: Collection[Verdict], now: Standing) -> Collection[int]:
     waiting = [
         (_costs(m, unavailable), bool(m.hold.given_up), m.node.name, m)
         for m, place in ((each.member, each.place) for each in changing)
-        if _takes_turn(m, now) and (now.slots is None or _worked_before(m, place))
+        if _takes_turn(m, now) and (now.slots is None or worked_before(m, place))
     ]
     waiting.sort(key=lambda entry: entry[:3])
     budget, slots = now.budget, now.slots
@@ -244,7 +161,7 @@ def _disturbs(member: Member, place: Place) -> bool:
 
 def _costs(member: Member, unavailable: Collection[str]) -> bool:
     """Whether a change makes one more node unavailable."""
-    if _is_working(member):
+    if is_working(member):
         return True
     occupied = member.consumers is None or bool(member.consumers)
     return occupied and member.node.name not in unavailable
@@ -271,8 +188,8 @@ def _given(
 
     What was harmed already stays so until it works again, whatever it is given next.
     """
-    before = member.assigned if counts and _worked_before(member, place) else ""
-    if _was_harmed(member, place):
+    before = member.assigned if counts and worked_before(member, place) else ""
+    if was_harmed(member, place):
         before = member.before
     return Verdict(member, place, row, revision, before)
 
@@ -284,100 +201,4 @@ def _is_echo(member: Member, newest: str) -> bool:
         and member.boot is Boot.RUNNING
         and member.report is not None
         and member.report.revision == newest
-    )
-
-
-def _is_working(member: Member) -> bool:
-    return member.health is Health.WORKING
-
-
-def _worked_before(member: Member, place: Place) -> bool:
-    """Whether a failure after a change would be the change's."""
-    rebooted = member.boot is Boot.FRESH and member.was_ready
-    return _is_working(member) or _was_harmed(member, place) or rebooted
-
-
-def _was_harmed(member: Member, place: Place) -> bool:
-    """Whether it does not work since an earlier change of ours, which it still has."""
-    return place is Place.STALE and bool(member.before) and not _is_working(member)
-
-
-def _absent(down: Sequence[Member], nodes: int) -> frozenset[str]:
-    """Nodes that are down and count against the budget: those that may be rebooting.
-
-    In every large cluster some machine is dead, and holds no rollout up; nor does one that went
-    down in the middle of its change and does not come back. But more than one in a hundred (or than
-    one) at the same time are an outage: then all count, and what is left is not touched.
-    """
-    dead = {m.node.name for m in down if m.lost or not (m.node.ready_since or m.before)}
-    is_outage = len(dead) > max(1, nodes // 100)
-    return frozenset(m.node.name for m in down if is_outage or m.node.name not in dead)
-
-
-def _is_unavailable(member: Member, place: Place) -> bool:
-    """Whether it counts against the budget: by our doing, or because it is just coming back.
-
-    One that failed without our doing does not: it would block a correction for ever. One that
-    failed in a rollout that is over is forgiven: see `forgiven`. One that is held is cordoned until
-    that is undone. Of one that is down `_absent` decides besides.
-    """
-    if member.lost:
-        return False
-    if member.hold.since or member.hold.ending:
-        return True
-    if member.health is Health.WORKING:
-        return False
-    if member.before and place in (Place.STALE, Place.NEWEST):
-        return True
-    return member.health is Health.BUSY and member.report is not None
-
-
-def _candidates(placed: Iterable[tuple[Member, Place]], upgrade: Upgrade, supply: Supplies) -> int:
-    """How many nodes could still become canaries: at once, or with `onReboot` one day."""
-    one_day = upgrade is Upgrade.ON_REBOOT
-    places = (Place.GOOD, Place.STALE, Place.MOVED) if one_day else (Place.GOOD, Place.STALE)
-    return sum(
-        place in places
-        and _supply(member, supply) is Supply.SERVED
-        and (one_day or _worked_before(member, place))
-        for member, place in placed
-    )
-
-
-def _phase(
-    rollout: Rollout, good: str, *, settled: bool, tried: bool, failed: int, limit: int
-) -> Phase:
-    if settled:
-        return Phase.SETTLED
-    if not good:
-        return Phase.HELD if rollout.paused else Phase.FIRST
-    if failed >= (limit if tried else 1):
-        return Phase.STOPPED
-    if rollout.paused:
-        return Phase.PAUSED
-    return Phase.OPEN if tried else Phase.CANARY
-
-
-def _is_complete(
-    placed: Sequence[tuple[Member, Place]], phase: Phase, good: str, supply: Supplies
-) -> bool:
-    """Whether the newest revision has proven itself.
-
-    The very first does so with the first node where it works: anything better than nothing is good.
-    Later ones when every node that is up has it and has said how it went.
-    """
-    newest = [member for member, place in placed if place is Place.NEWEST]
-    if not any(_is_working(member) for member in newest):
-        return False
-    if not good:
-        return True
-    if phase not in (Phase.OPEN, Phase.PAUSED):
-        return False
-    if any(member.health is Health.BUSY for member in newest):
-        return False
-    return all(
-        place is Place.NEWEST
-        or member.health is Health.DOWN
-        or supply(member.pool) is Supply.UNSERVED
-        for member, place in placed
     )

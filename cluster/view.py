@@ -17,7 +17,7 @@ from cluster.api import Api
 from cluster.apierror import ApiError, NotFound
 from cluster.attention import attention
 from cluster.model.names import BUILDER, MANAGED_BY, OURS
-from cluster.model.parse_pods import build_pod_from, pod_from
+from cluster.model.parse_pods import build_pod_from, pod_from, unless_mirror
 from cluster.model.stages_seen import Template
 from cluster.reflector import Health, Reflector, Selection
 from cluster.resources import Resource
@@ -44,7 +44,7 @@ def selections(namespace: str, streams: Trim = documents.image_stream_from) -> S
         "jobs": Selection(resources.JOBS, documents.job_from, **ours),
         "build_pods": Selection(
             resources.PODS,
-            documents.unless_mirror(build_pod_from),
+            unless_mirror(build_pod_from),
             namespace=namespace,
             selector=f"{MANAGED_BY}={BUILDER}",
             about="build pods",
@@ -56,7 +56,7 @@ def selections(namespace: str, streams: Trim = documents.image_stream_from) -> S
         ),
         "pods": Selection(
             resources.PODS,
-            documents.unless_mirror(pod_from),
+            unless_mirror(pod_from),
             **ours,
             about="driver pods",
         ),

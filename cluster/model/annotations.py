@@ -1,4 +1,4 @@
-"""What is remembered in annotations: images that could not be pulled, toolkits that were refused."""
+"""What annotations remember: images that could not be pulled, toolkits that were refused."""
 
 from __future__ import annotations
 

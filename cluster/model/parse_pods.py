@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from sys import intern
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from cluster.actions import Demand
-from cluster.documents import _harmless, _part, _seconds, _text
+from cluster.model.fields import part, printable, seconds, text
 from cluster.model.names import (
     DRIVER_LABEL,
     MANAGED_BY,
@@ -29,30 +29,30 @@ from nodeside.contract import REPORT_TEXT
 
 
 def pod_from(data: Document) -> DriverPod:
-    metadata, spec = _part(data, "metadata"), _part(data, "spec")
+    metadata, spec = part(data, "metadata"), part(data, "spec")
     owners = metadata.get("ownerReferences") or ()
     return DriverPod(
-        name=_text(metadata, "name"),
-        namespace=_text(metadata, "namespace"),
-        uid=_text(metadata, "uid"),
-        driver=_text(_part(metadata, "labels"), DRIVER_LABEL),
-        node=_text(spec, "nodeName") or _pinned_to(spec),
-        daemonset=next((_text(o, "name") for o in owners if o.get("kind") == "DaemonSet"), ""),
+        name=text(metadata, "name"),
+        namespace=text(metadata, "namespace"),
+        uid=text(metadata, "uid"),
+        driver=text(part(metadata, "labels"), DRIVER_LABEL),
+        node=text(spec, "nodeName") or _pinned_to(spec),
+        daemonset=next((text(o, "name") for o in owners if o.get("kind") == "DaemonSet"), ""),
         deleting="deletionTimestamp" in metadata,
-        created=_seconds(metadata.get("creationTimestamp")),
-        waiting=_waiting(_part(data, "status")),
+        created=seconds(metadata.get("creationTimestamp")),
+        waiting=_waiting(part(data, "status")),
         unloader=unloader_from(data),
     )
 
 
 def build_pod_from(data: Document) -> BuildPod:
     """A pod of a build Job. Only containers in which no vendor code runs are believed."""
-    metadata, status = _part(data, "metadata"), _part(data, "status")
+    metadata, status = part(data, "metadata"), part(data, "status")
     owners = metadata.get("ownerReferences") or ()
     outcome, ended = None, ""
     for kind in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(kind) or ():
-            end, name = _part(_part(container, "state"), "terminated"), str(container.get("name"))
+            end, name = part(part(container, "state"), "terminated"), str(container.get("name"))
             if name in TELLING and (said := read_message(str(end.get("message") or ""))):
                 outcome = said
             elif end.get("exitCode"):
@@ -60,19 +60,19 @@ def build_pod_from(data: Document) -> BuildPod:
                 if end.get("reason") == "OOMKilled":
                     ended += ": out of memory; raise build.memoryLimitMib of the Driver"
     return BuildPod(
-        name=_text(metadata, "name"),
-        job=next((_text(o, "name") for o in owners if o.get("kind") == "Job"), ""),
-        driver=_text(_part(metadata, "labels"), DRIVER_LABEL),
-        created=_seconds(metadata.get("creationTimestamp")),
+        name=text(metadata, "name"),
+        job=next((text(o, "name") for o in owners if o.get("kind") == "Job"), ""),
+        driver=text(part(metadata, "labels"), DRIVER_LABEL),
+        created=seconds(metadata.get("creationTimestamp")),
         waiting=_waiting(status),
         outcome=outcome,
-        ended=(ended or _text(status, "reason"))[:REPORT_TEXT],
+        ended=(ended or text(status, "reason"))[:REPORT_TEXT],
     )
 
 
 def _pinned_to(spec: Document) -> str:
     """The node of a daemon pod that is not bound yet: the controller pins it by affinity."""
-    required = _part(_part(_part(spec, "affinity"), "nodeAffinity"), _REQUIRED)
+    required = part(part(part(spec, "affinity"), "nodeAffinity"), _REQUIRED)
     for term in required.get("nodeSelectorTerms") or ():
         for match in term.get("matchFields") or ():
             if match.get("key") == "metadata.name" and match.get("values"):
@@ -88,19 +88,19 @@ def _waiting(status: Document) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for kind in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(kind) or ():
-            waiting = _part(_part(container, "state"), "waiting")
+            waiting = part(part(container, "state"), "waiting")
             if waiting.get("reason") not in (None, "", "ContainerCreating", "PodInitializing"):
-                found[str(container.get("name"))] = _words(waiting)
+                found[str(container.get("name"))] = words_of(waiting)
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            found["pod"] = _words(condition)
+            found["pod"] = words_of(condition)
     return found or NOTHING
 
 
-def _words(cause: Document) -> str:
+def words_of(cause: Document) -> str:
     message = str(cause.get("message") or "")
     words = f"{cause.get('reason')}: {message}" if message else str(cause.get("reason"))
-    return _harmless(words)
+    return printable(words)
 
 
 def unloader_from(data: Mapping[str, Any]) -> Unloader | None:
@@ -193,3 +193,17 @@ def _stays(document: Mapping[str, Any]) -> bool:
         or (metadata.get("labels") or NOTHING).get(MANAGED_BY) == MANAGER
         or any(o.get("kind") == "DaemonSet" and o.get("controller") for o in owners)
     )
+
+
+T = TypeVar("T")
+
+
+def unless_mirror(read: Callable[[Document], T]) -> Callable[[Document], T | None]:
+    """`read` pods, but none that shows a file of a kubelet: whoever is root on its node wrote it,
+    perhaps with a name and labels of ours. Pods of ours are made through the API server."""
+
+    def trim(data: Document) -> T | None:
+        notes = part(part(data, "metadata"), "annotations")
+        return None if MIRROR in notes else read(data)
+
+    return trim

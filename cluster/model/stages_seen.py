@@ -143,3 +143,7 @@ class Stages:
     absent: frozenset[str] = frozenset()
     unknown: str = ""
     rendered: Mapping[Template, Rendered] = field(default_factory=dict)
+
+
+# What is to be applied, in order, and in words what is left out.
+Framed = tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]

@@ -15,7 +15,7 @@ import yaml
 
 from cluster.climain import root
 from cluster.extra import PACKAGES, needed
-from cluster.rights import INSTALLING, LOOKING, TRYING
+from cluster.options import INSTALLING, LOOKING, TRYING
 from nodeside import process
 from nodeside.errors import ExitCode
 from tests.cluster.model import document

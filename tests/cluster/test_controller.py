@@ -13,10 +13,11 @@ from cluster.actions import Action, Apply, LabelNode, Plan, Say, SetStatus
 from cluster.apierror import Forbidden, Unreachable
 from cluster.apply import Outcome
 from cluster.consumers import demand_of
-from cluster.controlloop import Allowance, Controller, Pace, names, only, plan_apart
+from cluster.controlloop import Controller, names, only, plan_apart
 from cluster.leader import Leadership
 from cluster.model.lanes import status_lane_of
 from cluster.model.stages_seen import Template
+from cluster.pacing import Allowance, Pace
 from cluster.planner import plan
 from cluster.reflector import Health, Wakes
 from cluster.trouble import trouble_of

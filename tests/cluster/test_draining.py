@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.actions import Action, Cordon, Evict, LabelNode, Uncordon
-from cluster.draining import TABLE, Aim, Asked, Company, Grip, Situation, Time, Wish, decide
+from cluster.drain_table import TABLE, Aim, Asked, Company, Grip, Situation, Time, Wish, decide
 from cluster.hold import stamp
 from cluster.model.names import CORDONED, draining_label, undrained_label
 from cluster.turns import Step

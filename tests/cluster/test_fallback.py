@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from cluster.actions import LabelNode
-from cluster.fallback import cannot_pull, image_for
+from cluster.fallback import image_for
+from cluster.members import cannot_pull
 from cluster.model.annotations import BELIEVED, Fall, read_note
 from cluster.model.names import before_label
 from cluster.world import DriverPod, Pool

@@ -9,7 +9,8 @@ from contextlib import ExitStack
 import pytest
 import requests
 
-from cluster.health import HealthServer, Pulse, Report, alive, ready
+from cluster.health import HealthServer, Report, alive, ready
+from cluster.pacing import Pulse
 from cluster.reflector import Health
 from cluster.view import selections
 

@@ -9,7 +9,8 @@ import pytest
 
 from cluster.api import Api, connect
 from cluster.apierror import NotFound
-from cluster.installation import InstalledElsewhere, install, uninstall
+from cluster.farewell import uninstall
+from cluster.installation import InstalledElsewhere, install
 from cluster.manifests import Installation, manifests, manifests_of_any, to_yaml
 from cluster.resources import DRIVERS, resource_of
 from nodeside.errors import DeadlinePassed

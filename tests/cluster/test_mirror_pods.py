@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cluster.documents import unless_mirror
 from cluster.model.names import UNLOAD_LABEL
-from cluster.model.parse_pods import build_pod_from, pod_from
+from cluster.model.parse_pods import build_pod_from, pod_from, unless_mirror
 from cluster.model.parse_stages import stage_pod_from
 from cluster.stageview import StageView, read_once
 from cluster.view import selections

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from cluster.actions import Plan, SetStatus
 from cluster.apierror import Asked, refusal
-from cluster.overview import condition
+from cluster.kube.conditions import condition
 from cluster.planner import plan
 from cluster.reflector import Health
-from cluster.sight import blindness, with_blindness
+from cluster.trouble import blindness, with_blindness
 from tests.cluster.model import Model
 from tests.cluster.stagedriver import up, with_stages
 

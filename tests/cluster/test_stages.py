@@ -10,7 +10,7 @@ from cluster.actions import Apply, Delete, LabelNode, Say, SetStatus
 from cluster.inspection import explain_driver, explain_node
 from cluster.model.stages_seen import LogSight, LogWanted, StageObject, Stages
 from cluster.planner import plan
-from cluster.stagelabels import logs_wanted
+from cluster.stagelogs import logs_wanted
 from nodeside.contract import State, assigned_label
 from tests.cluster.model import Model
 from tests.cluster.stagedriver import (

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from cluster.actions import Say, event
+from cluster.actions import Say
+from cluster.apply import event
 from cluster.documents import (
     daemonset_from,
     driver_from,

@@ -16,8 +16,8 @@ from cluster.access import Access
 from cluster.actions import SetStatus
 from cluster.api import Api
 from cluster.exchange import Exchange
+from cluster.kube.conditions import condition
 from cluster.model.names import NAMESPACE
-from cluster.overview import condition
 from cluster.planner import plan
 from cluster.silence import NO_POD
 from cluster.view import read_once

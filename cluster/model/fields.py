@@ -1,0 +1,62 @@
+"""Fields of the API server's JSON, read without trusting who wrote them.
+
+Every function gives a value of the wanted kind, whatever stands there.
+"""
+
+from __future__ import annotations
+
+import re
+from calendar import timegm
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import lru_cache
+from sys import intern
+from time import strptime
+
+from cluster.world import NOTHING, Document
+from nodeside.contract import REPORT_TEXT
+
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+_UNAME = re.compile(r"[A-Za-z0-9._+~-]{1,64}")
+
+
+def part(data: Document, key: str) -> Document:
+    found = data.get(key)
+    return found if isinstance(found, Mapping) else NOTHING
+
+
+def text(data: Document, key: str) -> str:
+    """One copy in memory of what 5,000 objects repeat."""
+    return intern(str(data.get(key) or ""))
+
+
+def said(data: Document, key: str) -> str:
+    """A text of a node, as long as nodes of ours write it; older ones wrote more."""
+    return intern(printable(str(data.get(key) or "")))
+
+
+def printable(text: str) -> str:
+    """What a node says comes into Events, conditions and terminals: no escape sequences."""
+    text = text[:REPORT_TEXT]
+    return text if text.isprintable() else _UNPRINTABLE.sub("\ufffd", text)
+
+
+def word(data: Document, key: str, words: re.Pattern[str] = _UNAME) -> str:
+    """A word of `uname`, "" if it cannot be one: it goes into the pull spec of a toolkit image."""
+    found = str(data.get(key) or "")
+    return intern(found) if words.fullmatch(found) else ""
+
+
+def condition(status: Document, kind: str) -> Document:
+    found = (c for c in status.get("conditions") or () if c.get("type") == kind)
+    return next(found, NOTHING)
+
+
+@lru_cache(maxsize=1024)
+def seconds(moment: str | None) -> float:
+    """A metav1.Time by the wall clock; 0 for none."""
+    with suppress(TypeError, ValueError):
+        return float(timegm(strptime(moment or "", "%Y-%m-%dT%H:%M:%SZ")))
+    return 0.0
