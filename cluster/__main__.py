@@ -1,5 +1,5 @@
 """`python -m cluster` is `nodeside-cluster`."""
 
-from cluster.climain import main
+from cluster.cli.main import main
 
 main()

@@ -1,8 +1,8 @@
 """What a server means that refuses: one reading for the node, for the controller, for registries.
 
-Whoever asked adds its own words and hints: driver/kubernetes.py for a pod, cluster/apierror.py for
-the controller. What both must not read differently stands here: what the API server says in a
-`Status`, whether the same request may succeed later, and how long it asks to wait.
+Whoever asked adds its own words and hints. What must not be read differently stands here: what the
+API server says in a `Status`, whether the same request may succeed later, and how long it asks to
+wait.
 
 Stdlib only.
 """

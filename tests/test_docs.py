@@ -14,7 +14,7 @@ import pytest
 
 import cluster
 import nodeside
-from cluster.climain import root as cluster_root
+from cluster.cli.main import root as cluster_root
 from nodeside.cli import root
 from nodeside.contract import FailureKind
 from nodeside.driver.cli import driver

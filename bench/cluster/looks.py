@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from cluster.actions import Plan, Say, SetStatus
-from cluster.labels import labels_of
+from cluster.model.actions import Plan, Say, SetStatus
+from cluster.model.labelmap import labels_of
 from cluster.model.names import daemonset_name
-from cluster.planner import Planner
-from cluster.world import DriverPod, NodeDriverObject, World
+from cluster.model.snapshot import DriverPod, NodeDriverObject, World
+from cluster.plan.planner import Planner
 from nodeside import process
 from nodeside.contract import assigned_label, node_driver_name, state_label
 from tests.cluster.model import PCI, Model

@@ -24,10 +24,10 @@ import requests
 
 from bench.cluster import usage
 from bench.room import BenchError
-from cluster.api import Api, connect
-from cluster.apierror import ApiError
+from cluster.kube.client import Api, connect
+from cluster.kube.errors import ApiError
+from cluster.kube.resources import NODES, PODS
 from cluster.model.names import DRIVER, NAMESPACE, OURS
-from cluster.resources import NODES, PODS
 from nodeside.contract import NodeDriverStatus, Rung, State
 from nodeside.driver.announce.api import Access, Cluster
 from nodeside.driver.announce.delivery import Delivery, Pace

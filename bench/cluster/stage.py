@@ -20,12 +20,12 @@ from bench.cluster import usage
 from bench.cluster.speakers import Speakers
 from bench.cluster.usage import Usage
 from bench.room import BenchError
-from cluster.api import connect
-from cluster.apierror import ApiError
-from cluster.documents import node_from
-from cluster.manifests import Installation
+from cluster.install.manifests import Installation
+from cluster.kube.client import connect
+from cluster.kube.errors import ApiError
+from cluster.kube.resources import NODES
 from cluster.model.names import CONTROLLER, METRICS_READER, NAMESPACE, OURS
-from cluster.resources import NODES
+from cluster.model.parse import node_from
 from nodeside import process
 from nodeside.errors import DeadlinePassed
 from nodeside.scratch import scratch_directory

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from cluster.world import (
-    NOTHING,
-)
+from cluster.model.snapshot import NOTHING
 
 BELIEVED: Final = 6 * 3600.0  # seconds
 

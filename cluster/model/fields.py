@@ -13,7 +13,7 @@ from functools import lru_cache
 from sys import intern
 from time import strptime
 
-from cluster.world import NOTHING, Document
+from cluster.model.snapshot import NOTHING, Document
 from nodeside.contract import REPORT_TEXT
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")

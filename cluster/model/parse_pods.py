@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from sys import intern
 from typing import Any, Final, TypeVar
 
-from cluster.actions import Demand
+from cluster.model.actions import Demand
 from cluster.model.fields import part, printable, seconds, text
 from cluster.model.names import (
     DRIVER_LABEL,
@@ -16,14 +16,7 @@ from cluster.model.names import (
     TELLING,
     UNLOAD_LABEL,
 )
-from cluster.world import (
-    NOTHING,
-    BuildPod,
-    Consumer,
-    Document,
-    DriverPod,
-    Unloader,
-)
+from cluster.model.snapshot import NOTHING, BuildPod, Consumer, Document, DriverPod, Unloader
 from nodeside.buildjob import read_message
 from nodeside.contract import REPORT_TEXT
 

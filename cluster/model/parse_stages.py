@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cluster.kube.managed_fields import kept_from
 from cluster.model.names import (
     APPLIED_NOTE,
     DRIVER_LABEL,
@@ -20,7 +21,6 @@ from cluster.model.stages_seen import (
     StageObject,
     StagePod,
 )
-from cluster.ownership import kept_from
 
 
 @dataclass(frozen=True, slots=True)

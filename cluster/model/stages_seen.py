@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cluster.ownership import Kept
-from cluster.resources import (
+from cluster.kube.managed_fields import Kept
+from cluster.kube.resources import (
     CONFIG_MAPS,
     DAEMON_SETS,
     DEPLOYMENTS,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster.manifests import Installation
+from cluster.install.manifests import Installation
 from nodeside.trial.progress import Progress
 from tests.cluster.installed import install_all
 from tests.controlplane.binaries import Say

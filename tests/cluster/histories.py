@@ -20,9 +20,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from cluster.actions import Action, LabelNode, SetStatus
+from cluster.model.actions import Action, LabelNode, SetStatus
 from cluster.model.names import before_label
-from cluster.world import Node, NodeDriverObject, World
+from cluster.model.snapshot import Node, NodeDriverObject, World
 from nodeside.contract import State, assigned_label
 from tests.cluster.model import EDU, PCI, Model, serving
 

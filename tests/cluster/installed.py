@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cluster.crds import crds
-from cluster.manifests import Installation, manifests
+from cluster.install.crds import crds
+from cluster.install.manifests import Installation, manifests
+from cluster.kube.resources import DRIVERS, EVENTS, NODE_DRIVERS, NODES, resource_of
 from cluster.model.names import CONTROLLER, DRIVER
-from cluster.resources import DRIVERS, EVENTS, NODE_DRIVERS, NODES, resource_of
 from tests.controlplane.controlplane import APPLY_PATCH, MERGE_PATCH, ControlPlane
 from tests.controlplane.nodes import Nodes
 

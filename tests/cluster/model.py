@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from cluster.actions import (
+from cluster.model.actions import (
     Action,
     Apply,
     Cordon,
@@ -28,14 +28,11 @@ from cluster.actions import (
     SetStatus,
     Uncordon,
 )
-from cluster.documents import daemonset_from, driver_from, job_from, revision_from
 from cluster.model.names import CORDONED, STAGE_LABEL
+from cluster.model.parse import daemonset_from, driver_from, job_from, revision_from
 from cluster.model.parse_pods import pod_from
 from cluster.model.parse_stages import found_from
-from cluster.model.stages_seen import Rendered, Source, StagePod, Stages, Template
-from cluster.planner import Planner, plan
-from cluster.stagetemplates import StageInvalid, documents
-from cluster.world import (
+from cluster.model.snapshot import (
     Answer,
     BuildPod,
     Consumer,
@@ -53,6 +50,9 @@ from cluster.world import (
     World,
     uses,
 )
+from cluster.model.stages_seen import Rendered, Source, StagePod, Stages, Template
+from cluster.plan.planner import Planner, plan
+from cluster.render.templates import StageInvalid, documents
 from nodeside.buildjob import BuildOutcome, BuildVerdict, read_message
 from nodeside.contract import API_VERSION, Rung, State, assigned_label, node_driver_name
 

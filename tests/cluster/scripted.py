@@ -15,9 +15,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from cluster.access import Access
-from cluster.api import Api
-from cluster.exchange import Exchange
+from cluster.kube.client import Api
+from cluster.kube.credentials import Access
+from cluster.kube.transport import Exchange
 from nodeside.contract import API_VERSION
 
 

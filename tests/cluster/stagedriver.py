@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.actions import LabelNode
+from cluster.model.actions import LabelNode
 from cluster.model.names import closed_label, stage_label
 from nodeside.contract import State, state_label
 from tests.cluster.model import Model

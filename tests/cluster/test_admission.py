@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cluster.manifests import Installation
+from cluster.install.manifests import Installation
 from cluster.model.names import CONTROLLER, CORDONED, DRIVER, NAMESPACE
 from nodeside.api_status import KubernetesError
 from nodeside.contract import API_VERSION, NodeDriverStatus, Rung, State

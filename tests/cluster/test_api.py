@@ -11,18 +11,10 @@ from typing import Any
 import pytest
 from urllib3.exceptions import SSLError
 
-from cluster.api import connect
-from cluster.apierror import (
-    ApiError,
-    Asked,
-    Conflict,
-    Forbidden,
-    Gone,
-    NotFound,
-    Unreachable,
-)
-from cluster.exchange import in_words
-from cluster.resources import DRIVERS, NODES
+from cluster.kube.client import connect
+from cluster.kube.errors import ApiError, Asked, Conflict, Forbidden, Gone, NotFound, Unreachable
+from cluster.kube.resources import DRIVERS, NODES
+from cluster.kube.transport import in_words
 from nodeside.errors import ExitCode
 from tests.cluster.scripted import Said, ScriptedServer, event, gone, kubeconfig, page
 

@@ -12,12 +12,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.actions import Action, Apply, Delete, LabelNode, Plan, Say, SetFinalizers, SetStatus
-from cluster.apierror import ApiError, Conflict, Forbidden, NotFound, Unreachable
-from cluster.apply import Applier, Outcome, difference
-from cluster.leader import Leadership
+from cluster.controller.executor import Applier, Outcome, difference
+from cluster.kube.election import Leadership
+from cluster.kube.errors import ApiError, Conflict, Forbidden, NotFound, Unreachable
+from cluster.kube.resources import DAEMON_SETS, DRIVERS, NODES
+from cluster.model.actions import (
+    Action,
+    Apply,
+    Delete,
+    LabelNode,
+    Plan,
+    Say,
+    SetFinalizers,
+    SetStatus,
+)
 from cluster.model.lanes import status_lane_of
-from cluster.resources import DAEMON_SETS, DRIVERS, NODES
 from tests.cluster.model import Model
 
 

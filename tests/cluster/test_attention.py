@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from cluster.attention import attention
-from cluster.labels import labels_of
+from cluster.cache.cache import View
+from cluster.cache.node_changes import attention
+from cluster.model.labelmap import labels_of
 from cluster.model.names import OSTREE_LABEL
-from cluster.view import View
-from cluster.world import Node, Settings
+from cluster.model.snapshot import Node, Settings
 from nodeside.contract import state_label
 from tests.cluster.model import PCI, Model
 from tests.cluster.scripted import ScriptedServer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.silence import LOST
+from cluster.plan.nodes.deadlines import LOST
 from tests.cluster.model import Model
 
 THEN = 1_800_000_000.0

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from cluster.actions import LabelNode
-from cluster.case import Case
-from cluster.jobs import builds
+from cluster.model.actions import LabelNode
+from cluster.model.snapshot import Node
 from cluster.model.states import Progress
-from cluster.world import Node
+from cluster.plan.build_jobs import builds
+from cluster.plan.rollout.context import Case
 from nodeside.buildjob import BuildVerdict
 from tests.cluster.histories import ASSIGNED, History
 

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.buildjob import Build, job, publish_target
-from cluster.documents import driver_from, job_from
-from cluster.manifests import Installation
+from cluster.install.manifests import Installation
 from cluster.model.names import NAMESPACE, OURS, TELLING
+from cluster.model.parse import driver_from, job_from
 from cluster.model.parse_pods import build_pod_from
-from cluster.world import Settings
+from cluster.model.snapshot import Settings
+from cluster.plan.objects.build_job import Build, job, publish_target
 from nodeside.driver.cli import driver as driver_verbs
 from nodeside.shared import SharedDir
 from nodeside.spec import Driver

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from cluster.builds import outcome_of
-from cluster.inspection import explain_driver, explain_node
-from cluster.world import (
+from cluster.cli.explain import explain_driver, explain_node
+from cluster.model.snapshot import (
     BuildPod,
     DaemonSetObject,
     ImageStream,
@@ -17,6 +16,7 @@ from cluster.world import (
     ToolkitLabels,
     World,
 )
+from cluster.plan.builds.builds import outcome_of
 from nodeside.buildjob import BuildOutcome, BuildVerdict
 from nodeside.contract import NOTHING_SERVED, State
 from tests.cluster.model import EDU, KERNEL, Model

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from cluster.case import Case
-from cluster.casualties import Casualty, Fate, within_limits
-from cluster.inspection import explain_driver
+from cluster.cli.explain import explain_driver
 from cluster.model.status_schema import CASUALTY_LIMIT
-from cluster.silence import LOST
+from cluster.plan.nodes.deadlines import LOST
+from cluster.plan.rollout.casualties import Casualty, Fate, within_limits
+from cluster.plan.rollout.context import Case
 from nodeside.contract import State
 from tests.cluster.model import Model
 

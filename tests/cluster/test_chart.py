@@ -15,10 +15,10 @@ import jsonschema
 import pytest
 import yaml
 
-from cluster.chart import LATER, chart
-from cluster.gotemplates import Later, go_template
-from cluster.kustomize import KUSTOMIZATION, NAMES, base
-from cluster.manifests import (
+from cluster.install.helm import LATER, chart
+from cluster.install.helm_templates import Later, go_template
+from cluster.install.kustomize import KUSTOMIZATION, NAMES, base
+from cluster.install.manifests import (
     Installation,
     NotInstallable,
     TemplateBroken,

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster.climain import root
-from cluster.extra import PACKAGES, needed
-from cluster.options import INSTALLING, LOOKING, TRYING
+from cluster.cli.extra import PACKAGES, needed
+from cluster.cli.main import root
+from cluster.cli.options import INSTALLING, LOOKING, TRYING
 from nodeside import process
 from nodeside.errors import ExitCode
 from tests.cluster.model import document
@@ -89,7 +89,7 @@ def test_in_a_checkout_without_the_extra_it_says_how_to_install_it() -> None:
 )
 def test_after_a_wheel_it_names_that_wheel_and_never_an_index(noted: str, named: str) -> None:
     more = (
-        'extra.__file__ = "/usr/lib/python3/site-packages/cluster/extra.py"\n'
+        'extra.__file__ = "/usr/lib/python3/site-packages/cluster/cli/extra.py"\n'
         f"metadata.Distribution.read_text = lambda *_: {noted!r}\n"
         "metadata.distribution = lambda _: metadata.Distribution\n"
     )
@@ -117,7 +117,7 @@ def test_the_extra_is_that_of_pyproject() -> None:
 
 def test_help_imports_neither_the_client_nor_templates() -> None:
     code = (
-        "import sys, cluster.climain; "
+        "import sys, cluster.cli.main; "
         "print({'kubernetes', 'urllib3', 'jinja2', 'yaml', 'requests'} & {*sys.modules})"
     )
     done = process.run([sys.executable, "-c", code], timeout=LONG)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cluster.crds import driver_crd
-from cluster.wording import some
+from cluster.install.crds import driver_crd
+from cluster.plan.status.messages import some
 from nodeside.contract import State
 from tests.cluster.model import Model
 from tests.cluster.stagedriver import up, with_stages

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from cluster.actions import Cordon, Demand, Evict, Plan, all_of
-from cluster.apierror import ApiError, Conflict, NotFound
-from cluster.consumers import by_node, consumes, demand_of
-from cluster.cordon import change, evict
-from cluster.evictions import Evictions
+from cluster.cache.consumers import RollCall, look
+from cluster.controller.drain_requests import change, evict
+from cluster.controller.eviction_backoff import Evictions
+from cluster.kube.errors import ApiError, Conflict, NotFound
+from cluster.model.actions import Cordon, Demand, Evict, Plan, all_of
 from cluster.model.names import CORDONED
 from cluster.model.parse_pods import consumer_from
-from cluster.rollcall import RollCall, look
-from cluster.world import Occupancy, World
+from cluster.model.snapshot import Occupancy, World
+from cluster.plan.nodes.consumers import by_node, consumes, demand_of
 from nodeside.spec.fleet import Evict as Policy
 from tests.cluster.scripted import Said, ScriptedServer
 

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from cluster.actions import Action, Apply, LabelNode, Plan, Say, SetStatus
-from cluster.apierror import Forbidden, Unreachable
-from cluster.apply import Outcome
-from cluster.consumers import demand_of
-from cluster.controlloop import Controller, names, only, plan_apart
-from cluster.leader import Leadership
+from cluster.controller.controller import Controller, names, only, plan_apart
+from cluster.controller.executor import Outcome
+from cluster.controller.failures import trouble_of
+from cluster.controller.pacing import Allowance, Pace
+from cluster.kube.election import Leadership
+from cluster.kube.errors import Forbidden, Unreachable
+from cluster.kube.reflector import Health, Wakes
+from cluster.model.actions import Action, Apply, LabelNode, Plan, Say, SetStatus
 from cluster.model.lanes import status_lane_of
+from cluster.model.snapshot import World
 from cluster.model.stages_seen import Template
-from cluster.pacing import Allowance, Pace
-from cluster.planner import plan
-from cluster.reflector import Health, Wakes
-from cluster.trouble import trouble_of
-from cluster.world import World
+from cluster.plan.nodes.consumers import demand_of
+from cluster.plan.planner import plan
 from nodeside.spec.fleet import Evict
 from tests.cluster.model import Model, RenderedAtOnce
 from tests.cluster.stagedriver import speak, with_stages

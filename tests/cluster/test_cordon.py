@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cluster import cordon
-from cluster.actions import Uncordon
-from cluster.api import Api, connect
-from cluster.apierror import Conflict
-from cluster.manifests import Installation
+from cluster.controller import drain_requests
+from cluster.install.manifests import Installation
+from cluster.kube.client import Api, connect
+from cluster.kube.errors import Conflict
+from cluster.model.actions import Uncordon
 from cluster.model.names import CONTROLLER, CORDONED, NAMESPACE
 from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane
 from tests.controlplane.nodes import Nodes
@@ -45,7 +45,7 @@ def end(control_plane: ControlPlane, api: Api, action: Uncordon = ENDS) -> None:
 
     def done() -> bool:
         try:
-            cordon.change(api, action, LIMIT)
+            drain_requests.change(api, action, LIMIT)
         except Conflict:
             return False
         return True
@@ -126,6 +126,6 @@ def test_a_change_between_look_and_write_ends_nothing(
     monkeypatch.setattr(api, "get", looks_too_early)
 
     with pytest.raises(Conflict):
-        cordon.change(api, ENDS, LIMIT)
+        drain_requests.change(api, ENDS, LIMIT)
 
     assert closed(nodes) == (True, False)

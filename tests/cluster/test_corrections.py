@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cluster.planner import Planner
-from cluster.world import DriverPod, ImageStream, ToolkitLabels, Unseen
+from cluster.model.snapshot import DriverPod, ImageStream, ToolkitLabels, Unseen
+from cluster.plan.planner import Planner
 from nodeside.contract import State, assigned_label, node_driver_name
 from tests.cluster.model import KERNEL, Model
 

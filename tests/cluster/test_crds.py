@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cluster.crds import crds
-from cluster.limits import fitted
+from cluster.install.crds import crds
+from cluster.model.limits import fitted
 from cluster.model.status_schema import STATUS
 from nodeside.contract import API_VERSION, NodeDriverStatus, Rung, State
 from nodeside.driver.announce.documents import node_driver

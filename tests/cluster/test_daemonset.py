@@ -17,9 +17,10 @@ import click
 import pytest
 import yaml
 
-from cluster.daemonset import daemonset, differs
-from cluster.documents import daemonset_from, driver_from, revision_from
-from cluster.pod import (
+from cluster.model.parse import daemonset_from, driver_from, revision_from
+from cluster.model.snapshot import Node, Pool, RevisionObject, Settings
+from cluster.plan.objects.daemonset import daemonset, differs
+from cluster.plan.objects.driver_pod import (
     DRIVER_FILE,
     SHARED,
     SIDECAR_COMMAND,
@@ -29,10 +30,9 @@ from cluster.pod import (
     pod,
     signing_secret,
 )
-from cluster.policy import policy_map
-from cluster.revision import config_map, read_revision, revision_of, revision_text
-from cluster.unloadpod import unload_pod
-from cluster.world import Node, Pool, RevisionObject, Settings
+from cluster.plan.objects.node_policy import policy_map
+from cluster.plan.objects.revision import config_map, read_revision, revision_of, revision_text
+from cluster.plan.objects.unload_pod import unload_pod
 from nodeside.contract import assigned_label
 from nodeside.driver import cli
 from nodeside.driver.announce.api import Access

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from cluster.daemonset import daemonset, differs
-from cluster.documents import daemonset_from
-from cluster.resources import DAEMON_SETS
+from cluster.kube.resources import DAEMON_SETS
+from cluster.model.parse import daemonset_from
+from cluster.plan.objects.daemonset import daemonset, differs
 from tests.cluster.test_daemonset import CASES
 from tests.controlplane.controlplane import APPLY_PATCH, ControlPlane
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from cluster.apierror import ApiError
-from cluster.crds import crds
-from cluster.definitions import REMEDY, lacking, words
-from cluster.presence import standing
+from cluster.cli.leader_status import standing
+from cluster.install.crd_check import REMEDY, lacking, words
+from cluster.install.crds import crds
+from cluster.kube.errors import ApiError
 from nodeside.contract import API_VERSION
 from tests.cluster.scripted import Said, ScriptedServer
 

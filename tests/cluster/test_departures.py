@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from cluster.actions import Action, Create, Delete, LabelNode
-from cluster.unloading import SLOW
-from cluster.world import DriverPod
+from cluster.model.actions import Action, Create, Delete, LabelNode
+from cluster.model.snapshot import DriverPod
+from cluster.plan.rollout.unload import SLOW
 from nodeside.contract import UNLOADED, State, assigned_label, state_label
 from nodeside.errors import ExitCode
 from tests.cluster.model import PCI, Model

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cluster import directory as module
-from cluster.directory import NotOurs, write_directory
+from cluster.install import directory as module
+from cluster.install.directory import NotOurs, write_directory
 from nodeside import __version__
 from nodeside.errors import SystemRefused
 

@@ -9,12 +9,22 @@ from typing import Any
 
 import pytest
 
-from cluster.actions import Action, Cordon, Evict, LabelNode, Uncordon
-from cluster.drain_table import TABLE, Aim, Asked, Company, Grip, Situation, Time, Wish, decide
-from cluster.hold import stamp
+from cluster.model.actions import Action, Cordon, Evict, LabelNode, Uncordon
 from cluster.model.names import CORDONED, draining_label, undrained_label
-from cluster.turns import Step
-from cluster.world import Occupancy
+from cluster.model.snapshot import Occupancy
+from cluster.plan.nodes.drain_labels import stamp
+from cluster.plan.rollout.decisions import Step
+from cluster.plan.rollout.drain_table import (
+    TABLE,
+    Aim,
+    Asked,
+    Company,
+    Grip,
+    Situation,
+    Time,
+    Wish,
+    decide,
+)
 from nodeside.contract import State, assigned_label
 from tests.cluster.model import Model
 
@@ -202,7 +212,7 @@ def test_what_keeps_the_pods_from_being_known_is_said() -> None:
     trouble = Occupancy(trouble="no permission to list pods")
     world = replace(model.world, occupancy=trouble)
 
-    from cluster.planner import plan
+    from cluster.plan.planner import plan
 
     model.carry_out(plan(world, 0.0).actions)
 
@@ -553,7 +563,7 @@ def test_a_controller_that_dies_between_two_actions_is_taken_over_from(crash_at:
 
 
 def test_a_time_on_a_node_is_readable_and_survives_nonsense() -> None:
-    from cluster.hold import for_people, lasts
+    from cluster.plan.nodes.drain_labels import for_people, lasts
 
     assert stamp(1000.0) == "19700101T001640Z"
     assert lasts("19700101T001640Z", 1060.0) == 60.0

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from cluster.actions import Action, Cordon, Evict, LabelNode, Uncordon
+from cluster.model.actions import Action, Cordon, Evict, LabelNode, Uncordon
 from cluster.model.names import CORDONED, draining_label, undrained_label
 from nodeside.contract import State, assigned_label
 from tests.cluster.model import Model

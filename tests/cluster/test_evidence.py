@@ -6,9 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.evidence import Evidence, Witness, fits, heard, lasting, remembered, together, upheld
 from cluster.model.annotations import note, read_refused
-from cluster.world import DaemonSetObject, Node, NodeDriverObject, Pool, ToolkitLabels
+from cluster.model.snapshot import DaemonSetObject, Node, NodeDriverObject, Pool, ToolkitLabels
+from cluster.plan.builds.toolkit_evidence import (
+    Evidence,
+    Witness,
+    fits,
+    heard,
+    lasting,
+    remembered,
+    together,
+    upheld,
+)
 
 KERNEL = "5.14.0-427.50.1.el9_4.x86_64"
 POOL = Pool("x86_64", "418.94.202501221327-0", KERNEL)

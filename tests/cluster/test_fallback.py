@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from cluster.actions import LabelNode
-from cluster.fallback import image_for
-from cluster.members import cannot_pull
+from cluster.model.actions import LabelNode
 from cluster.model.annotations import BELIEVED, Fall, read_note
 from cluster.model.names import before_label
-from cluster.world import DriverPod, Pool
+from cluster.model.snapshot import DriverPod, Pool
+from cluster.plan.builds.kernel_images import image_for
+from cluster.plan.nodes.members import cannot_pull
 from nodeside.contract import State, assigned_label
 from nodeside.errors import SpecError
 from nodeside.spec import parse

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cluster.farewell import delete_drivers
-from cluster.resources import DRIVERS, EVENTS, Resource
+from cluster.install.uninstall import delete_drivers
+from cluster.kube.resources import DRIVERS, EVENTS, Resource
 from nodeside.errors import DeadlinePassed
 
 HELD = "modules are held: n1 (cannot unload edu: edu is held by 1 open file of dd (pid 4711))"

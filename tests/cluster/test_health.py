@@ -9,10 +9,10 @@ from contextlib import ExitStack
 import pytest
 import requests
 
-from cluster.health import HealthServer, Report, alive, ready
-from cluster.pacing import Pulse
-from cluster.reflector import Health
-from cluster.view import selections
+from cluster.cache.cache import selections
+from cluster.controller.pacing import Pulse
+from cluster.kube.reflector import Health
+from cluster.manager.probes import HealthServer, Report, alive, ready
 
 LONG = 30.0  # seconds: a deadline that only a broken test meets
 

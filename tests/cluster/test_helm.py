@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.api import Api, connect
-from cluster.chart import chart
-from cluster.directory import write_directory
-from cluster.installation import InstalledElsewhere, install
-from cluster.manifests import Installation, manifests, to_yaml
+from cluster.install.directory import write_directory
+from cluster.install.helm import chart
+from cluster.install.install import InstalledElsewhere, install
+from cluster.install.manifests import Installation, manifests, to_yaml
+from cluster.kube.client import Api, connect
+from cluster.kube.resources import DRIVERS, resource_of
 from cluster.model.names import CONTROLLER
-from cluster.resources import DRIVERS, resource_of
 from tests.cluster.installed import install_all
 from tests.cluster.same import different
 from tests.cluster.test_kustomize import IMAGE, SETTINGS

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.inspection import explain_driver, explain_node
+from cluster.cli.explain import explain_driver, explain_node
+from cluster.cli.leader_status import Presence
+from cluster.cli.status import NoSuchObject
 from cluster.model.names import CORDONED
-from cluster.overview import NoSuchObject
-from cluster.presence import Presence
-from cluster.world import DriverPod, ImageStream
+from cluster.model.snapshot import DriverPod, ImageStream
 from nodeside.contract import State
 from tests.cluster.model import Model
 

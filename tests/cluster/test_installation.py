@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from cluster.api import Api, connect
-from cluster.apierror import NotFound
-from cluster.farewell import uninstall
-from cluster.installation import InstalledElsewhere, install
-from cluster.manifests import Installation, manifests, manifests_of_any, to_yaml
-from cluster.resources import DRIVERS, resource_of
+from cluster.install.install import InstalledElsewhere, install
+from cluster.install.manifests import Installation, manifests, manifests_of_any, to_yaml
+from cluster.install.uninstall import uninstall
+from cluster.kube.client import Api, connect
+from cluster.kube.errors import NotFound
+from cluster.kube.resources import DRIVERS, resource_of
 from nodeside.errors import DeadlinePassed
 from nodeside.process import Completed
 from tests.cluster.installed import install_all

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from cluster.api import Api
-from cluster.apierror import NotFound
-from cluster.installation import install
+from cluster.install.install import install
+from cluster.kube.client import Api
+from cluster.kube.errors import NotFound
 
 NAMESPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "nodeside"}}
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.access import BadKubeconfig
-from cluster.api import connect
-from cluster.resources import NODES
+from cluster.kube.client import connect
+from cluster.kube.credentials import BadKubeconfig
+from cluster.kube.resources import NODES
 from nodeside.errors import ExitCode
 from tests.cluster.scripted import kubeconfig
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.directory import write_directory
-from cluster.kustomize import KUSTOMIZATION, base
-from cluster.manifests import Installation, manifests
+from cluster.install.directory import write_directory
+from cluster.install.kustomize import KUSTOMIZATION, base
+from cluster.install.manifests import Installation, manifests
 from cluster.model.names import CONTROLLER
 from nodeside.process import Completed
 from tests.cluster.same import different

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.labels import Labels, changed, labels_of
+from cluster.model.labelmap import Labels, changed, labels_of
 
 NFD = {f"feature.node.kubernetes.io/cpu-cpuid.FEATURE{number}": "true" for number in range(3)}
 OURS = "nodeside.io/edu.assigned"

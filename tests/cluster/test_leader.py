@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cluster.apierror import Conflict, NotFound, Unreachable
-from cluster.leader import Election, Leadership, LostLead, Pace
+from cluster.kube.election import Election, Leadership, LostLead, Pace
+from cluster.kube.errors import Conflict, NotFound, Unreachable
 
 LONG = 30.0  # seconds: a deadline that only a broken test meets
 QUICK = Pace(lease=1.0, work=0.6, renew=0.1, request=0.2, retry=0.05)

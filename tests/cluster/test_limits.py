@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.limits import clipped, fitted
+from cluster.model.limits import clipped, fitted
 from cluster.model.status_schema import DRAIN_LIMIT, POOL_LIMIT, STATUS
 from nodeside.contract import State
 from tests.cluster.model import Model

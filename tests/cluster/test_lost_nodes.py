@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.silence import LOST
+from cluster.plan.nodes.deadlines import LOST
 from nodeside.contract import State
 from tests.cluster.model import Model
 

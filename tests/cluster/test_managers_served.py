@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.documents import node_from
-from cluster.ownership import FIELD_MANAGER
-from cluster.resources import NODES
+from cluster.kube.managed_fields import FIELD_MANAGER
+from cluster.kube.resources import NODES
+from cluster.model.parse import node_from
 from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane
 from tests.controlplane.nodes import Nodes
 

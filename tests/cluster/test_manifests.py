@@ -9,9 +9,16 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster import manifests as module
-from cluster.climain import root
-from cluster.manifests import Installation, NotInstallable, TemplateBroken, manifests, to_yaml
+from cluster.cli.main import root
+from cluster.install import manifests as module
+from cluster.install.manifests import (
+    Installation,
+    NotInstallable,
+    TemplateBroken,
+    manifests,
+    to_yaml,
+)
+from cluster.kube.resources import resource_of
 from cluster.model.names import (
     CERTIFICATE,
     CONTROLLER,
@@ -23,8 +30,7 @@ from cluster.model.names import (
     METRICS_READER,
     NAMESPACE,
 )
-from cluster.resources import resource_of
-from cluster.world import Settings
+from cluster.model.snapshot import Settings
 from nodeside.driver.announce.api import _RULES
 
 GOLDEN = Path(__file__).parent / "golden" / "manifests"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cluster.case import Case, Memory
-from cluster.daemonset import is_same
-from cluster.memory import Recollection
-from cluster.ownership import Kept
+from cluster.kube.managed_fields import Kept
+from cluster.plan.nodes.memo import Recollection
+from cluster.plan.objects.daemonset import is_same
+from cluster.plan.rollout.context import Case, Memory
 from nodeside.contract import State
 from tests.cluster.model import Model
 

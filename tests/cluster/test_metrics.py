@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cluster.actions import Plan, SetStatus
-from cluster.apierror import Asked, Unreachable
-from cluster.apply import Outcome
-from cluster.controlloop import Round
-from cluster.exchange import Tally
-from cluster.metrics import FAMILIES, HISTOGRAMS, Metrics
+from cluster.controller.controller import Round
+from cluster.controller.executor import Outcome
+from cluster.kube.errors import Asked, Unreachable
+from cluster.kube.reflector import Health
+from cluster.kube.transport import Tally
+from cluster.manager.metrics import FAMILIES, HISTOGRAMS, Metrics
+from cluster.model.actions import Plan, SetStatus
 from cluster.model.states import Phase
-from cluster.planner import plan
-from cluster.reflector import Health
+from cluster.plan.planner import plan
 from nodeside.contract import State
 from tests.cluster.model import Model
 

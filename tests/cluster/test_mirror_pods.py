@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from cluster.cache.cache import selections
+from cluster.cache.stages import StageView, read_once
 from cluster.model.names import UNLOAD_LABEL
 from cluster.model.parse_pods import build_pod_from, pod_from, unless_mirror
 from cluster.model.parse_stages import stage_pod_from
-from cluster.stageview import StageView, read_once
-from cluster.view import selections
 from tests.cluster.scripted import Said, ScriptedServer, page
 from tests.cluster.test_stageview import LONG, STAGES, world
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.documents import node_driver_from, node_from
-from cluster.hold import lasts
+from cluster.kube.reflector import Wakes
+from cluster.kube.timestamps import APART, believed
 from cluster.model.names import closed_label, draining_label, undrained_label
-from cluster.moment import APART, believed
-from cluster.reflector import Wakes
-from cluster.silence import LAST_WORD, LOST
+from cluster.model.parse import node_driver_from, node_from
+from cluster.plan.nodes.deadlines import LAST_WORD, LOST
+from cluster.plan.nodes.drain_labels import lasts
 from nodeside.contract import State
 from tests.cluster.test_draining import rolling, step
 from tests.cluster.test_lost_nodes import THEN, changing, look, newest
@@ -103,6 +103,6 @@ def test_stages_that_are_closed_since_a_time_to_come_have_no_more_time(ahead: fl
 def test_no_wait_is_longer_than_an_operating_system_takes(
     seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cluster.reflector._LONGEST", 0.01)
+    monkeypatch.setattr("cluster.kube.reflector._LONGEST", 0.01)
 
     assert not Wakes().wait(seconds)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cluster.access import Access
-from cluster.actions import LabelNode
-from cluster.api import Api
-from cluster.apierror import ApiError, Conflict, NotFound
-from cluster.exchange import Exchange
-from cluster.nodelabels import label
+from cluster.controller.node_labels import label
+from cluster.kube.client import Api
+from cluster.kube.credentials import Access
+from cluster.kube.errors import ApiError, Conflict, NotFound
+from cluster.kube.transport import Exchange
+from cluster.model.actions import LabelNode
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.nodes import Nodes
 

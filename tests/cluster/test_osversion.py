@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.model.names import OSTREE_LABEL
-from cluster.osversion import os_version, ostree_version
+from cluster.plan.nodes.os_version import os_version, ostree_version
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from cluster.overview import NoSuchObject, Overview, overview
-from cluster.presence import Presence
+from cluster.cli.leader_status import Presence
+from cluster.cli.status import NoSuchObject, Overview, overview
 from nodeside.contract import State
 from tests.cluster.model import Model
 from tests.cluster.stagedriver import up, with_stages

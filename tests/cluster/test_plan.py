@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cluster.actions import Apply, Delete, LabelNode, Say, SetStatus
+from cluster.model.actions import Apply, Delete, LabelNode, Say, SetStatus
 from cluster.model.names import FINALIZER, OSTREE_LABEL, before_label
-from cluster.revision import revision_of
-from cluster.toolkit import proven
-from cluster.world import DriverPod, ImageStream, assignment
+from cluster.model.snapshot import DriverPod, ImageStream, assignment
+from cluster.plan.builds.toolkit_image import proven
+from cluster.plan.objects.revision import revision_of
 from nodeside.contract import State, assigned_label, state_label
 from tests.cluster.model import EDU, KERNEL, PCI, Model
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.actions import Apply
+from cluster.model.actions import Apply
 from nodeside.contract import State, assigned_label
 from tests.cluster.model import Model
 

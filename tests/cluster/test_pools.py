@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.hardware import Fit, devices, disagreement, former_devices, has_hardware
 from cluster.model.names import KERNEL_LABEL, OSTREE_LABEL
-from cluster.pools import pool_of
-from cluster.world import Node, Pool, assignment
+from cluster.model.snapshot import Node, Pool, assignment
+from cluster.plan.nodes.hardware import Fit, devices, disagreement, former_devices, has_hardware
+from cluster.plan.nodes.pools import pool_of
 from nodeside.contract import LABEL_VALUE
 from nodeside.spec.model import Hardware, PciId
 

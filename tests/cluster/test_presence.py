@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.presence import NotInstalled, Presence, presence, read
+from cluster.cli.leader_status import NotInstalled, Presence, presence, read
 from nodeside.errors import ExitCode
 from tests.cluster.scripted import Said, ScriptedServer
 

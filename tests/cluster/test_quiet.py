@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.actions import LabelNode, Plan, Say, SetStatus
-from cluster.quiet import Quiet
+from cluster.controller.status_throttle import Quiet
+from cluster.model.actions import LabelNode, Plan, Say, SetStatus
 from tests.cluster.model import Model
 
 LABEL = LabelNode("edu", "n1", {})

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cluster.reflector import Reflector, Selection
-from cluster.resources import IMAGE_STREAMS, NODES
+from cluster.kube.reflector import Reflector, Selection
+from cluster.kube.resources import IMAGE_STREAMS, NODES
 from tests.cluster.scripted import Said, ScriptedServer, event, gone, page
 
 LONG = 30.0  # seconds: a deadline that only a broken test meets

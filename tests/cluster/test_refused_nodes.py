@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from cluster.actions import Action, Cordon, Create, Delete, LabelNode, Plan, SetStatus
-from cluster.apierror import ApiError, Conflict, Forbidden, Unreachable
-from cluster.apply import Applier, Outcome
-from cluster.controlloop import Controller
-from cluster.leader import Leadership
+from cluster.controller.controller import Controller
+from cluster.controller.executor import Applier, Outcome
+from cluster.controller.failures import Trouble, trouble_of, with_troubles
+from cluster.controller.node_labels import label
+from cluster.kube.election import Leadership
+from cluster.kube.errors import ApiError, Conflict, Forbidden, Unreachable
+from cluster.kube.reflector import Wakes
+from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS
+from cluster.model.actions import Action, Cordon, Create, Delete, LabelNode, Plan, SetStatus
 from cluster.model.lanes import node_lane_of
-from cluster.nodelabels import label
-from cluster.reflector import Wakes
-from cluster.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS
-from cluster.trouble import Trouble, trouble_of, with_troubles
 from tests.cluster.model import Model
 from tests.cluster.test_apply import FakeApi, carry_out, leading, model
 from tests.cluster.test_controller import LONG, QUICK, FakeApplier, FakeView

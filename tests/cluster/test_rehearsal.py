@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from cluster.apierror import NotFound
-from cluster.buildjob import job_spec
-from cluster.documents import driver_from
-from cluster.overview import NoSuchObject
-from cluster.preflight import build_for
-from cluster.rehearsal import Rehearsal, as_installed, ask
-from cluster.world import Settings, World
+from cluster.cli.status import NoSuchObject
+from cluster.cli.trial_build import Rehearsal, as_installed, ask
+from cluster.kube.errors import NotFound
+from cluster.model.parse import driver_from
+from cluster.model.snapshot import Settings, World
+from cluster.plan.builds.preflight import build_for
+from cluster.plan.objects.build_job import job_spec
 from nodeside.buildjob import BuildOutcome, BuildVerdict, termination_message
 from nodeside.errors import DeadlinePassed, ExitCode
 from nodeside.spec.fleet import Preflight

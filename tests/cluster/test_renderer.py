@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster import renderer as module
 from cluster.model.stages_seen import Rendered, Template
-from cluster.renderer import Renderer, RenderingDied, rendered
+from cluster.render import renderer as module
+from cluster.render.renderer import Renderer, RenderingDied, rendered
 
 GOOD = "kind: {{ stage.name }}\n"
 ENDLESS = "{% macro m(n) %}{% if n %}{{ m(n-1) }}{{ m(n-1) }}{% endif %}{% endmacro %}{{ m(64) }}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from cluster.cache.renderings import Renderings
 from cluster.model.stages_seen import Rendered, Template
-from cluster.renderer import RenderingDied
-from cluster.renderings import Renderings
+from cluster.render.renderer import RenderingDied
 from tests.cluster.test_stagelogs import Clock
 
 LONG = 30.0  # seconds: a deadline that only a broken test meets

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cluster.reviews import Reviews, Verdict
+from cluster.manager.metrics_auth import Reviews, Verdict
 from tests.cluster.scripted import Said, ScriptedServer
 
 USER = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cluster.actions import LabelNode
-from cluster.inspection import explain_node
+from cluster.cli.explain import explain_node
+from cluster.model.actions import LabelNode
 from nodeside.contract import State, assigned_label
 from tests.cluster.model import PCI, Model
 

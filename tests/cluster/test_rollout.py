@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from cluster.model.states import Boot, Health, Phase, Place, Supply
-from cluster.rollout import TABLE, Act, Situation, decide
+from cluster.plan.rollout.table import TABLE, Act, Situation, decide
 from nodeside.spec.model import Upgrade
 
 EVERY = [Situation(*parts) for parts in product(Place, Phase, Health, Boot, Upgrade, Supply)]

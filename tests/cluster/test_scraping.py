@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import requests
 
-from cluster.certificate import Serving, self_signed
-from cluster.reviews import Verdict
-from cluster.scraping import MetricsServer
+from cluster.manager.metrics_auth import Verdict
+from cluster.manager.metrics_server import MetricsServer
+from cluster.manager.tls import Serving, self_signed
 from nodeside.errors import SystemRefused
 
 LONG = 60.0  # seconds: a deadline that only a broken test meets

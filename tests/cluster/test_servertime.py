@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.resources import NODES
-from cluster.servertime import ServerTime
+from cluster.kube.resources import NODES
+from cluster.kube.server_time import ServerTime
 from tests.cluster.model import Model
 from tests.cluster.scripted import Said, ScriptedServer
 

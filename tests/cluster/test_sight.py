@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cluster.actions import Plan, SetStatus
-from cluster.apierror import Asked, refusal
+from cluster.controller.failures import blindness, with_blindness
 from cluster.kube.conditions import condition
-from cluster.planner import plan
-from cluster.reflector import Health
-from cluster.trouble import blindness, with_blindness
+from cluster.kube.errors import Asked, refusal
+from cluster.kube.reflector import Health
+from cluster.model.actions import Plan, SetStatus
+from cluster.plan.planner import plan
 from tests.cluster.model import Model
 from tests.cluster.stagedriver import up, with_stages
 

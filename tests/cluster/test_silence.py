@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cluster.model.names import before_label
-from cluster.silence import LAST_WORD, NO_POD, NO_WORD
-from cluster.world import DriverPod
+from cluster.model.snapshot import DriverPod
+from cluster.plan.nodes.deadlines import LAST_WORD, NO_POD, NO_WORD
 from nodeside.contract import State, assigned_label
 from tests.cluster.model import Model
 

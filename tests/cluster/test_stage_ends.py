@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.inspection import explain_node
+from cluster.cli.explain import explain_node
 from cluster.model.stages_seen import Stages
 from nodeside.contract import State
 from tests.cluster.model import Model

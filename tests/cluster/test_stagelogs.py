@@ -10,9 +10,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from cluster.logpattern import refusal
+from cluster.cache.stage_logs import StageLogs
+from cluster.model.log_pattern import refusal
 from cluster.model.stages_seen import LogSight, LogWanted
-from cluster.stagelogs import StageLogs
 from nodeside.spec.expressions import EXPECTED
 from tests.cluster.scripted import Said, ScriptedServer
 

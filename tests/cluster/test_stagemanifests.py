@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.documents import driver_from
-from cluster.drift import drifted
+from cluster.kube.comparison import drifted
 from cluster.model.names import CONTROLLER
-from cluster.stagemanifests import Frame, objects
-from cluster.stagetemplates import StageInvalid, documents
-from cluster.world import Settings
+from cluster.model.parse import driver_from
+from cluster.model.snapshot import Settings
+from cluster.plan.stages.manifests import Frame, objects
+from cluster.render.templates import StageInvalid, documents
 from tests.cluster.model import EDU, document
 from tests.cluster.stagedriver import daemonset
 from tests.console import nodeside

@@ -6,11 +6,11 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from cluster.actions import Apply, Delete, LabelNode, Say, SetStatus
-from cluster.inspection import explain_driver, explain_node
+from cluster.cache.stage_logs import logs_wanted
+from cluster.cli.explain import explain_driver, explain_node
+from cluster.model.actions import Apply, Delete, LabelNode, Say, SetStatus
 from cluster.model.stages_seen import LogSight, LogWanted, StageObject, Stages
-from cluster.planner import plan
-from cluster.stagelogs import logs_wanted
+from cluster.plan.planner import plan
 from nodeside.contract import State, assigned_label
 from tests.cluster.model import Model
 from tests.cluster.stagedriver import (

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cluster.documents import driver_from
+from cluster.cache.stages import StageView, read_once
+from cluster.model.parse import driver_from
 from cluster.model.parse_stages import found_from, stage_pod_from
+from cluster.model.snapshot import World
 from cluster.model.stages_seen import ALLOWED, Stages
-from cluster.stageview import StageView, read_once
-from cluster.world import World
 from tests.cluster.model import document
 from tests.cluster.scripted import Said, ScriptedServer, page
 

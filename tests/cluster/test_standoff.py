@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cluster.actions import Apply, Plan, Say, SetStatus
-from cluster.daemonset import daemonset
-from cluster.ownership import Over
-from cluster.standoff import Standoffs
-from cluster.world import DaemonSetObject, World
+from cluster.controller.contention import Standoffs
+from cluster.kube.managed_fields import Over
+from cluster.model.actions import Apply, Plan, Say, SetStatus
+from cluster.model.snapshot import DaemonSetObject, World
+from cluster.plan.objects.daemonset import daemonset
 from tests.cluster.model import Model
 from tests.cluster.test_daemonset import CASES
 

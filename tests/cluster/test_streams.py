@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from cluster.api import connect
-from cluster.documents import driver_from
-from cluster.reflector import Reflector, Selection
-from cluster.resources import IMAGE_STREAMS
-from cluster.streams import NamedStreams
-from cluster.world import ImageStream
+from cluster.cache.image_streams import NamedStreams
+from cluster.kube.client import connect
+from cluster.kube.reflector import Reflector, Selection
+from cluster.kube.resources import IMAGE_STREAMS
+from cluster.model.parse import driver_from
+from cluster.model.snapshot import ImageStream
 from tests.cluster.model import document
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.imagestreams import (

@@ -11,8 +11,8 @@ from urllib.parse import unquote
 
 import pytest
 
-from cluster.taglabels import TagLabels
-from cluster.world import Tag, ToolkitLabels
+from cluster.cache.image_labels import TagLabels
+from cluster.model.snapshot import Tag, ToolkitLabels
 from tests.cluster.scripted import Said, ScriptedServer
 
 STREAM = "openshift/driver-toolkit"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.world import DriverPod
+from cluster.model.snapshot import DriverPod
 from nodeside.contract import State
 from tests.cluster.model import Model
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cluster.evidence import Evidence
-from cluster.toolkit import Kept, Link, Resolution, asked, fill, resolve
-from cluster.world import ImageStream, Pool, Tag, ToolkitLabels, Unseen, tag_order
+from cluster.model.snapshot import ImageStream, Pool, Tag, ToolkitLabels, Unseen, tag_order
+from cluster.plan.builds.toolkit_evidence import Evidence
+from cluster.plan.builds.toolkit_image import Kept, Link, Resolution, asked, fill, resolve
 from nodeside.spec.fleet import Toolkit
 
 KERNEL = "5.14.0-427.50.1.el9_4.x86_64"

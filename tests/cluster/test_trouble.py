@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cluster.actions import Apply, LabelNode, Plan, Say, SetStatus
-from cluster.apierror import Forbidden
+from cluster.controller.failures import (
+    Trouble,
+    again,
+    resting,
+    trouble_of,
+    with_trouble,
+    with_troubles,
+)
+from cluster.kube.errors import Forbidden
+from cluster.model.actions import Apply, LabelNode, Plan, Say, SetStatus
 from cluster.model.lanes import lane_of, status_lane_of
-from cluster.trouble import Trouble, again, resting, trouble_of, with_trouble, with_troubles
 from tests.cluster.model import Model
 
 REFUSED = Trouble("Forbidden", "cannot apply DaemonSet edu-1: no rule", generation=1, again_at=50)

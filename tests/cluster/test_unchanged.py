@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from cluster import planner as module
-from cluster.world import DriverPod, ToolkitLabels
+from cluster.model.snapshot import DriverPod, ToolkitLabels
+from cluster.plan import planner as module
 from nodeside.contract import State
 from tests.cluster.model import PCI, Model
 from tests.cluster.test_fallback import cannot_have_it, prebuilt

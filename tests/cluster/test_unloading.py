@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from cluster import deletion
-from cluster.actions import Action, Create, LabelNode, Say
+from cluster.model.actions import Action, Create, LabelNode, Say
 from cluster.model.parse_pods import pod_from
-from cluster.unloading import REST, SLOW, Leaving, Run, Stage, stage
-from cluster.world import DriverPod
+from cluster.model.snapshot import DriverPod
+from cluster.plan import deletion
+from cluster.plan.rollout.unload import REST, SLOW, Leaving, Run, Stage, stage
 from nodeside.contract import UNLOADED, State, assigned_label, state_label
 from nodeside.errors import ExitCode
 from tests.cluster.model import PCI, Model

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cluster.health import ready
-from cluster.toolkit import Kept, Link, resolve
-from cluster.view import View, read_once
-from cluster.world import ImageStream, Pool, Settings, Unseen
+from cluster.cache.cache import View, read_once
+from cluster.manager.probes import ready
+from cluster.model.snapshot import ImageStream, Pool, Settings, Unseen
+from cluster.plan.builds.toolkit_image import Kept, Link, resolve
 from nodeside.spec.fleet import Toolkit
 from tests.cluster.model import KERNEL, Model, document
 from tests.cluster.scripted import Asked, Said, ScriptedServer

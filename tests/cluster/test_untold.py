@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.inspection import explain_node
+from cluster.cli.explain import explain_node
 from tests.cluster.model import KERNEL, OS_IMAGE, Model
 
 

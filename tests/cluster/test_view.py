@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cluster import documents, world
-from cluster.view import driver_from, read_once
-from cluster.world import Settings
+from cluster.cache.cache import driver_from, read_once
+from cluster.model import parse, snapshot
+from cluster.model.snapshot import Settings
 from tests.cluster.model import document
 from tests.cluster.scripted import Said, ScriptedServer
 
@@ -39,14 +39,14 @@ def test_one_look_reads_each_kind_once_and_knows_when_there_are_no_image_streams
 def test_a_driver_that_a_bug_of_ours_cannot_read_is_still_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = documents.driver_from
+    real = parse.driver_from
 
-    def broken(found: Any) -> world.DriverObject:
+    def broken(found: Any) -> snapshot.DriverObject:
         if "spec" in found:
             raise KeyError("a bug")
         return real(found)
 
-    monkeypatch.setattr(documents, "driver_from", broken)
+    monkeypatch.setattr(parse, "driver_from", broken)
 
     read = driver_from(document())
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cluster.actions import Say
-from cluster.apply import event
-from cluster.documents import (
+from cluster.controller.executor import event
+from cluster.model.actions import Say
+from cluster.model.parse import (
     daemonset_from,
     driver_from,
     image_stream_from,
@@ -18,9 +18,7 @@ from cluster.documents import (
     revision_from,
 )
 from cluster.model.parse_pods import pod_from
-from cluster.world import (
-    Pool,
-)
+from cluster.model.snapshot import Pool
 from nodeside.contract import REPORT_TEXT, NodeDriverStatus, Rung, State
 from nodeside.driver.announce.documents import node_driver
 from tests.cluster.model import document

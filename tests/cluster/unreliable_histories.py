@@ -15,7 +15,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
-from cluster.actions import (
+from cluster.model.actions import (
     Action,
     Apply,
     Cordon,
@@ -30,7 +30,7 @@ from cluster.actions import (
     waits_for_all,
 )
 from cluster.model.lanes import node_lane_of, status_lane_of
-from cluster.world import World
+from cluster.model.snapshot import World
 from tests.cluster.histories import NODES, History
 
 # The fields of a `World` that have a watch each.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.manifests import Installation
+from cluster.install.manifests import Installation
 from nodeside.trial.kernel_disk import KernelDisk
 from nodeside.trial.progress import Progress
 from nodeside.trial.workshop import Workshop

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cluster.cli.trial_build import REHEARSAL
 from cluster.model.names import BUILDER, MANAGED_BY, NAMESPACE
-from cluster.rehearsal import REHEARSAL
 from nodeside.buildjob import BuildOutcome, BuildVerdict, termination_message
 from nodeside.errors import ExitCode
 from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane

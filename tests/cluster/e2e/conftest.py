@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.manifests import Installation
+from cluster.install.manifests import Installation
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.scene import OLD, Scene

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from cluster.kube.resources import PODS, Resource
 from cluster.model.names import CORDONED, draining_label
-from cluster.resources import PODS, Resource
 from tests.cluster.e2e.watching import Watching
 from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane
 

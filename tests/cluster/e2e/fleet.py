@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cluster.api import Api, connect
+from cluster.kube.client import Api, connect
+from cluster.kube.reflector import Reflector, Selection
+from cluster.kube.resources import NODES, PODS, Resource
 from cluster.model.names import NAMESPACE, OURS, UNLOAD_LABEL
-from cluster.reflector import Reflector, Selection
-from cluster.resources import NODES, PODS, Resource
 from nodeside.contract import UNLOADED, FailureKind, NodeDriverStatus, Rung, State
 from nodeside.driver.announce.delivery import Delivery, Pace
 from nodeside.driver.node.run_directory import hold_lock, hold_pod_lock

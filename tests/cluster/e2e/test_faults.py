@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cluster.manifests import Installation
+from cluster.install.manifests import Installation
 from nodeside.errors import DeadlinePassed
 from tests.cluster.e2e.controllers import Replica, Replicas
 from tests.cluster.e2e.endstate import end_state

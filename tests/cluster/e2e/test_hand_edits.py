@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from cluster.kube.resources import DAEMON_SETS
 from cluster.model.names import NAMESPACE
-from cluster.resources import DAEMON_SETS
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.scene import OLD, Scene

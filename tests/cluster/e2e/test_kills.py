@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 
 import pytest
 
+from cluster.kube.resources import JOBS, PODS, Resource
 from cluster.model.names import BUILDER, MANAGED_BY, OUTCOME_NOTE
-from cluster.resources import JOBS, PODS, Resource
 from tests.cluster.e2e.builders import BUILD_PODS, Builders
 from tests.cluster.e2e.controllers import Replica, Replicas
 from tests.cluster.e2e.endstate import end_state

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cluster.api import Api, connect
+from cluster.cli.trial_build import Rehearsal, ask
+from cluster.kube.client import Api, connect
 from cluster.model.names import CONTROLLER, DRIVER, EXPLAIN, NAMESPACE, PREFLIGHT
-from cluster.rehearsal import Rehearsal, ask
-from cluster.world import Settings
+from cluster.model.snapshot import Settings
 from nodeside.buildjob import BuildOutcome, BuildVerdict
 from nodeside.errors import ExitCode
 from nodeside.spec.fleet import Preflight

@@ -12,16 +12,16 @@ from contextlib import contextmanager
 
 import pytest
 
-from cluster.access import Access
-from cluster.actions import SetStatus
-from cluster.api import Api
-from cluster.exchange import Exchange
+from cluster.cache.cache import read_once
+from cluster.kube.client import Api
 from cluster.kube.conditions import condition
+from cluster.kube.credentials import Access
+from cluster.kube.transport import Exchange
+from cluster.model.actions import SetStatus
 from cluster.model.names import NAMESPACE
-from cluster.planner import plan
-from cluster.silence import NO_POD
-from cluster.view import read_once
-from cluster.world import Settings
+from cluster.model.snapshot import Settings
+from cluster.plan.nodes.deadlines import NO_POD
+from cluster.plan.planner import plan
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.scene import OLD, Scene
 from tests.controlplane.controlplane import MERGE_PATCH

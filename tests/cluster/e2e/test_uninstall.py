@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster.manifests import Installation
+from cluster.install.manifests import Installation
 from cluster.model.names import NAMESPACE
 from nodeside.errors import ExitCode
 from tests.cluster.e2e.controllers import Replicas

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.api import Api, connect
+from cluster.kube.client import Api, connect
+from cluster.kube.resources import DAEMON_SETS, NODES, Resource
 from cluster.model.names import NAMESPACE
-from cluster.resources import DAEMON_SETS, NODES, Resource
 from nodeside import process
 from tests.cluster.e2e.walk import Shell, Step, steps
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from cluster.api import Api, Watch, connect
+from cluster.kube.client import Api, Watch, connect
+from cluster.kube.resources import DAEMON_SETS, JOBS, NODE_DRIVERS, NODES, PODS, Resource
 from cluster.model.names import NAMESPACE
-from cluster.resources import DAEMON_SETS, JOBS, NODE_DRIVERS, NODES, PODS, Resource
 from nodeside.contract import assigned_label
 from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane
 

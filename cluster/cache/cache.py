@@ -1,0 +1,237 @@
+"""The cluster as it was last seen: one reflector for each kind, and the World made of them.
+
+Called by controller.py and, read once, by cli.py.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from cluster.cache.consumers import RollCall
+from cluster.cache.image_labels import TagLabels
+from cluster.cache.image_streams import NamedStreams
+from cluster.cache.node_changes import attention
+from cluster.cache.stages import StageView
+from cluster.cache.stages import read_once as read_stages
+from cluster.kube import resources
+from cluster.kube.client import Api
+from cluster.kube.errors import ApiError, NotFound
+from cluster.kube.reflector import Health, Reflector, Selection
+from cluster.kube.resources import Resource
+from cluster.model import parse
+from cluster.model.actions import Demand
+from cluster.model.names import BUILDER, MANAGED_BY, OURS
+from cluster.model.parse_pods import build_pod_from, pod_from, unless_mirror
+from cluster.model.snapshot import DriverObject, Node, Settings, Tag, Unseen, World
+from cluster.model.stages_seen import Template
+
+Trim = Callable[[Mapping[str, Any]], Any]
+Selections = dict[str, Selection[Any]]
+
+_JOIN = 2.0  # seconds for all threads to end; they are daemons
+
+
+def selections(namespace: str, streams: Trim = parse.image_stream_from) -> Selections:
+    """The field of the World that each kind fills."""
+    ours: dict[str, Any] = {"namespace": namespace, "selector": OURS}
+    return {
+        "nodes": Selection(resources.NODES, parse.node_from),
+        "drivers": Selection(resources.DRIVERS, driver_from),
+        "daemonsets": Selection(resources.DAEMON_SETS, parse.daemonset_from, **ours),
+        "jobs": Selection(resources.JOBS, parse.job_from, **ours),
+        "build_pods": Selection(
+            resources.PODS,
+            unless_mirror(build_pod_from),
+            namespace=namespace,
+            selector=f"{MANAGED_BY}={BUILDER}",
+            about="build pods",
+        ),
+        "node_drivers": Selection(
+            resources.NODE_DRIVERS,
+            parse.node_driver_from,
+            crowd=lambda word: word.node,
+        ),
+        "pods": Selection(
+            resources.PODS,
+            unless_mirror(pod_from),
+            **ours,
+            about="driver pods",
+        ),
+        "revisions": Selection(resources.CONFIG_MAPS, parse.revision_from, **ours),
+        "image_streams": Selection(resources.IMAGE_STREAMS, streams, optional=True),
+    }
+
+
+def driver_from(document: Mapping[str, Any]) -> DriverObject:
+    """A Driver, whatever stands in it. If it could vanish by a bug of ours in reading it, what it
+    owns would be taken for left over."""
+    try:
+        return parse.driver_from(document)
+    except Exception as exc:
+        traceback.print_exc()
+        mistake = f"a bug in nodeside, please report it with the controller's log: {exc!r}"
+        without = {key: value for key, value in document.items() if key != "spec"}
+        return replace(parse.driver_from(without), mistakes=mistake)
+
+
+class View:
+    """All reflectors. Use as a context manager: they run inside of it."""
+
+    def __init__(self, api: Api, settings: Settings, wake: Callable[[], None]) -> None:
+        self._settings = settings
+        self._stages = StageView(api, settings.namespace, wake)
+        self._roll_call = RollCall(api, wake)
+        self._tag_labels = TagLabels(api)
+        self._streams = NamedStreams()
+        chosen = selections(settings.namespace, self._streams.trim)
+        chosen["nodes"] = replace(chosen["nodes"], is_news=self._is_news)
+        self._reflectors = {
+            field: Reflector(api, selection, wake) for field, selection in chosen.items()
+        }
+        self._by_resource: dict[Resource, Reflector[Any]] = {
+            selection.resource: self._reflectors[field] for field, selection in chosen.items()
+        }
+
+    def _is_news(self, before: Node, after: Node) -> bool:
+        """A Driver that asks for another label wakes us itself, and then the node is here already:
+        it was before anybody asked for the Drivers."""
+        drivers = self._reflectors["drivers"].objects() or {}
+        return attention(drivers.values()).is_news(before, after)
+
+    def __enter__(self) -> View:
+        for reflector in self._reflectors.values():
+            reflector.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._roll_call.want(None)
+        for reflector in self._reflectors.values():
+            reflector.stop()
+        self._stages.stop()
+        ends = time.monotonic() + _JOIN
+        for reflector in self._reflectors.values():
+            reflector.join(max(0.0, ends - time.monotonic()))
+        self._stages.join(max(0.0, ends - time.monotonic()))
+
+    def wait_synced(self, timeout: float) -> bool:
+        """Whether every kind was listed: before, nothing may be concluded from an absence.
+
+        Of an optional one nothing is, as long as it was not.
+        """
+        ends = time.monotonic() + timeout
+        return all(
+            reflector.wait_synced(max(0.0, ends - time.monotonic()))
+            for reflector in self._reflectors.values()
+            if not reflector.health().optional
+        )
+
+    def renew(self, since: float) -> None:
+        """List again what was listed before, by the monotonic clock."""
+        for reflector in self._reflectors.values():
+            reflector.renew(since)
+        self._stages.renew(since)
+
+    def refresh(self, timeout: float, *, optional: bool = True) -> bool:
+        """Whether everything is up to date, trying at once what is waiting to be tried again.
+
+        Unless `optional` is asked for, kinds that are so need not be.
+        """
+        ends = time.monotonic() + timeout
+        for reflector in self._reflectors.values():
+            if reflector.health().trouble:
+                reflector.poke()
+        return all(
+            reflector.wait_current(max(0.0, ends - time.monotonic()))
+            for reflector in self._reflectors.values()
+            if optional or not reflector.health().optional
+        ) and self._stages.wait_current(max(0.0, ends - time.monotonic()))
+
+    def world(self) -> World:
+        """What is known now."""
+        drivers = self._reflectors["drivers"].objects() or {}
+        self._streams.follow(drivers.values(), self._reflectors["image_streams"])
+        found: dict[str, Any] = {
+            field: _seen(reflector) for field, reflector in self._reflectors.items()
+        }
+        seen = World(
+            **found,
+            settings=self._settings,
+            occupancy=self._roll_call.occupancy(),
+            toolkit_labels=self._tag_labels.known,
+            toolkits_pending=self._tag_labels.pending,
+        )
+        return self._stages.added(seen)
+
+    def want(self, demand: Demand | None) -> None:
+        """From now on know these pods of the cluster, and no others."""
+        self._roll_call.want(demand)
+
+    def learn(self, tags: Collection[Tag]) -> bool:
+        """Know the labels of these tags' images, as far as they can be read; whether that is news.
+        It takes no longer than a moment."""
+        return self._tag_labels.learn(tags)
+
+    def render(self, templates: Collection[Template]) -> bool:
+        """Know what these templates of stages give; whether that is news. It takes no longer than a
+        moment: what takes longer wakes us."""
+        return self._stages.render(templates)
+
+    def learns_in(self) -> float | None:
+        """Seconds until more of them may be known."""
+        return self._tag_labels.again_in()
+
+    def health(self) -> list[Health]:
+        return [reflector.health() for reflector in self._reflectors.values()]
+
+    def wait_written(self, written: Mapping[Resource, str], timeout: float) -> bool:
+        """Whether our own writes came back: a plan made before would do them again."""
+        ends = time.monotonic() + timeout
+        return all(
+            self._by_resource[resource].wait_seen(version, max(0.0, ends - time.monotonic()))
+            for resource, version in written.items()
+            if resource in self._by_resource
+        )
+
+    def wait_gone(self, resource: Resource, name: str, uid: str, timeout: float) -> bool:
+        """Whether an object that we deleted is seen to be gone, or to be going."""
+        reflector = self._by_resource.get(resource)
+        return reflector is None or reflector.wait_gone(name, uid, timeout)
+
+
+def _seen(reflector: Reflector[Any]) -> Mapping[str, Any] | Unseen | None:
+    """What is known of a kind."""
+    health = reflector.health()
+    if health.optional and not health.synced:
+        return Unseen(health.trouble or "the API server has not answered yet")
+    return reflector.objects()
+
+
+def read_once(api: Api, settings: Settings) -> World:
+    """The World by one list of each kind, for a command that looks once."""
+    found: dict[str, Any] = {}
+    for field, selection in selections(settings.namespace).items():
+        found[field] = _optional(api, selection) if selection.optional else _list(api, selection)
+    return read_stages(api, World(**found, settings=settings))
+
+
+def _optional(api: Api, selection: Selection[Any]) -> Mapping[str, Any] | Unseen | None:
+    try:
+        return _list(api, selection)
+    except NotFound:
+        return None
+    except ApiError as error:
+        return Unseen(str(error))
+
+
+def _list(api: Api, selection: Selection[Any]) -> Mapping[str, Any]:
+    page = api.list(
+        selection.resource,
+        selection.trim,
+        namespace=selection.namespace,
+        selector=selection.selector,
+    )
+    return {item.name: item for item in page.items}

@@ -1,0 +1,144 @@
+"""The labels of toolkit images, as OpenShift shows them with the tags of an image stream.
+
+A tag is read once, when a plan asks for it, and there are few: so nothing is watched. What cannot
+be read is taken as unknown, and asked for again later and later. Called by view.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cluster.kube.client import Api
+from cluster.kube.errors import ApiError, Forbidden, NoSuchKind
+from cluster.kube.resources import IMAGE_STREAM_TAGS
+from cluster.model.parse import toolkit_labels_from
+from cluster.model.snapshot import Tag, ToolkitLabels, tag_order
+from nodeside import log
+
+READING: Final = 2.0  # seconds, for all tags that one plan asks for
+# One for the tags of OS versions, one for all where one of those does not serve, one for what the
+# templates of stages give then, and one to plan.
+LOOKS: Final = 4
+Known = Mapping[str, ToolkitLabels]
+_FIRST_REST, _LONGEST_REST = 30.0, 1800.0  # seconds until what could not be read is asked for again
+
+
+class TagLabels:
+    """Reads what it is asked for. What it found is by image."""
+
+    def __init__(self, api: Api, now: Callable[[], float] = time.monotonic) -> None:
+        self._api = api
+        self._now = now
+        self._known: Known = {}
+        self._pending: frozenset[str] = frozenset()
+        self._rests: dict[Tag, _Rest] = {}  # of tags that could not be read
+        self._rest = _Rest()  # nothing can be read at all
+        self._unread: Sequence[Tag] = ()
+
+    @property
+    def known(self) -> Known:
+        return self._known
+
+    @property
+    def pending(self) -> frozenset[str]:
+        """Images whose labels were asked for and not read, though they may be later."""
+        return self._pending
+
+    def learn(self, tags: Collection[Tag], seconds: float = READING) -> bool:
+        """Whether there is news: another plan may follow. What nobody asks for is forgotten."""
+        images = {tag.image for tag in tags}
+        before = {image: each for image, each in self._known.items() if image in images}
+        self._rests = {tag: rest for tag, rest in self._rests.items() if tag in tags}
+        found = self._read(self._due(tags), self._now() + seconds)
+        if found or len(before) < len(self._known):
+            self._known = before | found
+        self._unread = [tag for tag in tags if tag.image not in self._known]
+        if not self._unread:
+            self._rest = _Rest()
+        was, self._pending = self._pending, frozenset(self._may_come())
+        return bool(found) or self._pending != was
+
+    def read(self, asked: Callable[[Known], Iterable[Tag]]) -> Known:
+        """For who looks once: what is asked for may follow from what was learnt before."""
+        for _ in range(LOOKS):
+            if not self.learn(list(asked(self._known))):
+                break
+        return self._known
+
+    def again_in(self) -> float | None:
+        """Seconds until more of what was asked for may be known; None: nobody knows when."""
+        if self._rest.length and not self._rest.passing:
+            return None
+        untils = [max(self._rest.until, self._resting(tag).until) for tag in self._unread]
+        return max(0.0, min(untils) - self._now()) if untils else None
+
+    def _resting(self, tag: Tag) -> _Rest:
+        return self._rests.get(tag) or _Rest()
+
+    def _may_come(self) -> Iterator[str]:
+        if self._rest.length and not self._rest.passing:
+            return
+        for tag in self._unread:
+            if tag not in self._rests or self._rests[tag].passing:
+                yield tag.image
+
+    def _due(self, tags: Collection[Tag]) -> list[Tag]:
+        """The newest first."""
+        now = self._now()
+        if now < self._rest.until:
+            return []
+        unread = (tag for tag in tags if tag.image not in self._known)
+        due = (tag for tag in unread if now >= self._resting(tag).until)
+        return sorted(due, key=lambda tag: (tag_order(tag.name), tag.stream), reverse=True)
+
+    def _read(self, tags: Sequence[Tag], ends: float) -> dict[str, ToolkitLabels]:
+        """One that fails for itself keeps none of the others back."""
+        found: dict[str, ToolkitLabels] = {}
+        failures = 0
+        for tag in tags:
+            left, labels, passing = ends - self._now(), None, False
+            if left <= 0:
+                break
+            try:
+                labels = self._labels(tag, left)
+            except ApiError as error:
+                failures, passing = failures + error.concerns_all, error.retryable
+                if isinstance(error, NoSuchKind | Forbidden) or failures > 1:
+                    self._give_up(error)
+                    break
+            if labels is None:
+                self._rests.setdefault(tag, _Rest()).begin(self._now(), passing=passing)
+                continue
+            found[tag.image] = labels
+            self._rests.pop(tag, None)
+            self._rest = _Rest()
+        return found
+
+    def _give_up(self, error: ApiError) -> None:
+        if not self._rest.length:
+            log.detail("the labels of toolkit images are not read", why=error)
+        self._rest.begin(self._now(), passing=error.retryable)
+
+    def _labels(self, tag: Tag, seconds: float) -> ToolkitLabels | None:
+        """None: it has none yet. One try."""
+        namespace, _, name = tag.stream.partition("/")
+        name = f"{name}:{tag.name}"
+        limits = {"deadline": seconds, "patient": False}
+        found = self._api.get(IMAGE_STREAM_TAGS, name, namespace=namespace, **limits)
+        return toolkit_labels_from(found, tag.image)
+
+
+@dataclass
+class _Rest:
+    """Each is twice as long as the one before. `passing`: what caused it may pass by itself."""
+
+    length: float = 0.0
+    until: float = 0.0
+    passing: bool = False
+
+    def begin(self, now: float, *, passing: bool) -> None:
+        self.length = min(_LONGEST_REST, self.length * 2 or _FIRST_REST)
+        self.until, self.passing = now + self.length, passing

@@ -1,0 +1,150 @@
+"""What templates of stages give, as far as it is known: rendered when a plan asks, then kept.
+
+A thread of its own, since a template may take seconds: its plan comes later, and no other. What no
+plan asks for any more is forgotten, and all that is kept has a limit. A template that ended the
+process it was rendered in is tried again, ever later; one that has a mistake only when it changes.
+Called by stageview.py.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from cluster.model.stages_seen import Rendered, Template
+from cluster.render.renderer import Renderer
+from nodeside import log
+from nodeside.errors import NodesideError
+
+MOMENT: Final = 2.0  # seconds that a plan waits for templates that nobody asked for before
+_TOTAL = 48 << 20  # bytes of memory that documents take, roughly, of all stages together
+_FIRST_REST, _LONGEST_REST = 10.0, 600.0  # seconds until a template that failed us is tried again
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A template that is wanted. `due` is when it is to be rendered; None: not again."""
+
+    due: float | None
+    failures: int = 0
+    rendered: Rendered | None = None
+
+
+class Renderings:
+    """`want` says which templates matter now, `known` what they give; `wake` is called at news."""
+
+    def __init__(
+        self,
+        wake: Callable[[], None],
+        *,
+        renderer: Callable[[], Renderer] = Renderer,
+        now: Callable[[], float] = time.monotonic,
+        total: int = _TOTAL,
+    ) -> None:
+        self._wake = wake
+        self._renderer = renderer
+        self._now = now
+        self._total = total
+        self._changed = threading.Condition()
+        self._cases: dict[Template, _Case] = {}
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def want(self, templates: Collection[Template], seconds: float = MOMENT) -> bool:
+        """From now on these, and no others; waits a moment for those that are new.
+
+        Whether more of them is known than before.
+        """
+        with self._changed:
+            old = self._cases
+            self._cases = {each: old.get(each) or _Case(self._now()) for each in templates}
+            if self._cases.keys() <= old.keys():
+                return False
+            before = self._count()
+            self._start()
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._count() == len(templates), seconds)
+            return self._count() > before
+
+    def known(self) -> Mapping[Template, Rendered]:
+        with self._changed:
+            return {
+                template: case.rendered for template, case in self._cases.items() if case.rendered
+            }
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+
+    def _count(self) -> int:
+        return sum(case.rendered is not None for case in self._cases.values())
+
+    def _start(self) -> None:
+        if self._thread is None and not self._stopping:
+            self._thread = threading.Thread(target=self._run, name="renderings", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while self._await_due():
+            with self._renderer() as renderer:
+                while (template := self._due()) is not None:
+                    self.render(renderer, template)
+
+    def _await_due(self) -> bool:
+        """Whether there is something to do; false when we are to stop."""
+        with self._changed:
+            while not self._stopping and self._due() is None:
+                dues = [case.due for case in self._cases.values() if case.due is not None]
+                self._changed.wait(min(dues) - self._now() if dues else None)
+            return not self._stopping
+
+    def _due(self) -> Template | None:
+        """The one to be rendered next; those that failed come last."""
+        with self._changed:
+            now = self._now()
+            due = [
+                (case.failures, position, template)
+                for position, (template, case) in enumerate(self._cases.items())
+                if case.due is not None and case.due <= now and not self._stopping
+            ]
+            return min(due)[2] if due else None
+
+    def render(self, renderer: Renderer, template: Template) -> None:
+        """Render one, and keep what it gives."""
+        try:
+            found, failed = renderer.render(template), False
+        except NodesideError as error:
+            found, failed = Rendered(error=str(error)), True
+        except Exception as exc:  # a bug of ours: said, and tried again
+            traceback.print_exc()
+            found, failed = Rendered(error=f"a bug in nodeside, please report it: {exc!r}"), True
+        log.detail("rendered", config_map=template.config_map, trouble=found.error)
+        with self._changed:
+            if (case := self._cases.get(template)) is None:
+                return
+            if not self._has_room(found):
+                found, failed = Rendered(error=self._full), True
+            self._cases[template] = self._judged(case, found, failed=failed)
+            self._changed.notify_all()
+        if found.error != (case.rendered.error if case.rendered else None):
+            self._wake()
+
+    def _judged(self, case: _Case, found: Rendered, *, failed: bool) -> _Case:
+        if not failed:
+            return replace(case, due=None, rendered=found)
+        rest = min(_FIRST_REST * 2 ** min(case.failures, 10), _LONGEST_REST)
+        return _Case(self._now() + rest, case.failures + 1, found)
+
+    def _has_room(self, found: Rendered) -> bool:
+        """Who came first keeps it."""
+        kept = sum(case.rendered.size for case in self._cases.values() if case.rendered)
+        return kept + found.size <= self._total
+
+    @property
+    def _full(self) -> str:
+        return f"the stages of all drivers give more than {self._total >> 10} KiB together"

@@ -1,0 +1,159 @@
+"""Whether pods of stages have said what is waited for: their logs, read now and then.
+
+A thread of its own beside the reflectors, since a kubelet may take its time. What is wanted comes
+from plans; what was found goes into the next one. Of a log at most a mebibyte is read at once, and
+a line is judged by its beginning. Nothing is kept but whether a line matched. Used by stageview.py.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from cluster.kube.client import Api
+from cluster.kube.errors import ApiError
+from cluster.model.log_pattern import PatternRefused, search
+from cluster.model.names import stage_label
+from cluster.model.snapshot import World
+from cluster.model.stages_seen import LogSight, LogWanted
+from nodeside import log
+
+_SIZE = 1 << 20  # bytes of a log in one answer
+_TAIL = 2000  # lines; from the second look on, what came since is at the end
+_LINE = 4096  # characters of a line that are judged
+_DEADLINE = 15.0  # seconds for one answer
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds between two looks at a log
+_AT_ONCE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A log that is looked at. `since` and `due` are monotonic; `looks` is how often we looked."""
+
+    wanted: LogWanted
+    since: float
+    due: float
+    looks: int = 0
+    sight: LogSight = field(default_factory=LogSight)
+
+
+class StageLogs:
+    """`want` says which logs matter now, `seen` what was found; `wake` is called at news."""
+
+    def __init__(
+        self,
+        api: Api,
+        namespace: str,
+        wake: Callable[[], None],
+        *,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._wake = wake
+        self._now = now
+        self._changed = threading.Condition()
+        self._cases: dict[str, _Case] = {}
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def want(self, wanted: Iterable[LogWanted]) -> None:
+        """From now on these, and no others. What is known of them stays."""
+        with self._changed:
+            now, old = self._now(), self._cases
+            self._cases = {
+                each.uid: old[each.uid]
+                if each.uid in old and old[each.uid].wanted == each
+                else _Case(each, since=now, due=now)
+                for each in wanted
+            }
+            if self._cases and self._thread is None and not self._stopping:
+                self._thread = threading.Thread(target=self._run, name="stage-logs", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def seen(self) -> Mapping[str, LogSight]:
+        """By the uid of a pod."""
+        with self._changed:
+            return {uid: case.sight for uid, case in self._cases.items()}
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="stage-log") as workers:
+            while due := self._await_due():
+                if any(list(workers.map(self.look, due))):
+                    self._wake()
+
+    def _await_due(self) -> list[_Case]:
+        """Logs that it is time to look at; none when we are to stop."""
+        with self._changed:
+            while not self._stopping:
+                open_ = [case for case in self._cases.values() if not case.sight.matched]
+                now = self._now()
+                if due := [case for case in open_ if case.due <= now]:
+                    return due
+                next_ = min((case.due for case in open_), default=None)
+                self._changed.wait(None if next_ is None else next_ - now)
+            return []
+
+    def look(self, case: _Case) -> bool:
+        """Look at a log once; whether anything is new."""
+        try:
+            matched, words = self._matches(case), ""
+        except (ApiError, PatternRefused) as error:
+            matched, words = False, str(error)
+        except Exception as exc:  # a bug of ours: said, and tried again
+            traceback.print_exc()
+            matched, words = False, f"a bug in nodeside, please report it: {exc!r}"
+        now = self._now()
+        late = not matched and now - case.since >= case.wanted.seconds
+        pause = min(_FIRST_PAUSE * 2 ** min(case.looks, 10), _LONGEST_PAUSE)
+        sight = LogSight(matched, late, words)
+        log.detail("looked at a log", pod=case.wanted.pod, matched=matched, trouble=words)
+        with self._changed:
+            if case.wanted.uid in self._cases:
+                due = min(now + pause, max(now, case.since + case.wanted.seconds))
+                due = now + pause if late else due
+                self._cases[case.wanted.uid] = replace(
+                    case, looks=case.looks + 1, due=due, sight=sight
+                )
+        return sight != case.sight
+
+    def _matches(self, case: _Case) -> bool:
+        wanted, matches = case.wanted, search(case.wanted.pattern)
+        text = self._api.read_log(
+            wanted.pod,
+            namespace=self._namespace,
+            container=wanted.container,
+            limit=_SIZE,
+            tail=_TAIL if case.looks else None,
+            deadline=_DEADLINE,
+        )
+        return any(matches(line[:_LINE]) for line in text.splitlines())
+
+
+def logs_wanted(world: World) -> Iterator[LogWanted]:
+    """The logs that a stage waits for: of pods that are ready, where its label is not set yet."""
+    waits = {
+        (found.name, stage.name): stage.wait_for
+        for found in world.drivers.values()
+        for stage in (found.driver.spec.stages if found.driver and not found.deleting else ())
+        if stage.wait_for is not None
+    }
+    for pod in world.stages.pods.values() if world.stages and waits else ():
+        wait = waits.get((pod.driver, pod.stage))
+        if wait is None or pod.deleting or not pod.ready:
+            continue
+        node = world.nodes.get(pod.node)
+        if pod.daemonset and node and stage_label(pod.driver, pod.stage) in node.labels:
+            continue
+        container = wait.container or pod.container
+        yield LogWanted(pod.uid, pod.name, container, wait.log, wait.timeout_seconds)

@@ -1,0 +1,164 @@
+"""What stages consist of as it stands in the cluster: watched from the first Driver that has any.
+
+Without stages nothing of this runs: no list, no watch. Called by view.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from cluster.cache.renderings import Renderings
+from cluster.cache.stage_logs import StageLogs, logs_wanted
+from cluster.kube.client import Api
+from cluster.kube.errors import NotFound
+from cluster.kube.reflector import Reflector, Selection
+from cluster.kube.resources import CONFIG_MAPS, PODS, Resource
+from cluster.model.names import (
+    STAGE_LABEL,
+)
+from cluster.model.parse_pods import unless_mirror
+from cluster.model.parse_stages import Found, found_from, stage_pod_from
+from cluster.model.snapshot import World, uses
+from cluster.model.stages_seen import (
+    ALLOWED,
+    OPTIONAL,
+    Key,
+    StageObject,
+    StagePod,
+    Stages,
+    Template,
+)
+
+_UNREAD = "the objects of stages have not been read yet"
+
+
+def used(world: World) -> bool:
+    """Whether any Driver has stages, or had some that may have left something."""
+    return any(uses(found) for found in world.drivers.values())
+
+
+class StageView:
+    """Reflectors that start when they are needed, and then stay."""
+
+    def __init__(self, api: Api, namespace: str, wake: Callable[[], None]) -> None:
+        self._reflectors: dict[Resource, Reflector[Found]] = {
+            resource: Reflector(api, _selection(resource, namespace), wake) for resource in ALLOWED
+        }
+        selection = Selection(PODS, _POD, namespace=namespace, selector=STAGE_LABEL)
+        self._pods: Reflector[StagePod] = Reflector(api, selection, wake)
+        self._logs = StageLogs(api, namespace, wake)
+        self._renderings = Renderings(wake)
+        self._started = False
+
+    @property
+    def _every(self) -> tuple[Reflector[Any], ...]:
+        return (*self._reflectors.values(), self._pods)
+
+    def added(self, world: World) -> World:
+        """The world with what is known of stages, if anybody has some."""
+        if not self._started and not used(world):
+            return world
+        if not self._started:
+            self._started = True
+            for reflector in self._every:
+                reflector.start()
+        world = replace(world, stages=self._stages())
+        self._logs.want(logs_wanted(world))
+        assert world.stages is not None
+        logs, rendered = self._logs.seen(), self._renderings.known()
+        return replace(world, stages=replace(world.stages, logs=logs, rendered=rendered))
+
+    def render(self, templates: Collection[Template]) -> bool:
+        """From now on know what these give; whether that is news."""
+        return self._renderings.want(templates)
+
+    def renew(self, since: float) -> None:
+        """As the reflectors do it."""
+        for reflector in self._every if self._started else ():
+            reflector.renew(since)
+
+    def wait_current(self, timeout: float) -> bool:
+        """Whether that was done, or is in trouble: stages hold nothing else up."""
+        ends = time.monotonic() + timeout
+        every = self._every if self._started else ()
+        return all(
+            each.health().trouble or each.wait_current(max(0.0, ends - time.monotonic()))
+            for each in every
+        )
+
+    def stop(self) -> None:
+        if self._started:
+            for reflector in self._every:
+                reflector.stop()
+            self._logs.stop()
+            self._renderings.stop()
+
+    def join(self, timeout: float) -> None:
+        """Those that are not done by then are daemons."""
+        if self._started:
+            for reflector in self._every:
+                reflector.join(timeout / len(self._every))
+
+    def _stages(self) -> Stages:
+        healths = [reflector.health() for reflector in self._every]
+        if not all(health.synced for health in healths):
+            trouble = (health.trouble for health in healths if health.trouble)
+            return Stages(unknown=next(trouble, _UNREAD))
+        found = {resource: each.objects() for resource, each in self._reflectors.items()}
+        return _stages(found, self._pods.objects() or {})
+
+
+def read_once(api: Api, world: World) -> World:
+    """The same by one list of each kind, for a command that looks once."""
+    if not used(world):
+        return world
+    namespace = world.settings.namespace
+    found: dict[Resource, Mapping[str, Found] | None] = {}
+    for resource in ALLOWED:
+        try:
+            page = api.list(resource, _trim(resource), namespace=namespace)
+            found[resource] = {item.name: item for item in page.items}
+        except NotFound:
+            if resource not in OPTIONAL:
+                raise
+            found[resource] = None
+    pods = api.list(PODS, _POD, namespace=namespace, selector=STAGE_LABEL).items
+    return replace(world, stages=_stages(found, {pod.name: pod for pod in pods}))
+
+
+def _selection(resource: Resource, namespace: str) -> Selection[Found]:
+    """All objects of the namespace: one that is somebody else's must not be overwritten."""
+    return Selection(resource, _trim(resource), namespace=namespace, optional=resource in OPTIONAL)
+
+
+def _stages(
+    found: Mapping[Resource, Mapping[str, Found] | None], pods: Mapping[str, StagePod]
+) -> Stages:
+    objects: dict[Key, StageObject] = {
+        (resource.kind, each.name): each.object
+        for resource, items in found.items()
+        for each in (items or {}).values()
+    }
+    config_maps = found[CONFIG_MAPS] or {}
+    return Stages(
+        objects=objects,
+        sources={each.name: each.source for each in config_maps.values() if each.source},
+        pods=pods,
+        absent=frozenset(resource.kind for resource, items in found.items() if items is None),
+    )
+
+
+# --- from the API server's JSON ------------------------------------------------------------------
+
+
+def _trim(resource: Resource) -> Callable[[Mapping[str, Any]], Found]:
+    def trim(data: Mapping[str, Any]) -> Found:
+        return found_from(resource.kind, data)
+
+    return trim
+
+
+_POD = unless_mirror(stage_pod_from)

@@ -1,0 +1,365 @@
+"""What `explain` says: one look at the cluster, by the controller's eyes.
+
+The world is read by one list of each kind and put through the very functions that the controller
+plans with. What is *there* was observed; what is *next* is a plan made now, which is carried out if
+a controller leads: where none does, that is said first. Called by cli.py.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+from cluster.cache.cache import read_once
+from cluster.cache.consumers import look
+from cluster.cache.image_labels import TagLabels
+from cluster.cli.leader_status import Presence, standing
+from cluster.cli.status import NoSuchObject, named, overtaken
+from cluster.kube.client import Api
+from cluster.kube.conditions import condition
+from cluster.model.actions import Action, Cordon, Evict, LabelNode, SetStatus, Uncordon
+from cluster.model.lanes import driver_of
+from cluster.model.snapshot import DriverObject, Node, Pool, Settings, World
+from cluster.model.states import Health, Phase, Place
+from cluster.plan.nodes.hardware import Fit, disagreement, former_devices, has_hardware
+from cluster.plan.planner import plan
+from cluster.plan.rollout.context import Case
+from cluster.plan.rollout.decisions import Verdict
+from cluster.plan.rollout.table import Act
+from cluster.plan.rollout.unload import Leaving, Stage
+from cluster.plan.stages.stages import Staging
+from cluster.plan.status.drains import held_up
+from cluster.plan.status.messages import called, nodes, pool_reason, some, toolkit_message
+from cluster.plan.status.report import report_of
+from cluster.plan.status.stages import blocking, blocking_everywhere, on_node
+from cluster.render.renderer import rendered
+from nodeside.contract import assigned_label, node_driver_name
+from nodeside.spec.model import Hardware
+from nodeside.table import table
+
+Row = Sequence[str]
+
+_HALTED = (Phase.HELD, Phase.PAUSED, Phase.STOPPED)
+
+
+# --- explain -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The four questions, each answered in lines. `notice` comes before everything."""
+
+    subject: str
+    wanted: tuple[str, ...]
+    there: tuple[str, ...]
+    blocks: tuple[str, ...]
+    next: tuple[str, ...]
+    notice: str = ""
+
+    def said_with(self, who: Presence) -> Explanation:
+        """The same, by somebody who knows whether a controller leads."""
+        if not who.absent:
+            return replace(self, notice=who.words)
+        later = ("once a controller leads:", *self.next) if self.next else ()
+        blocks = ("no controller leads", *self.blocks)
+        return replace(self, notice=who.words, blocks=blocks, next=later)
+
+    def text(self) -> str:
+        notice = f"{self.notice}\n\n" if self.notice else ""
+        rows = [
+            *_section("wanted", self.wanted),
+            *_section("there", self.there),
+            *_section("blocks", self.blocks or ("nothing",)),
+            *_section("next", self.next or (self._nothing,)),
+        ]
+        return f"{notice}{self.subject}\n" + table(rows)
+
+    @property
+    def _nothing(self) -> str:
+        return "nothing, until that changes" if self.blocks else "nothing: it is as it should be"
+
+    def json(self) -> str:
+        return json.dumps(asdict(self), indent=2)
+
+
+def explain(api: Api, settings: Settings, driver: str, node: str = "") -> Explanation:
+    """Read the cluster once, and say what the controller thinks of it. Raises NotInstalled."""
+    who = standing(api, settings.namespace)
+    world = read_once(api, settings)
+    world = replace(world, now=api.now())
+    world = _learned(api, world)
+    said = explain_node(world, driver, node) if node else explain_driver(world, driver)
+    return said.said_with(who)
+
+
+def _learned(api: Api, world: World) -> World:
+    """With what a controller reads only where a plan asks for it."""
+    known = TagLabels(api).read(
+        lambda known: plan(replace(world, toolkit_labels=known), world.now).tags
+    )
+    world = replace(world, toolkit_labels=known)
+    made = plan(world, world.now)
+    if world.stages is not None:
+        given = rendered(made.templates)
+        world = replace(world, stages=replace(world.stages, rendered=given))
+    return replace(world, occupancy=look(api, made.demand))
+
+
+def explain_driver(world: World, name: str) -> Explanation:
+    found = named(world.drivers, name)
+    ready, degraded = condition(found.status, "Ready"), condition(found.status, "Degraded")
+    progressing = condition(found.status, "Progressing")
+    blocks = [f"{c['reason']}: {c['message']}" for c in (degraded,) if c["status"] == "True"]
+    if ready["status"] != "True" and not blocks and progressing["status"] != "True":
+        blocks = [f"{ready['reason']}: {ready['message']}"]
+    blocks += blocking_everywhere(found.status)
+    return Explanation(
+        subject=f"driver {name}",
+        wanted=tuple(_wanted(world, found)),
+        there=tuple(_there(world, found)),
+        blocks=tuple(blocks),
+        next=tuple(_next(world, name, progressing)),
+    )
+
+
+def _wanted(world: World, found: DriverObject) -> Iterator[str]:
+    if found.deleting:
+        yield "to be deleted"
+    if found.driver is None:
+        yield "its document has mistakes"
+        return
+    spec, case = found.driver.spec, Case(world, found, found.driver)
+    newest = report_of(case).called(case.newest)
+    yield f"version {newest} from {spec.image or 'no image'}"
+    yield f"on {nodes(len(case.members))}; hardware: {_hardware(found)}"
+    rollout = spec.rollout
+    yield (
+        f"changes {spec.upgrade.value}, {rollout.max_unavailable} at once, {rollout.canary} first, "
+        f"stop at {rollout.max_failed} failed{', paused' if rollout.paused else ''}"
+    )
+
+
+def _there(world: World, found: DriverObject) -> Iterator[str]:
+    """What the controller wrote last."""
+    if old := overtaken(found):
+        yield old
+    status = found.status
+    nodes = status.get("nodes", {})
+    words = ("assigned", "updated", "ready", "failed")
+    yield ", ".join(f"{nodes.get(word, 0)} {word}" for word in words)
+    if leaving := status.get("leaving"):
+        yield f"nodes that it goes away from: {leaving}"
+    if good := status.get("lastGoodRevision"):
+        read = Case(world, found, found.driver).revisions if found.driver else {}
+        version = read[good].spec.version if good in read else ""
+        yield f"last good version {called(good, version)}"
+    if lost := [row["node"] for row in status.get("casualties", ()) if row["state"] != "Down"]:
+        yield f"the newest version has cost {some(lost)}"
+    for row in status.get("pools", ()):
+        pool = f"{row['osVersion']} {row['kernel']} {row['architecture']}"
+        counts = row["nodes"]
+        image = f"toolkit {row['toolkit']} ({row['link']})" if row["toolkit"] else "no toolkit"
+        yield f"pool {pool}: {counts['ready']} of {counts['wanted']} ready; {image}"
+    for row in status.get("preflight", ()):
+        where = " ".join(row[key] for key in ("osVersion", "kernel", "architecture") if row[key])
+        yield f"preflight {where}: {row['verdict']}: {row['message']}"
+
+
+def _next(world: World, name: str, progressing: Mapping[str, str]) -> Iterator[str]:
+    """The actions of a plan made now, those of one kind in one line, then what goes on."""
+    actions = [a for a in plan(world, _now(world)).actions if driver_of(a.driver) == name]
+    labels = Counter(action.why for action in actions if isinstance(action, LabelNode))
+    yield from (f"relabel {count} nodes: {why}" for why, count in labels.items())
+    rest = (a for a in actions if not isinstance(a, LabelNode | SetStatus))
+    yield from (action.words for action in rest)
+    if progressing["status"] == "True":
+        yield f"{progressing['reason']}: {progressing['message']}"
+
+
+@dataclass
+class _Notes:
+    """What is said of a node, as it is found out."""
+
+    wanted: list[str] = field(default_factory=list)
+    blocks: list[str] = field(default_factory=list)
+    next: list[str] = field(default_factory=list)
+
+
+def explain_node(world: World, name: str, node_name: str) -> Explanation:
+    found = named(world.drivers, name)
+    node = world.nodes.get(node_name)
+    if node is None:
+        raise NoSuchObject(f"no node {node_name!r}", hint="kubectl get nodes")
+    actions = [a for a in plan(world, _now(world)).actions if _concerns(a, name, node_name)]
+    notes = _verdict(world, found, node)
+    return Explanation(
+        subject=f"driver {name} on node {node_name}",
+        wanted=tuple(notes.wanted),
+        there=tuple(_on_node(world, name, node)),
+        blocks=tuple(notes.blocks),
+        next=tuple(action.words for action in actions) or tuple(notes.next),
+    )
+
+
+def _verdict(world: World, found: DriverObject, node: Node) -> _Notes:
+    """What is wanted of a node, what blocks there, and what it waits for."""
+    if found.deleting:
+        leaving = Leaving(world, found, (), _now(world))
+        return _leaves(leaving, node, _Notes(["nothing: the driver is being deleted"]))
+    if found.driver is None:
+        return _Notes(["nothing: its document has mistakes"], [found.mistakes])
+    case = Case(world, found, found.driver)
+    verdict = next((v for v in case.verdicts if v.member.node is node), None)
+    if verdict is None:
+        leaving = Leaving(world, found, {m.node.name for m in case.members}, _now(world))
+        return _leaves(leaving, node, _not_for(case, node))
+    fit, resolution = verdict.member.fit, case.resolutions[verdict.member.pool]
+    notes = _Notes([f"the node {fit.value}", f"pool {_pool(verdict.member.pool)}"])
+    notes.wanted.append(f"toolkit: {resolution.why}")
+    if build := case.newest_builds.get(verdict.member.pool):
+        notes.wanted.append(f"built once for all: {build.progress.value}: {build.words}")
+    newest, good = map(report_of(case).called, (case.newest, case.standing.good))
+    notes.wanted.append(f"version {newest}; last good {good}")
+    if fit is Fit.KEPT:
+        notes.wanted.append("labels of Node Feature Discovery are absent: what runs is kept")
+    notes.blocks += [*_blocks(case, verdict), *held_up(found, verdict, case.newest)]
+    staging = Staging(case)
+    notes.wanted += on_node(staging, node)
+    if why := blocking(staging, node):
+        notes.blocks.append(why)
+    if not notes.blocks:
+        notes.next += _awaited(verdict)
+    return notes
+
+
+def _not_for(case: Case, node: Node) -> _Notes:
+    """Of a node that a Driver is not for: the labels that would do."""
+    hardware, name = case.driver.spec.hardware, case.driver.name
+    former = former_devices(hardware, case.found.status)
+    assigned = assigned_label(name) in node.labels
+    fit = has_hardware(node, hardware, assigned=assigned, former=former)
+    rivals = [rival for rival, nodes in case.contested.items() if node.name in nodes]
+    notes = _Notes([f"nothing: the node {fit.value}"])
+    if rivals:
+        why = f"driver {rivals[0]} came first and has a module of the same name"
+        notes.blocks.append(why)
+    if not fit.wanted:
+        notes.blocks += _labels_it_takes(node, hardware)
+    return notes
+
+
+def _leaves(leaving: Leaving, node: Node, notes: _Notes) -> _Notes:
+    """Of a node that a Driver goes away from: how far it is."""
+    leaver = next((each for each in leaving.leavers if each.node is node), None)
+    if leaver is None or leaver.stage is Stage.GONE:
+        return notes
+    words = leaver.stage.value + (f": {leaver.why}" if leaver.why else "")
+    if leaver.stage.is_obstacle:
+        way_out = f"to leave the modules loaded: {leaving.way_out}"
+        return _Notes(notes.wanted, [words, way_out, *notes.blocks], notes.next)
+    return _Notes(notes.wanted, notes.blocks, [words, *notes.next])
+
+
+def _labels_it_takes(node: Node, hardware: Hardware) -> Iterator[str]:
+    """Each label of the selector that the node does not have."""
+    for key, value in hardware.node_selector.items():
+        there = node.labels.get(key)
+        if there != value:
+            yield f"it takes the label {key}={value}" + (f", not {there}" if there else "")
+    alone = replace(hardware, node_selector={})
+    if hardware.pci and has_hardware(node, alone, assigned=False) is not Fit.HAS:
+        ids = ["_".join(filter(None, (each.vendor, each.device))) for each in hardware.pci]
+        labels = [f"feature.node.kubernetes.io/pci-{each}.present=true" for each in ids]
+        yield (
+            f"it takes the label {' or '.join(labels)}, with or without a class before the ids; "
+            "Node Feature Discovery sets it where the device is"
+        )
+
+
+def _blocks(case: Case, verdict: Verdict) -> Iterator[str]:
+    member, row = verdict.member, verdict.row
+    build = case.newest_builds.get(member.pool)
+    if build is not None and (said := pool_reason(build, [verdict])) is not None:
+        yield ": ".join(said)
+    elif not member.pool.kernel:
+        yield "its kubelet has not told its kernel yet"
+    elif member.pool not in case.served:
+        yield toolkit_message(case.resolutions[member.pool])
+    for rival, theirs in case.taken.items():
+        if member.node.name in theirs:
+            yield f"driver {rival} has a module of the same name there"
+    if member.health is Health.DOWN:
+        yield "the node is not ready"
+    if member.trouble:
+        yield member.trouble
+    if (report := member.report) is not None and member.health is Health.BROKEN:
+        hint = f" ({report.hint})" if report.hint else ""
+        yield f"{report.reason}: {report.message}{hint}"
+    halted = row.act is Act.KEEP and case.standing.phase in _HALTED
+    if halted and verdict.place is not Place.NEWEST and member.pool in case.served:
+        degraded = condition(case.found.status, "Degraded")
+        stopped = case.standing.phase is Phase.STOPPED and degraded["reason"] == "RolloutStopped"
+        yield f"{row.why}: {degraded['message']}" if stopped else row.why
+
+
+def _awaited(verdict: Verdict) -> Iterator[str]:
+    """What goes on by itself on a node that nothing blocks."""
+    if verdict.place is not Place.NEWEST:
+        yield verdict.row.why
+    elif verdict.member.health is not Health.WORKING:
+        yield "its pod comes up, and says how the driver is"
+
+
+def _on_node(world: World, name: str, node: Node) -> Iterator[str]:
+    if node.kernel:
+        system = f", {node.os_image}" if node.os_image else ""
+        yield f"kernel {node.kernel} ({node.architecture}){system}"
+    else:
+        yield "kernel not told yet"
+    if odd := disagreement(node):
+        yield odd
+    assigned = node.labels.get(assigned_label(name), "")
+    yield f"assigned to {name}-{assigned}" if assigned else "assigned to nothing"
+    pods = [p for p in world.pods.values() if p.driver == name and p.node == node.name]
+    for pod in pods:
+        waiting = "; ".join(f"{where}: {why}" for where, why in pod.waiting.items())
+        yield f"pod {pod.name}{' (ending)' if pod.deleting else ''}" + (waiting and f": {waiting}")
+    report = world.node_drivers.get(node_driver_name(name, node.name))
+    if report is None:
+        yield "the node has not said anything"
+        return
+    void = "" if report.boot_id == node.boot_id else " (void: said before the last reboot)"
+    source = f", {report.source}" if report.source else ""
+    yield f"the node says {report.state}{source}: version {report.version}{void}"
+    if report.message:
+        yield f"{report.reason}: {report.message}"
+
+
+def _concerns(action: Action, driver: str, node: str) -> bool:
+    """An uncordon is about the node, in whichever Driver's lane it goes."""
+    if not isinstance(action, LabelNode | Cordon | Uncordon | Evict) or action.node != node:
+        return False
+    return isinstance(action, Uncordon) or driver_of(action.driver) == driver
+
+
+def _now(world: World) -> float:
+    return world.now or time.time()
+
+
+def _section(name: str, lines: Sequence[str]) -> list[Row]:
+    return [(name if i == 0 else "", line) for i, line in enumerate(lines)]
+
+
+def _hardware(found: DriverObject) -> str:
+    assert found.driver is not None
+    hardware = found.driver.spec.hardware
+    devices = [f"PCI {d.vendor}:{d.device or '*'}" for d in hardware.pci]
+    labels = [f"{key}={value}" for key, value in hardware.node_selector.items()]
+    return " and ".join([" or ".join(devices), *labels] if devices else labels) or "every node"
+
+
+def _pool(pool: Pool) -> str:
+    return f"{pool.os_version} {pool.kernel} {pool.architecture}"

@@ -1,0 +1,186 @@
+"""The options that several commands of `nodeside-cluster` share, and what they are handed over as.
+
+Called by cli.py, which is imported for every `--help`: so nothing heavy is imported here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import click
+
+if TYPE_CHECKING:
+    from cluster.kube.client import Api
+    from cluster.model.snapshot import Settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+NAMESPACE = "nodeside"  # manifests.py says the same; not imported, for the sake of a fast start
+PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+
+
+class Connection:
+    """`--kubeconfig`, `--context` and `--namespace`, which every command takes."""
+
+    def __init__(self, kubeconfig: Path | None, context: str, namespace: str) -> None:
+        self._kubeconfig = kubeconfig
+        self._context = context
+        self.namespace = namespace
+
+    def open(self, *, reach: bool = True) -> Api:
+        """With `reach`, raises Unreachable at once if nobody answers there."""
+        from cluster.kube.client import connect
+
+        api = connect(self._kubeconfig, self._context)
+        if reach:
+            api.reach()
+        return api
+
+    def settings(self, **more: Any) -> Settings:
+        from cluster.model.snapshot import Settings
+
+        return Settings(namespace=self.namespace, **more)
+
+
+def connected(function: F) -> F:
+    """Give a command the options of a `Connection`, and hand it over as `connection`."""
+
+    @functools.wraps(function)
+    def command(*, kubeconfig: Path | None, context: str, namespace: str, **rest: Any) -> Any:
+        return function(connection=Connection(kubeconfig, context, namespace), **rest)
+
+    wrapped: Any = command
+    for option in (
+        click.option("--namespace", "-n", default=NAMESPACE, show_default=True, help="Nodeside's."),
+        click.option("--context", default="", help="Context of the kubeconfig."),
+        click.option(
+            "--kubeconfig",
+            type=click.Path(path_type=Path),
+            default=None,
+            help="As for kubectl. Default: $KUBECONFIG; in a pod, its service account.",
+        ),
+    ):
+        wrapped = option(wrapped)
+    return cast(F, wrapped)
+
+
+OUTPUT = click.option(
+    "--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+
+EXPLAIN, PREFLIGHT = "nodeside-explain", "nodeside-preflight"  # likewise
+# `uname -m` of what Kubernetes runs on.
+_ARCHITECTURES = ("x86_64", "aarch64", "ppc64le", "s390x")
+ARCHITECTURE = click.option(
+    "--architecture",
+    type=click.Choice(_ARCHITECTURES),
+    default=_ARCHITECTURES[0],
+    show_default=True,
+    help="As `uname -m` says it.",
+)
+
+
+FORMATS = ("yaml", "helm", "kustomize")
+
+
+def not_empty(_: click.Context, __: click.Parameter, word: str) -> str:
+    if not word.strip():
+        raise click.BadParameter("it is empty")
+    return word
+
+
+def _proxies(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:
+    """`NAME=VALUE` of each, as a mapping."""
+    found = {}
+    for word in words:
+        name, _equals, value = word.partition("=")
+        if name not in PROXY_NAMES or not value:
+            expected = ", ".join(f"{each}=VALUE" for each in PROXY_NAMES)
+            raise click.BadParameter(f"{word!r}: expected one of {expected}")
+        found[name] = value
+    return found
+
+
+def _labels(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:
+    """`KEY=VALUE` of each, as a mapping. manifests.py says whether they are labels of a node."""
+    pairs = [word.partition("=") for word in words]
+    for word, (key, equals, _value) in zip(words, pairs, strict=True):
+        if not (key and equals):
+            raise click.BadParameter(f"{word!r}: expected KEY=VALUE")
+    return {key: value for key, _equals, value in pairs}
+
+
+# What driver pods are given: `run` takes it, and `install` hands it on.
+CA_CONFIG_MAP = click.option(
+    "--ca-config-map", default="", help="ConfigMap with ca-bundle.crt for driver pods."
+)
+PROXIES = click.option(
+    "--proxy",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_proxies,
+    help=f"Of driver pods; NAME is {', '.join(PROXY_NAMES[:2])} or {PROXY_NAMES[2]}.",
+)
+
+
+def installed(function: F) -> F:
+    """Give a command the options that decide what is installed, and hand them over as `chosen`."""
+
+    @functools.wraps(function)
+    def command(**options: Any) -> Any:
+        names = ["image", "openshift", "pull_secret", "ca_config_map", "proxy"]
+        names += ["node_selector", "service_monitor"]
+        chosen = {name: options.pop(name) for name in names}
+        return function(chosen=chosen, **options)
+
+    wrapped: Any = command
+    for option in (
+        click.option(
+            "--node-selector",
+            metavar="KEY=VALUE",
+            multiple=True,
+            callback=_labels,
+            help="Label of the nodes that the controller itself may run on.",
+        ),
+        PROXIES,
+        CA_CONFIG_MAP,
+        click.option(
+            "--service-monitor", is_flag=True, help="With one, for the Prometheus Operator."
+        ),
+        click.option("--pull-secret", multiple=True, help="Secret to pull images with."),
+        click.option("--openshift", is_flag=True, help="With SecurityContextConstraints."),
+        click.option("--image", default="", help="Pull spec of the controller."),
+    ):
+        wrapped = option(wrapped)
+    return cast(F, wrapped)
+
+
+LOOKING: Final = f"`status` takes the ClusterRole view, `explain` and `resolve` also {EXPLAIN}"
+
+
+TRYING: Final = f"`preflight` takes the ClusterRole and the Role {PREFLIGHT}"
+
+
+INSTALLING: Final = "`install` and `uninstall` take cluster-admin"
+
+
+def in_own_right(needs: str) -> Callable[[F], F]:
+    """A command that says what role it takes, where the API server refuses."""
+
+    def made(function: F) -> F:
+        @functools.wraps(function)
+        def command(*arguments: Any, **options: Any) -> Any:
+            from cluster.kube.errors import Forbidden
+
+            try:
+                return function(*arguments, **options)
+            except Forbidden as error:
+                error.hint = f"{error.look}; {needs}"
+                raise
+
+        return cast(F, command)
+
+    return made

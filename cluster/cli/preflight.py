@@ -1,0 +1,71 @@
+"""`nodeside-cluster preflight`: its options, and what is printed. rehearsal.py does it."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import click
+
+from cluster.cli.options import ARCHITECTURE, OUTPUT, TRYING, Connection, connected, in_own_right
+
+_SECONDS = 3600.0
+
+
+@click.command()
+@in_own_right(TRYING)
+@connected
+@click.argument("driver")
+@click.option("--os-version", default="", help="The toolkit image of this tag.")
+@click.option("--kernel", default="", help="The toolkit image for this release.")
+@click.option("--toolkit", default="", help="This toolkit image.")
+@ARCHITECTURE
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=_SECONDS,
+    show_default=True,
+    help="Seconds until the build is given up.",
+)
+@OUTPUT
+def preflight(
+    *,
+    connection: Connection,
+    driver: str,
+    os_version: str,
+    kernel: str,
+    toolkit: str,
+    architecture: str,
+    timeout: float,
+    output: str,
+) -> None:
+    """Try whether DRIVER builds there, and publish nothing.
+
+    A Job of its own builds, its log is shown, and it is removed again. The exit code is that of the
+    build: 0 if the driver builds.
+    """
+    from cluster.cli import trial_build
+    from nodeside.spec.fleet import Preflight
+
+    if [bool(os_version), bool(kernel), bool(toolkit)].count(True) != 1:
+        raise click.UsageError("say where: one of --os-version, --kernel and --toolkit")
+    signal.signal(signal.SIGTERM, _interrupted)
+    api, place = connection.open(), Preflight(os_version, kernel, toolkit)
+    settings = trial_build.as_installed(api, connection.settings())
+    _, build = trial_build.ask(api, driver, place, architecture)
+    done = trial_build.Rehearsal(api, settings, build, _say, _line, timeout).run()
+    click.echo(done.json() if output == "json" else done.text())
+    raise SystemExit(done.exit_code)
+
+
+def _interrupted(*_: Any) -> None:
+    """SIGTERM cleans up as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+def _say(words: str) -> None:
+    click.echo(words, err=True)
+
+
+def _line(line: str) -> None:
+    click.echo(f"build | {line}", err=True)

@@ -1,0 +1,101 @@
+"""`nodeside-cluster resolve`: which toolkit image a node would be built with, by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+
+from cluster.cache.image_labels import Known, TagLabels
+from cluster.cli.status import NoSuchObject, no_driver
+from cluster.kube.client import Api
+from cluster.kube.errors import NotFound
+from cluster.kube.resources import DRIVERS, IMAGE_STREAMS
+from cluster.model.parse import driver_from, image_stream_from
+from cluster.model.snapshot import ImageStream, ImageStreams, Pool, Tag
+from cluster.plan.builds import toolkit_image
+from cluster.plan.builds.toolkit_evidence import Evidence
+from nodeside.errors import ExitCode, NodesideError
+from nodeside.spec.fleet import Toolkit
+from nodeside.table import table
+
+_KERNEL = "{kernel}"
+
+
+class KernelNeeded(NodesideError):
+    """The images of a Driver are named by kernel, and no kernel was named."""
+
+    exit_code = ExitCode.USAGE
+    reason = "KernelNeeded"
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The toolkit image for a pool, by hand."""
+
+    pool: Pool
+    image: str
+    link: str
+    why: str
+    tags_seen: tuple[str, ...]
+
+    def text(self) -> str:
+        rows = [
+            ("image", self.image or "none"),
+            ("found by", self.link),
+            ("why", self.why),
+            ("tags seen", ", ".join(self.tags_seen) or "none"),
+        ]
+        return table(rows)
+
+    def json(self) -> str:
+        return json.dumps(asdict(self), indent=2)
+
+
+def resolve(api: Api, pool: Pool, driver: str = "") -> Resolved:
+    """The chain of toolkit.py; the chain's settings are those of a Driver, else the defaults.
+
+    What nodes have said of an image is left out: nobody asks for a node here. Raises NoSuchObject,
+    and KernelNeeded if it cannot be said without one.
+    """
+    chain = _chain(api, driver) if driver else Toolkit()
+    if not pool.kernel and _KERNEL in chain.image_template:
+        raise KernelNeeded(
+            f"toolkit.imageTemplate of driver {driver} names the kernel",
+            hint=f"add it, as `uname -r` says it: nodeside-cluster resolve {pool.os_version} "
+            f"--driver {driver} --kernel RELEASE",
+        )
+    streams = _streams(api)
+    known = evidence(api, pool, chain, streams)
+    pool = replace(pool, kernel=pool.kernel or "(none named)")
+    found = toolkit_image.resolve(pool, chain, streams, known)
+    why = "; ".join(part for part in (found.why, found.remedy) if part)
+    return Resolved(pool, found.image, found.link.value, why, found.tags_seen)
+
+
+def evidence(api: Api, pool: Pool, chain: Toolkit, streams: ImageStreams) -> Evidence:
+    """What the labels of the image stream's images say, as far as they can be read."""
+
+    def asked(known: Known) -> Iterable[Tag]:
+        return toolkit_image.asked(pool, chain, streams, Evidence(known))
+
+    return Evidence(TagLabels(api).read(asked))
+
+
+def _chain(api: Api, driver: str) -> Toolkit:
+    try:
+        found = driver_from(api.get(DRIVERS, driver))
+    except NotFound:
+        there = api.list(DRIVERS, lambda each: str(each["metadata"]["name"])).items
+        raise no_driver(driver, there) from None
+    if found.driver is None:
+        raise NoSuchObject(f"driver {driver} cannot be used: {found.mistakes}")
+    return found.driver.spec.toolkit
+
+
+def _streams(api: Api) -> Mapping[str, ImageStream] | None:
+    try:
+        page = api.list(IMAGE_STREAMS, image_stream_from)
+    except NotFound:
+        return None
+    return {stream.name: stream for stream in page.items}

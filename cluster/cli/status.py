@@ -1,0 +1,166 @@
+"""What `status` says: the status of each Driver as it stands in the cluster, and who writes it.
+
+Nothing is computed here: what the controller wrote last is shown, with a word if it is not of the
+Driver as it is now, and one before everything if no controller leads. Called by cli.py.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from cluster.cache.cache import driver_from
+from cluster.cli.leader_status import Presence, presence, standing
+from cluster.kube.client import Api
+from cluster.kube.conditions import condition
+from cluster.kube.errors import ApiError
+from cluster.kube.reflector import Reflector, Selection, Wakes
+from cluster.kube.resources import DRIVERS
+from cluster.model.snapshot import DriverObject
+from nodeside.errors import ExitCode, NodesideError
+from nodeside.table import table
+
+Row = Sequence[str]
+Drivers = Mapping[str, DriverObject]
+
+_SYNC = 60.0  # seconds to list all Drivers
+_GLANCE = 15.0  # seconds after which to ask again who leads
+_JOIN = 2.0  # seconds for a thread to end; it is a daemon
+
+
+class NoSuchObject(NodesideError):
+    """A Driver or a node that is not there."""
+
+    exit_code = ExitCode.USAGE
+    reason = "NoSuchObject"
+
+
+@dataclass(frozen=True)
+class Overview:
+    """All Drivers, or one."""
+
+    drivers: Drivers
+    presence: Presence
+
+    @property
+    def ready(self) -> bool:
+        """Whether every Driver is, by the word of a controller that is at work."""
+        return not self.presence.absent and all(map(_is_ready, self.drivers.values()))
+
+    def table(self) -> str:
+        return "\n\n".join(part for part in (self.presence.words, *self._tables()) if part)
+
+    def _tables(self) -> Iterator[str]:
+        if not self.drivers:
+            yield "no Driver in this cluster; begin with: kubectl apply -f driver.yaml"
+            return
+        header = ("DRIVER", "VERSION", "NODES", "UPDATED", "READY", "FAILED", "STATUS", "WHY")
+        yield table([_row(found) for found in self.drivers.values()], header=header)
+        pools = [row for found in self.drivers.values() for row in _pools(found)]
+        columns = ("DRIVER", "OS VERSION", "KERNEL", "NODES", "UPDATED", "READY", "FAILED")
+        if pools:
+            yield table(pools, header=(*columns, "TOOLKIT", "WHY"))
+        stages = [row for found in self.drivers.values() for row in _stages(found)]
+        if stages:
+            yield table(stages, header=("DRIVER", "STAGE", "NODES", "READY", "STATE", "WHY"))
+
+    def json(self) -> str:
+        """The statuses by name; who leads is the exit code's business."""
+        statuses = {name: dict(found.status) for name, found in self.drivers.items()}
+        return json.dumps(statuses, indent=2)
+
+
+def look(api: Api, namespace: str, driver: str = "") -> Overview:
+    """Read once. Raises NotInstalled, and NoSuchObject if `driver` is given and not there."""
+    who = standing(api, namespace)
+    found = {each.name: each for each in api.list(DRIVERS, driver_from).items}
+    return overview(found, who, driver)
+
+
+def overview(drivers: Drivers, who: Presence, driver: str = "") -> Overview:
+    """All Drivers, or one. Raises NoSuchObject."""
+    names = [driver] if driver else sorted(drivers)
+    return Overview({name: named(drivers, name) for name in names}, who)
+
+
+def follow(api: Api, namespace: str, driver: str = "", every: float = 1.0) -> Iterator[Overview]:
+    """Now, and after each change, at most every so many seconds; by a watch, so it costs little."""
+    wakes, shown = Wakes(), None
+    with _watched(api, wakes) as drivers:
+        while True:
+            wakes.wait(0)  # what comes from here on is not in what follows
+            found = overview(drivers.objects() or {}, presence(api, namespace), driver)
+            if found != shown:
+                yield found
+                shown = found
+                time.sleep(every)
+            wakes.wait(_GLANCE)
+
+
+@contextmanager
+def _watched(api: Api, wakes: Wakes) -> Iterator[Reflector[DriverObject]]:
+    drivers = Reflector(api, Selection(DRIVERS, driver_from), wakes.wake)
+    drivers.start()
+    try:
+        if not drivers.wait_synced(_SYNC):
+            trouble = drivers.health().trouble or "no answer"
+            raise ApiError(f"the Drivers could not be read in {_SYNC:g} s: {trouble}")
+        yield drivers
+    finally:
+        drivers.stop()
+        drivers.join(_JOIN)
+
+
+def named(drivers: Drivers, name: str) -> DriverObject:
+    """One of them. Raises NoSuchObject, which says what there is."""
+    if name not in drivers:
+        raise no_driver(name, drivers)
+    return drivers[name]
+
+
+def no_driver(name: str, there: Iterator[str] | Drivers | Sequence[str]) -> NoSuchObject:
+    names = ", ".join(sorted(there)) or "none"
+    return NoSuchObject(f"no Driver {name!r} in this cluster", hint=f"there is: {names}")
+
+
+def overtaken(found: DriverObject) -> str:
+    """Why the status is not about the Driver as it is now; "" if it is."""
+    seen = found.status.get("observedGeneration")
+    if not found.status or seen is None or seen == found.generation:
+        return ""
+    return f"said of generation {seen}; the Driver was changed since"
+
+
+def _is_ready(found: DriverObject) -> bool:
+    return condition(found.status, "Ready")["status"] == "True" and not overtaken(found)
+
+
+def _row(found: DriverObject) -> Row:
+    ready = condition(found.status, "Ready")
+    version = found.driver.spec.version if found.driver else "?"
+    well = ready["status"] == "True" and ready["reason"] == "Ready"  # else it is about its stages
+    why = "" if well else ready["message"]
+    if old := overtaken(found):
+        why = f"{old}; {why}" if why else old
+    return (found.name, version, *_counts(found.status.get("nodes", {})), ready["reason"], why)
+
+
+def _pools(found: DriverObject) -> Iterator[Row]:
+    for row in found.status.get("pools", ()):
+        where = (found.name, row["osVersion"], row["kernel"])
+        good = row["reason"] == "Ready"
+        why = row["message"] or ("" if good else row["reason"])
+        yield (*where, *_counts(row["nodes"]), row["link"], why)
+
+
+def _stages(found: DriverObject) -> Iterator[Row]:
+    for row in found.status.get("stages", ()):
+        counts = (str(row["nodes"].get(key, 0)) for key in ("wanted", "ready"))
+        yield (found.name, row["name"], *counts, row["state"], row["message"])
+
+
+def _counts(nodes: Mapping[str, int]) -> Row:
+    return [str(nodes.get(key, 0)) for key in ("wanted", "updated", "ready", "failed")]

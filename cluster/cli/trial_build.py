@@ -1,0 +1,283 @@
+"""A build that a person asks for now: `nodeside-cluster preflight`.
+
+One Job of its own, which the controller has no part in: made, followed to its end with the log of
+its compiler, and removed, also on Ctrl-C and SIGTERM. If we are killed, the Job ends at its
+deadline and Kubernetes removes it ten minutes later. Nothing is signed, fetched or published, so
+the Job mounts no Secret: whoever may try a build need not be trusted with a key. Called by cli.py.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from cluster.cache.image_labels import TagLabels
+from cluster.cli.status import NoSuchObject
+from cluster.kube.client import Api
+from cluster.kube.errors import ApiError, NotFound
+from cluster.kube.resources import DEPLOYMENTS, DRIVERS, IMAGE_STREAMS, JOBS, PODS
+from cluster.model.names import CONTROLLER, DRIVER_LABEL, MANAGED_BY, PREFLIGHT
+from cluster.model.parse import driver_from, image_stream_from
+from cluster.model.parse_pods import build_pod_from, unless_mirror
+from cluster.model.snapshot import DriverObject, Settings, World
+from cluster.plan.builds.preflight import build_for, tags
+from cluster.plan.objects.build_job import ANSWER, Build, job_spec
+from cluster.plan.objects.revision import revision_of, revision_text
+from nodeside.buildjob import BuildOutcome, BuildVerdict
+from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
+from nodeside.spec import Driver
+from nodeside.spec.fleet import Preflight
+from nodeside.spec.model import Prebuilt
+from nodeside.table import table
+
+REHEARSAL = PREFLIGHT  # manages these Jobs and their pods: they are not the controller's
+_KEPT = 600  # seconds that Kubernetes keeps a Job that nobody removed
+_LOOK = 1.0  # seconds between two looks at the pod
+
+Say = Callable[[str], None]
+
+
+class NoToolkit(NodesideError):
+    """There is no toolkit image for what is asked."""
+
+    exit_code = ExitCode.NOT_READY
+    reason = "ToolkitMissing"
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What came of it. `exit_code` is that of the build."""
+
+    driver: str
+    version: str
+    toolkit: str
+    outcome: BuildOutcome
+    exit_code: int
+
+    def text(self) -> str:
+        outcome = self.outcome
+        rows = [
+            ("driver", f"{self.driver} {self.version}"),
+            ("kernel", outcome.kernel or "unknown"),
+            ("toolkit", self.toolkit),
+            ("verdict", _WORDS[outcome.verdict]),
+        ]
+        rows += [("first error", outcome.first_error)] if outcome.first_error else []
+        if self.exit_code:
+            rows.append(("why", f"{outcome.reason}: {outcome.message}"))
+        return table(rows)
+
+    def json(self) -> str:
+        outcome = asdict(self.outcome) | {"verdict": self.outcome.verdict.value}
+        return json.dumps(asdict(self) | {"outcome": outcome}, indent=2)
+
+
+_WORDS = {
+    BuildVerdict.BUILT: "it builds",
+    BuildVerdict.PUBLISHED: "it builds",
+    BuildVerdict.PRESENT: "it builds",
+    BuildVerdict.REFUSED: "it does not build",
+    BuildVerdict.BROKEN: "unknown: it could not be tried",
+}
+
+
+def ask(api: Api, name: str, place: Preflight, architecture: str) -> tuple[DriverObject, Build]:
+    """The build for a question about a Driver of the cluster. Raises NoSuchObject, NoToolkit."""
+    try:
+        found = driver_from(api.get(DRIVERS, name))
+    except NotFound as error:
+        if error.hint:  # there is no such kind
+            raise
+        raise NoSuchObject(
+            f"no Driver {name!r} in this cluster", hint="see which there are: kubectl get drivers"
+        ) from None
+    if found.driver is None or not found.driver.spec.image:
+        raise NoSuchObject(f"driver {name} cannot be used: {found.mistakes or 'it has no image'}")
+    streams = None
+    with suppress(NotFound):
+        page = api.list(IMAGE_STREAMS, image_stream_from)
+        streams = {stream.name: stream for stream in page.items}
+    revision = revision_of(revision_text(found.driver))
+    driver, world = found.driver, World(image_streams=streams)
+    labels = TagLabels(api).read(
+        lambda known: tags(driver, [place], replace(world, toolkit_labels=known), [architecture])
+    )
+    world = replace(world, toolkit_labels=labels)
+    build, why = build_for(place, found.driver, revision, world, architecture)
+    if build is None:
+        raise NoToolkit(why, hint="name one: --toolkit IMAGE")
+    return found, replace(build, driver=_without_secrets(build.driver))
+
+
+def _without_secrets(driver: Driver) -> Driver:
+    """What is compiled is the same without them."""
+    return replace(driver, spec=replace(driver.spec, signing=None, prebuilt=Prebuilt()))
+
+
+@dataclass
+class Rehearsal:
+    """One build, from its Job to its outcome. `say` is told how it goes, `line` gets the log."""
+
+    api: Api
+    settings: Settings
+    build: Build
+    say: Say
+    line: Say
+    timeout: float
+    now: Callable[[], float] = time.monotonic
+    pause: Callable[[float], None] = time.sleep
+
+    def run(self) -> Rehearsed:
+        """Raises DeadlinePassed, ApiError."""
+        ends = self.now() + self.timeout
+        with self._job() as name:
+            pod = self._await(name, ends, self._begun)
+            self._follow(pod, ends)
+            pod = self._await(name, ends, _has_ended)
+        return self._read(pod)
+
+    @contextmanager
+    def _job(self) -> Iterator[str]:
+        """The Job with its driver.yaml, which goes with it. It begins when both are there."""
+        name = f"{self.build.driver.name}-preflight-{secrets.token_hex(4)}"
+        namespace = self.settings.namespace
+        try:
+            made = self.api.create(self._document(name))
+            owner = {**_JOB_OWNER, "name": name, "uid": made["metadata"]["uid"]}
+            self.api.create(self._config_map(name, owner))
+            self.api.merge_patch(JOBS, name, {"spec": {"suspend": False}}, namespace=namespace)
+            self.say(f"Job {name}: {self.build.what}")
+            yield name
+        finally:
+            with suppress(NotFound):
+                self.api.delete(JOBS, name, namespace=namespace)
+
+    def _document(self, name: str) -> dict[str, Any]:
+        spec = job_spec(self.build, self.settings, config_map=name)
+        spec |= {"suspend": True, "backoffLimit": 0, "ttlSecondsAfterFinished": _KEPT}
+        spec["activeDeadlineSeconds"] = max(1, int(self.timeout))
+        spec["template"]["metadata"]["labels"][MANAGED_BY] = REHEARSAL
+        metadata = {"name": name, "namespace": self.settings.namespace, "labels": self._labels}
+        return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+    def _config_map(self, name: str, owner: dict[str, Any]) -> dict[str, Any]:
+        metadata = {
+            "name": name,
+            "namespace": self.settings.namespace,
+            "labels": self._labels,
+            "ownerReferences": [owner],
+        }
+        data = {"driver.yaml": revision_text(self.build.driver)}
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+    @property
+    def _labels(self) -> dict[str, str]:
+        return {MANAGED_BY: REHEARSAL, DRIVER_LABEL: self.build.driver.name}
+
+    def _await(
+        self, name: str, ends: float, holds: Callable[[dict[str, Any]], bool]
+    ) -> dict[str, Any]:
+        """The pod, once something holds of it. Says why it waits, when that changes."""
+        said = ""
+        while True:
+            pod = self._pod(name)
+            if pod is not None and holds(pod):
+                return pod
+            waiting = build_pod_from(pod).waiting if pod is not None else {}
+            words = "; ".join(f"{container}: {why}" for container, why in waiting.items())
+            if words and words != said:
+                self.say(f"waiting: {words}")
+            said = words
+            if self.now() > ends:
+                raise DeadlinePassed(
+                    f"the build did not end within {self.timeout:g} s"
+                    + (f"; it waits: {words}" if words else ""),
+                    hint="give it longer: --timeout SECONDS",
+                )
+            self.pause(_LOOK)
+
+    def _pod(self, name: str) -> dict[str, Any] | None:
+        selector = f"batch.kubernetes.io/job-name={name}"
+        found = self.api.list(
+            PODS,
+            unless_mirror(dict),
+            namespace=self.settings.namespace,
+            selector=selector,
+        )
+        return found.items[0] if found.items else None
+
+    def _begun(self, pod: dict[str, Any]) -> bool:
+        """Whether the compiler runs, or the pod has ended before it came to that."""
+        return _has_ended(pod) or any(
+            each["name"] == ANSWER and each.get("state", {}).keys() & {"running", "terminated"}
+            for each in pod.get("status", {}).get("initContainerStatuses", ())
+        )
+
+    def _follow(self, pod: dict[str, Any], ends: float) -> None:
+        """The compiler's log, until it ends. A log that cannot be read stops nothing."""
+        name = pod["metadata"]["name"]
+        try:
+            for line in self.api.follow_log(
+                name, ANSWER, namespace=self.settings.namespace, seconds=ends - self.now()
+            ):
+                self.line(_plain(line))
+        except ApiError as error:
+            self.say(f"cannot read the log of the build: {error}")
+
+    def _read(self, pod: dict[str, Any]) -> Rehearsed:
+        found = build_pod_from(pod)
+        lost = found.ended or "its pod has said nothing"
+        outcome = found.outcome or BuildOutcome(
+            BuildVerdict.BROKEN, reason="BuildLost", message=lost
+        )
+        code = _exit_code(pod) if outcome.verdict in _FAILED else ExitCode.OK
+        driver = self.build.driver
+        return Rehearsed(driver.name, driver.spec.version, self.build.toolkit, outcome, code)
+
+
+_FAILED = (BuildVerdict.REFUSED, BuildVerdict.BROKEN)
+_JOB_OWNER = {"apiVersion": "batch/v1", "kind": "Job", "controller": True}
+
+
+def _has_ended(pod: dict[str, Any]) -> bool:
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
+
+def _exit_code(pod: dict[str, Any]) -> int:
+    """Of the container that failed, if it is one of ours; SYSTEM for a signal or another word."""
+    status = pod.get("status", {})
+    every = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
+    codes = (each.get("state", {}).get("terminated", {}).get("exitCode", 0) for each in every)
+    code = next((code for code in codes if code), int(ExitCode.SYSTEM))
+    return code if code in {int(known) for known in ExitCode} else int(ExitCode.SYSTEM)
+
+
+def _plain(line: str) -> str:
+    """A line of the toolkit's log, which is JSON, as a person reads it."""
+    with suppress(ValueError):
+        record = json.loads(line)
+        if isinstance(record, dict) and "message" in record:
+            return str(record["message"])
+    return line
+
+
+def as_installed(api: Api, settings: Settings) -> Settings:
+    """The settings that the controller was installed with; those given if it cannot be seen."""
+    try:
+        found = api.get(DEPLOYMENTS, CONTROLLER, namespace=settings.namespace)
+    except ApiError:
+        return settings
+    [container, *_] = found["spec"]["template"]["spec"]["containers"]
+    options = [word.partition("=")[::2] for word in container.get("args", ())]
+    return replace(
+        settings,
+        scc=dict(options).get("--scc", ""),
+        ca_config_map=dict(options).get("--ca-config-map", ""),
+        pull_secrets=tuple(value for name, value in options if name == "--pull-secret"),
+        proxy=dict(value.split("=", 1) for name, value in options if name == "--proxy"),
+    )

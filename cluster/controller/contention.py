@@ -1,0 +1,173 @@
+"""Others who change what is ours: it is put back at once, but no two fight for ever.
+
+Somebody's hand edit is undone in the next plan, with an Event that names who made it. Another
+program that makes it again and again is answered later and later, and named in a condition: each
+change restarts the driver's pods. Where an admission webhook changes what we apply on its way in,
+applying it again changes nothing: that is left as it is, and told.
+
+It is what one leader remembers; another one puts back once and knows the same. Called by
+controller.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from cluster.controller.failures import Trouble, said
+from cluster.kube.managed_fields import Over
+from cluster.model.actions import Action, Apply, Plan, Say, SetStatus
+from cluster.model.lanes import driver_of
+from cluster.model.names import APPLIED_NOTE
+from cluster.model.snapshot import World
+
+REASON = "FieldsContested"
+
+_FIRST, _LONGEST = 1.0, 300.0  # seconds between two times that one object is put back
+_CALM = 900.0  # seconds without an edit, after which the next one is a first one
+_STUBBORN = 3  # edits of one object: from then on it is no hand
+
+_Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """An object as we applied it last. `edits` of it were put back, the last one at `at`.
+
+    `altered`: it was told that what is applied does not stay as it is applied.
+    """
+
+    driver: str
+    digest: str
+    stamp: str
+    edits: int = 0
+    at: float = 0.0
+    words: str = ""
+    altered: bool = False
+
+    @property
+    def pause(self) -> float:
+        return min(_FIRST * 2.0 ** min(self.edits - 1, 20), _LONGEST) if self.edits else 0.0
+
+
+@dataclass
+class Standoffs:
+    """By kind and name; times are monotonic."""
+
+    _past: dict[_Key, _Past] = field(default_factory=dict)
+    _news: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def clear(self) -> None:
+        self._past.clear()
+        self._news.clear()
+
+    def __call__(self, plan: Plan, world: World, *, now: float, wall: float) -> Plan:
+        """The plan without what is in vain or comes too soon, and with what is to be told."""
+        self._forget(world)
+        actions: list[Action] = []
+        waits = [] if plan.again_in is None else [plan.again_in]
+        for action in plan.actions:
+            wait = self._wait(action, now)
+            if wait == 0.0:
+                actions.append(action)
+            elif wait is not None:
+                waits.append(wait)
+        for name, past in self._stubborn(world, now):
+            actions = _complained(actions, world, name, past, wall)
+            waits.append(past.at + _CALM - now)
+        actions += self._told(world)
+        return replace(plan, actions=tuple(actions), again_in=min(waits, default=None))
+
+    def take(self, applied: list[tuple[Apply, str]], now: float) -> bool:
+        """What was applied, with its stamps since; whether there is something to tell."""
+        for action, stamp in applied:
+            key, digest = _key(action), _digest(action)
+            before = self._past.get(key)
+            past = _Past(driver_of(action.driver), digest, stamp)
+            if before is not None and now < before.at + _CALM:
+                past = replace(past, edits=before.edits, at=before.at, words=before.words)
+            if _is_repeated(action, before):
+                words = (action.over.edit if action.over else "") or "something changed it"
+                past = replace(past, edits=past.edits + 1, at=now, words=words)
+                note = f"{' '.join(key)} is put back: {words}"
+                self._news.append((past.driver, "EditUndone", note))
+            self._past[key] = past
+        return bool(self._news)
+
+    def _wait(self, action: Action, now: float) -> float | None:
+        """Seconds until an action may be done; None: it would change nothing."""
+        if not isinstance(action, Apply) or action.over is None:
+            return 0.0
+        past = self._past.get(_key(action))
+        if past is None or past.digest != _digest(action):
+            return 0.0
+        if _is_in_vain(action.over, past):
+            self._tell_altered(_key(action), past)
+            return None
+        return max(0.0, past.at + past.pause - now)
+
+    def _tell_altered(self, key: _Key, past: _Past) -> None:
+        if not past.altered:
+            self._past[key] = replace(past, altered=True)
+            words = (
+                f"{' '.join(key)} is not as it was applied, and applying it again changes nothing: "
+                "an admission webhook of this cluster changes it; it stays so"
+            )
+            self._news.append((past.driver, "AppliedOtherwise", words))
+
+    def _told(self, world: World) -> Iterator[Say]:
+        news, self._news = self._news, []
+        for name, reason, note in news:
+            if driver := world.drivers.get(name):
+                yield Say(name, driver.uid, warning=True, reason=reason, note=note)
+
+    def _stubborn(self, world: World, now: float) -> Iterator[tuple[str, _Past]]:
+        """Objects that somebody edits again and again."""
+        for (kind, name), past in self._past.items():
+            if past.edits >= _STUBBORN and now < past.at + _CALM and past.driver in world.drivers:
+                yield f"{kind} {name}", past
+
+    def _forget(self, world: World) -> None:
+        """What is there no more."""
+        there = {("DaemonSet", name) for name in world.daemonsets}
+        there |= set(world.stages.objects) if world.stages else set()
+        self._past = {key: past for key, past in self._past.items() if key in there}
+
+
+def _key(action: Apply) -> _Key:
+    return action.document["kind"], action.document["metadata"]["name"]
+
+
+def _digest(action: Apply) -> str:
+    notes: Mapping[str, str] = action.document["metadata"].get("annotations", {})
+    return notes.get(APPLIED_NOTE, "")
+
+
+def _is_repeated(action: Apply, past: _Past | None) -> bool:
+    """Whether it was applied already, and somebody changed it since."""
+    if action.over is None:
+        return False
+    return bool(action.over.edit) or (past is not None and past.digest == _digest(action))
+
+
+def _is_in_vain(over: Over, past: _Past) -> bool:
+    """Whether nobody wrote it since we did, and yet it is not as it was applied."""
+    return bool(over.edit) and over.regains is None and over.stamp == past.stamp
+
+
+def _complained(
+    actions: list[Action], world: World, name: str, past: _Past, wall: float
+) -> list[Action]:
+    """A status that says it, unless there is something worse to say."""
+    driver = world.drivers[past.driver]
+    planned = [a.status for a in actions if isinstance(a, SetStatus) and a.driver == driver.name]
+    status = planned[-1] if planned else driver.status
+    said_now = {c["type"]: (c["status"], c["reason"]) for c in status.get("conditions", ())}
+    degraded, reason = said_now.get("Degraded", ("False", ""))
+    if degraded == "True" and reason != REASON:
+        return actions
+    words = (
+        f"{name}: {past.words}, again and again; it is put back every {past.pause:.0f} s at most: "
+        "keep that program away from the objects of nodeside"
+    )
+    return said(actions, driver, Trouble(REASON, words), wall, {})

@@ -1,0 +1,307 @@
+"""The loop: look at everything, decide, do it, wait until something changes.
+
+Level-triggered: a plan is made of all that is known, never of what changed; a watch only wakes us.
+So a change that was missed, a crash in the middle and a hand edit are all the same case. Nothing is
+kept from one round to the next but when to try again what failed.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cluster.cache.cache import View
+from cluster.cache.image_labels import LOOKS
+from cluster.controller.contention import Standoffs
+from cluster.controller.eviction_backoff import Evictions
+from cluster.controller.executor import Applier, Outcome
+from cluster.controller.failures import (
+    Trouble,
+    again,
+    blindness,
+    trouble_of,
+    with_blindness,
+    with_troubles,
+)
+from cluster.controller.pacing import Allowance, Pace, Pulse
+from cluster.controller.status_throttle import Quiet
+from cluster.kube.election import Leadership
+from cluster.kube.reflector import Wakes
+from cluster.model.actions import Plan, Say, together
+from cluster.model.lanes import driver_of, whole_lane_of
+from cluster.model.snapshot import World
+from nodeside import log
+
+Planner = Callable[[World, float], Plan]
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round was, for metrics. Durations in seconds."""
+
+    world: World
+    plan: Plan
+    outcome: Outcome
+    planning: float
+    doing: float
+
+
+_OVERTAKEN = 1.0  # seconds until we look at what somebody else was faster with
+
+
+class Controller:
+    """`work` is what a leader does."""
+
+    def __init__(
+        self,
+        view: View,
+        wakes: Wakes,
+        applier: Applier,
+        planner: Planner,
+        *,
+        stopping: threading.Event,
+        pulse: Pulse | None = None,
+        after: Callable[[Round], None] = lambda _: None,
+        pace: Pace | None = None,
+        now: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        worked: Callable[[], float] = time.thread_time,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._view = view
+        self._wakes = wakes
+        self._applier = applier
+        self._planner = planner
+        self._stopping = stopping
+        self._pulse = pulse or Pulse()
+        self._after = after
+        self._pace = pace or Pace()
+        self._now = now
+        self._wall = wall
+        self._worked = worked
+        self._jitter = jitter
+        self._troubles: dict[str, Trouble] = {}
+        self._untold: list[Say] = []  # what no condition can say
+        self._outages = 0
+        self._allowance = Allowance(self._pace, now())
+        self._quiet = Quiet(self._pace.counts)
+        self._evictions = Evictions()
+        self._standoffs = Standoffs()
+
+    def work(self, leadership: Leadership) -> None:
+        """Lead until the lead is lost or we are to stop. Nothing is under way when it returns."""
+        self._troubles.clear()
+        self._evictions.clear()
+        self._standoffs.clear()
+        try:
+            self._look_first(leadership)
+            while self._may_go_on(leadership):
+                began = self._now()
+                self._pulse.begin()
+                wait = self._round(leadership)
+                self._pulse.end()
+                self._rest(began, wait)
+        finally:
+            self._view.want(None)
+
+    def _look_first(self, leadership: Leadership) -> None:
+        """Nothing may be concluded from an absence before every kind was listed.
+
+        What is known may be of before an outage, or of before the last leader's last act, so a
+        while is spent on having it renewed; but a
+        kind that goes on making trouble does not keep the others from being served, once it was
+        listed, or if it is optional.
+        """
+        began = self._now()
+        self._view.renew(leadership.alone_since)
+        while self._may_go_on(leadership):
+            early = self._now() < began + self._pace.optional
+            fresh = self._view.refresh(self._pace.sync, optional=early)
+            late = self._now() >= began + self._pace.refresh
+            if fresh or (late and self._view.wait_synced(0)):
+                log.fact("first look", fresh=fresh, seconds=round(self._now() - began, 3))
+                return
+            self._say_blind(leadership)
+
+    def _say_blind(self, leadership: Leadership) -> None:
+        """Nothing can be planned yet; but the Drivers may say why, if that will not pass."""
+        world, trouble = self._view.world(), blindness(self._view.health())
+        plan = with_blindness(Plan(()), world, trouble, self._wall())
+        if plan.actions:
+            self._await_echo(self._applier.carry_out(plan, world, leadership))
+
+    def _round(self, leadership: Leadership) -> float | None:
+        """One look, one plan, carried out; seconds until the next though nothing changes."""
+        began, worked = self._now(), self._worked()
+        world, plan = self._look(began)
+        self._view.want(plan.demand)
+        planned = self._now()
+        self._allowance.spend(self._worked() - worked, planned)
+        outcome = self._applier.carry_out(plan, world, leadership)
+        self._evictions.take(outcome.asked, self._now())
+        if self._standoffs.take(outcome.applied, self._now()) or outcome.asked:
+            self._wakes.wake()  # what was answered is told, and says when to ask again
+        self._remember(world, outcome, began)
+        made = Round(world, plan, outcome, planned - began, self._now() - planned)
+        self._after(made)
+        self._say(made)
+        self._await_echo(outcome)
+        return self._next(plan, outcome)
+
+    def _look(self, began: float) -> tuple[World, Plan]:
+        """What there is, and the plan for it; what a plan lacks is read first, if it can be."""
+        for looks_left in reversed(range(LOOKS)):
+            world = self._evictions.seen(self._view.world(), began)
+            plan, failed = plan_apart(self._planner, world, self._wall())
+            news = self._view.render(plan.templates)
+            if not looks_left or not (self._view.learn(plan.tags) or news):
+                break
+        for name, trouble in failed.items():
+            self._trouble(name, trouble, world)
+        return world, self._with_troubles(plan, world)
+
+    def _with_troubles(self, plan: Plan, world: World) -> Plan:
+        """With what was not done, and why; a Driver that cannot be planned has no plan but that."""
+        now, wall = self._now(), self._wall()
+        plan = self._standoffs(plan, world, now=now, wall=wall)
+        plan = with_troubles(plan, world, self._troubles, now=now, wall=wall)
+        plan = with_blindness(plan, world, blindness(self._view.health()), wall)
+        plan, self._untold = replace(plan, actions=(*plan.actions, *self._untold)), []
+        return self._evictions.waking(self._quiet(plan, world, now), now)
+
+    def _remember(self, world: World, outcome: Outcome, began: float) -> None:
+        """A lane whose turn it was when the round began, and that went well, is in trouble no more.
+
+        One that rested in the plan was not tried, however long the round took since.
+        """
+        for name, trouble in outcome.troubles.items():
+            self._trouble(name, trouble, world)
+            if not trouble.mute:
+                self._wakes.wake()  # its condition says so
+        if outcome.lost or outcome.outage:
+            return
+        for name, trouble in list(self._troubles.items()):
+            if name not in outcome.troubles and trouble.again_at <= began:
+                del self._troubles[name]
+                self._wakes.wake()
+
+    def _trouble(self, name: str, trouble: Trouble, world: World) -> None:
+        # Stages' lanes have no generation.
+        key = driver_of(name) if trouble.mute else whole_lane_of(name)
+        before, driver = self._troubles.get(name), world.drivers.get(key)
+        if before is None or before.message != trouble.message:
+            log.warning(trouble.message, driver=name, reason=trouble.reason)
+            if trouble.mute and driver is not None:
+                said = Say(driver.name, driver.uid, True, trouble.reason, trouble.message)
+                self._untold.append(said)
+                self._wakes.wake()
+        self._troubles[name] = again(
+            before,
+            trouble,
+            generation=driver.generation if driver else 0,
+            now=self._now(),
+            jitter=self._jitter(),
+        )
+
+    def _await_echo(self, outcome: Outcome) -> None:
+        """A plan made before our own writes came back would do them again."""
+        ends = self._now() + self._pace.echo
+        seen = self._view.wait_written(outcome.written, self._pace.echo)
+        for deleted in outcome.deleted:
+            left = max(0.0, ends - self._now())
+            seen &= self._view.wait_gone(deleted.resource, deleted.name, deleted.uid, left)
+        if not seen:
+            log.detail("our own writes have not come back yet")
+
+    def _next(self, plan: Plan, outcome: Outcome) -> float | None:
+        if outcome.outage is None:
+            self._outages = 0
+            waits = (_soonest(plan, outcome), self._view.learns_in())
+            return min((wait for wait in waits if wait is not None), default=None)
+        self._outages += 1
+        pace = self._pace
+        wait: float = min(pace.first_retry * 2 ** min(self._outages - 1, 10), pace.longest_retry)
+        return max(wait * (0.5 + self._jitter() / 2), outcome.outage.retry_after or 0.0)
+
+    def _rest(self, began: float, wait: float | None) -> None:
+        """Until something changes; then a moment more, since news seldom come alone."""
+        self._wakes.wait(wait)
+        now = self._now()
+        left = max(began + self._pace.between - now, self._allowance.wait(now))
+        self._stopping.wait(max(self._pace.settle, left))
+
+    def _may_go_on(self, leadership: Leadership) -> bool:
+        return leadership.leads and not self._stopping.is_set()
+
+    def _say(self, made: Round) -> None:
+        plan, outcome, planning = made.plan, made.outcome, f"{made.planning:.3f}s"
+        if outcome.outage is not None:
+            say = log.warning if self._outages == 0 else log.detail
+            say(f"put off: {outcome.outage}", hint=outcome.outage.hint)
+        if not plan.actions:
+            log.detail("nothing to do", planning=planning)
+        else:
+            log.fact(
+                "round",
+                actions=len(plan.actions),
+                done=outcome.done,
+                planning=planning,
+                doing=f"{made.doing:.3f}s",
+            )
+
+
+def _soonest(plan: Plan, outcome: Outcome) -> float | None:
+    """Seconds until there is something to do, if nobody wakes us before."""
+    if outcome.unfinished:
+        return 0.0
+    return min(_OVERTAKEN, plan.again_in or _OVERTAKEN) if outcome.overtaken else plan.again_in
+
+
+def plan_apart(planner: Planner, world: World, wall: float) -> tuple[Plan, dict[str, Trouble]]:
+    """One plan for all; if that fails, one for each Driver, so that one bad one hurts nobody."""
+    try:
+        return planner(world, wall), {}
+    except Exception:
+        traceback.print_exc()
+    plans: list[Plan] = []
+    failed: dict[str, Trouble] = {}
+    for name in sorted(names(world)):
+        try:
+            plans.append(planner(only(world, name), wall))
+        except Exception as exc:
+            failed[name] = trouble_of(exc, f"plan driver {name}")
+    return together(plans), failed
+
+
+def names(world: World) -> set[str]:
+    """Every Driver that is there, or has left something over."""
+    owned: tuple[Mapping[str, Any], ...] = (
+        world.daemonsets,
+        world.node_drivers,
+        world.revisions,
+        world.jobs,
+    )
+    return {*world.drivers} | {item.driver for kind in owned for item in kind.values()}
+
+
+def only(world: World, driver: str) -> World:
+    """The world with what belongs to one Driver; the others are there with their modules alone."""
+
+    def mine(items: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: item for name, item in items.items() if item.driver == driver}
+
+    return replace(
+        world,
+        about=driver,
+        daemonsets=mine(world.daemonsets),
+        node_drivers=mine(world.node_drivers),
+        pods=mine(world.pods),
+        revisions=mine(world.revisions),
+        jobs=mine(world.jobs),
+        build_pods=mine(world.build_pods),
+    )

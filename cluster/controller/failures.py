@@ -1,0 +1,195 @@
+"""What went wrong for one Driver, as its conditions say it, and when to try again.
+
+Another Driver never sees it. Pure; called by controller.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from cluster.kube.reflector import Health
+from cluster.model.actions import Action, Plan, SetStatus, rests_on, waits_for_all
+from cluster.model.lanes import driver_of, is_node_lane, is_stage_lane
+from cluster.model.limits import clipped
+from cluster.model.snapshot import DriverObject, World
+from nodeside.errors import NodesideError
+
+_FIRST, _LONGEST = 1.0, 60.0  # seconds until the next try
+_NAMED = 5  # nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """`generation` is that of the Driver: a changed Driver is tried at once.
+
+    `again_at` is monotonic; `failures` is how often in a row. `mute`: it is the status itself that
+    cannot be written, so only the log and an Event can say it; nothing else waits for it, since it
+    is of a lane of its own.
+    """
+
+    reason: str
+    message: str
+    generation: int = 0
+    failures: int = 1
+    again_at: float = 0.0
+    mute: bool = False
+
+
+def trouble_of(error: Exception, doing: str) -> Trouble:
+    """What a person reads of an exception; one that nobody expected is a bug of ours."""
+    if isinstance(error, NodesideError):
+        hint = f" ({error.hint})" if error.hint else ""
+        return Trouble(error.reason, f"cannot {doing}: {error}{hint}")
+    return Trouble(
+        "InternalError",
+        f"a bug in nodeside, please report it with the controller's log: cannot {doing}: {error!r}",
+    )
+
+
+def again(
+    before: Trouble | None, trouble: Trouble, *, generation: int, now: float, jitter: float
+) -> Trouble:
+    """The same with the time of the next try: later each time, and never in step."""
+    same = before is not None and before.generation == generation
+    failures = before.failures + 1 if before is not None and same else 1
+    wait = min(_FIRST * 2 ** min(failures - 1, 10), _LONGEST) * (0.5 + jitter / 2)
+    return replace(trouble, generation=generation, failures=failures, again_at=now + wait)
+
+
+def resting(trouble: Trouble, *, generation: int, now: float) -> bool:
+    """Whether it is too early to try again."""
+    return trouble.generation == generation and now < trouble.again_at
+
+
+def with_troubles(
+    plan: Plan, world: World, troubles: Mapping[str, Trouble], *, now: float, wall: float
+) -> Plan:
+    """The plan, in which a Driver in trouble says so, and rests until its next try."""
+    actions: list[Action] = [a for a in plan.actions if not _left_out(a, world, troubles, now)]
+    for lane, trouble in _to_be_told(troubles):
+        name = driver_of(lane)
+        driver = world.drivers.get(name)
+        if driver is None or trouble.mute:
+            continue
+        also = {"StagesReady": "False"} if is_stage_lane(lane) else {}
+        actions = said(actions, driver, trouble, wall, also)
+    return replace(plan, actions=tuple(actions), again_in=_soonest(plan, troubles.values(), now))
+
+
+def _to_be_told(troubles: Mapping[str, Trouble]) -> Iterator[tuple[str, Trouble]]:
+    """Those of nodes in one for each Driver, and first: what is worse is told over it."""
+    nodes: dict[str, dict[str, Trouble]] = {}
+    for lane in sorted(filter(is_node_lane, troubles)):
+        nodes.setdefault(driver_of(lane), {})[lane.rpartition("/")[2]] = troubles[lane]
+    for name, each in nodes.items():
+        first, *others = each
+        words = f"; and so of {', '.join(others[:_NAMED])}" if others else ""
+        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+        yield name, replace(each[first], message=each[first].message + words + more)
+    yield from ((lane, each) for lane, each in troubles.items() if not is_node_lane(lane))
+
+
+def said(
+    actions: Sequence[Action],
+    driver: DriverObject,
+    trouble: Trouble,
+    wall: float,
+    also: Mapping[str, str],
+) -> list[Action]:
+    """The actions, with a status that says it in place of the planned one, unless it is there."""
+    planned = [a for a in actions if isinstance(a, SetStatus) and a.driver == driver.name]
+    status = planned[-1].status if planned else driver.status
+    wanted = with_trouble(status, trouble, wall, also)
+    first = next((i for i, a in enumerate(actions) if a in planned), len(actions))
+    kept: list[Action] = [action for action in actions if action not in planned]
+    if _without_times(wanted) != _without_times(driver.status):
+        kept.insert(first, SetStatus(driver.name, wanted))
+    return kept
+
+
+def with_trouble(
+    status: Mapping[str, Any],
+    trouble: Trouble,
+    wall: float,
+    also: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """A status that says it: Degraded, and the same words where `kubectl get` shows them.
+
+    `also` has the statuses of conditions that say it too; without it Ready stays what it is.
+    """
+    conditions = {c["type"]: dict(c) for c in status.get("conditions", ())}
+    ready = conditions.get("Ready", {}).get("status", "Unknown")
+    for kind, value in ({"Ready": ready, "Degraded": "True"} | dict(also)).items():
+        before = conditions.get(kind, {})
+        changed = before.get("status") != value or "lastTransitionTime" not in before
+        since = _moment(wall) if changed else before["lastTransitionTime"]
+        conditions[kind] = before | {
+            "type": kind,
+            "status": value,
+            "reason": trouble.reason,
+            "message": clipped(trouble.message),
+            "lastTransitionTime": since,
+        }
+    return {**status, "conditions": list(conditions.values())}
+
+
+def _left_out(action: Action, world: World, troubles: Mapping[str, Trouble], now: float) -> bool:
+    if not troubles:
+        return False
+    driver = world.drivers.get(action.driver)
+    generation = driver.generation if driver else 0
+    found = (troubles[lane] for lane in rests_on(action) if lane in troubles)
+    rests = any(resting(trouble, generation=generation, now=now) for trouble in found)
+    return rests or waits_for_all(action, troubles)
+
+
+def _soonest(plan: Plan, troubles: Iterable[Trouble], now: float) -> float | None:
+    waits = [max(0.0, trouble.again_at - now) for trouble in troubles]
+    waits += [plan.again_in] if plan.again_in is not None else []
+    return min(waits, default=None)
+
+
+def _without_times(status: Mapping[str, Any]) -> dict[str, Any]:
+    conditions = [
+        {key: value for key, value in condition.items() if key != "lastTransitionTime"}
+        for condition in status.get("conditions", ())
+    ]
+    return {**status, "conditions": sorted(conditions, key=lambda c: str(c.get("type")))}
+
+
+def _moment(wall: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall))
+
+
+_DOUBTFUL: Final = ("Ready", "Available", "Progressing")  # of every Driver
+
+
+def blindness(kinds: Iterable[Health]) -> Trouble | None:
+    """What is refused, and will be until somebody changes something in the cluster."""
+    refused = {kind.kind: kind.refusal for kind in kinds if kind.refusal is not None}
+    if not refused:
+        return None
+    first, *others = refused
+    trouble = trouble_of(refused[first], f"see what becomes of each {first}")
+    also = f"; nor of each {', '.join(others)}" if others else ""
+    return replace(trouble, reason=f"{first}sUnreadable", message=trouble.message + also)
+
+
+def with_blindness(plan: Plan, world: World, trouble: Trouble | None, wall: float) -> Plan:
+    """The plan, in which every Driver says so, and not that it is ready."""
+    if trouble is None:
+        return plan
+    actions: list[Action] = list(plan.actions)
+    for driver in world.drivers.values():
+        doubtful = (*_DOUBTFUL, *_of_stages(driver))
+        actions = said(actions, driver, trouble, wall, dict.fromkeys(doubtful, "Unknown"))
+    return replace(plan, actions=tuple(actions))
+
+
+def _of_stages(driver: DriverObject) -> list[str]:
+    there = {condition.get("type") for condition in driver.status.get("conditions") or ()}
+    return [kind for kind in ("StagesReady",) if kind in there]

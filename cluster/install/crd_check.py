@@ -1,0 +1,72 @@
+"""Whether the definitions that are served know all that this program writes and reads.
+
+Helm never upgrades definitions, and a repository of manifests may leave them out: then the API
+server drops what it does not know, without a word, the last good revision among it. Whoever is
+authenticated may read what is served. Called by service.py and presence.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from cluster.install.crds import crds
+from cluster.kube.client import Api
+from cluster.kube.errors import ApiError
+from nodeside import log
+
+_SHOWN = 3  # fields that are named
+REMEDY: Final = (
+    "update them: nodeside-cluster crds | kubectl apply --server-side --force-conflicts -f -"
+)
+
+
+def lacking(api: Api) -> tuple[str, ...]:
+    """Fields that the served definitions do not have, by kind; none if that cannot be read."""
+    try:
+        served = api.served_schemas()
+    except ApiError:
+        return ()
+    return tuple(
+        f"{kind}.{field}"
+        for kind, schema in _ours().items()
+        if kind in served
+        for field in _missing(schema, served[kind])
+    )
+
+
+def words(missing: tuple[str, ...]) -> str:
+    """One sentence; "" if nothing is missing."""
+    if not missing:
+        return ""
+    more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+    named = ", ".join(missing[:_SHOWN]) + more
+    return f"the definitions in the cluster are older than this program and do not have {named}"
+
+
+def warn(api: Api) -> None:
+    """In the controller's log."""
+    if said := words(lacking(api)):
+        log.warning(said, hint=REMEDY)
+
+
+def _ours() -> dict[str, Mapping[str, Any]]:
+    return {
+        crd["spec"]["names"]["kind"]: crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        for crd in crds()
+    }
+
+
+def _missing(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """By path; what is below a field that is missing is not named too."""
+    there = theirs.get("properties", {})
+    for name, schema in ours.get("properties", {}).items():
+        at = f"{path}.{name}" if path else name
+        if name not in there:
+            yield at
+        elif at != "metadata":  # the API server's own
+            yield from _missing(schema, there[name], at)
+    for below in ("items", "additionalProperties"):
+        mine, other = ours.get(below), theirs.get(below)
+        if isinstance(mine, Mapping) and isinstance(other, Mapping):
+            yield from _missing(mine, other, f"{path}[]")

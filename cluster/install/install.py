@@ -1,0 +1,133 @@
+"""Put nodeside into a cluster, and take it out again: in order, and each step said.
+
+Called by cli.py with the documents of manifests.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from cluster.kube.client import Api
+from cluster.kube.errors import NotFound
+from cluster.kube.resources import CRDS, NAMESPACES, resource_of
+from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
+
+Document = Mapping[str, Any]
+
+_DEADLINE = 120.0  # seconds for the API server to serve a new kind
+_LOOK = 0.2  # seconds between two looks
+_RELEASE = "meta.helm.sh/release-"  # with `name` and `namespace`: what Helm marks its objects with
+
+
+class InstalledElsewhere(NodesideError):
+    """There is one nodeside in a cluster: its rules, and the labels of nodes, have one owner."""
+
+    exit_code = ExitCode.USAGE
+    reason = "InstalledElsewhere"
+
+
+def install(
+    api: Api, documents: Sequence[Document], *, pause: Callable[[float], None] = time.sleep
+) -> Iterator[str]:
+    """Server-side apply of everything, in order; a line for each. Raises InstalledElsewhere."""
+    _check_place(api, documents)
+    yield from _await_namespace(api, documents, pause)
+    for document in documents:
+        before = _version(api, document)
+        after = _version_of(api.apply(document))
+        done = "unchanged" if before == after else "configured" if before else "created"
+        yield f"{_words(document)} {done}"
+        if resource_of(document) == CRDS:
+            name = _name(document)
+            _await(partial(_served, api, name), f"{name} to be served", pause)
+
+
+def _check_place(api: Api, documents: Sequence[Document]) -> None:
+    """A binding for the whole cluster names the namespace: applied for another one, it would take
+    the rights of the controller that runs, and nobody would see but that one's log."""
+    for document in documents:
+        if document["kind"] != "ClusterRoleBinding":
+            continue
+        with suppress(NotFound):
+            found = api.get(resource_of(document), _name(document))
+            _check_helm(found)
+            others = _namespaces(found) - _namespaces(document)
+            if others:
+                there = min(others)
+                raise InstalledElsewhere(
+                    f"nodeside is installed in namespace {there}, and a cluster has it once",
+                    hint=f"name that one: --namespace {there}; to move, remove it there first: "
+                    f"nodeside-cluster uninstall --namespace {there}",
+                )
+
+
+def _check_helm(found: Document) -> None:
+    """Who changes or removes objects of a release beside Helm leaves it with a false record."""
+    marks = found["metadata"].get("annotations") or {}
+    if name := marks.get(f"{_RELEASE}name"):
+        release = f"{name} --namespace {marks.get(f'{_RELEASE}namespace')}"
+        raise InstalledElsewhere(
+            f"nodeside was installed by Helm, as release {name}",
+            hint=f"helm upgrade {release}, or: kubectl delete drivers --all; "
+            f"helm uninstall {release}",
+        )
+
+
+def _namespaces(binding: Document) -> set[str]:
+    return {str(subject.get("namespace", "")) for subject in binding.get("subjects") or ()}
+
+
+def _await_namespace(
+    api: Api, documents: Sequence[Document], pause: Callable[[float], None]
+) -> Iterator[str]:
+    """After an `uninstall` the namespace takes a while to go, and takes nothing in meanwhile."""
+    for document in documents:
+        if resource_of(document) == NAMESPACES and not _stays(api, _name(document)):
+            yield f"{_words(document)} is still being deleted: waiting for that"
+            stays = partial(_stays, api, _name(document))
+            _await(stays, f"{_words(document)} to be gone", pause)
+
+
+def _stays(api: Api, namespace: str) -> bool:
+    """Whether a namespace is not there, or there to stay."""
+    try:
+        return "deletionTimestamp" not in api.get(NAMESPACES, namespace)["metadata"]
+    except NotFound:
+        return True
+
+
+def _served(api: Api, name: str) -> bool:
+    conditions = (api.get(CRDS, name).get("status") or {}).get("conditions") or ()
+    return any(c.get("type") == "Established" and c.get("status") == "True" for c in conditions)
+
+
+def _await(holds: Callable[[], bool], what: str, pause: Callable[[float], None]) -> None:
+    ends = time.monotonic() + _DEADLINE
+    while not holds():
+        if time.monotonic() > ends:
+            raise DeadlinePassed(f"waited {_DEADLINE:g} s for {what}")
+        pause(_LOOK)
+
+
+def _version(api: Api, document: Document) -> str:
+    namespace = str(document["metadata"].get("namespace", ""))
+    try:
+        return _version_of(api.get(resource_of(document), _name(document), namespace=namespace))
+    except NotFound:
+        return ""
+
+
+def _version_of(document: Document) -> str:
+    return str(document["metadata"].get("resourceVersion", ""))
+
+
+def _name(document: Document) -> str:
+    return str(document["metadata"]["name"])
+
+
+def _words(document: Document) -> str:
+    return f"{document['kind']} {_name(document)}"

@@ -1,0 +1,255 @@
+"""Everything that is installed in a cluster, from the templates beside this file.
+
+`manifests` gives documents in the order in which they are applied; `to_yaml` gives the text for
+`kubectl apply -f -` and for a repository of manifests. Pure: what is rendered is parsed before
+anybody uses it, and a name that the templates do not know is an error.
+
+The same templates are the Helm chart (chart.py) and the kustomize base (kustomize.py). What an
+`Installation` decides is therefore written by `{% if NAME %}`, `{% for … in NAME %}` and
+`| tojson` alone: gotemplates.py says what it can put into Helm's words.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from importlib.resources import files
+from textwrap import indent
+from typing import Any
+
+from cluster.install.crds import crds
+from cluster.model.names import (
+    CERTIFICATE,
+    CONTROLLER,
+    CORDONED,
+    DRIVER,
+    EVICTION,
+    EXPLAIN,
+    METRICS,
+    METRICS_PATH,
+    METRICS_READER,
+    NAMESPACE,
+    PREFLIGHT,
+)
+from nodeside.contract import (
+    API_GROUP,
+    REPORT_ITEMS,
+    REPORT_TEXT,
+    NodeDriverStatus,
+    State,
+    state_label,
+)
+from nodeside.errors import ExitCode, NodesideError
+from nodeside.spec.schema import camel_case
+
+Document = dict[str, Any]
+
+IMAGE = "localhost/nodeside-cluster"  # what images/build calls it
+HEALTH_PORT, METRICS_PORT = 8080, 8443
+
+# In the order of need; the controller is last. Those that only some installations have, with the
+# field of Installation that says so.
+TEMPLATES = (
+    *("namespace", "accounts", "admission", "people", "metrics", "servicemonitor", "openshift"),
+    "controller",
+)
+ONLY_IF = {"openshift": "openshift", "servicemonitor": "service_monitor"}
+_CONTROL_PLANE = {
+    "key": "node-role.kubernetes.io/control-plane",
+    "operator": "Exists",
+    "effect": "NoSchedule",
+}
+_RESOURCES = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}
+# The state label of a driver pod's driver, as an expression.
+_STATE_LABEL = '"{}" + variables.driver + "{}"'.format(*state_label("<>").split("<>"))
+# What of a NodeDriver is free text.
+_TEXTS = [each.name for each in fields(NodeDriverStatus) if each.type == "str"]
+_OUR_LABELS = rf"^(stage[.])?{API_GROUP.replace('.', '[.]')}/"
+
+
+# https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_SUBDOMAIN = re.compile(
+    r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
+)
+_NAME_63 = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+_LABEL_KEY = re.compile(rf"({_SUBDOMAIN.pattern}/)?{_NAME_63}")
+_LABEL_VALUE = re.compile(f"({_NAME_63})?")
+
+
+class NotInstallable(NodesideError):
+    """A value of an `Installation` that no API server or kubelet would take."""
+
+    exit_code = ExitCode.USAGE
+    reason = "NotInstallable"
+
+
+class TemplateBroken(Exception):
+    """A template does not give what it should. No NodesideError: it is a bug of ours."""
+
+
+@dataclass(frozen=True)
+class Installation:
+    """What whoever installs decides. `arguments` are further ones of `nodeside-cluster run`.
+
+    Pull secrets, CA and proxy are what driver pods are given; node selector, tolerations and
+    resources are those of the controller itself. `service_monitor`: where the Prometheus Operator
+    is, which defines that kind.
+    """
+
+    namespace: str = NAMESPACE
+    image: str = IMAGE
+    openshift: bool = False
+    pull_secrets: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    ca_config_map: str = ""
+    proxy: Mapping[str, str] = field(default_factory=dict)
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, Any], ...] = (_CONTROL_PLANE,)
+    resources: Mapping[str, Any] = field(default_factory=lambda: _RESOURCES)
+    replicas: int = 2
+    service_monitor: bool = False
+
+
+def manifests(installation: Installation) -> tuple[Document, ...]:
+    """Definitions first, then what the controller needs, then the controller."""
+    parts = manifests_by_template(installation)
+    return (*crds(), *(document for part in parts.values() for document in part))
+
+
+def manifests_of_any(namespace: str) -> tuple[Document, ...]:
+    """What any installation in this namespace could have made: whoever removes it need not know."""
+    return manifests(Installation(namespace, openshift=True, service_monitor=True))
+
+
+def manifests_by_template(installation: Installation) -> dict[str, list[Document]]:
+    """Everything but the definitions, by the template that it comes from."""
+    check(installation)
+    values = values_of(installation)
+    names = (name for name in TEMPLATES if values.get(ONLY_IF.get(name, ""), True))
+    return {name: _documents(name, values) for name in names}
+
+
+def to_yaml(documents: Iterable[Mapping[str, Any]]) -> str:
+    """One text; keys stay in the order in which they were written."""
+    import yaml
+
+    return "".join(
+        "---\n" + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
+        for document in documents
+    )
+
+
+def check(installation: Installation) -> None:
+    """Before anything is applied: half of an installation is worse than none."""
+    if not _LABEL.fullmatch(installation.namespace):
+        raise NotInstallable(
+            f"{installation.namespace!r} is no name of a namespace: expected lower case letters, "
+            "digits and -, at most 63"
+        )
+    if not installation.image or re.search(r"\s", installation.image):
+        raise NotInstallable(
+            f"{installation.image!r} is no pull spec of the controller's image",
+            hint="expected something like registry.example.com/nodeside-cluster:1.0",
+        )
+    for name in installation.pull_secrets:
+        if not _SUBDOMAIN.fullmatch(name):
+            raise NotInstallable(f"{name!r} is no name of a pull secret")
+    for key, value in installation.node_selector.items():
+        if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
+            raise NotInstallable(f"{key}={value} is no label of a node")
+    if installation.ca_config_map and not _SUBDOMAIN.fullmatch(installation.ca_config_map):
+        raise NotInstallable(f"{installation.ca_config_map!r} is no name of a ConfigMap")
+
+
+def values_of(installation: Installation) -> dict[str, Any]:
+    """What the templates may name: what was decided, and what never changes."""
+    return {
+        "namespace": installation.namespace,
+        "image": installation.image,
+        "openshift": installation.openshift,
+        "pull_secrets": list(installation.pull_secrets),
+        "arguments": list(installation.arguments),
+        "ca_config_map": installation.ca_config_map,
+        "proxy": sorted(installation.proxy.items()),
+        "node_selector": dict(installation.node_selector),
+        "tolerations": list(installation.tolerations),
+        "resources": dict(installation.resources),
+        "replicas": installation.replicas,
+        "service_monitor": installation.service_monitor,
+        **constants(),
+    }
+
+
+def constants() -> dict[str, Any]:
+    """What the templates may name and nobody decides."""
+    return {
+        "controller": CONTROLLER,
+        "driver": DRIVER,
+        "eviction": EVICTION,
+        "cordoned": CORDONED,
+        "scc": DRIVER,
+        "group": API_GROUP,
+        "states": [state.value for state in State],
+        "state_label": _STATE_LABEL,
+        "texts": [camel_case(name) for name in _TEXTS],
+        "text_limit": REPORT_TEXT,
+        "item_limit": REPORT_ITEMS,
+        "our_labels": _OUR_LABELS,
+        "health_port": HEALTH_PORT,
+        "metrics": METRICS,
+        "metrics_port": METRICS_PORT,
+        "metrics_path": METRICS_PATH,
+        "reader": METRICS_READER,
+        "explain": EXPLAIN,
+        "preflight": PREFLIGHT,
+        "certificate": CERTIFICATE,
+    }
+
+
+def template(name: str) -> str:
+    """The text of a template of TEMPLATES."""
+    return file_text(f"{name}.yaml.j2")
+
+
+def file_text(path: str) -> str:
+    """The text of a file in the directory of the templates."""
+    return (files("cluster.install") / "templates" / path).read_text()
+
+
+def fill(path: str, values: Mapping[str, Any]) -> str:
+    """A template of that directory with its values, as text. Raises TemplateBroken."""
+    import jinja2
+
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined)  # noqa: S701
+    environment.filters |= {"tojson": quoted, "block": _block}
+    try:
+        return environment.from_string(file_text(path)).render(values) + "\n"
+    except jinja2.TemplateError as exc:
+        raise TemplateBroken(f"the template {path} cannot be used: {exc}") from exc
+
+
+def _documents(name: str, values: Mapping[str, Any]) -> list[Document]:
+    import yaml
+
+    path = f"{name}.yaml.j2"
+    try:
+        return [each for each in yaml.safe_load_all(fill(path, values)) if each is not None]
+    except yaml.YAMLError as exc:
+        raise TemplateBroken(f"the template {path} cannot be used: {exc}") from exc
+
+
+def quoted(value: Any) -> str:
+    """A value as JSON, which YAML and CEL both read. Jinja's own filter escapes for HTML."""
+    return json.dumps(value, default=str)  # the text of an undefined value is its error
+
+
+def _block(value: Any) -> str:
+    """What follows a key and its colon, as a person would write it."""
+    import yaml
+
+    if not value or not isinstance(value, dict | list):
+        return " " + quoted(value)
+    return "\n" + indent(yaml.safe_dump(value, sort_keys=False).rstrip(), "  ")

@@ -1,0 +1,126 @@
+"""Delete every Driver and wait until all are gone, saying what is waited for. Called by
+installation.py, before the controller goes that unloads the modules."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cluster.install.install import Document, _check_place, _name, _words
+from cluster.kube.client import Api
+from cluster.kube.conditions import condition
+from cluster.kube.errors import ApiError, NotFound
+from cluster.kube.resources import DRIVERS, EVENTS, resource_of
+from cluster.model.names import LEAVE_MODULES
+from nodeside.errors import DeadlinePassed
+
+_LOOK = 0.2  # seconds between two looks
+_QUIET = 2.0  # seconds between two lines about one Driver
+_LAST_WORDS = ("ModulesStay", "Deleted")  # the reasons of Events; see deletion.py
+
+
+@dataclass(frozen=True)
+class _Driver:
+    """`waits` is what the controller says of its deletion, "" before it says anything."""
+
+    name: str
+    uid: str
+    waits: str
+
+
+def delete_drivers(
+    api: Api,
+    *,
+    deadline: float,
+    pause: Callable[[float], None] = time.sleep,
+    now: Callable[[], float] = time.monotonic,
+) -> Iterator[str]:
+    """A line for each step. Raises DeadlinePassed, which names what is waited for."""
+    asked = _drivers(api)
+    for name in asked:
+        api.delete(DRIVERS, name)
+        yield f"driver {name}: to be deleted; its modules are unloaded first"
+    ends, said = now() + deadline, dict[str, tuple[str, float]]()
+    left = _drivers(api)
+    while left:
+        for each in left.values():
+            words, since = said.get(each.name, ("", float("-inf")))
+            if each.waits not in ("", words) and now() >= since + _QUIET:
+                said[each.name] = each.waits, now()
+                yield f"driver {each.name}: {each.waits}"
+        if now() > ends:
+            raise _too_late(left, deadline)
+        pause(_LOOK)
+        left = _drivers(api)
+    for each in asked.values():
+        yield _last_word(api, each) or f"driver {each.name} deleted"
+
+
+def _drivers(api: Api) -> Mapping[str, _Driver]:
+    try:
+        return {each.name: each for each in api.list(DRIVERS, _read).items}
+    except NotFound:
+        return {}
+
+
+def _read(document: Mapping[str, Any]) -> _Driver:
+    metadata = document["metadata"]
+    ready = condition(document.get("status") or {}, "Ready")
+    going = "deletionTimestamp" in metadata and ready["reason"] in ("Deleting", "ModulesStay")
+    return _Driver(str(metadata["name"]), str(metadata["uid"]), ready["message"] if going else "")
+
+
+def _too_late(left: Mapping[str, _Driver], deadline: float) -> DeadlinePassed:
+    told = [f"{each.name} ({each.waits})" if each.waits else each.name for each in left.values()]
+    silent = "is a controller running that cleans up? kubectl -n nodeside get pods; else take the "
+    silent += "finalizer away: kubectl patch driver NAME --type=merge "
+    silent += '-p \'{"metadata":{"finalizers":null}}\''
+    held = "run it again to go on waiting; to leave modules loaded: kubectl annotate driver NAME "
+    held += f"{LEAVE_MODULES}=true"
+    return DeadlinePassed(
+        f"waited {deadline:g} s for all Drivers to be gone: {', '.join(told)}",
+        hint=held if all(each.waits for each in left.values()) else silent,
+    )
+
+
+def _last_word(api: Api, gone: _Driver) -> str:
+    """The Event that the controller left behind; who may not read Events does without."""
+
+    def note(event: Mapping[str, Any]) -> tuple[str, str] | None:
+        about = (event.get("regarding") or {}).get("uid") == gone.uid
+        said = about and event.get("reason") in _LAST_WORDS
+        return (str(event.get("eventTime")), str(event.get("note"))) if said else None
+
+    try:
+        notes = api.list(EVENTS, note, namespace="default").items
+    except ApiError:
+        return ""
+    return max(notes, default=("", ""))[1]
+
+
+UNLOADED_WITHIN: Final = 600.0  # seconds for all Drivers to be unloaded and gone
+
+
+def uninstall(
+    api: Api,
+    documents: Sequence[Document],
+    *,
+    deadline: float = UNLOADED_WITHIN,
+    pause: Callable[[float], None] = time.sleep,
+) -> Iterator[str]:
+    """First the Drivers, while the controller lives that unloads them and cleans up after them.
+
+    Raises InstalledElsewhere, and DeadlinePassed with the controller still there.
+    """
+    _check_place(api, documents)
+    yield from delete_drivers(api, deadline=deadline, pause=pause)
+    for document in reversed(documents):
+        try:
+            resource = resource_of(document)
+            namespace = str(document["metadata"].get("namespace", ""))
+            api.delete(resource, _name(document), namespace=namespace)
+            yield f"{_words(document)} deleted"
+        except NotFound:
+            yield f"{_words(document)} was not there"

@@ -1,0 +1,401 @@
+"""The one door to the API server: raw JSON, every request with a deadline.
+
+Lists come in pages and are trimmed item by item; watches come event by event; writes are
+server-side apply, merge patch, create, replace and delete. How a request is made, repeated and
+ended is told in exchange.py.
+
+An `Api` may be used by many threads. Nothing of it is cached.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from cluster.kube.credentials import Access
+from cluster.kube.errors import ApiError, Asked, Gone, Unreachable, refusal_of_status
+from cluster.kube.listing import Page, read_page
+from cluster.kube.managed_fields import FIELD_MANAGER
+from cluster.kube.resources import PODS, Resource, resource_of
+from cluster.kube.transport import Call, Document, Exchange, Tally, in_words, no_answer
+from nodeside.api_status import document_of
+from nodeside.contract import API_GROUP, API_VERSION
+
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse
+
+T = TypeVar("T")
+
+PAGE = 500  # objects in one answer to a list
+
+_READ = 15.0  # seconds without a byte, once a watch should have ended
+_SILENCE = 150.0  # seconds without a byte on a watch: bookmarks come about every minute
+_WATCH = 540.0  # seconds after which the server ends a watch, more or less
+_PIECE = 1 << 16  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of a watch: ADDED, MODIFIED, DELETED or BOOKMARK, and the object."""
+
+    kind: str
+    object: dict[str, Any]
+
+
+class Watch:
+    """An open watch; iterate over it once. Ends when the server ends it, or at `close`."""
+
+    def __init__(self, asked: Asked, response: BaseHTTPResponse) -> None:
+        self._asked = asked
+        self._response = response
+        self._closing = False
+
+    def __iter__(self) -> Iterator[Event]:
+        """Raises Gone if the resource version is too old, ApiError for everything else."""
+        rest = b""
+        with closing(self._response):
+            while piece := self._read():
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in lines:
+                    yield _event(self._asked, line)
+
+    def close(self) -> None:
+        """End it from any thread; the one that reads sees the end."""
+        self._closing = True
+        with suppress(Exception):  # it may have ended already, in any state
+            self._response.shutdown()
+
+    def _read(self) -> bytes:
+        try:
+            with in_words(self._asked):
+                return bytes(self._response.read1(_PIECE))
+        except Unreachable:
+            if self._closing:
+                return b""
+            raise
+
+
+class Api:
+    """The verbs. Every method raises ApiError only."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    @property
+    def tally(self) -> Tally:
+        """How many requests were made."""
+        return self._exchange.tally
+
+    @property
+    def url(self) -> str:
+        return self._exchange.url
+
+    def now(self) -> float:
+        """The wall clock of the API server, as far as it has told."""
+        return self._exchange.time.now()
+
+    def reach(self) -> None:
+        """Raise Unreachable at once if nobody answers there.
+
+        For a person who waits: an address that is wrong gets no better by being tried for long.
+        """
+        asked = Asked("get", "version")
+        try:
+            version = document_of(
+                self._exchange.send(Call("GET", "/version", asked), patient=False)
+            )
+        except Unreachable as error:
+            why = str(error).removeprefix(no_answer(asked))
+            message = f"no answer from the API server {self.url}: {why}"
+            raise Unreachable(message, hint=error.hint) from error
+        except ApiError as error:
+            if error.status in (401, 403) or error.retryable:
+                return  # it is one; what is asked next says what is wrong
+            version = {}
+        if not version:
+            raise ApiError(
+                f"what answers at {self.url} is no Kubernetes API server",
+                hint="see `server` in the kubeconfig: kubectl config view --minify",
+            )
+
+    def served_schemas(self) -> dict[str, dict[str, Any]]:
+        """The schemas of our kinds, as whoever is authenticated may read them. One try."""
+        asked = Asked("get", "the published schemas", group=API_GROUP)
+        call = Call("GET", f"/openapi/v3/apis/{API_VERSION}", asked)
+        found = document_of(self._exchange.send(call, patient=False))
+        schemas = found.get("components", {}).get("schemas", {})
+        return {name.rpartition(".")[2]: schema for name, schema in schemas.items()}
+
+    def get(
+        self, resource: Resource, name: str, *, namespace: str = "", **limits: Any
+    ) -> dict[str, Any]:
+        """One object. Raises NotFound."""
+        asked = Asked("get", resource.plural, name, namespace, resource.group)
+        call = Call("GET", resource.path(name, namespace=namespace), asked)
+        return _object(asked, self._exchange.send(call, **limits))
+
+    def list(
+        self,
+        resource: Resource,
+        trim: Callable[[dict[str, Any]], T | None],
+        *,
+        namespace: str = "",
+        selector: str = "",
+        fields: str = "",
+        deadline: float | None = None,
+    ) -> Page[T]:
+        """All objects, trimmed, and the resource version to watch from.
+
+        The deadline is for each page: how long a list may take depends on the cluster.
+        """
+        asked = Asked("list", resource.plural, "", namespace, resource.group)
+        path = resource.path(namespace=namespace)
+        query = _given(labelSelector=selector, fieldSelector=fields, limit=str(PAGE))
+        whole: Page[T] = Page()
+        while True:
+            call = Call("GET", path, asked, {**query, **_given(**{"continue": whole.next})})
+            page = _page(asked, self._exchange.send(call, deadline=deadline), trim)
+            whole.items += page.items
+            whole.resource_version, whole.next = page.resource_version, page.next
+            if not page.next:
+                return whole
+
+    def watch(
+        self,
+        resource: Resource,
+        resource_version: str,
+        *,
+        namespace: str = "",
+        selector: str = "",
+        fields: str = "",
+        seconds: float = _WATCH,
+    ) -> Watch:
+        """What changes from `resource_version` on. One try; the caller begins again."""
+        asked = Asked("watch", resource.plural, "", namespace, resource.group)
+        query = _given(
+            labelSelector=selector,
+            fieldSelector=fields,
+            watch="true",
+            allowWatchBookmarks="true",
+            resourceVersion=resource_version,
+            timeoutSeconds=str(max(1, int(seconds * (0.75 + self._exchange.jitter() / 2)))),
+        )
+        call = Call("GET", resource.path(namespace=namespace), asked, query)
+        silence = min(_SILENCE, seconds + _READ)
+        response = self._exchange.open(call, read=silence)
+        return Watch(asked, response)
+
+    def follow_log(
+        self, pod: str, container: str, *, namespace: str, seconds: float
+    ) -> Iterator[str]:
+        """The lines of a container's log as they come, until it ends. One try."""
+        asked = Asked("get", "pods/log", pod, namespace)
+        path = PODS.path(pod, namespace=namespace, subresource="log")
+        call = Call("GET", path, asked, {"container": container, "follow": "true"})
+        rest = b""
+        with closing(self._exchange.open(call, read=max(1.0, seconds))) as response:
+            while piece := _piece(asked, response):
+                *lines, rest = (rest + piece).split(b"\n")
+                yield from (line.decode(errors="replace") for line in lines)
+        if rest:
+            yield rest.decode(errors="replace")
+
+    def apply(self, document: Document, **limits: Any) -> dict[str, Any]:
+        """Server-side apply, by force: what we own is as we say. The object as it is now."""
+        resource, name, namespace = resource_of(document), _name(document), _namespace(document)
+        asked = Asked("patch", resource.plural, name, namespace, resource.group)
+        call = Call(
+            "PATCH",
+            resource.path(name, namespace=namespace),
+            asked,
+            {"fieldManager": FIELD_MANAGER, "force": "true"},
+            document,
+            "application/apply-patch+yaml",
+        )
+        return _object(asked, self._exchange.send(call, **limits))
+
+    def create(self, document: Document, **limits: Any) -> dict[str, Any]:
+        """Raises Conflict if it is there already: perhaps by our own first try."""
+        resource, namespace = resource_of(document), _namespace(document)
+        asked = Asked("create", resource.plural, _name(document), namespace, resource.group)
+        call = Call(
+            "POST",
+            resource.path(namespace=namespace),
+            asked,
+            {"fieldManager": FIELD_MANAGER},
+            document,
+            "application/json",
+        )
+        return _object(asked, self._exchange.send(call, **limits))
+
+    def replace(self, document: Document, **limits: Any) -> dict[str, Any]:
+        """Raises Conflict if it is not at the document's resource version any more."""
+        resource, name, namespace = resource_of(document), _name(document), _namespace(document)
+        asked = Asked("update", resource.plural, name, namespace, resource.group)
+        call = Call(
+            "PUT",
+            resource.path(name, namespace=namespace),
+            asked,
+            {"fieldManager": FIELD_MANAGER},
+            document,
+            "application/json",
+        )
+        return _object(asked, self._exchange.send(call, **limits))
+
+    def merge_patch(
+        self,
+        resource: Resource,
+        name: str,
+        patch: Document,
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        **limits: Any,
+    ) -> dict[str, Any]:
+        """Change these fields and no others (RFC 7386). Answers the object's metadata."""
+        plural = f"{resource.plural}/{subresource}" if subresource else resource.plural
+        asked = Asked("patch", plural, name, namespace, resource.group)
+        call = Call(
+            "PATCH",
+            resource.path(name, namespace=namespace, subresource=subresource),
+            asked,
+            {"fieldManager": FIELD_MANAGER},
+            patch,
+            "application/merge-patch+json",
+            metadata_only=True,
+        )
+        return _object(asked, self._exchange.send(call, **limits))
+
+    def json_patch(
+        self, resource: Resource, name: str, patch: Sequence[Document], **limits: Any
+    ) -> dict[str, Any]:
+        """These steps, all or none (RFC 6902): a `test` that fails is a 422. Answers as above."""
+        asked = Asked("patch", resource.plural, name, "", resource.group)
+        call = Call(
+            "PATCH",
+            resource.path(name),
+            asked,
+            {"fieldManager": FIELD_MANAGER},
+            patch,
+            "application/json-patch+json",
+            metadata_only=True,
+        )
+        return _object(asked, self._exchange.send(call, **limits))
+
+    def delete(
+        self, resource: Resource, name: str, *, namespace: str = "", uid: str = "", **limits: Any
+    ) -> None:
+        """Delete an object, what it owns in the background. Raises NotFound if it is not there.
+
+        With a `uid`, only the one that has it: Conflict if there is another one of that name.
+        """
+        asked = Asked("delete", resource.plural, name, namespace, resource.group)
+        options: dict[str, Any] = {"propagationPolicy": "Background"}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        path = resource.path(name, namespace=namespace)
+        self._exchange.send(Call("DELETE", path, asked, {}, options, "application/json"), **limits)
+
+    def read_log(
+        self,
+        pod: str,
+        *,
+        namespace: str,
+        container: str,
+        limit: int,
+        tail: int | None = None,
+        deadline: float | None = None,
+    ) -> str:
+        """The log of a container, at most `limit` bytes of its last `tail` lines. One try.
+
+        https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#get-read-log
+        """
+        asked = Asked("get", "pods/log", pod, namespace)
+        query = _given(
+            container=container, limitBytes=str(limit), tailLines="" if tail is None else str(tail)
+        )
+        path = PODS.path(pod, namespace=namespace, subresource="log")
+        call = Call("GET", path, asked, query)
+        body = self._exchange.send(call, deadline=deadline, patient=False)
+        return body.decode(errors="replace")
+
+    def evict(self, namespace: str, name: str, uid: str, **limits: Any) -> None:
+        """Ask a pod to leave. One try: who is refused (429) waits longer than a request lasts.
+
+        Raises NotFound if it is gone, Conflict if there is another one of that name.
+        https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/
+        """
+        asked = Asked("create", "pods/eviction", name, namespace)
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+        path = PODS.path(name, namespace=namespace, subresource="eviction")
+        call = Call("POST", path, asked, {}, body, "application/json")
+        self._exchange.send(call, patient=False, **limits)
+
+    def close(self) -> None:
+        self._exchange.close()
+
+
+def connect(kubeconfig: Path | None = None, context: str = "") -> Api:
+    """The API server of a kubeconfig, or of the cluster that this pod runs in."""
+    return Api(Exchange(Access(kubeconfig, context)))
+
+
+def _piece(asked: Asked, response: BaseHTTPResponse) -> bytes:
+    with in_words(asked):
+        return bytes(response.read1(_PIECE))
+
+
+def _event(asked: Asked, line: bytes) -> Event:
+    try:
+        document = json.loads(line)
+        event = Event(str(document["type"]), document["object"])
+    except (ValueError, KeyError, TypeError, RecursionError) as exc:
+        raise Unreachable(f"an answer to {asked} that is no watch event: {line[:100]!r}") from exc
+    if event.kind == "ERROR":
+        raise refusal_of_status(asked, event.object)
+    return event
+
+
+def _object(asked: Asked, body: bytes) -> dict[str, Any]:
+    with suppress(ValueError, RecursionError):
+        document = json.loads(body)
+        if isinstance(document, dict):
+            return document
+    raise Unreachable(f"the answer to {asked} is no JSON object: {body[:100]!r}")
+
+
+def _page(asked: Asked, body: bytes, trim: Callable[[dict[str, Any]], T | None]) -> Page[T]:
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as exc:
+        raise Unreachable(f"the answer to {asked} is not UTF-8") from exc
+    del body
+    try:
+        return read_page(text, trim)
+    except ValueError as exc:
+        raise Unreachable(f"the answer to {asked} is no list: {exc}") from exc
+
+
+def _given(**query: str) -> dict[str, str]:
+    """A query without what is empty."""
+    return {key: value for key, value in query.items() if value}
+
+
+def _name(document: Document) -> str:
+    return str(document.get("metadata", {}).get("name", ""))
+
+
+def _namespace(document: Document) -> str:
+    return str(document.get("metadata", {}).get("namespace", ""))
+
+
+__all__ = ["Api", "ApiError", "Event", "Gone", "Page", "Watch", "connect"]

@@ -1,0 +1,226 @@
+"""Where the API server is and who we are: the configuration that the `kubernetes` client reads.
+
+A kubeconfig or a pod's service account; tokens that are renewed, client certificates, exec plugins,
+proxies. Of that client we take only this, and its connection pool: its typed models are slow and
+fat. It is imported when the first connection is made. Called by api.py only.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cluster.kube.errors import ApiError
+from nodeside.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from urllib3 import PoolManager
+
+_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+_KUBECONFIG = Path("~/.kube/config")
+_IN_A_POD = "this pod's service account"
+
+# A watch is silent for minutes: without these, a peer that vanished would be noticed by nobody.
+_SOCKET_OPTIONS = [
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),  # seconds
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),  # seconds
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+]
+
+CONNECTIONS = 32  # kept open at once: parallel writes and one watch for each kind
+
+
+class Access:
+    """Configuration, connection pool and headers; made again by `renew` after a 401."""
+
+    def __init__(self, kubeconfig: Path | None = None, context: str = "") -> None:
+        self._kubeconfig = kubeconfig
+        self._context = context
+        self._lock = threading.Lock()
+        self._generation = 0
+        self._configuration: Any = None
+        self._pool: PoolManager | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the API server is."""
+        with self._lock:
+            return str(self._loaded().host).rstrip("/")
+
+    def open(self) -> tuple[PoolManager, dict[str, str], int]:
+        """The pool, the headers that say who asks, and what to give to `renew`."""
+        with self._lock:
+            configuration = self._loaded()
+            if self._pool is None:
+                self._pool = _pool(configuration)
+            with self._in_words():
+                return self._pool, _headers(configuration), self._generation
+
+    def renew(self, generation: int) -> None:
+        """Read everything again, unless another thread did since `generation`."""
+        with self._lock:
+            if generation != self._generation:
+                return
+            self._generation += 1
+            self._configuration, self._pool = None, None
+
+    def close(self) -> None:
+        with self._lock:
+            if self._pool is not None:
+                self._pool.clear()
+            self._configuration, self._pool = None, None
+
+    def _loaded(self) -> Any:
+        if self._configuration is None:
+            with self._in_words():
+                self._configuration = self._load()
+        return self._configuration
+
+    def _load(self) -> Any:
+        from kubernetes import client, config
+
+        configuration: Any = client.Configuration()
+        configuration.connection_pool_maxsize = CONNECTIONS
+        configuration.socket_options = _SOCKET_OPTIONS
+        loading: Any = config
+        file = self._file(os.environ)
+        if file is None:
+            loading.load_incluster_config(client_configuration=configuration)
+        else:
+            loading.load_kube_config(
+                config_file=file,
+                context=self._context or None,
+                client_configuration=configuration,
+                persist_config=False,
+            )
+        return configuration
+
+    def _file(self, environ: Mapping[str, str]) -> str | None:
+        """The kubeconfig, as kubectl finds it; None in a pod."""
+        if self._kubeconfig is not None:
+            return str(self._kubeconfig)
+        if environ.get("KUBECONFIG"):
+            return environ["KUBECONFIG"]
+        if environ.get("KUBERNETES_SERVICE_HOST") and _TOKEN.exists():
+            return None
+        return str(_KUBECONFIG.expanduser())
+
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        """Whatever the client's configuration raises, as an ApiError.
+
+        It raises its own exceptions, but also KeyError, TypeError and what yaml, ssl and subprocess
+        do: the file is somebody else's, and so is the plugin that it may name.
+        """
+        try:
+            yield
+        except ApiError:
+            raise
+        except Exception as exc:
+            file = self._file(os.environ)
+            known = mistake(file, self._context) if file is not None else None
+            if known is not None:
+                raise known from exc
+            said = str(exc).strip() or type(exc).__name__
+            raise ApiError(
+                f"cannot connect with {file or _IN_A_POD}: {said}",
+                hint="name a kubeconfig with --kubeconfig or KUBECONFIG, and try: kubectl version",
+            ) from exc
+
+
+def _pool(configuration: Any) -> PoolManager:
+    from kubernetes.client import rest
+
+    door: Any = rest.RESTClientObject
+    pool: PoolManager = door(configuration).pool_manager
+    return pool
+
+
+def _headers(configuration: Any) -> dict[str, str]:
+    """Reads the token anew where it may have expired."""
+    found = configuration.auth_settings().values()
+    return {entry["key"]: entry["value"] for entry in found if entry["value"]}
+
+
+_NAME_ONE = "name one that can be used: --kubeconfig FILE, or KUBECONFIG in the environment"
+
+
+_KEPT = 10  # contexts that are named
+
+
+class BadKubeconfig(ApiError):
+    """There is no kubeconfig to connect with, or it cannot be meant."""
+
+    exit_code = ExitCode.USAGE
+    reason = "BadKubeconfig"
+
+
+def mistake(files: str, context: str) -> BadKubeconfig | None:
+    """What a person can correct; None if it is something else. `files` is as KUBECONFIG has it."""
+    there = [Path(name) for name in files.split(os.pathsep) if name and os.path.lexists(name)]
+    if not there:
+        return BadKubeconfig(f"there is no kubeconfig {files}", hint=_NAME_ONE)
+    read = [_read(path) for path in there]
+    wrong = next((each for each in read if isinstance(each, BadKubeconfig)), None)
+    return wrong or _context(files, context, [each for each in read if isinstance(each, dict)])
+
+
+def _read(path: Path) -> dict[str, Any] | BadKubeconfig:
+    import yaml
+
+    try:
+        document = yaml.safe_load(path.read_text("utf-8"))
+    except OSError as exc:
+        return BadKubeconfig(f"cannot read the kubeconfig {path}: {exc.strerror}", hint=_NAME_ONE)
+    except UnicodeDecodeError as exc:
+        return BadKubeconfig(
+            f"the kubeconfig {path} is not UTF-8: {exc.reason} at byte {exc.start}",
+            hint="save it as UTF-8 text",
+        )
+    except yaml.YAMLError as exc:
+        mark = getattr(exc, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        said = getattr(exc, "problem", None) or "it cannot be parsed"
+        return BadKubeconfig(f"the kubeconfig {path}{line} is not YAML: {said}", hint=_NAME_ONE)
+    if isinstance(document, dict):
+        return document
+    found = "is empty" if document is None else "holds no mapping"
+    return BadKubeconfig(f"the kubeconfig {path} {found}", hint=_NAME_ONE)
+
+
+def _context(files: str, context: str, read: list[dict[str, Any]]) -> BadKubeconfig | None:
+    known = [each["name"] for each in _entries(read, "contexts")]
+    wanted = context or next((str(c) for each in read if (c := each.get("current-context"))), "")
+    hint = f"it has: {', '.join(known[:_KEPT]) or 'none'}; choose one: --context NAME"
+    if not wanted:
+        return BadKubeconfig(f"the kubeconfig {files} names no current context", hint=hint)
+    if wanted not in known:
+        return BadKubeconfig(f"the kubeconfig {files} has no context {wanted!r}", hint=hint)
+    cluster = next(_cluster(each) for each in _entries(read, "contexts") if each["name"] == wanted)
+    if cluster not in [each["name"] for each in _entries(read, "clusters")]:
+        return BadKubeconfig(
+            f"the kubeconfig {files} has no cluster {cluster!r}: context {wanted!r} names it",
+            hint="kubectl config view",
+        )
+    return None
+
+
+def _cluster(entry: dict[str, Any]) -> str:
+    context = entry.get("context")
+    return str(context.get("cluster") or "") if isinstance(context, dict) else ""
+
+
+def _entries(read: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """Those that have a name, of all files."""
+    lists = [each[kind] for each in read if isinstance(each.get(kind), list)]
+    entries = (entry for found in lists for entry in found if isinstance(entry, dict))
+    return [entry for entry in entries if isinstance(entry.get("name"), str)]

@@ -1,0 +1,352 @@
+"""One of several replicas leads: the one that holds a Lease.
+
+What makes it safe: whoever leads may work only for `Pace.work` seconds after the *sending* of its
+last successful renewal, by its own monotonic clock, and every request it makes ends by then. Nobody
+else may take the Lease before `Pace.lease` seconds without a renewal passed on *its* monotonic
+clock, which began later. So the work has stopped before anybody else may begin. No wall clock takes
+part: the times in the Lease are for people. An identity is that of one process at a time: a pod's
+name, which a container that was restarted shares with the dead one before it. (A process that is
+frozen between looking at its clock and sending can be late; the API server's conflict checks are
+what is left then.)
+
+What makes it quick: a leader that stops gives the Lease back, and a candidate watches the Lease.
+
+https://kubernetes.io/docs/concepts/architecture/leases/
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cluster.kube.client import Api
+from cluster.kube.errors import ApiError, Conflict, NotFound
+from cluster.kube.resources import LEASES
+from nodeside import log
+
+
+@dataclass(frozen=True)
+class Pace:
+    """In seconds. `renew`: between renewals; `request`: for one request about the Lease."""
+
+    lease: float = 15.0
+    work: float = 10.0
+    renew: float = 3.0
+    request: float = 3.0
+    retry: float = 1.0
+
+    @staticmethod
+    def of(lease: float) -> Pace:
+        """The usual proportions, for a lease of so many seconds."""
+        usual = Pace()
+        share = lease / usual.lease
+        return Pace(
+            lease,
+            usual.work * share,
+            usual.renew * share,
+            usual.request * share,
+            usual.retry * share,
+        )
+
+
+class LostLead(ApiError):
+    """The time in which we may act is over: somebody else may lead by now."""
+
+    reason = "LostLead"
+
+
+class Leadership:
+    """Whether we lead, for others to ask before everything they do. Any thread may ask.
+
+    `alone_since` is from when on, by our clock, nobody who led before us can have acted.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], float] = time.monotonic,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._now = now
+        self._on_end = on_end
+        self._until = float("-inf")
+        self.alone_since = float("-inf")
+        self._ended = threading.Event()
+        self._ended.set()
+
+    def left(self) -> float:
+        """Seconds in which we may act: also the longest that a request of ours may take.
+
+        Raises LostLead if there are none.
+        """
+        left = self._until - self._now()
+        if self._ended.is_set() or left <= 0:
+            raise LostLead("the lease is not ours any more")
+        return left
+
+    @property
+    def leads(self) -> bool:
+        return not self._ended.is_set() and self._until > self._now()
+
+    def begin(self, until: float, alone_since: float = float("-inf")) -> None:
+        self._until, self.alone_since = until, alone_since
+        self._ended.clear()
+
+    def extend(self, until: float) -> None:
+        """More time, if it has not ended meanwhile."""
+        self._until = until
+
+    def end(self) -> None:
+        """From now on nothing begins any more."""
+        self._ended.set()
+        self._on_end()
+
+    def wait_end(self, timeout: float) -> bool:
+        """Whether it ended within so many seconds."""
+        return self._ended.wait(timeout)
+
+
+@dataclass
+class _Seen:
+    """The Lease as we last saw it, and when *we* saw it change."""
+
+    version: str = ""
+    holder: str = ""
+    seconds: float = 0.0
+    since: float = float("-inf")
+    document: Mapping[str, Any] = field(default_factory=dict)
+
+    def quiet_since(self, identity: str, work: float) -> float:
+        """Since when its holder acts no more: `work` is how long one may after each renewal."""
+        return self.since + (0.0 if self.holder in ("", identity) else work)
+
+    def free(self, identity: str, now: float) -> bool:
+        """Nobody holds it, or who holds it is silent, or an earlier life of ours held it."""
+        return self.holder in ("", identity) or now >= self.since + self.seconds
+
+
+class Election:
+    """Run `campaign` in the main thread; `work` runs in it while we lead."""
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        stopping: threading.Event,
+        pace: Pace | None = None,
+        now: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        jitter: Callable[[], float] = random.random,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._name = name
+        self._identity = identity
+        self._stopping = stopping
+        self._pace = pace or Pace()
+        self._now = now
+        self._wall = wall
+        self._jitter = jitter
+        self._seen = _Seen()
+        self.leadership = Leadership(now, on_end)
+
+    def look_first(self) -> None:
+        """Before anything else is read: what is read later is of after the last leader's acts, if
+        the Lease is free by now."""
+        with suppress(ApiError):
+            self._look()
+
+    def campaign(self, work: Callable[[Leadership], None]) -> None:
+        """Lead whenever we can, until `stopping`. `work` must return soon after it lost the lead.
+
+        What `work` raises ends the campaign, after the Lease was given back.
+        """
+        log.fact("waiting to lead", lease=f"{self._namespace}/{self._name}", as_=self._identity)
+        while not self._stopping.is_set():
+            if not self._try_to_lead():
+                continue
+            log.fact("leading", as_=self._identity)
+            renewing = threading.Thread(target=self._renew, name="renew-lease", daemon=True)
+            renewing.start()
+            try:
+                work(self.leadership)
+            finally:
+                self.leadership.end()
+                renewing.join(self._pace.request + self._pace.renew)
+                self._release()
+                log.fact("no longer leading", as_=self._identity)
+
+    # --- as a candidate ---------------------------------------------------------------------------
+
+    def _try_to_lead(self) -> bool:
+        """One look and, if the Lease is free, one try; else wait until it may be."""
+        try:
+            self._look()
+            if self._seen.free(self._identity, self._now()):
+                return self._take()
+            self._await_change()
+        except Conflict:
+            pass  # another candidate was faster; look again
+        except ApiError as error:
+            log.warning(f"cannot campaign: {error}", hint=error.hint)
+            self._stopping.wait(self._pace.retry * (1 + self._jitter()))
+        return False
+
+    def _look(self) -> None:
+        """Read the Lease; our clock runs from when we saw it change."""
+        limits: dict[str, Any] = {"deadline": self._pace.request, "patient": False}
+        try:
+            found = self._api.get(LEASES, self._name, namespace=self._namespace, **limits)
+        except NotFound:
+            self._note_absence()
+            return
+        self._note(found)
+
+    def _note_absence(self) -> None:
+        """Whoever held a Lease that somebody deleted acts on until it wants to renew it."""
+        seen = self._seen
+        if seen.holder:
+            self._seen = replace(seen, version="", document={})
+        elif seen.version or seen.since == float("-inf"):
+            self._seen = _Seen(since=self._now())
+
+    def _note(self, lease: Mapping[str, Any]) -> None:
+        version, spec = lease["metadata"]["resourceVersion"], lease.get("spec") or {}
+        if version == self._seen.version:
+            return
+        self._seen = _Seen(
+            version,
+            str(spec.get("holderIdentity") or ""),
+            float(spec.get("leaseDurationSeconds") or 0),
+            self._now(),
+            lease,
+        )
+
+    def _await_change(self) -> None:
+        """Until somebody writes the Lease, or it may have expired; at most a few seconds."""
+        left = self._seen.since + self._seen.seconds - self._now()
+        seconds = max(0.1, min(left, self._pace.lease))
+        watch = self._api.watch(
+            LEASES,
+            self._seen.version,
+            namespace=self._namespace,
+            fields=f"metadata.name={self._name}",
+            seconds=seconds + 1,
+        )
+        over = threading.Event()
+        threading.Thread(
+            target=self._close_when, args=(watch, over, seconds), daemon=True, name="lease-watch"
+        ).start()
+        try:
+            for event in watch:
+                if event.kind in ("ADDED", "MODIFIED"):
+                    self._note(event.object)
+                if event.kind == "DELETED" or self._seen.free(self._identity, self._now()):
+                    return
+        finally:
+            over.set()
+
+    def _close_when(self, watch: Any, over: threading.Event, seconds: float) -> None:
+        """End the watch when the Lease may be free, or when we are to stop."""
+        ends = self._now() + seconds
+        while not self._stopping.is_set() and self._now() < ends:
+            if over.wait(0.1):
+                break
+        watch.close()
+
+    def _take(self) -> bool:
+        """Write our name into a free Lease. Raises Conflict if somebody else was faster."""
+        sent, quiet = self._now(), self._seen.quiet_since(self._identity, self._pace.work)
+        transitions = int((self._seen.document.get("spec") or {}).get("leaseTransitions") or 0)
+        self._write(holder=self._identity, transitions=transitions + 1, acquired=True)
+        self.leadership.begin(sent + self._pace.work, quiet)
+        return True
+
+    # --- as the leader ----------------------------------------------------------------------------
+
+    def _renew(self) -> None:
+        """Extend the time in which we may act, until it is over or the work ended."""
+        try:
+            pause = self._pace.renew
+            while self.leadership.leads and not self.leadership.wait_end(pause):
+                pause = self._renew_once()
+        finally:
+            self.leadership.end()  # whoever works may be waiting for news
+
+    def _renew_once(self) -> float:
+        """One try; seconds until the next."""
+        sent = self._now()
+        try:
+            self._write(holder=self._identity)
+            self.leadership.extend(sent + self._pace.work)
+            return self._pace.renew
+        except Conflict as error:
+            if not self._still_ours():
+                log.warning(f"somebody else holds the lease: {error}")
+                self.leadership.end()
+        except NotFound:  # nobody has taken it: the next try makes it again
+            log.warning("somebody deleted the lease")
+            self._note_absence()
+        except ApiError as error:
+            log.warning(f"cannot renew the lease: {error}", hint=error.hint)
+        return self._pace.retry
+
+    def _still_ours(self) -> bool:
+        """After a conflict: our own write may have arrived though its answer did not."""
+        with suppress(ApiError):
+            self._look()
+            return self._seen.holder == self._identity
+        return True
+
+    def _release(self) -> None:
+        """Give the Lease back, if it is still ours; the next candidate need not wait."""
+        try:
+            self._look()
+            if self._seen.holder == self._identity:
+                self._write(holder="", seconds=1.0)
+        except ApiError as error:
+            log.warning(f"cannot give the lease back: {error}", hint=error.hint)
+
+    def _write(
+        self,
+        *,
+        holder: str,
+        seconds: float = 0.0,
+        transitions: int | None = None,
+        acquired: bool = False,
+    ) -> None:
+        """Write the Lease as a change of the version that we saw. Raises Conflict otherwise."""
+        moment = _micro_time(self._wall())
+        spec = dict(self._seen.document.get("spec") or {})
+        spec |= {"holderIdentity": holder, "renewTime": moment}
+        spec["leaseDurationSeconds"] = int(seconds or self._pace.lease)
+        if acquired:
+            spec["acquireTime"] = moment
+        if transitions is not None:
+            spec["leaseTransitions"] = transitions
+        metadata = {"name": self._name, "namespace": self._namespace}
+        document: dict[str, Any] = {
+            "apiVersion": LEASES.api_version,
+            "kind": LEASES.kind,
+            "metadata": metadata,
+            "spec": spec,
+        }
+        limits: dict[str, Any] = {"deadline": self._pace.request, "patient": False}
+        if self._seen.version:
+            metadata["resourceVersion"] = self._seen.version
+            self._note(self._api.replace(document, **limits))
+        else:
+            self._note(self._api.create(document, **limits))
+
+
+def _micro_time(now: float) -> str:
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
+    return f"{seconds}.{int(now % 1 * 1e6):06d}Z"

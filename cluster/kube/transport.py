@@ -1,0 +1,271 @@
+"""One request to the API server and its answer: deadlines, repetitions, a token that expired.
+
+What passes by itself (no answer, 429 with its Retry-After, 5xx) is tried again with jitter until
+the deadline of the request; after a 401 the credentials are read again once. Everything that
+urllib3 raises stops here and becomes an ApiError. Called by api.py only; used by many threads.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from cluster.kube.credentials import Access
+from cluster.kube.errors import ApiError, Asked, Unreachable, refusal
+from cluster.kube.server_time import ServerTime
+
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse
+
+Document = Mapping[str, Any]
+
+USER_AGENT = "nodeside-cluster"
+DEADLINE = 30.0  # seconds for a request with its repetitions, if nobody says otherwise
+
+_CONNECT = 5.0  # seconds
+_READ = 15.0  # seconds without a byte
+_PIECE = 1 << 16  # bytes
+_ANSWER_LIMIT = 256 << 20  # bytes
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds between repetitions
+
+# Answers with the metadata only: a patched Node would come back with its 10-30 kB of status.
+# https://kubernetes.io/docs/reference/using-api/api-concepts/#metadata-only-fetches
+_METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request."""
+
+    method: str
+    path: str
+    asked: Asked
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: Document | Sequence[Document] | None = None
+    content_type: str = ""
+    metadata_only: bool = False
+
+
+class Exchange:
+    """Sends calls. Every method raises ApiError only."""
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        deadline: float = DEADLINE,
+        now: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], object] = time.sleep,
+        jitter: Callable[[], float] = random.random,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._access = access
+        self._deadline = deadline
+        self._now = now
+        self._pause = pause
+        self.jitter = jitter
+        self.tally = Tally()
+        self.time = ServerTime(wall)
+
+    @property
+    def url(self) -> str:
+        return self._access.url
+
+    def close(self) -> None:
+        self._access.close()
+
+    def open(self, call: Call, *, read: float) -> BaseHTTPResponse:
+        """The answer to a watch, not read. One try; `read` is how long it may be silent."""
+        return self._answered(call, read=read)
+
+    def send(self, call: Call, *, deadline: float | None = None, patient: bool = True) -> bytes:
+        """The body of a successful answer.
+
+        `deadline` is in seconds, repetitions included; not `patient`: one try.
+        """
+        ends = self._now() + (self._deadline if deadline is None else deadline)
+        failures = 0
+        while True:
+            try:
+                return self._once(call, ends)
+            except ApiError as error:
+                failures += 1
+                wait = self._wait(error, failures)
+                if not (patient and _repeatable(error)) or self._now() + wait >= ends:
+                    raise
+                self._pause(wait)
+                self.tally.repeat(call.asked)
+
+    def _once(self, call: Call, ends: float) -> bytes:
+        left = ends - self._now()
+        if left <= 0:
+            raise Unreachable(f"no time left to {call.asked}")
+        response = self._answered(call, read=_READ, whole=left)
+        with in_words(call.asked), closing(response):
+            return self._body(call.asked, response, ends)
+
+    def _answered(self, call: Call, *, read: float, whole: float | None = None) -> BaseHTTPResponse:
+        """A successful answer whose body was not read; an expired token is renewed once.
+
+        `whole`: seconds for connecting, sending and the first word of the answer, None for a
+        watch: a request has had its effect by then, or it has failed here.
+        """
+        ends = self._now() + (whole or _READ)
+        response, generation = self._request(call, read, whole)
+        if response.status == 401:
+            with in_words(call.asked):
+                self._body(call.asked, response, ends)
+            self._access.renew(generation)
+            response, _ = self._request(call, read, whole and max(0.1, ends - self._now()))
+        if 200 <= response.status < 300:
+            return response
+        with in_words(call.asked), closing(response):
+            body = self._body(call.asked, response, ends)
+        after = response.headers.get("Retry-After", "")
+        raise refusal(call.asked, response.status, body, after)
+
+    def _request(
+        self, call: Call, read: float, whole: float | None
+    ) -> tuple[BaseHTTPResponse, int]:
+        from urllib3 import Timeout
+        from urllib3.exceptions import SSLError
+
+        pool, headers, generation = self._access.open()
+        headers["Accept"] = _METADATA_ONLY if call.metadata_only else "application/json"
+        headers["User-Agent"] = USER_AGENT
+        if call.content_type:
+            headers["Content-Type"] = call.content_type
+        query = f"?{urlencode(call.query)}" if call.query else ""
+        status = 0
+        with in_words(call.asked):
+            try:
+                response = pool.request(
+                    call.method,
+                    self._access.url + call.path + query,
+                    body=None if call.body is None else json.dumps(call.body).encode(),
+                    headers=headers,
+                    timeout=Timeout(connect=_CONNECT, read=read, total=whole),
+                    retries=False,
+                    redirect=False,
+                    preload_content=False,
+                )
+                status = response.status
+                self.time.heard(response.headers.get("Date", ""))
+            except SSLError:
+                self._access.renew(generation)  # the cluster's CA may be another one by now
+                raise
+            finally:
+                self.tally.count(call.asked, status)
+        return response, generation
+
+    def _body(self, asked: Asked, response: BaseHTTPResponse, ends: float) -> bytes:
+        """All of it, within deadline and size limit; then the connection serves the next one."""
+        data = bytearray()
+        while piece := response.read1(_PIECE):
+            data += piece
+            if self._now() > ends or len(data) > _ANSWER_LIMIT:
+                raise Unreachable(f"the answer to {asked} is too slow or too large")
+        response.release_conn()
+        return bytes(data)
+
+    def _wait(self, error: ApiError, failures: int) -> float:
+        """Seconds until the next try: never sooner than the server asks for, never in step."""
+        pause: float = min(_FIRST_PAUSE * 2 ** (failures - 1), _LONGEST_PAUSE)
+        if error.retry_after is not None:
+            return error.retry_after + pause * self.jitter()
+        return pause * (0.5 + self.jitter() / 2)
+
+
+def _repeatable(error: ApiError) -> bool:
+    """409 and 410 will be the same the next time, however long one waits."""
+    return error.retryable and error.status not in (401, 409, 410)
+
+
+_IS_IT_UP = "is it up, and is there a way to it? kubectl get --raw /readyz"
+_OTHER_CERTIFICATE = (
+    "the certificate authority of the kubeconfig is not that server's, or a proxy stands between: "
+    "kubectl config view --minify"
+)
+_OF_OPENSSL = re.compile(r"^\[SSL[^]]*\] | \(_ssl\.c:[0-9]+\)$")
+
+
+def no_answer(asked: Asked) -> str:
+    """What the message of an Unreachable begins with."""
+    return f"no answer from the API server to {asked}: "
+
+
+class in_words:  # noqa: N801  (a context manager, written as a class for its speed)
+    """What urllib3 and the system raise, as Unreachable."""
+
+    __slots__ = ("_asked",)
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, value: BaseException | None, trace: object) -> None:
+        from urllib3.exceptions import HTTPError, SSLError
+
+        if isinstance(value, (HTTPError, OSError, ValueError)):
+            hint = _OTHER_CERTIFICATE if isinstance(value, SSLError) else _IS_IT_UP
+            raise Unreachable(f"{no_answer(self._asked)}{_cause(value)}", hint=hint) from value
+
+
+def _cause(exc: BaseException) -> str:
+    """The innermost cause: urllib3 wraps `Connection refused` into three layers."""
+    seen: list[BaseException] = []
+    here: BaseException | None = exc
+    while here is not None and here not in seen:
+        seen.append(here)
+        here = getattr(here, "reason", None) or here.__cause__ or here.__context__
+        here = here if isinstance(here, BaseException) else None
+    last = next((e for e in reversed(seen) if isinstance(e, OSError) and e.strerror), seen[-1])
+    text = getattr(last, "strerror", None) or str(last) or type(last).__name__
+    text = _OF_OPENSSL.sub("", str(text))
+    return "".join(c for c in str(text) if c.isprintable())[:300]
+
+
+NO_ANSWER = "none"  # the code of a request that was not answered
+
+
+@dataclass
+class Tally:
+    """`requests` by verb, resource and code; `repeats` by verb and resource."""
+
+    requests: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    repeats: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def count(self, asked: Asked, status: int) -> None:
+        """One request; `status` is the HTTP status, 0 for no answer."""
+        with self._lock:
+            self.requests[asked.verb, asked.plural, str(status or NO_ANSWER)] += 1
+
+    def repeat(self, asked: Asked) -> None:
+        """A request is about to be made again."""
+        with self._lock:
+            self.repeats[asked.verb, asked.plural] += 1
+
+    def read(self) -> tuple[dict[tuple[str, str, str], int], dict[tuple[str, str], int]]:
+        """Both as they are now."""
+        with self._lock:
+            return dict(self.requests), dict(self.repeats)
+
+    @property
+    def verbs(self) -> dict[str, int]:
+        """How many requests of each verb."""
+        found: Counter[str] = Counter()
+        for (verb, _, _), number in self.read()[0].items():
+            found[verb] += number
+        return dict(found)

@@ -1,0 +1,179 @@
+"""`nodeside-cluster run`: what is wired to what, and how it ends.
+
+Health checks, metrics, the view of the cluster and the election live side by side; whoever is
+elected works.
+SIGTERM and SIGINT end the work, give the lease back and return: the next replica, whose view is
+warm already, leads within a second.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import secrets
+import signal
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.cache.cache import View
+from cluster.controller.controller import Controller, Planner
+from cluster.controller.executor import PARALLEL, Applier
+from cluster.controller.pacing import Pace, Pulse
+from cluster.install import crd_check
+from cluster.kube import election as leader
+from cluster.kube.client import Api
+from cluster.kube.election import Election
+from cluster.kube.reflector import Wakes
+from cluster.manager.metrics import Metrics
+from cluster.manager.metrics_auth import Reviews
+from cluster.manager.metrics_server import MetricsServer
+from cluster.manager.probes import HealthServer, alive, ready
+from cluster.manager.tls import Serving
+from cluster.model.names import LEASE, METRICS
+from cluster.model.snapshot import Settings
+from nodeside import log
+
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+
+# Objects made, less those freed, between two searches for garbage in cycles. Python's own 700 are
+# one event of a watch, of which nothing is in a cycle.
+_UNSEARCHED = 20_000
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `run` is told. `identity` is one process at a time: see leader.py.
+
+    `certificate` is a directory with a certificate for the metrics, which may come later.
+    """
+
+    settings: Settings
+    identity: str
+    health_port: int
+    metrics_port: int
+    certificate: Path | None = None
+    lease: str = LEASE
+    election: leader.Pace | None = None
+    pace: Pace | None = None
+    parallel: int = PARALLEL
+
+
+def identity(environ: Mapping[str, str]) -> str:
+    """The name of our pod; outside of one, a name that nobody else has."""
+    return environ.get("POD_NAME") or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+def run(api: Api, options: Options, planner: Planner, stopping: threading.Event) -> None:
+    """Until `stopping`. Ends with nothing under way."""
+    gc.set_threshold(_UNSEARCHED)
+    wakes, pulse = Wakes(), Pulse()
+    with ExitStack() as stack:
+        view = View(api, options.settings, wakes.wake)
+        checks = {
+            "/healthz": lambda: alive(pulse),
+            "/readyz": lambda: ready(view.health()),
+        }
+        server = stack.enter_context(HealthServer(options.health_port, checks))
+        election = Election(
+            api,
+            namespace=options.settings.namespace,
+            name=options.lease,
+            identity=options.identity,
+            stopping=stopping,
+            pace=options.election,
+            on_end=wakes.wake,
+            wall=api.now,
+        )
+        metrics, port = stack.enter_context(_measured(api, options, election, view))
+        log.fact(
+            "started",
+            api_server=api.url,
+            health_port=server.port,
+            metrics_port=port,
+            as_=options.identity,
+        )
+        crd_check.warn(api)
+        election.look_first()
+        stack.enter_context(_waking(stopping, wakes.wake))
+        stack.enter_context(view)
+        applier = stack.enter_context(
+            Applier(api, instance=options.identity, parallel=options.parallel, wall=api.now)
+        )
+        controller = Controller(
+            view,
+            wakes,
+            applier,
+            planner,
+            stopping=stopping,
+            pulse=pulse,
+            after=metrics.after,
+            pace=options.pace,
+            wall=api.now,
+        )
+        election.campaign(controller.work)
+    calls = " ".join(f"{verb}={count}" for verb, count in sorted(api.tally.verbs.items()))
+    log.fact("stopped", as_=options.identity, api_calls=calls)
+
+
+@contextmanager
+def _measured(
+    api: Api, options: Options, election: Election, view: View
+) -> Iterator[tuple[Metrics, int]]:
+    """The metrics, served on the port that comes with them."""
+    answers: Counter[int] = Counter()
+    metrics = Metrics(
+        tally=api.tally,
+        leads=lambda: election.leadership.leads,
+        kinds=view.health,
+        answers=answers,
+    )
+    name = f"{METRICS}.{options.settings.namespace}.svc"
+    with MetricsServer(
+        options.metrics_port,
+        serving=Serving(options.certificate, [name]),
+        judge=Reviews(api).verdict,
+        exposition=metrics.exposition,
+        answers=answers,
+    ) as server:
+        yield metrics, server.port
+
+
+@contextmanager
+def ending_signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM or SIGINT sets. Enter it before any thread is started.
+
+    A handler runs in the middle of anything, locks held; so the signals are blocked, in every
+    thread to come, and one thread waits for them.
+    """
+    stopping = threading.Event()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+
+    def wait() -> None:
+        number = signal.sigwait(_ENDING)
+        log.fact("ending", signal=signal.Signals(number).name)
+        stopping.set()
+        signal.sigwait(_ENDING)  # a second one is impatience
+        os._exit(128 + number)
+
+    threading.Thread(target=wait, name="signals", daemon=True).start()
+    try:
+        yield stopping
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _waking(stopping: threading.Event, wake: Callable[[], None]) -> Iterator[None]:
+    """Wake the loop when it is to stop."""
+
+    def wait() -> None:
+        stopping.wait()
+        wake()
+
+    threading.Thread(target=wait, name="stop", daemon=True).start()
+    yield

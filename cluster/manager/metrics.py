@@ -1,0 +1,245 @@
+"""What the controller tells Prometheus: `FAMILIES` is the list, docs/cluster.md says the same.
+
+Everything is read from what is known anyway: the counts of the last plan, the tally of requests,
+the health of the watches. A scrape asks the API server nothing and looks at no node, and no series
+is about a single node, so an answer stays small in any cluster. A replica that does not lead has
+made no plan, so it tells of itself only. Called by service.py; served by scraping.py.
+
+A new number is a line in `FAMILIES`, with a function that finds it in a `Look`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from cluster.controller.controller import Round
+from cluster.kube.reflector import Health
+from cluster.kube.transport import Tally
+from cluster.model.actions import Census, SetStatus
+from cluster.model.names import SILENT
+from cluster.model.states import Phase, Place, Progress
+from nodeside import __version__
+from nodeside.contract import State
+
+Sample = tuple[tuple[str, ...], float]
+Status = Mapping[str, Any]
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What there is to tell at the moment of a scrape. By Driver, and empty if we do not lead."""
+
+    leads: bool
+    kinds: Sequence[Health]
+    tally: Tally
+    answers: Mapping[int, int]
+    censuses: Mapping[str, Census] = field(default_factory=dict)
+    statuses: Mapping[str, Status] = field(default_factory=dict)
+    last_success: float = 0.0
+
+
+@dataclass(frozen=True)
+class Family:
+    """One metric, and where its samples are in a `Look`: label values and a number."""
+
+    name: str
+    made_as: type[GaugeMetricFamily] | type[CounterMetricFamily]
+    help: str
+    labels: tuple[str, ...]
+    samples: Callable[[Look], Iterable[Sample]]
+
+
+# --- where the numbers are -------------------------------------------------------------------
+
+
+def _requests(look: Look) -> Iterator[Sample]:
+    yield from ((words, count) for words, count in look.tally.read()[0].items())
+
+
+def _repeats(look: Look) -> Iterator[Sample]:
+    yield from ((words, count) for words, count in look.tally.read()[1].items())
+
+
+def _restarts(look: Look) -> Iterator[Sample]:
+    for kind, watched in _by_kind(look).items():
+        yield (kind,), sum(max(0, each.watches - 1) for each in watched)
+
+
+def _current(look: Look) -> Iterator[Sample]:
+    for kind, watched in _by_kind(look).items():
+        yield (kind,), all(each.synced and not each.trouble for each in watched)
+
+
+def _by_kind(look: Look) -> Mapping[str, Sequence[Health]]:
+    """Some kinds are watched twice, such as pods; a series is there once."""
+    kinds: dict[str, list[Health]] = {}
+    for each in look.kinds:
+        kinds.setdefault(each.kind, []).append(each)
+    return kinds
+
+
+def _last_success(look: Look) -> Iterator[Sample]:
+    if look.last_success:
+        yield (), look.last_success
+
+
+def _answers(look: Look) -> Iterator[Sample]:
+    yield from (((str(code),), count) for code, count in dict(look.answers).items())
+
+
+def _conditions(look: Look) -> Iterator[Sample]:
+    for driver, status in look.statuses.items():
+        for condition in status.get("conditions") or ():
+            yield (driver, str(condition.get("type"))), condition.get("status") == "True"
+
+
+def _phases(look: Look) -> Iterator[Sample]:
+    for driver, found in look.censuses.items():
+        yield from (((driver, phase.name.lower()), phase is found.phase) for phase in Phase)
+
+
+def _places(look: Look) -> Iterator[Sample]:
+    for driver, found in look.censuses.items():
+        yield from (((driver, p.name.lower()), found.places.get(p, 0)) for p in Place)
+
+
+def _states(look: Look) -> Iterator[Sample]:
+    words = (*(state.value for state in State), SILENT)
+    for driver, found in look.censuses.items():
+        yield from (((driver, word), found.states.get(word, 0)) for word in words)
+
+
+def _pools(look: Look) -> Iterator[Sample]:
+    yield from (((driver,), len(found.pools)) for driver, found in look.censuses.items())
+
+
+def _pool_nodes(look: Look) -> Iterator[Sample]:
+    for driver, found in look.censuses.items():
+        for row in found.pools:
+            where = (row.pool.architecture, row.pool.os_version, row.pool.kernel)
+            yield (driver, *where, row.link), row.nodes
+
+
+def _builds(look: Look) -> Iterator[Sample]:
+    for driver, found in look.censuses.items():
+        yield from (((driver, p.name.lower()), found.builds.get(p, 0)) for p in Progress)
+
+
+def _unavailable(look: Look) -> Iterator[Sample]:
+    yield from (((driver,), found.unavailable) for driver, found in look.censuses.items())
+
+
+def _allowed(look: Look) -> Iterator[Sample]:
+    yield from (((driver,), found.allowed) for driver, found in look.censuses.items())
+
+
+GAUGE, COUNTER = GaugeMetricFamily, CounterMetricFamily
+
+FAMILIES: Final = (
+    Family("nodeside_build_info", GAUGE, "Always 1; the version of nodeside.", ("version",),
+           lambda _: [((__version__,), 1)]),
+    Family("nodeside_leader", GAUGE, "1 if this replica leads.", (),
+           lambda look: [((), look.leads)]),
+    Family("nodeside_last_successful_round_timestamp_seconds", GAUGE,
+           "When the leader last carried out a plan, or found nothing to do.", (), _last_success),
+    Family("nodeside_up_to_date", GAUGE, "1 if what is known of a kind is up to date.",
+           ("kind",), _current),
+    Family("nodeside_watch_restarts_total", COUNTER, "Watches begun again.", ("kind",), _restarts),
+    Family("nodeside_api_requests_total", COUNTER, "Requests to the API server; code none: no "
+           "answer.", ("verb", "resource", "code"), _requests),
+    Family("nodeside_api_retries_total", COUNTER, "Requests made again because they may succeed.",
+           ("verb", "resource"), _repeats),
+    Family("nodeside_metrics_answers_total", COUNTER, "Answers to scrapes, by HTTP status.",
+           ("code",), _answers),
+    Family("nodeside_driver_condition", GAUGE, "1 if a condition of a Driver is true.",
+           ("driver", "condition"), _conditions),
+    Family("nodeside_rollout_phase", GAUGE, "1 for the phase in which a Driver's rollout is.",
+           ("driver", "phase"), _phases),
+    Family("nodeside_rollout_unavailable_nodes", GAUGE, "Nodes without a working driver that count "
+           "against maxUnavailable.", ("driver",), _unavailable),
+    Family("nodeside_rollout_allowed_nodes", GAUGE, "maxUnavailable of a Driver, in nodes.",
+           ("driver",), _allowed),
+    Family("nodeside_nodes", GAUGE, "Nodes of a Driver by the state that their pods reported in "
+           "this boot.", ("driver", "state"), _states),
+    Family("nodeside_nodes_by_place", GAUGE, "Nodes of a Driver by what they are assigned to.",
+           ("driver", "place"), _places),
+    Family("nodeside_pools", GAUGE, "Pools of a Driver.", ("driver",), _pools),
+    Family("nodeside_pool_nodes", GAUGE, "Nodes of a pool, and how its toolkit image was found.",
+           ("driver", "architecture", "os_version", "kernel", "link"), _pool_nodes),
+    Family("nodeside_builds", GAUGE, "Builds once for all of the newest version, by how they "
+           "stand.", ("driver", "progress"), _builds),
+)  # fmt: skip
+
+HISTOGRAMS: Final = {
+    "nodeside_round_duration_seconds": "One look, one plan, carried out.",
+    "nodeside_plan_duration_seconds": "Planning for all Drivers.",
+}
+
+
+# --- telling them ----------------------------------------------------------------------------
+
+
+class Metrics(Collector):
+    """Told of every round by the main loop, read by scrapes in threads of their own."""
+
+    def __init__(
+        self,
+        *,
+        tally: Tally,
+        leads: Callable[[], bool],
+        kinds: Callable[[], Sequence[Health]],
+        answers: Mapping[int, int],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._tally, self._leads, self._kinds, self._answers = tally, leads, kinds, answers
+        self._wall = wall
+        self._last: tuple[Mapping[str, Census], Mapping[str, Status]] = ({}, {})
+        self._success = 0.0
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._rounds, self._plans = (
+            Histogram(name, text, buckets=_SECONDS, registry=self._registry)
+            for name, text in HISTOGRAMS.items()
+        )
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def after(self, made: Round) -> None:
+        """Remember what the last round found. It costs nothing that grows with the nodes."""
+        self._rounds.observe(made.planning + made.doing)
+        self._plans.observe(made.planning)
+        told = {a.driver: a.status for a in made.plan.actions if isinstance(a, SetStatus)}
+        known = {name: found.status for name, found in made.world.drivers.items()}
+        self._last = (made.plan.censuses, known | {n: s for n, s in told.items() if n in known})
+        if made.outcome.outage is None and made.outcome.lost is None:
+            self._success = self._wall()
+
+    def look(self) -> Look:
+        leads = self._leads()
+        censuses, statuses = self._last if leads else ({}, {})
+        success = self._success if leads else 0.0
+        return Look(
+            leads, self._kinds(), self._tally, self._answers, censuses, statuses, success
+        )  # fmt: skip
+
+    def collect(self) -> Iterator[Metric]:
+        look = self.look()
+        for family in FAMILIES:
+            made = family.made_as(family.name, family.help, labels=family.labels)
+            for values, number in family.samples(look):
+                made.add_metric(values, float(number))
+            yield made
+
+    def exposition(self, accept: str) -> tuple[str, bytes]:
+        """Content type and text, in the format that the scraper asks for."""
+        encode, content_type = choose_encoder(accept)
+        return content_type, encode(self._registry)

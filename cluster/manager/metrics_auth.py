@@ -1,0 +1,138 @@
+"""Who may read the metrics: whoever the API server knows, and lets `get` the path.
+
+A TokenReview says who a bearer token is, a SubjectAccessReview whether he may; it is what other
+components do behind a proxy. Verdicts are kept for a short while, so a token that was revoked is
+good for a minute longer, and only so many new tokens are asked about in a second: what a stranger
+sends costs the API server nothing worth mentioning. Called by scraping.py, by many threads.
+
+https://kubernetes.io/docs/reference/access-authn-authz/authorization/#non-resource-attributes
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from cluster.kube.client import Api
+from cluster.kube.errors import ApiError
+from cluster.kube.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
+from cluster.model.names import METRICS_READER
+from nodeside import log
+
+_REQUEST = 5.0  # seconds for one review
+_ALLOWED, _REFUSED = 60.0, 10.0  # seconds that a verdict is kept
+_KEPT = 256  # verdicts
+_PER_SECOND, _AT_ONCE = 5.0, 20.0  # tokens that were never seen before
+_TOKEN_LIMIT = 16 << 10  # characters; a service account's has about a thousand
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """An HTTP status, and the words for one that is no success."""
+
+    status: HTTPStatus
+    words: str = ""
+
+
+@dataclass
+class Budget:
+    """A token bucket: so many at once, and so many a second from then on."""
+
+    now: Callable[[], float]
+    _left: float = _AT_ONCE
+    _then: float | None = None
+
+    def take(self) -> bool:
+        now = self.now()
+        if self._then is not None:
+            self._left = min(_AT_ONCE, self._left + (now - self._then) * _PER_SECOND)
+        self._then = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+@dataclass
+class Reviews:
+    """Asks the API server, and remembers for a while what it said."""
+
+    api: Api
+    now: Callable[[], float] = time.monotonic
+    _known: OrderedDict[str, tuple[float, Verdict]] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._budget = Budget(self.now)
+
+    def verdict(self, authorization: str, path: str) -> Verdict:
+        """Whether whoever sent this header may get `path`."""
+        kind, _, token = authorization.strip().partition(" ")
+        token = token.strip()
+        if kind.lower() != "bearer" or not token:
+            return Verdict(HTTPStatus.UNAUTHORIZED, "a bearer token is wanted")
+        if len(token) > _TOKEN_LIMIT:
+            return Verdict(HTTPStatus.UNAUTHORIZED, _UNKNOWN)
+        key = hashlib.sha256(f"{path}\n{token}".encode()).hexdigest()
+        with self._lock:
+            found = self._remembered(key)
+            if found is None and not self._budget.take():
+                return Verdict(HTTPStatus.TOO_MANY_REQUESTS, "too many unknown tokens; try later")
+        return found or self._asked(key, token, path)
+
+    def _remembered(self, key: str) -> Verdict | None:
+        until, found = self._known.get(key, (0.0, None))
+        return found if until > self.now() else None
+
+    def _asked(self, key: str, token: str, path: str) -> Verdict:
+        try:
+            found = self._review(token, path)
+        except ApiError as error:
+            log.warning(f"cannot find out who scrapes: {error}", hint=error.hint)
+            words = "the API server does not say who you are; the controller's log says why"
+            return Verdict(HTTPStatus.SERVICE_UNAVAILABLE, words)
+        seconds = _ALLOWED if found.status is HTTPStatus.OK else _REFUSED
+        with self._lock:
+            self._known[key] = (self.now() + seconds, found)
+            self._known.move_to_end(key)
+            while len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        return found
+
+    def _review(self, token: str, path: str) -> Verdict:
+        status = self._create(TOKEN_REVIEWS, {"token": token})
+        user = status.get("user") or {}
+        if status.get("authenticated") is not True or not user.get("username"):
+            return Verdict(HTTPStatus.UNAUTHORIZED, _UNKNOWN)
+        asked = {
+            "user": user["username"],
+            "uid": user.get("uid", ""),
+            "groups": user.get("groups") or [],
+            "extra": user.get("extra") or {},
+            "nonResourceAttributes": {"path": path, "verb": "get"},
+        }
+        if self._create(SUBJECT_ACCESS_REVIEWS, asked).get("allowed") is True:
+            return Verdict(HTTPStatus.OK)
+        words = f"{user['username']} may not get {path}; the ClusterRole {METRICS_READER} allows it"
+        return Verdict(HTTPStatus.FORBIDDEN, words)
+
+    def _create(self, resource: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The status of a review, which is not kept anywhere."""
+        review = {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {},
+            "spec": spec,
+        }
+        answer = self.api.create(review, deadline=_REQUEST, patient=False)
+        found = answer.get("status")
+        return found if isinstance(found, Mapping) else {}
+
+
+_UNKNOWN = "the API server does not know this token, or it has expired"

@@ -1,0 +1,144 @@
+"""/metrics over HTTPS, for whoever may read it. A scraper cannot hurt the controller.
+
+So many connections at once, and the next one is closed without a word; each may last so many
+seconds from its first byte to its last, handshake included, however slowly it trickles. One request
+for each connection. Nothing is read but the head of a GET, in the limits of http.server.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+from cluster.manager.metrics_auth import Verdict
+from cluster.manager.probes import Server
+from cluster.manager.tls import Serving
+from cluster.model.names import METRICS_PATH as PATH
+from nodeside import log
+from nodeside.errors import SystemRefused
+
+_CONNECTIONS = 8  # at once
+_SECONDS = 10.0  # for a whole connection
+_STEP = 5.0  # seconds for the client's next byte
+_SWEEP = 0.5  # seconds between two looks for connections that last too long
+
+Exposition = Callable[[str], tuple[str, bytes]]
+Judge = Callable[[str, str], Verdict]
+
+
+class _Server(Server):
+    """The base class keeps its limits."""
+
+    serving: Serving
+    judge: Judge
+    exposition: Exposition
+    answers: Counter[int]
+    connections = _CONNECTIONS
+    seconds = _SECONDS
+
+    def __init__(self, host: str, port: int) -> None:
+        self._counting = threading.Lock()
+        super().__init__(host, port, _Handler)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """The handshake happens here, in the connection's own thread."""
+        request.settimeout(_STEP)
+        context = self.serving.context()
+        with (
+            context.wrap_socket(request, server_side=True, do_handshake_on_connect=False) as tls,
+            self.timed(tls),
+        ):
+            tls.do_handshake()
+            super().finish_request(tls, client_address)
+
+    def count(self, status: HTTPStatus) -> None:
+        with self._counting:
+            self.answers[status.value] += 1
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = _STEP
+    server_version, sys_version = "nodeside", ""
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path != PATH:
+            self._answer(HTTPStatus.NOT_FOUND, f"there is nothing but {PATH}\n".encode())
+            return
+        verdict = self.server.judge(self.headers.get("Authorization", ""), PATH)
+        if verdict.status is not HTTPStatus.OK:
+            self._answer(verdict.status, f"{verdict.words}\n".encode())
+            return
+        kind, body = self.server.exposition(self.headers.get("Accept", ""))
+        self._answer(HTTPStatus.OK, body, kind)
+
+    def _answer(
+        self, status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=utf-8"
+    ) -> None:
+        self.server.count(status)
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        if status is HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", "Bearer")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        log.detail(format % args, component_part="metrics")
+
+
+class MetricsServer:
+    """Use as a context manager. `port` 0 takes a free one; the property says which.
+
+    Without `host` it listens on all addresses. `answers` counts by HTTP status.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        *,
+        serving: Serving,
+        judge: Judge,
+        exposition: Exposition,
+        answers: Counter[int],
+        host: str = "",
+        seconds: float = _SECONDS,
+    ) -> None:
+        try:
+            self._server = _Server(host, port)
+        except OSError as exc:
+            raise SystemRefused(
+                f"cannot listen on port {port} for metrics: {exc.strerror}",
+                hint="choose another one with --metrics-port",
+            ) from exc
+        wired: Mapping[str, Any] = {
+            "serving": serving,
+            "judge": judge,
+            "exposition": exposition,
+            "answers": answers,
+            "seconds": seconds,
+        }
+        for name, value in wired.items():
+            setattr(self._server, name, value)
+        serving.context()  # what is wrong with the certificate is said now
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_SWEEP,), name="metrics", daemon=True
+        )
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    def __enter__(self) -> MetricsServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()

@@ -1,0 +1,203 @@
+"""/healthz and /readyz for the kubelet, and for whoever asks with curl.
+
+`/healthz` fails only where a restart would help: the main loop has not come round for long. An API
+server that is gone is no such reason. `/readyz` says per kind whether what we know is up to date.
+Standard library, no authentication: nothing secret is said. So many connections at once, and the
+next one is closed without a word; each may last so many seconds from its first byte to its last,
+however slowly it trickles.
+"""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from cluster.controller.pacing import STUCK, Pulse
+from cluster.kube.reflector import Health
+from nodeside import log
+from nodeside.errors import SystemRefused
+
+STALE = 180.0  # seconds without a word from the API server, after which we are not ready
+_CONNECTIONS = 64  # at once: more than one client that is slow
+_SECONDS = 2.0  # for a whole connection: the kubelet waits one
+_SWEEP = 0.5  # seconds between two looks for connections that last too long
+
+
+@dataclass(frozen=True)
+class Report:
+    """An answer: whether all is well, and a line for each thing."""
+
+    well: bool
+    lines: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines) + "\n"
+
+
+def alive(pulse: Pulse) -> Report:
+    """Whether the process does its work."""
+    busy = pulse.busy_for
+    if busy > STUCK:
+        return Report(False, (f"stuck: one round has taken {busy:.0f} s",))
+    return Report(True, ("ok",))
+
+
+def ready(kinds: list[Health]) -> Report:
+    """Whether everything but what is optional was listed, and the API server is heard."""
+    lines = [_line(kind) for kind in kinds]
+    return Report(all(_current(kind) for kind in kinds), tuple(lines))
+
+
+def _current(kind: Health) -> bool:
+    return kind.optional or (kind.synced and not (kind.trouble and kind.silent > STALE))
+
+
+def _line(kind: Health) -> str:
+    if not kind.synced:
+        return f"{kind.name}: not listed yet" + (f": {kind.trouble}" if kind.trouble else "")
+    if kind.trouble:
+        return f"{kind.name}: nothing heard for {kind.silent:.0f} s: {kind.trouble}"
+    return f"{kind.name}: up to date"
+
+
+class Server(ThreadingHTTPServer):
+    """On every address, of IPv6 and IPv4: the kubelet asks the address that the pod has.
+
+    A thread for each connection, as the base class has it, but only so many, and for so long.
+    """
+
+    daemon_threads = True
+    connections = _CONNECTIONS
+    seconds = _SECONDS
+
+    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        self._free = threading.BoundedSemaphore(self.connections)
+        self._open: dict[socket.socket, float] = {}
+        everywhere = not host and socket.has_dualstack_ipv6()
+        self.address_family = socket.AF_INET6 if everywhere else socket.AF_INET
+        super().__init__(("::" if everywhere else host, port), handler)
+
+    def server_bind(self) -> None:
+        """Without the base class's look into DNS for a name that nobody uses."""
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        socketserver.TCPServer.server_bind(self)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread could be started
+            self._free.release()
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        with self.timed(request):
+            super().finish_request(request, client_address)
+
+    @contextmanager
+    def timed(self, connection: socket.socket) -> Iterator[None]:
+        """Its time begins, unless it has begun already."""
+        self._open.setdefault(connection, time.monotonic() + self.seconds)
+        try:
+            yield
+        finally:
+            self._open.pop(connection, None)
+
+    def service_actions(self) -> None:
+        """Called again and again by the thread that accepts: end what lasts too long."""
+        now = time.monotonic()
+        for connection, ends in list(self._open.items()):
+            if now > ends:
+                _cut(connection)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that left, or never spoke, is no concern of anybody's. The rest is a bug."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+        log.detail("a request was not finished", client=str(client_address[0]))
+
+
+def _cut(connection: socket.socket) -> None:
+    """Wake the thread that waits for it. An SSLSocket's own method is not for other threads."""
+    try:
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
+    except OSError:
+        return  # it is gone already
+
+
+class HealthServer:
+    """Use as a context manager. `port` 0 takes a free one; the property says which.
+
+    Without `host` it listens on all addresses. A connection may last `seconds`.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        checks: dict[str, Callable[[], Report]],
+        host: str = "",
+        seconds: float = _SECONDS,
+    ) -> None:
+        handler = type("_Handler", (_Handler,), {"checks": checks})
+        try:
+            self._server = Server(host, port, handler)
+        except OSError as exc:
+            raise SystemRefused(
+                f"cannot listen on port {port} for health checks: {exc.strerror}",
+                hint="choose another one with --health-port",
+            ) from exc
+        self._server.seconds = seconds
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_SWEEP,), name="health", daemon=True
+        )
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    def __enter__(self) -> HealthServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    checks: dict[str, Callable[[], Report]]
+    timeout = _SECONDS  # for the client's next byte
+
+    def do_GET(self) -> None:
+        check = self.checks.get(self.path.partition("?")[0])
+        if check is None:
+            self.send_error(404)
+            return
+        report = check()
+        body = report.text.encode()
+        self.send_response(200 if report.well else 503)
+        self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        log.detail(format % args, component_part="health")

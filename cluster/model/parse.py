@@ -1,0 +1,237 @@
+"""From the API server's JSON to the values of world.py.
+
+Each `*_from` takes an object and keeps what is read somewhere, which is a hundredth of a Node; the
+reflectors call them, once for each object that comes.
+"""
+
+from __future__ import annotations
+
+import re
+from sys import intern
+
+from cluster.kube.managed_fields import FIELD_MANAGER, kept_from
+from cluster.model.annotations import read_refused
+from cluster.model.fields import condition, part, said, seconds, text, word
+from cluster.model.labelmap import labels_of
+from cluster.model.names import (
+    APPLIED_NOTE,
+    ARCHITECTURE_NOTE,
+    DRIVER_LABEL,
+    FELL_BACK_NOTE,
+    KERNEL_NOTE,
+    LEAVE_MODULES,
+    LINK_NOTE,
+    OS_VERSION_NOTE,
+    OUTCOME_NOTE,
+    POLICY_KEY,
+    REFUSED_NOTE,
+    REVISION_LABEL,
+    TOOLKIT_NOTE,
+)
+from cluster.model.parse_pods import words_of
+from cluster.model.snapshot import (
+    DaemonSetObject,
+    Document,
+    DriverObject,
+    ImageStream,
+    JobObject,
+    Node,
+    NodeDriverObject,
+    Pool,
+    RevisionObject,
+    ToolkitLabels,
+)
+from nodeside.buildjob import read_message
+from nodeside.errors import SpecError
+from nodeside.spec import parse
+
+# The kubelet speaks Go's words, `uname -m` its own; the latter are ours.
+_ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
+_ARCHITECTURE = re.compile(r"[a-z0-9]([a-z0-9_]{0,30}[a-z0-9])?")
+_DRIVER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+
+
+def node_from(data: Document) -> Node:
+    metadata, status = part(data, "metadata"), part(data, "status")
+    info = part(status, "nodeInfo")
+    architecture = word(info, "architecture", _ARCHITECTURE)  # the node selector of build Jobs
+    ready = condition(status, "Ready")
+    return Node(
+        name=text(metadata, "name"),
+        uid=text(metadata, "uid"),
+        labels=labels_of(part(metadata, "labels")),
+        # A kernel for nobody knows what machine is none to build for.
+        kernel=word(info, "kernelVersion") if architecture else "",
+        os_image=said(info, "osImage"),
+        architecture=intern(_ARCHITECTURES.get(architecture, architecture)),
+        boot_id=said(info, "bootID"),
+        ready=ready.get("status") == "True",
+        ready_since=seconds(ready.get("lastTransitionTime")),
+        unschedulable=bool(part(data, "spec").get("unschedulable")),
+        labelled=_labelled(metadata),
+    )
+
+
+def driver_from(data: Document) -> DriverObject:
+    """A Driver; one with mistakes has them in `mistakes`, and does nobody else any harm.
+
+    Its metadata are the API server's, which may be newer and have fields that we never heard of.
+    """
+    metadata = part(data, "metadata")
+    name = text(metadata, "name")
+    driver, mistakes = None, ""
+    try:
+        driver = parse({**data, "metadata": {"name": name}}, where=f"driver {name}")
+    except SpecError as error:
+        mistakes = str(error)
+    return DriverObject(
+        name=name,
+        uid=text(metadata, "uid"),
+        generation=int(metadata.get("generation") or 0),
+        created=text(metadata, "creationTimestamp"),
+        deleting="deletionTimestamp" in metadata,
+        leave_modules=part(metadata, "annotations").get(LEAVE_MODULES) == "true",
+        finalizers=tuple(metadata.get("finalizers") or ()),
+        driver=driver,
+        mistakes=mistakes,
+        status=part(data, "status"),
+        version=str(metadata.get("resourceVersion") or ""),
+    )
+
+
+def daemonset_from(data: Document) -> DaemonSetObject:
+    metadata = part(data, "metadata")
+    labels, notes = part(metadata, "labels"), part(metadata, "annotations")
+    name = text(metadata, "name")
+    return DaemonSetObject(
+        name=name,
+        uid=text(metadata, "uid"),
+        driver=text(labels, DRIVER_LABEL),
+        pool=Pool(
+            text(notes, ARCHITECTURE_NOTE),
+            text(notes, OS_VERSION_NOTE),
+            text(notes, KERNEL_NOTE),
+        ),
+        revision=text(labels, REVISION_LABEL),
+        assignment=name.rpartition("-")[2],
+        applied=text(notes, APPLIED_NOTE),
+        toolkit=text(notes, TOOLKIT_NOTE),
+        link=text(notes, LINK_NOTE),
+        fell_back=text(notes, FELL_BACK_NOTE),
+        refused=read_refused(str(notes.get(REFUSED_NOTE) or "")),
+        deleting="deletionTimestamp" in metadata,
+        touched=_touched(metadata),
+        spec=part(data, "spec"),
+        kept=kept_from(data),
+    )
+
+
+def node_driver_from(data: Document) -> NodeDriverObject | None:
+    """A NodeDriver; None if its name is not `<driver>.<node>`.
+
+    Of whom it speaks its name says, which the admission policy ties to the pod that writes it.
+    """
+    metadata, status = part(data, "metadata"), part(data, "status")
+    name = text(metadata, "name")
+    driver, _, node = name.partition(".")
+    if not node or not _DRIVER_NAME.fullmatch(driver):
+        return None
+    return NodeDriverObject(
+        name=name,
+        driver=intern(driver),
+        node=intern(node),
+        state=said(status, "state"),
+        boot_id=said(status, "bootId"),
+        kernel=said(status, "kernel"),
+        revision=said(status, "revision"),
+        version=said(status, "version"),
+        source=said(status, "source"),
+        toolkit=said(status, "toolkit"),
+        reason=said(status, "reason"),
+        message=said(status, "message"),
+        hint=said(status, "hint"),
+        said=_touched(metadata),
+    )
+
+
+def job_from(data: Document) -> JobObject:
+    metadata, status = part(data, "metadata"), part(data, "status")
+    failed = condition(status, "Failed")
+    gave_up = failed.get("status") == "True"
+    return JobObject(
+        name=text(metadata, "name"),
+        uid=text(metadata, "uid"),
+        driver=text(part(metadata, "labels"), DRIVER_LABEL),
+        revision=text(part(metadata, "labels"), REVISION_LABEL),
+        deleting="deletionTimestamp" in metadata,
+        finished=gave_up or condition(status, "Complete").get("status") == "True",
+        why=words_of(failed) if gave_up else "",
+        outcome=read_message(str(part(metadata, "annotations").get(OUTCOME_NOTE, ""))),
+    )
+
+
+def revision_from(data: Document) -> RevisionObject:
+    metadata, files = part(data, "metadata"), part(data, "data")
+    labels = part(metadata, "labels")
+    return RevisionObject(
+        name=text(metadata, "name"),
+        driver=text(labels, DRIVER_LABEL),
+        revision=text(labels, REVISION_LABEL),
+        document=str(files.get("driver.yaml", files.get(POLICY_KEY, ""))),
+        uid=text(metadata, "uid"),
+    )
+
+
+def image_stream_from(data: Document) -> ImageStream:
+    """The tags whose images are named by a pull spec; an empty tag name has been seen, and is none.
+
+    The registry's own copy (`status.tags`) is not needed: nodes pull the release's image.
+    """
+    metadata = part(data, "metadata")
+    tags: dict[str, str] = {}
+    for tag in part(data, "spec").get("tags") or ():
+        source = part(tag, "from")
+        if tag.get("name") and source.get("kind") == "DockerImage" and source.get("name"):
+            tags[str(tag["name"])] = str(source["name"])
+    return ImageStream(f"{text(metadata, 'namespace')}/{text(metadata, 'name')}", tags)
+
+
+def toolkit_labels_from(data: Document, image: str) -> ToolkitLabels | None:
+    """Of an ImageStreamTag; None while the image that it has is not the one that its tag names.
+
+    That is so until a tag that moved was imported: the two have generations. A list of images for
+    several architectures has no labels of its own.
+    https://docs.redhat.com/en/documentation/openshift_container_platform/4.18/html/image_apis/imagestreamtag-image-openshift-io-v1
+    """
+    tag = part(data, "tag")
+    wanted = tag.get("generation")
+    if wanted is not None and data.get("generation") != wanted:
+        return None
+    if part(tag, "from").get("name") not in (None, image):
+        return None
+    metadata = part(part(data, "image"), "dockerImageMetadata")
+    labels = part(part(metadata, "Config"), "Labels")
+    return ToolkitLabels(text(labels, "kernel-version"), text(labels, "kernel-rt-version"))
+
+
+def _touched(metadata: Document, by: str = "") -> float:
+    """When anybody, or `by`, changed a field: the API server keeps that for each field manager.
+
+    https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
+    """
+    entries = metadata.get("managedFields") or ()
+    times = (seconds(e.get("time")) for e in entries if by in ("", e.get("manager")))
+    return max(times, default=0.0)
+
+
+def _labelled(metadata: Document) -> float:
+    """When we changed a label of a node, or when it was at the latest.
+
+    Of more than ten who update an object the API server puts the oldest together, with the time of
+    the last of them. capmanagers.go in
+    https://github.com/kubernetes/apimachinery/tree/master/pkg/util/managedfields/internal
+    """
+    return _touched(metadata, by=FIELD_MANAGER) or _touched(metadata, by=_ANCIENT)
+
+
+_ANCIENT = "ancient-changes"

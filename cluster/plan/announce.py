@@ -1,0 +1,70 @@
+"""A status, and with it an Event where what a person should know changed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from cluster.model.actions import Action, Say, SetStatus
+from cluster.model.annotations import Fall
+from cluster.model.limits import fitted
+from cluster.model.snapshot import At, DaemonSetObject, DriverObject, World
+from cluster.plan.builds.toolkit_evidence import remembered
+from cluster.plan.objects.driver_pod import Wanted
+
+
+def told(found: DriverObject, status: Mapping[str, Any]) -> Iterator[Action]:
+    """The status if it changed, and an Event if what a person should know did."""
+    status = fitted(status)
+    if status == found.status:
+        return
+    yield SetStatus(found.name, status)
+    old = {c.get("type"): c for c in found.status.get("conditions") or ()}
+    for condition in status["conditions"]:
+        was = old.get(condition["type"], {})
+        changed = (was.get("status"), was.get("reason")) != (
+            condition["status"],
+            condition["reason"],
+        )
+        if changed and condition["status"] == "True" and _is_news(condition["type"], old):
+            warning = condition["type"] == "Degraded"
+            reason, message = condition["reason"], condition["message"]
+            yield Say(found.name, found.uid, warning, reason, message, of_status=True)
+
+
+def falls_told(
+    found: DriverObject, wanted: Mapping[str, At], falls: Mapping[At, Fall], world: World
+) -> Iterator[Say]:
+    """That a pool builds since an image could not be pulled: once, then its DaemonSet says it."""
+    for key, at in wanted.items():
+        there = world.daemonsets.get(key)
+        if at in falls and (there is None or there.fell_back != falls[at].note):
+            yield Say(found.name, found.uid, True, "FellBack", falls[at].why)
+
+
+def refusals_told(applied: Sequence[Wanted], there: Iterable[DaemonSetObject]) -> Iterator[Say]:
+    """That nodes refuse a toolkit image: once, then DaemonSets remember it."""
+    told = {(kernel, image) for kernel, images in remembered(there).items() for image in images}
+    for wanted in applied:
+        owner, kernel = wanted.owner, (wanted.pool.kernel, wanted.pool.architecture)
+        for image, why in wanted.refused.items():
+            if (kernel, image) not in told:
+                told.add((kernel, image))
+                instead = f"; {wanted.toolkit} instead" if wanted.toolkit not in ("", image) else ""
+                words = f"toolkit image {image} is not for kernel {kernel[0]}: {why}{instead}"
+                yield Say(owner.name, owner.uid, True, "ToolkitRefused", words)
+
+
+def _is_news(kind: str, old: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a condition that holds now is worth an Event, by what was said before.
+
+    A node that joins is on its way for a while, which nobody needs to be told each time; but that
+    the driver works again, if anything failed meanwhile, or that it works for the first time.
+    """
+    if kind != "Ready":
+        return kind == "Degraded"
+    ready, degraded = old.get("Ready", {}), old.get("Degraded", {})
+    if ready.get("status") == "True":
+        return False  # its reason changed with its stages
+    since, failed = ready.get("lastTransitionTime", ""), degraded.get("lastTransitionTime", "")
+    return bool(ready.get("reason") != "NodesBusy" or failed >= since)

@@ -1,0 +1,134 @@
+"""Builds of a Driver that are made once, for all nodes of a kernel: which there are to be, and how
+each of them stands.
+
+Pure; case.py asks for the pools, plan.py makes Jobs of it. A Job's outcome is what its last step
+said; what Kubernetes says alone tells that nothing was found out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from cluster.model.snapshot import BuildPod, JobObject, Pool, World, tag_order
+from cluster.model.states import Progress
+from cluster.plan.builds.toolkit_image import Link, Resolution, stream_of
+from cluster.plan.objects.build_job import Build, publish_target
+from nodeside.buildjob import BuildOutcome, BuildVerdict, kernel_variant
+from nodeside.spec import Driver
+
+COMING_TAGS = 2  # of an image stream, newer than any in use: the newest are built for
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A build, and how it stands. `outcome` is None until it has one."""
+
+    build: Build
+    progress: Progress
+    words: str
+    outcome: BuildOutcome | None = None
+
+
+def build_of(
+    driver: Driver, revision: str, pool: Pool, resolution: Resolution, publish: str
+) -> Build:
+    """The build that serves a pool.
+
+    A toolkit that was found by the OS version is asked for its own kernel of the pool's variant:
+    the same build was made before the first node had that kernel.
+    """
+    named = resolution.link in (Link.MAP, Link.TEMPLATE)
+    return Build(
+        driver=driver,
+        revision=revision,
+        toolkit=resolution.image,
+        architecture=pool.architecture,
+        publish=publish,
+        kernel=pool.kernel if named else "",
+        variant=None if named else kernel_variant(pool.kernel),
+    )
+
+
+def standing(build: Build, world: World, kernel: str = "") -> Found:
+    """How a build stands; for nodes of `kernel`, if one is named."""
+    job = world.jobs.get(build.name)
+    outcome = outcome_of(job, world) if job is not None else None
+    if outcome is None:
+        waiting = _waiting(world, build.name)
+        if waiting:
+            return Found(build, Progress.BROKEN, f"the build's pod cannot start: {waiting}")
+        return Found(build, Progress.RUNNING, f"Job {build.name} builds for {build.what}")
+    return Found(build, *_read(outcome, kernel), outcome)
+
+
+def _read(outcome: BuildOutcome, kernel: str) -> tuple[Progress, str]:
+    match outcome.verdict:
+        case BuildVerdict.REFUSED:
+            return Progress.REFUSED, outcome.words
+        case BuildVerdict.BROKEN:
+            return Progress.BROKEN, f"the build failed: {outcome.reason}: {outcome.words}"
+    if kernel and outcome.kernel != kernel:
+        return Progress.BROKEN, f"the toolkit image has kernel {outcome.kernel}, not {kernel}"
+    return Progress.DONE, outcome.message
+
+
+def outcome_of(job: JobObject, world: World) -> BuildOutcome | None:
+    """What came of a Job, None while it may still come to an end of its own."""
+    if job.outcome is not None or not job.finished:
+        return job.outcome
+    pods = sorted(_pods(world, job.name), key=lambda pod: (pod.created, pod.name))
+    for pod in reversed(pods):
+        if pod.outcome is not None:
+            return pod.outcome
+    words = next((pod.ended for pod in reversed(pods) if pod.ended), "")
+    words = "; ".join(part for part in (words, job.why) if part) or "its pod has said nothing"
+    return BuildOutcome(BuildVerdict.BROKEN, reason="BuildLost", message=words)
+
+
+def _pods(world: World, job: str) -> Iterator[BuildPod]:
+    return (pod for pod in world.build_pods.values() if pod.job == job)
+
+
+def _waiting(world: World, job: str) -> str:
+    """Why the build cannot begin: nodes do not wait for what may never come.
+
+    A pod that finds no place may find one; if it never does, its Job's deadline ends it.
+    """
+    words = (
+        f"{name}: {why}"
+        for pod in _pods(world, job)
+        for name, why in pod.waiting.items()
+        if name != "pod"
+    )
+    return next(words, "")
+
+
+# --- before the reboot ---------------------------------------------------------------------------
+
+
+def coming(
+    driver: Driver,
+    revisions: Mapping[str, Driver],
+    world: World,
+    resolutions: Mapping[Pool, Resolution],
+) -> Iterator[Build]:
+    """Builds of these revisions for tags that are newer than any that a pool uses, the newest ones.
+
+    `driver` says where toolkits are found and modules are published.
+    """
+    publish, chain = publish_target(driver), driver.spec.toolkit
+    stream = stream_of(chain, world.image_streams)
+    of_it = {pool: each for pool, each in resolutions.items() if each.link.of_a_stream}
+    images = {each.image for each in of_it.values()}
+    if not publish or stream is None or not of_it:
+        return
+    orders = {tag: tag_order(tag) for tag in stream.tags}
+    used = [order for tag, order in orders.items() if stream.tags[tag] in images]
+    tags = sorted((tag for tag in orders if orders[tag] > max(used)), key=orders.__getitem__)
+    kinds = {(pool.architecture, kernel_variant(pool.kernel)) for pool in of_it}
+    for tag in tags[-COMING_TAGS:]:
+        for architecture, variant in sorted(kinds):
+            image = stream.tags[tag]
+            for revision, of in revisions.items():
+                yield Build(of, revision, image, architecture, publish, variant=variant)

@@ -1,0 +1,109 @@
+"""Would a driver build there? The questions of `spec.preflight`, and how far their answers are.
+
+Pure; case.py asks for a Driver's questions, rehearsal.py for the one of a person. Nothing is
+published for a question. One that the build of a coming kernel answers anyway is not built twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cluster.model.snapshot import Pool, Tag, World
+from cluster.model.states import Progress
+from cluster.plan.builds.builds import Found, build_of, standing
+from cluster.plan.builds.toolkit_evidence import Evidence
+from cluster.plan.builds.toolkit_image import asked, resolve
+from cluster.plan.objects.build_job import Build, publish_target
+from nodeside.spec import Driver
+from nodeside.spec.fleet import Preflight, Toolkit
+
+USUAL_ARCHITECTURE = "x86_64"  # where no node says another
+
+_VERDICTS = {
+    Progress.RUNNING: "Building",
+    Progress.DONE: "Builds",
+    Progress.REFUSED: "DoesNotBuild",
+    Progress.BROKEN: "Unknown",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A question for one architecture; without `found` there is no toolkit, and `why` says so."""
+
+    place: Preflight
+    architecture: str
+    found: Found | None
+    why: str = ""
+
+    @property
+    def verdict(self) -> str:
+        return _VERDICTS[self.found.progress] if self.found else "Unknown"
+
+    def row(self) -> dict[str, Any]:
+        """As the status of the Driver has it."""
+        outcome = self.found.outcome if self.found else None
+        return {
+            "osVersion": self.place.os_version,
+            "kernel": self.place.kernel or (outcome.kernel if outcome else ""),
+            "toolkit": self.found.build.toolkit if self.found else self.place.toolkit,
+            "architecture": self.architecture,
+            "verdict": self.verdict,
+            "message": (self.found.words if self.found else self.why)[:1000],
+        }
+
+
+def answers(
+    driver: Driver, revision: str, world: World, regular: Collection[str], used: Collection[Pool]
+) -> Iterator[Answer]:
+    """Of every question, for each architecture in use. `regular` Jobs are wanted anyway."""
+    publish = publish_target(driver)
+    architectures = sorted({pool.architecture for pool in used}) or [USUAL_ARCHITECTURE]
+    for place in driver.spec.preflight:
+        for architecture in architectures:
+            build, why = build_for(place, driver, revision, world, architecture)
+            if build is None:
+                yield Answer(place, architecture, None, why)
+                continue
+            published = replace(build, publish=publish)
+            build = published if published.name in regular else build
+            yield Answer(place, architecture, standing(build, world))
+
+
+def build_for(
+    place: Preflight, driver: Driver, revision: str, world: World, architecture: str
+) -> tuple[Build | None, str]:
+    """The build that answers a question; or None, and why there is none.
+
+    A kernel's variant stands in its name; an OS version and a toolkit are asked for the plain one.
+    """
+    if place.toolkit:
+        return Build(driver, revision, place.toolkit, architecture), ""
+    chain, known = _chain(place, driver.spec.toolkit), Evidence(world.toolkit_labels)
+    found = resolve(_pool(place, architecture), chain, world.image_streams, known)
+    if found.image:
+        return build_of(driver, revision, _pool(place, architecture), found, ""), ""
+    return None, "no toolkit image: " + "; ".join(w for w in (found.why, found.remedy) if w)
+
+
+def tags(
+    driver: Driver, places: Iterable[Preflight], world: World, architectures: Collection[str] = ()
+) -> Iterator[Tag]:
+    """The tags whose images should be known, to answer these."""
+    chain, known = driver.spec.toolkit, Evidence(world.toolkit_labels)
+    for place in places:
+        for each in () if place.toolkit else architectures or (USUAL_ARCHITECTURE,):
+            yield from asked(_pool(place, each), chain, world.image_streams, known)
+
+
+def _pool(place: Preflight, architecture: str) -> Pool:
+    return Pool(architecture, place.os_version, place.kernel)
+
+
+def _chain(place: Preflight, chain: Toolkit) -> Toolkit:
+    """Where only an OS version is known, what is named by kernel cannot serve."""
+    if place.os_version and "{kernel}" in chain.image_template:
+        return replace(chain, image_template="")
+    return chain

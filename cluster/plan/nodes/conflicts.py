@@ -1,0 +1,109 @@
+"""Drivers that have a module in common: which nodes another one has, or had the right to first.
+
+Pure; called by case.py. A kernel holds one module of a name, so two Drivers that each load theirs
+take the other's out, again and again. Of two that are for one node the one that came first gets it;
+but whoever is there already stays. So no node gets a revision whose module another Driver has
+there, whichever of the two came first: somebody has to decide, and both say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+
+from cluster.model.names import config_map_name
+from cluster.model.snapshot import DriverObject, Node, RevisionObject, World
+from cluster.plan.nodes.hardware import has_hardware
+from cluster.plan.objects.revision import read_revision
+from nodeside.contract import assigned_label
+from nodeside.spec import Driver
+
+
+def elders(world: World, found: DriverObject) -> tuple[Driver, ...]:
+    """Drivers that came first and have a module of this one."""
+    mine = _modules(found.driver)
+    return tuple(
+        other.driver
+        for other in world.drivers.values()
+        if other.driver is not None
+        and (other.created, other.name) < (found.created, found.name)
+        and not mine.isdisjoint(_modules(other.driver))
+    )
+
+
+def taken(world: World, driver: Driver, came_first: Sequence[Driver]) -> Mapping[str, set[str]]:
+    """By rival, the nodes that are not to get the newest revision of a Driver."""
+    found: dict[str, set[str]] = {}
+    own = assigned_label(driver.name)
+    ours = [node for node in world.nodes.values() if own in node.labels] if came_first else []
+    for rival in came_first:
+        found[rival.name] = {node.name for node in ours if _is_for(rival, node)}
+    for name, there in _holders(world, driver):
+        found.setdefault(name, set()).update(there)
+    return found
+
+
+def _is_for(driver: Driver, node: Node) -> bool:
+    assigned = assigned_label(driver.name) in node.labels
+    return has_hardware(node, driver.spec.hardware, assigned=assigned).wanted
+
+
+def _holders(world: World, driver: Driver) -> Iterator[tuple[str, set[str]]]:
+    """Other Drivers, with the nodes on which they have a module of this one.
+
+    That is by the revision that each node is assigned to: a mere edit of another Driver takes
+    nothing away. Where the DaemonSet is still to be made, that Driver's newest revision counts.
+    """
+    mine = _modules(driver)
+    there: dict[str, dict[str, bool]] = {}
+    for found in world.daemonsets.values():
+        if found.driver != driver.name:
+            common = not mine.isdisjoint(_revision_modules(world, found.driver, found.revision))
+            there.setdefault(found.driver, {})[found.assignment] = common
+    for other in world.drivers.values():
+        assignments = there.get(other.name, {})
+        newest = other.name != driver.name and not mine.isdisjoint(_modules(other.driver))
+        if newest or any(assignments.values()):
+            key = assigned_label(other.name)
+            yield (
+                other.name,
+                {
+                    node.name
+                    for node in world.nodes.values()
+                    if key in node.labels and assignments.get(node.labels[key], newest)
+                },
+            )
+
+
+def _revision_modules(world: World, driver: str, revision: str) -> frozenset[str]:
+    found = world.revisions.get(config_map_name(driver, revision))
+    return _modules_of(found) if found is not None else frozenset()
+
+
+@lru_cache(maxsize=1024)
+def _modules_of(found: RevisionObject) -> frozenset[str]:
+    return _modules(read_revision(found))
+
+
+def _modules(driver: Driver | None) -> frozenset[str]:
+    modules = driver.spec.modules if driver is not None else ()
+    return frozenset(module.name.replace("-", "_") for module in modules)
+
+
+def contested(world: World, driver: Driver, rivals: Sequence[Driver]) -> frozenset[str]:
+    """Nodes that `rivals`, which have a module in common with `driver` and came first, are for.
+
+    Where this driver is assigned already it stays: to take it away would help nobody.
+    """
+    own = assigned_label(driver.name)
+    return frozenset(
+        node.name
+        for node in world.nodes.values()
+        if own not in node.labels
+        and any(
+            has_hardware(
+                node, rival.spec.hardware, assigned=assigned_label(rival.name) in node.labels
+            ).wanted
+            for rival in rivals
+        )
+    )

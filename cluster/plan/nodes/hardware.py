@@ -1,0 +1,145 @@
+"""Which nodes have a Driver's hardware, by the labels of node feature discovery."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+from functools import lru_cache
+from typing import Any, Final
+
+from cluster.model.names import KERNEL_LABEL, OSTREE_LABEL
+from cluster.model.snapshot import Node
+from cluster.model.status_schema import DEVICE_LIMIT
+from cluster.plan.nodes.os_version import ostree_version
+from cluster.plan.nodes.pools import _LINUX, _OS_LABEL
+from nodeside.spec.model import Hardware, PciId
+
+# feature.node.kubernetes.io/pci-<fields>.present, fields by NFD's deviceLabelFields: any of class,
+# vendor, device, subsystem_vendor, subsystem_device, in this order, joined by `_`.
+# https://kubernetes-sigs.github.io/node-feature-discovery/stable/usage/features.html#pci
+_PCI = re.compile(r"^feature\.node\.kubernetes\.io/pci-([0-9a-f_]+)\.present$")
+
+
+_NFD = re.compile(r"^([a-z0-9.-]+\.)?feature\.node\.kubernetes\.io/")
+
+
+class Fit(Enum):
+    """Whether a Driver is for a node."""
+
+    HAS = "has the hardware"
+    KEPT = "is assigned, and its labels of Node Feature Discovery are absent"
+    LACKS = "has no label that says so"
+    FOREIGN = "does not run Linux"
+    CONTRADICTED = "has a label that says no"
+
+    @property
+    def wanted(self) -> bool:
+        return self in (Fit.HAS, Fit.KEPT)
+
+
+def disagreement(node: Node) -> str:
+    """What Node Feature Discovery says otherwise than the kubelet; for people, decides nothing."""
+    labelled = node.labels.get(KERNEL_LABEL, "")
+    if labelled and labelled != node.kernel:
+        return f"the label {KERNEL_LABEL} still says {labelled}, the kubelet says {node.kernel}"
+    ostree = node.labels.get(OSTREE_LABEL, "")
+    if ostree and ostree != ostree_version({}, node.os_image or ostree):
+        return f"the label {OSTREE_LABEL} still says {ostree}, the kubelet says {node.os_image}"
+    return ""
+
+
+def has_hardware(
+    node: Node, hardware: Hardware, *, assigned: bool, former: tuple[PciId, ...] = ()
+) -> Fit:
+    """Whether the hardware selector of a Driver holds for a node.
+
+    A node that is `assigned` leaves only when a label *says* so: one of the selector's own keys
+    with another value or, if it is not Node Feature Discovery's, gone; a device label that says
+    something else than `true`. A device that was taken out looks to us exactly like a Node Feature
+    Discovery that was: there the administrator decides, by taking away the label `assigned`. Not
+    so of a device that is labelled still, and that the spec has named until it was changed: that is
+    one of the `former`.
+    """
+    if node.labels.get(_OS_LABEL, _LINUX) != _LINUX:
+        return Fit.FOREIGN
+    said = [
+        _selected(node.labels, key, value, assigned=assigned)
+        for key, value in hardware.node_selector.items()
+    ]
+    if hardware.pci:
+        said.append(_devices(node.labels, hardware.pci, former, assigned=assigned))
+    if len(said) == 1:
+        return said[0]
+    return max(said, key=_SEVERITY.__getitem__, default=Fit.HAS)
+
+
+def devices(hardware: Hardware, status: Mapping[str, Any]) -> list[str]:
+    """Every device that the Driver is or was for, as its status has them; the first are wanted."""
+    wanted = [f"{each.vendor}:{each.device}".rstrip(":") for each in hardware.pci]
+    return list(dict.fromkeys([*wanted, *(status.get("devices") or ())]))[:DEVICE_LIMIT]
+
+
+def former_devices(hardware: Hardware, status: Mapping[str, Any]) -> tuple[PciId, ...]:
+    """Those of the status that are not wanted any more."""
+    known = (PciId(*str(each).split(":")[:2]) for each in status.get("devices") or ())
+    return tuple(each for each in known if each not in hardware.pci)
+
+
+_SEVERITY: Final = {Fit.HAS: 0, Fit.KEPT: 1, Fit.LACKS: 2, Fit.CONTRADICTED: 3}
+
+
+def _selected(labels: Mapping[str, str], key: str, value: str, *, assigned: bool) -> Fit:
+    found = labels.get(key)
+    if found == value:
+        return Fit.HAS
+    if found is not None:
+        return Fit.CONTRADICTED
+    if not assigned:
+        return Fit.LACKS
+    return Fit.KEPT if _NFD.match(key) else Fit.CONTRADICTED
+
+
+def _devices(
+    labels: Mapping[str, str],
+    wanted: tuple[PciId, ...],
+    former: tuple[PciId, ...],
+    *,
+    assigned: bool,
+) -> Fit:
+    if any(labels.get(key) == "true" for key in _usual_labels(wanted)):
+        return Fit.HAS
+    said = _said_of(labels, wanted)
+    if "true" in said:
+        return Fit.HAS
+    if said or (assigned and "true" in _said_of(labels, former)):
+        return Fit.CONTRADICTED
+    return Fit.KEPT if assigned else Fit.LACKS
+
+
+def _said_of(labels: Mapping[str, str], devices: tuple[PciId, ...]) -> list[str]:
+    """The values of all labels that speak of one of these devices."""
+    return [
+        value
+        for key, value in labels.items()
+        if "/pci-" in key and any(_names(key, device) for device in devices)
+    ]
+
+
+@lru_cache(maxsize=64)
+def _usual_labels(wanted: tuple[PciId, ...]) -> tuple[str, ...]:
+    """Labels that need no search among a node's hundred: those without a class."""
+    ids = [device.vendor for device in wanted]
+    ids += [f"{device.vendor}_{device.device}" for device in wanted if device.device]
+    return tuple(f"feature.node.kubernetes.io/pci-{each}.present" for each in ids)
+
+
+@lru_cache(maxsize=65536)
+def _names(key: str, device: PciId) -> bool:
+    """Whether a label speaks of a device. One without device ids speaks of all of the vendor's."""
+    found = _PCI.match(key)
+    fields = found[1].split("_") if found else []
+    if device.vendor not in fields[:2]:  # the first, or the second after a class
+        return False
+    rest = fields[fields.index(device.vendor) + 1 :]
+    return not rest or device.device in ("", rest[0])

@@ -1,0 +1,298 @@
+"""How a Driver stands on each of its nodes: what is observed, put into the words of rollout.py.
+
+Pure; the first half of plan.py. A `Member` is a node that has the hardware of a Driver. Nothing is
+believed that is not about this boot and the revision that the node has: a report of an older boot
+is void, one for another revision comes from the pod before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+from cluster.model.names import DRIVER_CONTAINER, before_label
+from cluster.model.snapshot import (
+    NOTHING,
+    At,
+    Consumer,
+    DriverPod,
+    Node,
+    NodeDriverObject,
+    Pool,
+    World,
+)
+from cluster.model.states import Boot, Health, Place
+from cluster.plan.nodes.consumers import by_node, evicts
+from cluster.plan.nodes.deadlines import PATIENT, Listener, gone
+from cluster.plan.nodes.drain_labels import FREE, Hold, hold_of
+from cluster.plan.nodes.hardware import Fit, former_devices, has_hardware
+from cluster.plan.nodes.memo import Recollection
+from cluster.plan.nodes.pools import pool_of
+from cluster.plan.nodes.stage_pods import ending_pods
+from nodeside.contract import State, assigned_label
+from nodeside.spec import Driver
+from nodeside.spec.model import PciId, Upgrade
+
+_FAILED, _READY, _REBOOT = State.FAILED.value, State.READY.value, State.REBOOT_REQUIRED.value
+
+
+class Seen(NamedTuple):
+    """What of a node a member is made of. `pod` is its pod if that cannot start."""
+
+    node: Node
+    report: NodeDriverObject | None
+    pod: DriverPod | None
+    consumers: Sequence[Consumer] | None
+    stage_pods: Sequence[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node of a Driver. `at` is None if nobody knows the assignment.
+
+    `before` is the assignment under which the driver worked there until we changed the node.
+    `was_ready` is what the node said last, in whatever boot. `trouble` is what is wrong though the
+    node does not say so: its pod cannot start, or nothing is heard; `due` is the wall clock time at
+    which that will be said if nothing is heard until then. `consumers` are the pods that have to
+    leave before its driver is replaced, `stage_pods` those of stages that are ending there, as
+    namespace/name; None: not known. `pod` is its pod if that cannot start.
+    `taken`: another Driver has a module of the newest revision there. `lost`: it is down
+    for so long that nobody waits for it any more.
+    """
+
+    node: Node
+    fit: Fit
+    pool: Pool
+    assigned: str
+    at: At | None
+    health: Health
+    boot: Boot
+    before: str
+    was_ready: bool
+    report: NodeDriverObject | None
+    trouble: str
+    due: float = PATIENT.until
+    hold: Hold = FREE
+    consumers: Sequence[Consumer] | None = ()
+    pod: DriverPod | None = None
+    stage_pods: Sequence[str] | None = ()
+    taken: bool = False
+    lost: bool = False
+
+    @property
+    def is_vacant(self) -> bool:
+        """Whether nothing is left that was in the way of a change."""
+        return self.consumers == () and self.stage_pods == ()
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nothing stands on the node but its assignment, and its pod starts."""
+        return self.hold is FREE and self.pod is None
+
+    @property
+    def word(self) -> NodeDriverObject | None:
+        """What the node said in this boot, for the revision that it has."""
+        return _word(self.node, self.at, self.report)
+
+    @property
+    def unpulled(self) -> str:
+        """Why its pod cannot have the image of the driver."""
+        return cannot_pull(self.pod) if self.pod else ""
+
+    def rests_on(self, seen: Seen) -> bool:
+        """Whether it was made of these very values."""
+        return (
+            self.node is seen.node
+            and self.report is seen.report
+            and self.pod is seen.pod
+            and self.consumers == seen.consumers
+            and self.stage_pods == seen.stage_pods
+        )
+
+    def place(self, newest: str, good: str) -> Place:
+        if not self.assigned:
+            return Place.NOWHERE
+        if self.at is None or self.at.pool != self.pool:
+            return Place.MOVED
+        if self.at.revision == newest:
+            return Place.NEWEST
+        return Place.GOOD if self.at.revision == good else Place.STALE
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """A node that a Driver is not for."""
+
+    node: Node
+
+    def rests_on(self, seen: Seen) -> bool:
+        return self.node is seen.node
+
+
+def members(
+    world: World,
+    driver: Driver,
+    known: Mapping[str, At],
+    without: Collection[str] = (),
+    memory: Recollection[Member | Stranger] | None = None,
+) -> Iterator[Member]:
+    """Every node that the Driver is for, in the order of the world's nodes.
+
+    `known` maps assignments to what they stand for. `without` are names that another Driver has.
+    `memory` has the members of earlier looks; each has in it all that it was made of.
+    """
+    memory = Recollection() if memory is None else memory
+    memory.forget(world.nodes)
+    status = world.drivers[driver.name].status if driver.name in world.drivers else NOTHING
+    former = former_devices(driver.spec.hardware, status)
+    kept = memory.on((driver, known, without, former))
+    maker, listener = _Maker(driver, known, former), Listener(world, driver)
+    key, troubles = maker.assigned, dict(_troubles(world, driver.name))
+    reports, prefix = world.node_drivers, f"{driver.name}."
+    consumers, ending = by_node(world, evicts(driver)), ending_pods(world, driver.name)
+    for node in world.nodes.values():
+        name = node.name
+        seen = Seen(
+            node,
+            reports.get(prefix + name),
+            troubles.get((name, node.labels.get(key, ""))) if troubles else None,
+            None if consumers is None else consumers.get(name, ()),
+            None if ending is None else ending.get(name, ()),
+        )
+        found = kept.get(name)
+        if found is None or not found.rests_on(seen):
+            found = kept[name] = Stranger(node) if name in without else maker.member(seen)
+        if isinstance(found, Stranger):
+            continue
+        if found.health is Health.BUSY and (heard := _heard(found, listener)) is not found:
+            found = heard
+            if found.health is Health.BUSY:
+                kept[name] = found
+        yield _missed(found, world.now) if found.health is Health.DOWN else found
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Makes members of one Driver."""
+
+    driver: Driver
+    known: Mapping[str, At]
+    former: tuple[PciId, ...]
+
+    @cached_property
+    def assigned(self) -> str:
+        return assigned_label(self.driver.name)
+
+    @cached_property
+    def before(self) -> str:
+        return before_label(self.driver.name)
+
+    def member(self, seen: Seen) -> Member | Stranger:
+        """All that these values tell, whatever the time."""
+        node, report, pod, consumers, stage_pods = seen
+        labels, spec = node.labels, self.driver.spec
+        assigned = labels.get(self.assigned, "")
+        fit = has_hardware(node, spec.hardware, assigned=bool(assigned), former=self.former)
+        if not fit.wanted:
+            return Stranger(node)
+        boot = Boot.FRESH if report and report.boot_id != node.boot_id else Boot.RUNNING
+        at, on_reboot = self.known.get(assigned), spec.upgrade is Upgrade.ON_REBOOT
+        health = _health(node, _word(node, at, report), on_reboot=on_reboot)
+        return Member(
+            node=node,
+            fit=fit,
+            pool=pool_of(
+                node,
+                at.pool if at else None,
+                rebooted=boot is Boot.FRESH,
+                works=health not in (Health.BUSY, Health.BROKEN),
+            ),
+            assigned=assigned,
+            at=at,
+            health=Health.BROKEN if health is Health.BUSY and pod else health,
+            boot=boot,
+            before=labels.get(self.before, ""),
+            was_ready=report is not None and report.state == _READY,
+            report=report,
+            trouble=_words(pod) if pod else "",
+            hold=hold_of(labels, self.driver.name),
+            consumers=consumers,
+            pod=pod,
+            stage_pods=stage_pods,
+        )
+
+
+def _heard(member: Member, listener: Listener) -> Member:
+    """How long a node that is on its way may say nothing; it may wait for its reboot for ever.
+
+    `due` may be too early, since to look once more does no harm.
+    """
+    word = _word(member.node, member.at, member.report)
+    if word is not None and word.state == _REBOOT:
+        return member
+    silence = listener.hear(member.node, member.assigned, word)
+    if silence.words:
+        return replace(member, health=Health.BROKEN, trouble=silence.words, due=silence.until)
+    in_time = listener.world.now < member.due <= silence.until
+    return member if in_time else replace(member, due=silence.until)
+
+
+def _missed(member: Member, now: float) -> Member:
+    """A node that is down; said where we changed it. When it is back, it is as any other."""
+    silence = gone(member.node, now)
+    trouble = silence.words if member.before else ""
+    lost = bool(silence.words)
+    return replace(member, lost=lost, trouble=trouble or member.trouble, due=silence.until)
+
+
+def _word(node: Node, at: At | None, report: NodeDriverObject | None) -> NodeDriverObject | None:
+    """What the node said in this boot, for the revision that it has. Where nobody knows any more
+    what was assigned, the node's own word is all there is."""
+    if report is None or report.boot_id != node.boot_id:
+        return None
+    return report if at is None or report.revision == at.revision else None
+
+
+def _health(node: Node, word: NodeDriverObject | None, *, on_reboot: bool) -> Health:
+    if not node.ready:
+        return Health.DOWN
+    if word is not None and word.state == _READY:
+        return Health.WORKING
+    # Where a change waits for a reboot by the administrator's wish, to wait is no failure.
+    if word is not None and (word.state == _FAILED or (word.state == _REBOOT and not on_reboot)):
+        return Health.BROKEN
+    return Health.BUSY
+
+
+def _troubles(world: World, driver: str) -> Iterator[tuple[tuple[str, str], DriverPod]]:
+    """By node and assignment, pods that cannot start."""
+    for pod in world.pods_of(driver):
+        if pod.waiting and not pod.deleting and pod.unloader is None:
+            yield (pod.node, pod.daemonset.rpartition("-")[2]), pod
+
+
+def _words(pod: DriverPod) -> str:
+    why = "; ".join(f"{container}: {why}" for container, why in pod.waiting.items())
+    return f"its pod cannot start: {why}"
+
+
+def cause(member: Member) -> str:
+    """Why the driver does not work on a node, in the node's own words if it said anything."""
+    report = member.report
+    if member.trouble or report is None:
+        return member.trouble or "no report"
+    words = ": ".join(part for part in (report.reason, report.message) if part)
+    return words or report.state
+
+
+# What the kubelet says of an image that it cannot have.
+# https://kubernetes.io/docs/concepts/containers/images/#imagepullbackoff
+_CANNOT_PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
+
+
+def cannot_pull(pod: DriverPod) -> str:
+    """Why the image of the driver container cannot be had, "" if it can."""
+    why = pod.waiting.get(DRIVER_CONTAINER, "")
+    return why if why.partition(":")[0] in _CANNOT_PULL else ""

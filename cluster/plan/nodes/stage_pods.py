@@ -1,0 +1,54 @@
+"""What of stages is on a node: the labels that let their pods on, and the pods that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from cluster.model.names import CLOSED, closed_label, stage_label
+from cluster.model.snapshot import NOTHING, DriverObject, Node, World, uses
+from nodeside.contract import State, state_label
+
+
+def label_keys(driver: str, node: Node) -> Iterator[str]:
+    prefix, closed = stage_label(driver, ""), closed_label(driver)
+    return (key for key in node.labels if key == closed or key.startswith(prefix))
+
+
+def is_open(driver: str, node: Node) -> bool:
+    """Whether pods of the first stage may come to a node."""
+    ready = node.labels.get(state_label(driver)) == State.READY.value
+    return ready and node.labels.get(closed_label(driver)) != CLOSED
+
+
+def occupied(world: World, found: DriverObject) -> frozenset[str]:
+    """Nodes that have pods of stages of a Driver, or may get some at any moment.
+
+    While nobody knows, every node counts. Nodes that are down do not: their pods never end.
+    """
+    seen = world.stages
+    if seen is None:
+        return frozenset()
+    up = [node for node in world.nodes.values() if node.ready]
+    if seen.unknown:
+        return frozenset(node.name for node in up) if uses(found) else frozenset()
+    with_pods = {p.node for p in seen.pods.values() if p.driver == found.name and p.daemonset}
+    comes = any(
+        each.driver == found.name and each.kind == "DaemonSet" for each in seen.objects.values()
+    )
+    return frozenset(
+        node.name for node in up if node.name in with_pods or (comes and is_open(found.name, node))
+    )
+
+
+def ending_pods(world: World, driver: str) -> Mapping[str, Sequence[str]] | None:
+    """By node, the pods of stages that are on their way out, as namespace/name; None: not known."""
+    seen, owner = world.stages, world.drivers.get(driver)
+    if seen is None or (seen.unknown and not (owner and uses(owner))):
+        return NOTHING
+    if seen.unknown:
+        return None
+    found: dict[str, list[str]] = {}
+    for pod in seen.pods.values():
+        if pod.deleting and pod.daemonset and pod.driver == driver:
+            found.setdefault(pod.node, []).append(f"{world.settings.namespace}/{pod.name}")
+    return found

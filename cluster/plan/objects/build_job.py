@@ -1,0 +1,326 @@
+"""The Job that builds a driver once for a kernel, for nodes to fetch: its name and its document.
+
+Pure; builds.py says which of them are wanted. The steps are those of nodeside/buildjob.py, each a
+container; what they find here is what `nodeside driver order|finish` and `toolkit.pyz` read.
+
+Nothing in the pod has a privilege, a host path or a token. What the vendor's code can write is what
+its own container mounts writable: its answer and its output. The signing key is mounted for the
+last step alone, which believes nothing but the order, and the order lies out of reach.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from cluster.model.names import (
+    BUILDER,
+    DRIVER_LABEL,
+    MANAGED_BY,
+    TELLING,
+    config_map_name,
+    object_labels,
+)
+from cluster.model.snapshot import DriverObject, Settings
+from cluster.plan.objects.driver_pod import (
+    CA_DIRECTORY,
+    DRIVER_FILE,
+    SHARED,
+    SIDECAR_COMMAND,
+    SIGNING_DIRECTORY,
+    TOOLKIT_USER,
+    memory_limit,
+    signing_secret,
+    unprivileged,
+)
+from cluster.plan.objects.revision import owner
+from nodeside.errors import ExitCode
+from nodeside.spec import Driver, to_document
+from nodeside.spec.model import PrebuiltSource
+
+Document = dict[str, Any]
+
+# Containers, in the order in which they run.
+PROVIDE: Final = "provide"
+KERNELS: Final = "kernels"
+ORDER, FINISH = TELLING
+ANSWER: Final = "answer"
+
+WORK: Final = "/build"
+PUBLISH_DIRECTORY: Final = "/publish"
+_SHARED: Final = f"{WORK}/shared"
+_BUILD_USER: Final = 65533
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+RETRIES: Final = 3  # Kubernetes waits 10 s before the first, and twice as long before each next
+_PULLS: Final = 1800  # seconds for images, beside the deadline of the build
+# What another try would not change. A failure that is not among them may pass.
+_FINAL: Final = (
+    ExitCode.BUG,
+    ExitCode.USAGE,
+    ExitCode.SPEC,
+    ExitCode.BUILD_FAILED,
+    ExitCode.NO_MODULE,
+    ExitCode.NO_HEADERS,
+    ExitCode.TOOLCHAIN,
+    ExitCode.BUNDLE,
+    ExitCode.SIGNING,
+    ExitCode.NO_MEMORY,
+    ExitCode.EXCLUDED,
+)
+_WORK_LIMIT = "16Gi"
+_SCRATCH_LIMIT = "4Gi"
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One build: `driver` is as of `revision`; `publish` is as `--to` says it, "" for nowhere.
+
+    `kernel` is a release. If it is "", the toolkit's one kernel of `variant` is meant, or with
+    `variant` None its only one: a toolkit image is known before a node has its kernel.
+    """
+
+    driver: Driver
+    revision: str
+    toolkit: str
+    architecture: str
+    publish: str = ""
+    kernel: str = ""
+    variant: str | None = ""
+
+    @property
+    def name(self) -> str:
+        """Of the Job, at most 40 + 7 + 12 characters. Equal builds have equal names, before and
+        after a reboot, and under revisions that build the same."""
+        spec = to_document(self.driver)["spec"]
+        inputs = {key: spec.get(key) for key in ("image", "version", "source", "build", "signing")}
+        inputs["modules"] = [module.name for module in self.driver.spec.modules]
+        inputs["for"] = [self.toolkit, self.architecture, self.kernel, self.variant, self.publish]
+        text = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
+        return f"{self.driver.name}-build-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+    @property
+    def what(self) -> str:
+        """For people."""
+        variant = f"its {self.variant} kernel" if self.variant else "its kernel"
+        return f"{self.kernel or variant} with {self.toolkit}"
+
+
+def publish_target(driver: Driver) -> str:
+    """Where a Driver's bundles are published, as `--to` says it; "" for nowhere."""
+    return next((_to(each) for each in driver.spec.prebuilt.sources if each.publish), "")
+
+
+def stores(driver: Driver) -> tuple[str, ...]:
+    """The registries that a Driver's nodes fetch from, in the same words."""
+    return tuple(_to(each) for each in driver.spec.prebuilt.sources if each.oci)
+
+
+def _to(source: PrebuiltSource) -> str:
+    return f"{'oci+http' if source.insecure else 'oci'}:{source.oci}"
+
+
+def job(build: Build, found: DriverObject, settings: Settings) -> Document:
+    """The Job, which is made once and never changed."""
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": build.name,
+            "namespace": settings.namespace,
+            "labels": object_labels(build.driver.name, build.revision),
+            "ownerReferences": owner(found),
+        },
+        "spec": job_spec(build, settings),
+    }
+
+
+def job_spec(build: Build, settings: Settings, config_map: str = "") -> Document:
+    """`config_map` holds driver.yaml; by itself that of the revision."""
+    notes = {"openshift.io/required-scc": "restricted-v2"} if settings.scc else {}
+    revision = config_map or config_map_name(build.driver.name, build.revision)
+    return {
+        "backoffLimit": RETRIES,
+        "activeDeadlineSeconds": build.driver.spec.build.timeout_seconds + _PULLS,
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
+                {
+                    "action": "FailJob",
+                    "onExitCodes": {"operator": "In", "values": [int(code) for code in _FINAL]},
+                },
+            ]
+        },
+        "template": {
+            "metadata": {
+                "labels": {MANAGED_BY: BUILDER, DRIVER_LABEL: build.driver.name},
+                "annotations": {"kubectl.kubernetes.io/default-container": FINISH, **notes},
+            },
+            "spec": _pod(build, settings, revision),
+        },
+    }
+
+
+def _pod(build: Build, settings: Settings, config_map: str) -> Document:
+    """Each container is one step; each ends before the next begins."""
+    spec: Document = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "nodeSelector": {
+            "kubernetes.io/arch": _ARCHITECTURES.get(build.architecture, build.architecture),
+            "kubernetes.io/os": "linux",
+        },
+        "securityContext": _pod_security(settings),
+        "initContainers": [
+            _driver_step(PROVIDE, build, settings, "provide"),
+            _toolkit_step(KERNELS, build, settings),
+            _driver_step(ORDER, build, settings, "order", *_chosen(build)),
+            _toolkit_step(ANSWER, build, settings),
+        ],
+        "containers": [_driver_step(FINISH, build, settings, "finish")],
+        "volumes": _volumes(build, settings, config_map),
+    }
+    if settings.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": secret} for secret in settings.pull_secrets]
+    return spec
+
+
+def _pod_security(settings: Settings) -> Document:
+    """On OpenShift, restricted-v2 gives user and group, those of the namespace."""
+    common: Document = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    return common if settings.scc else common | {"fsGroup": TOOLKIT_USER}
+
+
+def _security(user: int, settings: Settings) -> Document:
+    who = {} if settings.scc else {"runAsUser": user, "runAsGroup": TOOLKIT_USER}
+    return unprivileged(**who, runAsNonRoot=True)
+
+
+def _chosen(build: Build) -> Iterator[str]:
+    """Which kernel, and where to publish."""
+    if build.kernel:
+        yield from ("--kernel", build.kernel)
+    elif build.variant is not None:
+        yield f"--kernel-variant={build.variant}"
+    yield from ("--to", build.publish) if build.publish else ("--no-publish",)
+
+
+def _driver_step(step: str, build: Build, settings: Settings, *words: str) -> Document:
+    return {
+        "name": step,
+        "image": build.driver.spec.image,
+        "command": ["nodeside", "driver", *words],
+        "env": _env(step, build, settings),
+        "securityContext": _security(_BUILD_USER, settings),
+        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
+        "volumeMounts": [
+            _mount("driver-yaml", DRIVER_FILE, read_only=True) | {"subPath": "driver.yaml"},
+            _mount("work", WORK),
+            _mount("tmp", "/tmp"),  # noqa: S108
+            *(
+                _mount(n, at, read_only=True)
+                for n, at, of, _ in _given(build, settings)
+                if step in of
+            ),
+        ],
+    }
+
+
+def _env(step: str, build: Build, settings: Settings) -> list[Document]:
+    values = {"NODESIDE_SHARED": _SHARED}
+    if step in TELLING:
+        values |= {
+            "NODESIDE_DRIVER": DRIVER_FILE,
+            "NODESIDE_REVISION": build.revision,
+            "NODESIDE_CACHE": f"{WORK}/cache",
+            "NODESIDE_OUTCOME": "/dev/termination-log",
+            "NODESIDE_LOG_FORMAT": "json",
+            "NODESIDE_CA_FILE": f"{CA_DIRECTORY}/ca-bundle.crt" if settings.ca_config_map else "",
+            "NODESIDE_CREDENTIALS": ":".join(_credential_files(settings)) if build.publish else "",
+            **settings.proxy,
+        }
+    return [{"name": key, "value": value} for key, value in values.items() if value]
+
+
+def _credential_files(settings: Settings) -> Iterator[str]:
+    yield f"{PUBLISH_DIRECTORY}/publish.json"
+    if settings.pull_secrets:
+        yield f"{PUBLISH_DIRECTORY}/pull.json"
+
+
+def _toolkit_step(step: str, build: Build, settings: Settings) -> Document:
+    """The shared directory read-only, but for what the protocol says is the sidecar's."""
+    command = [word.replace(SHARED, _SHARED, 1) for word in SIDECAR_COMMAND]
+    command[command.index("run")] = step
+    return {
+        "name": step,
+        "image": build.toolkit,
+        "command": command,
+        "securityContext": _security(TOOLKIT_USER, settings),
+        "resources": {
+            "requests": {"cpu": "100m", "memory": "256Mi"},
+            "limits": {"memory": memory_limit(build.driver)},
+        },
+        "volumeMounts": [
+            _mount("work", _SHARED, read_only=True) | {"subPath": "shared"},
+            _mount("work", f"{_SHARED}/results") | {"subPath": "shared/results"},
+            _mount("work", f"{_SHARED}/out") | {"subPath": "shared/out"},
+            _mount("toolkit-tmp", "/tmp"),  # noqa: S108
+        ],
+    }
+
+
+def _volumes(build: Build, settings: Settings, config_map: str) -> list[Document]:
+    return [
+        {"name": "driver-yaml", "configMap": {"name": config_map}},
+        {"name": "work", "emptyDir": {"sizeLimit": _WORK_LIMIT}},
+        {"name": "tmp", "emptyDir": {"sizeLimit": _SCRATCH_LIMIT}},
+        {"name": "toolkit-tmp", "emptyDir": {"sizeLimit": _SCRATCH_LIMIT}},
+        *({"name": name, **source} for name, _, _, source in _given(build, settings)),
+    ]
+
+
+def _given(
+    build: Build, settings: Settings
+) -> Iterator[tuple[str, str, tuple[str, ...], Mapping[str, Any]]]:
+    """What a step is given to read: volume, path, the steps, source. Each may be missing."""
+    if secret := signing_secret(build.driver):
+        whole = {"secretName": secret, "defaultMode": 0o440, "optional": True}
+        only = {
+            **whole,
+            "items": [{"key": key, "path": key} for key in _certificates(build.driver)],
+        }
+        yield "certificate", SIGNING_DIRECTORY, (ORDER,), {"secret": only}
+        yield "signing", SIGNING_DIRECTORY, (FINISH,), {"secret": whole}
+    if build.publish:
+        sources = [_credential(f"{build.driver.name}-publish", "publish.json")]
+        sources += [_credential(each, "pull.json") for each in settings.pull_secrets[:1]]
+        projected = {"defaultMode": 0o440, "sources": sources}
+        yield "publish", PUBLISH_DIRECTORY, TELLING, {"projected": projected}
+    if settings.ca_config_map:
+        bundle = {"name": settings.ca_config_map, "optional": True}
+        yield "ca", CA_DIRECTORY, TELLING, {"configMap": bundle}
+
+
+def _certificates(driver: Driver) -> Iterator[str]:
+    """The keys of the signing Secret that are no secrets."""
+    spec = driver.spec
+    paths = [spec.signing.certificate] if spec.signing else []
+    for path in dict.fromkeys((*paths, spec.prebuilt.trust.certificate)):
+        if PurePosixPath(path).is_relative_to(SIGNING_DIRECTORY):
+            yield str(PurePosixPath(path).relative_to(SIGNING_DIRECTORY))
+
+
+def _credential(secret: str, path: str) -> Document:
+    items = [{"key": ".dockerconfigjson", "path": path}]
+    return {"secret": {"name": secret, "optional": True, "items": items}}
+
+
+def _mount(volume: str, at: str, *, read_only: bool = False) -> Document:
+    mount: Document = {"name": volume, "mountPath": at}
+    return mount | {"readOnly": True} if read_only else mount

@@ -1,0 +1,329 @@
+"""The pod of a driver.
+
+Pure; daemonset.py puts it on the nodes of one pool and revision. What the containers find here is
+what `nodeside driver run` reads (options.py and api.py there) and what `nodeside try`
+plays (trial/containers.py).
+
+There are no probes. The ready file in the host's /run/nodeside and the node's state label tell
+whether a driver works; an exec probe would start a process every few seconds on every node to say
+the same, an HTTP probe would need a server and a port, and neither knows more. Restarting the
+container helps no driver that failed, so there is nothing for a liveness probe to do either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from cluster.model.names import (
+    DRIVER_CONTAINER,
+    POLICY_DIRECTORY,
+    POLICY_FILE,
+    config_map_name,
+    daemonset_name,
+    policy_name,
+)
+from cluster.model.snapshot import NOTHING, DriverObject, Pool, Settings, assignment
+from nodeside.contract import assigned_label
+from nodeside.spec import Driver
+
+TOOLKIT_CONTAINER: Final = "toolkit"
+PROVIDE_CONTAINER: Final = "provide"
+
+# The driver image has its driver.yaml here; the revision's takes its place, so that relative paths
+# in it mean the same. A file mounted alone is never updated: a revision never changes either.
+DRIVER_FILE: Final = "/driver-image/driver.yaml"
+SHARED: Final = "/shared"
+TOKEN_DIRECTORY: Final = "/var/run/secrets/nodeside.io/api"  # noqa: S105
+SIGNING_DIRECTORY: Final = "/signing"
+CREDENTIALS_DIRECTORY: Final = "/credentials"
+CA_DIRECTORY: Final = "/ca"
+
+TOOLKIT_USER: Final = 65532
+
+# What `nodeside.driver.handoff.provide` puts into the shared directory, and how it is started.
+SIDECAR_COMMAND: Final = (
+    f"{SHARED}/python/loader", "--library-path", f"{SHARED}/python/libs",
+    f"{SHARED}/python/bin/python3", "-I", "-S", "-B", f"{SHARED}/toolkit.pyz",
+    "run", "--shared", SHARED, "--log-format", "json",
+)  # fmt: skip
+
+# On top of what a container runtime gives by default: to load; to read the kernel's log; to name
+# who holds a module, which takes the last two.
+_CAPABILITIES = ("SYS_MODULE", "SYSLOG", "SYS_PTRACE", "DAC_READ_SEARCH")
+
+# Path on the host, its type, whether read only. All of them appear below /host.
+_HOST_PATHS = (
+    ("/sys", "Directory", False),
+    ("/proc", "Directory", False),
+    ("/dev", "Directory", False),
+    ("/lib/modules", "Directory", True),
+    ("/run/nodeside", "DirectoryOrCreate", False),
+    ("/run/nodeside-locks", "DirectoryOrCreate", False),
+    ("/var/lib/nodeside", "DirectoryOrCreate", False),
+)
+
+# Whoever fills more than this is evicted by the kubelet: a build gone mad, not a large driver.
+_SHARED_LIMIT = "16Gi"
+_SCRATCH_LIMIT = "4Gi"
+_TOKEN_SECONDS = 3607  # the kubelet renews it after 80 %
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A driver on one pool: `driver` is as of this revision, `toolkit` "" is no sidecar.
+
+    `image` is a driver image for this kernel, "" for that of all kernels; `fell_back` is a note of
+    fallback.py; `refused` are toolkit images that are for another kernel, with what says so.
+    """
+
+    owner: DriverObject
+    driver: Driver
+    revision: str
+    pool: Pool
+    toolkit: str
+    link: str
+    settings: Settings
+    image: str = ""
+    fell_back: str = ""
+    refused: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+
+    @property
+    def assignment(self) -> str:
+        builds = bool(self.fell_back)
+        return assignment(self.driver.name, self.pool, self.revision, builds=builds)
+
+    @property
+    def driver_image(self) -> str:
+        return self.image or self.driver.spec.image
+
+    @property
+    def name(self) -> str:
+        """Of the DaemonSet."""
+        return daemonset_name(self.driver.name, self.assignment)
+
+
+def pod(wanted: Wanted) -> Document:
+    """The driver container stands first: containers start in this order, each pulled before."""
+    built = bool(wanted.toolkit)
+    spec: Document = {
+        "serviceAccountName": wanted.settings.service_account,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "nodeSelector": {assigned_label(wanted.driver.name): wanted.assignment},
+        "tolerations": [{"operator": "Exists"}],
+        "priorityClassName": "system-node-critical",
+        # SIGTERM ends both containers at once, unless the kernel is in the middle of a load.
+        "terminationGracePeriodSeconds": 60,
+        # One level for both containers, whose types differ: else each start of one of them would
+        # relabel the shared directory away from the other.
+        "securityContext": {"seLinuxOptions": {"level": "s0"}},
+        "initContainers": [_provide(wanted)] if built else [],
+        "containers": [_driver(wanted), *([_toolkit(wanted)] if built else [])],
+        "volumes": _volumes(wanted),
+    }
+    if wanted.settings.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": secret} for secret in wanted.settings.pull_secrets]
+    return {key: value for key, value in spec.items() if value != []}
+
+
+def unprivileged(**who: Any) -> Document:
+    """The security context of a container that may do nothing to its node, run as whom."""
+    return {
+        **who,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _provide(wanted: Wanted) -> Document:
+    """Puts the sidecar's program and its Python into the shared directory."""
+    return {
+        "name": PROVIDE_CONTAINER,
+        "image": wanted.driver_image,
+        "command": ["nodeside", "driver", "provide"],
+        "env": _env({"NODESIDE_SHARED": SHARED}),
+        "securityContext": unprivileged(runAsUser=0),
+        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
+        "volumeMounts": [_mount("shared", SHARED)],
+    }
+
+
+def _driver(wanted: Wanted) -> Document:
+    return {
+        "name": DRIVER_CONTAINER,
+        "image": wanted.driver_image,
+        "command": ["nodeside", "driver", "run"],
+        "env": _driver_env(wanted),
+        "securityContext": _driver_security(privileged=wanted.driver.spec.privileged),
+        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
+        "volumeMounts": _driver_mounts(wanted),
+    }
+
+
+def _driver_env(wanted: Wanted) -> list[Document]:
+    driver, settings = wanted.driver, wanted.settings
+    values = {
+        "NODESIDE_DRIVER": DRIVER_FILE,
+        "NODESIDE_HOST": "/host",
+        "NODESIDE_SHARED": SHARED if wanted.toolkit else "",
+        "NODESIDE_REVISION": wanted.revision,
+        "NODESIDE_TOOLKIT": wanted.toolkit,
+        "NODESIDE_POLICY": POLICY_FILE,
+        "NODESIDE_KERNEL": wanted.pool.kernel,
+        "NODESIDE_TOKEN_DIR": TOKEN_DIRECTORY,
+        "NODESIDE_LOG_FORMAT": "json",
+        "NODESIDE_CA_FILE": f"{CA_DIRECTORY}/ca-bundle.crt" if settings.ca_config_map else "",
+        "NODESIDE_CREDENTIALS": (
+            f"{CREDENTIALS_DIRECTORY}/config.json" if _credentials(driver, settings) else ""
+        ),
+        **settings.proxy,
+    }
+    node = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    return [node, *_env(values)]
+
+
+def _driver_security(*, privileged: bool) -> Document:
+    """This prevents accidents, no more: whoever can load a module is root on the node."""
+    if privileged:
+        return {"privileged": True, "runAsUser": 0, "readOnlyRootFilesystem": True}
+    return {
+        "runAsUser": 0,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"add": list(_CAPABILITIES)},
+        "appArmorProfile": {"type": "Unconfined"},
+        "seLinuxOptions": {"level": "s0", "type": "spc_t"},
+    }
+
+
+def _driver_mounts(wanted: Wanted) -> list[Document]:
+    mounts = [
+        _mount("driver-yaml", DRIVER_FILE, read_only=True) | {"subPath": "driver.yaml"},
+        _mount("policy", POLICY_DIRECTORY, read_only=True),
+        *(
+            _mount(_volume_name(path), f"/host{path}", read_only=read_only)
+            for path, _, read_only in _HOST_PATHS
+        ),
+        _mount("token", TOKEN_DIRECTORY, read_only=True),
+        _mount("tmp", "/tmp"),  # noqa: S108
+    ]
+    if wanted.toolkit:
+        mounts.append(_mount("shared", SHARED))
+    return mounts + [_mount(n, at, read_only=True) for n, at, _ in _optional(wanted)]
+
+
+def _toolkit(wanted: Wanted) -> Document:
+    """Vendor code compiles in an image that is not ours: no privilege, no key, no token."""
+    return {
+        "name": TOOLKIT_CONTAINER,
+        "image": wanted.toolkit,
+        "command": list(SIDECAR_COMMAND),
+        "securityContext": unprivileged(
+            runAsUser=TOOLKIT_USER, runAsGroup=TOOLKIT_USER, runAsNonRoot=True
+        ),
+        "resources": {
+            "requests": {"cpu": "10m", "memory": "32Mi"},
+            "limits": {"memory": memory_limit(wanted.driver)},
+        },
+        "volumeMounts": [_mount("shared", SHARED), _mount("toolkit-tmp", "/tmp")],  # noqa: S108
+    }
+
+
+def memory_limit(driver: Driver) -> str:
+    """Of what compiles vendor code: a pod that may not be evicted must not eat its node.
+
+    Spelled as the API server gives it back, with the largest unit: another spelling would be taken
+    for somebody's edit, and put back for ever.
+    """
+    mib, units = driver.spec.build.memory_limit_mib, ["Mi", "Gi", "Ti"]
+    while mib % 1024 == 0 and len(units) > 1:
+        mib, units = mib // 1024, units[1:]
+    return f"{mib}{units[0]}"
+
+
+def _volumes(wanted: Wanted) -> list[Document]:
+    revision = config_map_name(wanted.driver.name, wanted.revision)
+    volumes = [
+        {"name": "driver-yaml", "configMap": {"name": revision}},
+        {"name": "policy", "configMap": {"name": policy_name(wanted.driver.name)}},
+        *(
+            {"name": _volume_name(path), "hostPath": {"path": path, "type": kind}}
+            for path, kind, _ in _HOST_PATHS
+        ),
+        {"name": "token", "projected": {"sources": _token_sources()}},
+        {"name": "tmp", "emptyDir": {"sizeLimit": _SCRATCH_LIMIT}},
+    ]
+    if wanted.toolkit:
+        volumes += [
+            {"name": "shared", "emptyDir": {"sizeLimit": _SHARED_LIMIT}},
+            {"name": "toolkit-tmp", "emptyDir": {"sizeLimit": _SCRATCH_LIMIT}},
+        ]
+    return volumes + [{"name": n, **source} for n, _, source in _optional(wanted)]
+
+
+def _token_sources() -> list[Document]:
+    return [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": _TOKEN_SECONDS}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+    ]
+
+
+def signing_secret(driver: Driver) -> str:
+    """The Secret `<driver>-signing`, if a path of driver.yaml lies below /signing; else "".
+
+    Keys that are files of the driver image, or of a debug shell, need none.
+    """
+    spec = driver.spec
+    paths = [spec.prebuilt.trust.certificate]
+    paths += [spec.signing.key, spec.signing.certificate] if spec.signing else []
+    below = (PurePosixPath(path).is_relative_to(SIGNING_DIRECTORY) for path in paths)
+    return f"{driver.name}-signing" if any(below) else ""
+
+
+def _credentials(driver: Driver, settings: Settings) -> str:
+    """The pull secret that bundles are fetched with, if any are fetched from a registry."""
+    fetches = any(source.oci for source in driver.spec.prebuilt.sources)
+    return settings.pull_secrets[0] if fetches and settings.pull_secrets else ""
+
+
+def _optional(wanted: Wanted) -> list[tuple[str, str, Document]]:
+    """Volumes that not every driver has: name, mount path, source.
+
+    Each may be missing: then the driver says which file it cannot read, and comes back when the
+    file is there; a pod that waits for a volume says nothing to anybody.
+    """
+    found: list[tuple[str, str, Document]] = []
+    if secret := signing_secret(wanted.driver):
+        source: Document = {"secretName": secret, "defaultMode": 0o400, "optional": True}
+        found.append(("signing", SIGNING_DIRECTORY, {"secret": source}))
+    if secret := _credentials(wanted.driver, wanted.settings):
+        source = {
+            "secretName": secret,
+            "defaultMode": 0o400,
+            "optional": True,
+            "items": [{"key": ".dockerconfigjson", "path": "config.json"}],
+        }
+        found.append(("credentials", CREDENTIALS_DIRECTORY, {"secret": source}))
+    if bundle := wanted.settings.ca_config_map:
+        found.append(("ca", CA_DIRECTORY, {"configMap": {"name": bundle, "optional": True}}))
+    return found
+
+
+def _env(values: Mapping[str, str]) -> list[Document]:
+    """Without what is empty: the API server drops an empty value, which would look edited."""
+    return [{"name": key, "value": value} for key, value in values.items() if value]
+
+
+def _mount(volume: str, at: str, *, read_only: bool = False) -> Document:
+    mount: Document = {"name": volume, "mountPath": at}
+    return mount | {"readOnly": True} if read_only else mount
+
+
+def _volume_name(path: str) -> str:
+    return "host" + path.replace("/", "-")

@@ -1,0 +1,45 @@
+"""The ConfigMap with what of a Driver changes without a new revision: `upgrade` and `unload`.
+
+There is one for each Driver, which every driver pod mounts, and which changes in place: the kubelet
+renews the file within a minute or so, and no pod is replaced for it. Pure; called by plan.py.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+from cluster.model.names import DRIVER_LABEL, MANAGED_BY, MANAGER, POLICY_KEY, policy_name
+from cluster.model.snapshot import DriverObject, Settings, World
+from cluster.plan.objects.revision import owner
+from nodeside.errors import SpecError
+from nodeside.spec import Driver
+from nodeside.spec.policy import policy_of, with_policy
+
+
+def policy_text(driver: Driver) -> str:
+    return json.dumps(policy_of(driver), sort_keys=True, separators=(",", ":")) + "\n"
+
+
+def policy_map(found: DriverObject, driver: Driver, settings: Settings) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": policy_name(driver.name),
+            "namespace": settings.namespace,
+            "labels": {MANAGED_BY: MANAGER, DRIVER_LABEL: driver.name},
+            "ownerReferences": owner(found),
+        },
+        "data": {POLICY_KEY: policy_text(driver)},
+    }
+
+
+def as_told(world: World, driver: Driver) -> Driver:
+    """A driver of some revision with the policy that nodes were told last, if it can be read."""
+    there = world.revisions.get(policy_name(driver.name))
+    if there is not None:
+        with suppress(SpecError):
+            return with_policy(driver, there.document, f"ConfigMap {there.name}")
+    return driver

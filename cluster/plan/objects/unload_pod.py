@@ -1,0 +1,101 @@
+"""The pod that unloads a driver on a node: the driver's own pod, without what an unload can spare.
+
+Pure; called by deletion.py. It is pinned to its node, tolerates everything, and ends: with 0 when
+the modules are gone, with 44 where only a reboot helps (see `nodeside driver unload`). It is never
+privileged, sees neither the signing key nor the credentials, and no part of the host but what
+tells of modules and their holders, the locks of the driver, and its firmware.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from cluster.model.names import (
+    DRIVER_CONTAINER,
+    UNLOAD_LABEL,
+    boot_mark,
+    object_labels,
+    unloader_name,
+)
+from cluster.model.snapshot import DriverObject, Node, Pool, Settings
+from cluster.plan.objects.driver_pod import Document, Wanted, pod
+from nodeside.spec import Driver
+
+COMMAND: Final = ("nodeside", "driver", "unload", "--wait")
+
+_ENVIRONMENT = (
+    "NODE_NAME",
+    "NODESIDE_DRIVER",
+    "NODESIDE_HOST",
+    "NODESIDE_REVISION",
+    "NODESIDE_TOKEN_DIR",
+    "NODESIDE_LOG_FORMAT",
+)
+_VOLUMES = (
+    "driver-yaml",
+    "host-sys",
+    "host-proc",
+    "host-dev",
+    "host-run-nodeside",
+    "host-run-nodeside-locks",
+    "token",
+    "tmp",
+)
+_FIRMWARE = "host-var-lib-nodeside"
+
+
+def unload_pod(
+    found: DriverObject, driver: Driver, revision: str, node: Node, settings: Settings
+) -> Document:
+    """`driver` is as of this revision, which is the one that the node had."""
+    marked = boot_mark(node.name, node.boot_id)
+    notes = {"kubectl.kubernetes.io/default-container": DRIVER_CONTAINER}
+    if settings.scc:
+        notes["openshift.io/required-scc"] = settings.scc
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": unloader_name(driver.name, marked),
+            "namespace": settings.namespace,
+            "labels": object_labels(driver.name, revision) | {UNLOAD_LABEL: marked},
+            "annotations": notes,
+        },
+        "spec": _spec(found, driver, revision, node, settings),
+    }
+
+
+def _spec(
+    found: DriverObject, driver: Driver, revision: str, node: Node, settings: Settings
+) -> Document:
+    plain = replace(driver, spec=replace(driver.spec, privileged=False))
+    pool = Pool(node.architecture, "", node.kernel)
+    whole = pod(Wanted(found, plain, revision, pool, toolkit="", link="", settings=settings))
+    kept = _VOLUMES if driver.spec.firmware is None else (*_VOLUMES, _FIRMWARE)
+    container = next(c for c in whole["containers"] if c["name"] == DRIVER_CONTAINER)
+    del whole["nodeSelector"]
+    return whole | {
+        "restartPolicy": "Never",
+        "affinity": _only(node.name),
+        "containers": [
+            container
+            | {
+                "command": list(COMMAND),
+                "env": _named(container["env"], _ENVIRONMENT),
+                "volumeMounts": _named(container["volumeMounts"], kept),
+            }
+        ],
+        "volumes": _named(whole["volumes"], kept),
+    }
+
+
+def _only(node: str) -> Document:
+    """As the DaemonSet controller pins its pods."""
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
+    terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
+def _named(items: list[Document], names: tuple[str, ...]) -> list[dict[str, Any]]:
+    return [item for item in items if item["name"] in names]

@@ -1,0 +1,248 @@
+"""What is to be done: from everything observed to a list of actions. Pure, and read like a list.
+
+Called by controller.py after every change that matters. The plan of a world in which its actions
+were carried out is empty: nothing is remembered here, and an action that is not needed any more is
+not planned again. Only a node that is drained goes through several plans, see draining.py. One
+Driver's plan knows of the others only which modules are theirs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+
+from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS
+from cluster.model.actions import Action, Apply, Delete, Plan, SetFinalizers, together
+from cluster.model.names import FINALIZER, config_map_name, policy_name
+from cluster.model.snapshot import NOTHING, At, DaemonSetObject, DriverObject, World, uses
+from cluster.plan import build_jobs
+from cluster.plan.announce import falls_told, refusals_told, told
+from cluster.plan.builds.kernel_images import LINK
+from cluster.plan.deletion import again_in, delete, leave, orphans
+from cluster.plan.objects.build_job import publish_target
+from cluster.plan.objects.daemonset import daemonset, differs, is_same
+from cluster.plan.objects.driver_pod import Wanted
+from cluster.plan.objects.node_policy import policy_map, policy_text
+from cluster.plan.objects.revision import config_map
+from cluster.plan.rollout import drain
+from cluster.plan.rollout.context import Case, Memory
+from cluster.plan.rollout.drain import let_go, uncordons
+from cluster.plan.rollout.unload import Leaving
+from cluster.plan.settle import is_left, to_rest
+from cluster.plan.stage_actions import has_left, stage_objects, take_down, with_stage_labels
+from cluster.plan.stages.stages import Staging
+from cluster.plan.status import conditions
+from cluster.plan.status.report import census, report_of
+from cluster.plan.status.stages import with_stages
+from cluster.plan.unchanged import Unchanged
+
+_SOON = 1.0  # seconds, after which something that is being deleted may be gone
+
+
+class Planner:
+    """Plans again and again, and does not conclude anew what it did before: see memory.py."""
+
+    def __init__(self) -> None:
+        self._memories: dict[str, Memory] = {}
+        self._unchanged = Unchanged()
+
+    def __call__(self, world: World, now: float) -> Plan:
+        there = self._memories
+        self._memories = {key: there.get(key) or Memory() for key in world.drivers}
+        self._unchanged.look(world)
+        return plan(world, now, self._memories, self._unchanged)
+
+
+def plan(
+    world: World,
+    now: float,
+    memories: Mapping[str, Memory] = NOTHING,
+    unchanged: Unchanged | None = None,
+) -> Plan:
+    """The actions for every Driver, and the cleaning up behind those that are gone.
+
+    `now` is the wall clock, for the times in conditions and for what is late. `memories` are by
+    Driver, and as `unchanged` alter nothing but how long this takes.
+    """
+    world, unchanged = replace(world, now=now), unchanged or Unchanged()
+    plans: list[Plan] = []
+    for key in sorted(world.drivers):
+        if world.about in ("", key):
+            made = unchanged.plan_of(key)
+            if made is None:
+                made = plan_driver(world, world.drivers[key], now, memories.get(key))
+                unchanged.keep(key, made)
+            plans.append(made)
+    made = together(plans, *orphans(world))
+    return replace(made, actions=(*made.actions, *uncordons(world, made.actions)))
+
+
+def plan_driver(
+    world: World, found: DriverObject, now: float, memory: Memory | None = None
+) -> Plan:
+    """The actions for one Driver, in the order in which they are to be done."""
+    if found.deleting:
+        made = take_down(world, found, now) or delete(world, found, now)
+        return replace(made, actions=(*let_go(world, found.name), *made.actions))
+    if found.driver is None or not found.driver.spec.image:
+        mistakes = found.mistakes or "spec.image is missing: a cluster needs the driver image"
+        said = told(found, conditions.unreadable(found, mistakes, now=now))
+        return Plan((*let_go(world, found.name), *said))
+    case, labelled = to_rest(Case(world, found, found.driver, memory=memory or Memory()))
+    staging = Staging(case)
+    # A node with pods of stages does not leave before they are gone.
+    members = {m.node.name for m in case.members} | case.occupied
+    leaving = Leaving(world, found, members, now)
+    report = report_of(case, leaving)
+    status = conditions.status(report, now=now)
+    actions = [
+        *_finalizer(found),
+        *_revisions_made(case),
+        *_policy_made(case),
+        *_daemonsets_applied(case, world),
+        *_words_taken_back(case, world),
+        *with_stage_labels(labelled, staging),
+        *drain.evictions(case.verdicts, found.name, world.occupancy.answers),
+        *let_go(world, found.name, {m.node.name for m in case.members}),
+        *leave(leaving),
+        *build_jobs.wanted(case),
+        *_daemonsets_retired(case, world),
+        *build_jobs.retired(case),
+        *_revisions_dropped(case, leaving.needed),
+        *falls_told(found, case.wanted, case.falls, world),
+        *told(found, with_stages(staging, status, now)),
+        *stage_objects(staging),
+    ]
+    asked = drain.demand(case.verdicts, case.driver)
+    due, counted = _again_in(case, world, leaving), {found.name: census(report)}
+    return Plan(
+        tuple(actions), due, counted, asked, case.tags, staging.templates, alone=_is_alone(case)
+    )
+
+
+def _is_alone(case: Case) -> bool:
+    """Whether the plan rests on what belongs to the Driver and on nodes, and on nothing else: not
+    on other Drivers' modules or words, on what is known only while somebody asks for it, or on a
+    fall back to building, which is believed for a while."""
+    spec, in_common = case.driver.spec, case.rivals or case.taken
+    asks = spec.rollout.evict or spec.preflight or publish_target(case.driver)
+    staged = uses(case.found) or has_left(case.world, case.driver.name)
+    proofs = any(not each.image or each.in_doubt for each in case.resolutions.values())
+    return not (in_common or asks or staged or proofs or case.falls)
+
+
+def _again_in(case: Case, world: World, leaving: Leaving) -> float | None:
+    """Seconds until a plan may be another one though nothing happens."""
+    due = min((member.due - world.now for member in case.members), default=math.inf)
+    due = min(due, again_in(leaving) or math.inf)
+    due = min(due, drain.again_in(case.verdicts, case.driver, case.newest, world.now))
+    if any(world.daemonsets[key].deleting for key in case.wanted if key in world.daemonsets):
+        due = min(due, _SOON)
+    return due if due < math.inf else None
+
+
+def _finalizer(found: DriverObject) -> Iterator[Action]:
+    if FINALIZER not in found.finalizers:
+        wanted = (*found.finalizers, FINALIZER)
+        yield SetFinalizers(found.name, found.uid, wanted, found.version)
+
+
+def _revisions_made(case: Case) -> Iterator[Action]:
+    """The newest revision; older ones cannot be made again."""
+    wanted = config_map_name(case.driver.name, case.newest)
+    there = case.world.revisions.get(wanted)
+    if there is None or there.document != case.text:
+        document = config_map(case.found, case.newest, case.text, case.world.settings)
+        if there is not None:  # it is immutable, and not what its name says
+            yield Delete(
+                case.driver.name, CONFIG_MAPS, wanted, case.world.settings.namespace, there.uid
+            )
+        yield Apply(case.driver.name, document)
+
+
+def _policy_made(case: Case) -> Iterator[Action]:
+    """It is there before a pod that mounts it, and changes without one."""
+    there = case.world.revisions.get(policy_name(case.driver.name))
+    if there is None or there.document != policy_text(case.driver):
+        yield Apply(case.driver.name, policy_map(case.found, case.driver, case.world.settings))
+
+
+def _daemonsets_applied(case: Case, world: World) -> Iterator[Action]:
+    as_wanted, applied = case.memory.daemonsets, list[Wanted]()
+    for key in as_wanted.keys() - case.wanted.keys():
+        del as_wanted[key]
+    for key in sorted(case.wanted):
+        there = world.daemonsets.get(key)
+        wanted = _wanted(case, there, case.wanted[key])
+        if wanted is None or (there is not None and there.deleting):
+            continue
+        before = as_wanted.get(key)
+        if there and before and before[0] == wanted and is_same(before[1], there):
+            continue
+        document = daemonset(wanted)
+        edited = differs(document, there) if there else None
+        if there is None or edited:
+            yield Apply(case.driver.name, document, edited)
+            applied.append(wanted)
+        else:
+            as_wanted[key] = wanted, there
+    yield from refusals_told(applied, Case(world, case.found, case.driver).daemonsets)
+
+
+def _wanted(case: Case, there: DaemonSetObject | None, at: At) -> Wanted | None:
+    """A DaemonSet as it should be; None if it can only stay as it is, its revision being lost.
+
+    One for a pool that no node is in any more keeps its toolkit until its last node has left; so
+    does one whose image stream is not known.
+    """
+    driver = case.revisions.get(at.revision)
+    if driver is None:
+        return None
+    resolution = case.resolutions.get(at.pool)
+    toolkit, link = (there.toolkit, there.link) if there else ("", "")
+    image, fall = case.image(at), case.falls.get(at)
+    if image:
+        toolkit, link = "", LINK
+    elif resolution is not None and (resolution.image or not case.unseen):
+        on_nodes = case.builds_on_nodes(at, there)
+        toolkit, link = resolution.image if on_nodes else "", resolution.link.value
+    return Wanted(
+        case.owner, driver, at.revision, at.pool, toolkit, link, case.world.settings,
+        image=image, fell_back=fall.note if fall else "", refused=case.refused(at.pool),
+    )  # fmt: skip
+
+
+def _words_taken_back(case: Case, world: World) -> Iterator[Delete]:
+    """Before the label: a node that is assigned back works when it says so again."""
+    if case.world.node_drivers is not world.node_drivers:
+        for name in sorted(world.node_drivers.keys() - case.world.node_drivers.keys()):
+            yield Delete(case.driver.name, NODE_DRIVERS, name)
+
+
+def _daemonsets_retired(case: Case, world: World) -> Iterator[Action]:
+    for found in world.daemonsets.values():
+        if not is_left(case, found) and not found.deleting:
+            yield Delete(
+                case.driver.name,
+                DAEMON_SETS,
+                found.name,
+                case.world.settings.namespace,
+                found.uid,
+            )
+
+
+def _revisions_dropped(case: Case, unloading: Collection[str]) -> Iterator[Action]:
+    """Those that no node has or would be given, or is unloaded with, and no Job is at work on."""
+    needed = {at.revision for at in case.wanted.values()} | set(unloading)
+    needed |= build_jobs.revisions_at_work(case)
+    needed |= {case.newest, case.standing.good, ""}  # "" is the policy of all of them
+    for found in case.world.revisions.values():
+        if found.driver == case.driver.name and found.revision not in needed:
+            yield Delete(
+                found.driver,
+                CONFIG_MAPS,
+                found.name,
+                case.world.settings.namespace,
+                found.uid,
+            )

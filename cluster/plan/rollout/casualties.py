@@ -1,0 +1,160 @@
+"""Nodes that a change has cost: remembered in the Driver's status, since nodes do not remember.
+
+A failure stands on its node until the node gets another kernel, or is replaced by another machine.
+So it is written down too, with the revision that it is about, and counts against `maxFailed` from
+there, whichever controller leads. Pure; called by case.py, counted by turns.py.
+
+    Failed   it failed in its change, or went down in it again and again
+    Lost     it went down in its change, and was not seen again
+    Down     it went down in its change, which may be chance
+
+Each of them lasts until the revision works on that node; `Down` also ends when the node is back
+with another kernel, and so with another revision.
+
+All of it ends with the revision, and when somebody changes the Driver and lets it go on: who pauses
+and resumes a rollout has it tried again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Final
+
+from cluster.model.limits import clipped
+from cluster.model.snapshot import DriverObject
+from cluster.model.states import Boot, Health, Place
+from cluster.model.status_schema import CASUALTY_LIMIT
+from cluster.plan.nodes.deadlines import LOST
+from cluster.plan.nodes.members import Member, cause
+from nodeside.contract import State
+
+_WORDS: Final = 512  # bytes of what is remembered of a failure
+
+
+class Fate(Enum):
+    FAILED = "Failed"
+    DOWN = "Down"
+    LOST = "Lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Casualty:
+    """A node that a change has cost. `boot` is the one in which it went down."""
+
+    node: str
+    fate: Fate
+    since: str
+    boot: str = ""
+    message: str = ""
+
+    def row(self) -> dict[str, Any]:
+        """As the status of the Driver has it."""
+        return {
+            "node": self.node,
+            "state": self.fate.value,
+            "since": self.since,
+            "bootId": self.boot,
+            "message": self.message,
+        }
+
+
+def recorded(found: DriverObject, newest: str) -> tuple[Casualty, ...]:
+    """What the status remembers of the newest revision."""
+    status, driver = found.status, found.driver
+    paused = driver is not None and driver.spec.rollout.paused
+    is_changed = status.get("observedGeneration") != found.generation
+    if status.get("revision") != newest or (is_changed and not paused):
+        return ()
+    return tuple(_read(row) for row in status.get("casualties") or () if row.get("node"))
+
+
+def casualties(
+    before: Iterable[Casualty], members: Sequence[Member], newest: str, good: str, now: float
+) -> tuple[Casualty, ...]:
+    """What is to be remembered from now on; a rollout that is over has none."""
+    if newest == good:
+        return ()
+    known = {each.node: each for each in before}
+    there = {
+        m.node.name: (m, m.place(newest, good)) for m in members if m.before or m.node.name in known
+    }
+    kept = (_later(each, *there.get(name, (None, Place.NOWHERE))) for name, each in known.items())
+    found = {each.node: each for each in kept if each is not None}
+    for name, (member, place) in there.items():
+        if place is Place.NEWEST and member.before:
+            new = _suffered(member, found.get(name), now)
+            found |= {name: new} if new else {}
+    return tuple(sorted(found.values(), key=lambda each: each.node))
+
+
+def within_limits(every: Sequence[Casualty], members: Mapping[str, Member]) -> list[dict[str, Any]]:
+    """Rows for the status: of too many those stay that no node could tell us anew."""
+    told = (each.node in members and members[each.node].health is Health.BROKEN for each in every)
+    pairs = zip(told, every, strict=True)
+    order = sorted(pairs, key=lambda pair: (pair[0], pair[1].fate is Fate.DOWN))[:CASUALTY_LIMIT]
+    rows = [each.row() for _, each in order]
+    return sorted(rows, key=lambda row: str(row["node"]))
+
+
+def _read(row: Mapping[str, Any]) -> Casualty:
+    fate = next((each for each in Fate if each.value == row.get("state")), Fate.FAILED)
+    words = (str(row.get(key) or "") for key in ("since", "bootId", "message"))
+    return Casualty(str(row["node"]), fate, *words)
+
+
+def _later(old: Casualty, member: Member | None, place: Place) -> Casualty | None:
+    """What became of it: None where the node shows that there is nothing to remember."""
+    if member is not None and place is Place.NEWEST:
+        return None if member.health is Health.WORKING else old
+    if old.fate is not Fate.DOWN:
+        return old
+    if place is Place.NOWHERE:  # gone, or another machine of that name
+        return replace(old, fate=Fate.LOST)
+    return old if member is not None and member.health is Health.DOWN else None
+
+
+def _suffered(member: Member, old: Casualty | None, now: float) -> Casualty | None:
+    """What a node suffers in its change now."""
+    if old is not None and old.fate is Fate.FAILED:
+        return None
+    since = old.since if old else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
+    name = member.node.name
+    if member.health is Health.BROKEN:
+        return Casualty(name, Fate.FAILED, since, message=clipped(cause(member), _WORDS))
+    boot = _ended_boot(member)
+    if not boot or (old is not None and old.boot == boot):
+        return None
+    if old is None:
+        words = "it went down in the middle of its change"
+        return Casualty(name, Fate.DOWN, since, boot, words)
+    words = f"it went down again and again in the middle of its change, first at {since}"
+    return Casualty(name, Fate.FAILED, since, boot, words)
+
+
+def _ended_boot(member: Member) -> str:
+    """The boot in which the machine went down with the revision that it was changed to.
+
+    A driver that had worked there for a while is not what brought it down.
+    """
+    word, report = member.word, member.report
+    if member.health is Health.DOWN:
+        ready = word is not None and word.state == State.READY.value
+        lasted = member.node.ready_since - word.said if word and word.said else LOST
+        return "" if ready and lasted >= LOST else member.node.boot_id
+    if member.health is not Health.BUSY or member.boot is not Boot.FRESH or report is None:
+        return ""
+    spoke = member.at is not None and report.revision == member.at.revision
+    return report.boot_id if spoke and not member.was_ready else ""
+
+
+def failures(changed: Sequence[Member], every: Sequence[Casualty]) -> tuple[str, ...]:
+    """Nodes that count against maxFailed. One machine may die by chance in the middle of its
+    change; of a second one it is not believed any more."""
+    broken = [member.node.name for member in changed if member.health is Health.BROKEN]
+    broken += [each.node for each in every if each.fate is Fate.FAILED]
+    lost = [member.node.name for member in changed if member.lost]
+    lost += [each.node for each in every if each.fate is Fate.LOST]
+    return tuple(dict.fromkeys(broken + lost if len(set(lost)) > 1 else broken))

@@ -1,0 +1,504 @@
+"""A Driver in a world: everything that follows from the two, each thing computed once.
+
+Pure; plan.py makes actions of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
+
+from cluster.model.annotations import Fall
+from cluster.model.names import daemonset_name
+from cluster.model.snapshot import (
+    NOTHING,
+    At,
+    DaemonSetObject,
+    DriverObject,
+    Pool,
+    Tag,
+    Unseen,
+    World,
+    assignment,
+)
+from cluster.model.stages_seen import Framed, Rendered
+from cluster.model.states import Health, Progress, Supply
+from cluster.plan.builds.builds import Found, build_of, coming
+from cluster.plan.builds.builds import standing as standing_of
+from cluster.plan.builds.kernel_images import LOST, at_of, falls, image_for, without_image
+from cluster.plan.builds.preflight import Answer, answers, tags
+from cluster.plan.builds.toolkit_evidence import (
+    Evidence,
+    Refusals,
+    Witness,
+    heard,
+    lasting,
+    most,
+    refuses,
+    remembered,
+    together,
+    upheld,
+)
+from cluster.plan.builds.toolkit_image import (
+    NO_PROOF,
+    NOT_TOLD,
+    NOTHING_KEPT,
+    Kept,
+    Resolution,
+    asked,
+    proven,
+    resolve,
+)
+from cluster.plan.nodes import conflicts as rivals
+from cluster.plan.nodes.conflicts import contested
+from cluster.plan.nodes.deadlines import Listener, Silence
+from cluster.plan.nodes.members import Member, Stranger, members
+from cluster.plan.nodes.memo import Recollection
+from cluster.plan.nodes.pools import pool_of
+from cluster.plan.nodes.stage_pods import occupied
+from cluster.plan.objects.build_job import Build, publish_target, stores
+from cluster.plan.objects.driver_pod import Wanted
+from cluster.plan.objects.revision import read_revision, revision_of, revision_text
+from cluster.plan.rollout.casualties import Casualty, casualties, recorded
+from cluster.plan.rollout.decisions import Step, Verdict, verdicts
+from cluster.plan.rollout.drain import drained
+from cluster.plan.rollout.state import Standing, standing
+from nodeside.contract import NOTHING_SERVED, assigned_label
+from nodeside.spec import Driver
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What was concluded for one Driver in earlier looks.
+
+    `daemonsets` are those that were found as they are wanted, by name; `framed` are the documents
+    of stages, with what they were made of.
+    """
+
+    members: Recollection[Member | Stranger] = field(default_factory=Recollection)
+    verdicts: Recollection[Verdict] = field(default_factory=Recollection)
+    daemonsets: dict[str, tuple[Wanted, DaemonSetObject]] = field(default_factory=dict)
+    framed: dict[str, tuple[Rendered, object, Framed]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A Driver in a world, with everything that follows from the two, each computed once.
+
+    `given` are assignments that this plan gives, whose DaemonSets are still to be made; `fallen`
+    are those among them that build, since an image could not be pulled; `begun` are nodes that it
+    cordons, with the reason. `recalled` are refusals that it found: a DaemonSet that remembers
+    them may be retired by it.
+    """
+
+    world: World
+    found: DriverObject
+    driver: Driver
+    given: Mapping[str, At] = field(default_factory=dict)
+    begun: Mapping[str, str] = field(default_factory=dict)
+    fallen: Mapping[At, Fall] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
+    recalled: Refusals = field(default_factory=dict)
+
+    @cached_property
+    def text(self) -> str:
+        """The driver.yaml of the newest revision."""
+        return revision_text(self.driver)
+
+    @cached_property
+    def newest(self) -> str:
+        return revision_of(self.text)
+
+    @cached_property
+    def owner(self) -> DriverObject:
+        """Without its status, which is no part of what it owns."""
+        return replace(self.found, status=NOTHING)
+
+    @cached_property
+    def revisions(self) -> Mapping[str, Driver]:
+        """The Driver as of every revision that can still be given to a node."""
+        found = {
+            each.revision: read_revision(each)
+            for each in self.world.revisions.values()
+            if each.driver == self.driver.name
+        }
+        readable = {revision: driver for revision, driver in found.items() if driver is not None}
+        return readable | {self.newest: self.driver}
+
+    @cached_property
+    def good(self) -> str:
+        """The last good revision, "" if there is none that can still be given."""
+        good = str(self.found.status.get("lastGoodRevision") or "")
+        return good if good in self.revisions else ""
+
+    @cached_property
+    def daemonsets(self) -> Sequence[DaemonSetObject]:
+        mine = (d for d in self.world.daemonsets.values() if d.driver == self.driver.name)
+        return tuple(mine)
+
+    @cached_property
+    def known(self) -> Mapping[str, At]:
+        """What assignments stand for: those of DaemonSets, and those that a DaemonSet had here."""
+        there = {
+            found.assignment: at_of(found)
+            for found in self.daemonsets
+            if self.assignment(at_of(found)) == found.assignment
+        } | dict(self.given)
+        key = assigned_label(self.driver.name)
+        lost = {
+            pool_of(node)
+            for node in self.world.nodes.values()
+            if (assigned := node.labels.get(key)) is not None and assigned not in there
+        }
+        either = (False, True) if any(map(_has_images, self.revisions.values())) else (False,)
+        ats = (At(*each) for each in product(lost, self.revisions, either))
+        return there | {self.assignment(at): at for at in ats}
+
+    def assignment(self, at: At) -> str:
+        return assignment(self.driver.name, at.pool, at.revision, builds=at.builds)
+
+    @cached_property
+    def rivals(self) -> Sequence[Driver]:
+        """Drivers that came first and have a module of ours."""
+        return rivals.elders(self.world, self.found)
+
+    @cached_property
+    def contested(self) -> Mapping[str, frozenset[str]]:
+        return {r.name: contested(self.world, self.driver, [r]) for r in self.rivals}
+
+    @cached_property
+    def taken(self) -> Mapping[str, frozenset[str]]:
+        """By rival, our nodes that get no other revision since it has a module of ours there."""
+        found = rivals.taken(self.world, self.driver, self.rivals)
+        names = {member.node.name for member in self.observed} if any(found.values()) else set()
+        return {name: frozenset(nodes & names) for name, nodes in found.items()}
+
+    @cached_property
+    def observed(self) -> Sequence[Member]:
+        without = frozenset().union(*self.contested.values())
+        return tuple(members(self.world, self.driver, self.known, without, self.memory.members))
+
+    @cached_property
+    def members(self) -> Sequence[Member]:
+        """As observed; but one that has another way than the one that failed is only on its way.
+
+        It cannot pull its image, and can build; or its toolkit image is changed for another.
+        """
+        taken = frozenset().union(*self.taken.values())
+        if not taken and not any(m.health is Health.BROKEN for m in self.observed):
+            return self.observed
+        found = (replace(m, taken=True) if m.node.name in taken else m for m in self.observed)
+        return tuple(self._excused(m) if m.health is Health.BROKEN else m for m in found)
+
+    def _excused(self, member: Member) -> Member:
+        if self.falls_back(member):
+            return replace(member, health=Health.BUSY, trouble="")
+        silence = self._corrected(member)
+        if silence is None:
+            return member
+        if silence.words:
+            return replace(member, trouble=silence.words)
+        return replace(member, health=Health.BUSY, trouble="", due=silence.until)
+
+    @cached_property
+    def refusals(self) -> Refusals:
+        """Toolkit images that nodes refuse, or refused before; not if they have built after all."""
+        before = together(self.recalled, remembered(self.daemonsets))
+        if not before and not any(refuses(m.node, m.word) for m in self._broken if m.word):
+            return {}
+        witnesses = tuple(self._witnesses())
+        return together(upheld(before, witnesses), heard(witnesses))
+
+    def refused(self, pool: Pool) -> Mapping[str, str]:
+        return self.refusals.get((pool.kernel, pool.architecture), NOTHING)
+
+    def _witnesses(self) -> Iterator[Witness]:
+        """Nodes that are up, with the image that they were given, "" where nobody knows it."""
+        given = {(d.assignment, d.pool.kernel): d.toolkit for d in self.daemonsets}
+        for member in self.observed:
+            if member.health is not Health.DOWN:
+                image = given.get((member.assigned, member.node.kernel), "")
+                yield Witness(member.node, image, member.word)
+
+    @property
+    def _broken(self) -> Iterator[Member]:
+        return (member for member in self.observed if member.health is Health.BROKEN)
+
+    @cached_property
+    def resolutions(self) -> Mapping[Pool, Resolution]:
+        """The toolkit image of each pool."""
+        pools = {member.pool for member in self.observed}
+        untold = {pool: NOT_TOLD for pool in pools if not pool.kernel}
+        kept = {d.pool: Kept(d.toolkit, d.link) for d in self.daemonsets if d.toolkit}
+        streams, toolkit = self.world.image_streams, self.driver.spec.toolkit
+        known = {pool: self.evidence(pool) for pool in pools - untold.keys()}
+        lost = self._without_daemonsets
+        found = {
+            pool: resolve(
+                pool, toolkit, streams, evidence, kept.get(pool, NOTHING_KEPT), lost=pool in lost
+            )
+            for pool, evidence in known.items()
+        }
+        lacking = [pool for pool, each in found.items() if not each.image or each.in_doubt]
+        proof = proven(self.world) if lacking else NO_PROOF
+        for pool in lacking:
+            had = kept.get(pool, NOTHING_KEPT)
+            if images := proof.get((pool.kernel, pool.architecture), ()):
+                known[pool] = replace(known[pool], proven=images)
+                found[pool] = resolve(pool, toolkit, streams, known[pool], had, lost=pool in lost)
+            if not found[pool].image or known[pool].against(found[pool].image, pool):
+                evidence = replace(known[pool], refused=self._refused_for_good(pool))
+                found[pool] = resolve(pool, toolkit, streams, evidence, had, lost=pool in lost)
+        return found | untold
+
+    def _refused_for_good(self, pool: Pool) -> Mapping[str, str]:
+        """Where nothing else serves: what few nodes refused is tried again."""
+        kernel = (pool.kernel, pool.architecture)
+        nodes = Counter((m.node.kernel, m.node.architecture) for m in self.observed)
+        return lasting(self.refused(pool), nodes[kernel])
+
+    @cached_property
+    def _without_daemonsets(self) -> frozenset[Pool]:
+        """Pools with nodes whose DaemonSet somebody deleted."""
+        there = {each.pool for each in self.daemonsets}
+        mine = (m.at.pool for m in self.observed if m.at and m.assigned not in self.given)
+        return frozenset(pool for pool in mine if pool not in there)
+
+    def evidence(self, pool: Pool) -> Evidence:
+        """What is known of toolkit images, as far as it concerns a pool."""
+        world = self.world
+        return Evidence(world.toolkit_labels, self.refused(pool), pending=world.toolkits_pending)
+
+    @cached_property
+    def tags(self) -> frozenset[Tag]:
+        """The tags whose images should be known, to plan this."""
+        streams, toolkit = self.world.image_streams, self.driver.spec.toolkit
+        pools = {member.pool for member in self.observed}
+        mine = (tag for pool in pools for tag in asked(pool, toolkit, streams, self.evidence(pool)))
+        kinds = {pool.architecture for pool in pools}
+        asking = tags(self.driver, self.driver.spec.preflight, self.world, kinds)
+        return frozenset((*mine, *asking))
+
+    def _corrected(self, member: Member) -> Silence | None:
+        """How long a node is waited for whose pod gets another toolkit image than the one that it
+        refuses; None: that is not so."""
+        word = member.word
+        if member.pod is not None or word is None or not refuses(member.node, word):
+            return None
+        if self.resolutions[member.pool].image in ("", word.toolkit):
+            return None
+        return Listener(self.world, self.driver).corrected(member.assigned, word)
+
+    @cached_property
+    def builds(self) -> Mapping[At, Found]:
+        """Builds once for all nodes of a pool, where there is a store to fetch from.
+
+        Where there are images for each kernel, somebody else has built.
+        """
+        found: dict[At, Found] = {}
+        publish = "" if _has_images(self.driver) else publish_target(self.driver)
+        for pool, resolution in self.resolutions.items() if publish else ():
+            for at in (At(pool, self.newest), At(pool, self.good)):
+                if resolution.image and self._fetches(at.revision, publish):
+                    driver = self.revisions[at.revision]
+                    build = build_of(driver, at.revision, pool, resolution, publish)
+                    if at.revision == self.newest or self._is_built_once(at, build):
+                        found[at] = standing_of(build, self.world, pool.kernel)
+        return found
+
+    def _is_built_once(self, at: At, build: Build) -> bool:
+        """Where an older revision is built on the nodes already, no Job is begun for it."""
+        on_nodes = any(found.toolkit for found in self.daemonsets if at_of(found) == at)
+        return not on_nodes or build.name in self.world.jobs
+
+    @cached_property
+    def coming(self) -> Sequence[Build]:
+        """Builds for kernels that no node has yet.
+
+        The good revision's too: it is what a node gets that comes there in the middle of a rollout.
+        """
+        if _has_images(self.driver):
+            return ()
+        revisions = {self.newest: self.driver}
+        if self.good != self.newest and self._fetches(self.good, publish_target(self.driver)):
+            revisions[self.good] = self.revisions[self.good]
+        return tuple(coming(self.driver, revisions, self.world, self.resolutions))
+
+    @cached_property
+    def preflight(self) -> Sequence[Answer]:
+        regular = {each.build.name for each in self.builds.values()}
+        regular |= {build.name for build in self.coming}
+        return tuple(answers(self.driver, self.newest, self.world, regular, self.resolutions))
+
+    @property
+    def unseen(self) -> bool:
+        """Whether nobody knows what the image streams are."""
+        return isinstance(self.world.image_streams, Unseen)
+
+    def _fetches(self, revision: str, publish: str) -> bool:
+        driver = self.revisions.get(revision)
+        return driver is not None and publish in stores(driver)
+
+    @cached_property
+    def supplies(self) -> Mapping[Pool, Supply]:
+        """By pool, what a pod there would find to run with."""
+        return {pool: self._supply(pool) for pool in self.resolutions}
+
+    def _supply(self, pool: Pool) -> Supply:
+        if not pool.kernel:
+            return Supply.UNSERVED
+        if self._is_supplied(At(pool, self.newest)):
+            return Supply.SERVED
+        good_only = self.good and self._is_supplied(At(pool, self.good))
+        return Supply.GOOD_ONLY if good_only else Supply.UNSERVED
+
+    def _is_supplied(self, at: At) -> bool:
+        """A toolkit image serves, unless one build for all nodes is still to come, or refused."""
+        build = self.builds.get(at)
+        if build is None and not self._may_be_built_yet(at.pool):
+            prebuilt = bool(self.driver.spec.prebuilt.sources) or _has_images(self.driver)
+            return bool(self.resolutions[at.pool].image) or prebuilt
+        if build is not None and build.progress in (Progress.DONE, Progress.BROKEN):
+            return True
+        there = {at_of(found) for found in self.daemonsets} | {m.at for m in self.members}
+        return at in there
+
+    def _may_be_built_yet(self, pool: Pool) -> bool:
+        """Whether one build for all is to come, with a toolkit that nobody can name yet."""
+        unnamed = self.unseen and not self.resolutions[pool].image
+        return unnamed and bool(publish_target(self.driver))
+
+    def builds_on_nodes(self, at: At, there: DaemonSetObject | None) -> bool:
+        """Whether pods get a sidecar; what a DaemonSet has it keeps, unless nodes cannot fetch.
+
+        A node that comes to a kernel for which the good revision is not built yet does not wait.
+        """
+        build = self.builds.get(at)
+        if build is None or (there is not None and there.toolkit):
+            return True
+        match build.progress:
+            case Progress.BROKEN:
+                return True
+            case Progress.DONE:
+                return there is not None and self._cannot_fetch(at)
+            case _:
+                return there is None
+
+    def _cannot_fetch(self, at: At) -> bool:
+        """Whether most nodes say that what was built for them is not there, or does not fit."""
+        there = [m for m in self.members if m.at == at and m.health is not Health.DOWN]
+        without = [m for m in there if _has_found_nothing(m)]
+        return most(len(without), len(there)) if without else False
+
+    @cached_property
+    def served(self) -> frozenset[Pool]:
+        """Pools where a pod of some revision has what it needs."""
+        return frozenset(p for p, each in self.supplies.items() if each is not Supply.UNSERVED)
+
+    def image(self, at: At) -> str:
+        """The driver image for one kernel that pods there have, "" for that of all kernels."""
+        driver = self.revisions.get(at.revision)
+        return "" if driver is None or at.builds else image_for(driver, at.pool)
+
+    def falls_back(self, member: Member) -> bool:
+        """Whether it is to build, since the image for its kernel cannot be pulled.
+
+        Where the driver works, a pod that was restarted has time until the registry is back.
+        """
+        at = member.at
+        if member.health is Health.WORKING:
+            return False
+        if not member.unpulled or at is None or at.pool != member.pool or not self.image(at):
+            return False
+        return bool(self.resolutions[at.pool].image or self.driver.spec.prebuilt.sources)
+
+    @cached_property
+    def falls(self) -> Mapping[At, Fall]:
+        """Where pods build though there should be an image, and why."""
+        failing = (
+            (m.at, self.image(m.at), m.unpulled)
+            for m in self.observed
+            if self.falls_back(m) and m.at
+        )
+        now = self.world.now
+        lost = {m.at: Fall(now, LOST) for m in self.observed if m.at and m.at.builds}
+        return {**lost, **falls(self.daemonsets, failing, now), **self.fallen}
+
+    @cached_property
+    def standing(self) -> Standing:
+        supply, known = self.supplies.__getitem__, self.casualties
+        return standing(self.members, self.driver, self.newest, self.good, supply, remembered=known)
+
+    @cached_property
+    def casualties(self) -> Sequence[Casualty]:
+        """What the newest revision has cost, as it is to be remembered."""
+        before, now = recorded(self.found, self.newest), self.world.now
+        return casualties(before, self.members, self.newest, self.good, now)
+
+    @cached_property
+    def occupied(self) -> frozenset[str]:
+        """Nodes that cannot change before their stages have ended."""
+        return occupied(self.world, self.found)
+
+    @cached_property
+    def verdicts(self) -> Sequence[Verdict]:
+        """Whose turn it is, and what has to leave the node first."""
+        turns = verdicts(
+            self.members, self.driver, self.standing, self.supplies, self.memory.verdicts
+        )
+        return tuple(drained(turns, self.driver, self.begun, self.occupied, self.world.now))
+
+    @cached_property
+    def held(self) -> Sequence[Member]:
+        """Nodes that keep what they have until their stages have ended."""
+        return tuple(v.member for v in self.verdicts if v.step is Step.END_STAGES)
+
+    @cached_property
+    def wanted(self) -> Mapping[str, At]:
+        """By name, the DaemonSets that a node is assigned to once this plan is carried out."""
+        targets = (self.target(verdict) for verdict in self.verdicts)
+        ats = {id(at): at for at in targets if at is not None}  # most nodes share one
+        return {
+            daemonset_name(self.driver.name, self.assignment(at)): at for at in set(ats.values())
+        }
+
+    def target(self, verdict: Verdict) -> At | None:
+        """Where a member is after this plan."""
+        member = verdict.member
+        if verdict.revision is None:
+            falls_back = member.at and self.falls_back(member)
+            return replace(member.at, builds=True) if member.at and falls_back else member.at
+        if not verdict.revision:
+            return None
+        at = At(member.pool, verdict.revision)
+        building = replace(at, builds=True)
+        return building if building in self._without_image else at
+
+    @cached_property
+    def _without_image(self) -> frozenset[At]:
+        """Where nodes that come new build at once, though there is an image by the spec."""
+        there = {
+            at: fall for at, fall in self.falls.items() if self.image(replace(at, builds=False))
+        }
+        if not there:
+            return frozenset()
+        lacking = Counter(m.at for m in self.observed if m.at and (m.at.builds or m.unpulled))
+        having = Counter(m.at for m in self.observed if m.at and m.word and not m.unpulled)
+        return without_image(there, lacking, having, self.world.now)
+
+    @cached_property
+    def newest_builds(self) -> Mapping[Pool, Found]:
+        """By pool, the build of the newest revision."""
+        return {at.pool: each for at, each in self.builds.items() if at.revision == self.newest}
+
+
+def _has_images(driver: Driver) -> bool:
+    return bool(driver.spec.prebuilt.image)
+
+
+def _has_found_nothing(member: Member) -> bool:
+    word = member.word
+    return member.health is Health.BROKEN and word is not None and word.reason == NOTHING_SERVED

@@ -1,0 +1,204 @@
+"""Whose turn it is: the phase of a rollout, its budget, its canaries, and when it is complete.
+
+Pure, between members.py and plan.py. Everything is counted anew from what is observed; what must
+outlive a controller stands in the Driver's status (the last good revision, and the casualties of
+the newest) and on the nodes (the label `before`, under which assignment the driver worked until we
+changed the node).
+
+Amounts: `maxUnavailable` nodes may be without a working driver at a time, whoever's fault it is:
+failed ones among them, so with a budget of one the first failure holds the rollout, and nodes that
+are down, but for the few machines of a cluster that are dead for long. A percentage is
+rounded down, to at least one; 0 changes no working node at all. `maxFailed` is the number of
+failures that stops a rollout, at least one: it decides where `maxUnavailable` leaves room for more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from cluster.model.snapshot import Pool
+from cluster.model.states import Boot, Health, Phase, Place, Supply
+from cluster.plan.nodes.members import Member
+from cluster.plan.nodes.memo import Recollection
+from cluster.plan.rollout.state import Standing, is_working, supply_of, was_harmed, worked_before
+from cluster.plan.rollout.table import Act, Row, Situation, decide
+from nodeside.spec import Driver
+from nodeside.spec.model import Upgrade
+
+
+class Step(Enum):
+    """What draining.py makes of a verdict: the first three leave it as it is."""
+
+    GO = "the verdict holds"
+    RELEASE = "let go of the node"
+    KEEP_CLOSED = "keep the node cordoned"
+    CORDON = "hold the node and cordon it"
+    WAIT = "wait"
+    EVICT = "ask its consumers to leave"
+    END_STAGES = "wait for the end of its stages"
+    GIVE_UP = "let go of the node until what is in the way is gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What happens to a member now. `revision` is what it gets, "" for none; None: no change.
+
+    `before` is the assignment under which it worked until now, "" if it did not. `detail` is why
+    `step` is what it is.
+    """
+
+    member: Member
+    place: Place
+    row: Row
+    revision: str | None = None
+    before: str = ""
+    step: Step = Step.GO
+    detail: str = ""
+
+
+def verdicts(
+    all_members: Sequence[Member],
+    driver: Driver,
+    now: Standing,
+    supplies: Mapping[Pool, Supply],
+    memory: Recollection[Verdict] | None = None,
+) -> tuple[Verdict, ...]:
+    """What happens to each member, in the order given.
+
+    `memory` has what was decided in earlier looks of members whose turn it was not.
+    """
+    upgrade, memory = driver.spec.upgrade, Recollection() if memory is None else memory
+    kept = memory.on((now.phase, now.newest, now.good, upgrade, supplies))
+    found = []
+    for member in all_members:
+        verdict = kept.get(member.node.name)
+        if verdict is None or verdict.member is not member:
+            verdict = kept[member.node.name] = _out_of_turn(member, upgrade, now, supplies)
+        found.append(verdict)
+    memory.forget({member.node.name for member in all_members})
+    changing = [verdict for verdict in found if _may_change(verdict)]
+    granted = _grant(changing, now) if changing else ()
+    return tuple(
+        _verdict(each.member, each.place, each.row, now, turn=True)
+        if id(each.member) in granted
+        else each
+        for each in found
+    )
+
+
+def _out_of_turn(
+    member: Member, upgrade: Upgrade, now: Standing, supplies: Mapping[Pool, Supply]
+) -> Verdict:
+    place, supply = member.place(now.newest, now.good), supply_of(member, supplies.__getitem__)
+    health = Health.ECHO if _is_echo(member, now.newest) else member.health
+    row = decide(Situation(place, now.phase, health, member.boot, upgrade, supply))
+    return _verdict(member, place, row, now, turn=False)
+
+
+def forgiven(every: Sequence[Verdict], now: Standing) -> tuple[Member, ...]:
+    """Members whose label `before` goes, since the rollout that harmed them is over.
+
+    Only of those that do not work: it stays on thousands that do, for whom it changes nothing.
+    """
+    if now.phase is not Phase.SETTLED or any(
+        verdict.place is Place.STALE and verdict.member.health is not Health.DOWN
+        for verdict in every
+    ):
+        return ()
+    return tuple(
+        verdict.member
+        for verdict in every
+        if verdict.place is Place.NEWEST
+        and verdict.member.before
+        and verdict.member.health in (Health.BROKEN, Health.DOWN)
+    )
+
+
+def _grant(changing: Collection[Verdict], now: Standing) -> Collection[int]:
+    """Whose turn it is: first those who lose nothing by it, then by name.
+
+    A canary must be able to prove something: a node where the driver worked before. A node whose
+    drain has begun keeps its turn, which is counted already. One that was given up on comes last.
+    """
+    unavailable = frozenset(now.unavailable)
+    waiting = [
+        (_costs(m, unavailable), bool(m.hold.given_up), m.node.name, m)
+        for m, place in ((each.member, each.place) for each in changing)
+        if _takes_turn(m, now) and (now.slots is None or worked_before(m, place))
+    ]
+    waiting.sort(key=lambda entry: entry[:3])
+    budget, slots = now.budget, now.slots
+    granted = {id(each.member) for each in changing if each.member.hold.since}
+    for costs, _, _, member in waiting:
+        if slots == 0 or (costs and budget == 0):
+            break
+        granted.add(id(member))
+        budget -= costs
+        slots = None if slots is None else slots - 1
+    return granted
+
+
+def _takes_turn(member: Member, now: Standing) -> bool:
+    """Whether it stands in the queue. Not if it could not be drained, until its pods are gone."""
+    if member.hold.since:
+        return False
+    return member.hold.given_up != now.newest or member.is_vacant
+
+
+def _may_change(verdict: Verdict) -> bool:
+    act = verdict.row.act
+    if act is Act.GIVE_NEWEST:
+        return _disturbs(verdict.member, verdict.place)
+    return act in (Act.IN_TURN, Act.IN_TURN_OR_GOOD)
+
+
+def _disturbs(member: Member, place: Place) -> bool:
+    """Whether pods have to leave though the driver does not work: then it is a matter of turns."""
+    return place in (Place.GOOD, Place.STALE) and bool(member.consumers is None or member.consumers)
+
+
+def _costs(member: Member, unavailable: Collection[str]) -> bool:
+    """Whether a change makes one more node unavailable."""
+    if is_working(member):
+        return True
+    occupied = member.consumers is None or bool(member.consumers)
+    return occupied and member.node.name not in unavailable
+
+
+def _verdict(member: Member, place: Place, row: Row, now: Standing, *, turn: bool) -> Verdict:
+    match row.act:
+        case Act.RELEASE:
+            return Verdict(member, place, row, "")
+        case Act.IN_TURN | Act.IN_TURN_OR_GOOD if turn:
+            return _given(member, place, row, now.newest, counts=True)
+        case Act.GIVE_NEWEST if turn or not _disturbs(member, place):
+            return _given(member, place, row, now.newest)
+        case Act.GIVE_GOOD | Act.IN_TURN_OR_GOOD:
+            return _given(member, place, row, now.good)
+        case _:
+            return Verdict(member, place, row)
+
+
+def _given(
+    member: Member, place: Place, row: Row, revision: str, *, counts: bool = False
+) -> Verdict:
+    """`counts`: a change of the rollout, which it answers for if the driver worked before.
+
+    What was harmed already stays so until it works again, whatever it is given next.
+    """
+    before = member.assigned if counts and worked_before(member, place) else ""
+    if was_harmed(member, place):
+        before = member.before
+    return Verdict(member, place, row, revision, before)
+
+
+def _is_echo(member: Member, newest: str) -> bool:
+    """Whether, given the newest revision, the node would seem to work by an old report."""
+    return (
+        member.health is Health.BUSY
+        and member.boot is Boot.RUNNING
+        and member.report is not None
+        and member.report.revision == newest
+    )

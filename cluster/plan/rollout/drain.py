@@ -1,0 +1,260 @@
+"""Whether a node is emptied before its driver is replaced: one table, between turns.py and plan.py.
+
+turns.py says whose turn it is; here each such verdict passes, or waits for a cordon, for the
+consumers to leave, and for the pods of stages after them. `TABLE` has exactly one row for each
+`Situation` (a test counts them). A drain is the one thing that a plan does not do in one go: a node
+is cordoned, and what runs there then is looked at anew by the next plan, since the scheduler may
+have bound one more pod meanwhile.
+
+A node is held from its cordon until the driver works with the new revision, or until its change is
+off: the rollout is paused or goes back, the node goes down, nobody asks for eviction any more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from cluster.kube.timestamps import believed
+from cluster.model.actions import Action, Cordon, Demand, Evict, LabelNode, Uncordon
+from cluster.model.lanes import cordon_lane_of
+from cluster.model.names import CORDONED, closed_label, draining_label, undrained_label
+from cluster.model.snapshot import Answer, Node, World
+from cluster.model.states import Boot, Health, Place
+from cluster.plan.nodes.consumers import demand_of, evicts
+from cluster.plan.nodes.drain_labels import holders, lasts, stamp
+from cluster.plan.nodes.members import Member
+from cluster.plan.rollout.decisions import Step, Verdict
+from cluster.plan.rollout.drain_table import (
+    Aim,
+    Asked,
+    Company,
+    Grip,
+    Situation,
+    Time,
+    Wish,
+    decide,
+)
+from cluster.plan.rollout.table import Act
+from nodeside.contract import assigned_label
+from nodeside.spec import Driver
+from nodeside.spec.fleet import Evict as Policy
+
+_ENDS = (Step.RELEASE, Step.GIVE_UP)
+_PASSES = (Step.GO, Step.RELEASE, Step.KEEP_CLOSED)
+
+
+def drained(
+    verdicts: Iterable[Verdict],
+    driver: Driver,
+    begun: Mapping[str, str],
+    staged: Collection[str],
+    now: float,
+) -> Iterator[Verdict]:
+    """The verdicts with their steps; one that has to wait changes nothing now.
+
+    `begun` are nodes that this very plan cordons, with the reason; `staged` those where pods of
+    stages are, or may come.
+    """
+    policy = evicts(driver)
+    for verdict in verdicts:
+        stages = stages_in_the_way(verdict, staged)
+        if policy is None and not stages and not verdict.member.hold.since:
+            yield verdict  # all nodes of nearly all Drivers
+            continue
+        name = verdict.member.node.name
+        row = decide(_situation(verdict, driver, now, stages=stages))
+        step, why = (Step.CORDON, begun[name]) if name in begun else (row.step, row.why)
+        waits = stages or step not in _PASSES
+        yield replace(
+            verdict,
+            step=step,
+            detail=why,
+            revision=None if waits else verdict.revision,
+            before="" if waits else verdict.before,
+        )
+
+
+def demand(verdicts: Sequence[Verdict], driver: Driver) -> Demand | None:
+    """The pods that have to be known: none while nothing changes."""
+    policy = evicts(driver)
+    if policy is None or not any(_matters(verdict) for verdict in verdicts):
+        return None
+    return demand_of(policy)
+
+
+def cordons(verdicts: Iterable[Verdict], driver: str, now: float) -> Iterator[Cordon]:
+    """A node is held from now on, if it is not already, and gets another chance."""
+    for verdict in verdicts:
+        if verdict.step is Step.CORDON:
+            hold, node = verdict.member.hold, verdict.member.node
+            labels: dict[str, str | None] = {draining_label(driver): hold.since or stamp(now)}
+            if hold.given_up:
+                labels[undrained_label(driver)] = None
+            yield Cordon(driver, node.name, labels, verdict.detail)
+
+
+def evictions(
+    verdicts: Iterable[Verdict], driver: str, answers: Mapping[str, Answer]
+) -> Iterator[Evict]:
+    """For every consumer that is neither leaving already nor asked a moment ago."""
+    for verdict in verdicts:
+        if verdict.step is Step.EVICT:
+            for each in verdict.member.consumers or ():
+                answer = answers.get(each.uid)
+                if not each.deleting and not (answer and answer.resting):
+                    namespace, _, name = each.name.partition("/")
+                    yield Evict(driver, verdict.member.node.name, namespace, name, each.uid)
+
+
+def hold_labels(verdict: Verdict, driver: str, newest: str) -> dict[str, str | None]:
+    """What changes of the labels that hold a node, besides what a cordon brings."""
+    hold = verdict.member.hold
+    changed: dict[str, str | None] = {}
+    if verdict.step in _ENDS and hold.since:
+        changed[draining_label(driver)] = None
+    if verdict.step is Step.GIVE_UP:
+        return changed | {undrained_label(driver): newest}
+    if hold.given_up and (hold.given_up != newest or verdict.place is Place.NEWEST):
+        changed[undrained_label(driver)] = None
+    return changed
+
+
+def again_in(verdicts: Iterable[Verdict], driver: Driver, newest: str, now: float) -> float:
+    """Seconds until the time of a node is up; without end if there is no such node."""
+    limit = _limit(driver)
+    left = (
+        limit - _lasted(verdict.member, driver, now)
+        for verdict in verdicts
+        if _is_timed(verdict, newest)
+    )
+    return max(0.0, min(left, default=math.inf))
+
+
+def _situation(verdict: Verdict, driver: Driver, now: float, *, stages: bool) -> Situation:
+    member = verdict.member
+    return Situation(
+        Asked.NO if evicts(driver) is None else Asked.YES,
+        _wish(verdict),
+        _grip(member),
+        _company(member, stages=stages),
+        _aim(verdict),
+        _time(verdict, driver, now),
+    )
+
+
+def _wish(verdict: Verdict) -> Wish:
+    if verdict.revision is None:
+        return Wish.NOTHING
+    return Wish.REPLACE if verdict.place in (Place.GOOD, Place.STALE) else Wish.GIVE
+
+
+def _grip(member: Member) -> Grip:
+    if not member.hold.since:
+        return Grip.FREE
+    return Grip.HELD if member.node.unschedulable else Grip.SLIPPED
+
+
+def _company(member: Member, *, stages: bool) -> Company:
+    if member.consumers is None or (stages and member.stage_pods is None):
+        return Company.UNKNOWN
+    if member.consumers:
+        return Company.SOMEBODY
+    return Company.STAGES if stages else Company.NOBODY
+
+
+def _aim(verdict: Verdict) -> Aim:
+    if verdict.member.health is Health.WORKING:
+        return Aim.WORKS
+    return Aim.COMING if verdict.place is Place.NEWEST else Aim.FAULTY
+
+
+def _time(verdict: Verdict, driver: Driver, now: float) -> Time:
+    member = verdict.member
+    once = member.hold.given_up == verdict.revision
+    over = not once and _lasted(member, driver, now) >= _limit(driver)
+    return Time.UP if over else Time.LEFT
+
+
+def _limit(driver: Driver) -> float:
+    """Seconds; without end if that is wished. Stages have to end where nobody is evicted too."""
+    policy = driver.spec.rollout.evict or Policy()
+    return policy.timeout_seconds or math.inf
+
+
+def _is_timed(verdict: Verdict, newest: str) -> bool:
+    """Whether it will be given up on when its time is up."""
+    hold = verdict.member.hold
+    if verdict.step is Step.WAIT:
+        return bool(hold.since)
+    return verdict.step in (Step.EVICT, Step.END_STAGES) and hold.given_up != newest
+
+
+def _lasted(member: Member, driver: Driver, now: float) -> float:
+    """Seconds since the node is held; if it is not, since its stages were closed."""
+    node = member.node
+    if member.hold.since:
+        return lasts(member.hold.since, now)
+    if not node.labelled or closed_label(driver.name) not in node.labels:
+        return 0.0
+    return now - believed(node.labelled, now)
+
+
+def _matters(verdict: Verdict) -> bool:
+    """Whether the pods of this node decide something, now or when it is its turn."""
+    if verdict.member.hold.since:
+        return verdict.place is not Place.NEWEST
+    replaced = verdict.place in (Place.GOOD, Place.STALE)
+    return replaced and verdict.row.act in (Act.IN_TURN, Act.GIVE_NEWEST)
+
+
+def stages_in_the_way(verdict: Verdict, busy: Collection[str]) -> bool:
+    """Whether a node has to wait for the end of its stages before it changes.
+
+    One that rebooted has nothing that holds a module: its stages wait for the driver of this boot.
+    """
+    return (
+        verdict.revision is not None
+        and verdict.member.boot is not Boot.FRESH
+        and verdict.place in (Place.GOOD, Place.STALE, Place.NEWEST)
+        and verdict.member.node.name in busy
+    )
+
+
+def uncordons(world: World, actions: Collection[Action]) -> Iterator[Uncordon]:
+    """The end of each cordon of ours that no Driver holds, or that somebody else has ended.
+
+    A label of a Driver that is not there any more holds nothing. A node on which a Driver begins
+    in this very plan is left to the next.
+    """
+    begun = {action.node for action in actions if isinstance(action, Cordon)}
+    for node in world.nodes.values():
+        if CORDONED not in node.labels or node.name in begun:
+            continue
+        held = dict(holders(node.labels))
+        if not world.about and not any(driver in world.drivers for driver in held.values()):
+            yield Uncordon(_lane(world, node), node.name, dict.fromkeys((CORDONED, *held)))
+        elif not node.unschedulable:
+            yield Uncordon(_lane(world, node), node.name, {CORDONED: None}, opens=False)
+
+
+def _lane(world: World, node: Node) -> str:
+    """The lane of a Driver that says so where the cordon cannot be ended; "" if there is none.
+
+    Who set it is not known any more: one that evicts, best on this node.
+    """
+    evicts = {d.name for d in world.drivers.values() if d.driver and d.driver.spec.rollout.evict}
+    here = {name for name in world.drivers if assigned_label(name) in node.labels}
+    names = sorted(evicts & here or here or evicts)
+    return cordon_lane_of(names[0]) if names else ""
+
+
+def let_go(world: World, driver: str, members: Collection[str] = ()) -> Iterator[LabelNode]:
+    """Nodes that a Driver is not for, or not any more: their change will not come."""
+    held, given_up = draining_label(driver), undrained_label(driver)
+    for node in world.nodes.values():
+        labels = node.labels
+        if (held in labels or given_up in labels) and node.name not in members:
+            gone = [key for key in (held, given_up) if key in labels]
+            yield LabelNode(driver, node.name, dict.fromkeys(gone), "its change is off")

@@ -1,0 +1,166 @@
+"""What happens to a node that pods have to leave: a decision for every situation, in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from typing import Final, NamedTuple
+
+from cluster.model.states import Word
+from cluster.plan.rollout.decisions import Step
+
+
+class Asked(Word):
+    """Whether the Driver evicts at all: `rollout.evict`, and no `upgrade: onReboot`."""
+
+    NO = "eviction is not asked for"
+    YES = "eviction is asked for"
+
+
+class Wish(Word):
+    """What the verdict changes."""
+
+    NOTHING = "nothing changes now"
+    REPLACE = "a driver that may be in the kernel is replaced"
+    GIVE = "the node is new or was rebooted: nothing of the driver is in its kernel"
+
+
+class Grip(Word):
+    FREE = "not held"
+    HELD = "held, and cordoned by whomever"
+    SLIPPED = "held, and somebody uncordoned it"
+
+
+class Company(Word):
+    NOBODY = "no consumer is there"
+    SOMEBODY = "consumers are there"
+    STAGES = "consumers are not, but pods of stages are, or may come"
+    UNKNOWN = "pods are not known"
+
+
+class Aim(Word):
+    """How the driver is on the node."""
+
+    WORKS = "works"
+    FAULTY = "does not work"
+    COMING = "has the newest revision, and does not work yet"
+
+
+class Time(Word):
+    """A node is given up on once for a revision: then there is time again."""
+
+    LEFT = "there is time"
+    UP = "timeoutSeconds are over"
+
+
+class Situation(NamedTuple):
+    asked: Asked
+    wish: Wish
+    grip: Grip
+    company: Company
+    aim: Aim
+    time: Time
+
+
+class Row(NamedTuple):
+    asked: tuple[Asked, ...]
+    wishes: tuple[Wish, ...]
+    grips: tuple[Grip, ...]
+    companies: tuple[Company, ...]
+    aims: tuple[Aim, ...]
+    times: tuple[Time, ...]
+    step: Step
+    why: str
+
+    def situations(self) -> product[tuple[object, ...]]:
+        return product(*self[:6])
+
+
+NO, YES = ((asked,) for asked in Asked)
+
+
+NOTHING, REPLACE, GIVE = ((wish,) for wish in Wish)
+
+
+FREE, HELD, SLIPPED = ((grip,) for grip in Grip)
+
+
+NOBODY, SOMEBODY, STAGES, UNKNOWN = ((company,) for company in Company)
+
+
+WORKS, FAULTY, COMING = ((aim,) for aim in Aim)
+
+
+LEFT, UP = ((time,) for time in Time)
+
+
+ANY_WISH, ANY_COMPANY, ANY_AIM, ANY_TIME = tuple(Wish), tuple(Company), tuple(Aim), tuple(Time)
+
+
+CLOSED = HELD + SLIPPED
+
+
+TABLE: Final = (
+    Row(NO, NOTHING + GIVE, FREE, ANY_COMPANY, ANY_AIM, ANY_TIME,
+        Step.GO, "eviction is not asked for"),
+    Row(NO, REPLACE, FREE, NOBODY + SOMEBODY, ANY_AIM, ANY_TIME,
+        Step.GO, "eviction is not asked for"),
+    Row(NO, REPLACE, FREE, UNKNOWN, ANY_AIM, ANY_TIME,
+        Step.WAIT, "the pods of its stages are not known yet"),
+    Row(NO, REPLACE, FREE, STAGES, ANY_AIM, LEFT,
+        Step.END_STAGES, "its stages end first"),
+    Row(NO, REPLACE, FREE, STAGES, ANY_AIM, UP,
+        Step.GIVE_UP, "its stages did not end in time"),
+    Row(NO, ANY_WISH, CLOSED, ANY_COMPANY, ANY_AIM, ANY_TIME,
+        Step.RELEASE, "eviction is not asked for any more"),
+    # Nothing changes now, or nothing that a pod could be in the way of.
+    Row(YES, NOTHING + GIVE, FREE, ANY_COMPANY, ANY_AIM, ANY_TIME,
+        Step.GO, "there is nothing to be emptied"),
+    Row(YES, GIVE, CLOSED, ANY_COMPANY, ANY_AIM, ANY_TIME,
+        Step.RELEASE, "it was rebooted, so its kernel has no driver to replace"),
+    Row(YES, NOTHING, CLOSED, ANY_COMPANY, COMING, ANY_TIME,
+        Step.KEEP_CLOSED, "stays cordoned until the driver works"),
+    Row(YES, NOTHING, CLOSED, ANY_COMPANY, WORKS, ANY_TIME,
+        Step.RELEASE, "the driver works, and nothing changes now"),
+    Row(YES, NOTHING, CLOSED, ANY_COMPANY, FAULTY, ANY_TIME,
+        Step.RELEASE, "it is not changed now after all"),
+    # Its turn.
+    Row(YES, REPLACE, FREE, UNKNOWN, ANY_AIM, ANY_TIME,
+        Step.WAIT, "the pods of the cluster are not known yet"),
+    Row(YES, REPLACE, FREE, NOBODY, FAULTY + COMING, ANY_TIME,
+        Step.GO, "nobody is there, and the driver does not work anyway"),
+    Row(YES, REPLACE, FREE, STAGES, FAULTY + COMING, LEFT,
+        Step.END_STAGES, "its stages end first"),
+    Row(YES, REPLACE, FREE, STAGES, FAULTY + COMING, UP,
+        Step.GIVE_UP, "its stages did not end in time"),
+    Row(YES, REPLACE, FREE, NOBODY + STAGES, WORKS, ANY_TIME,
+        Step.CORDON, "no pod is to find a driver that is being replaced"),
+    Row(YES, REPLACE, FREE, SOMEBODY, ANY_AIM, ANY_TIME,
+        Step.CORDON, "its consumers have to leave"),
+    Row(YES, REPLACE, SLIPPED, ANY_COMPANY, ANY_AIM, ANY_TIME,
+        Step.CORDON, "somebody uncordoned it before its driver was replaced"),
+    Row(YES, REPLACE, HELD, UNKNOWN, ANY_AIM, LEFT,
+        Step.WAIT, "the pods of the cluster are not known yet"),
+    Row(YES, REPLACE, HELD, UNKNOWN, ANY_AIM, UP,
+        Step.GIVE_UP, "its pods were not known in time"),
+    Row(YES, REPLACE, HELD, NOBODY, ANY_AIM, ANY_TIME,
+        Step.GO, "nobody is there any more"),
+    Row(YES, REPLACE, HELD, SOMEBODY, ANY_AIM, LEFT,
+        Step.EVICT, "its consumers have to leave"),
+    Row(YES, REPLACE, HELD, SOMEBODY, ANY_AIM, UP,
+        Step.GIVE_UP, "its consumers did not leave in time"),
+    Row(YES, REPLACE, HELD, STAGES, ANY_AIM, LEFT,
+        Step.END_STAGES, "its stages end first"),
+    Row(YES, REPLACE, HELD, STAGES, ANY_AIM, UP,
+        Step.GIVE_UP, "its stages did not end in time"),
+)  # fmt: skip
+
+
+_ROWS: Final[Mapping[tuple[object, ...], Row]] = {
+    situation: row for row in TABLE for situation in row.situations()
+}
+
+
+def decide(situation: Situation) -> Row:
+    """The one row for a situation."""
+    return _ROWS[situation]

@@ -1,0 +1,192 @@
+"""Where a rollout stands: its phase, what is unavailable, and how many more nodes may change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from cluster.model.snapshot import Pool
+from cluster.model.states import Boot, Health, Phase, Place, Supply
+from cluster.model.status_schema import CASUALTY_LIMIT
+from cluster.plan.nodes.members import Member
+from cluster.plan.rollout.casualties import Casualty, failures
+from nodeside.spec import Driver
+from nodeside.spec.fleet import Rollout
+from nodeside.spec.model import Upgrade
+
+Supplies = Callable[[Pool], Supply]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a rollout stands. `unavailable` and `failed` name nodes; `limit` is maxFailed in nodes.
+
+    `budget` nodes that work may be changed now; `slots` nodes may become canaries (None: all).
+    """
+
+    phase: Phase
+    newest: str
+    good: str
+    nodes: int
+    allowed: int
+    limit: int
+    canaries: int
+    unavailable: tuple[str, ...]
+    failed: tuple[str, ...]
+    budget: int
+    slots: int | None
+
+
+def amount(text: str, nodes: int) -> int:
+    """A number, or a percentage of `nodes`, rounded down but not to nothing."""
+    if not text.endswith("%"):
+        return int(text)
+    percent = int(text[:-1])
+    return max(1, nodes * percent // 100) if percent else 0
+
+
+def standing(
+    all_members: Sequence[Member],
+    driver: Driver,
+    newest: str,
+    good: str,
+    supply: Supplies,
+    *,
+    remembered: Sequence[Casualty] = (),
+) -> Standing:
+    """Count. `good` is the last good revision so far, "" for none; `remembered` counts too."""
+    rollout, nodes = driver.spec.rollout, len(all_members)
+    settled = good == newest
+    placed = [(member, member.place(newest, good)) for member in all_members]
+    absent = _absent([m for m in all_members if m.health is Health.DOWN], nodes)
+    unavailable = tuple(
+        m.node.name for m, p in placed if _is_unavailable(m, p) or m.node.name in absent
+    )
+    given = [] if settled else [m for m, p in placed if p is Place.NEWEST and m.before]
+    changed = [member for member in given if not member.lost]
+    failed = () if settled else failures(given, remembered)
+    limit = max(1, min(amount(rollout.max_failed, nodes), CASUALTY_LIMIT))
+    allowed = amount(rollout.max_unavailable, nodes)
+    candidates = _candidates(placed, driver.spec.upgrade, supply)
+    canaries = min(rollout.canary, len(changed) + candidates)
+    passed = sum(m.health is Health.WORKING for m in changed)
+    begun = sum(bool(m.hold.since) for m, p in placed if p is not Place.NEWEST)
+    phase = _phase(rollout, good, settled=settled, tried=passed >= canaries, failed=len(failed),
+                   limit=limit)  # fmt: skip
+    if phase is not Phase.SETTLED and _is_complete(placed, phase, good, supply):
+        return standing(all_members, driver, newest, newest, supply)
+    return Standing(
+        phase=phase,
+        newest=newest,
+        good=good,
+        nodes=nodes,
+        allowed=allowed,
+        limit=limit,
+        canaries=canaries,
+        unavailable=unavailable,
+        failed=failed,
+        budget=max(0, allowed - len(unavailable)),
+        slots=max(0, canaries - len(changed) - begun) if phase is Phase.CANARY else None,
+    )
+
+
+def _absent(down: Sequence[Member], nodes: int) -> frozenset[str]:
+    """Nodes that are down and count against the budget: those that may be rebooting.
+
+    In every large cluster some machine is dead, and holds no rollout up; nor does one that went
+    down in the middle of its change and does not come back. But more than one in a hundred (or than
+    one) at the same time are an outage: then all count, and what is left is not touched.
+    """
+    dead = {m.node.name for m in down if m.lost or not (m.node.ready_since or m.before)}
+    is_outage = len(dead) > max(1, nodes // 100)
+    return frozenset(m.node.name for m in down if is_outage or m.node.name not in dead)
+
+
+def _is_unavailable(member: Member, place: Place) -> bool:
+    """Whether it counts against the budget: by our doing, or because it is just coming back.
+
+    One that failed without our doing does not: it would block a correction for ever. One that
+    failed in a rollout that is over is forgiven: see `forgiven`. One that is held is cordoned until
+    that is undone. Of one that is down `_absent` decides besides.
+    """
+    if member.lost:
+        return False
+    if member.hold.since or member.hold.ending:
+        return True
+    if member.health is Health.WORKING:
+        return False
+    if member.before and place in (Place.STALE, Place.NEWEST):
+        return True
+    return member.health is Health.BUSY and member.report is not None
+
+
+def _candidates(placed: Iterable[tuple[Member, Place]], upgrade: Upgrade, supply: Supplies) -> int:
+    """How many nodes could still become canaries: at once, or with `onReboot` one day."""
+    one_day = upgrade is Upgrade.ON_REBOOT
+    places = (Place.GOOD, Place.STALE, Place.MOVED) if one_day else (Place.GOOD, Place.STALE)
+    return sum(
+        place in places
+        and supply_of(member, supply) is Supply.SERVED
+        and (one_day or worked_before(member, place))
+        for member, place in placed
+    )
+
+
+def _phase(
+    rollout: Rollout, good: str, *, settled: bool, tried: bool, failed: int, limit: int
+) -> Phase:
+    if settled:
+        return Phase.SETTLED
+    if not good:
+        return Phase.HELD if rollout.paused else Phase.FIRST
+    if failed >= (limit if tried else 1):
+        return Phase.STOPPED
+    if rollout.paused:
+        return Phase.PAUSED
+    return Phase.OPEN if tried else Phase.CANARY
+
+
+def _is_complete(
+    placed: Sequence[tuple[Member, Place]], phase: Phase, good: str, supply: Supplies
+) -> bool:
+    """Whether the newest revision has proven itself.
+
+    The very first does so with the first node where it works: anything better than nothing is good.
+    Later ones when every node that is up has it and has said how it went.
+    """
+    newest = [member for member, place in placed if place is Place.NEWEST]
+    if not any(is_working(member) for member in newest):
+        return False
+    if not good:
+        return True
+    if phase not in (Phase.OPEN, Phase.PAUSED):
+        return False
+    if any(member.health is Health.BUSY for member in newest):
+        return False
+    return all(
+        place is Place.NEWEST
+        or member.health is Health.DOWN
+        or supply(member.pool) is Supply.UNSERVED
+        for member, place in placed
+    )
+
+
+def supply_of(member: Member, supply: Supplies) -> Supply:
+    """What there is for a node: that of its pool, if no other Driver has the module."""
+    found = supply(member.pool)
+    return Supply.TAKEN if member.taken and found is not Supply.UNSERVED else found
+
+
+def is_working(member: Member) -> bool:
+    return member.health is Health.WORKING
+
+
+def worked_before(member: Member, place: Place) -> bool:
+    """Whether a failure after a change would be the change's."""
+    rebooted = member.boot is Boot.FRESH and member.was_ready
+    return is_working(member) or was_harmed(member, place) or rebooted
+
+
+def was_harmed(member: Member, place: Place) -> bool:
+    """Whether it does not work since an earlier change of ours, which it still has."""
+    return place is Place.STALE and bool(member.before) and not is_working(member)

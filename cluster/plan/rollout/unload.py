@@ -1,0 +1,368 @@
+"""Nodes that a Driver goes away from: how far each one is, by a table, and how that is said.
+
+Pure; deletion.py makes actions of it, conditions.py and inspection.py repeat its words. A driver
+may be loaded on a node if the node said anything of it in its current boot but that it was
+unloaded; a reboot ends that. The modules are taken out by a pod, after the driver pod is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+from cluster.model.names import LEAVE_MODULES, before_label, boot_mark, config_map_name
+from cluster.model.snapshot import DriverObject, DriverPod, Node, NodeDriverObject, Unloader, World
+from cluster.plan.objects.node_policy import as_told
+from cluster.plan.objects.revision import read_revision, revision_of, revision_text
+from nodeside.contract import (
+    UNLOADED,
+    State,
+    assigned_label,
+    node_driver_name,
+    state_label,
+)
+from nodeside.errors import ExitCode
+from nodeside.spec import Driver
+from nodeside.spec.model import UnloadPolicy
+
+REST = 60.0  # seconds until a pod that failed is replaced by another one
+SLOW = 120.0  # seconds, after which a pod that has done nothing is named
+_NAMED = 20  # nodes that a message names
+
+
+class Stage(Enum):
+    """How far a node is; the value is what is said of it."""
+
+    GONE = "nothing of it is left there"
+    ENDING = "pods end"
+    NEXT = "to be unloaded"
+    STARTING = "unload pods start"
+    UNLOADING = "being unloaded"
+    HELD = "modules are held"
+    STUCK = "unload pods do not run"
+    FAILED = "unload pods failed, and are made again"
+    STAYS = "modules stay loaded until a reboot"
+    DOWN = "nodes are down, and keep their modules until a reboot"
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing more is to be expected there."""
+        return self in (Stage.GONE, Stage.STAYS, Stage.DOWN)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether it is one of those that keep the cluster busy."""
+        return self in (Stage.STARTING, Stage.UNLOADING)
+
+    @property
+    def is_obstacle(self) -> bool:
+        """Whether somebody should look."""
+        return self in (Stage.HELD, Stage.STUCK, Stage.FAILED)
+
+
+class Run(Enum):
+    """The unload pod of this boot."""
+
+    NONE = "none"
+    STARTING = "starting"
+    RUNNING = "running"
+    HELD = "held"
+    STUCK = "stuck"
+    FAILED = "failed"
+    REFUSED = "refused"  # by the node itself: only a reboot helps
+    DONE = "done"
+
+
+_AT: Mapping[Run, Stage] = {
+    Run.NONE: Stage.NEXT,
+    Run.STARTING: Stage.STARTING,
+    Run.RUNNING: Stage.UNLOADING,
+    Run.HELD: Stage.HELD,
+    Run.STUCK: Stage.STUCK,
+    Run.FAILED: Stage.FAILED,
+    Run.REFUSED: Stage.STAYS,
+    Run.DONE: Stage.GONE,
+}
+
+
+def stage(*, up: bool, ending: bool, loaded: bool, kept: bool, run: Run) -> Stage:
+    """The table. `ending`: a pod that may act there is there or may come; `loaded`: modules may be
+    in the kernel; `kept`: they are not to be touched."""
+    match up, ending, loaded, kept, run:
+        case True, True, _, _, _:
+            return Stage.ENDING
+        case (_, _, False, _, _) | (_, _, _, _, Run.DONE):
+            return Stage.GONE
+        case False, _, _, _, _:
+            return Stage.DOWN
+        case _, _, _, True, _:
+            return Stage.STAYS
+        case _:
+            return _AT[run]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaver:
+    """A node that a Driver goes away from. `why` are the node's words, or ours; `pod` is its unload
+    pod of this boot, `revision` the one to unload with ("": none is known)."""
+
+    node: Node
+    stage: Stage
+    why: str = ""
+    pod: DriverPod | None = None
+    revision: str = ""
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """All nodes that have a trace of a Driver and are not among its `members`, in their order.
+
+    `now` is the wall clock.
+    """
+
+    world: World
+    found: DriverObject
+    members: Collection[str]
+    now: float
+
+    @cached_property
+    def leavers(self) -> Sequence[Leaver]:
+        labels = trace_labels(self.found.name)
+        return tuple(
+            self._leaver(node)
+            for node in self.world.nodes.values()
+            if node.name not in self.members and self._has_trace(node, labels)
+        )
+
+    @cached_property
+    def revisions(self) -> Mapping[str, Driver]:
+        """The Driver as of each revision that a pod could be made of."""
+        name = self.found.name
+        mine = [each for each in self.world.revisions.values() if each.driver == name]
+        read = {each.revision: read_revision(each) for each in mine}
+        readable = {revision: driver for revision, driver in read.items() if driver is not None}
+        return readable | ({self.newest: self.found.driver} if self.found.driver else {})
+
+    @cached_property
+    def newest(self) -> str:
+        return revision_of(revision_text(self.found.driver)) if self.found.driver else ""
+
+    @property
+    def needed(self) -> frozenset[str]:
+        """Revisions that a pod has, or will have."""
+        return frozenset(each.revision for each in self.leavers if not each.stage.is_last)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the newest revision is needed, and its ConfigMap is not there any more."""
+        name = config_map_name(self.found.name, self.newest)
+        return self.newest in self.needed and name not in self.world.revisions
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is a node where more is to be expected."""
+        return any(not each.stage.is_last for each in self.leavers)
+
+    def at(self, *stages: Stage) -> list[Leaver]:
+        return [each for each in self.leavers if each.stage in stages]
+
+    def stray_pods(self) -> Iterator[DriverPod]:
+        """Unload pods that have nothing to do any more: of a node that is gone, rebooted, or the
+        Driver's again, or where modules are to stay."""
+        wanted = {
+            each.pod.name
+            for each in self.leavers
+            if each.pod and not (each.stage is Stage.STAYS and self._kept(each.revision))
+        }
+        for pod in self._unload_pods.values():
+            if pod.name not in wanted and not pod.deleting:
+                yield pod
+
+    # --- how it is said -----------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        return sum(each.stage is not Stage.GONE for each in self.leavers)
+
+    def said(self, *stages: Stage) -> str:
+        """The nodes that are at these stages, in words."""
+        at = ((each, self.at(each)) for each in stages if each is not Stage.GONE)
+        return "; ".join(f"{each.value}: {nodes_named(nodes)}" for each, nodes in at if nodes)
+
+    @property
+    def obstacle(self) -> str:
+        """What keeps modules in the kernel though they are to go, and the way out."""
+        said = self.said(*(each for each in Stage if each.is_obstacle))
+        return f"{said}; to leave the modules loaded: {self.way_out}" if said else ""
+
+    @property
+    def way_out(self) -> str:
+        """A command, for who cannot wait."""
+        return f"kubectl annotate driver {self.found.name} {LEAVE_MODULES}=true"
+
+    # --- one node -----------------------------------------------------------------------------
+
+    def _leaver(self, node: Node) -> Leaver:
+        report = self._report(node)
+        pod = self._unload_pods.get((node.name, boot_mark(node.name, node.boot_id)))
+        revision = self._revision(report, pod)
+        kept, run = self._kept(revision), Run.NONE
+        if pod is not None and pod.unloader is not None:
+            run = _run(pod, pod.unloader, report, self.now)
+        found = stage(
+            up=node.ready,
+            ending=self._ending(node, pod, run),
+            loaded=self._is_loaded(node, report),
+            kept=bool(kept),
+            run=run,
+        )
+        why = kept if found is Stage.STAYS and kept else _why(found, pod, report)
+        return Leaver(node, found, why, pod, revision)
+
+    def _has_trace(self, node: Node, labels: Sequence[str]) -> bool:
+        return (
+            any(key in node.labels for key in labels)
+            or node_driver_name(self.found.name, node.name) in self.world.node_drivers
+            or node.name in self._nodes_with_pods
+        )
+
+    def _report(self, node: Node) -> NodeDriverObject | None:
+        """What was said in this boot."""
+        report = self.world.node_drivers.get(node_driver_name(self.found.name, node.name))
+        return report if report is not None and report.boot_id == node.boot_id else None
+
+    def _is_loaded(self, node: Node, report: NodeDriverObject | None) -> bool:
+        """Whether modules may be in the kernel. With another Driver for them, they are that one's.
+
+        A state label without any NodeDriver is of nobody knows which boot.
+        """
+        name = self.found.name
+        if any(assigned_label(rival) in node.labels for rival in self._rivals):
+            return False
+        if report is not None:
+            return (report.state, report.reason) != (State.WAITING.value, UNLOADED)
+        said = node_driver_name(name, node.name) in self.world.node_drivers
+        return state_label(name) in node.labels and not said
+
+    def _ending(self, node: Node, pod: DriverPod | None, run: Run) -> bool:
+        """A DaemonSet may make a pod as long as the label is there, or the DaemonSet."""
+        assigned = assigned_label(self.found.name) in node.labels
+        assigned = assigned and (self.has_daemonsets or not self.found.deleting)
+        unloading = pod is not None and pod.deleting and run is not Run.DONE
+        return assigned or unloading or node.name in self._driver_pods
+
+    def _revision(self, report: NodeDriverObject | None, pod: DriverPod | None) -> str:
+        """The one that the node had; else the newest, else any."""
+        had = report.revision if report is not None else ""
+        had = pod.unloader.revision if pod is not None and pod.unloader is not None else had
+        known = [had, self.newest, *sorted(self.revisions)]
+        return next((each for each in known if each in self.revisions), "")
+
+    def _kept(self, revision: str) -> str:
+        """Why modules are not to be touched; the newest document decides, as long as it is one."""
+        if self.found.leave_modules:
+            return f"annotation {LEAVE_MODULES}"
+        driver = self.found.driver or self.revisions.get(revision)
+        if driver is None:
+            return "its revision is lost, so there is nothing to make a pod of"
+        driver = self.found.driver or as_told(self.world, driver)
+        never = driver.spec.unload.policy is UnloadPolicy.NEVER
+        return "unload.policy: never" if never else ""
+
+    # --- what is there ------------------------------------------------------------------------
+
+    @cached_property
+    def _pods(self) -> Sequence[DriverPod]:
+        return self.world.pods_of(self.found.name)
+
+    @cached_property
+    def has_daemonsets(self) -> bool:
+        return any(each.driver == self.found.name for each in self.world.daemonsets.values())
+
+    @cached_property
+    def _unload_pods(self) -> Mapping[tuple[str, str], DriverPod]:
+        """By node and boot."""
+        return {(p.node, p.unloader.mark): p for p in self._pods if p.unloader is not None}
+
+    @cached_property
+    def _driver_pods(self) -> frozenset[str]:
+        return frozenset(pod.node for pod in self._pods if pod.unloader is None)
+
+    @cached_property
+    def _nodes_with_pods(self) -> frozenset[str]:
+        """A pod that is to end on a node that is down never does, and is no trace to wait for."""
+        down = {node.name for node in self.world.nodes.values() if not node.ready}
+        return frozenset(pod.node for pod in self._pods if not (pod.deleting and pod.node in down))
+
+    @cached_property
+    def _rivals(self) -> Sequence[str]:
+        """Other Drivers, not on their way out, with a module in common."""
+        mine = _modules(self.revisions.values())
+        return [
+            other.name
+            for other in self.world.drivers.values()
+            if other.driver is not None
+            and other.name != self.found.name
+            and not other.deleting
+            and not mine.isdisjoint(_modules([other.driver]))
+        ]
+
+
+def trace_labels(driver: str) -> tuple[str, str, str]:
+    """Of a node: two by which the controller assigns it, and what the node said."""
+    return assigned_label(driver), before_label(driver), state_label(driver)
+
+
+def nodes_named(leavers: Iterable[Leaver]) -> str:
+    """`n1, n2 (unload.policy: never), n3 (edu is held by …) and 7 more nodes`."""
+    every = list(leavers)
+    by_why: dict[str, list[str]] = {}
+    for each in every[:_NAMED]:
+        by_why.setdefault(each.why, []).append(each.node.name)
+    said = [", ".join(names) + (f" ({why})" if why else "") for why, names in by_why.items()]
+    rest = len(every) - _NAMED
+    return ", ".join(said) + (f" and {rest} more nodes" if rest > 0 else "")
+
+
+def _run(pod: DriverPod, unloader: Unloader, report: NodeDriverObject | None, now: float) -> Run:
+    says = report.reason if report and report.state == State.UNLOADING.value else None
+    match unloader.phase:
+        case "Failed":
+            refused = unloader.code == ExitCode.REBOOT_REQUIRED
+            return Run.REFUSED if refused else Run.FAILED
+        case _ if pod.waiting:
+            return Run.STUCK
+        case "Succeeded":
+            return Run.DONE
+        case _ if says is not None:
+            return Run.HELD if says else Run.RUNNING
+        case _ if now - pod.created >= SLOW:
+            return Run.STUCK
+        case phase:
+            return Run.RUNNING if phase == "Running" else Run.STARTING
+
+
+def _why(found: Stage, pod: DriverPod | None, report: NodeDriverObject | None) -> str:
+    if pod is None or pod.unloader is None:
+        return ""
+    said = report.message if report is not None else ""
+    failed = report is not None and report.state == State.FAILED.value
+    match found:
+        case Stage.HELD:
+            return said
+        case Stage.STUCK:
+            waits = "; ".join(f"{where}: {why}" for where, why in pod.waiting.items())
+            describe = f"kubectl -n {pod.namespace} describe pod {pod.name}"
+            return waits or f"pod {pod.name} says nothing: {describe}"
+        case Stage.FAILED:
+            return (said if failed else "") or pod.unloader.ended
+        case Stage.STAYS:
+            return said or pod.unloader.ended
+        case _:
+            return ""
+
+
+def _modules(drivers: Iterable[Driver]) -> set[str]:
+    return {m.name.replace("-", "_") for driver in drivers for m in driver.spec.modules}

@@ -1,0 +1,122 @@
+"""The actions that stages take: labels of nodes, their objects, and their end with the Driver.
+
+Pure; called by plan.py. Labels go out with those of the driver, in one request for each node.
+Objects have a lane of their own: what the API server refuses there holds no rollout up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from cluster.model.actions import Action, Apply, Cordon, Delete, LabelNode, Plan, SetStatus
+from cluster.model.lanes import lane_of
+from cluster.model.snapshot import DriverObject, World, uses
+from cluster.model.stages_seen import ALLOWED, StageObject
+from cluster.plan.nodes.stage_pods import label_keys
+from cluster.plan.stages.labels import changed_labels
+from cluster.plan.stages.stages import Staging, content, end_order, to_apply, to_prune
+from cluster.plan.status import conditions
+from cluster.plan.status.messages import some
+
+_RESOURCES = {each.kind: each for each in ALLOWED}
+
+
+def with_stage_labels(
+    labelled: Sequence[LabelNode | Cordon], staging: Staging
+) -> Iterator[LabelNode | Cordon]:
+    """The labels that the driver's own plan sets, with those of stages."""
+    every: dict[str, LabelNode | Cordon] = {action.node: action for action in labelled}
+    for action in _stage_labels(staging):
+        there = every.get(action.node)
+        every[action.node] = (
+            replace(there, labels={**there.labels, **action.labels}) if there else action
+        )
+    yield from every.values()
+
+
+def _stage_labels(staging: Staging) -> Iterator[LabelNode]:
+    """What changes; without stages any more, what was left where a node was down."""
+    if staging.active:
+        for node, labels, why in changed_labels(staging):
+            yield LabelNode(staging.driver, node.name, labels, why)
+    elif (seen := staging.case.world.stages) is not None and not seen.unknown:
+        yield from _cleaned(staging.case.world, staging.driver)
+
+
+def stage_objects(staging: Staging) -> Iterator[Action]:
+    """What is to be applied and deleted."""
+    if not staging.active:
+        return
+    gone, wanted = list(to_prune(staging)), list(to_apply(staging))
+    if not gone and not wanted:
+        return  # nearly always, and the hash of all documents takes its time
+    lane = lane_of(staging.driver, content(staging))
+    namespace = staging.case.world.settings.namespace
+    for found in gone:
+        yield _deleted(lane, found, namespace)
+    for document, edited in wanted:
+        yield Apply(lane, document, edited)
+
+
+def take_down(world: World, found: DriverObject, now: float) -> Plan | None:
+    """The end of a Driver begins with its stages, the last one first; None when they are gone."""
+    seen = world.stages
+    if seen is None or not (uses(found) or has_left(world, found.name)):
+        rest = tuple(_cleaned(world, found.name))
+        return Plan(rest) if rest else None
+    if seen.unknown:
+        return Plan(tuple(_said(found, f"its stages cannot be ended: {seen.unknown}", now)))
+    left = [each for each in seen.objects.values() if each.driver == found.name]
+    pods = {pod.stage: [] for pod in seen.pods.values()}  # type: dict[str, list[str]]
+    for pod in seen.pods.values():
+        if pod.driver == found.name and _holds_up(world, pod.node):
+            pods[pod.stage].append(pod.node)
+    stages = {each.stage for each in left} | {stage for stage, nodes in pods.items() if nodes}
+    if not stages:
+        labels = tuple(_cleaned(world, found.name))
+        return Plan(labels) if labels else None
+    last = max(stages, key=lambda stage: _rank(found, stage))
+    gone = sorted((each for each in left if each.stage == last), key=end_order)
+    namespace = world.settings.namespace
+    where = some(sorted(pods.get(last, ())))
+    words = f"stage {last} ends" + (f": pods on {where}" if where else "")
+    ending = [_deleted(found.name, each, namespace) for each in gone if not each.deleting]
+    return Plan((*ending, *_said(found, words, now)))
+
+
+def _deleted(lane: str, found: StageObject, namespace: str) -> Delete:
+    return Delete(lane, _RESOURCES[found.kind], found.name, namespace, found.uid)
+
+
+def _said(found: DriverObject, words: str, now: float) -> Iterator[SetStatus]:
+    status = conditions.going(found, words, now=now)
+    if status != found.status:
+        yield SetStatus(found.name, status)
+
+
+def _holds_up(world: World, node: str) -> bool:
+    """A node that is down holds nothing up: its pods never end."""
+    return node in world.nodes and world.nodes[node].ready
+
+
+def _rank(found: DriverObject, stage: str) -> tuple[int, str]:
+    """Its place; one that is in no list any more ends first."""
+    if found.driver is not None:
+        order = [each.name for each in found.driver.spec.stages]
+    else:
+        order = [row["name"] for row in found.status.get("stages", ())]
+    return (order.index(stage) if stage in order else len(order), stage)
+
+
+def has_left(world: World, driver: str) -> bool:
+    """Whether objects of stages of a Driver are there."""
+    seen = world.stages
+    return seen is not None and any(each.driver == driver for each in seen.objects.values())
+
+
+def _cleaned(world: World, driver: str) -> Iterator[LabelNode]:
+    for node in world.nodes.values():
+        keys = sorted(label_keys(driver, node))
+        if keys:
+            yield LabelNode(driver, node.name, dict.fromkeys(keys), "its stages have ended")

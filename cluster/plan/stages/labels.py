@@ -1,0 +1,82 @@
+"""Which node labels stages take, and which nodes may not change before their stages have ended.
+
+Pure; called by case.py and stageactions.py. All labels of a node change in one request: those of
+the stages that are ready there, and the one that closes all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from cluster.model.names import CLOSED, READY, closed_label, stage_label
+from cluster.model.snapshot import Node
+from cluster.model.states import Health
+from cluster.plan.nodes.stage_pods import is_open, label_keys
+from nodeside.contract import state_label
+
+if TYPE_CHECKING:
+    from cluster.plan.nodes.members import Member
+    from cluster.plan.stages.stages import Staging
+
+
+def changed_labels(staging: Staging) -> Iterator[tuple[Node, dict[str, str | None], str]]:
+    """What changes of each node's labels, and why."""
+    held = {member.node.name for member in staging.case.held}
+    members = {member.node.name for member in staging.case.members}
+    for member in staging.case.members:
+        node = member.node
+        if member.health is Health.DOWN:
+            continue
+        wanted, why = _wanted(staging, member, held=node.name in held)
+        yield from _difference(staging.driver, node, wanted, why)
+    for node in staging.case.world.nodes.values():
+        if node.name in members:
+            continue
+        if node.name in staging.case.occupied and is_open(staging.driver, node):
+            yield from _difference(staging.driver, node, _SHUT, _ENDING)
+        elif state_label(staging.driver) not in node.labels:
+            yield from _difference(staging.driver, node, {}, "the driver is gone from it")
+
+
+_SHUT: Final[Mapping[str, str]] = {"": CLOSED}
+_ENDING = "its stages end before the driver there changes"
+
+
+def _wanted(staging: Staging, member: Member, *, held: bool) -> tuple[Mapping[str, str], str]:
+    """The stages whose label the node has from now on; "" stands for the label that closes."""
+    if held:
+        return _SHUT, _ENDING
+    if member.health is not Health.WORKING:
+        kept = _SHUT if closed_label(staging.driver) in member.node.labels else {}
+        return kept, "the driver does not work there"
+    ready: dict[str, str] = {}
+    node = member.node
+    for step in staging.steps:
+        if step.on_nodes and staging.passed(step, node):
+            ready[step.name] = READY
+            node = _labelled(node, stage_label(staging.driver, step.name))
+    return ready, "its stages go on"
+
+
+def _labelled(node: Node, key: str) -> Node:
+    there = node.labels.get(key) == READY
+    return node if there else replace(node, labels={**node.labels, key: READY})
+
+
+def _difference(
+    driver: str, node: Node, wanted: Mapping[str, str], why: str
+) -> Iterator[tuple[Node, dict[str, str | None], str]]:
+    labels: dict[str, str | None] = {
+        stage_label(driver, stage) if stage else closed_label(driver): value
+        for stage, value in wanted.items()
+    }
+    there = set(label_keys(driver, node))
+    changes: dict[str, str | None] = {k: v for k, v in labels.items() if node.labels.get(k) != v}
+    changes |= dict.fromkeys(sorted(there - labels.keys()))
+    if changes:
+        yield node, changes, why
+
+
+# --- what waits for stages -----------------------------------------------------------------------

@@ -1,0 +1,243 @@
+"""The objects of a stage: what its ConfigMap gives, checked, marked as ours, and gated.
+
+Pure; called by stages.py. Which kinds a stage may have is a closed list: what only RBAC could
+undo is not applied for anybody. A DaemonSet gets a node selector, which keeps its pods to nodes
+where the driver and the stage before are ready, and an init container, which waits for the ready
+file of this boot: after a reboot the labels are of the boot before.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeGuard
+
+from cluster.model.names import (
+    APPLIED_NOTE,
+    CLOSED,
+    CONTROLLER,
+    DRIVER_LABEL,
+    MANAGED_BY,
+    READY,
+    STAGE_LABEL,
+    STAGE_MANAGER,
+    closed_label,
+    stage_label,
+)
+from cluster.model.snapshot import DriverObject, Settings
+from cluster.model.stages_seen import ALLOWED, OPTIONAL, Framed
+from cluster.plan.objects.daemonset import digest
+from cluster.plan.objects.driver_pod import unprivileged
+from cluster.plan.objects.revision import owner
+from cluster.render.templates import StageInvalid
+from nodeside.contract import State, state_label
+from nodeside.spec import Driver
+
+Document = dict[str, Any]
+
+GATE: Final = "nodeside-wait"  # the init container
+_RUN: Final = "nodeside-run"  # its volume
+_GATE_SECONDS = 3600  # then it says so, and the kubelet starts it again
+_GATE_USER = 65532
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_KINDS = {(each.api_version, each.kind): each for each in ALLOWED}
+_ORDER = {each.kind: position for position, each in enumerate(ALLOWED)}
+_OPTIONAL = frozenset(each.kind for each in OPTIONAL)
+_WORKLOADS = ("DaemonSet", "Deployment")
+_LISTS = ("containers", "initContainers", "volumes", "imagePullSecrets")  # of a pod
+_AFFINITY = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What the documents of a stage are put into. `driver` is as of the good revision.
+
+    `after` is the stage before that has pods on nodes, "" for none.
+    """
+
+    owner: DriverObject
+    driver: Driver
+    stage: str
+    after: str
+    settings: Settings
+
+
+def objects(
+    frame: Frame,
+    config_map: str,
+    documents: Sequence[tuple[str, Mapping[str, Any]]],
+    absent: frozenset[str],
+) -> Framed:
+    """What is applied of the documents of a ConfigMap, each given with its file; what is of an
+    absent kind is left out. Raises StageInvalid."""
+    made: dict[tuple[str, str], Document] = {}
+    skipped: list[str] = []
+    for file, document in documents:
+        where = f"ConfigMap {config_map}, {file}"
+        _check(where, document, frame.settings)
+        kind, name = _key(document)
+        if kind in _OPTIONAL & absent:
+            skipped.append(f"{kind} {name}: this cluster has no such kind")
+        elif (kind, name) in made:
+            raise StageInvalid(f"{where}: {kind} {name} is there twice")
+        else:
+            made[kind, name] = _framed(document, frame)
+    return tuple(sorted(made.values(), key=lambda each: _ORDER[each["kind"]])), tuple(skipped)
+
+
+def _key(document: Mapping[str, Any]) -> tuple[str, str]:
+    return document["kind"], document["metadata"]["name"]
+
+
+# --- what may be applied -------------------------------------------------------------------------
+
+
+def _check(where: str, document: Mapping[str, Any], settings: Settings) -> None:
+    for problem in _problems(document, settings):
+        raise StageInvalid(f"{where}: {problem}")
+
+
+def _problems(document: Mapping[str, Any], settings: Settings) -> Iterator[str]:
+    kind, version = document.get("kind"), document.get("apiVersion")
+    if not isinstance(kind, str) or (str(version), kind) not in _KINDS:
+        known = ", ".join(each.kind for each in ALLOWED)
+        yield (
+            f"{kind} of {version} is no kind that a stage may have ({known}): "
+            "apply it yourself, once, beside the Driver"
+        )
+    metadata = document.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        yield f"{kind}: metadata.name is missing or is no name"
+    assert isinstance(metadata, dict)
+    namespace = metadata.get("namespace", settings.namespace)
+    if namespace != settings.namespace:
+        yield (
+            f"{kind} {name}: a stage's objects are in namespace {settings.namespace}, "
+            f"not {namespace}; leave the field out"
+        )
+    for field in ("finalizers", "ownerReferences", "generateName"):
+        if field in metadata:
+            yield f"{kind} {name}: metadata.{field} is not for a stage"
+    for field in ("labels", "annotations"):
+        if not isinstance(metadata.get(field, {}), dict):
+            yield f"{kind} {name}: metadata.{field}: expected a mapping"
+    if kind in _WORKLOADS:
+        yield from (f"{kind} {name}: {words}" for words in _pod_problems(document, settings))
+
+
+def _pod_problems(document: Mapping[str, Any], settings: Settings) -> Iterator[str]:
+    template = _part(_part(document, "spec"), "template")
+    pod, metadata = _part(template, "spec"), _part(template, "metadata")
+    affinity = _part(_part(pod, "affinity"), "nodeAffinity")
+    if not _is_template(pod, metadata) or affinity is None:
+        yield "spec.template is no template of a pod"
+        return
+    # Where the one is empty, the API server takes the other, its old name.
+    account = pod.get("serviceAccountName") or pod.get("serviceAccount") or ""
+    if not isinstance(account, str):
+        yield "serviceAccountName is no name"
+    if account in (CONTROLLER, settings.service_account):
+        yield f"the service account {account} is nodeside's own; name another one"
+    if document["kind"] == "DaemonSet" and _AFFINITY in affinity:
+        yield "choose nodes by nodeSelector: a required nodeAffinity is what the gate is made of"
+
+
+def _part(of: Any, name: str) -> Any:
+    """A mapping inside of a mapping, an empty one if it is not there; None where it is another."""
+    inner = of.get(name, {}) if isinstance(of, dict) else None
+    return inner if isinstance(inner, dict) else None
+
+
+def _is_template(pod: Any, metadata: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether everything that we look at or add to is of its type."""
+    if pod is None or _part(metadata, "labels") is None or _part(pod, "nodeSelector") is None:
+        return False
+    lists = [pod.get(name, []) for name in _LISTS]
+    return "containers" in pod and all(
+        isinstance(each, list) and all(isinstance(item, dict) for item in each) for each in lists
+    )
+
+
+# --- what is added -------------------------------------------------------------------------------
+
+
+def _framed(document: Mapping[str, Any], frame: Frame) -> Document:
+    """A copy that is ours; a DaemonSet is gated."""
+    made = copy.deepcopy(dict(document))
+    made.pop("status", None)
+    metadata = made["metadata"]
+    metadata["namespace"] = frame.settings.namespace
+    metadata["labels"] = {**metadata.get("labels", {}), **_labels(frame)}
+    metadata["ownerReferences"] = owner(frame.owner)
+    if made["kind"] in _WORKLOADS:
+        _pod_framed(made, frame)
+    # Written last: what is added belongs to what was applied.
+    notes = {**metadata.get("annotations", {}), APPLIED_NOTE: digest(made)}
+    metadata["annotations"] = notes
+    return made
+
+
+def _labels(frame: Frame) -> dict[str, str]:
+    return {
+        MANAGED_BY: STAGE_MANAGER,
+        DRIVER_LABEL: frame.driver.name,
+        STAGE_LABEL: frame.stage,
+    }
+
+
+def _pod_framed(made: Document, frame: Frame) -> None:
+    template = made["spec"]["template"]
+    pod, metadata = template["spec"], template.setdefault("metadata", {})
+    metadata["labels"] = {**metadata.get("labels", {}), **_labels(frame)}
+    _secrets(pod, frame.settings.pull_secrets)
+    if made["kind"] == "DaemonSet":
+        _gate(pod, frame)
+
+
+def _secrets(pod: Document, names: Sequence[str]) -> None:
+    there = pod.get("imagePullSecrets", [])
+    missing = [{"name": name} for name in names if {"name": name} not in there]
+    if missing:
+        pod["imagePullSecrets"] = [*there, *missing]
+
+
+def gate_labels(driver: str, after: str) -> dict[str, str]:
+    """The labels that a node has where a stage may be."""
+    before = {stage_label(driver, after): READY} if after else {}
+    return {state_label(driver): State.READY.value, **before}
+
+
+def _gate(pod: Document, frame: Frame) -> None:
+    driver = frame.driver
+    pod["nodeSelector"] = {**pod.get("nodeSelector", {}), **gate_labels(driver.name, frame.after)}
+    away = {"key": closed_label(driver.name), "operator": "NotIn", "values": [CLOSED]}
+    affinity = pod.setdefault("affinity", {}).setdefault("nodeAffinity", {})
+    affinity[_AFFINITY] = {"nodeSelectorTerms": [{"matchExpressions": [away]}]}
+    pod["initContainers"] = [_wait(driver), *pod.get("initContainers", ())]
+    host = {"path": "/run/nodeside", "type": "DirectoryOrCreate"}
+    pod["volumes"] = [*pod.get("volumes", ()), {"name": _RUN, "hostPath": host}]
+
+
+def _wait(driver: Driver) -> Document:
+    """Waits for the ready file of this boot; reads one directory, and may do nothing else.
+
+    The image's own environment is that of a driver container, which sees the host below /host.
+    """
+    return {
+        "name": GATE,
+        "image": driver.spec.image,
+        "command": [
+            *("nodeside", "driver", "wait", driver.name),
+            *("--host-root", "/", "--timeout", str(_GATE_SECONDS)),
+        ],
+        "securityContext": {
+            **unprivileged(runAsUser=_GATE_USER, runAsGroup=_GATE_USER, runAsNonRoot=True),
+            # Where SELinux enforces, a container reads nothing of the host with its usual type.
+            "seLinuxOptions": {"type": "spc_t"},
+        },
+        "resources": {"requests": {"cpu": "5m", "memory": "32Mi"}},
+        "volumeMounts": [{"name": _RUN, "mountPath": "/run/nodeside", "readOnly": True}],
+    }

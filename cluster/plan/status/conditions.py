@@ -1,0 +1,277 @@
+"""The status of a Driver: conditions, and a row for each pool. What stands there was observed.
+
+Pure; called by plan.py. A condition's reason is that of the first line of its table that applies,
+so each table is read from the worst to the best. Every field is always there: a merge patch of the
+status leaves nothing of an older one behind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from cluster.model.snapshot import DriverObject
+from cluster.model.states import Health, Phase
+from cluster.plan.nodes.hardware import devices
+from cluster.plan.nodes.members import cause
+from cluster.plan.rollout.casualties import within_limits
+from cluster.plan.rollout.unload import Stage
+from cluster.plan.status.drains import drains, stuck
+from cluster.plan.status.messages import cut, nodes, refused, some, toolkit_message, untold
+from cluster.plan.status.pool_rows import pool_order, pool_rows
+from cluster.plan.status.progress import Moving, moving, stopped
+from cluster.plan.status.report import Picture, counts
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A condition without its time."""
+
+    type: str
+    true: bool
+    reason: str
+    message: str
+
+
+def status(picture: Picture, *, now: float) -> dict[str, Any]:
+    """The whole status."""
+    motion = moving(picture)
+    said = (
+        _ready(picture, motion),
+        _available(picture),
+        _progressing(picture, motion),
+        _degraded(picture),
+    )
+    return {
+        "observedGeneration": picture.found.generation,
+        "revision": picture.standing.newest,
+        "lastGoodRevision": picture.standing.good,
+        "nodes": dict(picture.counts),
+        "leaving": picture.leaving.count if picture.leaving else 0,
+        "devices": devices(picture.driver.spec.hardware, picture.found.status),
+        "pools": pool_rows(picture),
+        "preflight": [answer.row() for answer in picture.preflight],
+        "draining": drains(picture.verdicts, picture.occupancy),
+        "casualties": _casualties(picture),
+        "conditions": conditions(picture.found, said, now=now),
+    }
+
+
+def _casualties(picture: Picture) -> list[dict[str, Any]]:
+    if picture.standing.phase is Phase.SETTLED or not picture.casualties:
+        return []
+    members = {verdict.member.node.name: verdict.member for verdict in picture.verdicts}
+    return within_limits(picture.casualties, members)
+
+
+def unreadable(found: DriverObject, mistakes: str, *, now: float) -> dict[str, Any]:
+    """The status of a Driver that cannot be read: what runs stays, and what was said of it too."""
+    message = cut(f"{mistakes}; what runs on the nodes stays as it is")
+    said = (
+        Said("Ready", False, "InvalidSpec", message),
+        Said("Progressing", False, "InvalidSpec", message),
+        Said("Degraded", True, "InvalidSpec", message),
+    )
+    return _kept(found) | {"conditions": conditions(found, said, now=now)}
+
+
+def going(
+    found: DriverObject,
+    message: str,
+    *,
+    leaving: int = 0,
+    obstacle: str = "",
+    reason: str = "Deleting",
+    now: float,
+) -> dict[str, Any]:
+    """The status of a Driver that is being deleted; `obstacle` is what somebody should look at."""
+    degraded = Said("Degraded", False, reason, message)
+    if obstacle:
+        degraded = Said("Degraded", True, "ModulesHeld", obstacle)
+    said = (Said("Ready", False, reason, message), Said("Progressing", True, reason, message))
+    told = conditions(found, (*said, degraded), now=now)
+    return _kept(found) | {"leaving": leaving, "conditions": told}
+
+
+def _kept(found: DriverObject) -> dict[str, Any]:
+    empty: dict[str, Any] = {"revision": "", "lastGoodRevision": "", "leaving": 0}
+    empty |= {"nodes": counts(()), "pools": [], "preflight": [], "draining": []}
+    empty |= {"casualties": [], "devices": []}
+    kept = {key: found.status.get(key, value) for key, value in empty.items()}
+    if "stages" in found.status:
+        kept["stages"] = found.status["stages"]
+    return {"observedGeneration": found.generation, **kept}
+
+
+def conditions(found: DriverObject, said: Iterable[Said], *, now: float) -> list[dict[str, Any]]:
+    """As in metav1.Condition; the time is that of the last change of true to false or back."""
+    old = {c.get("type"): c for c in found.status.get("conditions") or ()}
+    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
+    return [
+        {
+            "type": one.type,
+            "status": str(one.true),
+            "observedGeneration": found.generation,
+            "lastTransitionTime": _since(old.get(one.type), str(one.true)) or moment,
+            "reason": one.reason,
+            "message": cut(one.message),
+        }
+        for one in said
+    ]
+
+
+def _since(old: Mapping[str, Any] | None, status: str) -> str:
+    return str(old.get("lastTransitionTime", "")) if old and old.get("status") == status else ""
+
+
+def _degraded(picture: Picture) -> Said:
+    """Somebody should look."""
+    for reason, message in _complaints(picture):
+        if message:
+            return Said("Degraded", True, reason, message)
+    return Said("Degraded", False, "AsExpected", "nothing failed")
+
+
+def _complaints(picture: Picture) -> Iterable[tuple[str, str]]:
+    """From the worst. A complaint without a message does not apply."""
+    yield "ModuleConflict", _conflict(picture)
+    yield "RolloutStopped", stopped(picture)
+    yield "BuildFailed", refused(picture.builds, picture.verdicts)
+    yield "NodesFailed", _failed(picture)
+    yield "ToolkitMissing", _unserved(picture)
+    yield "StagesStuck", _stuck(picture)
+
+
+def _ready(picture: Picture, motion: Moving | None) -> Said:
+    """Whether the newest revision is everywhere and works; the reason is the one word on the whole.
+
+    That is what a script waits for that applied it, so it is false while a rollout is paused too.
+    """
+    for reason, message in chain(_complaints(picture), _obstacles(picture, motion)):
+        if message:
+            return Said("Ready", False, reason, message)
+    ready = picture.counts["ready"]
+    rest = [_down(picture), _lame(picture), _leaving(picture)]
+    rest += [f"fell back: {why}" for why in list(picture.fell_back.values())[:1]]
+    words = "; ".join((f"works on {nodes(ready)}", *filter(None, rest)))
+    return Said("Ready", True, "Ready", words)
+
+
+def _available(picture: Picture) -> Said:
+    """Whether it works on every node that is up, whichever revision it has there.
+
+    That is what somebody waits for who needs the driver.
+    """
+    lacking = [m.node.name for m in picture.lacking if m.health is not Health.DOWN]
+    up = picture.counts["ready"] + len(lacking)
+    words = f"works on {picture.counts['ready']} of {nodes(up)}"
+    if not up:
+        return Said("Available", False, "NoNodes", "there is no node for it that is up")
+    if lacking:
+        return Said("Available", False, "NodesLacking", f"{words}; not on {some(lacking)}")
+    return Said("Available", True, "Available", words)
+
+
+def _lame(picture: Picture) -> str:
+    """Where it works by what the node said before, and yet its pod is in trouble now."""
+    lame = [v.member for v in picture.verdicts if v.member.trouble]
+    return f"but on {some(m.node.name for m in lame)} {lame[0].trouble}" if lame else ""
+
+
+def _obstacles(picture: Picture, motion: Moving | None) -> Iterable[tuple[str, str]]:
+    """What is no fault, and yet not ready. In the middle of a rollout, how far it is."""
+    yield "NoNodes", _no_nodes(picture)
+    if motion is not None:
+        yield motion.reason, motion.message
+    up = [m for m in picture.lacking if m.health is not Health.DOWN]
+    yield "KernelUnknown", untold(m for m in up if not m.pool.kernel)
+    yield "NodesNotReady", "" if up or picture.counts["ready"] else _down(picture)
+
+
+def _down(picture: Picture) -> str:
+    """Nodes that are down, and those of which nothing is known yet."""
+    known = (m for m in picture.lacking if m.pool.kernel)
+    down = [m.node.name for m in known if m.health is Health.DOWN]
+    words = f"not ready as nodes: {some(down)}" if down else ""
+    rest = untold(m for m in picture.lacking if not m.pool.kernel)
+    return "; ".join(filter(None, (words, rest)))
+
+
+def _progressing(picture: Picture, motion: Moving | None) -> Said:
+    """Whether something changes by itself."""
+    if motion is not None:
+        return Said("Progressing", motion.by_itself, motion.reason, motion.message)
+    if words := _leaving(picture):
+        return Said("Progressing", True, "NodesLeaving", words)
+    return Said("Progressing", False, "Complete", "there is nothing to change")
+
+
+def _leaving(picture: Picture) -> str:
+    """Nodes that the Driver is not for any more; they hold nothing up."""
+    if picture.leaving is None or not picture.leaving.count:
+        return ""
+    held, rest = picture.leaving.obstacle, (stage for stage in Stage if not stage.is_obstacle)
+    words = "; ".join(part for part in (held, picture.leaving.said(*rest)) if part)
+    return f"not for {nodes(picture.leaving.count)} any more: {words}"
+
+
+def _conflict(picture: Picture) -> str:
+    words = [
+        f"driver {rival} came first and has a module of the same name: not assigned to "
+        f"{some(sorted(nodes))}"
+        for rival, nodes in picture.contested.items()
+        if nodes
+    ]
+    words += [
+        f"driver {rival} has a module of the same name: nothing changes on {some(sorted(nodes))} "
+        "until one of the two is gone from there, or has other modules"
+        for rival, nodes in picture.taken.items()
+        if nodes
+    ]
+    return "; ".join(words)
+
+
+def _failed(picture: Picture) -> str:
+    broken = [member for member in picture.lacking if member.health is Health.BROKEN]
+    return f"{some(m.node.name for m in broken)}: {cause(broken[0])}" if broken else ""
+
+
+def _stuck(picture: Picture) -> str:
+    """Pods of stages that do not end, where a node was given up on for that."""
+    left = stuck(picture.verdicts, picture.standing.newest)
+    if not left:
+        return ""
+    namespace, _, pod = left[0][1].partition("/")
+    return (
+        f"{some(node for node, _ in left)}: pod {pod} of a stage does not end, and the driver is "
+        f"not replaced before: kubectl -n {namespace} describe pod {pod}"
+    )
+
+
+def _unserved(picture: Picture) -> str:
+    missing = [
+        pool
+        for pool in picture.resolutions
+        if pool.kernel and pool not in picture.served and pool not in picture.builds
+    ]
+    if not missing:
+        return ""
+    first = min(missing, key=pool_order)
+    where = picture.named(lambda v: v.member.pool == first)
+    more = f" (and {len(missing) - 1} more pools)" if missing[1:] else ""
+    words = toolkit_message(picture.resolutions[first])
+    return f"kernel {first.kernel} on {some(where)}{more}: {words}"
+
+
+def _no_nodes(picture: Picture) -> str:
+    if picture.verdicts:
+        return ""
+    hardware = picture.driver.spec.hardware
+    wanted = [f"PCI device {d.vendor}:{d.device or '*'}" for d in hardware.pci]
+    selector = [f"{key}={value}" for key, value in hardware.node_selector.items()]
+    words = " and ".join(part for part in (" or ".join(wanted), ", ".join(selector)) if part)
+    nfd = "; PCI devices are known by the labels of Node Feature Discovery" if wanted else ""
+    return f"no node has {words or 'come up'}{nfd}"

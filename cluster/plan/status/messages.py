@@ -1,0 +1,88 @@
+"""Words that several messages have in common: a few of many nodes, causes, versions. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from cluster.model.limits import clipped
+from cluster.model.snapshot import Pool
+from cluster.model.states import Place, Progress
+from cluster.plan.builds.builds import Found
+from cluster.plan.builds.toolkit_image import Resolution
+from cluster.plan.nodes.members import Member
+from cluster.plan.rollout.decisions import Verdict
+
+_NAMED = 3  # nodes or tags that a message names
+_MESSAGE_LIMIT = 2000  # bytes
+
+
+def toolkit_message(resolution: Resolution) -> str:
+    tags = some(reversed(resolution.tags_seen), of="tags")
+    seen = f"; tags seen: {tags}" if tags else ""
+    return f"no toolkit image: {resolution.why}{seen}; {resolution.remedy}"
+
+
+def untold(members: Iterable[Member]) -> str:
+    """Nodes whose kernel nobody knows, as right after they joined; "" if there is none."""
+    names = [member.node.name for member in members]
+    have = "has not told its" if len(names) == 1 else "have not told their"
+    return f"{nodes(len(names))} {have} kernel yet: {some(names)}" if names else ""
+
+
+def some(names: Iterable[str], of: str = "nodes", shown: int = _NAMED) -> str:
+    """A few names, and how many more: `n1, n2, n3 and 7 more nodes`."""
+    every = list(names)
+    rest = len(every) - shown
+    first = ", ".join(every[:shown])
+    more = of.removesuffix("s") if rest == 1 else of
+    return f"{first} and {rest} more {more}" if rest > 0 else first
+
+
+def called(revision: str, version: str) -> str:
+    return f"{version} ({revision})" if version and revision else revision or "none"
+
+
+def cut(message: str) -> str:
+    return clipped(message, _MESSAGE_LIMIT)
+
+
+def nodes(count: int) -> str:
+    return f"{count} node" if count == 1 else f"{count} nodes"
+
+
+def pool_reason(build: Found, verdicts: Sequence[Verdict]) -> tuple[str, str] | None:
+    """Why nodes of a pool wait for a build, None if they do not."""
+    if all(verdict.place is Place.NEWEST for verdict in verdicts):
+        return None
+    if build.progress is Progress.REFUSED:
+        return "BuildFailed", f"the driver does not build for it: {build.words}"
+    return ("Building", build.words) if build.progress is Progress.RUNNING else None
+
+
+def refused(builds: Mapping[Pool, Found], verdicts: Sequence[Verdict]) -> str:
+    """The first build that says no, "" if none does."""
+    found = sorted(_of(Progress.REFUSED, builds, verdicts), key=lambda each: each[0].kernel)
+    if not found:
+        return ""
+    pool, build = found[0]
+    more = f" (and {len(found) - 1} more kernels)" if found[1:] else ""
+    return (
+        f"version {build.build.driver.spec.version} does not build for kernel {pool.kernel}{more}: "
+        f"{build.words}; no node was changed for it"
+    )
+
+
+def running(builds: Mapping[Pool, Found], verdicts: Sequence[Verdict]) -> str:
+    """The builds that nodes wait for, "" if there are none."""
+    found = [build.words for _, build in _of(Progress.RUNNING, builds, verdicts)]
+    more = f" and {len(found) - 1} more" if found[1:] else ""
+    return f"{found[0]}{more}" if found else ""
+
+
+def _of(
+    progress: Progress, builds: Mapping[Pool, Found], verdicts: Sequence[Verdict]
+) -> Iterator[tuple[Pool, Found]]:
+    found = [(pool, build) for pool, build in builds.items() if build.progress is progress]
+    if found:
+        waiting = {v.member.pool for v in verdicts if v.place is not Place.NEWEST}
+        yield from ((pool, build) for pool, build in found if pool in waiting)

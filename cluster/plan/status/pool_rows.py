@@ -1,0 +1,74 @@
+"""A row of the status for each pool, with the first reason that holds for it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from cluster.model.snapshot import Pool
+from cluster.model.states import Health, Progress
+from cluster.plan.builds.toolkit_image import Link
+from cluster.plan.nodes.members import cause
+from cluster.plan.rollout.decisions import Verdict
+from cluster.plan.status.messages import cut, pool_reason, some, toolkit_message, untold
+from cluster.plan.status.report import Picture, counts
+
+
+def pool_rows(picture: Picture) -> list[dict[str, Any]]:
+    of: dict[Pool, list[Verdict]] = {}
+    for verdict in picture.verdicts:
+        of.setdefault(verdict.member.pool, []).append(verdict)
+    return [_pool(picture, pool, of[pool]) for pool in sorted(of, key=pool_order)]
+
+
+def pool_order(pool: Pool) -> tuple[str, str, str]:
+    return pool.os_version, pool.kernel, pool.architecture
+
+
+def _pool(picture: Picture, pool: Pool, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    resolution = picture.resolutions[pool]
+    reason, message = _pool_reason(picture, pool, verdicts)
+    return {
+        "architecture": pool.architecture,
+        "osVersion": pool.os_version,
+        "kernel": pool.kernel,
+        "nodes": counts(verdicts),
+        "toolkit": resolution.image,
+        "link": resolution.link.value,
+        "reason": reason,
+        "message": cut(message),
+    }
+
+
+def _pool_reason(picture: Picture, pool: Pool, verdicts: Sequence[Verdict]) -> tuple[str, str]:
+    """The first reason that there is."""
+    return next(_pool_reasons(picture, pool, verdicts))
+
+
+def _pool_reasons(
+    picture: Picture, pool: Pool, verdicts: Sequence[Verdict]
+) -> Iterator[tuple[str, str]]:
+    if not pool.kernel:
+        yield "KernelUnknown", untold(verdict.member for verdict in verdicts)
+    build = picture.builds.get(pool)
+    if build is not None and (said := pool_reason(build, verdicts)):
+        yield said
+    if pool not in picture.served:
+        yield "ToolkitMissing", toolkit_message(picture.resolutions[pool])
+    members = (verdict.member for verdict in verdicts)
+    lacking = [member for member in members if member.health is not Health.WORKING]
+    if broken := [member for member in lacking if member.health is Health.BROKEN]:
+        yield "NodesFailed", f"{some(m.node.name for m in broken)}: {cause(broken[0])}"
+    if down := [member.node.name for member in lacking if member.health is Health.DOWN]:
+        yield "NodesNotReady", f"{some(down)}: the node is not ready"
+    fell_back = picture.fell_back.get(pool, "")
+    busy = [member.node.name for member in lacking if member.health is Health.BUSY]
+    if busy and not fell_back:
+        yield "NodesBusy", f"{some(busy)}: on the way"
+    if fell_back:
+        yield "FellBack", fell_back
+    if build is not None and build.progress is Progress.BROKEN:
+        yield "BuildingOnNodes", f"{build.words}; its nodes build for themselves"
+    if picture.resolutions[pool].link is Link.NONE:
+        yield "PrebuiltOnly", "prebuilt modules serve; there is no toolkit image to build with"
+    yield "Ready", ""

@@ -1,0 +1,216 @@
+"""What goes on with a Driver's nodes, or would if it were not held: one table.
+
+Pure; called by conditions.py. The first row that has something to say is the reason of the
+condition Progressing, and of Ready where nobody has a complaint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+from typing import Final, NamedTuple
+
+from cluster.model.states import Health, Phase, Place
+from cluster.plan.nodes.members import Member, cause
+from cluster.plan.rollout.decisions import Verdict
+from cluster.plan.rollout.table import Act
+from cluster.plan.status.drains import ending, occupied, open_drains, stalled
+from cluster.plan.status.messages import nodes, running, some
+from cluster.plan.status.report import Picture
+from nodeside.spec.model import Upgrade
+
+
+class Moving(NamedTuple):
+    """`by_itself`: it goes on without anybody's doing."""
+
+    reason: str
+    by_itself: bool
+    message: str
+
+
+@dataclass(frozen=True)
+class Movement:
+    """What there is to say of each kind, "" where it does not apply."""
+
+    picture: Picture
+
+    def paused(self) -> str:
+        if self.picture.standing.phase not in (Phase.HELD, Phase.PAUSED):
+            return ""
+        return f"spec.rollout.paused; {self._progress}; {self._works}"
+
+    def stopped(self) -> str:
+        now = self.picture.standing
+        if now.phase is not Phase.STOPPED:
+            return ""
+        return (
+            f"version {self.picture.called(now.newest)} failed on {some(now.failed)}, where "
+            f"{self.picture.called(now.good)} worked: {self._cause(now.failed[0])}; "
+            f"correct the spec or go back to the old one{self._retry}"
+        )
+
+    def built(self) -> str:
+        goes_on = running(self.picture.builds, self.picture.verdicts)
+        return f"{self._progress}; {goes_on}" if goes_on else ""
+
+    def drained(self) -> str:
+        held = open_drains(self.picture.verdicts, self.picture.occupancy)
+        return f"{self._progress}; draining {some(held, shown=1)}" if held else ""
+
+    def occupied(self) -> str:
+        alone = self._late and stalled(self.picture.verdicts, self.picture.standing.newest)
+        return f"{self._progress}; {self._late}" if alone else ""
+
+    def blocked(self) -> str:
+        now = self.picture.standing
+        if now.budget or not self.picture.named(_waits_for_turn):
+            return ""
+        if not now.allowed:
+            return f"{self._progress}; maxUnavailable is 0, so no node is changed where it works"
+        if not self._only_failures:
+            return ""
+        return f"{self._progress}; {self._failed_or_down}, and maxUnavailable is {now.allowed}"
+
+    def waits_for_reboots(self) -> str:
+        under_way = self.picture.standing.phase in (Phase.CANARY, Phase.OPEN)
+        if not under_way or self.picture.driver.spec.upgrade is not Upgrade.ON_REBOOT:
+            return ""
+        return f"{self._progress}; the others change at their next reboot"
+
+    def tried(self) -> str:
+        now = self.picture.standing
+        if now.phase is not Phase.CANARY:
+            return ""
+        return f"{self._progress}; {nodes(now.canaries)} to try it first{self._held_up}"
+
+    def rolled_out(self) -> str:
+        now = self.picture.standing
+        if now.phase is not Phase.OPEN:
+            return ""
+        rest = len(now.unavailable) - len(self._down)
+        down = f"; {_are_down(self._down)}" if self._down else ""
+        return f"{self._progress}; {rest} of {now.allowed} under way{down}{self._held_up}"
+
+    def given_back(self) -> str:
+        stale = self.picture.named(_is_stale)
+        newest = self.picture.called(self.picture.standing.newest)
+        return f"{some(stale)} go to {newest}{self._held_up}" if stale else ""
+
+    def busy(self) -> str:
+        busy = [
+            member.node.name
+            for member in self.picture.lacking
+            if member.health is Health.BUSY and member.pool in self.picture.served
+        ]
+        return f"{self._works}; on the way: {some(busy)}" if busy else ""
+
+    # --- what several of them say ----------------------------------------------------------------
+
+    @cached_property
+    def _progress(self) -> str:
+        now, updated = self.picture.standing, self.picture.counts["updated"]
+        return f"{updated} of {nodes(now.nodes)} have {self.picture.called(now.newest)}"
+
+    @cached_property
+    def _failing(self) -> Mapping[str, Member]:
+        """Nodes that show that they failed, and need not be remembered for it."""
+        members = (verdict.member for verdict in self.picture.verdicts)
+        return {m.node.name: m for m in members if m.health is Health.BROKEN or m.lost}
+
+    def _cause(self, failed: str) -> str:
+        """In the node's own words; in those that are remembered, if it is gone or has changed."""
+        if failed in self._failing:
+            return cause(self._failing[failed])
+        return next(each.message for each in self.picture.casualties if each.node == failed)
+
+    @property
+    def _retry(self) -> str:
+        if set(self.picture.standing.failed) <= self._failing.keys():
+            return ""
+        return "; to have this one tried again, pause the rollout and resume it"
+
+    @cached_property
+    def _works(self) -> str:
+        ready = self.picture.counts["ready"]
+        return f"works on {ready} of {nodes(self.picture.standing.nodes)}"
+
+    @cached_property
+    def _late(self) -> str:
+        names = occupied(self.picture.verdicts, self.picture.standing.newest)
+        late = f"{some(names)} not emptied in time: changes when its pods are gone"
+        return late if names else ""
+
+    @cached_property
+    def _held_up(self) -> str:
+        waits = some(ending(self.picture.verdicts, self.picture.occupancy), shown=1)
+        return "".join(f"; {words}" for words in (waits, self._late) if words)
+
+    @cached_property
+    def _holding(self) -> Sequence[Member]:
+        """What counts against the budget."""
+        held = set(self.picture.standing.unavailable)
+        return [v.member for v in self.picture.verdicts if v.member.node.name in held]
+
+    @cached_property
+    def _down(self) -> Sequence[str]:
+        return [member.node.name for member in self._holding if member.health is Health.DOWN]
+
+    @cached_property
+    def _only_failures(self) -> bool:
+        """Whether nothing that holds the budget will come back by itself, or be given up."""
+        stays = [
+            member.health is Health.BROKEN or (member.health is Health.DOWN and member.due == inf)
+            for member in self._holding
+        ]
+        return bool(stays) and all(stays)
+
+    @property
+    def _failed_or_down(self) -> str:
+        broken = [m.node.name for m in self._holding if m.health is Health.BROKEN]
+        failed = f"{some(broken)} failed" if broken else ""
+        down = _are_down(self._down) if self._down else ""
+        return ", ".join(filter(None, (failed, down)))
+
+
+# Reason, whether it goes on by itself, what is said. From what a person decided to what passes.
+TABLE: Final[Sequence[tuple[str, bool, Callable[[Movement], str]]]] = (
+    ("RolloutPaused", False, Movement.paused),
+    ("RolloutStopped", False, Movement.stopped),
+    ("Building", True, Movement.built),
+    ("Draining", True, Movement.drained),
+    ("NodesOccupied", False, Movement.occupied),
+    ("RolloutBlocked", False, Movement.blocked),
+    ("WaitingForReboot", False, Movement.waits_for_reboots),
+    ("Canary", True, Movement.tried),
+    ("RollingOut", True, Movement.rolled_out),
+    ("RollingOut", True, Movement.given_back),
+    ("NodesBusy", True, Movement.busy),
+)
+
+
+def moving(picture: Picture) -> Moving | None:
+    """The first row that applies; None if everything is as it should be."""
+    movement = Movement(picture)
+    for reason, by_itself, said in TABLE:
+        if message := said(movement):
+            return Moving(reason, by_itself, message)
+    return None
+
+
+def stopped(picture: Picture) -> str:
+    """Why a rollout was stopped, "" if it was not."""
+    return Movement(picture).stopped()
+
+
+def _are_down(names: Sequence[str]) -> str:
+    return f"{some(names)} {'is' if len(names) == 1 else 'are'} down"
+
+
+def _waits_for_turn(verdict: Verdict) -> bool:
+    return verdict.revision is None and verdict.row.act in (Act.IN_TURN, Act.IN_TURN_OR_GOOD)
+
+
+def _is_stale(verdict: Verdict) -> bool:
+    return verdict.place is Place.STALE and verdict.member.health is not Health.DOWN

@@ -1,0 +1,227 @@
+"""What is said of stages: rows and a condition of the status, and the lines of `explain`.
+
+Pure; called by plan.py and inspection.py. The condition Ready stays one about the driver: a
+dashboard that does not start makes no driver unready. But its reason, the one word that `kubectl
+get drivers` shows, is the stages' where the driver has no worse one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.model.limits import clipped
+from cluster.model.names import closed_label
+from cluster.model.snapshot import Node
+from cluster.model.stages_seen import StagePod
+from cluster.model.states import Health
+from cluster.plan.stages.stages import Staging, Step
+from cluster.plan.status.conditions import Said, conditions
+from cluster.plan.status.messages import some
+
+Status = dict[str, Any]
+
+_MESSAGE_LIMIT = 2000  # bytes
+_BAD = ("Invalid", "Failed")
+_REASONS = {
+    "Invalid": "StageInvalid",
+    "Failed": "StageFailed",
+    "Unknown": "StagesUnknown",
+    "Waiting": "StagesWaiting",
+    "Progressing": "StagesProgressing",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A stage in the status. `wanted` are nodes where the driver works."""
+
+    name: str
+    state: str
+    wanted: int = 0
+    ready: int = 0
+    message: str = ""
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "state": self.state,
+            "nodes": {"wanted": self.wanted, "ready": self.ready},
+            "message": clipped(self.message, _MESSAGE_LIMIT),
+        }
+
+
+def with_stages(staging: Staging, status: Status, now: float) -> Status:
+    """The status with what there is to say of stages; without any, as it is."""
+    rows = tuple(_rows(staging))
+    if not rows:
+        return status
+    found = staging.case.found
+    said = {one.type: one for one in _said(rows, status)}
+    kept = [c for c in status["conditions"] if c["type"] not in said]
+    made = conditions(found, said.values(), now=now)
+    order = ["Ready", "Available", "Progressing", "Degraded", "StagesReady"]
+    every = sorted([*kept, *made], key=lambda c: order.index(c["type"]))
+    return {**status, "conditions": every, "stages": [row.document() for row in rows]}
+
+
+def _said(rows: Sequence[Row], status: Status) -> Iterator[Said]:
+    """StagesReady; and what that changes of the others."""
+    bad = next((row for row in rows if row.state in _BAD), None)
+    first = bad or next((row for row in rows if row.state != "Ready"), None)
+    if first is None:
+        yield Said("StagesReady", True, "Ready", f"{_count(rows)} ready")
+        return
+    reason, message = _REASONS[first.state], f"stage {first.name}: {first.message}"
+    yield Said("StagesReady", False, reason, message)
+    before = {c["type"]: c for c in status["conditions"]}
+    ready, degraded = before["Ready"], before["Degraded"]
+    if ready["status"] == "True":
+        yield Said("Ready", True, reason, f"{ready['message']}; {message}")
+    if bad is not None and degraded["status"] != "True":
+        yield Said("Degraded", True, reason, message)
+
+
+def _count(rows: Sequence[Row]) -> str:
+    return "1 stage is" if len(rows) == 1 else f"{len(rows)} stages are"
+
+
+def _rows(staging: Staging) -> Iterator[Row]:
+    names = {step.name for step in staging.steps}
+    for step in staging.steps:
+        yield _row(staging, step)
+    # Those that left the spec, until their objects are gone.
+    left = {each.stage for each in staging.mine.values()} - names
+    if staging.seen.unknown:
+        left = {row["name"] for row in staging.case.found.status.get("stages", ())} - names
+    for name in sorted(left):
+        yield Row(name, "Progressing", message="it left the spec, and ends")
+
+
+def _row(staging: Staging, step: Step) -> Row:
+    working = staging.working
+    if staging.seen.unknown:
+        return Row(step.name, "Unknown", message=staging.seen.unknown)
+    ready = [m for m in working if step.opened and _is_ready(staging, step, m.node)]
+    counts = (len(working), len(ready))
+    if step.error:
+        return Row(step.name, "Progressing" if step.awaited else "Invalid", *counts, step.error)
+    for state, message in _obstacles(staging, step, {m.node.name for m in ready}):
+        if message:
+            return Row(step.name, state, *counts, _with(message, step.skipped))
+    return Row(step.name, "Ready", *counts, "; ".join(step.skipped))
+
+
+def _with(message: str, skipped: Sequence[str]) -> str:
+    return "; ".join((message, *skipped))
+
+
+def _is_ready(staging: Staging, step: Step, node: Node) -> bool:
+    return staging.passed(step, node) and not staging.lacks(step, node)
+
+
+def _obstacles(staging: Staging, step: Step, ready: set[str]) -> Iterator[tuple[str, str]]:
+    """From the worst; one without a message does not apply."""
+    yield "Failed", _failing(staging, step)
+    if not step.opened:
+        yield "Waiting", _before(staging, step)
+    yield "Progressing", "; ".join((*step.behind, *(words for _, words in staging.silent(step))))
+    late = [m.node for m in staging.working if m.node.name not in ready]
+    if late:
+        yield "Progressing", f"{some(node.name for node in late)}: {_why(staging, step, late[0])}"
+    if not staging.working:
+        yield "Waiting", "the driver works on no node yet"
+
+
+def _failing(staging: Staging, step: Step) -> str:
+    """Pods that cannot start, or start again and again, or never say what is waited for."""
+    stuck = [
+        pod
+        for pod in staging.seen.pods.values()
+        if (pod.driver, pod.stage) == (staging.driver, step.name) and pod.waiting
+        if not pod.deleting
+    ]
+    if not stuck:
+        return _late(staging, step)
+    stuck.sort(key=lambda pod: pod.name)
+    return f"{some(_where(pod) for pod in stuck)}: {_words(stuck[0])}"
+
+
+def _late(staging: Staging, step: Step) -> str:
+    mute = [
+        pod
+        for pod in sorted(staging.seen.pods.values(), key=lambda pod: pod.name)
+        if (pod.driver, pod.stage) == (staging.driver, step.name)
+        if (sight := staging.seen.logs.get(pod.uid)) and sight.late and not pod.deleting
+    ]
+    if not mute:
+        return ""
+    return f"{some(_where(pod) for pod in mute)}: {staging.unsaid(step, mute[0])}"
+
+
+def _where(pod: StagePod) -> str:
+    return pod.node or pod.name
+
+
+def _words(pod: StagePod) -> str:
+    return "; ".join(f"{container}: {why}" for container, why in pod.waiting.items())
+
+
+def _before(staging: Staging, step: Step) -> str:
+    earlier = staging.steps[: staging.steps.index(step)]
+    if not earlier:
+        return "the driver works on no node yet"
+    return f"stage {earlier[-1].name} comes first"
+
+
+def _why(staging: Staging, step: Step, node: Node) -> str:
+    if closed_label(staging.driver) in node.labels:
+        return "closed, since the driver there changed"
+    lacking = staging.lacks(step, node)
+    if step.after and not staging.passed(_step(staging, step.after), node):
+        return f"stage {step.after} is not ready there"
+    return lacking or "its label is not set yet"
+
+
+def _step(staging: Staging, name: str) -> Step:
+    return next(step for step in staging.steps if step.name == name)
+
+
+# --- explain -------------------------------------------------------------------------------------
+
+
+def on_node(staging: Staging, node: Node) -> Iterator[str]:
+    """A line for each stage on a node."""
+    for step in staging.steps:
+        yield f"stage {step.name}: {_on_node(staging, step, node) or 'ready'}"
+
+
+def blocking(staging: Staging, node: Node) -> str:
+    """The first stage that is not ready on a node where the driver works, and why; or ""."""
+    member = next((m for m in staging.case.members if m.node is node), None)
+    if member is None or member.health is not Health.WORKING:
+        return ""
+    if member in staging.case.held:
+        return ""  # said with the verdict: see drainage.py
+    for step in staging.steps:
+        if why := _on_node(staging, step, node):
+            return f"stage {step.name}: {why}"
+    return ""
+
+
+def _on_node(staging: Staging, step: Step, node: Node) -> str:
+    if staging.seen.unknown or step.error:
+        return staging.seen.unknown or step.error
+    if not step.opened:
+        return _before(staging, step)
+    if _is_ready(staging, step, node):
+        return ""
+    return "; ".join(step.behind) or _why(staging, step, node)
+
+
+def blocking_everywhere(found: Mapping[str, Any]) -> Iterator[str]:
+    """From a status: a line for each stage that is not ready."""
+    for row in found.get("stages", ()):
+        if row["state"] != "Ready":
+            yield f"stage {row['name']}: {row['state']}: {row['message']}"
