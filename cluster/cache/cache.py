@@ -1,7 +1,4 @@
-"""The cluster as it was last seen: one reflector for each kind, and the World made of them.
-
-Called by controller.py and, read once, by cli.py.
-"""
+"""The cluster as it was last seen: one reflector for each kind, and the World made of them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The pods that use devices, of the whole cluster: watched while a Driver that evicts changes.
 
 All pods of a large cluster are much to list and to hear of, so nobody looks at them at other times,
-and of a pod that no Driver means nothing is kept. Called by view.py; by inspection.py for one look.
+and of a pod that no Driver means nothing is kept.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The labels of toolkit images, as OpenShift shows them with the tags of an image stream.
 
 A tag is read once, when a plan asks for it, and there are few: so nothing is watched. What cannot
-be read is taken as unknown, and asked for again later and later. Called by view.py.
+be read is taken as unknown, and asked for again later and later.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A cluster may have thousands, each with its history, and what others build changes them all day.
 They can be in any namespace, so all are watched; but of one that nobody names nothing is kept, and
-nobody is woken. Called by view.py.
+nobody is woken.
 """
 
 from __future__ import annotations

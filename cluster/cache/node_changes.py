@@ -2,7 +2,7 @@
 
 A node has a hundred labels that are others' business, and Node Feature Discovery writes them all
 the time. All of them are kept, so a Driver that asks for another one finds it; only nobody is woken
-for what no Driver asks for. Pure; used by view.py.
+for what no Driver asks for. Pure.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 A thread of its own, since a template may take seconds: its plan comes later, and no other. What no
 plan asks for any more is forgotten, and all that is kept has a limit. A template that ended the
 process it was rendered in is tried again, ever later; one that has a mistake only when it changes.
-Called by stageview.py.
 """
 
 from __future__ import annotations

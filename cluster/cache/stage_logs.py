@@ -2,7 +2,7 @@
 
 A thread of its own beside the reflectors, since a kubelet may take its time. What is wanted comes
 from plans; what was found goes into the next one. Of a log at most a mebibyte is read at once, and
-a line is judged by its beginning. Nothing is kept but whether a line matched. Used by stageview.py.
+a line is judged by its beginning. Nothing is kept but whether a line matched.
 """
 
 from __future__ import annotations

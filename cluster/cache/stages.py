@@ -1,6 +1,6 @@
 """What stages consist of as it stands in the cluster: watched from the first Driver that has any.
 
-Without stages nothing of this runs: no list, no watch. Called by view.py.
+Without stages nothing of this runs: no list, no watch.
 """
 
 from __future__ import annotations

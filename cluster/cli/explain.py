@@ -2,7 +2,7 @@
 
 The world is read by one list of each kind and put through the very functions that the controller
 plans with. What is *there* was observed; what is *next* is a plan made now, which is carried out if
-a controller leads: where none does, that is said first. Called by cli.py.
+a controller leads: where none does, that is said first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What `nodeside-cluster` needs besides nodeside itself, and how to install it where it is missing.
 
-`pip install` without the extra `cluster` gives the command, but not the packages below it. Called
-by cli.py; reads what pip noted of the installation.
+`pip install` without the extra `cluster` gives the command, but not the packages below it. Reads
+what pip noted of the installation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whether a controller is at work, for a person who asks: what the Lease says.
 
 `kubectl get drivers` goes on showing what the last leader wrote, however long ago that was. So
-`status` and `explain` begin with this. Called by overview.py and inspection.py; decides nothing.
+`status` and `explain` begin with this. Decides nothing.
 """
 
 from __future__ import annotations

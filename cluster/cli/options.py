@@ -1,7 +1,4 @@
-"""The options that several commands of `nodeside-cluster` share, and what they are handed over as.
-
-Called by cli.py, which is imported for every `--help`: so nothing heavy is imported here.
-"""
+"""The options that several commands of `nodeside-cluster` share, and what becomes of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`nodeside-cluster preflight`: its options, and what is printed. rehearsal.py does it."""
+"""`nodeside-cluster preflight`: its options, and what is printed. trial_build.py does it."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Resolved:
 
 
 def resolve(api: Api, pool: Pool, driver: str = "") -> Resolved:
-    """The chain of toolkit.py; the chain's settings are those of a Driver, else the defaults.
+    """The chain of toolkit_image.py; the chain's settings are those of a Driver, else the defaults.
 
     What nodes have said of an image is left out: nobody asks for a node here. Raises NoSuchObject,
     and KernelNeeded if it cannot be said without one.

@@ -1,7 +1,7 @@
 """What `status` says: the status of each Driver as it stands in the cluster, and who writes it.
 
 Nothing is computed here: what the controller wrote last is shown, with a word if it is not of the
-Driver as it is now, and one before everything if no controller leads. Called by cli.py.
+Driver as it is now, and one before everything if no controller leads.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 One Job of its own, which the controller has no part in: made, followed to its end with the log of
 its compiler, and removed, also on Ctrl-C and SIGTERM. If we are killed, the Job ends at its
 deadline and Kubernetes removes it ten minutes later. Nothing is signed, fetched or published, so
-the Job mounts no Secret: whoever may try a build need not be trusted with a key. Called by cli.py.
+the Job mounts no Secret: whoever may try a build need not be trusted with a key.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The requests that empty a node: cordon, evict, uncordon. Called by apply.py.
+"""The requests that empty a node: cordon, evict, uncordon.
 
 Each may be repeated: it does what is not done yet. An admission policy holds the controller to it:
 no cordon without our label, no uncordon of a node that does not have it.

@@ -1,7 +1,7 @@
 """What became of evictions, and when to ask again: what one leader remembers of them.
 
 A budget that allows no disruption is asked again later and later. Another leader asks once more and
-hears the same; so nothing of this needs to be written down. Called by controller.py.
+hears the same; so nothing of this needs to be written down.
 """
 
 from __future__ import annotations

@@ -3,11 +3,10 @@
 Each Driver has a lane of its own: its actions are done in their order, and the first that fails
 ends the lane, since a later one may rest on it; on a status none does. What is refused of one node
 holds up that node, and what would be taken from under it: a webhook or a limit may stand against
-one node of thousands. Neighbours of one kind (the
-labels of 5,000 nodes, the DaemonSets of 20 pools) do not rest on each other and go out in parallel.
-A round takes a few seconds at most: what is left over then is planned again, by what is seen then,
-so that a Driver with many nodes keeps no other one waiting. Nothing begins, and no request lasts,
-when the lead is over. Called by controller.py.
+one node of thousands. Neighbours of one kind (the labels of 5,000 nodes, the DaemonSets of 20
+pools) do not rest on each other and go out in parallel. A round takes a few seconds at most: what
+is left over then is planned again, by what is seen then, so that a Driver with many nodes keeps no
+other one waiting. Nothing begins, and no request lasts, when the lead is over.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class Outcome:
     `written` is the newest version of each kind that we wrote, `deleted` what was deleted.
     `troubles` concern one lane of a Driver; `outage` concerns all: the API server is gone, or
     overloaded.
-    `applied` is what was, with the stamp that it has since (see kept.py).
+    `applied` is what was, with the stamp that it has since (see managed_fields.py).
     `asked` are pods, by uid, that were asked to leave, with the refusal or "".
     `unfinished` are Drivers for whom time ran out. `overtaken`: somebody else was faster somewhere.
     """

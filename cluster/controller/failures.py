@@ -1,6 +1,6 @@
 """What went wrong for one Driver, as its conditions say it, and when to try again.
 
-Another Driver never sees it. Pure; called by controller.py.
+Another Driver never sees it. Pure.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The request that changes labels of a node, if they still are as the plan saw them.
 
-Called by apply.py. A plan is made of what was seen, and that may be old: a watch can be dead for
-minutes before it fails, and a process can be frozen between its last look and a request. Then
-another controller may lead by now, and have changed the node. Only the labels that change are
-compared: a kubelet writes its node all the time.
+A plan is made of what was seen, and that may be old: a watch can be dead for minutes before it
+fails, and a process can be frozen between its last look and a request. Then another controller may
+lead by now, and have changed the node. Only the labels that change are compared: a kubelet writes
+its node all the time.
 """
 
 from __future__ import annotations

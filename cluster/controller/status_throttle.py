@@ -2,7 +2,7 @@
 
 In a first rollout to 5,000 nodes the status of the Driver would change with every look. And what
 comes again and again, as of a node that flaps, is no news: its Events become few. Pure but for what
-it remembers of one leader's life; called by controller.py.
+it remembers of one leader's life.
 """
 
 from __future__ import annotations

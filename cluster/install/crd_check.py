@@ -2,7 +2,7 @@
 
 Helm never upgrades definitions, and a repository of manifests may leave them out: then the API
 server drops what it does not know, without a word, the last good revision among it. Whoever is
-authenticated may read what is served. Called by service.py and presence.py.
+authenticated may read what is served.
 """
 
 from __future__ import annotations

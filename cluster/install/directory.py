@@ -1,4 +1,4 @@
-"""Let a directory of made files appear, whole or not at all. Called by cli.py.
+"""Let a directory of made files appear, whole or not at all.
 
 The files are written into a directory beside it, which then takes its place by rename. What is
 there is replaced only if we made it: its first file begins with our mark, and it holds no file that

@@ -4,7 +4,7 @@
     values.yaml           what an `Installation` decides, with its values as defaults
     values.schema.json    what Helm refuses before it renders anything
     crds/                 the definitions: Helm makes them once, and never upgrades or deletes them
-    templates/            manifests.TEMPLATES in Helm's words (gotemplates.py), notes, the image
+    templates/            manifests.TEMPLATES in Helm's words (helm_templates.py), notes, the image
 
 The namespace is the release's. Names are the same as everywhere: a cluster has nodeside once, and
 a second release is refused by Helm, since the first one owns the roles. Pure.

@@ -1,6 +1,6 @@
 """A template of ours in the words of Helm: what is decided later stays a question in the text.
 
-chart.py hands over a template and says which of its names are `Later`; all others have their
+helm.py hands over a template and says which of its names are `Later`; all others have their
 values already. The template is rendered as ever, with three differences:
 
     {{ image | tojson }}             {{ $.Values.image | toJson }}

@@ -1,7 +1,4 @@
-"""Put nodeside into a cluster, and take it out again: in order, and each step said.
-
-Called by cli.py with the documents of manifests.py.
-"""
+"""Put nodeside into a cluster, and take it out again: in order, and each step said."""
 
 from __future__ import annotations
 

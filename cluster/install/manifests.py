@@ -4,9 +4,9 @@
 `kubectl apply -f -` and for a repository of manifests. Pure: what is rendered is parsed before
 anybody uses it, and a name that the templates do not know is an error.
 
-The same templates are the Helm chart (chart.py) and the kustomize base (kustomize.py). What an
+The same templates are the Helm chart (helm.py) and the kustomize base (kustomize.py). What an
 `Installation` decides is therefore written by `{% if NAME %}`, `{% for … in NAME %}` and
-`| tojson` alone: gotemplates.py says what it can put into Helm's words.
+`| tojson` alone: helm_templates.py says what it can put into Helm's words.
 """
 
 from __future__ import annotations

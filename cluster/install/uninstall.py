@@ -1,5 +1,5 @@
 """Delete every Driver and wait until all are gone, saying what is waited for. Called by
-installation.py, before the controller goes that unloads the modules."""
+install.py, before the controller goes that unloads the modules."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Lists come in pages and are trimmed item by item; watches come event by event; writes are
 server-side apply, merge patch, create, replace and delete. How a request is made, repeated and
-ended is told in exchange.py.
+ended is told in transport.py.
 
 An `Api` may be used by many threads. Nothing of it is cached.
 """

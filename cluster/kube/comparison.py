@@ -1,7 +1,7 @@
 """Whether an object is still as it was applied, though the API server writes some values otherwise.
 
 Pure. What somebody else's manifest says comes back in the server's own words: `0.1` as `100m`,
-empty lists not at all. To apply it again for that would never end. Called by stages.py.
+empty lists not at all. To apply it again for that would never end.
 """
 
 from __future__ import annotations

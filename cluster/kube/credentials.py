@@ -2,7 +2,7 @@
 
 A kubeconfig or a pod's service account; tokens that are renewed, client certificates, exec plugins,
 proxies. Of that client we take only this, and its connection pool: its typed models are slow and
-fat. It is imported when the first connection is made. Called by api.py only.
+fat. It is imported when the first connection is made.
 """
 
 from __future__ import annotations

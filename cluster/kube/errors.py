@@ -1,6 +1,6 @@
 """What the API server refuses, in words, with what to do about it.
 
-Made by api.py, which lets nothing else out; caught by whoever has another way.
+Made by client.py, which lets nothing else out; caught by whoever has another way.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A list of the API server, read item by item.
 
 A page of 500 nodes is 10 MB of JSON and five times that as Python objects. Here only one item is
-whole at a time: it goes to `trim`, which keeps what we use, and is gone before the next one.
-Pure; called by api.py.
+whole at a time: it goes to `trim`, which keeps what we use, and is gone before the next one. Pure.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Server-side apply never takes away what another manager owns. So these fields ar
 which changes no value, and then the usual apply drops what it does not name.
 https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
 
-Called by daemonset.py and stages.py; apply.py sends what `regained` makes.
+`cluster.controller.executor` sends what `regained` makes.
 """
 
 from __future__ import annotations

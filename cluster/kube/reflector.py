@@ -5,7 +5,7 @@ List once, then watch from there. A watch that ends is resumed where it ended; o
 server is gone, what was known stays too, and `health` says since when nothing was heard. A change
 of what we keep of an object wakes the controller; a heartbeat does not.
 
-Each reflector is a thread of its own that only reads. Called by view.py.
+Each reflector is a thread of its own that only reads.
 """
 
 from __future__ import annotations

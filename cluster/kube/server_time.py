@@ -4,7 +4,7 @@ Since when a node is silent stands in the API server's objects, in its time. A c
 clock is a minute ahead would call every node of a rollout failed, and one that is behind none. Each
 answer of the API server has the time in its `Date` header, in whole seconds; that is near enough.
 Once it is known, one answer with quite another time is no proof: some in a row have to say so.
-Used by exchange.py; any thread may ask.
+Used by transport.py; any thread may ask.
 """
 
 from __future__ import annotations

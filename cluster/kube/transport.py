@@ -2,7 +2,7 @@
 
 What passes by itself (no answer, 429 with its Retry-After, 5xx) is tried again with jitter until
 the deadline of the request; after a 401 the credentials are read again once. Everything that
-urllib3 raises stops here and becomes an ApiError. Called by api.py only; used by many threads.
+urllib3 raises stops here and becomes an ApiError. Used by many threads.
 """
 
 from __future__ import annotations

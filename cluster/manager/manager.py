@@ -47,7 +47,7 @@ _UNSEARCHED = 20_000
 
 @dataclass(frozen=True)
 class Options:
-    """What `run` is told. `identity` is one process at a time: see leader.py.
+    """What `run` is told. `identity` is one process at a time: see election.py.
 
     `certificate` is a directory with a certificate for the metrics, which may come later.
     """

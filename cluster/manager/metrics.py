@@ -3,7 +3,7 @@
 Everything is read from what is known anyway: the counts of the last plan, the tally of requests,
 the health of the watches. A scrape asks the API server nothing and looks at no node, and no series
 is about a single node, so an answer stays small in any cluster. A replica that does not lead has
-made no plan, so it tells of itself only. Called by service.py; served by scraping.py.
+made no plan, so it tells of itself only.
 
 A new number is a line in `FAMILIES`, with a function that finds it in a `Look`.
 """

@@ -3,7 +3,7 @@
 A TokenReview says who a bearer token is, a SubjectAccessReview whether he may; it is what other
 components do behind a proxy. Verdicts are kept for a short while, so a token that was revoked is
 good for a minute longer, and only so many new tokens are asked about in a second: what a stranger
-sends costs the API server nothing worth mentioning. Called by scraping.py, by many threads.
+sends costs the API server nothing worth mentioning.
 
 https://kubernetes.io/docs/reference/access-authn-authz/authorization/#non-resource-attributes
 """

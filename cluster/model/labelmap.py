@@ -5,7 +5,7 @@ nobody knows before it is there; so all of them are kept, but their keys only on
 that have the same. Our own labels, which come and go, are apart, or each of them would make other
 keys of all the rest; with fifty Drivers a node has a hundred of them.
 
-Made by documents.py; everybody else sees a mapping.
+Made by parse.py; everybody else sees a mapping.
 """
 
 from __future__ import annotations

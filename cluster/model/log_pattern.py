@@ -2,7 +2,6 @@
 
 The expression is somebody else's program. Python's own engine can take hours for a short line, and
 keeps every other thread from running meanwhile; RE2 can do neither. The one module that uses it.
-Called by stages.py, which refuses what RE2 does, and by stagelogs.py.
 """
 
 from __future__ import annotations

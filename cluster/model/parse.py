@@ -1,4 +1,4 @@
-"""From the API server's JSON to the values of world.py.
+"""From the API server's JSON to the values of snapshot.py.
 
 Each `*_from` takes an object and keeps what is read somewhere, which is a hundredth of a Node; the
 reflectors call them, once for each object that comes.

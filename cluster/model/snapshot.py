@@ -1,6 +1,6 @@
-"""What is observed of the cluster, as values: the only input of plan.py.
+"""What is observed of the cluster, as values: the only input of planner.py.
 
-documents.py makes them of the API server's JSON. Nothing here is ever changed in place: a `World`
+parse.py makes them of the API server's JSON. Nothing here is ever changed in place: a `World`
 is a snapshot. Times are seconds of the wall clock, 0 where nobody knows; a later one alone makes no
 change of an object, so nobody is woken by it.
 """
@@ -91,8 +91,8 @@ class DaemonSetObject:
     `applied` is the hash of what we applied last. `toolkit` is the image, "" without a sidecar;
     `link` says where the image came from. `touched` is when anybody changed anything in it, most
     often the DaemonSet controller, which counts its pods in the status. `fell_back` is a note of
-    fallback.py: its pods build, since the image for their kernel could not be pulled. `refused` is
-    a note of evidence.py: by image, why another toolkit was taken.
+    kernel_images.py: its pods build, since the image for their kernel could not be pulled.
+    `refused` is a note of toolkit_evidence.py: by image, why another toolkit was taken.
     """
 
     name: str
@@ -244,7 +244,7 @@ class Occupancy:
 class RevisionObject:
     """The immutable ConfigMap of one revision. `document` is the text of its driver.yaml.
 
-    The one of no `revision` is that of the Driver's policy, see policy.py, and may change.
+    The one of no `revision` is that of the Driver's policy, see node_policy.py, and may change.
     """
 
     name: str
@@ -381,7 +381,7 @@ class At:
 def assignment(driver: str, pool: Pool, revision: str, *, builds: bool = False) -> str:
     """What the node label `assigned` says: 12 hex digits for a driver's revision in a pool.
 
-    `builds`: for the pods that build there since an image could not be pulled (fallback.py).
+    `builds`: for the pods that build there since an image could not be pulled (kernel_images.py).
     """
     words = (driver, pool.architecture, pool.os_version, pool.kernel, revision)
     text = "\n".join((*words, "builds") if builds else words)

@@ -1,7 +1,7 @@
 """The build Jobs of a Driver: made where one is wanted, noted what came of it, retired.
 
-Pure; called by plan.py. A Job is made once: nothing in it is ever changed, and one that failed
-stays, so that it is not tried for ever. Who deletes it has it tried again.
+Pure. A Job is made once: nothing in it is ever changed, and one that failed stays, so that it is
+not tried for ever. Who deletes it has it tried again.
 """
 
 from __future__ import annotations

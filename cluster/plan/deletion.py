@@ -1,9 +1,9 @@
 """The way out: a Driver that is deleted, and nodes that a Driver is not for any more.
 
-Pure; called by plan.py. On each node first the driver pod goes, then an unload pod takes the
-modules out (unloading.py says how far it is), and then what the pods wrote goes: state label,
-NodeDriver, unload pod. A node that is down holds nothing up. One where only a reboot helps does not
-either: the last word on a deleted Driver, an Event, names it.
+Pure. On each node first the driver pod goes, then an unload pod takes the modules out (unload.py
+says how far it is), and then what the pods wrote goes: state label, NodeDriver, unload pod. A node
+that is down holds nothing up. One where only a reboot helps does not either: the last word on a
+deleted Driver, an Event, names it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """What is to be done: from everything observed to a list of actions. Pure, and read like a list.
 
-Called by controller.py after every change that matters. The plan of a world in which its actions
-were carried out is empty: nothing is remembered here, and an action that is not needed any more is
-not planned again. Only a node that is drained goes through several plans, see draining.py. One
-Driver's plan knows of the others only which modules are theirs.
+The plan of a world in which its actions were carried out is empty: nothing is remembered here, and
+an action that is not needed any more is not planned again. Only a node that is drained goes through
+several plans, see drain.py. One Driver's plan knows of the others only which modules are theirs.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _SOON = 1.0  # seconds, after which something that is being deleted may be gone
 
 
 class Planner:
-    """Plans again and again, and does not conclude anew what it did before: see memory.py."""
+    """Plans again and again, and does not conclude anew what it did before: see memo.py."""
 
     def __init__(self) -> None:
         self._memories: dict[str, Memory] = {}

@@ -1,7 +1,7 @@
 """The actions that stages take: labels of nodes, their objects, and their end with the Driver.
 
-Pure; called by plan.py. Labels go out with those of the driver, in one request for each node.
-Objects have a lane of their own: what the API server refuses there holds no rollout up.
+Pure. Labels go out with those of the driver, in one request for each node. Objects have a lane of
+their own: what the API server refuses there holds no rollout up.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Drivers whose plan is the one of the look before: nothing to do, since nothing of theirs changed.
 
 Between two looks a few objects change, most often of one Driver; fifty others need not be planned
-for again. As in memory.py nobody tells what changed: the objects of a snapshot are compared with
-the very ones of the snapshot before. A plan is kept only if it does nothing, waits for nothing, and
+for again. As in memo.py nobody tells what changed: the objects of a snapshot are compared with the
+very ones of the snapshot before. A plan is kept only if it does nothing, waits for nothing, and
 rests on nothing of other Drivers (`Plan.alone`); what is not known to concern one Driver alone
-concerns all. Held by plan.py for the life of a controller.
+concerns all.
 """
 
 from __future__ import annotations

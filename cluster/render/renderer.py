@@ -1,9 +1,9 @@
 """Templates of stages, rendered in a process of its own: the one module here that starts any.
 
-What a template says cannot stop, fill or crash the controller: see renderworker.py for the limits.
-The same Python is started anew, since a copy of this process would count its memory twice and have
-its tokens. A batch of templates costs one start; a template that ends the process is named, and the
-next one gets a new process. Called by renderings.py and inspection.py.
+What a template says cannot stop, fill or crash the controller: see worker.py for the limits. The
+same Python is started anew, since a copy of this process would count its memory twice and have its
+tokens. A batch of templates costs one start; a template that ends the process is named, and the
+next one gets a new process.
 """
 
 from __future__ import annotations

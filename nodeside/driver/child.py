@@ -2,10 +2,9 @@
 
 Two kinds of work are done so. A call into the kernel may hang or crash in a module's code: its
 child is left behind then. What reads what others wrote may want all memory or never end: its child
-gets `Limits`, and is killed at its deadline. Called by `syscalls`, `sysfs`, `modulefile`,
-`processes` and `validate`. What comes back is data of a bounded size, and is taken for nothing
-else. All imports stand at the top: a fork beside threads must take no lock that one of them may
-hold.
+gets `Limits`, and is killed at its deadline. What comes back is data of a bounded size, and is
+taken for nothing else. All imports stand at the top: a fork beside threads must take no lock that
+one of them may hold.
 """
 
 from __future__ import annotations

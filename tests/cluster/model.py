@@ -343,7 +343,7 @@ class Model:
                 self.said.append(action)
 
     def _drain(self, action: Cordon | Uncordon | Evict) -> None:
-        """As cordon.py does: a cordon is ours only if the node had none."""
+        """As drain_requests.py does: a cordon is ours only if the node had none."""
         if isinstance(action, Evict):
             self._evict(action)
             return

@@ -41,7 +41,7 @@ def apply(control_plane: ControlPlane, document: dict[str, Any]) -> dict[str, An
 
 
 def until_ours(control_plane: ControlPlane, document: dict[str, Any]) -> None:
-    """As apply.py does it; the DaemonSet controller, which counts, may be in between."""
+    """As executor.py does it; the DaemonSet controller, which counts, may be in between."""
 
     def is_ours() -> bool:
         found = differs(document, daemonset_from(control_plane.do("GET", path(document))))

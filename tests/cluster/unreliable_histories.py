@@ -3,7 +3,7 @@ and what a leader of yesterday has sent arrives today.
 
 A watch may be late with all but what the controller wrote itself: it waits for its own writes (see
 controller.py). What it does by old news is tested as its patches are: a node whose labels are not
-what the plan saw is left alone (see nodelabels.py).
+what the plan saw is left alone (see node_labels.py).
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _kind(action: Action) -> str:
 
 
 def _lane_of_refusal(action: Action) -> str:
-    """As the executor has it (see apply.py)."""
+    """As the executor has it (see executor.py)."""
     if isinstance(action, SetStatus):
         return status_lane_of(action.driver)
     node = node_of(action)

@@ -1,8 +1,8 @@
 """Builds of a Driver that are made once, for all nodes of a kernel: which there are to be, and how
 each of them stands.
 
-Pure; case.py asks for the pools, plan.py makes Jobs of it. A Job's outcome is what its last step
-said; what Kubernetes says alone tells that nothing was found out.
+Pure; context.py asks for the pools, planner.py makes Jobs of it. A Job's outcome is what its last
+step said; what Kubernetes says alone tells that nothing was found out.
 """
 
 from __future__ import annotations

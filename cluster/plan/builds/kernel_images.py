@@ -1,8 +1,8 @@
 """Driver images for one kernel each, and the way back to building where there is none.
 
-Pure; called by case.py and members.py. With `prebuilt.image` a pool gets pods of the image that was
-made for its kernel, without a sidecar. A node that cannot pull it is assigned to another DaemonSet
-of the same pool and revision, whose pods have `image` and build. Nodes where the image is stay.
+Pure. With `prebuilt.image` a pool gets pods of the image that was made for its kernel, without a
+sidecar. A node that cannot pull it is assigned to another DaemonSet of the same pool and revision,
+whose pods have `image` and build. Nodes where the image is stay.
 
 That DaemonSet is the memory of it: its annotation says since when, and why. It survives a
 controller, and ends with the revision, or with its last node. Where two nodes or more could not
@@ -24,7 +24,7 @@ from nodeside.spec import Driver
 _NODES = 2  # that could not pull an image, before others do not try
 NO_IMAGE: Final = "the image for its kernel cannot be pulled"  # why a node moves
 LOST: Final = "an image could not be pulled; building instead"  # where no note says more
-LINK: Final = "prebuilt-image"  # in the place of a link of toolkit.py
+LINK: Final = "prebuilt-image"  # in the place of a link of toolkit_image.py
 
 
 def image_for(driver: Driver, pool: Pool) -> str:

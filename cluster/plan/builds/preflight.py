@@ -1,6 +1,6 @@
 """Would a driver build there? The questions of `spec.preflight`, and how far their answers are.
 
-Pure; case.py asks for a Driver's questions, rehearsal.py for the one of a person. Nothing is
+Pure; context.py asks for a Driver's questions, trial_build.py for the one of a person. Nothing is
 published for a question. One that the build of a coming kernel answers anyway is not built twice.
 """
 

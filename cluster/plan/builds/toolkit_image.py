@@ -1,13 +1,13 @@
 """Where the toolkit image of a pool comes from: a chain, and which link of it served.
 
-Pure; called by plan.py and by `nodeside-cluster resolve`. The order is that of
-`nodeside.spec.fleet.Toolkit`: what somebody wrote for this very kernel; then of the image stream
-the tag of the OS version, or else one whose image says that it is for the kernel; then the
-template. Where none of them serves: the image that the pool has now, else one that has built for
-the same kernel elsewhere. What an image stream gave stays while nobody can ask for it.
+Pure. The order is that of `nodeside.spec.fleet.Toolkit`: what somebody wrote for this very kernel;
+then of the image stream the tag of the OS version, or else one whose image says that it is for the
+kernel; then the template. Where none of them serves: the image that the pool has now, else one that
+has built for the same kernel elsewhere. What an image stream gave stays while nobody can ask for
+it.
 
-An image of which evidence.py knows that it is for another kernel is passed over. Where it is in use
-and nothing else serves, it stays: modules that are there need no toolkit.
+An image of which toolkit_evidence.py knows that it is for another kernel is passed over. Where it
+is in use and nothing else serves, it stays: modules that are there need no toolkit.
 """
 
 from __future__ import annotations

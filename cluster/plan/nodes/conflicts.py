@@ -1,9 +1,9 @@
 """Drivers that have a module in common: which nodes another one has, or had the right to first.
 
-Pure; called by case.py. A kernel holds one module of a name, so two Drivers that each load theirs
-take the other's out, again and again. Of two that are for one node the one that came first gets it;
-but whoever is there already stays. So no node gets a revision whose module another Driver has
-there, whichever of the two came first: somebody has to decide, and both say so.
+Pure. A kernel holds one module of a name, so two Drivers that each load theirs take the other's
+out, again and again. Of two that are for one node the one that came first gets it; but whoever is
+there already stays. So no node gets a revision whose module another Driver has there, whichever of
+the two came first: somebody has to decide, and both say so.
 """
 
 from __future__ import annotations

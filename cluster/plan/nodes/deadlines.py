@@ -1,9 +1,9 @@
 """How long a node may be on its way: until when silence is patience, and what is said after that.
 
-Pure; called by members.py for nodes that are neither working nor broken. Everything is counted from
-times that stand in the API server (who changed an object when, and when a pod was made), so another
-controller goes on counting where the last one stopped, and with its clock (servertime.py). Times
-are of the wall clock, 0 is unknown; where one cannot be true yet nobody waits (moment.py).
+Pure. Everything is counted from times that stand in the API server (who changed an object when, and
+when a pod was made), so another controller goes on counting where the last one stopped, and with
+its clock (server_time.py). Times are of the wall clock, 0 is unknown; where one cannot be true yet
+nobody waits (timestamps.py).
 
     no pod         `NO_POD` after the node was assigned, and after the DaemonSet controller was last
                    at work: it makes thousands by and by, so work on others counts for a while too

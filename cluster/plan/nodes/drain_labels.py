@@ -6,7 +6,7 @@ and we cordoned it; it comes and goes in the same request as the cordon. Two Dri
 node: each takes away its own label, and who finds our cordon without any holder ends it.
 `nodeside.io/<driver>.undrained=<revision>`: the consumers did not leave in time.
 
-Pure; read by members.py, set through draining.py and plan.py.
+Pure.
 """
 
 from __future__ import annotations

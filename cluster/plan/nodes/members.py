@@ -1,8 +1,8 @@
-"""How a Driver stands on each of its nodes: what is observed, put into the words of rollout.py.
+"""How a Driver stands on each of its nodes: what is observed, put into the words of table.py.
 
-Pure; the first half of plan.py. A `Member` is a node that has the hardware of a Driver. Nothing is
-believed that is not about this boot and the revision that the node has: a report of an older boot
-is void, one for another revision comes from the pod before.
+Pure; the first half of planner.py. A `Member` is a node that has the hardware of a Driver. Nothing
+is believed that is not about this boot and the revision that the node has: a report of an older
+boot is void, one for another revision comes from the pod before.
 """
 
 from __future__ import annotations

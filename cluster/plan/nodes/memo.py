@@ -3,9 +3,8 @@
 Between two looks at 5,000 nodes a handful of them change. What was concluded of the others is not
 concluded again. Nobody tells a memory what changed: each conclusion is kept beside the very values
 that it was drawn from, and is taken only for these. So an event that was missed does no harm, and a
-plan that is made with a memory is the plan that is made without one.
-
-Held by plan.py for the life of a controller; used by members.py and turns.py.
+plan that is made with a memory is the plan that is made without one. It
+is held for the life of a controller.
 """
 
 from __future__ import annotations

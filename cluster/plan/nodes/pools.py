@@ -1,8 +1,8 @@
 """Which nodes a Driver is for, and which of them one build serves: pools.
 
-Pure; called by plan.py. The kubelet's own word (`status.nodeInfo`) decides what a node is. The
-labels of Node Feature Discovery confirm it: they lag a reboot by up to a minute and vanish when it
-is restarted, so they can bring a driver to a node, but their absence takes none away.
+Pure. The kubelet's own word (`status.nodeInfo`) decides what a node is. The labels of Node Feature
+Discovery confirm it: they lag a reboot by up to a minute and vanish when it is restarted, so they
+can bring a driver to a node, but their absence takes none away.
 """
 
 from __future__ import annotations

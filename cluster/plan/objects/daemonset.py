@@ -1,6 +1,6 @@
 """The DaemonSet that puts a driver's pod on the nodes of one pool and revision.
 
-Pure; called by plan.py.
+Pure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The pod of a driver.
 
 Pure; daemonset.py puts it on the nodes of one pool and revision. What the containers find here is
-what `nodeside driver run` reads (options.py and api.py there) and what `nodeside try`
+what `nodeside driver run` reads and what `nodeside try`
 plays (trial/containers.py).
 
 There are no probes. The ready file in the host's /run/nodeside and the node's state label tell
@@ -78,7 +78,7 @@ class Wanted:
     """A driver on one pool: `driver` is as of this revision, `toolkit` "" is no sidecar.
 
     `image` is a driver image for this kernel, "" for that of all kernels; `fell_back` is a note of
-    fallback.py; `refused` are toolkit images that are for another kernel, with what says so.
+    kernel_images.py; `refused` are toolkit images that are for another kernel, with what says so.
     """
 
     owner: DriverObject

@@ -1,7 +1,7 @@
 """The ConfigMap with what of a Driver changes without a new revision: `upgrade` and `unload`.
 
 There is one for each Driver, which every driver pod mounts, and which changes in place: the kubelet
-renews the file within a minute or so, and no pod is replaced for it. Pure; called by plan.py.
+renews the file within a minute or so, and no pod is replaced for it. Pure.
 """
 
 from __future__ import annotations

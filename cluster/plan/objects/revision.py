@@ -2,7 +2,7 @@
 
 Pure. `rollout`, `hardware`, `toolkit`, `preflight`, `stages` and where to publish are the
 controller's business and stay out: to pause a rollout, or to select one more node, makes no new
-revision. Nor do `upgrade` and `unload`: policy.py brings them to the nodes. The ConfigMap's
+revision. Nor do `upgrade` and `unload`: node_policy.py brings them to the nodes. The ConfigMap's
 driver.yaml is JSON, which is YAML; a node reads it with `nodeside.spec.node_load`.
 """
 

@@ -1,9 +1,9 @@
 """The pod that unloads a driver on a node: the driver's own pod, without what an unload can spare.
 
-Pure; called by deletion.py. It is pinned to its node, tolerates everything, and ends: with 0 when
-the modules are gone, with 44 where only a reboot helps (see `nodeside driver unload`). It is never
-privileged, sees neither the signing key nor the credentials, and no part of the host but what
-tells of modules and their holders, the locks of the driver, and its firmware.
+Pure. It is pinned to its node, tolerates everything, and ends: with 0 when the modules are gone,
+with 44 where only a reboot helps (see `nodeside driver unload`). It is never privileged, sees
+neither the signing key nor the credentials, and no part of the host but what tells of modules and
+their holders, the locks of the driver, and its firmware.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A failure stands on its node until the node gets another kernel, or is replaced by another machine.
 So it is written down too, with the revision that it is about, and counts against `maxFailed` from
-there, whichever controller leads. Pure; called by case.py, counted by turns.py.
+there, whichever controller leads. Pure.
 
     Failed   it failed in its change, or went down in it again and again
     Lost     it went down in its change, and was not seen again

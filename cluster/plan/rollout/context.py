@@ -1,6 +1,6 @@
 """A Driver in a world: everything that follows from the two, each thing computed once.
 
-Pure; plan.py makes actions of it.
+Pure; planner.py makes actions of it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Whose turn it is: the phase of a rollout, its budget, its canaries, and when it is complete.
 
-Pure, between members.py and plan.py. Everything is counted anew from what is observed; what must
+Pure, between members.py and planner.py. Everything is counted anew from what is observed; what must
 outlive a controller stands in the Driver's status (the last good revision, and the casualties of
 the newest) and on the nodes (the label `before`, under which assignment the driver worked until we
 changed the node).
@@ -29,7 +29,7 @@ from nodeside.spec.model import Upgrade
 
 
 class Step(Enum):
-    """What draining.py makes of a verdict: the first three leave it as it is."""
+    """What drain.py makes of a verdict: the first three leave it as it is."""
 
     GO = "the verdict holds"
     RELEASE = "let go of the node"

@@ -1,6 +1,7 @@
-"""Whether a node is emptied before its driver is replaced: one table, between turns.py and plan.py.
+"""Whether a node is emptied before its driver is replaced: one table, between decisions.py and
+planner.py.
 
-turns.py says whose turn it is; here each such verdict passes, or waits for a cordon, for the
+decisions.py says whose turn it is; here each such verdict passes, or waits for a cordon, for the
 consumers to leave, and for the pods of stages after them. `TABLE` has exactly one row for each
 `Situation` (a test counts them). A drain is the one thing that a plan does not do in one go: a node
 is cordoned, and what runs there then is looked at anew by the next plan, since the scheduler may

@@ -5,7 +5,7 @@ place in the table, and who asks "why was this node not changed" reads one line.
 
 Words: the *newest* revision is that of the Driver's spec as it is now. The *good* one is the last
 that a whole rollout ended with. Relabelling a node is the only act: it moves the node to the
-DaemonSet of another pool or revision. turns.py counts who may change now; plan.py acts.
+DaemonSet of another pool or revision. decisions.py counts who may change now; planner.py acts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Nodes that a Driver goes away from: how far each one is, by a table, and how that is said.
 
-Pure; deletion.py makes actions of it, conditions.py and inspection.py repeat its words. A driver
+Pure; deletion.py makes actions of it, conditions.py and explain.py repeat its words. A driver
 may be loaded on a node if the node said anything of it in its current boot but that it was
 unloaded; a reboot ends that. The modules are taken out by a pod, after the driver pod is gone.
 """

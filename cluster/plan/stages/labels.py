@@ -1,7 +1,7 @@
 """Which node labels stages take, and which nodes may not change before their stages have ended.
 
-Pure; called by case.py and stageactions.py. All labels of a node change in one request: those of
-the stages that are ready there, and the one that closes all of them.
+Pure. All labels of a node change in one request: those of the stages that are ready there, and the
+one that closes all of them.
 """
 
 from __future__ import annotations

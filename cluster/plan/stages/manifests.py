@@ -1,9 +1,9 @@
 """The objects of a stage: what its ConfigMap gives, checked, marked as ours, and gated.
 
-Pure; called by stages.py. Which kinds a stage may have is a closed list: what only RBAC could
-undo is not applied for anybody. A DaemonSet gets a node selector, which keeps its pods to nodes
-where the driver and the stage before are ready, and an init container, which waits for the ready
-file of this boot: after a reboot the labels are of the boot before.
+Pure. Which kinds a stage may have is a closed list: what only RBAC could undo is not applied for
+anybody. A DaemonSet gets a node selector, which keeps its pods to nodes where the driver and the
+stage before are ready, and an init container, which waits for the ready file of this boot: after a
+reboot the labels are of the boot before.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """What follows a driver: which stage may be where, what of it is applied, and when it must go.
 
-Pure; called by plan.py. On each node the stages come one after the other: pods of the first go
-where the driver's state label says `ready`, pods of the next where the label of the one before
-says so. These labels are the controller's: set when the pods of a stage on a node are ready, taken
-away when the driver no longer works there. A pod that restarts takes none away, or one restart of a
-device plugin would end everything behind it.
+Pure. On each node the stages come one after the other: pods of the first go where the driver's
+state label says `ready`, pods of the next where the label of the one before says so. These labels
+are the controller's: set when the pods of a stage on a node are ready, taken away when the driver
+no longer works there. A pod that restarts takes none away, or one restart of a device plugin would
+end everything behind it.
 
 A device plugin holds the device. So before a node is given another revision, or the driver leaves
 it, all stages on it are closed by one label, and only when their pods are gone the node goes on.

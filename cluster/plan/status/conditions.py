@@ -1,8 +1,8 @@
 """The status of a Driver: conditions, and a row for each pool. What stands there was observed.
 
-Pure; called by plan.py. A condition's reason is that of the first line of its table that applies,
-so each table is read from the worst to the best. Every field is always there: a merge patch of the
-status leaves nothing of an older one behind.
+Pure. A condition's reason is that of the first line of its table that applies, so each table is
+read from the worst to the best. Every field is always there: a merge patch of the status leaves
+nothing of an older one behind.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What people are told of nodes that are drained: rows and sentences of a Driver's status.
 
-Pure; called by conditions.py and inspection.py.
+Pure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What goes on with a Driver's nodes, or would if it were not held: one table.
 
-Pure; called by conditions.py. The first row that has something to say is the reason of the
-condition Progressing, and of Ready where nobody has a complaint.
+Pure. The first row that has something to say is the reason of the condition Progressing, and of
+Ready where nobody has a complaint.
 """
 
 from __future__ import annotations

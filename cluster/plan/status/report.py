@@ -1,4 +1,4 @@
-"""Everything about a Driver that is looked at to say how it stands. Pure; made by case.py."""
+"""Everything about a Driver that is looked at to say how it stands. Pure."""
 
 from __future__ import annotations
 

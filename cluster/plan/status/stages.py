@@ -1,8 +1,8 @@
 """What is said of stages: rows and a condition of the status, and the lines of `explain`.
 
-Pure; called by plan.py and inspection.py. The condition Ready stays one about the driver: a
-dashboard that does not start makes no driver unready. But its reason, the one word that `kubectl
-get drivers` shows, is the stages' where the driver has no worse one.
+Pure. The condition Ready stays one about the driver: a dashboard that does not start makes no
+driver unready. But its reason, the one word that `kubectl get drivers` shows, is the stages' where
+the driver has no worse one.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def blocking(staging: Staging, node: Node) -> str:
     if member is None or member.health is not Health.WORKING:
         return ""
     if member in staging.case.held:
-        return ""  # said with the verdict: see drainage.py
+        return ""  # said with the verdict: see drains.py
     for step in staging.steps:
         if why := _on_node(staging, step, node):
             return f"stage {step.name}: {why}"

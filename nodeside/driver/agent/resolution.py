@@ -2,7 +2,7 @@
 
 A node whose driver cannot even be read must not look as if nobody had tried. Told is what can be
 known all the same: the driver's name, from the file if that much of it is right, else from the last
-time that it was. Called by `run.py`.
+time that it was.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The four requests that a driver container makes to the Kubernetes API server.
 
-Called by announce.py, from its thread. `Cluster` sends the calls of announcement.py; `NoCluster`
-keeps them, so that `nodeside try` and a run by hand show, and check, what a cluster would be told.
+`Cluster` sends the calls of documents.py; `NoCluster` keeps them, so that `nodeside try` and a run
+by hand show, and check, what a cluster would be told.
 
 Credentials are those that Kubernetes mounts into a pod: the token is read anew for every request
 (the kubelet replaces it before it expires) and stands in no log line and no exception. Proxies and
@@ -62,7 +62,7 @@ _METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,a
 
 
 class Api(Protocol):
-    """What announce.py needs of a cluster. Every method raises KubernetesError only."""
+    """What announcer.py needs of a cluster. Every method raises KubernetesError only."""
 
     def patch_node_labels(self, node: str, labels: Mapping[str, str]) -> str:
         """Set labels of a node; returns the node's uid, empty if it is not known."""

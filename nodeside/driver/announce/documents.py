@@ -1,6 +1,6 @@
 """What a cluster is told about a driver on a node: documents, and the requests that carry them.
 
-Pure: made from a `NodeDriverStatus` by announce.py, sent by kubernetes.py, shown and checked by
+Pure: made from a `NodeDriverStatus` by announcer.py, sent by api.py, shown and checked by
 `nodeside try`. The node says three things: its state label, the NodeDriver object
 `<driver>.<node>`, and an Event when the driver became ready or failed.
 """

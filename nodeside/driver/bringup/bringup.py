@@ -1,8 +1,7 @@
 """Bring a driver up: climb the ladder, install what was found, validate.
 
 The order of things, for whoever reads only one file. Decisions are `plan.py`'s, looks at the rungs
-`rungs.py`'s, the way into the kernel `installation.py`'s. Called by `nodeside driver run` and
-`load`, always under the lock of this driver on this node.
+`rungs.py`'s, the way into the kernel `installation.py`'s.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The order is the one in which least is disturbed when something is refused: first what the kernel
 need not be asked for, then the old modules (in use: nothing has been touched yet), then firmware
 and conflicting drivers, then the load. What fails after the old modules went brings them back, and
-the conflicting drivers too. Called by `bringup.py`, under the lock of this driver on this node.
+the conflicting drivers too.
 """
 
 from __future__ import annotations

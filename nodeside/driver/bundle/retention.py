@@ -1,7 +1,7 @@
 """Which bundles stay in the node's cache; the others are collected once a driver is ready.
 
 A node goes back to a kernel or a version more often than one thinks, and then a bundle that is
-still there costs no build. Pure; called by `bringup.py`.
+still there costs no build. Pure.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Asked of what a store says before anything of it is used, and again of what the 
 then on: a trust that was tightened is the trust of what was fetched before, too. What was built
 here needs none. A signed module proves nothing about the manifest that it comes with: an old one in
 a forged manifest is a replay. So it is the manifest that must be signed, and it names every file by
-its sha256. Called by `store.py`, the rungs and the proofs.
+its sha256.
 """
 
 from __future__ import annotations

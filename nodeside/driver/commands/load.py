@@ -1,6 +1,6 @@
 """The verbs of `nodeside driver` about what is loaded: load, validate. One function each, made of
 the same parts as the container's own run; each returns what is to be printed. For unload, see
-removal.py.
+unload.py.
 """
 
 from __future__ import annotations

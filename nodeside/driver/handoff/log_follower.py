@@ -1,6 +1,6 @@
 """The build's output as it happens: a file that somebody else writes, handed over line by line.
 
-Vendor code writes it, and may write anything. Called by `waiting.py`.
+Vendor code writes it, and may write anything.
 """
 
 from __future__ import annotations

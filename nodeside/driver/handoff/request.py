@@ -1,8 +1,8 @@
 """The driver's half of the hand-off: ask the toolkit sidecar to build, and read its answer.
 
 The protocol is drawn in `nodeside/shared.py`. Nothing that lies in `out/` or `results/` is trusted,
-neither the answer nor the log. How the answer is waited for stands in `waiting.py`, how the modules
-are taken in `delivered.py`. Called by `rungs.py`.
+neither the answer nor the log. How the answer is waited for stands in `result.py`, how the modules
+are taken in `artifacts.py`.
 """
 
 from __future__ import annotations

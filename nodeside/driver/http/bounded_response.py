@@ -4,7 +4,7 @@ http.client and urllib3 look for the end of a line wherever the server puts it, 
 chunk size for "all there is". Both fill the memory with what an endless answer sends. The file
 below them is bounded here instead, so that it does not matter which of them reads, in which of
 their versions. Cookies go no further than here: a session would keep every one that a server sets,
-and no server that is asked needs one. Used by `deadline.py` only.
+and no server that is asked needs one.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 The timeouts of `requests` are for one read of a socket. So every socket that a session opens is
 noted here, and when the time is up all of them are shut down: whatever read or write is under way
-ends at once. Used by `transport.py` and `kubernetes.py`, which import `requests` late and this
-module with it.
+ends at once.
 """
 
 from __future__ import annotations

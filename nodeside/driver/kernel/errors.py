@@ -1,8 +1,8 @@
 """What the kernel answers to a load or an unload, in words a person can act on.
 
 The kernel gives one errno and says the rest in its log; `explain` puts the two together by a table.
-Raised by `load.py`, `unload.py` and `conflicts.py`. Sources of the lines: kernel/module/main.c and
-version.c, kernel/params.c, security/lockdown.
+Raised by `loader.py`, `unload.py` and `conflicts.py`. Sources of the lines: kernel/module/main.c
+and version.c, kernel/params.c, security/lockdown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Load several modules in order; if one fails, bring back what was there before.
-
-Called by `installation.py` after conflicts are cleared, and to roll back what failed before that.
-"""
+"""Load several modules in order; if one fails, bring back what was there before."""
 
 from __future__ import annotations
 

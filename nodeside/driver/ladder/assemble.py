@@ -1,7 +1,7 @@
 """What follows a build: take delivery, check, sign, make a bundle of it, adopt it into the cache.
 
 From here on the sidecar has no part: what it delivered was copied, and only the copy is read,
-signed with a key that it never saw, and used. Called by `rungs.py`.
+signed with a key that it never saw, and used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The compatible rung: a bundle for another kernel whose imported symbols all fit this one.
 
 With CONFIG_MODVERSIONS the kernel compares CRCs of symbols instead of the release in vermagic; here
-the same is done beforehand, for bundles in the cache. Called by `rungs.py`, and for a preview.
+the same is done beforehand, for bundles in the cache.
 """
 
 from __future__ import annotations

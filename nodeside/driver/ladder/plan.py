@@ -3,7 +3,7 @@
 `climb` is called again after every look and every build; each time it says, for every rung from the
 cheapest to the dearest, whether it served and why not, and what to do next. It touches nothing,
 so `--dry-run` and `nodeside driver plan` are free. `replacement` decides, also purely, what to do
-about modules that are in the kernel already. Called by `bringup.py`; policy lives here only.
+about modules that are in the kernel already. Policy lives here only.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `plan.climb` says which rung to look at; `look` does it and says in words what was found. Each look
 that finds something leaves a verified bundle in the node's cache. What follows a build is in
-`adoption.py`, what makes another kernel's bundle a compatible one in `compatible.py`.
+`assemble.py`, what makes another kernel's bundle a compatible one in `compatible.py`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A device of a bus (PCI, USB, virtio, platform) leads by its parents to a driver 
 device without hardware (a misc device such as /dev/vpoll, /dev/zram0) leads nowhere; it is the
 module's if its number appeared while the module was loaded (`device_numbers` before and after,
 kept by the caller), or if device, class or major number (/proc/devices) have the module's name. A
-device number is written c10:123 or b252:0. Called by `holders.py`; only reads.
+device number is written c10:123 or b252:0. Only reads.
 """
 
 from __future__ import annotations

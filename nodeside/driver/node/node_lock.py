@@ -10,7 +10,7 @@ counts lies where consumers have no business.
 An older nodeside knows the other place only. Its lock is waited for as ever, but a neighbour's is
 not: a nodeside has the file open for writing, which a read-only mount does not allow, and the
 kernel tells the two apart (`_is_neighbours`). A file that a neighbour holds is removed and made
-anew. Called by `readyfile.py` and `firmware.py`.
+anew.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The host's /proc is read without psutil, because in a pod the host's is at /host/proc, and a few
 lines do. To look at the open files of another user's process takes SYS_PTRACE and
 DAC_READ_SEARCH; who cannot be looked at is counted. A file of a dead filesystem (NFS, FUSE) may not
-answer, and no signal ends the question, so a child asks. Called by `holders.py`; only reads.
+answer, and no signal ends the question, so a child asks. Only reads.
 """
 
 from __future__ import annotations

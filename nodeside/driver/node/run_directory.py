@@ -3,7 +3,7 @@
     /run/nodeside/                 a tmpfs of the host: all of it is gone at reboot by nature
       <driver>/ready               ReadyRecord; there exactly while readiness is observed
       <driver>/loaded.json         where older versions keep it, read as long as it is there
-      <driver>.lock, …             where older versions lock, see `nodelock.py`
+      <driver>.lock, …             where older versions lock, see `node_lock.py`
     /run/nodeside-locks/           no consumer of the driver mounts it
       <driver>.lock                locked (flock) by the one actor; says who that is; never removed
       <driver>.loaded.json         LoadedRecord: what nodeside loaded in this boot, as asked

@@ -2,7 +2,7 @@
 
 finit_module(2), init_module(2), delete_module(2) and syslog(2), by number through ctypes, which
 nothing else of the driver side uses and which is imported late (3 MiB); and prctl(2) for a child.
-Called by `load.py` and `kernellog.py`; tests hand those another implementation of `Syscalls`.
+Tests hand the loader and the kernel log another implementation of `Syscalls`.
 Nothing here can force anything: there is no flag argument, so neither O_TRUNC (forced unload) nor
 MODULE_INIT_IGNORE_* can be asked for.
 """

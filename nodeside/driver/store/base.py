@@ -3,8 +3,8 @@
 `fetch_first` asks the sources of a driver.yaml in order and keeps what each of them said, for the
 table that explains the ladder. What a source delivers is hostile until it has been unpacked by
 `archive.unpack`, is the bundle that was asked for, and satisfies the trust that driver.yaml asks
-for (`trust.py`). Called by the fetch rung and by `publish.py`. The kinds of stores are imported
-late: `requests` costs 15 MiB, and most starts of a driver need no network.
+for (`trust.py`). The kinds of stores are imported late: `requests` costs 15 MiB, and most starts of
+a driver need no network.
 """
 
 from __future__ import annotations

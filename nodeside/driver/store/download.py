@@ -1,7 +1,4 @@
-"""A download under way: what is on disk, its digest so far, and how it can go on after a break.
-
-Called by `transport.py` only.
-"""
+"""A download under way: what is on disk, its digest so far, and how it can go on after a break."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 The text of urllib3 is a pile of class names; this module finds the system's own word at the bottom
 of it, says whether trying again can help, and keeps secrets out: a URL is shown without its query,
 for the addresses of blobs are often signed, and that of a proxy is not shown at all. What a server
-says is cut, and cannot move the cursor of a terminal. Called by `transport.py` only.
+says is cut, and cannot move the cursor of a terminal.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A registry answers the first request with a challenge: `Basic`, or `Bearer` with the address of a
 token service (https://distribution.github.io/distribution/spec/auth/token/). Tokens are kept for
-one conversation only. Called by `oci.py`.
+one conversation only.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ A `Transport` is one conversation with one server and those it redirects to. Eve
 `requests` and urllib3 raise stops here and becomes a FetchError in words that says whether trying
 again can help. Passing trouble (a broken connection, 429, 5xx) is tried again here, within the
 deadline; a broken download goes on where it stopped. Credentials go to the server that was named
-(`home`) and to no other, whatever a redirect or an upload's Location says. Called by `oci.py` and
-`http_store.py`.
+(`home`) and to no other, whatever a redirect or an upload's Location says.
 """
 
 from __future__ import annotations
