@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from cluster.model.actions import Plan, Say, SetStatus
+from cluster.model.actions import EmitEvent, Plan, SetStatus
 from cluster.model.labelmap import labels_of
 from cluster.model.names import daemonset_name
-from cluster.model.snapshot import DriverPod, NodeDriverObject, World
+from cluster.model.snapshot import DriverPod, NodeDriverObject, Snapshot
 from cluster.plan.planner import Planner
 from nodeside import process
 from nodeside.contract import assigned_label, node_driver_name, state_label
@@ -67,7 +67,7 @@ def _main(drivers: int, nodes: int) -> Looks:
     return Looks(drivers, nodes, first, known=known, memory=_resident(), **found)
 
 
-def _world(names: list[str], count: int) -> World:
+def _world(names: list[str], count: int) -> Snapshot:
     """Every Driver works on every node, and there is nothing to do."""
     model, spread = (
         _at_rest(names),
@@ -93,14 +93,14 @@ def _world(names: list[str], count: int) -> World:
     return replace(model.world, nodes=nodes, node_drivers=reports, pods=pods)
 
 
-def _carried_out(world: World, made: Plan) -> World:
+def _carried_out(world: Snapshot, made: Plan) -> Snapshot:
     """All that is left to do is to say of how many nodes each status is."""
     drivers = dict(world.drivers)
     for action in made.actions:
         if isinstance(action, SetStatus):
             drivers[action.driver] = replace(drivers[action.driver], status=action.status)
         else:
-            assert isinstance(action, Say), action.words
+            assert isinstance(action, EmitEvent), action.words
     return replace(world, drivers=drivers)
 
 
@@ -120,25 +120,25 @@ def _at_rest(names: list[str]) -> Model:
     return model
 
 
-def _a_word(world: World, turn: int) -> World:
+def _a_word(world: Snapshot, turn: int) -> Snapshot:
     key = next(iter(world.node_drivers))
     said = replace(world.node_drivers[key], message=f"for the {turn}. time")
     return replace(world, node_drivers={**world.node_drivers, key: said})
 
 
-def _a_label(world: World, turn: int) -> World:
+def _a_label(world: Snapshot, turn: int) -> Snapshot:
     name = next(iter(world.nodes))
     node, key = world.nodes[name], state_label(next(iter(world.drivers)))
     labels = labels_of({**node.labels, key: f"state-{turn}"})
     return replace(world, nodes={**world.nodes, name: replace(node, labels=labels)})
 
 
-def _a_node_down(world: World, turn: int) -> World:
+def _a_node_down(world: Snapshot, turn: int) -> Snapshot:
     name = list(world.nodes)[turn]
     return replace(world, nodes={**world.nodes, name: replace(world.nodes[name], ready=False)})
 
 
-_CHANGES: dict[str, Callable[[World, int], World]] = {
+_CHANGES: dict[str, Callable[[Snapshot, int], Snapshot]] = {
     "rest": lambda world, _: world,
     "word": _a_word,
     "label": _a_label,
@@ -146,7 +146,9 @@ _CHANGES: dict[str, Callable[[World, int], World]] = {
 }
 
 
-def _repeated(planner: Planner, world: World, change: Callable[[World, int], World]) -> float:
+def _repeated(
+    planner: Planner, world: Snapshot, change: Callable[[Snapshot, int], Snapshot]
+) -> float:
     """The shortest of some: a neighbour on the processor only adds."""
     planner(world, _NOW)
     changed = [change(world, turn) for turn in range(_REPEATS)]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from cluster.cache.consumers import RollCall
+from cluster.cache.consumers import ConsumerCache
 from cluster.cache.image_labels import TagLabels
 from cluster.cache.image_streams import NamedStreams
 from cluster.cache.node_changes import attention
@@ -17,13 +17,13 @@ from cluster.cache.stages import read_once as read_stages
 from cluster.kube import resources
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError, NotFound
-from cluster.kube.reflector import Health, Reflector, Selection
+from cluster.kube.reflector import Reflector, Selection, WatchHealth
 from cluster.kube.resources import Resource
 from cluster.model import parse
 from cluster.model.actions import Demand
 from cluster.model.names import BUILDER, MANAGED_BY, OURS
 from cluster.model.parse_pods import build_pod_from, pod_from, unless_mirror
-from cluster.model.snapshot import DriverObject, Node, Settings, Tag, Unseen, World
+from cluster.model.snapshot import DriverObject, Node, Settings, Snapshot, Tag, Unseen
 from cluster.model.stages_seen import Template
 
 Trim = Callable[[Mapping[str, Any]], Any]
@@ -81,7 +81,7 @@ class View:
     def __init__(self, api: Api, settings: Settings, wake: Callable[[], None]) -> None:
         self._settings = settings
         self._stages = StageView(api, settings.namespace, wake)
-        self._roll_call = RollCall(api, wake)
+        self._roll_call = ConsumerCache(api, wake)
         self._tag_labels = TagLabels(api)
         self._streams = NamedStreams()
         chosen = selections(settings.namespace, self._streams.trim)
@@ -147,14 +147,14 @@ class View:
             if optional or not reflector.health().optional
         ) and self._stages.wait_current(max(0.0, ends - time.monotonic()))
 
-    def world(self) -> World:
+    def world(self) -> Snapshot:
         """What is known now."""
         drivers = self._reflectors["drivers"].objects() or {}
         self._streams.follow(drivers.values(), self._reflectors["image_streams"])
         found: dict[str, Any] = {
             field: _seen(reflector) for field, reflector in self._reflectors.items()
         }
-        seen = World(
+        seen = Snapshot(
             **found,
             settings=self._settings,
             occupancy=self._roll_call.occupancy(),
@@ -181,7 +181,7 @@ class View:
         """Seconds until more of them may be known."""
         return self._tag_labels.again_in()
 
-    def health(self) -> list[Health]:
+    def health(self) -> list[WatchHealth]:
         return [reflector.health() for reflector in self._reflectors.values()]
 
     def wait_written(self, written: Mapping[Resource, str], timeout: float) -> bool:
@@ -207,12 +207,12 @@ def _seen(reflector: Reflector[Any]) -> Mapping[str, Any] | Unseen | None:
     return reflector.objects()
 
 
-def read_once(api: Api, settings: Settings) -> World:
+def read_once(api: Api, settings: Settings) -> Snapshot:
     """The World by one list of each kind, for a command that looks once."""
     found: dict[str, Any] = {}
     for field, selection in selections(settings.namespace).items():
         found[field] = _optional(api, selection) if selection.optional else _list(api, selection)
-    return read_stages(api, World(**found, settings=settings))
+    return read_stages(api, Snapshot(**found, settings=settings))
 
 
 def _optional(api: Api, selection: Selection[Any]) -> Mapping[str, Any] | Unseen | None:

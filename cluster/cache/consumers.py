@@ -18,7 +18,7 @@ from cluster.model.parse_pods import FIELDS, consumer_from, pod_name
 from cluster.model.snapshot import Consumer, Occupancy
 
 
-class RollCall:
+class ConsumerCache:
     """At most one reflector, for one demand; another demand is another one."""
 
     def __init__(self, api: Api, wake: Callable[[], None]) -> None:

@@ -18,7 +18,7 @@ from cluster.kube.client import Api
 from cluster.kube.errors import ApiError
 from cluster.model.log_pattern import PatternRefused, search
 from cluster.model.names import stage_label
-from cluster.model.snapshot import World
+from cluster.model.snapshot import Snapshot
 from cluster.model.stages_seen import LogSight, LogWanted
 from nodeside import log
 
@@ -140,7 +140,7 @@ class StageLogs:
         return any(matches(line[:_LINE]) for line in text.splitlines())
 
 
-def logs_wanted(world: World) -> Iterator[LogWanted]:
+def logs_wanted(world: Snapshot) -> Iterator[LogWanted]:
     """The logs that a stage waits for: of pods that are ready, where its label is not set yet."""
     waits = {
         (found.name, stage.name): stage.wait_for

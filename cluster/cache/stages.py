@@ -20,8 +20,8 @@ from cluster.model.names import (
     STAGE_LABEL,
 )
 from cluster.model.parse_pods import unless_mirror
-from cluster.model.parse_stages import Found, found_from, stage_pod_from
-from cluster.model.snapshot import World, uses
+from cluster.model.parse_stages import StageItem, found_from, stage_pod_from
+from cluster.model.snapshot import Snapshot, uses
 from cluster.model.stages_seen import (
     ALLOWED,
     OPTIONAL,
@@ -35,7 +35,7 @@ from cluster.model.stages_seen import (
 _UNREAD = "the objects of stages have not been read yet"
 
 
-def used(world: World) -> bool:
+def used(world: Snapshot) -> bool:
     """Whether any Driver has stages, or had some that may have left something."""
     return any(uses(found) for found in world.drivers.values())
 
@@ -44,7 +44,7 @@ class StageView:
     """Reflectors that start when they are needed, and then stay."""
 
     def __init__(self, api: Api, namespace: str, wake: Callable[[], None]) -> None:
-        self._reflectors: dict[Resource, Reflector[Found]] = {
+        self._reflectors: dict[Resource, Reflector[StageItem]] = {
             resource: Reflector(api, _selection(resource, namespace), wake) for resource in ALLOWED
         }
         selection = Selection(PODS, _POD, namespace=namespace, selector=STAGE_LABEL)
@@ -57,7 +57,7 @@ class StageView:
     def _every(self) -> tuple[Reflector[Any], ...]:
         return (*self._reflectors.values(), self._pods)
 
-    def added(self, world: World) -> World:
+    def added(self, world: Snapshot) -> Snapshot:
         """The world with what is known of stages, if anybody has some."""
         if not self._started and not used(world):
             return world
@@ -111,12 +111,12 @@ class StageView:
         return _stages(found, self._pods.objects() or {})
 
 
-def read_once(api: Api, world: World) -> World:
+def read_once(api: Api, world: Snapshot) -> Snapshot:
     """The same by one list of each kind, for a command that looks once."""
     if not used(world):
         return world
     namespace = world.settings.namespace
-    found: dict[Resource, Mapping[str, Found] | None] = {}
+    found: dict[Resource, Mapping[str, StageItem] | None] = {}
     for resource in ALLOWED:
         try:
             page = api.list(resource, _trim(resource), namespace=namespace)
@@ -129,13 +129,13 @@ def read_once(api: Api, world: World) -> World:
     return replace(world, stages=_stages(found, {pod.name: pod for pod in pods}))
 
 
-def _selection(resource: Resource, namespace: str) -> Selection[Found]:
+def _selection(resource: Resource, namespace: str) -> Selection[StageItem]:
     """All objects of the namespace: one that is somebody else's must not be overwritten."""
     return Selection(resource, _trim(resource), namespace=namespace, optional=resource in OPTIONAL)
 
 
 def _stages(
-    found: Mapping[Resource, Mapping[str, Found] | None], pods: Mapping[str, StagePod]
+    found: Mapping[Resource, Mapping[str, StageItem] | None], pods: Mapping[str, StagePod]
 ) -> Stages:
     objects: dict[Key, StageObject] = {
         (resource.kind, each.name): each.object
@@ -154,8 +154,8 @@ def _stages(
 # --- from the API server's JSON ------------------------------------------------------------------
 
 
-def _trim(resource: Resource) -> Callable[[Mapping[str, Any]], Found]:
-    def trim(data: Mapping[str, Any]) -> Found:
+def _trim(resource: Resource) -> Callable[[Mapping[str, Any]], StageItem]:
+    def trim(data: Mapping[str, Any]) -> StageItem:
         return found_from(resource.kind, data)
 
     return trim

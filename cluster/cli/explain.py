@@ -22,15 +22,15 @@ from cluster.kube.client import Api
 from cluster.kube.conditions import condition
 from cluster.model.actions import Action, Cordon, Evict, LabelNode, SetStatus, Uncordon
 from cluster.model.lanes import driver_of
-from cluster.model.snapshot import DriverObject, Node, Pool, Settings, World
+from cluster.model.snapshot import DriverObject, Node, Pool, Settings, Snapshot
 from cluster.model.states import Health, Phase, Place
 from cluster.plan.nodes.hardware import Fit, disagreement, former_devices, has_hardware
 from cluster.plan.planner import plan
-from cluster.plan.rollout.context import Case
-from cluster.plan.rollout.decisions import Verdict
+from cluster.plan.rollout.context import DriverContext
+from cluster.plan.rollout.decisions import Decision
 from cluster.plan.rollout.table import Act
-from cluster.plan.rollout.unload import Leaving, Stage
-from cluster.plan.stages.stages import Staging
+from cluster.plan.rollout.unload import Unload, UnloadPhase
+from cluster.plan.stages.stages import StagePlan
 from cluster.plan.status.drains import held_up
 from cluster.plan.status.messages import called, nodes, pool_reason, some, toolkit_message
 from cluster.plan.status.report import report_of
@@ -95,7 +95,7 @@ def explain(api: Api, settings: Settings, driver: str, node: str = "") -> Explan
     return said.said_with(who)
 
 
-def _learned(api: Api, world: World) -> World:
+def _learned(api: Api, world: Snapshot) -> Snapshot:
     """With what a controller reads only where a plan asks for it."""
     known = TagLabels(api).read(
         lambda known: plan(replace(world, toolkit_labels=known), world.now).tags
@@ -108,7 +108,7 @@ def _learned(api: Api, world: World) -> World:
     return replace(world, occupancy=look(api, made.demand))
 
 
-def explain_driver(world: World, name: str) -> Explanation:
+def explain_driver(world: Snapshot, name: str) -> Explanation:
     found = named(world.drivers, name)
     ready, degraded = condition(found.status, "Ready"), condition(found.status, "Degraded")
     progressing = condition(found.status, "Progressing")
@@ -125,13 +125,13 @@ def explain_driver(world: World, name: str) -> Explanation:
     )
 
 
-def _wanted(world: World, found: DriverObject) -> Iterator[str]:
+def _wanted(world: Snapshot, found: DriverObject) -> Iterator[str]:
     if found.deleting:
         yield "to be deleted"
     if found.driver is None:
         yield "its document has mistakes"
         return
-    spec, case = found.driver.spec, Case(world, found, found.driver)
+    spec, case = found.driver.spec, DriverContext(world, found, found.driver)
     newest = report_of(case).called(case.newest)
     yield f"version {newest} from {spec.image or 'no image'}"
     yield f"on {nodes(len(case.members))}; hardware: {_hardware(found)}"
@@ -142,7 +142,7 @@ def _wanted(world: World, found: DriverObject) -> Iterator[str]:
     )
 
 
-def _there(world: World, found: DriverObject) -> Iterator[str]:
+def _there(world: Snapshot, found: DriverObject) -> Iterator[str]:
     """What the controller wrote last."""
     if old := overtaken(found):
         yield old
@@ -153,7 +153,7 @@ def _there(world: World, found: DriverObject) -> Iterator[str]:
     if leaving := status.get("leaving"):
         yield f"nodes that it goes away from: {leaving}"
     if good := status.get("lastGoodRevision"):
-        read = Case(world, found, found.driver).revisions if found.driver else {}
+        read = DriverContext(world, found, found.driver).revisions if found.driver else {}
         version = read[good].spec.version if good in read else ""
         yield f"last good version {called(good, version)}"
     if lost := [row["node"] for row in status.get("casualties", ()) if row["state"] != "Down"]:
@@ -168,7 +168,7 @@ def _there(world: World, found: DriverObject) -> Iterator[str]:
         yield f"preflight {where}: {row['verdict']}: {row['message']}"
 
 
-def _next(world: World, name: str, progressing: Mapping[str, str]) -> Iterator[str]:
+def _next(world: Snapshot, name: str, progressing: Mapping[str, str]) -> Iterator[str]:
     """The actions of a plan made now, those of one kind in one line, then what goes on."""
     actions = [a for a in plan(world, _now(world)).actions if driver_of(a.driver) == name]
     labels = Counter(action.why for action in actions if isinstance(action, LabelNode))
@@ -188,7 +188,7 @@ class _Notes:
     next: list[str] = field(default_factory=list)
 
 
-def explain_node(world: World, name: str, node_name: str) -> Explanation:
+def explain_node(world: Snapshot, name: str, node_name: str) -> Explanation:
     found = named(world.drivers, name)
     node = world.nodes.get(node_name)
     if node is None:
@@ -204,17 +204,17 @@ def explain_node(world: World, name: str, node_name: str) -> Explanation:
     )
 
 
-def _verdict(world: World, found: DriverObject, node: Node) -> _Notes:
+def _verdict(world: Snapshot, found: DriverObject, node: Node) -> _Notes:
     """What is wanted of a node, what blocks there, and what it waits for."""
     if found.deleting:
-        leaving = Leaving(world, found, (), _now(world))
+        leaving = Unload(world, found, (), _now(world))
         return _leaves(leaving, node, _Notes(["nothing: the driver is being deleted"]))
     if found.driver is None:
         return _Notes(["nothing: its document has mistakes"], [found.mistakes])
-    case = Case(world, found, found.driver)
+    case = DriverContext(world, found, found.driver)
     verdict = next((v for v in case.verdicts if v.member.node is node), None)
     if verdict is None:
-        leaving = Leaving(world, found, {m.node.name for m in case.members}, _now(world))
+        leaving = Unload(world, found, {m.node.name for m in case.members}, _now(world))
         return _leaves(leaving, node, _not_for(case, node))
     fit, resolution = verdict.member.fit, case.resolutions[verdict.member.pool]
     notes = _Notes([f"the node {fit.value}", f"pool {_pool(verdict.member.pool)}"])
@@ -226,7 +226,7 @@ def _verdict(world: World, found: DriverObject, node: Node) -> _Notes:
     if fit is Fit.KEPT:
         notes.wanted.append("labels of Node Feature Discovery are absent: what runs is kept")
     notes.blocks += [*_blocks(case, verdict), *held_up(found, verdict, case.newest)]
-    staging = Staging(case)
+    staging = StagePlan(case)
     notes.wanted += on_node(staging, node)
     if why := blocking(staging, node):
         notes.blocks.append(why)
@@ -235,7 +235,7 @@ def _verdict(world: World, found: DriverObject, node: Node) -> _Notes:
     return notes
 
 
-def _not_for(case: Case, node: Node) -> _Notes:
+def _not_for(case: DriverContext, node: Node) -> _Notes:
     """Of a node that a Driver is not for: the labels that would do."""
     hardware, name = case.driver.spec.hardware, case.driver.name
     former = former_devices(hardware, case.found.status)
@@ -251,10 +251,10 @@ def _not_for(case: Case, node: Node) -> _Notes:
     return notes
 
 
-def _leaves(leaving: Leaving, node: Node, notes: _Notes) -> _Notes:
+def _leaves(leaving: Unload, node: Node, notes: _Notes) -> _Notes:
     """Of a node that a Driver goes away from: how far it is."""
     leaver = next((each for each in leaving.leavers if each.node is node), None)
-    if leaver is None or leaver.stage is Stage.GONE:
+    if leaver is None or leaver.stage is UnloadPhase.GONE:
         return notes
     words = leaver.stage.value + (f": {leaver.why}" if leaver.why else "")
     if leaver.stage.is_obstacle:
@@ -279,7 +279,7 @@ def _labels_it_takes(node: Node, hardware: Hardware) -> Iterator[str]:
         )
 
 
-def _blocks(case: Case, verdict: Verdict) -> Iterator[str]:
+def _blocks(case: DriverContext, verdict: Decision) -> Iterator[str]:
     member, row = verdict.member, verdict.row
     build = case.newest_builds.get(member.pool)
     if build is not None and (said := pool_reason(build, [verdict])) is not None:
@@ -305,7 +305,7 @@ def _blocks(case: Case, verdict: Verdict) -> Iterator[str]:
         yield f"{row.why}: {degraded['message']}" if stopped else row.why
 
 
-def _awaited(verdict: Verdict) -> Iterator[str]:
+def _awaited(verdict: Decision) -> Iterator[str]:
     """What goes on by itself on a node that nothing blocks."""
     if verdict.place is not Place.NEWEST:
         yield verdict.row.why
@@ -313,7 +313,7 @@ def _awaited(verdict: Verdict) -> Iterator[str]:
         yield "its pod comes up, and says how the driver is"
 
 
-def _on_node(world: World, name: str, node: Node) -> Iterator[str]:
+def _on_node(world: Snapshot, name: str, node: Node) -> Iterator[str]:
     if node.kernel:
         system = f", {node.os_image}" if node.os_image else ""
         yield f"kernel {node.kernel} ({node.architecture}){system}"
@@ -345,7 +345,7 @@ def _concerns(action: Action, driver: str, node: str) -> bool:
     return isinstance(action, Uncordon) or driver_of(action.driver) == driver
 
 
-def _now(world: World) -> float:
+def _now(world: Snapshot) -> float:
     return world.now or time.time()
 
 

@@ -133,7 +133,7 @@ def run(
     verbose: bool,
 ) -> None:
     """Be the controller, one replica of several, until SIGTERM."""
-    from cluster.kube.election import Pace
+    from cluster.kube.election import LeaseTimings
     from cluster.manager import manager
     from cluster.plan.planner import Planner
     from nodeside import log
@@ -151,7 +151,7 @@ def run(
         health_port,
         metrics_port,
         metrics_certificate,
-        election=Pace.of(lease_seconds),
+        election=LeaseTimings.of(lease_seconds),
     )
     with manager.ending_signals() as stopping:
         manager.run(connection.open(reach=False), options, Planner(), stopping)

@@ -17,7 +17,7 @@ from cluster.cli.leader_status import Presence, presence, standing
 from cluster.kube.client import Api
 from cluster.kube.conditions import condition
 from cluster.kube.errors import ApiError
-from cluster.kube.reflector import Reflector, Selection, Wakes
+from cluster.kube.reflector import Reflector, Selection, Wakeup
 from cluster.kube.resources import DRIVERS
 from cluster.model.snapshot import DriverObject
 from nodeside.errors import ExitCode, NodesideError
@@ -88,7 +88,7 @@ def overview(drivers: Drivers, who: Presence, driver: str = "") -> Overview:
 
 def follow(api: Api, namespace: str, driver: str = "", every: float = 1.0) -> Iterator[Overview]:
     """Now, and after each change, at most every so many seconds; by a watch, so it costs little."""
-    wakes, shown = Wakes(), None
+    wakes, shown = Wakeup(), None
     with _watched(api, wakes) as drivers:
         while True:
             wakes.wait(0)  # what comes from here on is not in what follows
@@ -101,7 +101,7 @@ def follow(api: Api, namespace: str, driver: str = "", every: float = 1.0) -> It
 
 
 @contextmanager
-def _watched(api: Api, wakes: Wakes) -> Iterator[Reflector[DriverObject]]:
+def _watched(api: Api, wakes: Wakeup) -> Iterator[Reflector[DriverObject]]:
     drivers = Reflector(api, Selection(DRIVERS, driver_from), wakes.wake)
     drivers.start()
     try:

@@ -24,7 +24,7 @@ from cluster.kube.resources import DEPLOYMENTS, DRIVERS, IMAGE_STREAMS, JOBS, PO
 from cluster.model.names import CONTROLLER, DRIVER_LABEL, MANAGED_BY, PREFLIGHT
 from cluster.model.parse import driver_from, image_stream_from
 from cluster.model.parse_pods import build_pod_from, unless_mirror
-from cluster.model.snapshot import DriverObject, Settings, World
+from cluster.model.snapshot import DriverObject, Settings, Snapshot
 from cluster.plan.builds.preflight import build_for, tags
 from cluster.plan.objects.build_job import ANSWER, Build, job_spec
 from cluster.plan.objects.revision import revision_of, revision_text
@@ -103,7 +103,7 @@ def ask(api: Api, name: str, place: Preflight, architecture: str) -> tuple[Drive
         page = api.list(IMAGE_STREAMS, image_stream_from)
         streams = {stream.name: stream for stream in page.items}
     revision = revision_of(revision_text(found.driver))
-    driver, world = found.driver, World(image_streams=streams)
+    driver, world = found.driver, Snapshot(image_streams=streams)
     labels = TagLabels(api).read(
         lambda known: tags(driver, [place], replace(world, toolkit_labels=known), [architecture])
     )

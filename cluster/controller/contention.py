@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from cluster.controller.failures import Trouble, said
-from cluster.kube.managed_fields import Over
-from cluster.model.actions import Action, Apply, Plan, Say, SetStatus
+from cluster.controller.failures import Failure, said
+from cluster.kube.managed_fields import Overwrite
+from cluster.model.actions import Action, Apply, EmitEvent, Plan, SetStatus
 from cluster.model.lanes import driver_of
 from cluster.model.names import APPLIED_NOTE
-from cluster.model.snapshot import World
+from cluster.model.snapshot import Snapshot
 
 REASON = "FieldsContested"
 
@@ -61,7 +61,7 @@ class Standoffs:
         self._past.clear()
         self._news.clear()
 
-    def __call__(self, plan: Plan, world: World, *, now: float, wall: float) -> Plan:
+    def __call__(self, plan: Plan, world: Snapshot, *, now: float, wall: float) -> Plan:
         """The plan without what is in vain or comes too soon, and with what is to be told."""
         self._forget(world)
         actions: list[Action] = []
@@ -115,19 +115,19 @@ class Standoffs:
             )
             self._news.append((past.driver, "AppliedOtherwise", words))
 
-    def _told(self, world: World) -> Iterator[Say]:
+    def _told(self, world: Snapshot) -> Iterator[EmitEvent]:
         news, self._news = self._news, []
         for name, reason, note in news:
             if driver := world.drivers.get(name):
-                yield Say(name, driver.uid, warning=True, reason=reason, note=note)
+                yield EmitEvent(name, driver.uid, warning=True, reason=reason, note=note)
 
-    def _stubborn(self, world: World, now: float) -> Iterator[tuple[str, _Past]]:
+    def _stubborn(self, world: Snapshot, now: float) -> Iterator[tuple[str, _Past]]:
         """Objects that somebody edits again and again."""
         for (kind, name), past in self._past.items():
             if past.edits >= _STUBBORN and now < past.at + _CALM and past.driver in world.drivers:
                 yield f"{kind} {name}", past
 
-    def _forget(self, world: World) -> None:
+    def _forget(self, world: Snapshot) -> None:
         """What is there no more."""
         there = {("DaemonSet", name) for name in world.daemonsets}
         there |= set(world.stages.objects) if world.stages else set()
@@ -150,13 +150,13 @@ def _is_repeated(action: Apply, past: _Past | None) -> bool:
     return bool(action.over.edit) or (past is not None and past.digest == _digest(action))
 
 
-def _is_in_vain(over: Over, past: _Past) -> bool:
+def _is_in_vain(over: Overwrite, past: _Past) -> bool:
     """Whether nobody wrote it since we did, and yet it is not as it was applied."""
     return bool(over.edit) and over.regains is None and over.stamp == past.stamp
 
 
 def _complained(
-    actions: list[Action], world: World, name: str, past: _Past, wall: float
+    actions: list[Action], world: Snapshot, name: str, past: _Past, wall: float
 ) -> list[Action]:
     """A status that says it, unless there is something worse to say."""
     driver = world.drivers[past.driver]
@@ -170,4 +170,4 @@ def _complained(
         f"{name}: {past.words}, again and again; it is put back every {past.pause:.0f} s at most: "
         "keep that program away from the objects of nodeside"
     )
-    return said(actions, driver, Trouble(REASON, words), wall, {})
+    return said(actions, driver, Failure(REASON, words), wall, {})

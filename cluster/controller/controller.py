@@ -21,30 +21,30 @@ from cluster.controller.contention import Standoffs
 from cluster.controller.eviction_backoff import Evictions
 from cluster.controller.executor import Applier, Outcome
 from cluster.controller.failures import (
-    Trouble,
+    Failure,
     again,
-    blindness,
-    trouble_of,
+    failure_of,
+    unreadable_kinds,
     with_blindness,
     with_troubles,
 )
-from cluster.controller.pacing import Allowance, Pace, Pulse
+from cluster.controller.pacing import CpuBudget, Heartbeat, LoopTimings
 from cluster.controller.status_throttle import Quiet
 from cluster.kube.election import Leadership
-from cluster.kube.reflector import Wakes
-from cluster.model.actions import Plan, Say, together
+from cluster.kube.reflector import Wakeup
+from cluster.model.actions import EmitEvent, Plan, together
 from cluster.model.lanes import driver_of, whole_lane_of
-from cluster.model.snapshot import World
+from cluster.model.snapshot import Snapshot
 from nodeside import log
 
-Planner = Callable[[World, float], Plan]
+Planner = Callable[[Snapshot, float], Plan]
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class Reconciled:
     """What one round was, for metrics. Durations in seconds."""
 
-    world: World
+    world: Snapshot
     plan: Plan
     outcome: Outcome
     planning: float
@@ -60,14 +60,14 @@ class Controller:
     def __init__(
         self,
         view: View,
-        wakes: Wakes,
+        wakes: Wakeup,
         applier: Applier,
         planner: Planner,
         *,
         stopping: threading.Event,
-        pulse: Pulse | None = None,
-        after: Callable[[Round], None] = lambda _: None,
-        pace: Pace | None = None,
+        pulse: Heartbeat | None = None,
+        after: Callable[[Reconciled], None] = lambda _: None,
+        pace: LoopTimings | None = None,
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         worked: Callable[[], float] = time.thread_time,
@@ -78,17 +78,17 @@ class Controller:
         self._applier = applier
         self._planner = planner
         self._stopping = stopping
-        self._pulse = pulse or Pulse()
+        self._pulse = pulse or Heartbeat()
         self._after = after
-        self._pace = pace or Pace()
+        self._pace = pace or LoopTimings()
         self._now = now
         self._wall = wall
         self._worked = worked
         self._jitter = jitter
-        self._troubles: dict[str, Trouble] = {}
-        self._untold: list[Say] = []  # what no condition can say
+        self._troubles: dict[str, Failure] = {}
+        self._untold: list[EmitEvent] = []  # what no condition can say
         self._outages = 0
-        self._allowance = Allowance(self._pace, now())
+        self._allowance = CpuBudget(self._pace, now())
         self._quiet = Quiet(self._pace.counts)
         self._evictions = Evictions()
         self._standoffs = Standoffs()
@@ -130,7 +130,7 @@ class Controller:
 
     def _say_blind(self, leadership: Leadership) -> None:
         """Nothing can be planned yet; but the Drivers may say why, if that will not pass."""
-        world, trouble = self._view.world(), blindness(self._view.health())
+        world, trouble = self._view.world(), unreadable_kinds(self._view.health())
         plan = with_blindness(Plan(()), world, trouble, self._wall())
         if plan.actions:
             self._await_echo(self._applier.carry_out(plan, world, leadership))
@@ -147,13 +147,13 @@ class Controller:
         if self._standoffs.take(outcome.applied, self._now()) or outcome.asked:
             self._wakes.wake()  # what was answered is told, and says when to ask again
         self._remember(world, outcome, began)
-        made = Round(world, plan, outcome, planned - began, self._now() - planned)
+        made = Reconciled(world, plan, outcome, planned - began, self._now() - planned)
         self._after(made)
         self._say(made)
         self._await_echo(outcome)
         return self._next(plan, outcome)
 
-    def _look(self, began: float) -> tuple[World, Plan]:
+    def _look(self, began: float) -> tuple[Snapshot, Plan]:
         """What there is, and the plan for it; what a plan lacks is read first, if it can be."""
         for looks_left in reversed(range(LOOKS)):
             world = self._evictions.seen(self._view.world(), began)
@@ -165,16 +165,16 @@ class Controller:
             self._trouble(name, trouble, world)
         return world, self._with_troubles(plan, world)
 
-    def _with_troubles(self, plan: Plan, world: World) -> Plan:
+    def _with_troubles(self, plan: Plan, world: Snapshot) -> Plan:
         """With what was not done, and why; a Driver that cannot be planned has no plan but that."""
         now, wall = self._now(), self._wall()
         plan = self._standoffs(plan, world, now=now, wall=wall)
         plan = with_troubles(plan, world, self._troubles, now=now, wall=wall)
-        plan = with_blindness(plan, world, blindness(self._view.health()), wall)
+        plan = with_blindness(plan, world, unreadable_kinds(self._view.health()), wall)
         plan, self._untold = replace(plan, actions=(*plan.actions, *self._untold)), []
         return self._evictions.waking(self._quiet(plan, world, now), now)
 
-    def _remember(self, world: World, outcome: Outcome, began: float) -> None:
+    def _remember(self, world: Snapshot, outcome: Outcome, began: float) -> None:
         """A lane whose turn it was when the round began, and that went well, is in trouble no more.
 
         One that rested in the plan was not tried, however long the round took since.
@@ -190,14 +190,14 @@ class Controller:
                 del self._troubles[name]
                 self._wakes.wake()
 
-    def _trouble(self, name: str, trouble: Trouble, world: World) -> None:
+    def _trouble(self, name: str, trouble: Failure, world: Snapshot) -> None:
         # Stages' lanes have no generation.
         key = driver_of(name) if trouble.mute else whole_lane_of(name)
         before, driver = self._troubles.get(name), world.drivers.get(key)
         if before is None or before.message != trouble.message:
             log.warning(trouble.message, driver=name, reason=trouble.reason)
             if trouble.mute and driver is not None:
-                said = Say(driver.name, driver.uid, True, trouble.reason, trouble.message)
+                said = EmitEvent(driver.name, driver.uid, True, trouble.reason, trouble.message)
                 self._untold.append(said)
                 self._wakes.wake()
         self._troubles[name] = again(
@@ -238,7 +238,7 @@ class Controller:
     def _may_go_on(self, leadership: Leadership) -> bool:
         return leadership.leads and not self._stopping.is_set()
 
-    def _say(self, made: Round) -> None:
+    def _say(self, made: Reconciled) -> None:
         plan, outcome, planning = made.plan, made.outcome, f"{made.planning:.3f}s"
         if outcome.outage is not None:
             say = log.warning if self._outages == 0 else log.detail
@@ -262,23 +262,23 @@ def _soonest(plan: Plan, outcome: Outcome) -> float | None:
     return min(_OVERTAKEN, plan.again_in or _OVERTAKEN) if outcome.overtaken else plan.again_in
 
 
-def plan_apart(planner: Planner, world: World, wall: float) -> tuple[Plan, dict[str, Trouble]]:
+def plan_apart(planner: Planner, world: Snapshot, wall: float) -> tuple[Plan, dict[str, Failure]]:
     """One plan for all; if that fails, one for each Driver, so that one bad one hurts nobody."""
     try:
         return planner(world, wall), {}
     except Exception:
         traceback.print_exc()
     plans: list[Plan] = []
-    failed: dict[str, Trouble] = {}
+    failed: dict[str, Failure] = {}
     for name in sorted(names(world)):
         try:
             plans.append(planner(only(world, name), wall))
         except Exception as exc:
-            failed[name] = trouble_of(exc, f"plan driver {name}")
+            failed[name] = failure_of(exc, f"plan driver {name}")
     return together(plans), failed
 
 
-def names(world: World) -> set[str]:
+def names(world: Snapshot) -> set[str]:
     """Every Driver that is there, or has left something over."""
     owned: tuple[Mapping[str, Any], ...] = (
         world.daemonsets,
@@ -289,7 +289,7 @@ def names(world: World) -> set[str]:
     return {*world.drivers} | {item.driver for kind in owned for item in kind.values()}
 
 
-def only(world: World, driver: str) -> World:
+def only(world: Snapshot, driver: str) -> Snapshot:
     """The world with what belongs to one Driver; the others are there with their modules alone."""
 
     def mine(items: Mapping[str, Any]) -> dict[str, Any]:

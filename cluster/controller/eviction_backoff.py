@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from cluster.model.actions import Plan
-from cluster.model.snapshot import Answer, World
+from cluster.model.snapshot import EvictionAnswer, Snapshot
 
 _FIRST, _LONGEST = 2.0, 30.0  # seconds until a pod is asked again
 _LEAVING = 10.0  # seconds in which a pod that may go is seen to go
@@ -34,13 +34,13 @@ class Evictions:
     def clear(self) -> None:
         self._asked.clear()
 
-    def seen(self, world: World, now: float) -> World:
+    def seen(self, world: Snapshot, now: float) -> Snapshot:
         """The world with these answers; those of pods that are gone are forgotten."""
         occupancy = world.occupancy
         if occupancy.known:
             there = {consumer.uid for consumer in occupancy.consumers.values()}
             self._asked = {uid: asked for uid, asked in self._asked.items() if uid in there}
-        answers = {u: Answer(a.message, now < a.again_at) for u, a in self._asked.items()}
+        answers = {u: EvictionAnswer(a.message, now < a.again_at) for u, a in self._asked.items()}
         return replace(world, occupancy=replace(occupancy, answers=answers)) if answers else world
 
     def take(self, answers: Mapping[str, str], now: float) -> None:

@@ -23,7 +23,7 @@ from itertools import groupby
 from typing import Any, assert_never
 
 from cluster.controller import drain_requests, node_labels
-from cluster.controller.failures import Trouble, trouble_of
+from cluster.controller.failures import Failure, failure_of
 from cluster.kube.client import Api
 from cluster.kube.election import Leadership, LostLead
 from cluster.kube.errors import ApiError, Conflict, NotFound
@@ -31,15 +31,15 @@ from cluster.kube.managed_fields import kept_from
 from cluster.kube.resources import DRIVERS, JOBS, NODES, Resource, resource_of
 from cluster.model.actions import (
     Action,
+    AnnotateJob,
     Apply,
     Cordon,
     Create,
     Delete,
+    EmitEvent,
     Evict,
     LabelNode,
-    NoteOutcome,
     Plan,
-    Say,
     SetFinalizers,
     SetStatus,
     Uncordon,
@@ -49,7 +49,7 @@ from cluster.model.actions import (
 )
 from cluster.model.lanes import is_stage_lane, node_lane_of, status_lane_of
 from cluster.model.names import OUTCOME_NOTE
-from cluster.model.snapshot import World
+from cluster.model.snapshot import Snapshot
 from nodeside import log
 from nodeside.contract import API_GROUP, API_VERSION
 
@@ -77,7 +77,7 @@ class Outcome:
     asked: dict[str, str] = field(default_factory=dict)
     written: dict[Resource, str] = field(default_factory=dict)
     deleted: list[Delete] = field(default_factory=list)
-    troubles: dict[str, Trouble] = field(default_factory=dict)
+    troubles: dict[str, Failure] = field(default_factory=dict)
     unfinished: set[str] = field(default_factory=set)
     overtaken: bool = False
     outage: ApiError | None = None
@@ -114,7 +114,7 @@ class Applier:
         self._lanes.shutdown()
         self._requests.shutdown()
 
-    def carry_out(self, plan: Plan, world: World, leadership: Leadership) -> Outcome:
+    def carry_out(self, plan: Plan, world: Snapshot, leadership: Leadership) -> Outcome:
         """Everything that can be done; returns when nothing is under way any more."""
         ends = self._now() + self._seconds
         lanes = _Lanes(self, world, leadership, Outcome(), lambda: self._now() >= ends)
@@ -135,7 +135,7 @@ class Applier:
                 self._collided.add(action.words)
         return again
 
-    def do(self, action: Action, world: World, seconds: float, outcome: Outcome) -> None:
+    def do(self, action: Action, world: Snapshot, seconds: float, outcome: Outcome) -> None:
         """One action, as one request of at most so many seconds. Raises ApiError."""
         limit: dict[str, Any] = {"deadline": min(seconds, _REQUEST)}
         match action:
@@ -143,7 +143,7 @@ class Applier:
                 self._put(action, outcome, limit)
             case LabelNode() | Cordon() | Uncordon():
                 self._change_node(action, world, outcome, limit)
-            case NoteOutcome():
+            case AnnotateJob():
                 self._note_outcome(action, outcome, limit)
             case Evict():
                 self._evict(action, outcome, limit)
@@ -153,7 +153,7 @@ class Applier:
                 self._set_finalizers(action, outcome, limit)
             case Delete():
                 self._delete(action, outcome, limit)
-            case Say():
+            case EmitEvent():
                 self._say(action, limit)
             case _:
                 assert_never(action)
@@ -195,7 +195,7 @@ class Applier:
             self._wrote(outcome, DRIVERS, answer)
 
     def _note_outcome(
-        self, action: NoteOutcome, outcome: Outcome, limit: Mapping[str, Any]
+        self, action: AnnotateJob, outcome: Outcome, limit: Mapping[str, Any]
     ) -> None:
         noted = {"uid": action.uid, "annotations": {OUTCOME_NOTE: action.note}}
         patch = {"metadata": noted}
@@ -208,7 +208,7 @@ class Applier:
     def _change_node(
         self,
         action: LabelNode | Cordon | Uncordon,
-        world: World,
+        world: Snapshot,
         outcome: Outcome,
         limit: Mapping[str, Any],
     ) -> None:
@@ -230,7 +230,7 @@ class Applier:
             outcome.asked[action.uid] = refusal
 
     def _set_status(
-        self, action: SetStatus, world: World, outcome: Outcome, limit: Mapping[str, Any]
+        self, action: SetStatus, world: Snapshot, outcome: Outcome, limit: Mapping[str, Any]
     ) -> None:
         driver = world.drivers.get(action.driver)
         patch = {"status": difference(driver.status if driver else {}, action.status)}
@@ -248,7 +248,7 @@ class Applier:
         with self._lock:
             outcome.deleted.append(action)
 
-    def _say(self, action: Say, limit: Mapping[str, Any]) -> None:
+    def _say(self, action: EmitEvent, limit: Mapping[str, Any]) -> None:
         """An Event is worth no retry and no trouble."""
         try:
             self._api.create(event(action, now=self._wall(), instance=self._instance), **limit)
@@ -270,7 +270,7 @@ class _Lanes:
     """One plan being carried out."""
 
     applier: Applier
-    world: World
+    world: Snapshot
     leadership: Leadership
     outcome: Outcome
     late: Callable[[], bool]
@@ -329,7 +329,7 @@ class _Lanes:
             lane = status_lane_of(driver)
         elif node and isinstance(error, ApiError) and error.concerns_one:
             lane = node_lane_of(driver, node)
-        trouble = replace(trouble_of(error, action.words), mute=mute)
+        trouble = replace(failure_of(error, action.words), mute=mute)
         with self._lock:
             self.outcome.troubles.setdefault(lane, trouble)
 
@@ -372,7 +372,7 @@ EVENT_NAMESPACE = "default"  # where the API server wants events about objects w
 _NOTE_LIMIT = 1024  # bytes, of an Event's note; a longer one is refused
 
 
-def event(say: Say, *, now: float, instance: str) -> dict[str, Any]:
+def event(say: EmitEvent, *, now: float, instance: str) -> dict[str, Any]:
     """The Event of a `Say`. `now` is the wall clock, `instance` the name of our pod."""
     mark = hashlib.sha256(f"{say.uid}{say.reason}{say.note}{now}".encode()).hexdigest()[:16]
     moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1e6):06d}Z"

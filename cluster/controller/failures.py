@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from cluster.kube.reflector import Health
+from cluster.kube.reflector import WatchHealth
 from cluster.model.actions import Action, Plan, SetStatus, rests_on, waits_for_all
 from cluster.model.lanes import driver_of, is_node_lane, is_stage_lane
 from cluster.model.limits import clipped
-from cluster.model.snapshot import DriverObject, World
+from cluster.model.snapshot import DriverObject, Snapshot
 from nodeside.errors import NodesideError
 
 _FIRST, _LONGEST = 1.0, 60.0  # seconds until the next try
@@ -23,7 +23,7 @@ _NAMED = 5  # nodes
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class Failure:
     """`generation` is that of the Driver: a changed Driver is tried at once.
 
     `again_at` is monotonic; `failures` is how often in a row. `mute`: it is the status itself that
@@ -39,20 +39,20 @@ class Trouble:
     mute: bool = False
 
 
-def trouble_of(error: Exception, doing: str) -> Trouble:
+def failure_of(error: Exception, doing: str) -> Failure:
     """What a person reads of an exception; one that nobody expected is a bug of ours."""
     if isinstance(error, NodesideError):
         hint = f" ({error.hint})" if error.hint else ""
-        return Trouble(error.reason, f"cannot {doing}: {error}{hint}")
-    return Trouble(
+        return Failure(error.reason, f"cannot {doing}: {error}{hint}")
+    return Failure(
         "InternalError",
         f"a bug in nodeside, please report it with the controller's log: cannot {doing}: {error!r}",
     )
 
 
 def again(
-    before: Trouble | None, trouble: Trouble, *, generation: int, now: float, jitter: float
-) -> Trouble:
+    before: Failure | None, trouble: Failure, *, generation: int, now: float, jitter: float
+) -> Failure:
     """The same with the time of the next try: later each time, and never in step."""
     same = before is not None and before.generation == generation
     failures = before.failures + 1 if before is not None and same else 1
@@ -60,13 +60,13 @@ def again(
     return replace(trouble, generation=generation, failures=failures, again_at=now + wait)
 
 
-def resting(trouble: Trouble, *, generation: int, now: float) -> bool:
+def backing_off(trouble: Failure, *, generation: int, now: float) -> bool:
     """Whether it is too early to try again."""
     return trouble.generation == generation and now < trouble.again_at
 
 
 def with_troubles(
-    plan: Plan, world: World, troubles: Mapping[str, Trouble], *, now: float, wall: float
+    plan: Plan, world: Snapshot, troubles: Mapping[str, Failure], *, now: float, wall: float
 ) -> Plan:
     """The plan, in which a Driver in trouble says so, and rests until its next try."""
     actions: list[Action] = [a for a in plan.actions if not _left_out(a, world, troubles, now)]
@@ -80,9 +80,9 @@ def with_troubles(
     return replace(plan, actions=tuple(actions), again_in=_soonest(plan, troubles.values(), now))
 
 
-def _to_be_told(troubles: Mapping[str, Trouble]) -> Iterator[tuple[str, Trouble]]:
+def _to_be_told(troubles: Mapping[str, Failure]) -> Iterator[tuple[str, Failure]]:
     """Those of nodes in one for each Driver, and first: what is worse is told over it."""
-    nodes: dict[str, dict[str, Trouble]] = {}
+    nodes: dict[str, dict[str, Failure]] = {}
     for lane in sorted(filter(is_node_lane, troubles)):
         nodes.setdefault(driver_of(lane), {})[lane.rpartition("/")[2]] = troubles[lane]
     for name, each in nodes.items():
@@ -96,7 +96,7 @@ def _to_be_told(troubles: Mapping[str, Trouble]) -> Iterator[tuple[str, Trouble]
 def said(
     actions: Sequence[Action],
     driver: DriverObject,
-    trouble: Trouble,
+    trouble: Failure,
     wall: float,
     also: Mapping[str, str],
 ) -> list[Action]:
@@ -113,7 +113,7 @@ def said(
 
 def with_trouble(
     status: Mapping[str, Any],
-    trouble: Trouble,
+    trouble: Failure,
     wall: float,
     also: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
@@ -137,17 +137,17 @@ def with_trouble(
     return {**status, "conditions": list(conditions.values())}
 
 
-def _left_out(action: Action, world: World, troubles: Mapping[str, Trouble], now: float) -> bool:
+def _left_out(action: Action, world: Snapshot, troubles: Mapping[str, Failure], now: float) -> bool:
     if not troubles:
         return False
     driver = world.drivers.get(action.driver)
     generation = driver.generation if driver else 0
     found = (troubles[lane] for lane in rests_on(action) if lane in troubles)
-    rests = any(resting(trouble, generation=generation, now=now) for trouble in found)
+    rests = any(backing_off(trouble, generation=generation, now=now) for trouble in found)
     return rests or waits_for_all(action, troubles)
 
 
-def _soonest(plan: Plan, troubles: Iterable[Trouble], now: float) -> float | None:
+def _soonest(plan: Plan, troubles: Iterable[Failure], now: float) -> float | None:
     waits = [max(0.0, trouble.again_at - now) for trouble in troubles]
     waits += [plan.again_in] if plan.again_in is not None else []
     return min(waits, default=None)
@@ -168,18 +168,18 @@ def _moment(wall: float) -> str:
 _DOUBTFUL: Final = ("Ready", "Available", "Progressing")  # of every Driver
 
 
-def blindness(kinds: Iterable[Health]) -> Trouble | None:
+def unreadable_kinds(kinds: Iterable[WatchHealth]) -> Failure | None:
     """What is refused, and will be until somebody changes something in the cluster."""
     refused = {kind.kind: kind.refusal for kind in kinds if kind.refusal is not None}
     if not refused:
         return None
     first, *others = refused
-    trouble = trouble_of(refused[first], f"see what becomes of each {first}")
+    trouble = failure_of(refused[first], f"see what becomes of each {first}")
     also = f"; nor of each {', '.join(others)}" if others else ""
     return replace(trouble, reason=f"{first}sUnreadable", message=trouble.message + also)
 
 
-def with_blindness(plan: Plan, world: World, trouble: Trouble | None, wall: float) -> Plan:
+def with_blindness(plan: Plan, world: Snapshot, trouble: Failure | None, wall: float) -> Plan:
     """The plan, in which every Driver says so, and not that it is ready."""
     if trouble is None:
         return plan

@@ -10,7 +10,7 @@ STUCK = 300.0  # seconds without a round of the main loop, after which a restart
 
 
 @dataclass
-class Pulse:
+class Heartbeat:
     """When the main loop came round last. `busy` while it works, not while it waits."""
 
     now: Callable[[], float] = time.monotonic
@@ -29,7 +29,7 @@ class Pulse:
 
 
 @dataclass(frozen=True)
-class Pace:
+class LoopTimings:
     """In seconds. `settle`: news seldom come alone; `between`: from one plan to the next, or longer
     where planning takes more than a `share` of a processor for long, but no longer than `longest`;
     `burst`: the processor time that it may take beyond that, when it took none for a while.
@@ -54,14 +54,14 @@ class Pace:
     optional: float = 5.0
 
 
-class Allowance:
+class CpuBudget:
     """Processor time that plans may take: it grows by a share of the time that passes.
 
     So a node that changes now and then is served at once, in a cluster of any size, while a rollout
     over thousands of nodes, in which something changes all the time, is looked at now and then.
     """
 
-    def __init__(self, pace: Pace, now: float) -> None:
+    def __init__(self, pace: LoopTimings, now: float) -> None:
         self._pace = pace
         self._left = pace.burst
         self._at = now

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cluster.model.actions import Action, Plan, Say, SetStatus
-from cluster.model.snapshot import World
+from cluster.model.actions import Action, EmitEvent, Plan, SetStatus
+from cluster.model.snapshot import Snapshot
 from nodeside import log
 
 _BETWEEN = 1.0  # seconds between two statuses of a Driver that only count differently
@@ -30,7 +30,7 @@ class Quiet:
     _written: dict[str, float] = field(default_factory=dict)
     _told: dict[tuple[str, str], float] = field(default_factory=dict)
 
-    def __call__(self, plan: Plan, world: World, now: float) -> Plan:
+    def __call__(self, plan: Plan, world: Snapshot, now: float) -> Plan:
         """The plan without Events that are too many, and without statuses that can wait; it says
         when to plan again."""
         spoken = tuple(action for action in plan.actions if self._may_be_told(action, now))
@@ -48,7 +48,7 @@ class Quiet:
 
     def _may_be_told(self, action: Action, now: float) -> bool:
         """Each Event takes `_REFILL` seconds of a credit of `_EVENTS` of them."""
-        if not isinstance(action, Say):
+        if not isinstance(action, EmitEvent):
             return True
         key = (action.driver, action.reason)
         spent = max(self._told.get(key, now), now) + _REFILL
@@ -58,7 +58,7 @@ class Quiet:
         self._told[key] = spent
         return True
 
-    def _wait(self, action: SetStatus, world: World, now: float) -> float:
+    def _wait(self, action: SetStatus, world: Snapshot, now: float) -> float:
         """Seconds that it can wait; 0 also means that it is written now."""
         found = world.drivers.get(action.driver)
         pause = self.between * max(1.0, _nodes(action.status) / _LARGE)

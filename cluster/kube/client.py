@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cluster.kube.credentials import Access
-from cluster.kube.errors import ApiError, Asked, Gone, Unreachable, refusal_of_status
+from cluster.kube.errors import ApiError, Gone, RequestInfo, Unreachable, refusal_of_status
 from cluster.kube.listing import Page, read_page
 from cluster.kube.managed_fields import FIELD_MANAGER
 from cluster.kube.resources import PODS, Resource, resource_of
-from cluster.kube.transport import Call, Document, Exchange, Tally, in_words, no_answer
+from cluster.kube.transport import Call, Document, Exchange, RequestCounts, in_words, no_answer
 from nodeside.api_status import document_of
 from nodeside.contract import API_GROUP, API_VERSION
 
@@ -49,7 +49,7 @@ class Event:
 class Watch:
     """An open watch; iterate over it once. Ends when the server ends it, or at `close`."""
 
-    def __init__(self, asked: Asked, response: BaseHTTPResponse) -> None:
+    def __init__(self, asked: RequestInfo, response: BaseHTTPResponse) -> None:
         self._asked = asked
         self._response = response
         self._closing = False
@@ -86,7 +86,7 @@ class Api:
         self._exchange = exchange
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> RequestCounts:
         """How many requests were made."""
         return self._exchange.tally
 
@@ -103,7 +103,7 @@ class Api:
 
         For a person who waits: an address that is wrong gets no better by being tried for long.
         """
-        asked = Asked("get", "version")
+        asked = RequestInfo("get", "version")
         try:
             version = document_of(
                 self._exchange.send(Call("GET", "/version", asked), patient=False)
@@ -124,7 +124,7 @@ class Api:
 
     def served_schemas(self) -> dict[str, dict[str, Any]]:
         """The schemas of our kinds, as whoever is authenticated may read them. One try."""
-        asked = Asked("get", "the published schemas", group=API_GROUP)
+        asked = RequestInfo("get", "the published schemas", group=API_GROUP)
         call = Call("GET", f"/openapi/v3/apis/{API_VERSION}", asked)
         found = document_of(self._exchange.send(call, patient=False))
         schemas = found.get("components", {}).get("schemas", {})
@@ -134,7 +134,7 @@ class Api:
         self, resource: Resource, name: str, *, namespace: str = "", **limits: Any
     ) -> dict[str, Any]:
         """One object. Raises NotFound."""
-        asked = Asked("get", resource.plural, name, namespace, resource.group)
+        asked = RequestInfo("get", resource.plural, name, namespace, resource.group)
         call = Call("GET", resource.path(name, namespace=namespace), asked)
         return _object(asked, self._exchange.send(call, **limits))
 
@@ -152,7 +152,7 @@ class Api:
 
         The deadline is for each page: how long a list may take depends on the cluster.
         """
-        asked = Asked("list", resource.plural, "", namespace, resource.group)
+        asked = RequestInfo("list", resource.plural, "", namespace, resource.group)
         path = resource.path(namespace=namespace)
         query = _given(labelSelector=selector, fieldSelector=fields, limit=str(PAGE))
         whole: Page[T] = Page()
@@ -175,7 +175,7 @@ class Api:
         seconds: float = _WATCH,
     ) -> Watch:
         """What changes from `resource_version` on. One try; the caller begins again."""
-        asked = Asked("watch", resource.plural, "", namespace, resource.group)
+        asked = RequestInfo("watch", resource.plural, "", namespace, resource.group)
         query = _given(
             labelSelector=selector,
             fieldSelector=fields,
@@ -193,7 +193,7 @@ class Api:
         self, pod: str, container: str, *, namespace: str, seconds: float
     ) -> Iterator[str]:
         """The lines of a container's log as they come, until it ends. One try."""
-        asked = Asked("get", "pods/log", pod, namespace)
+        asked = RequestInfo("get", "pods/log", pod, namespace)
         path = PODS.path(pod, namespace=namespace, subresource="log")
         call = Call("GET", path, asked, {"container": container, "follow": "true"})
         rest = b""
@@ -207,7 +207,7 @@ class Api:
     def apply(self, document: Document, **limits: Any) -> dict[str, Any]:
         """Server-side apply, by force: what we own is as we say. The object as it is now."""
         resource, name, namespace = resource_of(document), _name(document), _namespace(document)
-        asked = Asked("patch", resource.plural, name, namespace, resource.group)
+        asked = RequestInfo("patch", resource.plural, name, namespace, resource.group)
         call = Call(
             "PATCH",
             resource.path(name, namespace=namespace),
@@ -221,7 +221,7 @@ class Api:
     def create(self, document: Document, **limits: Any) -> dict[str, Any]:
         """Raises Conflict if it is there already: perhaps by our own first try."""
         resource, namespace = resource_of(document), _namespace(document)
-        asked = Asked("create", resource.plural, _name(document), namespace, resource.group)
+        asked = RequestInfo("create", resource.plural, _name(document), namespace, resource.group)
         call = Call(
             "POST",
             resource.path(namespace=namespace),
@@ -235,7 +235,7 @@ class Api:
     def replace(self, document: Document, **limits: Any) -> dict[str, Any]:
         """Raises Conflict if it is not at the document's resource version any more."""
         resource, name, namespace = resource_of(document), _name(document), _namespace(document)
-        asked = Asked("update", resource.plural, name, namespace, resource.group)
+        asked = RequestInfo("update", resource.plural, name, namespace, resource.group)
         call = Call(
             "PUT",
             resource.path(name, namespace=namespace),
@@ -258,7 +258,7 @@ class Api:
     ) -> dict[str, Any]:
         """Change these fields and no others (RFC 7386). Answers the object's metadata."""
         plural = f"{resource.plural}/{subresource}" if subresource else resource.plural
-        asked = Asked("patch", plural, name, namespace, resource.group)
+        asked = RequestInfo("patch", plural, name, namespace, resource.group)
         call = Call(
             "PATCH",
             resource.path(name, namespace=namespace, subresource=subresource),
@@ -274,7 +274,7 @@ class Api:
         self, resource: Resource, name: str, patch: Sequence[Document], **limits: Any
     ) -> dict[str, Any]:
         """These steps, all or none (RFC 6902): a `test` that fails is a 422. Answers as above."""
-        asked = Asked("patch", resource.plural, name, "", resource.group)
+        asked = RequestInfo("patch", resource.plural, name, "", resource.group)
         call = Call(
             "PATCH",
             resource.path(name),
@@ -293,7 +293,7 @@ class Api:
 
         With a `uid`, only the one that has it: Conflict if there is another one of that name.
         """
-        asked = Asked("delete", resource.plural, name, namespace, resource.group)
+        asked = RequestInfo("delete", resource.plural, name, namespace, resource.group)
         options: dict[str, Any] = {"propagationPolicy": "Background"}
         if uid:
             options["preconditions"] = {"uid": uid}
@@ -314,7 +314,7 @@ class Api:
 
         https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#get-read-log
         """
-        asked = Asked("get", "pods/log", pod, namespace)
+        asked = RequestInfo("get", "pods/log", pod, namespace)
         query = _given(
             container=container, limitBytes=str(limit), tailLines="" if tail is None else str(tail)
         )
@@ -329,7 +329,7 @@ class Api:
         Raises NotFound if it is gone, Conflict if there is another one of that name.
         https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/
         """
-        asked = Asked("create", "pods/eviction", name, namespace)
+        asked = RequestInfo("create", "pods/eviction", name, namespace)
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -349,12 +349,12 @@ def connect(kubeconfig: Path | None = None, context: str = "") -> Api:
     return Api(Exchange(Access(kubeconfig, context)))
 
 
-def _piece(asked: Asked, response: BaseHTTPResponse) -> bytes:
+def _piece(asked: RequestInfo, response: BaseHTTPResponse) -> bytes:
     with in_words(asked):
         return bytes(response.read1(_PIECE))
 
 
-def _event(asked: Asked, line: bytes) -> Event:
+def _event(asked: RequestInfo, line: bytes) -> Event:
     try:
         document = json.loads(line)
         event = Event(str(document["type"]), document["object"])
@@ -365,7 +365,7 @@ def _event(asked: Asked, line: bytes) -> Event:
     return event
 
 
-def _object(asked: Asked, body: bytes) -> dict[str, Any]:
+def _object(asked: RequestInfo, body: bytes) -> dict[str, Any]:
     with suppress(ValueError, RecursionError):
         document = json.loads(body)
         if isinstance(document, dict):
@@ -373,7 +373,7 @@ def _object(asked: Asked, body: bytes) -> dict[str, Any]:
     raise Unreachable(f"the answer to {asked} is no JSON object: {body[:100]!r}")
 
 
-def _page(asked: Asked, body: bytes, trim: Callable[[dict[str, Any]], T | None]) -> Page[T]:
+def _page(asked: RequestInfo, body: bytes, trim: Callable[[dict[str, Any]], T | None]) -> Page[T]:
     try:
         text = body.decode()
     except UnicodeDecodeError as exc:

@@ -31,7 +31,7 @@ from nodeside import log
 
 
 @dataclass(frozen=True)
-class Pace:
+class LeaseTimings:
     """In seconds. `renew`: between renewals; `request`: for one request about the Lease."""
 
     lease: float = 15.0
@@ -41,11 +41,11 @@ class Pace:
     retry: float = 1.0
 
     @staticmethod
-    def of(lease: float) -> Pace:
+    def of(lease: float) -> LeaseTimings:
         """The usual proportions, for a lease of so many seconds."""
-        usual = Pace()
+        usual = LeaseTimings()
         share = lease / usual.lease
-        return Pace(
+        return LeaseTimings(
             lease,
             usual.work * share,
             usual.renew * share,
@@ -140,7 +140,7 @@ class Election:
         name: str,
         identity: str,
         stopping: threading.Event,
-        pace: Pace | None = None,
+        pace: LeaseTimings | None = None,
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         jitter: Callable[[], float] = random.random,
@@ -151,7 +151,7 @@ class Election:
         self._name = name
         self._identity = identity
         self._stopping = stopping
-        self._pace = pace or Pace()
+        self._pace = pace or LeaseTimings()
         self._now = now
         self._wall = wall
         self._jitter = jitter

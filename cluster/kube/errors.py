@@ -93,7 +93,7 @@ class Forbidden(ApiError):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestInfo:
     """What a request was about, in the words that RBAC rules are written in."""
 
     verb: str
@@ -118,19 +118,19 @@ class Asked:
         return words + (f" -n {self.namespace}" if self.namespace else "")
 
 
-def refusal(asked: Asked, status: int, body: bytes, retry_after: str = "") -> ApiError:
+def refusal(asked: RequestInfo, status: int, body: bytes, retry_after: str = "") -> ApiError:
     """The error for an answer that is no success."""
     return _refusal(asked, status, document_of(body), retry_after)
 
 
-def refusal_of_status(asked: Asked, document: dict[str, Any]) -> ApiError:
+def refusal_of_status(asked: RequestInfo, document: dict[str, Any]) -> ApiError:
     """The error for a `Status` object, as a watch sends it."""
     code = document.get("code", 0)
     return _refusal(asked, code if isinstance(code, int) else 0, document)
 
 
 def _refusal(
-    asked: Asked, status: int, document: dict[str, Any], retry_after: str = ""
+    asked: RequestInfo, status: int, document: dict[str, Any], retry_after: str = ""
 ) -> ApiError:
     said = words_of(document)
     meant = meant_status(status, said)
@@ -167,7 +167,7 @@ def _meaning(status: int) -> tuple[type[ApiError], str]:
     return _MEANING.get(status, (ApiError, f"the API server {failed} to"))
 
 
-def _hint(asked: Asked, status: int, said: str) -> str:
+def _hint(asked: RequestInfo, status: int, said: str) -> str:
     match status:
         case 400 if asked.group == "nodeside.io":
             return OLD_DEFINITIONS
@@ -184,7 +184,7 @@ def _hint(asked: Asked, status: int, said: str) -> str:
             return ""
 
 
-def _missing(asked: Asked, said: str) -> Asked:
+def _missing(asked: RequestInfo, said: str) -> RequestInfo:
     """What the rule would have to allow: an apply of what is not there yet is a `create` too."""
     refused = _CANNOT.search(said)
     return replace(asked, verb=refused[1]) if refused else asked

@@ -36,7 +36,7 @@ _NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Strange:
+class ForeignField:
     """A field that somebody set and we do not name. `manager` is ours if an apply was cut off."""
 
     manager: str
@@ -44,7 +44,7 @@ class Strange:
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class Overwrite:
     """What is there where something is to be applied again.
 
     `edit` is what somebody did to it, "" if only something else is wanted now. `regains` is the
@@ -56,19 +56,19 @@ class Over:
     regains: Document | None = None
 
 
-def over(kept: Kept, document: Document, *, edited: bool) -> Over:
+def over(kept: ObjectMeta, document: Document, *, edited: bool) -> Overwrite:
     """`edited`: what is there was applied as `document`, and is so no more."""
     regains = regained(kept, document) if strangers(kept, document) else None
-    return Over(kept.stamp, _edit(kept, document) if edited else "", regains)
+    return Overwrite(kept.stamp, _edit(kept, document) if edited else "", regains)
 
 
-def strangers(kept: Kept, document: Document) -> tuple[Strange, ...]:
+def strangers(kept: ObjectMeta, document: Document) -> tuple[ForeignField, ...]:
     """Fields that `document` does not name where only it should, whoever has set them."""
     every = (s for entry in kept.managed for s in _of(entry, document, leaves=False))
     return tuple(strange for strange in every if strange.field not in _HARMLESS)
 
 
-def _edit(kept: Kept, document: Document) -> str:
+def _edit(kept: ObjectMeta, document: Document) -> str:
     """Who set what, as far as the API server knows."""
     others = [entry for entry in kept.managed if entry.get("manager") != FIELD_MANAGER]
     strange = [s for entry in others for s in _of(entry, document, leaves=True)]
@@ -80,7 +80,7 @@ def _edit(kept: Kept, document: Document) -> str:
     return "; ".join(words) or "something changed it"
 
 
-def _of(entry: Document, document: Document, *, leaves: bool) -> Iterator[Strange]:
+def _of(entry: Document, document: Document, *, leaves: bool) -> Iterator[ForeignField]:
     owned = OWNED.get(str(document.get("kind")))
     if owned is None or entry.get("subresource"):
         return
@@ -90,7 +90,7 @@ def _of(entry: Document, document: Document, *, leaves: bool) -> Iterator[Strang
     fields = _below(entry.get("fieldsV1") or _EMPTY, owned)
     ours = _is_ours(entry)
     for field in _beyond(fields, wanted, ".".join(owned), ours=ours, leaves=leaves):
-        yield Strange(str(entry.get("manager")), field)
+        yield ForeignField(str(entry.get("manager")), field)
 
 
 def _fields(names: Sequence[str]) -> str:
@@ -98,7 +98,7 @@ def _fields(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + more
 
 
-def regained(kept: Kept, document: Document) -> dict[str, Any] | None:
+def regained(kept: ObjectMeta, document: Document) -> dict[str, Any] | None:
     """The merge patch that makes ours what others set and `document` does not name.
 
     It changes no value. What `document` names is ours by being applied.
@@ -207,7 +207,7 @@ def _merge(into: dict[str, Any], more: Document) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ObjectMeta:
     """`stamp` is another one after each change of what is applied: the generation, where there
     is one; else the resource version. `managed` is the object's `managedFields`."""
 
@@ -217,10 +217,10 @@ class Kept:
     managed: Sequence[Mapping[str, Any]] = ()
 
 
-def kept_from(data: Mapping[str, Any]) -> Kept:
+def kept_from(data: Mapping[str, Any]) -> ObjectMeta:
     metadata = data.get("metadata") or {}
     version = str(metadata.get("resourceVersion") or "")
-    return Kept(
+    return ObjectMeta(
         uid=str(metadata.get("uid") or ""),
         version=version,
         stamp=str(metadata.get("generation") or version),

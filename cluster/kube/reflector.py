@@ -42,7 +42,7 @@ T = TypeVar("T", bound=Named)
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class WatchHealth:
     """`silent` is for how many seconds nothing was heard; `trouble` says why, in words.
 
     `refusal` is set where trying again changes nothing. `watches` is how many were begun. `about`
@@ -200,9 +200,9 @@ class Reflector(Generic[T]):
                 self._snapshot = dict(self._objects)
             return self._snapshot
 
-    def health(self) -> Health:
+    def health(self) -> WatchHealth:
         with self._changed:
-            return Health(
+            return WatchHealth(
                 kind=self._of.resource.kind,
                 synced=self._synced,
                 silent=self._now() - self._heard,
@@ -423,7 +423,7 @@ def _number(resource_version: str) -> int:
 _LONGEST = 3600.0  # seconds from one look to the next, whatever a plan says
 
 
-class Wakes:
+class Wakeup:
     """Something changed: look again. Any thread may say so; one waits."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:

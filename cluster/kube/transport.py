@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from cluster.kube.credentials import Access
-from cluster.kube.errors import ApiError, Asked, Unreachable, refusal
+from cluster.kube.errors import ApiError, RequestInfo, Unreachable, refusal
 from cluster.kube.server_time import ServerTime
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Call:
 
     method: str
     path: str
-    asked: Asked
+    asked: RequestInfo
     query: Mapping[str, str] = field(default_factory=dict)
     body: Document | Sequence[Document] | None = None
     content_type: str = ""
@@ -73,7 +73,7 @@ class Exchange:
         self._now = now
         self._pause = pause
         self.jitter = jitter
-        self.tally = Tally()
+        self.tally = RequestCounts()
         self.time = ServerTime(wall)
 
     @property
@@ -167,7 +167,7 @@ class Exchange:
                 self.tally.count(call.asked, status)
         return response, generation
 
-    def _body(self, asked: Asked, response: BaseHTTPResponse, ends: float) -> bytes:
+    def _body(self, asked: RequestInfo, response: BaseHTTPResponse, ends: float) -> bytes:
         """All of it, within deadline and size limit; then the connection serves the next one."""
         data = bytearray()
         while piece := response.read1(_PIECE):
@@ -198,7 +198,7 @@ _OTHER_CERTIFICATE = (
 _OF_OPENSSL = re.compile(r"^\[SSL[^]]*\] | \(_ssl\.c:[0-9]+\)$")
 
 
-def no_answer(asked: Asked) -> str:
+def no_answer(asked: RequestInfo) -> str:
     """What the message of an Unreachable begins with."""
     return f"no answer from the API server to {asked}: "
 
@@ -208,7 +208,7 @@ class in_words:  # noqa: N801  (a context manager, written as a class for its sp
 
     __slots__ = ("_asked",)
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: RequestInfo) -> None:
         self._asked = asked
 
     def __enter__(self) -> None:
@@ -240,19 +240,19 @@ NO_ANSWER = "none"  # the code of a request that was not answered
 
 
 @dataclass
-class Tally:
+class RequestCounts:
     """`requests` by verb, resource and code; `repeats` by verb and resource."""
 
     requests: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     repeats: Counter[tuple[str, str]] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def count(self, asked: Asked, status: int) -> None:
+    def count(self, asked: RequestInfo, status: int) -> None:
         """One request; `status` is the HTTP status, 0 for no answer."""
         with self._lock:
             self.requests[asked.verb, asked.plural, str(status or NO_ANSWER)] += 1
 
-    def repeat(self, asked: Asked) -> None:
+    def repeat(self, asked: RequestInfo) -> None:
         """A request is about to be made again."""
         with self._lock:
             self.repeats[asked.verb, asked.plural] += 1

@@ -23,12 +23,12 @@ from pathlib import Path
 from cluster.cache.cache import View
 from cluster.controller.controller import Controller, Planner
 from cluster.controller.executor import PARALLEL, Applier
-from cluster.controller.pacing import Pace, Pulse
+from cluster.controller.pacing import Heartbeat, LoopTimings
 from cluster.install import crd_check
 from cluster.kube import election as leader
 from cluster.kube.client import Api
 from cluster.kube.election import Election
-from cluster.kube.reflector import Wakes
+from cluster.kube.reflector import Wakeup
 from cluster.manager.metrics import Metrics
 from cluster.manager.metrics_auth import Reviews
 from cluster.manager.metrics_server import MetricsServer
@@ -58,8 +58,8 @@ class Options:
     metrics_port: int
     certificate: Path | None = None
     lease: str = LEASE
-    election: leader.Pace | None = None
-    pace: Pace | None = None
+    election: leader.LeaseTimings | None = None
+    pace: LoopTimings | None = None
     parallel: int = PARALLEL
 
 
@@ -71,7 +71,7 @@ def identity(environ: Mapping[str, str]) -> str:
 def run(api: Api, options: Options, planner: Planner, stopping: threading.Event) -> None:
     """Until `stopping`. Ends with nothing under way."""
     gc.set_threshold(_UNSEARCHED)
-    wakes, pulse = Wakes(), Pulse()
+    wakes, pulse = Wakeup(), Heartbeat()
     with ExitStack() as stack:
         view = View(api, options.settings, wakes.wake)
         checks = {

@@ -20,10 +20,10 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cluster.controller.controller import Round
-from cluster.kube.reflector import Health
-from cluster.kube.transport import Tally
-from cluster.model.actions import Census, SetStatus
+from cluster.controller.controller import Reconciled
+from cluster.kube.reflector import WatchHealth
+from cluster.kube.transport import RequestCounts
+from cluster.model.actions import Counts, SetStatus
 from cluster.model.names import SILENT
 from cluster.model.states import Phase, Place, Progress
 from nodeside import __version__
@@ -40,10 +40,10 @@ class Look:
     """What there is to tell at the moment of a scrape. By Driver, and empty if we do not lead."""
 
     leads: bool
-    kinds: Sequence[Health]
-    tally: Tally
+    kinds: Sequence[WatchHealth]
+    tally: RequestCounts
     answers: Mapping[int, int]
-    censuses: Mapping[str, Census] = field(default_factory=dict)
+    censuses: Mapping[str, Counts] = field(default_factory=dict)
     statuses: Mapping[str, Status] = field(default_factory=dict)
     last_success: float = 0.0
 
@@ -80,9 +80,9 @@ def _current(look: Look) -> Iterator[Sample]:
         yield (kind,), all(each.synced and not each.trouble for each in watched)
 
 
-def _by_kind(look: Look) -> Mapping[str, Sequence[Health]]:
+def _by_kind(look: Look) -> Mapping[str, Sequence[WatchHealth]]:
     """Some kinds are watched twice, such as pods; a series is there once."""
-    kinds: dict[str, list[Health]] = {}
+    kinds: dict[str, list[WatchHealth]] = {}
     for each in look.kinds:
         kinds.setdefault(each.kind, []).append(each)
     return kinds
@@ -195,15 +195,15 @@ class Metrics(Collector):
     def __init__(
         self,
         *,
-        tally: Tally,
+        tally: RequestCounts,
         leads: Callable[[], bool],
-        kinds: Callable[[], Sequence[Health]],
+        kinds: Callable[[], Sequence[WatchHealth]],
         answers: Mapping[int, int],
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._tally, self._leads, self._kinds, self._answers = tally, leads, kinds, answers
         self._wall = wall
-        self._last: tuple[Mapping[str, Census], Mapping[str, Status]] = ({}, {})
+        self._last: tuple[Mapping[str, Counts], Mapping[str, Status]] = ({}, {})
         self._success = 0.0
         self._registry = CollectorRegistry(auto_describe=False)
         self._rounds, self._plans = (
@@ -213,7 +213,7 @@ class Metrics(Collector):
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
-    def after(self, made: Round) -> None:
+    def after(self, made: Reconciled) -> None:
         """Remember what the last round found. It costs nothing that grows with the nodes."""
         self._rounds.observe(made.planning + made.doing)
         self._plans.observe(made.planning)

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from cluster.controller.pacing import STUCK, Pulse
-from cluster.kube.reflector import Health
+from cluster.controller.pacing import STUCK, Heartbeat
+from cluster.kube.reflector import WatchHealth
 from nodeside import log
 from nodeside.errors import SystemRefused
 
@@ -43,7 +43,7 @@ class Report:
         return "\n".join(self.lines) + "\n"
 
 
-def alive(pulse: Pulse) -> Report:
+def alive(pulse: Heartbeat) -> Report:
     """Whether the process does its work."""
     busy = pulse.busy_for
     if busy > STUCK:
@@ -51,17 +51,17 @@ def alive(pulse: Pulse) -> Report:
     return Report(True, ("ok",))
 
 
-def ready(kinds: list[Health]) -> Report:
+def ready(kinds: list[WatchHealth]) -> Report:
     """Whether everything but what is optional was listed, and the API server is heard."""
     lines = [_line(kind) for kind in kinds]
     return Report(all(_current(kind) for kind in kinds), tuple(lines))
 
 
-def _current(kind: Health) -> bool:
+def _current(kind: WatchHealth) -> bool:
     return kind.optional or (kind.synced and not (kind.trouble and kind.silent > STALE))
 
 
-def _line(kind: Health) -> str:
+def _line(kind: WatchHealth) -> str:
     if not kind.synced:
         return f"{kind.name}: not listed yet" + (f": {kind.trouble}" if kind.trouble else "")
     if kind.trouble:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from cluster.kube.managed_fields import Over
+from cluster.kube.managed_fields import Overwrite
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS, Resource
 from cluster.model.lanes import is_node_lane, node_lane_of, status_lane_of, whole_lane_of
 from cluster.model.snapshot import Pool, Tag
@@ -32,7 +32,7 @@ class Apply:
 
     driver: str
     document: Mapping[str, Any]
-    over: Over | None = None
+    over: Overwrite | None = None
 
     @property
     def words(self) -> str:
@@ -86,7 +86,7 @@ class LabelNode:
 
 
 @dataclass(frozen=True, slots=True)
-class NoteOutcome:
+class AnnotateJob:
     """Note on a build Job what came of it: its pods, which said so, go one day."""
 
     driver: str
@@ -181,7 +181,7 @@ class SetFinalizers:
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class EmitEvent:
     """An Event about a Driver. Said once: the plan that says it also changes what caused it.
 
     `of_status`: what changes is the status, before it; without that it would be said each time.
@@ -207,10 +207,10 @@ Action = (
     | Cordon
     | Uncordon
     | Evict
-    | NoteOutcome
+    | AnnotateJob
     | SetStatus
     | SetFinalizers
-    | Say
+    | EmitEvent
 )
 
 
@@ -222,7 +222,7 @@ def rests_on(action: Action) -> tuple[str, ...]:
     match action:
         case SetStatus():
             return (status_lane_of(action.driver),)
-        case Say(of_status=True):
+        case EmitEvent(of_status=True):
             return action.driver, status_lane_of(action.driver)
         case _:
             node = node_of(action)
@@ -261,7 +261,7 @@ class Plan:
 
     actions: tuple[Action, ...] = ()
     again_in: float | None = None
-    censuses: Mapping[str, Census] = field(default_factory=dict)
+    censuses: Mapping[str, Counts] = field(default_factory=dict)
     demand: Demand | None = None
     tags: frozenset[Tag] = frozenset()
     templates: frozenset[Template] = frozenset()
@@ -323,7 +323,7 @@ class PoolCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Census:
+class Counts:
     """Nodes by place and by their own last word. `unavailable` is counted against `allowed`."""
 
     phase: Phase

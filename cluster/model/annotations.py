@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from cluster.model.snapshot import NOTHING
+from cluster.model.snapshot import EMPTY
 
 BELIEVED: Final = 6 * 3600.0  # seconds
 
@@ -21,7 +21,7 @@ _MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @dataclass(frozen=True, slots=True)
-class Fall:
+class ImageFallback:
     """Since when a pool builds, and why; `note` is how an annotation keeps it."""
 
     since: float
@@ -35,12 +35,12 @@ class Fall:
         return now < self.since + BELIEVED
 
 
-def read_note(note: str) -> Fall:
+def read_note(note: str) -> ImageFallback:
     """Of an annotation; one that somebody has edited is old."""
     moment, _, why = note.partition(" ")
     with suppress(ValueError):
-        return Fall(float(timegm(time.strptime(moment, _MOMENT))), why)
-    return Fall(0.0, note)
+        return ImageFallback(float(timegm(time.strptime(moment, _MOMENT))), why)
+    return ImageFallback(0.0, note)
 
 
 _MOST_WORDS = 1000  # of what a note says
@@ -82,5 +82,5 @@ def read_refused(text: str) -> Mapping[str, str]:
         found = json.loads(text or "{}")
         if isinstance(found, dict) and found:
             kept = ((image, why) for image, why in found.items() if len(image) <= _LONGEST)
-            return {image: str(why)[:_MOST_WORDS] for image, why in islice(kept, _MOST)} or NOTHING
-    return NOTHING
+            return {image: str(why)[:_MOST_WORDS] for image, why in islice(kept, _MOST)} or EMPTY
+    return EMPTY

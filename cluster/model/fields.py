@@ -13,7 +13,7 @@ from functools import lru_cache
 from sys import intern
 from time import strptime
 
-from cluster.model.snapshot import NOTHING, Document
+from cluster.model.snapshot import EMPTY, Document
 from nodeside.contract import REPORT_TEXT
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
@@ -24,7 +24,7 @@ _UNAME = re.compile(r"[A-Za-z0-9._+~-]{1,64}")
 
 def part(data: Document, key: str) -> Document:
     found = data.get(key)
-    return found if isinstance(found, Mapping) else NOTHING
+    return found if isinstance(found, Mapping) else EMPTY
 
 
 def text(data: Document, key: str) -> str:
@@ -51,7 +51,7 @@ def word(data: Document, key: str, words: re.Pattern[str] = _UNAME) -> str:
 
 def condition(status: Document, kind: str) -> Document:
     found = (c for c in status.get("conditions") or () if c.get("type") == kind)
-    return next(found, NOTHING)
+    return next(found, EMPTY)
 
 
 @lru_cache(maxsize=1024)

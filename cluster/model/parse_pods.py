@@ -16,7 +16,7 @@ from cluster.model.names import (
     TELLING,
     UNLOAD_LABEL,
 )
-from cluster.model.snapshot import NOTHING, BuildPod, Consumer, Document, DriverPod, Unloader
+from cluster.model.snapshot import EMPTY, BuildPod, Consumer, Document, DriverPod, Unloader
 from nodeside.buildjob import read_message
 from nodeside.contract import REPORT_TEXT
 
@@ -87,7 +87,7 @@ def _waiting(status: Document) -> Mapping[str, str]:
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             found["pod"] = words_of(condition)
-    return found or NOTHING
+    return found or EMPTY
 
 
 def words_of(cause: Document) -> str:
@@ -150,7 +150,7 @@ def consumer_from(document: Mapping[str, Any], demand: Demand) -> Consumer | Non
     metadata, spec = document["metadata"], document.get("spec", {})
     if demand.namespaces and metadata.get("namespace") not in demand.namespaces:
         return None
-    labels = metadata.get("labels") or NOTHING
+    labels = metadata.get("labels") or EMPTY
     resources = demand.resources & _requested(spec) if demand.resources else frozenset()
     asked = [wanted for wanted in demand.selectors if wanted <= labels.items()]
     if not (resources or asked) or not spec.get("nodeName") or _stays(document):
@@ -160,7 +160,7 @@ def consumer_from(document: Mapping[str, Any], demand: Demand) -> Consumer | Non
         uid=str(metadata.get("uid", "")),
         node=intern(str(spec["nodeName"])),
         resources=frozenset(intern(each) for each in resources),
-        labels={intern(k): intern(v) for wanted in asked for k, v in wanted} or NOTHING,
+        labels={intern(k): intern(v) for wanted in asked for k, v in wanted} or EMPTY,
         deleting="deletionTimestamp" in metadata,
     )
 
@@ -183,7 +183,7 @@ def _stays(document: Mapping[str, Any]) -> bool:
     return (
         document.get("status", {}).get("phase") in ("Succeeded", "Failed")
         or MIRROR in (metadata.get("annotations") or ())
-        or (metadata.get("labels") or NOTHING).get(MANAGED_BY) == MANAGER
+        or (metadata.get("labels") or EMPTY).get(MANAGED_BY) == MANAGER
         or any(o.get("kind") == "DaemonSet" and o.get("controller") for o in owners)
     )
 

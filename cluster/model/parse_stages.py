@@ -24,7 +24,7 @@ from cluster.model.stages_seen import (
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StageItem:
     """An object, or a ConfigMap's files, or both: a stage may not name its own ConfigMap."""
 
     name: str
@@ -36,14 +36,14 @@ class Found:
         return self.object.uid
 
 
-def found_from(kind: str, data: Mapping[str, Any]) -> Found:
+def found_from(kind: str, data: Mapping[str, Any]) -> StageItem:
     metadata = data.get("metadata") or {}
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
     name, manager = str(metadata.get("name")), labels.get(MANAGED_BY)
     if manager != STAGE_MANAGER:
         files = data.get("data") or {} if kind == "ConfigMap" and manager != MANAGER else None
         source = None if files is None else Source(name, dict(files))
-        return Found(name, StageObject(kind, name), source)
+        return StageItem(name, StageObject(kind, name), source)
     rolled_out, progress = _rollout(data) if kind == "Deployment" else (True, "")
     body = {key: value for key, value in data.items() if key not in ("metadata", "status")}
     made = StageObject(
@@ -59,7 +59,7 @@ def found_from(kind: str, data: Mapping[str, Any]) -> Found:
         document=body,
         kept=kept_from(data),
     )
-    return Found(name, made)
+    return StageItem(name, made)
 
 
 def _rollout(data: Mapping[str, Any]) -> tuple[bool, str]:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from cluster.kube.managed_fields import Kept
+from cluster.kube.managed_fields import ObjectMeta
 from cluster.model.index import Index
 from cluster.model.stages_seen import Stages
 from nodeside.buildjob import BuildOutcome
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 Document = Mapping[str, Any]
 
 
-NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def _nothing() -> Mapping[str, Any]:
     """One empty mapping for all that have none."""
-    return NOTHING
+    return EMPTY
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class DaemonSetObject:
     deleting: bool = False
     touched: float = field(default=0.0, compare=False)
     spec: Document = field(default_factory=_nothing)
-    kept: Kept = field(default=Kept(), compare=False)
+    kept: ObjectMeta = field(default=ObjectMeta(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ class Consumer:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class EvictionAnswer:
     """What became of asking a pod to leave. `resting`: it is too early to ask again."""
 
     message: str
@@ -237,7 +237,7 @@ class Occupancy:
     consumers: Mapping[str, Consumer] = field(default_factory=_nothing)
     known: bool = False
     trouble: str = ""
-    answers: Mapping[str, Answer] = field(default_factory=_nothing)
+    answers: Mapping[str, EvictionAnswer] = field(default_factory=_nothing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +308,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class Snapshot:
     """Everything observed, each kind by name.
 
     `now` is the wall clock of the API server; with 0 no time passes, and nothing is ever late.
@@ -368,7 +368,7 @@ def _homeless(
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class Assignment:
     """What an assignment stands for. `builds`: though there is an image for its kernel by the spec,
     it could not be pulled."""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cluster.kube.managed_fields import Kept
+from cluster.kube.managed_fields import ObjectMeta
 from cluster.kube.resources import (
     CONFIG_MAPS,
     DAEMON_SETS,
@@ -57,7 +57,7 @@ class StageObject:
     rolled_out: bool = True
     progress: str = ""
     document: Mapping[str, Any] = field(default_factory=dict)
-    kept: Kept = field(default=Kept(), compare=False)
+    kept: ObjectMeta = field(default=ObjectMeta(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

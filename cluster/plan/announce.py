@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from cluster.model.actions import Action, Say, SetStatus
-from cluster.model.annotations import Fall
+from cluster.model.actions import Action, EmitEvent, SetStatus
+from cluster.model.annotations import ImageFallback
 from cluster.model.limits import fitted
-from cluster.model.snapshot import At, DaemonSetObject, DriverObject, World
+from cluster.model.snapshot import Assignment, DaemonSetObject, DriverObject, Snapshot
 from cluster.plan.builds.toolkit_evidence import remembered
-from cluster.plan.objects.driver_pod import Wanted
+from cluster.plan.objects.driver_pod import DaemonSetInput
 
 
-def told(found: DriverObject, status: Mapping[str, Any]) -> Iterator[Action]:
+def status_changes(found: DriverObject, status: Mapping[str, Any]) -> Iterator[Action]:
     """The status if it changed, and an Event if what a person should know did."""
     status = fitted(status)
     if status == found.status:
@@ -29,20 +29,25 @@ def told(found: DriverObject, status: Mapping[str, Any]) -> Iterator[Action]:
         if changed and condition["status"] == "True" and _is_news(condition["type"], old):
             warning = condition["type"] == "Degraded"
             reason, message = condition["reason"], condition["message"]
-            yield Say(found.name, found.uid, warning, reason, message, of_status=True)
+            yield EmitEvent(found.name, found.uid, warning, reason, message, of_status=True)
 
 
 def falls_told(
-    found: DriverObject, wanted: Mapping[str, At], falls: Mapping[At, Fall], world: World
-) -> Iterator[Say]:
+    found: DriverObject,
+    wanted: Mapping[str, Assignment],
+    falls: Mapping[Assignment, ImageFallback],
+    world: Snapshot,
+) -> Iterator[EmitEvent]:
     """That a pool builds since an image could not be pulled: once, then its DaemonSet says it."""
     for key, at in wanted.items():
         there = world.daemonsets.get(key)
         if at in falls and (there is None or there.fell_back != falls[at].note):
-            yield Say(found.name, found.uid, True, "FellBack", falls[at].why)
+            yield EmitEvent(found.name, found.uid, True, "FellBack", falls[at].why)
 
 
-def refusals_told(applied: Sequence[Wanted], there: Iterable[DaemonSetObject]) -> Iterator[Say]:
+def refusals_told(
+    applied: Sequence[DaemonSetInput], there: Iterable[DaemonSetObject]
+) -> Iterator[EmitEvent]:
     """That nodes refuse a toolkit image: once, then DaemonSets remember it."""
     told = {(kernel, image) for kernel, images in remembered(there).items() for image in images}
     for wanted in applied:
@@ -52,7 +57,7 @@ def refusals_told(applied: Sequence[Wanted], there: Iterable[DaemonSetObject]) -
                 told.add((kernel, image))
                 instead = f"; {wanted.toolkit} instead" if wanted.toolkit not in ("", image) else ""
                 words = f"toolkit image {image} is not for kernel {kernel[0]}: {why}{instead}"
-                yield Say(owner.name, owner.uid, True, "ToolkitRefused", words)
+                yield EmitEvent(owner.name, owner.uid, True, "ToolkitRefused", words)
 
 
 def _is_news(kind: str, old: Mapping[str, Mapping[str, Any]]) -> bool:

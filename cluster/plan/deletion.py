@@ -17,19 +17,19 @@ from cluster.model.actions import (
     Apply,
     Create,
     Delete,
+    EmitEvent,
     LabelNode,
     Plan,
-    Say,
     SetFinalizers,
     SetStatus,
 )
 from cluster.model.names import FINALIZER
-from cluster.model.snapshot import DriverObject, DriverPod, World
+from cluster.model.snapshot import DriverObject, DriverPod, Snapshot
 from cluster.plan import build_jobs
-from cluster.plan.announce import told
+from cluster.plan.announce import status_changes
 from cluster.plan.objects.revision import config_map, revision_text
 from cluster.plan.objects.unload_pod import unload_pod
-from cluster.plan.rollout.unload import REST, SLOW, Leaver, Leaving, Stage, trace_labels
+from cluster.plan.rollout.unload import REST, SLOW, LeavingNode, Unload, UnloadPhase, trace_labels
 from cluster.plan.status import conditions
 from nodeside.contract import State, node_driver_name
 
@@ -38,12 +38,12 @@ _AT_ONCE = 200  # NodeDrivers of Drivers that are gone, in one plan
 _LEFT = "ModulesStay"  # the reason of the last condition, where modules are left behind
 
 
-def delete(world: World, found: DriverObject, now: float) -> Plan:
+def delete(world: Snapshot, found: DriverObject, now: float) -> Plan:
     """The pods go, then the modules, then what was said of them, and at the end the Driver."""
     if FINALIZER not in found.finalizers:
         return Plan()
     going = tuple(build_jobs.deleted(world, found.name))
-    leaving = Leaving(world, found, (), now)
+    leaving = Unload(world, found, (), now)
     if leaving.has_daemonsets or (leaving.waits and not _is_said(found)):
         return Plan((*going, *_taken_out(leaving)), again_in(leaving))
     if leaving.leavers or _has_objects(world, found.name):
@@ -52,27 +52,27 @@ def delete(world: World, found: DriverObject, now: float) -> Plan:
     return Plan((*_farewell(found), SetFinalizers(found.name, found.uid, rest, found.version)))
 
 
-def leave(leaving: Leaving) -> Iterator[Action]:
+def leave(leaving: Unload) -> Iterator[Action]:
     """For a Driver that goes on, on nodes that it is not for any more."""
     driver = leaving.found.name
     for each in leaving.leavers:
-        if each.stage is not Stage.GONE and (labels := _changed_labels(driver, each)):
+        if each.stage is not UnloadPhase.GONE and (labels := _changed_labels(driver, each)):
             yield LabelNode(driver, each.node.name, labels, "the driver is not for it")
     yield from _unload_pods(leaving)
     yield from _cleaned(leaving)
 
 
-def again_in(leaving: Leaving) -> float | None:
+def again_in(leaving: Unload) -> float | None:
     """Seconds until a pod that failed is made again, or one that is silent is named."""
     waits = []
-    for each in leaving.at(Stage.FAILED, Stage.STARTING, Stage.UNLOADING):
+    for each in leaving.at(UnloadPhase.FAILED, UnloadPhase.STARTING, UnloadPhase.UNLOADING):
         if each.pod is not None:
-            patience = REST if each.stage is Stage.FAILED else SLOW
+            patience = REST if each.stage is UnloadPhase.FAILED else SLOW
             waits.append(each.pod.created + patience - leaving.now)
     return min((wait for wait in waits if wait > 0), default=None)
 
 
-def orphans(world: World) -> Iterator[Action]:
+def orphans(world: Snapshot) -> Iterator[Action]:
     """What is left of Drivers that are gone without us, say by a finalizer taken away by hand.
 
     The rest is the garbage collector's.
@@ -86,7 +86,7 @@ def orphans(world: World) -> Iterator[Action]:
     yield from _last_words(world)
 
 
-def _last_words(world: World) -> Iterator[Action]:
+def _last_words(world: Snapshot) -> Iterator[Action]:
     """What nodes said of such Drivers: the next Driver of that name would take it for its own.
 
     Where a pod is still ending it might say it again. The labels go first: of a label alone nobody
@@ -116,7 +116,7 @@ def _last_words(world: World) -> Iterator[Action]:
 # --- a Driver that is deleted --------------------------------------------------------------------
 
 
-def _taken_out(leaving: Leaving) -> Iterator[Action]:
+def _taken_out(leaving: Unload) -> Iterator[Action]:
     """As long as a DaemonSet is there, its controller would make pods again for a clean node."""
     world, found = leaving.world, leaving.found
     for each in world.daemonsets.values():
@@ -132,28 +132,28 @@ def _taken_out(leaving: Leaving) -> Iterator[Action]:
     yield from _cleaned(leaving)
 
 
-def _told(leaving: Leaving) -> Iterator[Action]:
+def _told(leaving: Unload) -> Iterator[Action]:
     """What is under way; what holds it up comes first, with the way out."""
     found, obstacle = leaving.found, leaving.obstacle
-    rest = leaving.said(*(stage for stage in Stage if not stage.is_obstacle))
+    rest = leaving.said(*(stage for stage in UnloadPhase if not stage.is_obstacle))
     words = "; ".join(part for part in (obstacle, rest) if part) or "pods end"
     status = conditions.going(
         found, words, leaving=leaving.count, obstacle=obstacle, now=leaving.now
     )
-    yield from told(found, status)
+    yield from status_changes(found, status)
 
 
-def _left_behind(leaving: Leaving) -> Iterator[Action]:
+def _left_behind(leaving: Unload) -> Iterator[Action]:
     """Once, before the nodes forget it: where modules stay, and why.
 
     The Event comes first: a controller that is killed between the two says it twice, not never.
     """
-    left = leaving.said(Stage.STAYS, Stage.DOWN)
+    left = leaving.said(UnloadPhase.STAYS, UnloadPhase.DOWN)
     if not left or _is_said(leaving.found):
         return
     found = leaving.found
     status = conditions.going(found, left, reason=_LEFT, leaving=leaving.count, now=leaving.now)
-    yield Say(
+    yield EmitEvent(
         found.name, found.uid, warning=True, reason=_LEFT, note=f"driver {found.name}: {left}"
     )
     yield SetStatus(found.name, status)
@@ -162,14 +162,14 @@ def _left_behind(leaving: Leaving) -> Iterator[Action]:
 def _farewell(found: DriverObject) -> Iterator[Action]:
     if not _is_said(found):
         note = f"driver {found.name} is gone, and none of its modules is loaded any more"
-        yield Say(found.name, found.uid, warning=False, reason="Deleted", note=note)
+        yield EmitEvent(found.name, found.uid, warning=False, reason="Deleted", note=note)
 
 
 def _is_said(found: DriverObject) -> bool:
     return any(each.get("reason") == _LEFT for each in found.status.get("conditions") or ())
 
 
-def _has_objects(world: World, driver: str) -> bool:
+def _has_objects(world: Snapshot, driver: str) -> bool:
     return (
         any(each.driver == driver for each in world.jobs.values())
         or any(each.driver == driver for each in world.revisions.values())
@@ -178,7 +178,7 @@ def _has_objects(world: World, driver: str) -> bool:
     )
 
 
-def _swept(leaving: Leaving) -> Iterator[Action]:
+def _swept(leaving: Unload) -> Iterator[Action]:
     """Labels in one request a node, NodeDrivers, pods, and at the end the revisions."""
     world, driver = leaving.world, leaving.found.name
     yield from _forgotten(leaving, leaving.leavers)
@@ -191,28 +191,28 @@ def _swept(leaving: Leaving) -> Iterator[Action]:
 # --- nodes ---------------------------------------------------------------------------------------
 
 
-def _unload_pods(leaving: Leaving) -> Iterator[Action]:
+def _unload_pods(leaving: Unload) -> Iterator[Action]:
     """Those that are of no use go, and a number of new ones come."""
     world, found = leaving.world, leaving.found
     yield from (_gone(pod) for pod in leaving.stray_pods())
-    for each in leaving.at(Stage.FAILED):
+    for each in leaving.at(UnloadPhase.FAILED):
         if each.pod is not None and leaving.now - each.pod.created >= REST:
             yield _gone(each.pod)
     slots = max(0, LIMIT - sum(each.stage.is_under_way for each in leaving.leavers))
-    for each in leaving.at(Stage.NEXT)[:slots]:
+    for each in leaving.at(UnloadPhase.NEXT)[:slots]:
         driver = leaving.revisions[each.revision]
         document = unload_pod(found, driver, each.revision, each.node, world.settings)
         yield Create(found.name, document, each.node.name)
 
 
-def _cleaned(leaving: Leaving) -> Iterator[Action]:
+def _cleaned(leaving: Unload) -> Iterator[Action]:
     """Nodes where it is over."""
-    gone = leaving.at(Stage.GONE)
+    gone = leaving.at(UnloadPhase.GONE)
     yield from _forgotten(leaving, gone)
     yield from (_gone(each.pod) for each in gone if each.pod and not each.pod.deleting)
 
 
-def _forgotten(leaving: Leaving, leavers: Sequence[Leaver]) -> Iterator[Action]:
+def _forgotten(leaving: Unload, leavers: Sequence[LeavingNode]) -> Iterator[Action]:
     """What was written about these nodes; neighbours of one kind go out together."""
     world, driver = leaving.world, leaving.found.name
     for each in leavers:
@@ -227,14 +227,14 @@ def _forgotten(leaving: Leaving, leavers: Sequence[Leaver]) -> Iterator[Action]:
         yield Delete(driver, NODE_DRIVERS, homeless.name)
 
 
-def _changed_labels(driver: str, leaver: Leaver) -> dict[str, str | None]:
+def _changed_labels(driver: str, leaver: LeavingNode) -> dict[str, str | None]:
     """The pod goes by them; where modules stay, nobody else could say that they are to go."""
     assigned, before, state = trace_labels(driver)
     labels: dict[str, str | None] = {
         key: None for key in (assigned, before) if key in leaver.node.labels
     }
     stays, there = State.REBOOT_REQUIRED.value, leaver.node.labels.get(state)
-    if leaver.stage is Stage.STAYS and there not in (None, stays):
+    if leaver.stage is UnloadPhase.STAYS and there not in (None, stays):
         labels[state] = stays
     return labels
 

@@ -14,23 +14,23 @@ from dataclasses import replace
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS
 from cluster.model.actions import Action, Apply, Delete, Plan, SetFinalizers, together
 from cluster.model.names import FINALIZER, config_map_name, policy_name
-from cluster.model.snapshot import NOTHING, At, DaemonSetObject, DriverObject, World, uses
+from cluster.model.snapshot import EMPTY, Assignment, DaemonSetObject, DriverObject, Snapshot, uses
 from cluster.plan import build_jobs
-from cluster.plan.announce import falls_told, refusals_told, told
+from cluster.plan.announce import falls_told, refusals_told, status_changes
 from cluster.plan.builds.kernel_images import LINK
 from cluster.plan.deletion import again_in, delete, leave, orphans
 from cluster.plan.objects.build_job import publish_target
 from cluster.plan.objects.daemonset import daemonset, differs, is_same
-from cluster.plan.objects.driver_pod import Wanted
+from cluster.plan.objects.driver_pod import DaemonSetInput
 from cluster.plan.objects.node_policy import policy_map, policy_text
 from cluster.plan.objects.revision import config_map
 from cluster.plan.rollout import drain
-from cluster.plan.rollout.context import Case, Memory
+from cluster.plan.rollout.context import DriverContext, Memory
 from cluster.plan.rollout.drain import let_go, uncordons
-from cluster.plan.rollout.unload import Leaving
+from cluster.plan.rollout.unload import Unload
 from cluster.plan.settle import is_left, to_rest
 from cluster.plan.stage_actions import has_left, stage_objects, take_down, with_stage_labels
-from cluster.plan.stages.stages import Staging
+from cluster.plan.stages.stages import StagePlan
 from cluster.plan.status import conditions
 from cluster.plan.status.report import census, report_of
 from cluster.plan.status.stages import with_stages
@@ -46,7 +46,7 @@ class Planner:
         self._memories: dict[str, Memory] = {}
         self._unchanged = Unchanged()
 
-    def __call__(self, world: World, now: float) -> Plan:
+    def __call__(self, world: Snapshot, now: float) -> Plan:
         there = self._memories
         self._memories = {key: there.get(key) or Memory() for key in world.drivers}
         self._unchanged.look(world)
@@ -54,9 +54,9 @@ class Planner:
 
 
 def plan(
-    world: World,
+    world: Snapshot,
     now: float,
-    memories: Mapping[str, Memory] = NOTHING,
+    memories: Mapping[str, Memory] = EMPTY,
     unchanged: Unchanged | None = None,
 ) -> Plan:
     """The actions for every Driver, and the cleaning up behind those that are gone.
@@ -78,7 +78,7 @@ def plan(
 
 
 def plan_driver(
-    world: World, found: DriverObject, now: float, memory: Memory | None = None
+    world: Snapshot, found: DriverObject, now: float, memory: Memory | None = None
 ) -> Plan:
     """The actions for one Driver, in the order in which they are to be done."""
     if found.deleting:
@@ -86,13 +86,13 @@ def plan_driver(
         return replace(made, actions=(*let_go(world, found.name), *made.actions))
     if found.driver is None or not found.driver.spec.image:
         mistakes = found.mistakes or "spec.image is missing: a cluster needs the driver image"
-        said = told(found, conditions.unreadable(found, mistakes, now=now))
+        said = status_changes(found, conditions.unreadable(found, mistakes, now=now))
         return Plan((*let_go(world, found.name), *said))
-    case, labelled = to_rest(Case(world, found, found.driver, memory=memory or Memory()))
-    staging = Staging(case)
+    case, labelled = to_rest(DriverContext(world, found, found.driver, memory=memory or Memory()))
+    staging = StagePlan(case)
     # A node with pods of stages does not leave before they are gone.
     members = {m.node.name for m in case.members} | case.occupied
-    leaving = Leaving(world, found, members, now)
+    leaving = Unload(world, found, members, now)
     report = report_of(case, leaving)
     status = conditions.status(report, now=now)
     actions = [
@@ -110,7 +110,7 @@ def plan_driver(
         *build_jobs.retired(case),
         *_revisions_dropped(case, leaving.needed),
         *falls_told(found, case.wanted, case.falls, world),
-        *told(found, with_stages(staging, status, now)),
+        *status_changes(found, with_stages(staging, status, now)),
         *stage_objects(staging),
     ]
     asked = drain.demand(case.verdicts, case.driver)
@@ -120,7 +120,7 @@ def plan_driver(
     )
 
 
-def _is_alone(case: Case) -> bool:
+def _is_alone(case: DriverContext) -> bool:
     """Whether the plan rests on what belongs to the Driver and on nodes, and on nothing else: not
     on other Drivers' modules or words, on what is known only while somebody asks for it, or on a
     fall back to building, which is believed for a while."""
@@ -131,7 +131,7 @@ def _is_alone(case: Case) -> bool:
     return not (in_common or asks or staged or proofs or case.falls)
 
 
-def _again_in(case: Case, world: World, leaving: Leaving) -> float | None:
+def _again_in(case: DriverContext, world: Snapshot, leaving: Unload) -> float | None:
     """Seconds until a plan may be another one though nothing happens."""
     due = min((member.due - world.now for member in case.members), default=math.inf)
     due = min(due, again_in(leaving) or math.inf)
@@ -147,7 +147,7 @@ def _finalizer(found: DriverObject) -> Iterator[Action]:
         yield SetFinalizers(found.name, found.uid, wanted, found.version)
 
 
-def _revisions_made(case: Case) -> Iterator[Action]:
+def _revisions_made(case: DriverContext) -> Iterator[Action]:
     """The newest revision; older ones cannot be made again."""
     wanted = config_map_name(case.driver.name, case.newest)
     there = case.world.revisions.get(wanted)
@@ -160,15 +160,15 @@ def _revisions_made(case: Case) -> Iterator[Action]:
         yield Apply(case.driver.name, document)
 
 
-def _policy_made(case: Case) -> Iterator[Action]:
+def _policy_made(case: DriverContext) -> Iterator[Action]:
     """It is there before a pod that mounts it, and changes without one."""
     there = case.world.revisions.get(policy_name(case.driver.name))
     if there is None or there.document != policy_text(case.driver):
         yield Apply(case.driver.name, policy_map(case.found, case.driver, case.world.settings))
 
 
-def _daemonsets_applied(case: Case, world: World) -> Iterator[Action]:
-    as_wanted, applied = case.memory.daemonsets, list[Wanted]()
+def _daemonsets_applied(case: DriverContext, world: Snapshot) -> Iterator[Action]:
+    as_wanted, applied = case.memory.daemonsets, list[DaemonSetInput]()
     for key in as_wanted.keys() - case.wanted.keys():
         del as_wanted[key]
     for key in sorted(case.wanted):
@@ -186,10 +186,12 @@ def _daemonsets_applied(case: Case, world: World) -> Iterator[Action]:
             applied.append(wanted)
         else:
             as_wanted[key] = wanted, there
-    yield from refusals_told(applied, Case(world, case.found, case.driver).daemonsets)
+    yield from refusals_told(applied, DriverContext(world, case.found, case.driver).daemonsets)
 
 
-def _wanted(case: Case, there: DaemonSetObject | None, at: At) -> Wanted | None:
+def _wanted(
+    case: DriverContext, there: DaemonSetObject | None, at: Assignment
+) -> DaemonSetInput | None:
     """A DaemonSet as it should be; None if it can only stay as it is, its revision being lost.
 
     One for a pool that no node is in any more keeps its toolkit until its last node has left; so
@@ -206,20 +208,20 @@ def _wanted(case: Case, there: DaemonSetObject | None, at: At) -> Wanted | None:
     elif resolution is not None and (resolution.image or not case.unseen):
         on_nodes = case.builds_on_nodes(at, there)
         toolkit, link = resolution.image if on_nodes else "", resolution.link.value
-    return Wanted(
+    return DaemonSetInput(
         case.owner, driver, at.revision, at.pool, toolkit, link, case.world.settings,
         image=image, fell_back=fall.note if fall else "", refused=case.refused(at.pool),
     )  # fmt: skip
 
 
-def _words_taken_back(case: Case, world: World) -> Iterator[Delete]:
+def _words_taken_back(case: DriverContext, world: Snapshot) -> Iterator[Delete]:
     """Before the label: a node that is assigned back works when it says so again."""
     if case.world.node_drivers is not world.node_drivers:
         for name in sorted(world.node_drivers.keys() - case.world.node_drivers.keys()):
             yield Delete(case.driver.name, NODE_DRIVERS, name)
 
 
-def _daemonsets_retired(case: Case, world: World) -> Iterator[Action]:
+def _daemonsets_retired(case: DriverContext, world: Snapshot) -> Iterator[Action]:
     for found in world.daemonsets.values():
         if not is_left(case, found) and not found.deleting:
             yield Delete(
@@ -231,7 +233,7 @@ def _daemonsets_retired(case: Case, world: World) -> Iterator[Action]:
             )
 
 
-def _revisions_dropped(case: Case, unloading: Collection[str]) -> Iterator[Action]:
+def _revisions_dropped(case: DriverContext, unloading: Collection[str]) -> Iterator[Action]:
     """Those that no node has or would be given, or is unloaded with, and no Job is at work on."""
     needed = {at.revision for at in case.wanted.values()} | set(unloading)
     needed |= build_jobs.revisions_at_work(case)

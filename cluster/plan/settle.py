@@ -12,18 +12,18 @@ from cluster.model.snapshot import DaemonSetObject
 from cluster.model.states import Place
 from cluster.plan.builds.kernel_images import NO_IMAGE
 from cluster.plan.rollout import drain
-from cluster.plan.rollout.context import Case
-from cluster.plan.rollout.decisions import Step, Verdict, forgiven
+from cluster.plan.rollout.context import DriverContext
+from cluster.plan.rollout.decisions import Decision, DrainStep, forgiven
 from nodeside.contract import State, assigned_label, state_label
 
 _LOOKS = 8  # at what follows from our own labels; two are usual
 
 
-def _nodes_labelled(case: Case) -> Iterator[LabelNode]:
+def _nodes_labelled(case: DriverContext) -> Iterator[LabelNode]:
     """One request for each node that goes somewhere else."""
     for verdict in case.verdicts:
         member = verdict.member
-        if verdict.revision is None and verdict.step is Step.GO and member.is_untouched:
+        if verdict.revision is None and verdict.step is DrainStep.GO and member.is_untouched:
             continue  # nearly all nodes, at nearly all times
         labels = drain.hold_labels(verdict, case.driver.name, case.newest)
         why, falls = verdict.detail, verdict.revision is None and case.falls_back(member)
@@ -36,7 +36,7 @@ def _nodes_labelled(case: Case) -> Iterator[LabelNode]:
         yield LabelNode(case.driver.name, member.node.name, gone, "the rollout is over")
 
 
-def _labels(case: Case, verdict: Verdict) -> dict[str, str | None]:
+def _labels(case: DriverContext, verdict: Decision) -> dict[str, str | None]:
     """What changes of a node's labels.
 
     The state of one that moved is that of the kernel before. Its new pod, or the wait for one,
@@ -52,7 +52,7 @@ def _labels(case: Case, verdict: Verdict) -> dict[str, str | None]:
     return {key: value or None for key, value in wanted.items() if there.get(key, "") != value}
 
 
-def to_rest(case: Case) -> tuple[Case, tuple[LabelNode | Cordon, ...]]:
+def to_rest(case: DriverContext) -> tuple[DriverContext, tuple[LabelNode | Cordon, ...]]:
     """The labels to be set, and the case once they are: from there nothing more follows.
 
     One look is not always enough: what a node said before may hold again once it is assigned back,
@@ -75,14 +75,14 @@ def _both(earlier: LabelNode | Cordon, later: LabelNode | Cordon) -> LabelNode |
     return replace(as_now, labels={**earlier.labels, **later.labels})
 
 
-def _nodes_cordoned(case: Case) -> Iterator[Cordon]:
+def _nodes_cordoned(case: DriverContext) -> Iterator[Cordon]:
     """Those that this plan does not cordon already."""
     for cordon in drain.cordons(case.verdicts, case.driver.name, case.world.now):
         if cordon.node not in case.begun:
             yield cordon
 
 
-def _afterwards(case: Case, labelled: Sequence[LabelNode | Cordon]) -> Case:
+def _afterwards(case: DriverContext, labelled: Sequence[LabelNode | Cordon]) -> DriverContext:
     """The same after these labels were set."""
     nodes, begun = dict(case.world.nodes), dict(case.begun)
     for action in labelled:
@@ -118,11 +118,11 @@ def _afterwards(case: Case, labelled: Sequence[LabelNode | Cordon]) -> Case:
     )
 
 
-def is_left(case: Case, found: DaemonSetObject) -> bool:
+def is_left(case: DriverContext, found: DaemonSetObject) -> bool:
     return found.driver != case.driver.name or found.name in case.wanted
 
 
-def old_words(case: Case, labelled: Collection[str]) -> Iterator[str]:
+def old_words(case: DriverContext, labelled: Collection[str]) -> Iterator[str]:
     """NodeDrivers of nodes that are given back what they spoke of before, and are silent since.
 
     They would count as said anew, on a node whose pod may never say a word.

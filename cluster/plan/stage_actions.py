@@ -11,11 +11,11 @@ from dataclasses import replace
 
 from cluster.model.actions import Action, Apply, Cordon, Delete, LabelNode, Plan, SetStatus
 from cluster.model.lanes import lane_of
-from cluster.model.snapshot import DriverObject, World, uses
+from cluster.model.snapshot import DriverObject, Snapshot, uses
 from cluster.model.stages_seen import ALLOWED, StageObject
 from cluster.plan.nodes.stage_pods import label_keys
 from cluster.plan.stages.labels import changed_labels
-from cluster.plan.stages.stages import Staging, content, end_order, to_apply, to_prune
+from cluster.plan.stages.stages import StagePlan, content, end_order, to_apply, to_prune
 from cluster.plan.status import conditions
 from cluster.plan.status.messages import some
 
@@ -23,7 +23,7 @@ _RESOURCES = {each.kind: each for each in ALLOWED}
 
 
 def with_stage_labels(
-    labelled: Sequence[LabelNode | Cordon], staging: Staging
+    labelled: Sequence[LabelNode | Cordon], staging: StagePlan
 ) -> Iterator[LabelNode | Cordon]:
     """The labels that the driver's own plan sets, with those of stages."""
     every: dict[str, LabelNode | Cordon] = {action.node: action for action in labelled}
@@ -35,7 +35,7 @@ def with_stage_labels(
     yield from every.values()
 
 
-def _stage_labels(staging: Staging) -> Iterator[LabelNode]:
+def _stage_labels(staging: StagePlan) -> Iterator[LabelNode]:
     """What changes; without stages any more, what was left where a node was down."""
     if staging.active:
         for node, labels, why in changed_labels(staging):
@@ -44,7 +44,7 @@ def _stage_labels(staging: Staging) -> Iterator[LabelNode]:
         yield from _cleaned(staging.case.world, staging.driver)
 
 
-def stage_objects(staging: Staging) -> Iterator[Action]:
+def stage_objects(staging: StagePlan) -> Iterator[Action]:
     """What is to be applied and deleted."""
     if not staging.active:
         return
@@ -59,7 +59,7 @@ def stage_objects(staging: Staging) -> Iterator[Action]:
         yield Apply(lane, document, edited)
 
 
-def take_down(world: World, found: DriverObject, now: float) -> Plan | None:
+def take_down(world: Snapshot, found: DriverObject, now: float) -> Plan | None:
     """The end of a Driver begins with its stages, the last one first; None when they are gone."""
     seen = world.stages
     if seen is None or not (uses(found) or has_left(world, found.name)):
@@ -95,7 +95,7 @@ def _said(found: DriverObject, words: str, now: float) -> Iterator[SetStatus]:
         yield SetStatus(found.name, status)
 
 
-def _holds_up(world: World, node: str) -> bool:
+def _holds_up(world: Snapshot, node: str) -> bool:
     """A node that is down holds nothing up: its pods never end."""
     return node in world.nodes and world.nodes[node].ready
 
@@ -109,13 +109,13 @@ def _rank(found: DriverObject, stage: str) -> tuple[int, str]:
     return (order.index(stage) if stage in order else len(order), stage)
 
 
-def has_left(world: World, driver: str) -> bool:
+def has_left(world: Snapshot, driver: str) -> bool:
     """Whether objects of stages of a Driver are there."""
     seen = world.stages
     return seen is not None and any(each.driver == driver for each in seen.objects.values())
 
 
-def _cleaned(world: World, driver: str) -> Iterator[LabelNode]:
+def _cleaned(world: Snapshot, driver: str) -> Iterator[LabelNode]:
     for node in world.nodes.values():
         keys = sorted(label_keys(driver, node))
         if keys:

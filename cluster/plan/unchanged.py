@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from cluster.model.actions import Plan
-from cluster.model.snapshot import DaemonSetObject, DriverObject, Node, World
+from cluster.model.snapshot import DaemonSetObject, DriverObject, Node, Snapshot
 from nodeside.contract import API_GROUP
 
 T = TypeVar("T")
@@ -31,10 +31,10 @@ class Unchanged:
     """The plans of the last look that still hold."""
 
     def __init__(self) -> None:
-        self._before: World | None = None
+        self._before: Snapshot | None = None
         self._plans: dict[str, Plan] = {}
 
-    def look(self, world: World) -> None:
+    def look(self, world: Snapshot) -> None:
         """Forget the plans of those whom a change concerns."""
         before, self._before = self._before, world
         for name in _concerned(before, world) if before else ():
@@ -52,7 +52,7 @@ class Unchanged:
             self._plans[driver] = plan
 
 
-def _concerned(before: World, after: World) -> Iterator[str]:
+def _concerned(before: Snapshot, after: Snapshot) -> Iterator[str]:
     """The Drivers that a change concerns; it may be found for ALL at any point."""
     if _of_all(before) != _of_all(after) or before.drivers.keys() != after.drivers.keys():
         yield ALL
@@ -69,7 +69,7 @@ def _concerned(before: World, after: World) -> Iterator[str]:
             yield from {each.driver for each in (one, other) if each}
 
 
-def _of_all(world: World) -> tuple[object, ...]:
+def _of_all(world: Snapshot) -> tuple[object, ...]:
     return (
         world.image_streams,
         world.settings,

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 
 from cluster.model.actions import Action, LabelNode, SetStatus
 from cluster.model.names import before_label
-from cluster.model.snapshot import Node, NodeDriverObject, World
+from cluster.model.snapshot import Node, NodeDriverObject, Snapshot
 from nodeside.contract import State, assigned_label
 from tests.cluster.model import EDU, PCI, Model, serving
 
@@ -163,7 +163,7 @@ class History(RuleBasedStateMachine):
             assert twice == [], twice
             self._check_daemonsets()
 
-    def carry_out(self, done: Sequence[Action], seen: World) -> list[LabelNode]:
+    def carry_out(self, done: Sequence[Action], seen: Snapshot) -> list[LabelNode]:
         """Do what was planned of what was `seen`; the nodes that are assigned by it."""
         changed = [a for a in done if isinstance(a, LabelNode) and ASSIGNED in a.labels]
         works = {name for name in self.model.nodes if self._works(name)}
@@ -177,7 +177,7 @@ class History(RuleBasedStateMachine):
         self.kernel_then |= {action.node: seen.nodes[action.node].kernel for action in changed}
         return changed
 
-    def check_budget(self, changed: set[str], seen: World) -> None:
+    def check_budget(self, changed: set[str], seen: Snapshot) -> None:
         if not changed:
             return
         allowed = {"1": 1, "2": 2, "3": 3, "40%": max(1, len(_members(seen)) * 40 // 100)}
@@ -256,7 +256,7 @@ class History(RuleBasedStateMachine):
     def _good(self) -> str:
         return str(self.model.drivers["edu"].status.get("lastGoodRevision", ""))
 
-    def _works(self, name: str, seen: World | None = None) -> bool:
+    def _works(self, name: str, seen: Snapshot | None = None) -> bool:
         """Whether the driver works there, told in this boot by the pod that is there."""
         world = seen or self.model.world
         node, report = world.nodes[name], world.node_drivers.get(f"edu.{name}")
@@ -283,7 +283,7 @@ class History(RuleBasedStateMachine):
             self.assigned_once.discard(name)
 
 
-def _members(seen: World) -> list[str]:
+def _members(seen: Snapshot) -> list[str]:
     return [n for n, node in seen.nodes.items() if PCI in node.labels or ASSIGNED in node.labels]
 
 

@@ -15,15 +15,15 @@ from typing import Any
 
 from cluster.model.actions import (
     Action,
+    AnnotateJob,
     Apply,
     Cordon,
     Create,
     Delete,
+    EmitEvent,
     Evict,
     LabelNode,
-    NoteOutcome,
     Plan,
-    Say,
     SetFinalizers,
     SetStatus,
     Uncordon,
@@ -33,12 +33,12 @@ from cluster.model.parse import daemonset_from, driver_from, job_from, revision_
 from cluster.model.parse_pods import pod_from
 from cluster.model.parse_stages import found_from
 from cluster.model.snapshot import (
-    Answer,
     BuildPod,
     Consumer,
     DaemonSetObject,
     DriverObject,
     DriverPod,
+    EvictionAnswer,
     ImageStreams,
     JobObject,
     Node,
@@ -46,8 +46,8 @@ from cluster.model.snapshot import (
     Occupancy,
     RevisionObject,
     Settings,
+    Snapshot,
     ToolkitLabels,
-    World,
     uses,
 )
 from cluster.model.stages_seen import Rendered, Source, StagePod, Stages, Template
@@ -90,7 +90,7 @@ def _chosen(daemonset: Mapping[str, Any], node: Node) -> bool:
     return node.labels.get(away["key"]) not in away["values"]
 
 
-def serving(world: World, node: str, driver: str = "edu") -> DaemonSetObject | None:
+def serving(world: Snapshot, node: str, driver: str = "edu") -> DaemonSetObject | None:
     """The DaemonSet whose pod is on a node: the label decides, as in Kubernetes."""
     assigned = world.nodes[node].labels.get(assigned_label(driver))
     found = (
@@ -138,15 +138,15 @@ class Model:
     consumers: dict[str, Consumer] = field(default_factory=dict)
     known: bool = True
     refused: dict[str, str] = field(default_factory=dict)
-    answers: dict[str, Answer] = field(default_factory=dict)
-    said: list[Say] = field(default_factory=list)
+    answers: dict[str, EvictionAnswer] = field(default_factory=dict)
+    said: list[EmitEvent] = field(default_factory=list)
     rolled_out: set[str] = field(default_factory=set)
     uids: int = 0
     planner: Planner = field(default_factory=Planner)
 
     @property
-    def world(self) -> World:
-        return World(
+    def world(self) -> Snapshot:
+        return Snapshot(
             dict(self.nodes),
             dict(self.drivers),
             dict(self.daemonsets),
@@ -280,7 +280,7 @@ class Model:
 
     # --- what a plan does ---
 
-    def plan(self, now: float = 0.0, seen: World | None = None) -> Plan:
+    def plan(self, now: float = 0.0, seen: Snapshot | None = None) -> Plan:
         """One that remembers earlier looks plans the same; it may want to look again too early.
 
         `seen` is what is known of the cluster if that is not what there is."""
@@ -329,7 +329,7 @@ class Model:
                 self._delete(action)
             case LabelNode():
                 self.relabel(action.node, dict(action.labels))
-            case NoteOutcome():
+            case AnnotateJob():
                 outcome = read_message(action.note)
                 self.jobs[action.name] = replace(self.jobs[action.name], outcome=outcome)
             case Cordon() | Uncordon() | Evict():
@@ -339,7 +339,7 @@ class Model:
                 self.drivers[action.driver] = replace(driver, status=action.status)
             case SetFinalizers():
                 self._set_finalizers(action)
-            case Say():
+            case EmitEvent():
                 self.said.append(action)
 
     def _drain(self, action: Cordon | Uncordon | Evict) -> None:
@@ -363,7 +363,7 @@ class Model:
         name = f"{action.namespace}/{action.pod}"
         assert self.consumers[name].uid == action.uid
         if refusal := self.refused.get(name):
-            self.answers[action.uid] = Answer(refusal)
+            self.answers[action.uid] = EvictionAnswer(refusal)
         else:
             del self.consumers[name]
 

@@ -12,7 +12,15 @@ import pytest
 from urllib3.exceptions import SSLError
 
 from cluster.kube.client import connect
-from cluster.kube.errors import ApiError, Asked, Conflict, Forbidden, Gone, NotFound, Unreachable
+from cluster.kube.errors import (
+    ApiError,
+    Conflict,
+    Forbidden,
+    Gone,
+    NotFound,
+    RequestInfo,
+    Unreachable,
+)
 from cluster.kube.resources import DRIVERS, NODES
 from cluster.kube.transport import in_words
 from nodeside.errors import ExitCode
@@ -223,7 +231,7 @@ def test_the_token_stands_in_no_message(tmp_path: Path) -> None:
 
 def test_a_certificate_of_another_authority_is_said_without_the_names_of_a_library() -> None:
     raised = SSLError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed (_ssl.c:1006)")
-    with pytest.raises(Unreachable) as caught, in_words(Asked("get", "version")):
+    with pytest.raises(Unreachable) as caught, in_words(RequestInfo("get", "version")):
         raise raised
 
     said = "no answer from the API server to get version: certificate verify failed"

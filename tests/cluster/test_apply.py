@@ -20,9 +20,9 @@ from cluster.model.actions import (
     Action,
     Apply,
     Delete,
+    EmitEvent,
     LabelNode,
     Plan,
-    Say,
     SetFinalizers,
     SetStatus,
 )
@@ -156,7 +156,7 @@ def test_a_status_that_is_refused_is_known_to_be_so() -> None:
 
 def test_a_status_that_is_refused_holds_up_only_what_is_told_with_it() -> None:
     api = FakeApi({"patch drivers/status edu": ApiError("too long", status=422)})
-    told = Say("edu", "u", True, "NodesFailed", "n1", of_status=True)
+    told = EmitEvent("edu", "u", True, "NodesFailed", "n1", of_status=True)
 
     outcome = carry_out(api, SetStatus("edu", {"revision": "r"}), told, config_map("next"))
 
@@ -180,7 +180,7 @@ def test_a_node_or_an_object_that_is_gone_is_no_failure() -> None:
 def test_an_event_that_cannot_be_written_is_no_trouble() -> None:
     api = FakeApi({"create Event": Forbidden("no rule", status=403)})
 
-    assert carry_out(api, Say("edu", "u", True, "Reason", "note")).troubles == {}
+    assert carry_out(api, EmitEvent("edu", "u", True, "Reason", "note")).troubles == {}
 
 
 def test_nothing_is_asked_when_the_lead_is_over() -> None:

@@ -16,7 +16,7 @@ from cluster.model.actions import LabelNode
 from cluster.model.snapshot import Node
 from cluster.model.states import Progress
 from cluster.plan.build_jobs import builds
-from cluster.plan.rollout.context import Case
+from cluster.plan.rollout.context import DriverContext
 from nodeside.buildjob import BuildVerdict
 from tests.cluster.histories import ASSIGNED, History
 
@@ -69,10 +69,10 @@ class BuiltOnce(History):
             if found.progress is Progress.BROKEN:
                 assert all(each.toolkit for each in there)
 
-    def _case(self) -> Case:
+    def _case(self) -> DriverContext:
         found = self.model.drivers["edu"]
         assert found.driver is not None
-        return Case(self.model.world, found, found.driver)
+        return DriverContext(self.model.world, found, found.driver)
 
     def _end(self, name: str, verdict: BuildVerdict) -> None:
         build = builds(self._case()).get(name)

@@ -13,8 +13,8 @@ from cluster.model.snapshot import (
     DaemonSetObject,
     ImageStream,
     JobObject,
+    Snapshot,
     ToolkitLabels,
-    World,
 )
 from cluster.plan.builds.builds import outcome_of
 from nodeside.buildjob import BuildOutcome, BuildVerdict
@@ -273,7 +273,7 @@ def test_a_job_that_ends_without_a_word_says_what_kubernetes_knows(
     job: dict[str, Any], pod: dict[str, Any] | None, words: str
 ) -> None:
     pods = {"p": BuildPod("p", job="j", **pod)} if pod is not None else {}
-    found = outcome_of(JobObject("j", finished=True, **job), World(build_pods=pods))
+    found = outcome_of(JobObject("j", finished=True, **job), Snapshot(build_pods=pods))
     assert found == BuildOutcome(BuildVerdict.BROKEN, reason="BuildLost", message=words)
 
 
@@ -283,7 +283,7 @@ def test_the_last_try_counts_and_a_try_that_failed_ends_nothing() -> None:
         "a": BuildPod("a", job="j", created=1.0, outcome=said),
         "b": BuildPod("b", job="j", created=2.0, outcome=replace(said, reason="Later")),
     }
-    world = World(build_pods=pods)
+    world = Snapshot(build_pods=pods)
     assert outcome_of(JobObject("j"), world) is None
     last = outcome_of(JobObject("j", finished=True), world)
     assert last is not None

@@ -12,7 +12,7 @@ from cluster.cli.explain import explain_driver
 from cluster.model.status_schema import CASUALTY_LIMIT
 from cluster.plan.nodes.deadlines import LOST
 from cluster.plan.rollout.casualties import Casualty, Fate, within_limits
-from cluster.plan.rollout.context import Case
+from cluster.plan.rollout.context import DriverContext
 from nodeside.contract import State
 from tests.cluster.model import Model
 
@@ -257,7 +257,7 @@ def test_of_too_many_those_are_remembered_that_no_node_can_tell() -> None:
     model.report_all(State.FAILED)
     found = model.drivers["edu"]
     assert found.driver is not None
-    members = {m.node.name: m for m in Case(model.world, found, found.driver).members}
+    members = {m.node.name: m for m in DriverContext(model.world, found, found.driver).members}
 
     rows = within_limits(every, members)
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from cluster.cache.consumers import RollCall, look
+from cluster.cache.consumers import ConsumerCache, look
 from cluster.controller.drain_requests import change, evict
 from cluster.controller.eviction_backoff import Evictions
 from cluster.kube.errors import ApiError, Conflict, NotFound
 from cluster.model.actions import Cordon, Demand, Evict, Plan, all_of
 from cluster.model.names import CORDONED
 from cluster.model.parse_pods import consumer_from
-from cluster.model.snapshot import Occupancy, World
+from cluster.model.snapshot import Occupancy, Snapshot
 from cluster.plan.nodes.consumers import by_node, consumes, demand_of
 from nodeside.spec.fleet import Evict as Policy
 from tests.cluster.scripted import Said, ScriptedServer
@@ -99,9 +99,9 @@ def test_demands_of_several_drivers_are_one() -> None:
 
 
 def test_unknown_pods_are_not_no_pods() -> None:
-    assert by_node(World(), GPU) is None
-    assert by_node(World(occupancy=Occupancy(known=True)), GPU) == {}
-    assert by_node(World(), None) == {}
+    assert by_node(Snapshot(), GPU) is None
+    assert by_node(Snapshot(occupancy=Occupancy(known=True)), GPU) == {}
+    assert by_node(Snapshot(), None) == {}
 
 
 # --- the watch on them ---------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def test_a_pod_that_is_no_consumer_any_more_is_forgotten(tmp_path: Path) -> None
     first, last = threading.Event(), threading.Event()
     script = [Said(body=listed), Said(body=changed, hold=first), Said(body="", hold=last)]
     with ScriptedServer(*script) as server:
-        roll_call = RollCall(server.api(tmp_path), lambda: None)
+        roll_call = ConsumerCache(server.api(tmp_path), lambda: None)
         assert roll_call.occupancy() == Occupancy()
         roll_call.want(demand_of(GPU))
         _until(
@@ -225,10 +225,10 @@ def test_a_node_that_somebody_else_holds_by_now_is_not_cordoned() -> None:
 # --- what is remembered --------------------------------------------------------------------------
 
 
-def world(*names: str) -> World:
+def world(*names: str) -> Snapshot:
     made = [consumer_from(pod(name), BOTH) for name in names]
     consumers = {each.name: each for each in made if each is not None}
-    return World(occupancy=Occupancy(consumers, known=True))
+    return Snapshot(occupancy=Occupancy(consumers, known=True))
 
 
 def test_a_pod_that_was_refused_is_asked_later_and_later() -> None:

@@ -11,14 +11,14 @@ import pytest
 
 from cluster.controller.controller import Controller, names, only, plan_apart
 from cluster.controller.executor import Outcome
-from cluster.controller.failures import trouble_of
-from cluster.controller.pacing import Allowance, Pace
+from cluster.controller.failures import failure_of
+from cluster.controller.pacing import CpuBudget, LoopTimings
 from cluster.kube.election import Leadership
 from cluster.kube.errors import Forbidden, Unreachable
-from cluster.kube.reflector import Health, Wakes
-from cluster.model.actions import Action, Apply, LabelNode, Plan, Say, SetStatus
+from cluster.kube.reflector import Wakeup, WatchHealth
+from cluster.model.actions import Action, Apply, EmitEvent, LabelNode, Plan, SetStatus
 from cluster.model.lanes import status_lane_of
-from cluster.model.snapshot import World
+from cluster.model.snapshot import Snapshot
 from cluster.model.stages_seen import Template
 from cluster.plan.nodes.consumers import demand_of
 from cluster.plan.planner import plan
@@ -27,7 +27,7 @@ from tests.cluster.model import Model, RenderedAtOnce
 from tests.cluster.stagedriver import speak, with_stages
 
 LONG = 30.0  # seconds: a deadline that only a broken test meets
-QUICK = Pace(
+QUICK = LoopTimings(
     settle=0.0,
     between=0.0,
     longest=0.0,
@@ -44,7 +44,7 @@ class FakeView:
     """A model as what the reflectors know."""
 
     model: Model
-    kinds: list[Health] = field(default_factory=list)
+    kinds: list[WatchHealth] = field(default_factory=list)
     renewed: list[float] = field(default_factory=list)
 
     def wait_synced(self, _timeout: float) -> bool:
@@ -56,10 +56,10 @@ class FakeView:
     def refresh(self, _timeout: float, *, optional: bool) -> bool:
         return True
 
-    def world(self) -> World:
+    def world(self) -> Snapshot:
         return self.model.world
 
-    def health(self) -> list[Health]:
+    def health(self) -> list[WatchHealth]:
         return self.kinds
 
     def want(self, _demand: object) -> None:
@@ -89,7 +89,7 @@ class FakeApplier:
     fails: Callable[[Plan], Outcome | None] = lambda _: None
     plans: list[Plan] = field(default_factory=list)
 
-    def carry_out(self, plan: Plan, _world: World, _leadership: Leadership) -> Outcome:
+    def carry_out(self, plan: Plan, _world: Snapshot, _leadership: Leadership) -> Outcome:
         self.plans.append(plan)
         failed = self.fails(plan)
         if failed is not None:
@@ -114,7 +114,7 @@ def run_until(
     view: FakeView | None = None,
 ) -> Controller:
     """Lead until something is so."""
-    stopping, wakes = threading.Event(), Wakes()
+    stopping, wakes = threading.Event(), Wakeup()
     controller = Controller(
         view or FakeView(made),  # type: ignore[arg-type]
         wakes,
@@ -146,8 +146,8 @@ def run_until(
 
 def waits(*took: float, every: float = 0.25) -> list[float]:
     """After plans that took so much, one as soon as it may be after the other."""
-    pace, now, found = Pace(), 0.0, []
-    allowance = Allowance(pace, now)
+    pace, now, found = LoopTimings(), 0.0, []
+    allowance = CpuBudget(pace, now)
     for seconds in took:
         allowance.spend(seconds, now)
         found.append(allowance.wait(now))
@@ -162,7 +162,7 @@ def test_after_a_while_without_news_looks_follow_each_other_at_once() -> None:
 def test_looks_that_go_on_and_on_stretch_with_what_they_cost_up_to_a_limit() -> None:
     assert waits(*[0.04] * 200)[-1] == pytest.approx(2.0)
     assert waits(*[0.004] * 2000) == [0.0] * 2000
-    assert waits(*[3.0] * 20)[-1] == pytest.approx(Pace().longest)
+    assert waits(*[3.0] * 20)[-1] == pytest.approx(LoopTimings().longest)
 
 
 def test_one_costly_look_is_no_habit() -> None:
@@ -173,10 +173,10 @@ def test_what_was_spent_comes_back_with_time() -> None:
     assert waits(*[0.04] * 200, every=2.0) == [0.0] * 200
 
 
-def broken_for(name: str) -> Callable[[World, float], Plan]:
+def broken_for(name: str) -> Callable[[Snapshot, float], Plan]:
     """A planner with a bug that one Driver brings out."""
 
-    def planner(world: World, now: float) -> Plan:
+    def planner(world: Snapshot, now: float) -> Plan:
         if world.about in ("", name) and name in world.drivers:
             raise KeyError("a bug")
         return plan(world, now)
@@ -212,7 +212,7 @@ def test_what_is_refused_for_one_driver_becomes_its_condition_and_goes_when_it_i
             return None
         made.carry_out(a for a in made_plan.actions if a.driver == "good")
         error = Forbidden("no rule", status=403)
-        return Outcome(troubles={"bad": trouble_of(error, "apply DaemonSet bad-1")})
+        return Outcome(troubles={"bad": failure_of(error, "apply DaemonSet bad-1")})
 
     applier = FakeApplier(made, fails)
     run_until(made, applier, plan, lambda: degraded(made, "bad") == "Forbidden")
@@ -223,8 +223,8 @@ def test_what_is_refused_for_one_driver_becomes_its_condition_and_goes_when_it_i
 
 
 def test_what_rested_in_a_round_is_not_mended_by_it_however_long_it_took() -> None:
-    made, stopping, wakes, clock = model("good"), threading.Event(), Wakes(), [0.0]
-    refused = trouble_of(Forbidden("no rule"), "set the status of driver good")
+    made, stopping, wakes, clock = model("good"), threading.Event(), Wakeup(), [0.0]
+    refused = failure_of(Forbidden("no rule"), "set the status of driver good")
 
     def slow(planned: Plan) -> Outcome:
         clock[0] += 5.0
@@ -251,7 +251,7 @@ def test_what_rested_in_a_round_is_not_mended_by_it_however_long_it_took() -> No
         jitter=lambda: 1.0,
     ).work(leadership)
 
-    said = [a for each in applier.plans for a in each.actions if isinstance(a, Say)]
+    said = [a for each in applier.plans for a in each.actions if isinstance(a, EmitEvent)]
     assert [say.reason for say in said] == ["Forbidden"]
 
 
@@ -262,16 +262,16 @@ def test_a_status_that_cannot_be_written_is_told_once_in_an_event() -> None:
     def refuses(planned: Plan) -> Outcome | None:
         if any(isinstance(action, SetStatus) for action in planned.actions):
             error = Forbidden("no permission", hint="can-i patch")
-            trouble = replace(trouble_of(error, "set the status of driver good"), mute=True)
+            trouble = replace(failure_of(error, "set the status of driver good"), mute=True)
             return Outcome(troubles={status_lane_of("good"): trouble})
         return None
 
     def refused() -> list[int]:
         return [at for at, each in enumerate(applier.plans) if refuses(each) is not None]
 
-    def told() -> list[tuple[int, Say]]:
+    def told() -> list[tuple[int, EmitEvent]]:
         acted = ((at, a) for at, each in enumerate(applier.plans) for a in each.actions)
-        return [(at, action) for at, action in acted if isinstance(action, Say)]
+        return [(at, action) for at, action in acted if isinstance(action, EmitEvent)]
 
     applier.fails = refuses
     run_until(made, applier, plan, lambda: bool(told()) and refused()[-1] > told()[0][0])
@@ -306,12 +306,12 @@ def test_nothing_is_planned_before_all_was_listed_since_the_last_leader_acted() 
             self.looks -= 1
             return not self.looks
 
-    def plan_once(_world: World, _now: float) -> Plan:
+    def plan_once(_world: Snapshot, _now: float) -> Plan:
         stopping.set()
         wakes.wake()
         return Plan(())
 
-    made, wakes = model("edu"), Wakes()
+    made, wakes = model("edu"), Wakeup()
     view, applier, stopping = OldView(made), FakeApplier(made), threading.Event()
     controller = Controller(
         view,  # type: ignore[arg-type]
@@ -333,7 +333,7 @@ def test_work_ends_with_the_lead() -> None:
     leadership, made = Leadership(), model()
     controller = Controller(
         FakeView(made),  # type: ignore[arg-type]
-        Wakes(),
+        Wakeup(),
         FakeApplier(made),  # type: ignore[arg-type]
         plan,
         stopping=threading.Event(),
@@ -358,7 +358,7 @@ def test_drivers_planned_apart_are_planned_as_together() -> None:
     made = model("a", "b")
     failing = [True]
 
-    def planner(world: World, now: float) -> Plan:
+    def planner(world: Snapshot, now: float) -> Plan:
         if failing.pop() if failing else False:
             raise KeyError("once")
         return plan(world, now)
@@ -387,7 +387,7 @@ def _words(actions: tuple[Action, ...]) -> list[str]:
 
 
 def test_one_wake_is_enough_for_many() -> None:
-    wakes = Wakes()
+    wakes = Wakeup()
     for _ in range(1000):
         wakes.wake()
 
@@ -415,7 +415,7 @@ def test_a_pod_that_refused_to_leave_is_told_of_at_once_and_asked_again_later() 
     made.consume("n1")
     asked = Outcome(asked={"uid-default/train-0": "the budget says no"})
     plans = iter([asked])
-    stopping, wakes = threading.Event(), Wakes()
+    stopping, wakes = threading.Event(), Wakeup()
     applier = FakeApplier(made, lambda _plan: next(plans, Outcome()))
     controller = Controller(
         FakeView(made),  # type: ignore[arg-type]
@@ -449,7 +449,7 @@ def test_what_a_plan_wants_rendered_is_planned_with_in_the_same_round() -> None:
     templates: set[Template] = set()
 
     class RenderingView(FakeView):
-        def world(self) -> World:
+        def world(self) -> Snapshot:
             world = self.model.world
             assert world.stages is not None
             known = {each: RenderedAtOnce().get(each) for each in templates}

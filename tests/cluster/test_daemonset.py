@@ -26,7 +26,7 @@ from cluster.plan.objects.driver_pod import (
     SIDECAR_COMMAND,
     TOKEN_DIRECTORY,
     TOOLKIT_USER,
-    Wanted,
+    DaemonSetInput,
     pod,
     signing_secret,
 )
@@ -61,12 +61,14 @@ def wanted(
     pool: Pool = POOL,
     toolkit: str = "registry.example.com/toolkits:6.1.0-50-amd64",
     **spec: Any,
-) -> Wanted:
+) -> DaemonSetInput:
     owner = driver_from(document(**spec))
     assert owner.driver is not None, owner.mistakes
     revision = revision_of(revision_text(owner.driver))
     link = "image-stream" if settings is OPENSHIFT else "template" if toolkit else "none"
-    return Wanted(owner, owner.driver, revision, pool, toolkit, link, settings or Settings())
+    return DaemonSetInput(
+        owner, owner.driver, revision, pool, toolkit, link, settings or Settings()
+    )
 
 
 CASES = {
@@ -345,7 +347,7 @@ def test_a_signing_secret_is_mounted_where_a_path_points_into_it(
 # --- what was applied, and what somebody changed ------------------------------------------------
 
 
-def observed(want: Wanted) -> dict[str, Any]:
+def observed(want: DaemonSetInput) -> dict[str, Any]:
     """As the API server gives it back, with some of its defaults."""
     found: dict[str, Any] = yaml.safe_load(yaml.safe_dump(daemonset(want)))
     spec = found["spec"]["template"]["spec"]

@@ -13,7 +13,7 @@ from cluster.model.actions import Action, Cordon, Evict, LabelNode, Uncordon
 from cluster.model.names import CORDONED, draining_label, undrained_label
 from cluster.model.snapshot import Occupancy
 from cluster.plan.nodes.drain_labels import stamp
-from cluster.plan.rollout.decisions import Step
+from cluster.plan.rollout.decisions import DrainStep
 from cluster.plan.rollout.drain_table import (
     TABLE,
     Aim,
@@ -94,7 +94,7 @@ def test_every_situation_has_exactly_one_row() -> None:
 
 
 def test_nobody_is_evicted_who_was_not_asked_for_or_before_the_node_is_held() -> None:
-    evicting = [s for s in EVERY if decide(s).step is Step.EVICT]
+    evicting = [s for s in EVERY if decide(s).step is DrainStep.EVICT]
 
     assert {(s.asked, s.wish, s.grip, s.company) for s in evicting} == {
         (Asked.YES, Wish.REPLACE, Grip.HELD, Company.SOMEBODY)
@@ -105,7 +105,7 @@ def test_a_working_driver_is_replaced_on_a_held_and_empty_node_only() -> None:
     going = [
         s
         for s in EVERY
-        if decide(s).step is Step.GO
+        if decide(s).step is DrainStep.GO
         and (s.asked, s.wish, s.aim) == (Asked.YES, Wish.REPLACE, Aim.WORKS)
     ]
 
@@ -115,11 +115,11 @@ def test_a_working_driver_is_replaced_on_a_held_and_empty_node_only() -> None:
 def test_what_is_not_asked_for_any_more_ends_every_hold() -> None:
     steps = {decide(s).step for s in EVERY if s.asked is Asked.NO and s.grip is not Grip.FREE}
 
-    assert steps == {Step.RELEASE}
+    assert steps == {DrainStep.RELEASE}
 
 
-@pytest.mark.parametrize("step", Step)
-def test_every_step_is_taken_somewhere(step: Step) -> None:
+@pytest.mark.parametrize("step", DrainStep)
+def test_every_step_is_taken_somewhere(step: DrainStep) -> None:
     assert any(row.step is step and row.why for row in TABLE)
 
 

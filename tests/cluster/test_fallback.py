@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.model.actions import LabelNode
-from cluster.model.annotations import BELIEVED, Fall, read_note
+from cluster.model.annotations import BELIEVED, ImageFallback, read_note
 from cluster.model.names import before_label
 from cluster.model.snapshot import DriverPod, Pool
 from cluster.plan.builds.kernel_images import image_for
@@ -283,7 +283,7 @@ def test_an_image_that_is_not_named_by_kernel_is_refused() -> None:
 
 
 def test_a_note_is_read_as_it_was_written_and_an_edited_one_is_old() -> None:
-    fall = Fall(1_800_000_000.0, "image x cannot be pulled (y); building instead")
+    fall = ImageFallback(1_800_000_000.0, "image x cannot be pulled (y); building instead")
 
     assert read_note(fall.note) == fall
-    assert read_note("something") == Fall(0.0, "something")
+    assert read_note("something") == ImageFallback(0.0, "something")

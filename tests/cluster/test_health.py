@@ -10,29 +10,34 @@ import pytest
 import requests
 
 from cluster.cache.cache import selections
-from cluster.controller.pacing import Pulse
-from cluster.kube.reflector import Health
+from cluster.controller.pacing import Heartbeat
+from cluster.kube.reflector import WatchHealth
 from cluster.manager.probes import HealthServer, Report, alive, ready
 
 LONG = 30.0  # seconds: a deadline that only a broken test meets
 
 
 def test_ready_means_that_every_kind_was_listed() -> None:
-    report = ready([Health("Node", True, 1.0), Health("Pod", False, 1.0, "no rule")])
+    report = ready([WatchHealth("Node", True, 1.0), WatchHealth("Pod", False, 1.0, "no rule")])
 
     assert not report.well
     assert report.text == "Node: up to date\nPod: not listed yet: no rule\n"
 
 
 def test_a_short_silence_is_said_and_a_long_one_is_not_ready() -> None:
-    short, long = Health("Node", True, 20.0, "no answer"), Health("Node", True, 600.0, "no answer")
+    short, long = (
+        WatchHealth("Node", True, 20.0, "no answer"),
+        WatchHealth("Node", True, 600.0, "no answer"),
+    )
 
     assert ready([short]) == Report(True, ("Node: nothing heard for 20 s: no answer",))
     assert not ready([long]).well
 
 
 def test_two_watches_of_one_kind_are_told_apart() -> None:
-    kinds = [Health("Pod", True, 600.0, "no answer", about=each) for each in ("driver pods", "x")]
+    kinds = [
+        WatchHealth("Pod", True, 600.0, "no answer", about=each) for each in ("driver pods", "x")
+    ]
 
     assert ready(kinds).lines == (
         "Pod (driver pods): nothing heard for 600 s: no answer",
@@ -42,19 +47,19 @@ def test_two_watches_of_one_kind_are_told_apart() -> None:
 
 def test_each_kind_that_the_controller_watches_has_a_name_of_its_own() -> None:
     chosen = selections("nodeside").values()
-    names = [Health(each.resource.kind, True, 0.0, about=each.about).name for each in chosen]
+    names = [WatchHealth(each.resource.kind, True, 0.0, about=each.about).name for each in chosen]
 
     assert len(set(names)) == len(names)
     assert {"Pod (driver pods)", "Pod (build pods)"} <= set(names)
 
 
 def test_a_quiet_cluster_is_no_silence() -> None:
-    assert ready([Health("Node", True, 9999.0)]).well
+    assert ready([WatchHealth("Node", True, 9999.0)]).well
 
 
 def test_only_a_round_that_never_ends_asks_for_a_restart() -> None:
     now = [0.0]
-    pulse = Pulse(now=lambda: now[0])
+    pulse = Heartbeat(now=lambda: now[0])
     assert alive(pulse).well
     pulse.begin()
     now[0] = 299

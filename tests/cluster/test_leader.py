@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from cluster.kube.election import Election, Leadership, LostLead, Pace
+from cluster.kube.election import Election, Leadership, LeaseTimings, LostLead
 from cluster.kube.errors import Conflict, NotFound, Unreachable
 
 LONG = 30.0  # seconds: a deadline that only a broken test meets
-QUICK = Pace(lease=1.0, work=0.6, renew=0.1, request=0.2, retry=0.05)
+QUICK = LeaseTimings(lease=1.0, work=0.6, renew=0.1, request=0.2, retry=0.05)
 
 
 @dataclass
@@ -130,8 +130,8 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def test_a_shorter_lease_keeps_the_proportions_that_make_it_safe() -> None:
-    assert Pace.of(15) == Pace()
-    short = Pace.of(3)
+    assert LeaseTimings.of(15) == LeaseTimings()
+    short = LeaseTimings.of(3)
     assert short.work + short.request + short.retry <= short.lease
     assert short.renew + short.request + short.retry < short.work
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cluster.kube.managed_fields import Kept
-from cluster.plan.nodes.memo import Recollection
+from cluster.kube.managed_fields import ObjectMeta
+from cluster.plan.nodes.memo import Memo
 from cluster.plan.objects.daemonset import is_same
-from cluster.plan.rollout.context import Case, Memory
+from cluster.plan.rollout.context import DriverContext, Memory
 from nodeside.contract import State
 from tests.cluster.model import Model
 
@@ -21,10 +21,10 @@ def rolled_out(*nodes: str, **spec: Any) -> Model:
     return model
 
 
-def look(model: Model, memory: Memory) -> Case:
+def look(model: Model, memory: Memory) -> DriverContext:
     found = model.drivers["edu"]
     assert found.driver is not None
-    return Case(model.world, found, found.driver, memory=memory)
+    return DriverContext(model.world, found, found.driver, memory=memory)
 
 
 def test_nothing_is_concluded_twice_of_a_node_that_did_not_change() -> None:
@@ -89,11 +89,11 @@ def test_a_field_that_somebody_took_over_is_seen_where_nothing_else_of_a_daemons
         "time": "2027-01-15T08:00:00Z",
         "fieldsV1": {"f:spec": {}},
     }
-    one = replace(there, kept=Kept(managed=(entry,)))
+    one = replace(there, kept=ObjectMeta(managed=(entry,)))
     later = replace(
-        there, kept=Kept(managed=({**entry, "time": "2027-01-15T09:00:00Z"},)), touched=9
+        there, kept=ObjectMeta(managed=({**entry, "time": "2027-01-15T09:00:00Z"},)), touched=9
     )
-    taken = replace(there, kept=Kept(managed=(entry, {**entry, "manager": "somebody"})))
+    taken = replace(there, kept=ObjectMeta(managed=(entry, {**entry, "manager": "somebody"})))
 
     assert is_same(one, later)
     assert not is_same(one, taken)
@@ -101,7 +101,7 @@ def test_a_field_that_somebody_took_over_is_seen_where_nothing_else_of_a_daemons
 
 
 def test_on_another_ground_nothing_is_known() -> None:
-    memory: Recollection[int] = Recollection()
+    memory: Memo[int] = Memo()
     memory.on("one")["n0"] = 1
 
     assert memory.on("one") == {"n0": 1}

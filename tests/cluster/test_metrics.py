@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cluster.controller.controller import Round
+from cluster.controller.controller import Reconciled
 from cluster.controller.executor import Outcome
-from cluster.kube.errors import Asked, Unreachable
-from cluster.kube.reflector import Health
-from cluster.kube.transport import Tally
+from cluster.kube.errors import RequestInfo, Unreachable
+from cluster.kube.reflector import WatchHealth
+from cluster.kube.transport import RequestCounts
 from cluster.manager.metrics import FAMILIES, HISTOGRAMS, Metrics
 from cluster.model.actions import Plan, SetStatus
 from cluster.model.states import Phase
@@ -24,15 +24,15 @@ from tests.cluster.model import Model
 
 DOCUMENT = Path(__file__).parents[2] / "docs/cluster.md"
 LINES_LIMIT = 2000  # of an answer about a Driver on 5,000 nodes in 20 pools
-KINDS = [Health("Node", True, 1.0, watches=3), Health("Pod", False, 1.0, "no rule")]
+KINDS = [WatchHealth("Node", True, 1.0, watches=3), WatchHealth("Pod", False, 1.0, "no rule")]
 
 
 class Told:
     """Metrics that were told of rounds, and what they say: a number for each name and labels."""
 
-    def __init__(self, *, leads: bool = True, kinds: Sequence[Health] = KINDS) -> None:
+    def __init__(self, *, leads: bool = True, kinds: Sequence[WatchHealth] = KINDS) -> None:
         self.leads = leads
-        self.tally = Tally()
+        self.tally = RequestCounts()
         self.metrics = Metrics(
             tally=self.tally,
             leads=lambda: self.leads,
@@ -43,7 +43,7 @@ class Told:
 
     def of(self, made: Model, *, outcome: Outcome | None = None) -> Told:
         found = plan(made.world, 0.0)
-        self.metrics.after(Round(made.world, found, outcome or Outcome(), 0.5, 0.25))
+        self.metrics.after(Reconciled(made.world, found, outcome or Outcome(), 0.5, 0.25))
         return self
 
     @property
@@ -118,7 +118,7 @@ def test_builds_are_counted_by_how_they_stand() -> None:
 
 
 def test_a_kind_that_is_watched_twice_has_one_series(model: Model) -> None:
-    told = Told(kinds=[Health("Pod", True, 0.0), Health("Pod", True, 0.0, "gone")])
+    told = Told(kinds=[WatchHealth("Pod", True, 0.0), WatchHealth("Pod", True, 0.0, "gone")])
     assert [each["kind"] for each in told.labels("nodeside_up_to_date")] == ["Pod"]
     assert told.value("nodeside_up_to_date", kind="Pod") == 0
 
@@ -127,7 +127,7 @@ def test_a_status_that_is_about_to_be_written_counts_already(model: Model) -> No
     status = {"conditions": [{"type": "Degraded", "status": "True"}]}
     told = Told()
     planned = Plan((SetStatus("edu", status), SetStatus("gone", status)))
-    told.metrics.after(Round(model.world, planned, Outcome(), 0.0, 0.0))
+    told.metrics.after(Reconciled(model.world, planned, Outcome(), 0.0, 0.0))
 
     assert told.value("nodeside_driver_condition", driver="edu", condition="Degraded") == 1
     assert told.value("nodeside_driver_condition", driver="gone", condition="Degraded") is None
@@ -158,10 +158,10 @@ def test_rounds_are_timed_and_the_last_good_one_is_dated(model: Model) -> None:
 
 def test_requests_repeats_watches_and_answers_are_counted() -> None:
     told = Told()
-    told.tally.count(Asked("patch", "nodes", "n1"), 200)
-    told.tally.count(Asked("patch", "nodes", "n2"), 200)
-    told.tally.count(Asked("patch", "drivers/status", "edu"), 0)
-    told.tally.repeat(Asked("patch", "drivers/status", "edu"))
+    told.tally.count(RequestInfo("patch", "nodes", "n1"), 200)
+    told.tally.count(RequestInfo("patch", "nodes", "n2"), 200)
+    told.tally.count(RequestInfo("patch", "drivers/status", "edu"), 0)
+    told.tally.repeat(RequestInfo("patch", "drivers/status", "edu"))
 
     name = "nodeside_api_requests_total"
     assert told.value(name, verb="patch", resource="nodes", code="200") == 2

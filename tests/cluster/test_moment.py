@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.kube.reflector import Wakes
+from cluster.kube.reflector import Wakeup
 from cluster.kube.timestamps import APART, believed
 from cluster.model.names import closed_label, draining_label, undrained_label
 from cluster.model.parse import node_driver_from, node_from
@@ -105,4 +105,4 @@ def test_no_wait_is_longer_than_an_operating_system_takes(
 ) -> None:
     monkeypatch.setattr("cluster.kube.reflector._LONGEST", 0.01)
 
-    assert not Wakes().wait(seconds)
+    assert not Wakeup().wait(seconds)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.kube.managed_fields import Over
+from cluster.kube.managed_fields import Overwrite
 from cluster.kube.resources import DAEMON_SETS
 from cluster.model.parse import daemonset_from
 from cluster.plan.objects.daemonset import daemonset, differs
@@ -56,7 +56,7 @@ def until_ours(control_plane: ControlPlane, document: dict[str, Any]) -> None:
     control_plane.wait_for(is_ours, "the DaemonSet to be ours")
 
 
-def differing(control_plane: ControlPlane, document: dict[str, Any]) -> Over:
+def differing(control_plane: ControlPlane, document: dict[str, Any]) -> Overwrite:
     found = differs(document, daemonset_from(control_plane.do("GET", path(document))))
     assert found is not None
     return found

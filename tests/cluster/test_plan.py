@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.model.actions import Apply, Delete, LabelNode, Say, SetStatus
+from cluster.model.actions import Apply, Delete, EmitEvent, LabelNode, SetStatus
 from cluster.model.names import FINALIZER, OSTREE_LABEL, before_label
 from cluster.model.snapshot import DriverPod, ImageStream, assignment
 from cluster.plan.builds.toolkit_image import proven
@@ -710,7 +710,7 @@ def test_a_driver_with_a_mistake_says_so_and_what_runs_stays() -> None:
 
     actions = model.settle()
 
-    assert [type(action) for action in actions] == [SetStatus, Say]
+    assert [type(action) for action in actions] == [SetStatus, EmitEvent]
     assert model.condition("Ready")["reason"] == "InvalidSpec"
     message = model.condition("Degraded")["message"]
     assert "$.spec.modules[0].parameters.debug: expected a string, got 3" in message

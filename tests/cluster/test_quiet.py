@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cluster.controller.status_throttle import Quiet
-from cluster.model.actions import LabelNode, Plan, Say, SetStatus
+from cluster.model.actions import EmitEvent, LabelNode, Plan, SetStatus
 from tests.cluster.model import Model
 
 LABEL = LabelNode("edu", "n1", {})
@@ -90,7 +90,7 @@ def test_what_comes_again_and_again_is_told_25_times_and_then_once_in_five_minut
     quiet, world = Quiet(), model().world
 
     def told(driver: str = "edu", reason: str = "NodesFailed", seconds: float = 0.0) -> bool:
-        say = Say(driver, "u", warning=True, reason=reason, note="n1 failed")
+        say = EmitEvent(driver, "u", warning=True, reason=reason, note="n1 failed")
         return quiet(Plan((LABEL, say)), world, 10.0 + seconds).actions == (LABEL, say)
 
     assert [told() for _ in range(30)] == [True] * 25 + [False] * 5

@@ -10,11 +10,11 @@ import pytest
 
 from cluster.controller.controller import Controller
 from cluster.controller.executor import Applier, Outcome
-from cluster.controller.failures import Trouble, trouble_of, with_troubles
+from cluster.controller.failures import Failure, failure_of, with_troubles
 from cluster.controller.node_labels import label
 from cluster.kube.election import Leadership
 from cluster.kube.errors import ApiError, Conflict, Forbidden, Unreachable
-from cluster.kube.reflector import Wakes
+from cluster.kube.reflector import Wakeup
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS
 from cluster.model.actions import Action, Cordon, Create, Delete, LabelNode, Plan, SetStatus
 from cluster.model.lanes import node_lane_of
@@ -88,7 +88,7 @@ def test_what_comes_later_for_that_node_is_not_done_and_nothing_is_taken_from_un
 
 
 def test_refused_nodes_are_named_and_rest_while_others_are_served() -> None:
-    refused = Trouble("Forbidden", "cannot label node n1: no", generation=1, again_at=50)
+    refused = Failure("Forbidden", "cannot label node n1: no", generation=1, again_at=50)
     troubles = {node_lane_of("edu", f"n{i}"): refused for i in range(1, 9)}
     actions = (
         LabelNode("edu", "n1", {}),
@@ -113,7 +113,7 @@ def test_each_refusal_in_a_row_has_its_node_rest_longer() -> None:
     made = Model()
     made.add(["n1", "n2"])
     made.apply_driver()
-    stopping, wakes, clock = threading.Event(), Wakes(), [0.0]
+    stopping, wakes, clock = threading.Event(), Wakeup(), [0.0]
     tried: list[float] = []
 
     def fails(plan: Plan) -> Outcome | None:
@@ -125,7 +125,7 @@ def test_each_refusal_in_a_row_has_its_node_rest_longer() -> None:
             return None
         tried.append(clock[0])
         made.carry_out(a for a in plan.actions if getattr(a, "node", "") != "n1")
-        return Outcome(troubles={N1: trouble_of(HOOK, "label node n1")})
+        return Outcome(troubles={N1: failure_of(HOOK, "label node n1")})
 
     controller = Controller(
         FakeView(made),  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from cluster.cli.status import NoSuchObject
 from cluster.cli.trial_build import Rehearsal, as_installed, ask
 from cluster.kube.errors import NotFound
 from cluster.model.parse import driver_from
-from cluster.model.snapshot import Settings, World
+from cluster.model.snapshot import Settings, Snapshot
 from cluster.plan.builds.preflight import build_for
 from cluster.plan.objects.build_job import job_spec
 from nodeside.buildjob import BuildOutcome, BuildVerdict, termination_message
@@ -66,7 +66,7 @@ class Cluster:
         driver = driver_from(document()).driver
         assert driver is not None
         place = Preflight(toolkit="quay.example.com/dtk:503")
-        build, _ = build_for(place, driver, "0123456789ab", World(), "x86_64")
+        build, _ = build_for(place, driver, "0123456789ab", Snapshot(), "x86_64")
         assert build is not None
         with ScriptedServer() as server:
             server.always = self.answer

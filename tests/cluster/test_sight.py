@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cluster.controller.failures import blindness, with_blindness
+from cluster.controller.failures import unreadable_kinds, with_blindness
 from cluster.kube.conditions import condition
-from cluster.kube.errors import Asked, refusal
-from cluster.kube.reflector import Health
+from cluster.kube.errors import RequestInfo, refusal
+from cluster.kube.reflector import WatchHealth
 from cluster.model.actions import Plan, SetStatus
 from cluster.plan.planner import plan
 from tests.cluster.model import Model
 from tests.cluster.stagedriver import up, with_stages
 
-REFUSED = refusal(Asked("watch", "nodes"), 403, b'{"message": "nodes is forbidden"}')
-BLIND = [Health("Pod", True, 1.0), Health("Node", True, 1.0, str(REFUSED), refusal=REFUSED)]
+REFUSED = refusal(RequestInfo("watch", "nodes"), 403, b'{"message": "nodes is forbidden"}')
+BLIND = [
+    WatchHealth("Pod", True, 1.0),
+    WatchHealth("Node", True, 1.0, str(REFUSED), refusal=REFUSED),
+]
 
 WORDS = (
     "cannot see what becomes of each Node: no permission to watch nodes: nodes is forbidden (see "
@@ -33,7 +36,7 @@ def settled() -> Model:
 def test_what_is_refused_is_said_by_every_driver_with_what_to_do() -> None:
     made = settled()
 
-    [action] = with_blindness(Plan(()), made.world, blindness(BLIND), 0.0).actions
+    [action] = with_blindness(Plan(()), made.world, unreadable_kinds(BLIND), 0.0).actions
 
     assert isinstance(action, SetStatus)
     ready, degraded = (condition(action.status, kind) for kind in ("Ready", "Degraded"))
@@ -47,7 +50,7 @@ def test_nothing_that_was_claimed_before_is_claimed_any_more() -> None:
     before = {c["type"]: c["status"] for c in made.drivers["edu"].status["conditions"]}
     assert before["Available"] == before["StagesReady"] == "True"
 
-    made.carry_out(with_blindness(Plan(()), made.world, blindness(BLIND), 0.0).actions)
+    made.carry_out(with_blindness(Plan(()), made.world, unreadable_kinds(BLIND), 0.0).actions)
 
     said = {c["type"]: (c["status"], c["reason"]) for c in made.drivers["edu"].status["conditions"]}
     doubtful = ("Unknown", "NodesUnreadable")
@@ -67,7 +70,7 @@ def test_nothing_that_was_claimed_before_is_claimed_any_more() -> None:
 def test_every_kind_that_may_not_be_read_is_named() -> None:
     kinds = [replace(BLIND[1], kind=kind) for kind in ("Pod", "Pod", "Job", "Node")]
 
-    trouble = blindness(kinds)
+    trouble = unreadable_kinds(kinds)
 
     assert trouble is not None
     assert trouble.reason == "PodsUnreadable"
@@ -76,15 +79,18 @@ def test_every_kind_that_may_not_be_read_is_named() -> None:
 
 def test_it_is_said_once_and_goes_with_its_cause() -> None:
     made = settled()
-    blind = with_blindness(Plan(()), made.world, blindness(BLIND), 0.0)
+    blind = with_blindness(Plan(()), made.world, unreadable_kinds(BLIND), 0.0)
     made.carry_out(blind.actions)
 
-    assert with_blindness(plan(made.world, 0.0), made.world, blindness(BLIND), 0.0).actions == ()
-    [healed] = with_blindness(plan(made.world, 0.0), made.world, blindness([]), 0.0).actions
+    assert (
+        with_blindness(plan(made.world, 0.0), made.world, unreadable_kinds(BLIND), 0.0).actions
+        == ()
+    )
+    [healed] = with_blindness(plan(made.world, 0.0), made.world, unreadable_kinds([]), 0.0).actions
     assert isinstance(healed, SetStatus)
     assert condition(healed.status, "Degraded")["reason"] == "AsExpected"
 
 
 def test_an_api_server_that_is_gone_is_no_refusal() -> None:
-    gone = [Health("Node", True, 60.0, "no answer from the API server")]
-    assert blindness(gone) is None
+    gone = [WatchHealth("Node", True, 60.0, "no answer from the API server")]
+    assert unreadable_kinds(gone) is None

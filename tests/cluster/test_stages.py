@@ -8,7 +8,7 @@ from typing import Any
 
 from cluster.cache.stage_logs import logs_wanted
 from cluster.cli.explain import explain_driver, explain_node
-from cluster.model.actions import Apply, Delete, LabelNode, Say, SetStatus
+from cluster.model.actions import Apply, Delete, EmitEvent, LabelNode, SetStatus
 from cluster.model.stages_seen import LogSight, LogWanted, StageObject, Stages
 from cluster.plan.planner import plan
 from nodeside.contract import State, assigned_label
@@ -335,7 +335,7 @@ def test_a_template_that_cannot_be_rendered_changes_nothing_and_names_file_and_l
 
     actions = round_(model)
 
-    assert [type(a) for a in actions] == [SetStatus, Say]
+    assert [type(a) for a in actions] == [SetStatus, EmitEvent]
     assert objects(model) == before
     message = "stage first: ConfigMap one, ds.yaml, line 17: 'dict object' has no attribute 'nmae'"
     found = model.condition("StagesReady")

@@ -9,7 +9,7 @@ from typing import Any
 from cluster.cache.stages import StageView, read_once
 from cluster.model.parse import driver_from
 from cluster.model.parse_stages import found_from, stage_pod_from
-from cluster.model.snapshot import World
+from cluster.model.snapshot import Snapshot
 from cluster.model.stages_seen import ALLOWED, Stages
 from tests.cluster.model import document
 from tests.cluster.scripted import Said, ScriptedServer, page
@@ -18,8 +18,8 @@ STAGES = [{"name": "first", "manifests": "one"}]
 LONG = 30.0  # seconds: a deadline that only a broken test meets
 
 
-def world(**spec: Any) -> World:
-    return World(drivers={"edu": driver_from(document(**spec))})
+def world(**spec: Any) -> Snapshot:
+    return Snapshot(drivers={"edu": driver_from(document(**spec))})
 
 
 def test_without_stages_the_api_server_is_not_asked_a_thing(tmp_path: Path) -> None:

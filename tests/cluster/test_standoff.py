@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cluster.controller.contention import Standoffs
-from cluster.kube.managed_fields import Over
-from cluster.model.actions import Apply, Plan, Say, SetStatus
-from cluster.model.snapshot import DaemonSetObject, World
+from cluster.kube.managed_fields import Overwrite
+from cluster.model.actions import Apply, EmitEvent, Plan, SetStatus
+from cluster.model.snapshot import DaemonSetObject, Snapshot
 from cluster.plan.objects.daemonset import daemonset
 from tests.cluster.model import Model
 from tests.cluster.test_daemonset import CASES
@@ -31,14 +31,14 @@ class Played:
         model.apply_driver()
         model.plan()
         there = DaemonSetObject(self.document["metadata"]["name"])
-        self.world: World = replace(model.world, daemonsets={there.name: there})
+        self.world: Snapshot = replace(model.world, daemonsets={there.name: there})
 
     def create(self) -> None:
         self.standoffs.take([(Apply("edu", self.document), str(self.generation))], self.now)
 
     def look(self, edit: str = EDIT, regains: dict[str, Any] | None = None) -> Plan:
         """One round in which the DaemonSet is not as it was applied."""
-        over = Over(str(self.generation), edit, regains)
+        over = Overwrite(str(self.generation), edit, regains)
         wanted = Apply("edu", self.document, over)
         plan = self.standoffs(Plan((wanted,)), self.world, now=self.now, wall=self.now)
         if wanted in plan.actions:
@@ -49,7 +49,7 @@ class Played:
 
     def news(self) -> list[str]:
         plan = self.standoffs(Plan(), self.world, now=self.now, wall=self.now)
-        return [f"{a.reason}: {a.note}" for a in plan.actions if isinstance(a, Say)]
+        return [f"{a.reason}: {a.note}" for a in plan.actions if isinstance(a, EmitEvent)]
 
     def degraded(self) -> str:
         plan = self.standoffs(Plan(), self.world, now=self.now, wall=self.now)
@@ -123,7 +123,7 @@ def test_what_a_webhook_changes_on_its_way_in_is_not_applied_again_and_told_once
 
     assert played.applies == 0
     [say] = first.actions
-    assert isinstance(say, Say)
+    assert isinstance(say, EmitEvent)
     assert say.reason == "AppliedOtherwise"
     assert "an admission webhook of this cluster changes it; it stays so" in say.note
     assert second == Plan()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cluster.model.snapshot import ImageStream, Pool, Tag, ToolkitLabels, Unseen, tag_order
 from cluster.plan.builds.toolkit_evidence import Evidence
-from cluster.plan.builds.toolkit_image import Kept, Link, Resolution, asked, fill, resolve
+from cluster.plan.builds.toolkit_image import CurrentImage, Link, Resolution, asked, fill, resolve
 from nodeside.spec.fleet import Toolkit
 
 KERNEL = "5.14.0-427.50.1.el9_4.x86_64"
@@ -44,7 +44,9 @@ def test_without_a_tag_the_template_is_filled_in() -> None:
 def test_a_tag_that_vanishes_changes_nothing_where_it_is_used() -> None:
     gone = {NAME: ImageStream(NAME, {"latest": "quay.io/dtk@sha256:00"})}
 
-    found = resolve(POOL, Toolkit(), gone, kept=Kept("quay.io/dtk@sha256:94", "image-stream"))
+    found = resolve(
+        POOL, Toolkit(), gone, kept=CurrentImage("quay.io/dtk@sha256:94", "image-stream")
+    )
 
     assert (found.image, found.link) == ("quay.io/dtk@sha256:94", Link.KEPT)
 
@@ -123,7 +125,7 @@ def test_without_the_tag_one_for_this_kernel_serves_and_goes_on_serving() -> Non
     without = {NAME: ImageStream(NAME, {OLDER: SECOND, NEWER: THIRD})}
 
     assert resolve(POOL, Toolkit(), without, DRIFTED).image == THIRD
-    used = Kept(SECOND, Link.LABELS.value)
+    used = CurrentImage(SECOND, Link.LABELS.value)
     found = resolve(POOL, Toolkit(), without, DRIFTED, used)
     assert (found.image, found.link) == (SECOND, Link.LABELS)
     # Whoever leads next has not read the labels yet.
@@ -132,7 +134,7 @@ def test_without_the_tag_one_for_this_kernel_serves_and_goes_on_serving() -> Non
 
 
 def test_what_labels_chose_stays_until_those_of_a_tag_that_comes_are_read() -> None:
-    used = Kept(THIRD, Link.LABELS.value)
+    used = CurrentImage(THIRD, Link.LABELS.value)
 
     found = resolve(POOL, Toolkit(), SEVERAL, kept=used)
     assert (found.image, found.link) == (THIRD, Link.LABELS)
@@ -144,7 +146,7 @@ def test_what_labels_chose_stays_until_those_of_a_tag_that_comes_are_read() -> N
 def test_what_took_the_place_of_a_wrong_image_stays_while_its_labels_may_still_be_read() -> None:
     toolkit, filled = (
         Toolkit(image_template="example.com/toolkit:{kernel}"),
-        Kept(f"example.com/toolkit:{KERNEL}", Link.TEMPLATE.value),
+        CurrentImage(f"example.com/toolkit:{KERNEL}", Link.TEMPLATE.value),
     )
     pending = Evidence(pending=frozenset({EXACT}))
 
@@ -160,7 +162,7 @@ def test_an_image_that_has_built_is_believed_before_its_labels() -> None:
 
 
 def test_while_the_image_streams_are_not_known_what_labels_chose_stays_theirs() -> None:
-    found = resolve(POOL, Toolkit(), Unseen("503"), kept=Kept(THIRD, Link.LABELS.value))
+    found = resolve(POOL, Toolkit(), Unseen("503"), kept=CurrentImage(THIRD, Link.LABELS.value))
 
     assert (found.image, found.link) == (THIRD, Link.LABELS)
 
@@ -198,7 +200,7 @@ def test_one_that_a_node_refused_is_passed_over_for_the_template() -> None:
 def test_one_that_is_in_use_stays_if_nothing_else_serves() -> None:
     refused = Evidence(refused={EXACT: "node n0 refuses it: no"})
 
-    found = resolve(POOL, Toolkit(), STREAMS, refused, Kept(EXACT, Link.STREAM.value))
+    found = resolve(POOL, Toolkit(), STREAMS, refused, CurrentImage(EXACT, Link.STREAM.value))
 
     assert (found.image, found.link, found.in_doubt) == (EXACT, Link.KEPT, True)
     assert found.why == (

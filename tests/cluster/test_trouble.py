@@ -6,19 +6,19 @@ from dataclasses import replace
 from typing import Any
 
 from cluster.controller.failures import (
-    Trouble,
+    Failure,
     again,
-    resting,
-    trouble_of,
+    backing_off,
+    failure_of,
     with_trouble,
     with_troubles,
 )
 from cluster.kube.errors import Forbidden
-from cluster.model.actions import Apply, LabelNode, Plan, Say, SetStatus
+from cluster.model.actions import Apply, EmitEvent, LabelNode, Plan, SetStatus
 from cluster.model.lanes import lane_of, status_lane_of
 from tests.cluster.model import Model
 
-REFUSED = Trouble("Forbidden", "cannot apply DaemonSet edu-1: no rule", generation=1, again_at=50)
+REFUSED = Failure("Forbidden", "cannot apply DaemonSet edu-1: no rule", generation=1, again_at=50)
 READY: dict[str, Any] = {
     "type": "Ready",
     "status": "True",
@@ -38,7 +38,7 @@ def model() -> Model:
 def test_what_failed_and_what_to_do_stand_in_the_condition() -> None:
     error = Forbidden('no permission to patch nodes "n1"', hint="kubectl auth can-i patch nodes")
 
-    trouble = trouble_of(error, "label node n1")
+    trouble = failure_of(error, "label node n1")
 
     assert trouble.reason == "Forbidden"
     assert trouble.message == (
@@ -47,7 +47,7 @@ def test_what_failed_and_what_to_do_stand_in_the_condition() -> None:
 
 
 def test_a_bug_of_ours_says_that_it_is_one() -> None:
-    assert trouble_of(KeyError("x"), "plan driver edu").message == (
+    assert failure_of(KeyError("x"), "plan driver edu").message == (
         "a bug in nodeside, please report it with the controller's log: "
         "cannot plan driver edu: KeyError('x')"
     )
@@ -115,7 +115,7 @@ def test_the_planned_status_is_kept_and_the_trouble_said_in_it() -> None:
 
 def test_a_status_that_cannot_be_written_is_not_tried_again_before_its_time() -> None:
     made = model()
-    mute = Trouble("Forbidden", "cannot set the status", generation=1, again_at=50, mute=True)
+    mute = Failure("Forbidden", "cannot set the status", generation=1, again_at=50, mute=True)
     wanted = Plan((SetStatus("edu", {"revision": "r"}), SetStatus("other", {"revision": "r"})))
     troubles = {status_lane_of("edu"): mute}
 
@@ -127,10 +127,10 @@ def test_a_status_that_cannot_be_written_is_not_tried_again_before_its_time() ->
 
 
 def test_a_status_that_cannot_be_written_delays_itself_and_what_is_told_with_it() -> None:
-    mute = Trouble("Forbidden", "cannot set the status", generation=1, again_at=50, mute=True)
+    mute = Failure("Forbidden", "cannot set the status", generation=1, again_at=50, mute=True)
     label = LabelNode("edu", "n1", {})
-    told = Say("edu", "u", True, "NodesFailed", "n1", of_status=True)
-    other = Say("edu", "u", True, "FellBack", "n1")
+    told = EmitEvent("edu", "u", True, "NodesFailed", "n1", of_status=True)
+    other = EmitEvent("edu", "u", True, "FellBack", "n1")
     wanted = Plan((label, SetStatus("edu", {"revision": "r"}), told, other))
 
     plan = with_troubles(wanted, model().world, {status_lane_of("edu"): mute}, now=49, wall=0)
@@ -148,7 +148,7 @@ def test_each_failure_in_a_row_rests_longer_up_to_a_minute() -> None:
 
 
 def test_a_driver_that_was_changed_is_tried_at_once() -> None:
-    assert resting(REFUSED, generation=1, now=49)
-    assert not resting(REFUSED, generation=2, now=49)
-    assert not resting(REFUSED, generation=1, now=50)
+    assert backing_off(REFUSED, generation=1, now=49)
+    assert not backing_off(REFUSED, generation=2, now=49)
+    assert not backing_off(REFUSED, generation=1, now=50)
     assert again(REFUSED, REFUSED, generation=2, now=0, jitter=1).failures == 1

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from cluster.model.actions import Action, Create, LabelNode, Say
+from cluster.model.actions import Action, Create, EmitEvent, LabelNode
 from cluster.model.parse_pods import pod_from
 from cluster.model.snapshot import DriverPod
 from cluster.plan import deletion
-from cluster.plan.rollout.unload import REST, SLOW, Leaving, Run, Stage, stage
+from cluster.plan.rollout.unload import REST, SLOW, Unload, UnloadPhase, UnloadPodState, stage
 from nodeside.contract import UNLOADED, State, assigned_label, state_label
 from nodeside.errors import ExitCode
 from tests.cluster.model import PCI, Model
@@ -58,9 +58,9 @@ def message(model: Model, kind: str = "Ready") -> str:
     return str(model.condition(kind)["message"])
 
 
-def leaver(model: Model, name: str = "n0", now: float = 0.0) -> Stage:
-    found = Leaving(model.world, model.drivers["edu"], (), now)
-    return next((each.stage for each in found.leavers if each.node.name == name), Stage.GONE)
+def leaver(model: Model, name: str = "n0", now: float = 0.0) -> UnloadPhase:
+    found = Unload(model.world, model.drivers["edu"], (), now)
+    return next((each.stage for each in found.leavers if each.node.name == name), UnloadPhase.GONE)
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -68,14 +68,14 @@ def leaver(model: Model, name: str = "n0", now: float = 0.0) -> Stage:
 
 def test_the_table_knows_every_situation_and_never_waits_for_a_node_that_is_down() -> None:
     both = (False, True)
-    for up, ending, loaded, kept, run in itertools.product(both, both, both, both, Run):
+    for up, ending, loaded, kept, run in itertools.product(both, both, both, both, UnloadPodState):
         found = stage(up=up, ending=ending, loaded=loaded, kept=kept, run=run)
-        assert isinstance(found, Stage)
+        assert isinstance(found, UnloadPhase)
         if not up:
             assert found.is_last
         if kept and not ending:
             assert found.is_last
-        if found is Stage.NEXT:
+        if found is UnloadPhase.NEXT:
             assert (up, ending, loaded, kept) == (True, False, True, False)
 
 
@@ -132,22 +132,22 @@ def rival(model: Model) -> None:
 @pytest.mark.parametrize(
     ("happened", "expected"),
     [
-        (lambda _: None, Stage.NEXT),
-        (rebooted, Stage.GONE),
-        (unloaded, Stage.GONE),
-        (silent, Stage.GONE),
-        (label_only, Stage.NEXT),
-        (down, Stage.DOWN),
-        (building, Stage.NEXT),
-        (failed, Stage.NEXT),
-        (never, Stage.STAYS),
-        (annotated, Stage.STAYS),
-        (driver_pod, Stage.ENDING),
-        (rival, Stage.GONE),
+        (lambda _: None, UnloadPhase.NEXT),
+        (rebooted, UnloadPhase.GONE),
+        (unloaded, UnloadPhase.GONE),
+        (silent, UnloadPhase.GONE),
+        (label_only, UnloadPhase.NEXT),
+        (down, UnloadPhase.DOWN),
+        (building, UnloadPhase.NEXT),
+        (failed, UnloadPhase.NEXT),
+        (never, UnloadPhase.STAYS),
+        (annotated, UnloadPhase.STAYS),
+        (driver_pod, UnloadPhase.ENDING),
+        (rival, UnloadPhase.GONE),
     ],
 )
 def test_a_node_needs_an_unload_if_the_driver_may_be_loaded_in_its_boot(
-    happened: Callable[[Model], None], expected: Stage
+    happened: Callable[[Model], None], expected: UnloadPhase
 ) -> None:
     model = deleting()
     for name in list(model.unloads()):
@@ -322,7 +322,7 @@ def test_a_pod_that_says_nothing_is_named_after_a_while() -> None:
     pod = model.unloads()["n0"]
 
     assert model.plan(now=1.0).again_in == SLOW - 1.0
-    assert leaver(model, now=SLOW + 1) is Stage.STUCK
+    assert leaver(model, now=SLOW + 1) is UnloadPhase.STUCK
     model.carry_out(model.plan(now=SLOW + 1).actions)
     assert message(model).startswith(
         f"unload pods do not run: n0 (pod {pod.name} says nothing: "
@@ -344,7 +344,7 @@ def test_a_pod_that_failed_is_made_again_after_a_rest() -> None:
     model.carry_out(model.plan(now=REST).actions)
     assert not model.unloads()
     model.carry_out(model.plan(now=REST).actions)
-    assert leaver(model) is Stage.STARTING
+    assert leaver(model) is UnloadPhase.STARTING
 
 
 def test_a_pod_that_is_slow_and_has_spoken_keeps_nobody_busy() -> None:
@@ -352,7 +352,7 @@ def test_a_pod_that_is_slow_and_has_spoken_keeps_nobody_busy() -> None:
     going(model)
     model.say("n0", State.UNLOADING)
 
-    assert leaver(model, now=SLOW + 1) is Stage.UNLOADING
+    assert leaver(model, now=SLOW + 1) is UnloadPhase.UNLOADING
     assert model.plan(now=SLOW + 1).again_in is None
 
 
@@ -572,4 +572,4 @@ def test_labels_of_all_nodes_go_out_together() -> None:
 
     first = kinds.index(LabelNode.__name__)
     assert kinds[first : first + 3] == [LabelNode.__name__] * 3
-    assert Say.__name__ not in kinds
+    assert EmitEvent.__name__ not in kinds

@@ -9,7 +9,7 @@ from typing import Any
 from cluster.cache.cache import View, read_once
 from cluster.manager.probes import ready
 from cluster.model.snapshot import ImageStream, Pool, Settings, Unseen
-from cluster.plan.builds.toolkit_image import Kept, Link, resolve
+from cluster.plan.builds.toolkit_image import CurrentImage, Link, resolve
 from nodeside.spec.fleet import Toolkit
 from tests.cluster.model import KERNEL, Model, document
 from tests.cluster.scripted import Asked, Said, ScriptedServer
@@ -141,5 +141,5 @@ def test_a_template_serves_a_new_kernel_meanwhile() -> None:
     pool, chain = Pool("x86_64", OS, KERNEL), Toolkit(image_template="example.com/toolkit:{kernel}")
 
     assert resolve(pool, chain, DOWN).link is Link.TEMPLATE
-    kept = resolve(pool, chain, DOWN, kept=Kept("quay.io/dtk:1", "image-stream"))
+    kept = resolve(pool, chain, DOWN, kept=CurrentImage("quay.io/dtk:1", "image-stream"))
     assert (kept.image, kept.link) == ("quay.io/dtk:1", Link.STREAM)

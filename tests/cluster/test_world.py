@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.controller.executor import event
-from cluster.model.actions import Say
+from cluster.model.actions import EmitEvent
 from cluster.model.parse import (
     daemonset_from,
     driver_from,
@@ -292,7 +292,7 @@ def test_a_count_of_pods_or_a_later_time_is_no_change_that_wakes_anybody() -> No
 
 
 def test_an_event_names_the_driver_and_fits() -> None:
-    say = Say("edu", "u1", True, "RolloutStopped", "é" * 2000)
+    say = EmitEvent("edu", "u1", True, "RolloutStopped", "é" * 2000)
 
     made = event(say, now=1.5, instance="controller-1")
 

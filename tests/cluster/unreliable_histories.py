@@ -30,7 +30,7 @@ from cluster.model.actions import (
     waits_for_all,
 )
 from cluster.model.lanes import node_lane_of, status_lane_of
-from cluster.model.snapshot import World
+from cluster.model.snapshot import Snapshot
 from tests.cluster.histories import NODES, History
 
 # The fields of a `World` that have a watch each.
@@ -51,7 +51,7 @@ class Unreliable(History):
     def __init__(self) -> None:
         super().__init__()
         self.deposed = False
-        self.seen: list[World] = []
+        self.seen: list[Snapshot] = []
         self.wrote: dict[str, int] = dict.fromkeys(WATCHES, 0)
 
     @rule(lags=LAGS, refused=REFUSED)
@@ -74,7 +74,7 @@ class Unreliable(History):
         self.carry_out(self._accepted(labels, seen, ()), seen)
         self.deposed = False
 
-    def check_budget(self, changed: set[str], seen: World) -> None:
+    def check_budget(self, changed: set[str], seen: Snapshot) -> None:
         """A leader that does not know of the next one's writes cannot keep a budget with it."""
         if not self.deposed:
             super().check_budget(changed, seen)
@@ -83,7 +83,7 @@ class Unreliable(History):
     def time_passes(self) -> None:
         self.seen.append(self.model.world)
 
-    def carry_out(self, done: Sequence[Action], seen: World) -> list[LabelNode]:
+    def carry_out(self, done: Sequence[Action], seen: Snapshot) -> list[LabelNode]:
         changed = super().carry_out(done, seen)
         self.seen.append(self.model.world)
         for action in done:
@@ -91,7 +91,7 @@ class Unreliable(History):
                 self.wrote[watch] = len(self.seen) - 1
         return changed
 
-    def _as_watched(self, lags: Mapping[str, int]) -> World:
+    def _as_watched(self, lags: Mapping[str, int]) -> Snapshot:
         """What the controller knows: each kind as it was some time ago, all but its own writes."""
         newest = len(self.seen) - 1
         old: dict[str, Any] = {}
@@ -101,7 +101,7 @@ class Unreliable(History):
         return replace(self.model.world, **old)
 
     def _accepted(
-        self, planned: Sequence[Action], seen: World, refused: Collection[str]
+        self, planned: Sequence[Action], seen: Snapshot, refused: Collection[str]
     ) -> Sequence[Action]:
         """What the API server accepts, and the controller tries after what was refused."""
         lanes: set[str] = set()
@@ -115,7 +115,7 @@ class Unreliable(History):
                 accepted.append(action)
         return accepted
 
-    def _is_overtaken(self, action: Action, seen: World) -> bool:
+    def _is_overtaken(self, action: Action, seen: Snapshot) -> bool:
         """A conflict, or something that is gone: neither stops what comes after it."""
         match action:
             case LabelNode() | Cordon() | Uncordon():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from cluster.model.snapshot import BuildPod, JobObject, Pool, World, tag_order
+from cluster.model.snapshot import BuildPod, JobObject, Pool, Snapshot, tag_order
 from cluster.model.states import Progress
 from cluster.plan.builds.toolkit_image import Link, Resolution, stream_of
 from cluster.plan.objects.build_job import Build, publish_target
@@ -21,7 +21,7 @@ COMING_TAGS = 2  # of an image stream, newer than any in use: the newest are bui
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class BuildState:
     """A build, and how it stands. `outcome` is None until it has one."""
 
     build: Build
@@ -50,16 +50,16 @@ def build_of(
     )
 
 
-def standing(build: Build, world: World, kernel: str = "") -> Found:
+def standing(build: Build, world: Snapshot, kernel: str = "") -> BuildState:
     """How a build stands; for nodes of `kernel`, if one is named."""
     job = world.jobs.get(build.name)
     outcome = outcome_of(job, world) if job is not None else None
     if outcome is None:
         waiting = _waiting(world, build.name)
         if waiting:
-            return Found(build, Progress.BROKEN, f"the build's pod cannot start: {waiting}")
-        return Found(build, Progress.RUNNING, f"Job {build.name} builds for {build.what}")
-    return Found(build, *_read(outcome, kernel), outcome)
+            return BuildState(build, Progress.BROKEN, f"the build's pod cannot start: {waiting}")
+        return BuildState(build, Progress.RUNNING, f"Job {build.name} builds for {build.what}")
+    return BuildState(build, *_read(outcome, kernel), outcome)
 
 
 def _read(outcome: BuildOutcome, kernel: str) -> tuple[Progress, str]:
@@ -73,7 +73,7 @@ def _read(outcome: BuildOutcome, kernel: str) -> tuple[Progress, str]:
     return Progress.DONE, outcome.message
 
 
-def outcome_of(job: JobObject, world: World) -> BuildOutcome | None:
+def outcome_of(job: JobObject, world: Snapshot) -> BuildOutcome | None:
     """What came of a Job, None while it may still come to an end of its own."""
     if job.outcome is not None or not job.finished:
         return job.outcome
@@ -86,11 +86,11 @@ def outcome_of(job: JobObject, world: World) -> BuildOutcome | None:
     return BuildOutcome(BuildVerdict.BROKEN, reason="BuildLost", message=words)
 
 
-def _pods(world: World, job: str) -> Iterator[BuildPod]:
+def _pods(world: Snapshot, job: str) -> Iterator[BuildPod]:
     return (pod for pod in world.build_pods.values() if pod.job == job)
 
 
-def _waiting(world: World, job: str) -> str:
+def _waiting(world: Snapshot, job: str) -> str:
     """Why the build cannot begin: nodes do not wait for what may never come.
 
     A pod that finds no place may find one; if it never does, its Job's deadline ends it.
@@ -110,7 +110,7 @@ def _waiting(world: World, job: str) -> str:
 def coming(
     driver: Driver,
     revisions: Mapping[str, Driver],
-    world: World,
+    world: Snapshot,
     resolutions: Mapping[Pool, Resolution],
 ) -> Iterator[Build]:
     """Builds of these revisions for tags that are newer than any that a pool uses, the newest ones.

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from cluster.model.annotations import Fall, read_note
-from cluster.model.snapshot import At, DaemonSetObject, Pool
+from cluster.model.annotations import ImageFallback, read_note
+from cluster.model.snapshot import Assignment, DaemonSetObject, Pool
 from cluster.plan.builds.toolkit_image import fill
 from nodeside.spec import Driver
 
@@ -34,34 +34,39 @@ def image_for(driver: Driver, pool: Pool) -> str:
     return fill(template.replace("{version}", version), pool)
 
 
-def at_of(found: DaemonSetObject) -> At:
+def at_of(found: DaemonSetObject) -> Assignment:
     """What a DaemonSet is for."""
-    return At(found.pool, found.revision, builds=bool(found.fell_back))
+    return Assignment(found.pool, found.revision, builds=bool(found.fell_back))
 
 
 def falls(
     daemonsets: Sequence[DaemonSetObject],
-    failing: Iterable[tuple[At, str, str]],
+    failing: Iterable[tuple[Assignment, str, str]],
     now: float,
-) -> Mapping[At, Fall]:
+) -> Mapping[Assignment, ImageFallback]:
     """By what they lead to. `failing` is where an image, which is named, cannot be had, and why."""
     found = {at_of(d): read_note(d.fell_back) for d in daemonsets if d.fell_back}
     for at, image, why in failing:
-        there = At(at.pool, at.revision, builds=True)
+        there = Assignment(at.pool, at.revision, builds=True)
         if there not in found or not found[there].holds(now):
-            found[there] = Fall(now, f"image {image} cannot be pulled ({why}); building instead")
+            found[there] = ImageFallback(
+                now, f"image {image} cannot be pulled ({why}); building instead"
+            )
     return found
 
 
 def without_image(
-    falls: Mapping[At, Fall], lacking: Mapping[At, int], having: Mapping[At, int], now: float
-) -> frozenset[At]:
+    falls: Mapping[Assignment, ImageFallback],
+    lacking: Mapping[Assignment, int],
+    having: Mapping[Assignment, int],
+    now: float,
+) -> frozenset[Assignment]:
     """Of `falls`, those that send other nodes to build as well.
 
     What one node says of its pulls concerns that node. `lacking` counts the nodes that could not
     pull the image or build since, `having` those that run it, each by where they are.
     """
-    found = set[At]()
+    found = set[Assignment]()
     for at, fall in falls.items():
         tried = replace(at, builds=False)
         without = lacking.get(at, 0) + lacking.get(tried, 0)

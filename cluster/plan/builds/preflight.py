@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cluster.model.snapshot import Pool, Tag, World
+from cluster.model.snapshot import Pool, Snapshot, Tag
 from cluster.model.states import Progress
-from cluster.plan.builds.builds import Found, build_of, standing
+from cluster.plan.builds.builds import BuildState, build_of, standing
 from cluster.plan.builds.toolkit_evidence import Evidence
 from cluster.plan.builds.toolkit_image import asked, resolve
 from cluster.plan.objects.build_job import Build, publish_target
@@ -30,12 +30,12 @@ _VERDICTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PreflightAnswer:
     """A question for one architecture; without `found` there is no toolkit, and `why` says so."""
 
     place: Preflight
     architecture: str
-    found: Found | None
+    found: BuildState | None
     why: str = ""
 
     @property
@@ -56,8 +56,8 @@ class Answer:
 
 
 def answers(
-    driver: Driver, revision: str, world: World, regular: Collection[str], used: Collection[Pool]
-) -> Iterator[Answer]:
+    driver: Driver, revision: str, world: Snapshot, regular: Collection[str], used: Collection[Pool]
+) -> Iterator[PreflightAnswer]:
     """Of every question, for each architecture in use. `regular` Jobs are wanted anyway."""
     publish = publish_target(driver)
     architectures = sorted({pool.architecture for pool in used}) or [USUAL_ARCHITECTURE]
@@ -65,15 +65,15 @@ def answers(
         for architecture in architectures:
             build, why = build_for(place, driver, revision, world, architecture)
             if build is None:
-                yield Answer(place, architecture, None, why)
+                yield PreflightAnswer(place, architecture, None, why)
                 continue
             published = replace(build, publish=publish)
             build = published if published.name in regular else build
-            yield Answer(place, architecture, standing(build, world))
+            yield PreflightAnswer(place, architecture, standing(build, world))
 
 
 def build_for(
-    place: Preflight, driver: Driver, revision: str, world: World, architecture: str
+    place: Preflight, driver: Driver, revision: str, world: Snapshot, architecture: str
 ) -> tuple[Build | None, str]:
     """The build that answers a question; or None, and why there is none.
 
@@ -89,7 +89,10 @@ def build_for(
 
 
 def tags(
-    driver: Driver, places: Iterable[Preflight], world: World, architectures: Collection[str] = ()
+    driver: Driver,
+    places: Iterable[Preflight],
+    world: Snapshot,
+    architectures: Collection[str] = (),
 ) -> Iterator[Tag]:
     """The tags whose images should be known, to answer these."""
     chain, known = driver.spec.toolkit, Evidence(world.toolkit_labels)

@@ -24,7 +24,7 @@ from typing import Final
 
 from cluster.model.annotations import _refused_by
 from cluster.model.snapshot import (
-    NOTHING,
+    EMPTY,
     DaemonSetObject,
     Node,
     NodeDriverObject,
@@ -86,8 +86,8 @@ class Evidence:
     """What is known for one pool. `proven` are images that have built for its kernel, whatever
     their labels say. The labels of `pending` are not read, and may be later."""
 
-    labels: Mapping[str, ToolkitLabels] = field(default_factory=lambda: NOTHING)
-    refused: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    labels: Mapping[str, ToolkitLabels] = field(default_factory=lambda: EMPTY)
+    refused: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     proven: tuple[str, ...] = ()
     pending: frozenset[str] = frozenset()
 

@@ -24,9 +24,9 @@ from cluster.model.snapshot import (
     ImageStreams,
     NodeDriverObject,
     Pool,
+    Snapshot,
     Tag,
     Unseen,
-    World,
     tag_order,
 )
 from cluster.plan.builds.toolkit_evidence import NO_EVIDENCE, Evidence, has_built
@@ -57,14 +57,14 @@ class Link(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CurrentImage:
     """The image that a pool has now, and the link that gave it."""
 
     image: str = ""
     link: str = ""
 
 
-NOTHING_KEPT = Kept()
+NOTHING_KEPT = CurrentImage()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def resolve(
     toolkit: Toolkit,
     streams: ImageStreams,
     evidence: Evidence = NO_EVIDENCE,
-    kept: Kept = NOTHING_KEPT,
+    kept: CurrentImage = NOTHING_KEPT,
     *,
     lost: bool = False,
 ) -> Resolution:
@@ -145,7 +145,7 @@ def stream_of(toolkit: Toolkit, streams: ImageStreams) -> ImageStream | None:
     return streams.get(toolkit.image_stream) if isinstance(streams, Mapping) else None
 
 
-def proven(world: World) -> Proven:
+def proven(world: Snapshot) -> Proven:
     """Toolkit images that have built a module, by kernel release and architecture.
 
     Nodes say it, each of the image that a DaemonSet of ours gives it now, and in this boot: what is
@@ -174,7 +174,7 @@ def _chain(
     toolkit: Toolkit,
     streams: ImageStreams,
     evidence: Evidence,
-    kept: Kept,
+    kept: CurrentImage,
 ) -> Iterator[tuple[Link, str, str]]:
     """Each link in order: its image or nothing, and why; without words if nobody set it up."""
     mapped = toolkit.images.get(pool.kernel, "")
@@ -207,7 +207,7 @@ def _remedy(
     return "name one in spec.toolkit.images, or all of them by spec.toolkit.imageTemplate"
 
 
-def _of_before(streams: Unseen, kept: Kept) -> tuple[Link, str, str]:
+def _of_before(streams: Unseen, kept: CurrentImage) -> tuple[Link, str, str]:
     """While nobody can ask an image stream, what it gave stays, by the same link."""
     link = next((each for each in Link if each.of_a_stream and each.value == kept.link), None)
     why = f"the image streams are not known: {streams.why}"
@@ -219,7 +219,7 @@ def _of_os_version(
     name: str,
     streams: Mapping[str, ImageStream] | None,
     evidence: Evidence,
-    kept: Kept,
+    kept: CurrentImage,
 ) -> tuple[str, str]:
     """What took its place because of its labels stays until they are read again."""
     if streams is None:
@@ -238,7 +238,7 @@ def _of_os_version(
 
 
 def _by_labels(
-    pool: Pool, stream: ImageStream | None, evidence: Evidence, kept: Kept
+    pool: Pool, stream: ImageStream | None, evidence: Evidence, kept: CurrentImage
 ) -> tuple[str, str]:
     """The newest tag whose image is for the kernel; the one that is used, while it is there."""
     used = kept.image if kept.link == Link.LABELS.value else ""

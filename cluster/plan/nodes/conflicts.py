@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from cluster.model.names import config_map_name
-from cluster.model.snapshot import DriverObject, Node, RevisionObject, World
+from cluster.model.snapshot import DriverObject, Node, RevisionObject, Snapshot
 from cluster.plan.nodes.hardware import has_hardware
 from cluster.plan.objects.revision import read_revision
 from nodeside.contract import assigned_label
 from nodeside.spec import Driver
 
 
-def elders(world: World, found: DriverObject) -> tuple[Driver, ...]:
+def elders(world: Snapshot, found: DriverObject) -> tuple[Driver, ...]:
     """Drivers that came first and have a module of this one."""
     mine = _modules(found.driver)
     return tuple(
@@ -31,7 +31,7 @@ def elders(world: World, found: DriverObject) -> tuple[Driver, ...]:
     )
 
 
-def taken(world: World, driver: Driver, came_first: Sequence[Driver]) -> Mapping[str, set[str]]:
+def taken(world: Snapshot, driver: Driver, came_first: Sequence[Driver]) -> Mapping[str, set[str]]:
     """By rival, the nodes that are not to get the newest revision of a Driver."""
     found: dict[str, set[str]] = {}
     own = assigned_label(driver.name)
@@ -48,7 +48,7 @@ def _is_for(driver: Driver, node: Node) -> bool:
     return has_hardware(node, driver.spec.hardware, assigned=assigned).wanted
 
 
-def _holders(world: World, driver: Driver) -> Iterator[tuple[str, set[str]]]:
+def _holders(world: Snapshot, driver: Driver) -> Iterator[tuple[str, set[str]]]:
     """Other Drivers, with the nodes on which they have a module of this one.
 
     That is by the revision that each node is assigned to: a mere edit of another Driver takes
@@ -75,7 +75,7 @@ def _holders(world: World, driver: Driver) -> Iterator[tuple[str, set[str]]]:
             )
 
 
-def _revision_modules(world: World, driver: str, revision: str) -> frozenset[str]:
+def _revision_modules(world: Snapshot, driver: str, revision: str) -> frozenset[str]:
     found = world.revisions.get(config_map_name(driver, revision))
     return _modules_of(found) if found is not None else frozenset()
 
@@ -90,7 +90,7 @@ def _modules(driver: Driver | None) -> frozenset[str]:
     return frozenset(module.name.replace("-", "_") for module in modules)
 
 
-def contested(world: World, driver: Driver, rivals: Sequence[Driver]) -> frozenset[str]:
+def contested(world: Snapshot, driver: Driver, rivals: Sequence[Driver]) -> frozenset[str]:
     """Nodes that `rivals`, which have a module in common with `driver` and came first, are for.
 
     Where this driver is assigned already it stays: to take it away would help nobody.

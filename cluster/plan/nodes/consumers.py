@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from cluster.model.actions import Demand
-from cluster.model.snapshot import NOTHING, Consumer, World
+from cluster.model.snapshot import EMPTY, Consumer, Snapshot
 from nodeside.spec import Driver
 from nodeside.spec.fleet import Evict
 from nodeside.spec.model import Upgrade
@@ -40,10 +40,10 @@ def consumes(consumer: Consumer, evict: Evict) -> bool:
     return bool(evict.selector) and evict.selector.items() <= consumer.labels.items()
 
 
-def by_node(world: World, evict: Evict | None) -> Mapping[str, Sequence[Consumer]] | None:
+def by_node(world: Snapshot, evict: Evict | None) -> Mapping[str, Sequence[Consumer]] | None:
     """The pods that one Driver means, by node; None if they are not known."""
     if evict is None:
-        return NOTHING
+        return EMPTY
     if not world.occupancy.known:
         return None
     found: dict[str, list[Consumer]] = defaultdict(list)

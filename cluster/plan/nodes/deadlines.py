@@ -27,7 +27,7 @@ from typing import Final
 
 from cluster.kube.timestamps import believed
 from cluster.model.names import daemonset_name
-from cluster.model.snapshot import DriverPod, Node, NodeDriverObject, World
+from cluster.model.snapshot import DriverPod, Node, NodeDriverObject, Snapshot
 from nodeside.contract import node_driver_name
 from nodeside.spec import Driver
 
@@ -41,35 +41,35 @@ _NEVER = math.inf
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
+class Deadline:
     """`until` is when waiting ends; `words` is what is said from then on, "" until then."""
 
     until: float = _NEVER
     words: str = ""
 
 
-PATIENT: Final = Silence()
+PATIENT: Final = Deadline()
 
 
-def gone(node: Node, now: float) -> Silence:
+def gone(node: Node, now: float) -> Deadline:
     """How long a machine is waited for that went down; the words are of one in its change."""
     until = believed(node.ready_since, now) + LOST
     if not node.ready_since:
         return PATIENT
     if now < until:
-        return Silence(until)
+        return Deadline(until)
     since = _moment(node.ready_since)
-    return Silence(words=f"its node is down since {since}, in the middle of its change")
+    return Deadline(words=f"its node is down since {since}, in the middle of its change")
 
 
 @dataclass(frozen=True)
-class Listener:
+class Deadlines:
     """Listens to the nodes of one Driver."""
 
-    world: World
+    world: Snapshot
     driver: Driver
 
-    def hear(self, node: Node, assigned: str, word: NodeDriverObject | None) -> Silence:
+    def hear(self, node: Node, assigned: str, word: NodeDriverObject | None) -> Deadline:
         """`word` is what the node said in this boot and for the revision that it has, if it did."""
         if word is not None and word.state:
             return self._waiting(
@@ -80,7 +80,7 @@ class Listener:
         if not assigned:
             return PATIENT
         if (length := len(node_driver_name(self.driver.name, node.name))) > _LONGEST_NAME:
-            return Silence(
+            return Deadline(
                 words=f"its NodeDriver would have a name of {length} characters, and the API "
                 f"server takes {_LONGEST_NAME}: give the Driver or the node a shorter one"
             )
@@ -93,7 +93,7 @@ class Listener:
             )
         return self._without_a_pod(node, daemonset)
 
-    def corrected(self, assigned: str, word: NodeDriverObject) -> Silence:
+    def corrected(self, assigned: str, word: NodeDriverObject) -> Deadline:
         """`word` is a failure that its next pod will not meet."""
         found = self.world.daemonsets.get(daemonset_name(self.driver.name, assigned))
         said = self._believed(word.said)
@@ -106,7 +106,7 @@ class Listener:
             ),
         )
 
-    def _without_a_pod(self, node: Node, daemonset: str) -> Silence:
+    def _without_a_pod(self, node: Node, daemonset: str) -> Deadline:
         """A node whose DaemonSet is still to be made waits for us."""
         found = self.world.daemonsets.get(daemonset)
         if found is None or found.deleting or not node.labelled:
@@ -121,11 +121,11 @@ class Listener:
             ),
         )
 
-    def _waiting(self, since: float, patience: float, words: Callable[[], str]) -> Silence:
+    def _waiting(self, since: float, patience: float, words: Callable[[], str]) -> Deadline:
         if not since:
             return PATIENT
         until = since + patience
-        return Silence(until) if self.world.now < until else Silence(words=words())
+        return Deadline(until) if self.world.now < until else Deadline(words=words())
 
     def _believed(self, moment: float) -> float:
         return believed(moment, self.world.now)

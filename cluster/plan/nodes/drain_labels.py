@@ -27,7 +27,7 @@ _PEOPLE = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class DrainMark:
     """How one Driver holds a node. `since` is "" if it does not.
 
     `given_up` is the revision for which the node could not be drained in time. `ending`: nobody
@@ -39,17 +39,17 @@ class Hold:
     ending: bool = False
 
 
-FREE: Final = Hold()
+FREE: Final = DrainMark()
 
 
-def hold_of(labels: Mapping[str, str], driver: str) -> Hold:
+def hold_of(labels: Mapping[str, str], driver: str) -> DrainMark:
     """How a Driver holds the node of these labels."""
     since, given_up = (
         labels.get(draining_label(driver), ""),
         labels.get(undrained_label(driver), ""),
     )
     ending = CORDONED in labels and not any(holders(labels))
-    return Hold(since, given_up, ending) if since or given_up or ending else FREE
+    return DrainMark(since, given_up, ending) if since or given_up or ending else FREE
 
 
 def stamp(now: float) -> str:

@@ -14,21 +14,21 @@ from typing import NamedTuple
 
 from cluster.model.names import DRIVER_CONTAINER, before_label
 from cluster.model.snapshot import (
-    NOTHING,
-    At,
+    EMPTY,
+    Assignment,
     Consumer,
     DriverPod,
     Node,
     NodeDriverObject,
     Pool,
-    World,
+    Snapshot,
 )
 from cluster.model.states import Boot, Health, Place
 from cluster.plan.nodes.consumers import by_node, evicts
-from cluster.plan.nodes.deadlines import PATIENT, Listener, gone
-from cluster.plan.nodes.drain_labels import FREE, Hold, hold_of
+from cluster.plan.nodes.deadlines import PATIENT, Deadlines, gone
+from cluster.plan.nodes.drain_labels import FREE, DrainMark, hold_of
 from cluster.plan.nodes.hardware import Fit, former_devices, has_hardware
-from cluster.plan.nodes.memo import Recollection
+from cluster.plan.nodes.memo import Memo
 from cluster.plan.nodes.pools import pool_of
 from cluster.plan.nodes.stage_pods import ending_pods
 from nodeside.contract import State, assigned_label
@@ -66,7 +66,7 @@ class Member:
     fit: Fit
     pool: Pool
     assigned: str
-    at: At | None
+    at: Assignment | None
     health: Health
     boot: Boot
     before: str
@@ -74,7 +74,7 @@ class Member:
     report: NodeDriverObject | None
     trouble: str
     due: float = PATIENT.until
-    hold: Hold = FREE
+    hold: DrainMark = FREE
     consumers: Sequence[Consumer] | None = ()
     pod: DriverPod | None = None
     stage_pods: Sequence[str] | None = ()
@@ -122,7 +122,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Stranger:
+class NotMember:
     """A node that a Driver is not for."""
 
     node: Node
@@ -132,23 +132,23 @@ class Stranger:
 
 
 def members(
-    world: World,
+    world: Snapshot,
     driver: Driver,
-    known: Mapping[str, At],
+    known: Mapping[str, Assignment],
     without: Collection[str] = (),
-    memory: Recollection[Member | Stranger] | None = None,
+    memory: Memo[Member | NotMember] | None = None,
 ) -> Iterator[Member]:
     """Every node that the Driver is for, in the order of the world's nodes.
 
     `known` maps assignments to what they stand for. `without` are names that another Driver has.
     `memory` has the members of earlier looks; each has in it all that it was made of.
     """
-    memory = Recollection() if memory is None else memory
+    memory = Memo() if memory is None else memory
     memory.forget(world.nodes)
-    status = world.drivers[driver.name].status if driver.name in world.drivers else NOTHING
+    status = world.drivers[driver.name].status if driver.name in world.drivers else EMPTY
     former = former_devices(driver.spec.hardware, status)
     kept = memory.on((driver, known, without, former))
-    maker, listener = _Maker(driver, known, former), Listener(world, driver)
+    maker, listener = _Maker(driver, known, former), Deadlines(world, driver)
     key, troubles = maker.assigned, dict(_troubles(world, driver.name))
     reports, prefix = world.node_drivers, f"{driver.name}."
     consumers, ending = by_node(world, evicts(driver)), ending_pods(world, driver.name)
@@ -163,8 +163,8 @@ def members(
         )
         found = kept.get(name)
         if found is None or not found.rests_on(seen):
-            found = kept[name] = Stranger(node) if name in without else maker.member(seen)
-        if isinstance(found, Stranger):
+            found = kept[name] = NotMember(node) if name in without else maker.member(seen)
+        if isinstance(found, NotMember):
             continue
         if found.health is Health.BUSY and (heard := _heard(found, listener)) is not found:
             found = heard
@@ -178,7 +178,7 @@ class _Maker:
     """Makes members of one Driver."""
 
     driver: Driver
-    known: Mapping[str, At]
+    known: Mapping[str, Assignment]
     former: tuple[PciId, ...]
 
     @cached_property
@@ -189,14 +189,14 @@ class _Maker:
     def before(self) -> str:
         return before_label(self.driver.name)
 
-    def member(self, seen: Seen) -> Member | Stranger:
+    def member(self, seen: Seen) -> Member | NotMember:
         """All that these values tell, whatever the time."""
         node, report, pod, consumers, stage_pods = seen
         labels, spec = node.labels, self.driver.spec
         assigned = labels.get(self.assigned, "")
         fit = has_hardware(node, spec.hardware, assigned=bool(assigned), former=self.former)
         if not fit.wanted:
-            return Stranger(node)
+            return NotMember(node)
         boot = Boot.FRESH if report and report.boot_id != node.boot_id else Boot.RUNNING
         at, on_reboot = self.known.get(assigned), spec.upgrade is Upgrade.ON_REBOOT
         health = _health(node, _word(node, at, report), on_reboot=on_reboot)
@@ -224,7 +224,7 @@ class _Maker:
         )
 
 
-def _heard(member: Member, listener: Listener) -> Member:
+def _heard(member: Member, listener: Deadlines) -> Member:
     """How long a node that is on its way may say nothing; it may wait for its reboot for ever.
 
     `due` may be too early, since to look once more does no harm.
@@ -247,7 +247,9 @@ def _missed(member: Member, now: float) -> Member:
     return replace(member, lost=lost, trouble=trouble or member.trouble, due=silence.until)
 
 
-def _word(node: Node, at: At | None, report: NodeDriverObject | None) -> NodeDriverObject | None:
+def _word(
+    node: Node, at: Assignment | None, report: NodeDriverObject | None
+) -> NodeDriverObject | None:
     """What the node said in this boot, for the revision that it has. Where nobody knows any more
     what was assigned, the node's own word is all there is."""
     if report is None or report.boot_id != node.boot_id:
@@ -266,7 +268,7 @@ def _health(node: Node, word: NodeDriverObject | None, *, on_reboot: bool) -> He
     return Health.BUSY
 
 
-def _troubles(world: World, driver: str) -> Iterator[tuple[tuple[str, str], DriverPod]]:
+def _troubles(world: Snapshot, driver: str) -> Iterator[tuple[tuple[str, str], DriverPod]]:
     """By node and assignment, pods that cannot start."""
     for pod in world.pods_of(driver):
         if pod.waiting and not pod.deleting and pod.unloader is None:

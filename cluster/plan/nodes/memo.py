@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class Recollection(Generic[T]):
+class Memo(Generic[T]):
     """Conclusions of one kind by the name of a node, all of them drawn on one `ground`."""
 
     ground: object = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from cluster.model.names import CLOSED, closed_label, stage_label
-from cluster.model.snapshot import NOTHING, DriverObject, Node, World, uses
+from cluster.model.snapshot import EMPTY, DriverObject, Node, Snapshot, uses
 from nodeside.contract import State, state_label
 
 
@@ -20,7 +20,7 @@ def is_open(driver: str, node: Node) -> bool:
     return ready and node.labels.get(closed_label(driver)) != CLOSED
 
 
-def occupied(world: World, found: DriverObject) -> frozenset[str]:
+def occupied(world: Snapshot, found: DriverObject) -> frozenset[str]:
     """Nodes that have pods of stages of a Driver, or may get some at any moment.
 
     While nobody knows, every node counts. Nodes that are down do not: their pods never end.
@@ -40,11 +40,11 @@ def occupied(world: World, found: DriverObject) -> frozenset[str]:
     )
 
 
-def ending_pods(world: World, driver: str) -> Mapping[str, Sequence[str]] | None:
+def ending_pods(world: Snapshot, driver: str) -> Mapping[str, Sequence[str]] | None:
     """By node, the pods of stages that are on their way out, as namespace/name; None: not known."""
     seen, owner = world.stages, world.drivers.get(driver)
     if seen is None or (seen.unknown and not (owner and uses(owner))):
-        return NOTHING
+        return EMPTY
     if seen.unknown:
         return None
     found: dict[str, list[str]] = {}

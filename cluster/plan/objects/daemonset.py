@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cluster.kube.comparison import holds
-from cluster.kube.managed_fields import Over, over, strangers
+from cluster.kube.managed_fields import Overwrite, over, strangers
 from cluster.model.annotations import note
 from cluster.model.names import (
     APPLIED_NOTE,
@@ -29,11 +29,11 @@ from cluster.model.names import (
 )
 from cluster.model.parse import daemonset_from
 from cluster.model.snapshot import DaemonSetObject
-from cluster.plan.objects.driver_pod import Document, Wanted, pod
+from cluster.plan.objects.driver_pod import DaemonSetInput, Document, pod
 from cluster.plan.objects.revision import owner
 
 
-def daemonset(wanted: Wanted) -> Document:
+def daemonset(wanted: DaemonSetInput) -> Document:
     """The DaemonSet, with the hash of itself as an annotation."""
     document: Document = {
         "apiVersion": "apps/v1",
@@ -57,7 +57,7 @@ def digest(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def differs(document: Mapping[str, Any], found: DaemonSetObject) -> Over | None:
+def differs(document: Mapping[str, Any], found: DaemonSetObject) -> Overwrite | None:
     """What is to be overwritten, if another one is wanted or somebody edited it; else None.
 
     Fields that we do not set are the API server's defaults as long as nobody owns them.
@@ -87,7 +87,7 @@ def _owners(found: DaemonSetObject) -> list[dict[str, Any]]:
     return [{k: v for k, v in each.items() if k != "time"} for each in found.kept.managed]
 
 
-def _metadata(wanted: Wanted) -> Document:
+def _metadata(wanted: DaemonSetInput) -> Document:
     return {
         "name": wanted.name,
         "namespace": wanted.settings.namespace,
@@ -105,11 +105,11 @@ def _metadata(wanted: Wanted) -> Document:
     }
 
 
-def _selector(wanted: Wanted) -> dict[str, str]:
+def _selector(wanted: DaemonSetInput) -> dict[str, str]:
     return {DRIVER_LABEL: wanted.driver.name, ASSIGNMENT_LABEL: wanted.assignment}
 
 
-def _pod_metadata(wanted: Wanted) -> Document:
+def _pod_metadata(wanted: DaemonSetInput) -> Document:
     notes = {"kubectl.kubernetes.io/default-container": DRIVER_CONTAINER}
     if wanted.settings.scc:
         notes["openshift.io/required-scc"] = wanted.settings.scc

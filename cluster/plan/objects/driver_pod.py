@@ -25,7 +25,7 @@ from cluster.model.names import (
     daemonset_name,
     policy_name,
 )
-from cluster.model.snapshot import NOTHING, DriverObject, Pool, Settings, assignment
+from cluster.model.snapshot import EMPTY, DriverObject, Pool, Settings, assignment
 from nodeside.contract import assigned_label
 from nodeside.spec import Driver
 
@@ -74,7 +74,7 @@ Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DaemonSetInput:
     """A driver on one pool: `driver` is as of this revision, `toolkit` "" is no sidecar.
 
     `image` is a driver image for this kernel, "" for that of all kernels; `fell_back` is a note of
@@ -90,7 +90,7 @@ class Wanted:
     settings: Settings
     image: str = ""
     fell_back: str = ""
-    refused: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    refused: Mapping[str, str] = field(default_factory=lambda: EMPTY)
 
     @property
     def assignment(self) -> str:
@@ -107,7 +107,7 @@ class Wanted:
         return daemonset_name(self.driver.name, self.assignment)
 
 
-def pod(wanted: Wanted) -> Document:
+def pod(wanted: DaemonSetInput) -> Document:
     """The driver container stands first: containers start in this order, each pulled before."""
     built = bool(wanted.toolkit)
     spec: Document = {
@@ -142,7 +142,7 @@ def unprivileged(**who: Any) -> Document:
     }
 
 
-def _provide(wanted: Wanted) -> Document:
+def _provide(wanted: DaemonSetInput) -> Document:
     """Puts the sidecar's program and its Python into the shared directory."""
     return {
         "name": PROVIDE_CONTAINER,
@@ -155,7 +155,7 @@ def _provide(wanted: Wanted) -> Document:
     }
 
 
-def _driver(wanted: Wanted) -> Document:
+def _driver(wanted: DaemonSetInput) -> Document:
     return {
         "name": DRIVER_CONTAINER,
         "image": wanted.driver_image,
@@ -167,7 +167,7 @@ def _driver(wanted: Wanted) -> Document:
     }
 
 
-def _driver_env(wanted: Wanted) -> list[Document]:
+def _driver_env(wanted: DaemonSetInput) -> list[Document]:
     driver, settings = wanted.driver, wanted.settings
     values = {
         "NODESIDE_DRIVER": DRIVER_FILE,
@@ -202,7 +202,7 @@ def _driver_security(*, privileged: bool) -> Document:
     }
 
 
-def _driver_mounts(wanted: Wanted) -> list[Document]:
+def _driver_mounts(wanted: DaemonSetInput) -> list[Document]:
     mounts = [
         _mount("driver-yaml", DRIVER_FILE, read_only=True) | {"subPath": "driver.yaml"},
         _mount("policy", POLICY_DIRECTORY, read_only=True),
@@ -218,7 +218,7 @@ def _driver_mounts(wanted: Wanted) -> list[Document]:
     return mounts + [_mount(n, at, read_only=True) for n, at, _ in _optional(wanted)]
 
 
-def _toolkit(wanted: Wanted) -> Document:
+def _toolkit(wanted: DaemonSetInput) -> Document:
     """Vendor code compiles in an image that is not ours: no privilege, no key, no token."""
     return {
         "name": TOOLKIT_CONTAINER,
@@ -247,7 +247,7 @@ def memory_limit(driver: Driver) -> str:
     return f"{mib}{units[0]}"
 
 
-def _volumes(wanted: Wanted) -> list[Document]:
+def _volumes(wanted: DaemonSetInput) -> list[Document]:
     revision = config_map_name(wanted.driver.name, wanted.revision)
     volumes = [
         {"name": "driver-yaml", "configMap": {"name": revision}},
@@ -292,7 +292,7 @@ def _credentials(driver: Driver, settings: Settings) -> str:
     return settings.pull_secrets[0] if fetches and settings.pull_secrets else ""
 
 
-def _optional(wanted: Wanted) -> list[tuple[str, str, Document]]:
+def _optional(wanted: DaemonSetInput) -> list[tuple[str, str, Document]]:
     """Volumes that not every driver has: name, mount path, source.
 
     Each may be missing: then the driver says which file it cannot read, and comes back when the

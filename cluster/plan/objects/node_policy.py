@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from cluster.model.names import DRIVER_LABEL, MANAGED_BY, MANAGER, POLICY_KEY, policy_name
-from cluster.model.snapshot import DriverObject, Settings, World
+from cluster.model.snapshot import DriverObject, Settings, Snapshot
 from cluster.plan.objects.revision import owner
 from nodeside.errors import SpecError
 from nodeside.spec import Driver
@@ -36,7 +36,7 @@ def policy_map(found: DriverObject, driver: Driver, settings: Settings) -> dict[
     }
 
 
-def as_told(world: World, driver: Driver) -> Driver:
+def as_told(world: Snapshot, driver: Driver) -> Driver:
     """A driver of some revision with the policy that nodes were told last, if it can be read."""
     there = world.revisions.get(policy_name(driver.name))
     if there is not None:

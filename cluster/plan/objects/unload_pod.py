@@ -19,7 +19,7 @@ from cluster.model.names import (
     unloader_name,
 )
 from cluster.model.snapshot import DriverObject, Node, Pool, Settings
-from cluster.plan.objects.driver_pod import Document, Wanted, pod
+from cluster.plan.objects.driver_pod import DaemonSetInput, Document, pod
 from nodeside.spec import Driver
 
 COMMAND: Final = ("nodeside", "driver", "unload", "--wait")
@@ -71,7 +71,9 @@ def _spec(
 ) -> Document:
     plain = replace(driver, spec=replace(driver.spec, privileged=False))
     pool = Pool(node.architecture, "", node.kernel)
-    whole = pod(Wanted(found, plain, revision, pool, toolkit="", link="", settings=settings))
+    whole = pod(
+        DaemonSetInput(found, plain, revision, pool, toolkit="", link="", settings=settings)
+    )
     kept = _VOLUMES if driver.spec.firmware is None else (*_VOLUMES, _FIRMWARE)
     container = next(c for c in whole["containers"] if c["name"] == DRIVER_CONTAINER)
     del whole["nodeSelector"]

@@ -11,25 +11,25 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 
-from cluster.model.annotations import Fall
+from cluster.model.annotations import ImageFallback
 from cluster.model.names import daemonset_name
 from cluster.model.snapshot import (
-    NOTHING,
-    At,
+    EMPTY,
+    Assignment,
     DaemonSetObject,
     DriverObject,
     Pool,
+    Snapshot,
     Tag,
     Unseen,
-    World,
     assignment,
 )
 from cluster.model.stages_seen import Framed, Rendered
 from cluster.model.states import Health, Progress, Supply
-from cluster.plan.builds.builds import Found, build_of, coming
+from cluster.plan.builds.builds import BuildState, build_of, coming
 from cluster.plan.builds.builds import standing as standing_of
 from cluster.plan.builds.kernel_images import LOST, at_of, falls, image_for, without_image
-from cluster.plan.builds.preflight import Answer, answers, tags
+from cluster.plan.builds.preflight import PreflightAnswer, answers, tags
 from cluster.plan.builds.toolkit_evidence import (
     Evidence,
     Refusals,
@@ -46,7 +46,7 @@ from cluster.plan.builds.toolkit_image import (
     NO_PROOF,
     NOT_TOLD,
     NOTHING_KEPT,
-    Kept,
+    CurrentImage,
     Resolution,
     asked,
     proven,
@@ -54,18 +54,18 @@ from cluster.plan.builds.toolkit_image import (
 )
 from cluster.plan.nodes import conflicts as rivals
 from cluster.plan.nodes.conflicts import contested
-from cluster.plan.nodes.deadlines import Listener, Silence
-from cluster.plan.nodes.members import Member, Stranger, members
-from cluster.plan.nodes.memo import Recollection
+from cluster.plan.nodes.deadlines import Deadline, Deadlines
+from cluster.plan.nodes.members import Member, NotMember, members
+from cluster.plan.nodes.memo import Memo
 from cluster.plan.nodes.pools import pool_of
 from cluster.plan.nodes.stage_pods import occupied
 from cluster.plan.objects.build_job import Build, publish_target, stores
-from cluster.plan.objects.driver_pod import Wanted
+from cluster.plan.objects.driver_pod import DaemonSetInput
 from cluster.plan.objects.revision import read_revision, revision_of, revision_text
 from cluster.plan.rollout.casualties import Casualty, casualties, recorded
-from cluster.plan.rollout.decisions import Step, Verdict, verdicts
+from cluster.plan.rollout.decisions import Decision, DrainStep, decide_all
 from cluster.plan.rollout.drain import drained
-from cluster.plan.rollout.state import Standing, standing
+from cluster.plan.rollout.state import RolloutState, assess
 from nodeside.contract import NOTHING_SERVED, assigned_label
 from nodeside.spec import Driver
 
@@ -78,14 +78,14 @@ class Memory:
     of stages, with what they were made of.
     """
 
-    members: Recollection[Member | Stranger] = field(default_factory=Recollection)
-    verdicts: Recollection[Verdict] = field(default_factory=Recollection)
-    daemonsets: dict[str, tuple[Wanted, DaemonSetObject]] = field(default_factory=dict)
+    members: Memo[Member | NotMember] = field(default_factory=Memo)
+    verdicts: Memo[Decision] = field(default_factory=Memo)
+    daemonsets: dict[str, tuple[DaemonSetInput, DaemonSetObject]] = field(default_factory=dict)
     framed: dict[str, tuple[Rendered, object, Framed]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Case:
+class DriverContext:
     """A Driver in a world, with everything that follows from the two, each computed once.
 
     `given` are assignments that this plan gives, whose DaemonSets are still to be made; `fallen`
@@ -94,12 +94,12 @@ class Case:
     them may be retired by it.
     """
 
-    world: World
+    world: Snapshot
     found: DriverObject
     driver: Driver
-    given: Mapping[str, At] = field(default_factory=dict)
+    given: Mapping[str, Assignment] = field(default_factory=dict)
     begun: Mapping[str, str] = field(default_factory=dict)
-    fallen: Mapping[At, Fall] = field(default_factory=dict)
+    fallen: Mapping[Assignment, ImageFallback] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
     recalled: Refusals = field(default_factory=dict)
 
@@ -115,7 +115,7 @@ class Case:
     @cached_property
     def owner(self) -> DriverObject:
         """Without its status, which is no part of what it owns."""
-        return replace(self.found, status=NOTHING)
+        return replace(self.found, status=EMPTY)
 
     @cached_property
     def revisions(self) -> Mapping[str, Driver]:
@@ -140,7 +140,7 @@ class Case:
         return tuple(mine)
 
     @cached_property
-    def known(self) -> Mapping[str, At]:
+    def known(self) -> Mapping[str, Assignment]:
         """What assignments stand for: those of DaemonSets, and those that a DaemonSet had here."""
         there = {
             found.assignment: at_of(found)
@@ -154,10 +154,10 @@ class Case:
             if (assigned := node.labels.get(key)) is not None and assigned not in there
         }
         either = (False, True) if any(map(_has_images, self.revisions.values())) else (False,)
-        ats = (At(*each) for each in product(lost, self.revisions, either))
+        ats = (Assignment(*each) for each in product(lost, self.revisions, either))
         return there | {self.assignment(at): at for at in ats}
 
-    def assignment(self, at: At) -> str:
+    def assignment(self, at: Assignment) -> str:
         return assignment(self.driver.name, at.pool, at.revision, builds=at.builds)
 
     @cached_property
@@ -213,7 +213,7 @@ class Case:
         return together(upheld(before, witnesses), heard(witnesses))
 
     def refused(self, pool: Pool) -> Mapping[str, str]:
-        return self.refusals.get((pool.kernel, pool.architecture), NOTHING)
+        return self.refusals.get((pool.kernel, pool.architecture), EMPTY)
 
     def _witnesses(self) -> Iterator[Witness]:
         """Nodes that are up, with the image that they were given, "" where nobody knows it."""
@@ -232,7 +232,7 @@ class Case:
         """The toolkit image of each pool."""
         pools = {member.pool for member in self.observed}
         untold = {pool: NOT_TOLD for pool in pools if not pool.kernel}
-        kept = {d.pool: Kept(d.toolkit, d.link) for d in self.daemonsets if d.toolkit}
+        kept = {d.pool: CurrentImage(d.toolkit, d.link) for d in self.daemonsets if d.toolkit}
         streams, toolkit = self.world.image_streams, self.driver.spec.toolkit
         known = {pool: self.evidence(pool) for pool in pools - untold.keys()}
         lost = self._without_daemonsets
@@ -282,7 +282,7 @@ class Case:
         asking = tags(self.driver, self.driver.spec.preflight, self.world, kinds)
         return frozenset((*mine, *asking))
 
-    def _corrected(self, member: Member) -> Silence | None:
+    def _corrected(self, member: Member) -> Deadline | None:
         """How long a node is waited for whose pod gets another toolkit image than the one that it
         refuses; None: that is not so."""
         word = member.word
@@ -290,18 +290,18 @@ class Case:
             return None
         if self.resolutions[member.pool].image in ("", word.toolkit):
             return None
-        return Listener(self.world, self.driver).corrected(member.assigned, word)
+        return Deadlines(self.world, self.driver).corrected(member.assigned, word)
 
     @cached_property
-    def builds(self) -> Mapping[At, Found]:
+    def builds(self) -> Mapping[Assignment, BuildState]:
         """Builds once for all nodes of a pool, where there is a store to fetch from.
 
         Where there are images for each kernel, somebody else has built.
         """
-        found: dict[At, Found] = {}
+        found: dict[Assignment, BuildState] = {}
         publish = "" if _has_images(self.driver) else publish_target(self.driver)
         for pool, resolution in self.resolutions.items() if publish else ():
-            for at in (At(pool, self.newest), At(pool, self.good)):
+            for at in (Assignment(pool, self.newest), Assignment(pool, self.good)):
                 if resolution.image and self._fetches(at.revision, publish):
                     driver = self.revisions[at.revision]
                     build = build_of(driver, at.revision, pool, resolution, publish)
@@ -309,7 +309,7 @@ class Case:
                         found[at] = standing_of(build, self.world, pool.kernel)
         return found
 
-    def _is_built_once(self, at: At, build: Build) -> bool:
+    def _is_built_once(self, at: Assignment, build: Build) -> bool:
         """Where an older revision is built on the nodes already, no Job is begun for it."""
         on_nodes = any(found.toolkit for found in self.daemonsets if at_of(found) == at)
         return not on_nodes or build.name in self.world.jobs
@@ -328,7 +328,7 @@ class Case:
         return tuple(coming(self.driver, revisions, self.world, self.resolutions))
 
     @cached_property
-    def preflight(self) -> Sequence[Answer]:
+    def preflight(self) -> Sequence[PreflightAnswer]:
         regular = {each.build.name for each in self.builds.values()}
         regular |= {build.name for build in self.coming}
         return tuple(answers(self.driver, self.newest, self.world, regular, self.resolutions))
@@ -350,12 +350,12 @@ class Case:
     def _supply(self, pool: Pool) -> Supply:
         if not pool.kernel:
             return Supply.UNSERVED
-        if self._is_supplied(At(pool, self.newest)):
+        if self._is_supplied(Assignment(pool, self.newest)):
             return Supply.SERVED
-        good_only = self.good and self._is_supplied(At(pool, self.good))
+        good_only = self.good and self._is_supplied(Assignment(pool, self.good))
         return Supply.GOOD_ONLY if good_only else Supply.UNSERVED
 
-    def _is_supplied(self, at: At) -> bool:
+    def _is_supplied(self, at: Assignment) -> bool:
         """A toolkit image serves, unless one build for all nodes is still to come, or refused."""
         build = self.builds.get(at)
         if build is None and not self._may_be_built_yet(at.pool):
@@ -371,7 +371,7 @@ class Case:
         unnamed = self.unseen and not self.resolutions[pool].image
         return unnamed and bool(publish_target(self.driver))
 
-    def builds_on_nodes(self, at: At, there: DaemonSetObject | None) -> bool:
+    def builds_on_nodes(self, at: Assignment, there: DaemonSetObject | None) -> bool:
         """Whether pods get a sidecar; what a DaemonSet has it keeps, unless nodes cannot fetch.
 
         A node that comes to a kernel for which the good revision is not built yet does not wait.
@@ -387,7 +387,7 @@ class Case:
             case _:
                 return there is None
 
-    def _cannot_fetch(self, at: At) -> bool:
+    def _cannot_fetch(self, at: Assignment) -> bool:
         """Whether most nodes say that what was built for them is not there, or does not fit."""
         there = [m for m in self.members if m.at == at and m.health is not Health.DOWN]
         without = [m for m in there if _has_found_nothing(m)]
@@ -398,7 +398,7 @@ class Case:
         """Pools where a pod of some revision has what it needs."""
         return frozenset(p for p, each in self.supplies.items() if each is not Supply.UNSERVED)
 
-    def image(self, at: At) -> str:
+    def image(self, at: Assignment) -> str:
         """The driver image for one kernel that pods there have, "" for that of all kernels."""
         driver = self.revisions.get(at.revision)
         return "" if driver is None or at.builds else image_for(driver, at.pool)
@@ -416,7 +416,7 @@ class Case:
         return bool(self.resolutions[at.pool].image or self.driver.spec.prebuilt.sources)
 
     @cached_property
-    def falls(self) -> Mapping[At, Fall]:
+    def falls(self) -> Mapping[Assignment, ImageFallback]:
         """Where pods build though there should be an image, and why."""
         failing = (
             (m.at, self.image(m.at), m.unpulled)
@@ -424,13 +424,13 @@ class Case:
             if self.falls_back(m) and m.at
         )
         now = self.world.now
-        lost = {m.at: Fall(now, LOST) for m in self.observed if m.at and m.at.builds}
+        lost = {m.at: ImageFallback(now, LOST) for m in self.observed if m.at and m.at.builds}
         return {**lost, **falls(self.daemonsets, failing, now), **self.fallen}
 
     @cached_property
-    def standing(self) -> Standing:
+    def standing(self) -> RolloutState:
         supply, known = self.supplies.__getitem__, self.casualties
-        return standing(self.members, self.driver, self.newest, self.good, supply, remembered=known)
+        return assess(self.members, self.driver, self.newest, self.good, supply, remembered=known)
 
     @cached_property
     def casualties(self) -> Sequence[Casualty]:
@@ -444,9 +444,9 @@ class Case:
         return occupied(self.world, self.found)
 
     @cached_property
-    def verdicts(self) -> Sequence[Verdict]:
+    def verdicts(self) -> Sequence[Decision]:
         """Whose turn it is, and what has to leave the node first."""
-        turns = verdicts(
+        turns = decide_all(
             self.members, self.driver, self.standing, self.supplies, self.memory.verdicts
         )
         return tuple(drained(turns, self.driver, self.begun, self.occupied, self.world.now))
@@ -454,10 +454,10 @@ class Case:
     @cached_property
     def held(self) -> Sequence[Member]:
         """Nodes that keep what they have until their stages have ended."""
-        return tuple(v.member for v in self.verdicts if v.step is Step.END_STAGES)
+        return tuple(v.member for v in self.verdicts if v.step is DrainStep.END_STAGES)
 
     @cached_property
-    def wanted(self) -> Mapping[str, At]:
+    def wanted(self) -> Mapping[str, Assignment]:
         """By name, the DaemonSets that a node is assigned to once this plan is carried out."""
         targets = (self.target(verdict) for verdict in self.verdicts)
         ats = {id(at): at for at in targets if at is not None}  # most nodes share one
@@ -465,7 +465,7 @@ class Case:
             daemonset_name(self.driver.name, self.assignment(at)): at for at in set(ats.values())
         }
 
-    def target(self, verdict: Verdict) -> At | None:
+    def target(self, verdict: Decision) -> Assignment | None:
         """Where a member is after this plan."""
         member = verdict.member
         if verdict.revision is None:
@@ -473,12 +473,12 @@ class Case:
             return replace(member.at, builds=True) if member.at and falls_back else member.at
         if not verdict.revision:
             return None
-        at = At(member.pool, verdict.revision)
+        at = Assignment(member.pool, verdict.revision)
         building = replace(at, builds=True)
         return building if building in self._without_image else at
 
     @cached_property
-    def _without_image(self) -> frozenset[At]:
+    def _without_image(self) -> frozenset[Assignment]:
         """Where nodes that come new build at once, though there is an image by the spec."""
         there = {
             at: fall for at, fall in self.falls.items() if self.image(replace(at, builds=False))
@@ -490,7 +490,7 @@ class Case:
         return without_image(there, lacking, having, self.world.now)
 
     @cached_property
-    def newest_builds(self) -> Mapping[Pool, Found]:
+    def newest_builds(self) -> Mapping[Pool, BuildState]:
         """By pool, the build of the newest revision."""
         return {at.pool: each for at, each in self.builds.items() if at.revision == self.newest}
 

@@ -21,14 +21,20 @@ from enum import Enum
 from cluster.model.snapshot import Pool
 from cluster.model.states import Boot, Health, Phase, Place, Supply
 from cluster.plan.nodes.members import Member
-from cluster.plan.nodes.memo import Recollection
-from cluster.plan.rollout.state import Standing, is_working, supply_of, was_harmed, worked_before
+from cluster.plan.nodes.memo import Memo
+from cluster.plan.rollout.state import (
+    RolloutState,
+    is_working,
+    supply_of,
+    was_harmed,
+    worked_before,
+)
 from cluster.plan.rollout.table import Act, Row, Situation, decide
 from nodeside.spec import Driver
 from nodeside.spec.model import Upgrade
 
 
-class Step(Enum):
+class DrainStep(Enum):
     """What drain.py makes of a verdict: the first three leave it as it is."""
 
     GO = "the verdict holds"
@@ -42,7 +48,7 @@ class Step(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Decision:
     """What happens to a member now. `revision` is what it gets, "" for none; None: no change.
 
     `before` is the assignment under which it worked until now, "" if it did not. `detail` is why
@@ -54,22 +60,22 @@ class Verdict:
     row: Row
     revision: str | None = None
     before: str = ""
-    step: Step = Step.GO
+    step: DrainStep = DrainStep.GO
     detail: str = ""
 
 
-def verdicts(
+def decide_all(
     all_members: Sequence[Member],
     driver: Driver,
-    now: Standing,
+    now: RolloutState,
     supplies: Mapping[Pool, Supply],
-    memory: Recollection[Verdict] | None = None,
-) -> tuple[Verdict, ...]:
+    memory: Memo[Decision] | None = None,
+) -> tuple[Decision, ...]:
     """What happens to each member, in the order given.
 
     `memory` has what was decided in earlier looks of members whose turn it was not.
     """
-    upgrade, memory = driver.spec.upgrade, Recollection() if memory is None else memory
+    upgrade, memory = driver.spec.upgrade, Memo() if memory is None else memory
     kept = memory.on((now.phase, now.newest, now.good, upgrade, supplies))
     found = []
     for member in all_members:
@@ -89,15 +95,15 @@ def verdicts(
 
 
 def _out_of_turn(
-    member: Member, upgrade: Upgrade, now: Standing, supplies: Mapping[Pool, Supply]
-) -> Verdict:
+    member: Member, upgrade: Upgrade, now: RolloutState, supplies: Mapping[Pool, Supply]
+) -> Decision:
     place, supply = member.place(now.newest, now.good), supply_of(member, supplies.__getitem__)
     health = Health.ECHO if _is_echo(member, now.newest) else member.health
     row = decide(Situation(place, now.phase, health, member.boot, upgrade, supply))
     return _verdict(member, place, row, now, turn=False)
 
 
-def forgiven(every: Sequence[Verdict], now: Standing) -> tuple[Member, ...]:
+def forgiven(every: Sequence[Decision], now: RolloutState) -> tuple[Member, ...]:
     """Members whose label `before` goes, since the rollout that harmed them is over.
 
     Only of those that do not work: it stays on thousands that do, for whom it changes nothing.
@@ -116,7 +122,7 @@ def forgiven(every: Sequence[Verdict], now: Standing) -> tuple[Member, ...]:
     )
 
 
-def _grant(changing: Collection[Verdict], now: Standing) -> Collection[int]:
+def _grant(changing: Collection[Decision], now: RolloutState) -> Collection[int]:
     """Whose turn it is: first those who lose nothing by it, then by name.
 
     A canary must be able to prove something: a node where the driver worked before. A node whose
@@ -140,14 +146,14 @@ def _grant(changing: Collection[Verdict], now: Standing) -> Collection[int]:
     return granted
 
 
-def _takes_turn(member: Member, now: Standing) -> bool:
+def _takes_turn(member: Member, now: RolloutState) -> bool:
     """Whether it stands in the queue. Not if it could not be drained, until its pods are gone."""
     if member.hold.since:
         return False
     return member.hold.given_up != now.newest or member.is_vacant
 
 
-def _may_change(verdict: Verdict) -> bool:
+def _may_change(verdict: Decision) -> bool:
     act = verdict.row.act
     if act is Act.GIVE_NEWEST:
         return _disturbs(verdict.member, verdict.place)
@@ -167,10 +173,10 @@ def _costs(member: Member, unavailable: Collection[str]) -> bool:
     return occupied and member.node.name not in unavailable
 
 
-def _verdict(member: Member, place: Place, row: Row, now: Standing, *, turn: bool) -> Verdict:
+def _verdict(member: Member, place: Place, row: Row, now: RolloutState, *, turn: bool) -> Decision:
     match row.act:
         case Act.RELEASE:
-            return Verdict(member, place, row, "")
+            return Decision(member, place, row, "")
         case Act.IN_TURN | Act.IN_TURN_OR_GOOD if turn:
             return _given(member, place, row, now.newest, counts=True)
         case Act.GIVE_NEWEST if turn or not _disturbs(member, place):
@@ -178,12 +184,12 @@ def _verdict(member: Member, place: Place, row: Row, now: Standing, *, turn: boo
         case Act.GIVE_GOOD | Act.IN_TURN_OR_GOOD:
             return _given(member, place, row, now.good)
         case _:
-            return Verdict(member, place, row)
+            return Decision(member, place, row)
 
 
 def _given(
     member: Member, place: Place, row: Row, revision: str, *, counts: bool = False
-) -> Verdict:
+) -> Decision:
     """`counts`: a change of the rollout, which it answers for if the driver worked before.
 
     What was harmed already stays so until it works again, whatever it is given next.
@@ -191,7 +197,7 @@ def _given(
     before = member.assigned if counts and worked_before(member, place) else ""
     if was_harmed(member, place):
         before = member.before
-    return Verdict(member, place, row, revision, before)
+    return Decision(member, place, row, revision, before)
 
 
 def _is_echo(member: Member, newest: str) -> bool:

@@ -21,12 +21,12 @@ from cluster.kube.timestamps import believed
 from cluster.model.actions import Action, Cordon, Demand, Evict, LabelNode, Uncordon
 from cluster.model.lanes import cordon_lane_of
 from cluster.model.names import CORDONED, closed_label, draining_label, undrained_label
-from cluster.model.snapshot import Answer, Node, World
+from cluster.model.snapshot import EvictionAnswer, Node, Snapshot
 from cluster.model.states import Boot, Health, Place
 from cluster.plan.nodes.consumers import demand_of, evicts
 from cluster.plan.nodes.drain_labels import holders, lasts, stamp
 from cluster.plan.nodes.members import Member
-from cluster.plan.rollout.decisions import Step, Verdict
+from cluster.plan.rollout.decisions import Decision, DrainStep
 from cluster.plan.rollout.drain_table import (
     Aim,
     Asked,
@@ -42,17 +42,17 @@ from nodeside.contract import assigned_label
 from nodeside.spec import Driver
 from nodeside.spec.fleet import Evict as Policy
 
-_ENDS = (Step.RELEASE, Step.GIVE_UP)
-_PASSES = (Step.GO, Step.RELEASE, Step.KEEP_CLOSED)
+_ENDS = (DrainStep.RELEASE, DrainStep.GIVE_UP)
+_PASSES = (DrainStep.GO, DrainStep.RELEASE, DrainStep.KEEP_CLOSED)
 
 
 def drained(
-    verdicts: Iterable[Verdict],
+    verdicts: Iterable[Decision],
     driver: Driver,
     begun: Mapping[str, str],
     staged: Collection[str],
     now: float,
-) -> Iterator[Verdict]:
+) -> Iterator[Decision]:
     """The verdicts with their steps; one that has to wait changes nothing now.
 
     `begun` are nodes that this very plan cordons, with the reason; `staged` those where pods of
@@ -66,7 +66,7 @@ def drained(
             continue
         name = verdict.member.node.name
         row = decide(_situation(verdict, driver, now, stages=stages))
-        step, why = (Step.CORDON, begun[name]) if name in begun else (row.step, row.why)
+        step, why = (DrainStep.CORDON, begun[name]) if name in begun else (row.step, row.why)
         waits = stages or step not in _PASSES
         yield replace(
             verdict,
@@ -77,7 +77,7 @@ def drained(
         )
 
 
-def demand(verdicts: Sequence[Verdict], driver: Driver) -> Demand | None:
+def demand(verdicts: Sequence[Decision], driver: Driver) -> Demand | None:
     """The pods that have to be known: none while nothing changes."""
     policy = evicts(driver)
     if policy is None or not any(_matters(verdict) for verdict in verdicts):
@@ -85,10 +85,10 @@ def demand(verdicts: Sequence[Verdict], driver: Driver) -> Demand | None:
     return demand_of(policy)
 
 
-def cordons(verdicts: Iterable[Verdict], driver: str, now: float) -> Iterator[Cordon]:
+def cordons(verdicts: Iterable[Decision], driver: str, now: float) -> Iterator[Cordon]:
     """A node is held from now on, if it is not already, and gets another chance."""
     for verdict in verdicts:
-        if verdict.step is Step.CORDON:
+        if verdict.step is DrainStep.CORDON:
             hold, node = verdict.member.hold, verdict.member.node
             labels: dict[str, str | None] = {draining_label(driver): hold.since or stamp(now)}
             if hold.given_up:
@@ -97,11 +97,11 @@ def cordons(verdicts: Iterable[Verdict], driver: str, now: float) -> Iterator[Co
 
 
 def evictions(
-    verdicts: Iterable[Verdict], driver: str, answers: Mapping[str, Answer]
+    verdicts: Iterable[Decision], driver: str, answers: Mapping[str, EvictionAnswer]
 ) -> Iterator[Evict]:
     """For every consumer that is neither leaving already nor asked a moment ago."""
     for verdict in verdicts:
-        if verdict.step is Step.EVICT:
+        if verdict.step is DrainStep.EVICT:
             for each in verdict.member.consumers or ():
                 answer = answers.get(each.uid)
                 if not each.deleting and not (answer and answer.resting):
@@ -109,20 +109,20 @@ def evictions(
                     yield Evict(driver, verdict.member.node.name, namespace, name, each.uid)
 
 
-def hold_labels(verdict: Verdict, driver: str, newest: str) -> dict[str, str | None]:
+def hold_labels(verdict: Decision, driver: str, newest: str) -> dict[str, str | None]:
     """What changes of the labels that hold a node, besides what a cordon brings."""
     hold = verdict.member.hold
     changed: dict[str, str | None] = {}
     if verdict.step in _ENDS and hold.since:
         changed[draining_label(driver)] = None
-    if verdict.step is Step.GIVE_UP:
+    if verdict.step is DrainStep.GIVE_UP:
         return changed | {undrained_label(driver): newest}
     if hold.given_up and (hold.given_up != newest or verdict.place is Place.NEWEST):
         changed[undrained_label(driver)] = None
     return changed
 
 
-def again_in(verdicts: Iterable[Verdict], driver: Driver, newest: str, now: float) -> float:
+def again_in(verdicts: Iterable[Decision], driver: Driver, newest: str, now: float) -> float:
     """Seconds until the time of a node is up; without end if there is no such node."""
     limit = _limit(driver)
     left = (
@@ -133,7 +133,7 @@ def again_in(verdicts: Iterable[Verdict], driver: Driver, newest: str, now: floa
     return max(0.0, min(left, default=math.inf))
 
 
-def _situation(verdict: Verdict, driver: Driver, now: float, *, stages: bool) -> Situation:
+def _situation(verdict: Decision, driver: Driver, now: float, *, stages: bool) -> Situation:
     member = verdict.member
     return Situation(
         Asked.NO if evicts(driver) is None else Asked.YES,
@@ -145,7 +145,7 @@ def _situation(verdict: Verdict, driver: Driver, now: float, *, stages: bool) ->
     )
 
 
-def _wish(verdict: Verdict) -> Wish:
+def _wish(verdict: Decision) -> Wish:
     if verdict.revision is None:
         return Wish.NOTHING
     return Wish.REPLACE if verdict.place in (Place.GOOD, Place.STALE) else Wish.GIVE
@@ -165,13 +165,13 @@ def _company(member: Member, *, stages: bool) -> Company:
     return Company.STAGES if stages else Company.NOBODY
 
 
-def _aim(verdict: Verdict) -> Aim:
+def _aim(verdict: Decision) -> Aim:
     if verdict.member.health is Health.WORKING:
         return Aim.WORKS
     return Aim.COMING if verdict.place is Place.NEWEST else Aim.FAULTY
 
 
-def _time(verdict: Verdict, driver: Driver, now: float) -> Time:
+def _time(verdict: Decision, driver: Driver, now: float) -> Time:
     member = verdict.member
     once = member.hold.given_up == verdict.revision
     over = not once and _lasted(member, driver, now) >= _limit(driver)
@@ -184,12 +184,12 @@ def _limit(driver: Driver) -> float:
     return policy.timeout_seconds or math.inf
 
 
-def _is_timed(verdict: Verdict, newest: str) -> bool:
+def _is_timed(verdict: Decision, newest: str) -> bool:
     """Whether it will be given up on when its time is up."""
     hold = verdict.member.hold
-    if verdict.step is Step.WAIT:
+    if verdict.step is DrainStep.WAIT:
         return bool(hold.since)
-    return verdict.step in (Step.EVICT, Step.END_STAGES) and hold.given_up != newest
+    return verdict.step in (DrainStep.EVICT, DrainStep.END_STAGES) and hold.given_up != newest
 
 
 def _lasted(member: Member, driver: Driver, now: float) -> float:
@@ -202,7 +202,7 @@ def _lasted(member: Member, driver: Driver, now: float) -> float:
     return now - believed(node.labelled, now)
 
 
-def _matters(verdict: Verdict) -> bool:
+def _matters(verdict: Decision) -> bool:
     """Whether the pods of this node decide something, now or when it is its turn."""
     if verdict.member.hold.since:
         return verdict.place is not Place.NEWEST
@@ -210,7 +210,7 @@ def _matters(verdict: Verdict) -> bool:
     return replaced and verdict.row.act in (Act.IN_TURN, Act.GIVE_NEWEST)
 
 
-def stages_in_the_way(verdict: Verdict, busy: Collection[str]) -> bool:
+def stages_in_the_way(verdict: Decision, busy: Collection[str]) -> bool:
     """Whether a node has to wait for the end of its stages before it changes.
 
     One that rebooted has nothing that holds a module: its stages wait for the driver of this boot.
@@ -223,7 +223,7 @@ def stages_in_the_way(verdict: Verdict, busy: Collection[str]) -> bool:
     )
 
 
-def uncordons(world: World, actions: Collection[Action]) -> Iterator[Uncordon]:
+def uncordons(world: Snapshot, actions: Collection[Action]) -> Iterator[Uncordon]:
     """The end of each cordon of ours that no Driver holds, or that somebody else has ended.
 
     A label of a Driver that is not there any more holds nothing. A node on which a Driver begins
@@ -240,7 +240,7 @@ def uncordons(world: World, actions: Collection[Action]) -> Iterator[Uncordon]:
             yield Uncordon(_lane(world, node), node.name, {CORDONED: None}, opens=False)
 
 
-def _lane(world: World, node: Node) -> str:
+def _lane(world: Snapshot, node: Node) -> str:
     """The lane of a Driver that says so where the cordon cannot be ended; "" if there is none.
 
     Who set it is not known any more: one that evicts, best on this node.
@@ -251,7 +251,7 @@ def _lane(world: World, node: Node) -> str:
     return cordon_lane_of(names[0]) if names else ""
 
 
-def let_go(world: World, driver: str, members: Collection[str] = ()) -> Iterator[LabelNode]:
+def let_go(world: Snapshot, driver: str, members: Collection[str] = ()) -> Iterator[LabelNode]:
     """Nodes that a Driver is not for, or not any more: their change will not come."""
     held, given_up = draining_label(driver), undrained_label(driver)
     for node in world.nodes.values():

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Final, NamedTuple
 
 from cluster.model.states import Word
-from cluster.plan.rollout.decisions import Step
+from cluster.plan.rollout.decisions import DrainStep
 
 
 class Asked(Word):
@@ -69,7 +69,7 @@ class Row(NamedTuple):
     companies: tuple[Company, ...]
     aims: tuple[Aim, ...]
     times: tuple[Time, ...]
-    step: Step
+    step: DrainStep
     why: str
 
     def situations(self) -> product[tuple[object, ...]]:
@@ -102,57 +102,57 @@ CLOSED = HELD + SLIPPED
 
 TABLE: Final = (
     Row(NO, NOTHING + GIVE, FREE, ANY_COMPANY, ANY_AIM, ANY_TIME,
-        Step.GO, "eviction is not asked for"),
+        DrainStep.GO, "eviction is not asked for"),
     Row(NO, REPLACE, FREE, NOBODY + SOMEBODY, ANY_AIM, ANY_TIME,
-        Step.GO, "eviction is not asked for"),
+        DrainStep.GO, "eviction is not asked for"),
     Row(NO, REPLACE, FREE, UNKNOWN, ANY_AIM, ANY_TIME,
-        Step.WAIT, "the pods of its stages are not known yet"),
+        DrainStep.WAIT, "the pods of its stages are not known yet"),
     Row(NO, REPLACE, FREE, STAGES, ANY_AIM, LEFT,
-        Step.END_STAGES, "its stages end first"),
+        DrainStep.END_STAGES, "its stages end first"),
     Row(NO, REPLACE, FREE, STAGES, ANY_AIM, UP,
-        Step.GIVE_UP, "its stages did not end in time"),
+        DrainStep.GIVE_UP, "its stages did not end in time"),
     Row(NO, ANY_WISH, CLOSED, ANY_COMPANY, ANY_AIM, ANY_TIME,
-        Step.RELEASE, "eviction is not asked for any more"),
+        DrainStep.RELEASE, "eviction is not asked for any more"),
     # Nothing changes now, or nothing that a pod could be in the way of.
     Row(YES, NOTHING + GIVE, FREE, ANY_COMPANY, ANY_AIM, ANY_TIME,
-        Step.GO, "there is nothing to be emptied"),
+        DrainStep.GO, "there is nothing to be emptied"),
     Row(YES, GIVE, CLOSED, ANY_COMPANY, ANY_AIM, ANY_TIME,
-        Step.RELEASE, "it was rebooted, so its kernel has no driver to replace"),
+        DrainStep.RELEASE, "it was rebooted, so its kernel has no driver to replace"),
     Row(YES, NOTHING, CLOSED, ANY_COMPANY, COMING, ANY_TIME,
-        Step.KEEP_CLOSED, "stays cordoned until the driver works"),
+        DrainStep.KEEP_CLOSED, "stays cordoned until the driver works"),
     Row(YES, NOTHING, CLOSED, ANY_COMPANY, WORKS, ANY_TIME,
-        Step.RELEASE, "the driver works, and nothing changes now"),
+        DrainStep.RELEASE, "the driver works, and nothing changes now"),
     Row(YES, NOTHING, CLOSED, ANY_COMPANY, FAULTY, ANY_TIME,
-        Step.RELEASE, "it is not changed now after all"),
+        DrainStep.RELEASE, "it is not changed now after all"),
     # Its turn.
     Row(YES, REPLACE, FREE, UNKNOWN, ANY_AIM, ANY_TIME,
-        Step.WAIT, "the pods of the cluster are not known yet"),
+        DrainStep.WAIT, "the pods of the cluster are not known yet"),
     Row(YES, REPLACE, FREE, NOBODY, FAULTY + COMING, ANY_TIME,
-        Step.GO, "nobody is there, and the driver does not work anyway"),
+        DrainStep.GO, "nobody is there, and the driver does not work anyway"),
     Row(YES, REPLACE, FREE, STAGES, FAULTY + COMING, LEFT,
-        Step.END_STAGES, "its stages end first"),
+        DrainStep.END_STAGES, "its stages end first"),
     Row(YES, REPLACE, FREE, STAGES, FAULTY + COMING, UP,
-        Step.GIVE_UP, "its stages did not end in time"),
+        DrainStep.GIVE_UP, "its stages did not end in time"),
     Row(YES, REPLACE, FREE, NOBODY + STAGES, WORKS, ANY_TIME,
-        Step.CORDON, "no pod is to find a driver that is being replaced"),
+        DrainStep.CORDON, "no pod is to find a driver that is being replaced"),
     Row(YES, REPLACE, FREE, SOMEBODY, ANY_AIM, ANY_TIME,
-        Step.CORDON, "its consumers have to leave"),
+        DrainStep.CORDON, "its consumers have to leave"),
     Row(YES, REPLACE, SLIPPED, ANY_COMPANY, ANY_AIM, ANY_TIME,
-        Step.CORDON, "somebody uncordoned it before its driver was replaced"),
+        DrainStep.CORDON, "somebody uncordoned it before its driver was replaced"),
     Row(YES, REPLACE, HELD, UNKNOWN, ANY_AIM, LEFT,
-        Step.WAIT, "the pods of the cluster are not known yet"),
+        DrainStep.WAIT, "the pods of the cluster are not known yet"),
     Row(YES, REPLACE, HELD, UNKNOWN, ANY_AIM, UP,
-        Step.GIVE_UP, "its pods were not known in time"),
+        DrainStep.GIVE_UP, "its pods were not known in time"),
     Row(YES, REPLACE, HELD, NOBODY, ANY_AIM, ANY_TIME,
-        Step.GO, "nobody is there any more"),
+        DrainStep.GO, "nobody is there any more"),
     Row(YES, REPLACE, HELD, SOMEBODY, ANY_AIM, LEFT,
-        Step.EVICT, "its consumers have to leave"),
+        DrainStep.EVICT, "its consumers have to leave"),
     Row(YES, REPLACE, HELD, SOMEBODY, ANY_AIM, UP,
-        Step.GIVE_UP, "its consumers did not leave in time"),
+        DrainStep.GIVE_UP, "its consumers did not leave in time"),
     Row(YES, REPLACE, HELD, STAGES, ANY_AIM, LEFT,
-        Step.END_STAGES, "its stages end first"),
+        DrainStep.END_STAGES, "its stages end first"),
     Row(YES, REPLACE, HELD, STAGES, ANY_AIM, UP,
-        Step.GIVE_UP, "its stages did not end in time"),
+        DrainStep.GIVE_UP, "its stages did not end in time"),
 )  # fmt: skip
 
 

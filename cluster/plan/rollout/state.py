@@ -18,7 +18,7 @@ Supplies = Callable[[Pool], Supply]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RolloutState:
     """How a rollout stands. `unavailable` and `failed` name nodes; `limit` is maxFailed in nodes.
 
     `budget` nodes that work may be changed now; `slots` nodes may become canaries (None: all).
@@ -45,7 +45,7 @@ def amount(text: str, nodes: int) -> int:
     return max(1, nodes * percent // 100) if percent else 0
 
 
-def standing(
+def assess(
     all_members: Sequence[Member],
     driver: Driver,
     newest: str,
@@ -53,7 +53,7 @@ def standing(
     supply: Supplies,
     *,
     remembered: Sequence[Casualty] = (),
-) -> Standing:
+) -> RolloutState:
     """Count. `good` is the last good revision so far, "" for none; `remembered` counts too."""
     rollout, nodes = driver.spec.rollout, len(all_members)
     settled = good == newest
@@ -74,8 +74,8 @@ def standing(
     phase = _phase(rollout, good, settled=settled, tried=passed >= canaries, failed=len(failed),
                    limit=limit)  # fmt: skip
     if phase is not Phase.SETTLED and _is_complete(placed, phase, good, supply):
-        return standing(all_members, driver, newest, newest, supply)
-    return Standing(
+        return assess(all_members, driver, newest, newest, supply)
+    return RolloutState(
         phase=phase,
         newest=newest,
         good=good,

@@ -13,7 +13,14 @@ from enum import Enum
 from functools import cached_property
 
 from cluster.model.names import LEAVE_MODULES, before_label, boot_mark, config_map_name
-from cluster.model.snapshot import DriverObject, DriverPod, Node, NodeDriverObject, Unloader, World
+from cluster.model.snapshot import (
+    DriverObject,
+    DriverPod,
+    Node,
+    NodeDriverObject,
+    Snapshot,
+    Unloader,
+)
 from cluster.plan.objects.node_policy import as_told
 from cluster.plan.objects.revision import read_revision, revision_of, revision_text
 from nodeside.contract import (
@@ -32,7 +39,7 @@ SLOW = 120.0  # seconds, after which a pod that has done nothing is named
 _NAMED = 20  # nodes that a message names
 
 
-class Stage(Enum):
+class UnloadPhase(Enum):
     """How far a node is; the value is what is said of it."""
 
     GONE = "nothing of it is left there"
@@ -49,20 +56,20 @@ class Stage(Enum):
     @property
     def is_last(self) -> bool:
         """Whether nothing more is to be expected there."""
-        return self in (Stage.GONE, Stage.STAYS, Stage.DOWN)
+        return self in (UnloadPhase.GONE, UnloadPhase.STAYS, UnloadPhase.DOWN)
 
     @property
     def is_under_way(self) -> bool:
         """Whether it is one of those that keep the cluster busy."""
-        return self in (Stage.STARTING, Stage.UNLOADING)
+        return self in (UnloadPhase.STARTING, UnloadPhase.UNLOADING)
 
     @property
     def is_obstacle(self) -> bool:
         """Whether somebody should look."""
-        return self in (Stage.HELD, Stage.STUCK, Stage.FAILED)
+        return self in (UnloadPhase.HELD, UnloadPhase.STUCK, UnloadPhase.FAILED)
 
 
-class Run(Enum):
+class UnloadPodState(Enum):
     """The unload pod of this boot."""
 
     NONE = "none"
@@ -75,60 +82,60 @@ class Run(Enum):
     DONE = "done"
 
 
-_AT: Mapping[Run, Stage] = {
-    Run.NONE: Stage.NEXT,
-    Run.STARTING: Stage.STARTING,
-    Run.RUNNING: Stage.UNLOADING,
-    Run.HELD: Stage.HELD,
-    Run.STUCK: Stage.STUCK,
-    Run.FAILED: Stage.FAILED,
-    Run.REFUSED: Stage.STAYS,
-    Run.DONE: Stage.GONE,
+_AT: Mapping[UnloadPodState, UnloadPhase] = {
+    UnloadPodState.NONE: UnloadPhase.NEXT,
+    UnloadPodState.STARTING: UnloadPhase.STARTING,
+    UnloadPodState.RUNNING: UnloadPhase.UNLOADING,
+    UnloadPodState.HELD: UnloadPhase.HELD,
+    UnloadPodState.STUCK: UnloadPhase.STUCK,
+    UnloadPodState.FAILED: UnloadPhase.FAILED,
+    UnloadPodState.REFUSED: UnloadPhase.STAYS,
+    UnloadPodState.DONE: UnloadPhase.GONE,
 }
 
 
-def stage(*, up: bool, ending: bool, loaded: bool, kept: bool, run: Run) -> Stage:
+def stage(*, up: bool, ending: bool, loaded: bool, kept: bool, run: UnloadPodState) -> UnloadPhase:
     """The table. `ending`: a pod that may act there is there or may come; `loaded`: modules may be
     in the kernel; `kept`: they are not to be touched."""
     match up, ending, loaded, kept, run:
         case True, True, _, _, _:
-            return Stage.ENDING
-        case (_, _, False, _, _) | (_, _, _, _, Run.DONE):
-            return Stage.GONE
+            return UnloadPhase.ENDING
+        case (_, _, False, _, _) | (_, _, _, _, UnloadPodState.DONE):
+            return UnloadPhase.GONE
         case False, _, _, _, _:
-            return Stage.DOWN
+            return UnloadPhase.DOWN
         case _, _, _, True, _:
-            return Stage.STAYS
+            return UnloadPhase.STAYS
         case _:
             return _AT[run]
 
 
 @dataclass(frozen=True, slots=True)
-class Leaver:
+class LeavingNode:
     """A node that a Driver goes away from. `why` are the node's words, or ours; `pod` is its unload
     pod of this boot, `revision` the one to unload with ("": none is known)."""
 
     node: Node
-    stage: Stage
+    stage: UnloadPhase
     why: str = ""
     pod: DriverPod | None = None
     revision: str = ""
 
 
 @dataclass(frozen=True)
-class Leaving:
+class Unload:
     """All nodes that have a trace of a Driver and are not among its `members`, in their order.
 
     `now` is the wall clock.
     """
 
-    world: World
+    world: Snapshot
     found: DriverObject
     members: Collection[str]
     now: float
 
     @cached_property
-    def leavers(self) -> Sequence[Leaver]:
+    def leavers(self) -> Sequence[LeavingNode]:
         labels = trace_labels(self.found.name)
         return tuple(
             self._leaver(node)
@@ -165,7 +172,7 @@ class Leaving:
         """Whether there is a node where more is to be expected."""
         return any(not each.stage.is_last for each in self.leavers)
 
-    def at(self, *stages: Stage) -> list[Leaver]:
+    def at(self, *stages: UnloadPhase) -> list[LeavingNode]:
         return [each for each in self.leavers if each.stage in stages]
 
     def stray_pods(self) -> Iterator[DriverPod]:
@@ -174,7 +181,7 @@ class Leaving:
         wanted = {
             each.pod.name
             for each in self.leavers
-            if each.pod and not (each.stage is Stage.STAYS and self._kept(each.revision))
+            if each.pod and not (each.stage is UnloadPhase.STAYS and self._kept(each.revision))
         }
         for pod in self._unload_pods.values():
             if pod.name not in wanted and not pod.deleting:
@@ -184,17 +191,17 @@ class Leaving:
 
     @property
     def count(self) -> int:
-        return sum(each.stage is not Stage.GONE for each in self.leavers)
+        return sum(each.stage is not UnloadPhase.GONE for each in self.leavers)
 
-    def said(self, *stages: Stage) -> str:
+    def said(self, *stages: UnloadPhase) -> str:
         """The nodes that are at these stages, in words."""
-        at = ((each, self.at(each)) for each in stages if each is not Stage.GONE)
+        at = ((each, self.at(each)) for each in stages if each is not UnloadPhase.GONE)
         return "; ".join(f"{each.value}: {nodes_named(nodes)}" for each, nodes in at if nodes)
 
     @property
     def obstacle(self) -> str:
         """What keeps modules in the kernel though they are to go, and the way out."""
-        said = self.said(*(each for each in Stage if each.is_obstacle))
+        said = self.said(*(each for each in UnloadPhase if each.is_obstacle))
         return f"{said}; to leave the modules loaded: {self.way_out}" if said else ""
 
     @property
@@ -204,11 +211,11 @@ class Leaving:
 
     # --- one node -----------------------------------------------------------------------------
 
-    def _leaver(self, node: Node) -> Leaver:
+    def _leaver(self, node: Node) -> LeavingNode:
         report = self._report(node)
         pod = self._unload_pods.get((node.name, boot_mark(node.name, node.boot_id)))
         revision = self._revision(report, pod)
-        kept, run = self._kept(revision), Run.NONE
+        kept, run = self._kept(revision), UnloadPodState.NONE
         if pod is not None and pod.unloader is not None:
             run = _run(pod, pod.unloader, report, self.now)
         found = stage(
@@ -218,8 +225,8 @@ class Leaving:
             kept=bool(kept),
             run=run,
         )
-        why = kept if found is Stage.STAYS and kept else _why(found, pod, report)
-        return Leaver(node, found, why, pod, revision)
+        why = kept if found is UnloadPhase.STAYS and kept else _why(found, pod, report)
+        return LeavingNode(node, found, why, pod, revision)
 
     def _has_trace(self, node: Node, labels: Sequence[str]) -> bool:
         return (
@@ -246,11 +253,11 @@ class Leaving:
         said = node_driver_name(name, node.name) in self.world.node_drivers
         return state_label(name) in node.labels and not said
 
-    def _ending(self, node: Node, pod: DriverPod | None, run: Run) -> bool:
+    def _ending(self, node: Node, pod: DriverPod | None, run: UnloadPodState) -> bool:
         """A DaemonSet may make a pod as long as the label is there, or the DaemonSet."""
         assigned = assigned_label(self.found.name) in node.labels
         assigned = assigned and (self.has_daemonsets or not self.found.deleting)
-        unloading = pod is not None and pod.deleting and run is not Run.DONE
+        unloading = pod is not None and pod.deleting and run is not UnloadPodState.DONE
         return assigned or unloading or node.name in self._driver_pods
 
     def _revision(self, report: NodeDriverObject | None, pod: DriverPod | None) -> str:
@@ -315,7 +322,7 @@ def trace_labels(driver: str) -> tuple[str, str, str]:
     return assigned_label(driver), before_label(driver), state_label(driver)
 
 
-def nodes_named(leavers: Iterable[Leaver]) -> str:
+def nodes_named(leavers: Iterable[LeavingNode]) -> str:
     """`n1, n2 (unload.policy: never), n3 (edu is held by …) and 7 more nodes`."""
     every = list(leavers)
     by_why: dict[str, list[str]] = {}
@@ -326,39 +333,41 @@ def nodes_named(leavers: Iterable[Leaver]) -> str:
     return ", ".join(said) + (f" and {rest} more nodes" if rest > 0 else "")
 
 
-def _run(pod: DriverPod, unloader: Unloader, report: NodeDriverObject | None, now: float) -> Run:
+def _run(
+    pod: DriverPod, unloader: Unloader, report: NodeDriverObject | None, now: float
+) -> UnloadPodState:
     says = report.reason if report and report.state == State.UNLOADING.value else None
     match unloader.phase:
         case "Failed":
             refused = unloader.code == ExitCode.REBOOT_REQUIRED
-            return Run.REFUSED if refused else Run.FAILED
+            return UnloadPodState.REFUSED if refused else UnloadPodState.FAILED
         case _ if pod.waiting:
-            return Run.STUCK
+            return UnloadPodState.STUCK
         case "Succeeded":
-            return Run.DONE
+            return UnloadPodState.DONE
         case _ if says is not None:
-            return Run.HELD if says else Run.RUNNING
+            return UnloadPodState.HELD if says else UnloadPodState.RUNNING
         case _ if now - pod.created >= SLOW:
-            return Run.STUCK
+            return UnloadPodState.STUCK
         case phase:
-            return Run.RUNNING if phase == "Running" else Run.STARTING
+            return UnloadPodState.RUNNING if phase == "Running" else UnloadPodState.STARTING
 
 
-def _why(found: Stage, pod: DriverPod | None, report: NodeDriverObject | None) -> str:
+def _why(found: UnloadPhase, pod: DriverPod | None, report: NodeDriverObject | None) -> str:
     if pod is None or pod.unloader is None:
         return ""
     said = report.message if report is not None else ""
     failed = report is not None and report.state == State.FAILED.value
     match found:
-        case Stage.HELD:
+        case UnloadPhase.HELD:
             return said
-        case Stage.STUCK:
+        case UnloadPhase.STUCK:
             waits = "; ".join(f"{where}: {why}" for where, why in pod.waiting.items())
             describe = f"kubectl -n {pod.namespace} describe pod {pod.name}"
             return waits or f"pod {pod.name} says nothing: {describe}"
-        case Stage.FAILED:
+        case UnloadPhase.FAILED:
             return (said if failed else "") or pod.unloader.ended
-        case Stage.STAYS:
+        case UnloadPhase.STAYS:
             return said or pod.unloader.ended
         case _:
             return ""

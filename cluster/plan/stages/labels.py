@@ -18,10 +18,10 @@ from nodeside.contract import state_label
 
 if TYPE_CHECKING:
     from cluster.plan.nodes.members import Member
-    from cluster.plan.stages.stages import Staging
+    from cluster.plan.stages.stages import StagePlan
 
 
-def changed_labels(staging: Staging) -> Iterator[tuple[Node, dict[str, str | None], str]]:
+def changed_labels(staging: StagePlan) -> Iterator[tuple[Node, dict[str, str | None], str]]:
     """What changes of each node's labels, and why."""
     held = {member.node.name for member in staging.case.held}
     members = {member.node.name for member in staging.case.members}
@@ -44,7 +44,7 @@ _SHUT: Final[Mapping[str, str]] = {"": CLOSED}
 _ENDING = "its stages end before the driver there changes"
 
 
-def _wanted(staging: Staging, member: Member, *, held: bool) -> tuple[Mapping[str, str], str]:
+def _wanted(staging: StagePlan, member: Member, *, held: bool) -> tuple[Mapping[str, str], str]:
     """The stages whose label the node has from now on; "" stands for the label that closes."""
     if held:
         return _SHUT, _ENDING

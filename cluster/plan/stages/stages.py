@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cluster.kube.comparison import drifted
-from cluster.kube.managed_fields import Over, over, strangers
+from cluster.kube.managed_fields import Overwrite, over, strangers
 from cluster.model.log_pattern import refusal
 from cluster.model.names import APPLIED_NOTE, READY, closed_label, stage_label
 from cluster.model.snapshot import Node, uses
@@ -42,13 +42,13 @@ from nodeside.spec.fleet import Stage
 
 if TYPE_CHECKING:
     from cluster.plan.nodes.members import Member
-    from cluster.plan.rollout.context import Case
+    from cluster.plan.rollout.context import DriverContext
 
 Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Step:
+class StageState:
     """A stage as it is wanted and as it is. `after` is the stage before with pods on nodes.
 
     `error` says why the documents are none; `awaited`: they are being rendered. `opened`: it may be
@@ -102,10 +102,10 @@ def key_of(document: Document) -> Key:
 
 
 @dataclass(frozen=True)
-class Staging:
+class StagePlan:
     """The stages of a Driver in a world. Each thing is computed once."""
 
-    case: Case
+    case: DriverContext
 
     @property
     def driver(self) -> str:
@@ -142,8 +142,8 @@ class Staging:
         )
 
     @cached_property
-    def steps(self) -> tuple[Step, ...]:
-        steps: list[Step] = []
+    def steps(self) -> tuple[StageState, ...]:
+        steps: list[StageState] = []
         for stage in self.case.driver.spec.stages:
             before = [step.name for step in steps if step.on_nodes]
             step = self._rendered(stage, before[-1] if before else "", steps)
@@ -156,9 +156,9 @@ class Staging:
         steps = self.steps if self.active else ()
         return frozenset(step.template for step in steps if step.template)
 
-    def _rendered(self, stage: Stage, after: str, earlier: Sequence[Step]) -> Step:
+    def _rendered(self, stage: Stage, after: str, earlier: Sequence[StageState]) -> StageState:
         found = {key: each for key, each in self.mine.items() if each.stage == stage.name}
-        step = Step(stage, after, found=found)
+        step = StageState(stage, after, found=found)
         try:
             template = self._template(stage)
             step = replace(step, template=template)
@@ -239,7 +239,7 @@ class Staging:
         }
 
     def _check_owned(
-        self, documents: Sequence[Document], stage: Stage, earlier: Sequence[Step]
+        self, documents: Sequence[Document], stage: Stage, earlier: Sequence[StageState]
     ) -> None:
         """Nobody's object is overwritten, and none has two stages."""
         taken = {key_of(each): step.name for step in earlier for each in step.documents}
@@ -255,7 +255,7 @@ class Staging:
                     f"{whose}; choose another name"
                 )
 
-    def _may_open(self, step: Step, earlier: Sequence[Step]) -> bool:
+    def _may_open(self, step: StageState, earlier: Sequence[StageState]) -> bool:
         """What was applied once stays; a new stage waits until the one before is ready somewhere.
 
         What has no pods on nodes waits for its Deployments alone.
@@ -270,12 +270,12 @@ class Staging:
         passed = self._passed_by(last) if last.on_nodes else self.working
         return bool(passed)
 
-    def _passed_by(self, step: Step) -> list[Member]:
+    def _passed_by(self, step: StageState) -> list[Member]:
         return [member for member in self.working if self.passed(step, member.node)]
 
     # --- on one node ---
 
-    def passed(self, step: Step, node: Node) -> bool:
+    def passed(self, step: StageState, node: Node) -> bool:
         """Whether the stage is ready on a node, or was, which is enough for those behind it."""
         if step.after and stage_label(self.driver, step.after) not in node.labels:
             return False
@@ -286,7 +286,7 @@ class Staging:
             applied and closed_label(self.driver) not in node.labels and not self.lacks(step, node)
         )
 
-    def lacks(self, step: Step, node: Node) -> str:
+    def lacks(self, step: StageState, node: Node) -> str:
         """What of a stage is not ready on a node, "" if nothing."""
         for daemonset, selector in step.daemonsets:
             gate = gate_labels(self.driver, step.after)
@@ -305,7 +305,7 @@ class Staging:
                     return words
         return ""
 
-    def unsaid(self, step: Step, pod: StagePod) -> str:
+    def unsaid(self, step: StageState, pod: StagePod) -> str:
         """What a pod that is ready has not said yet, "" if nothing is waited for."""
         wait = step.stage.wait_for
         sight = self.seen.logs.get(pod.uid, LogSight())
@@ -315,7 +315,7 @@ class Staging:
         words = f"no line in the log of pod {pod.name} matches {wait.log!r}{late}"
         return f"{words}: {sight.words}" if sight.words else words
 
-    def silent(self, step: Step) -> Iterator[tuple[StagePod, str]]:
+    def silent(self, step: StageState) -> Iterator[tuple[StagePod, str]]:
         """Pods of Deployments of a stage that have not said what is waited for."""
         for pod in self.seen.pods.values() if step.stage.wait_for else ():
             mine = (pod.driver, pod.stage) == (self.driver, step.name)
@@ -324,7 +324,7 @@ class Staging:
                 yield pod, words
 
 
-def _keys(step: Step) -> Iterator[Key]:
+def _keys(step: StageState) -> Iterator[Key]:
     return (key_of(document) for document in step.documents)
 
 
@@ -336,7 +336,7 @@ def _not_ready(pod: StagePod) -> str:
 # --- objects -------------------------------------------------------------------------------------
 
 
-def to_apply(staging: Staging) -> Iterator[tuple[Document, Over | None]]:
+def to_apply(staging: StagePlan) -> Iterator[tuple[Document, Overwrite | None]]:
     """What is wanted and not so, in order of the stages, and what it is applied over."""
     for step in staging.steps:
         for document in step.documents if step.opened else ():
@@ -348,7 +348,7 @@ def to_apply(staging: Staging) -> Iterator[tuple[Document, Over | None]]:
                 yield document, edited
 
 
-def _differs(document: Document, there: StageObject, step: Step) -> Over | None:
+def _differs(document: Document, there: StageObject, step: StageState) -> Overwrite | None:
     applied = document["metadata"]["annotations"][APPLIED_NOTE]
     marked = (there.applied, there.stage) == (applied, step.name)
     if marked and not drifted(document, there.document) and not strangers(there.kept, document):
@@ -356,7 +356,7 @@ def _differs(document: Document, there: StageObject, step: Step) -> Over | None:
     return over(there.kept, document, edited=marked)
 
 
-def to_prune(staging: Staging) -> Iterator[StageObject]:
+def to_prune(staging: StagePlan) -> Iterator[StageObject]:
     """What no stage has any more, workloads first. Of one that cannot be read nothing goes."""
     kept = {key for step in staging.steps for key in _keys(step)}
     unread = {step.name for step in staging.steps if step.error}
@@ -372,6 +372,6 @@ def end_order(found: StageObject) -> tuple[bool, str, str]:
     return found.kind not in ("DaemonSet", "Deployment"), found.kind, found.name
 
 
-def content(staging: Staging) -> str:
+def content(staging: StagePlan) -> str:
     """A hash of what there is to write: trouble with it is over when it is something else."""
     return digest({"documents": [list(step.documents) for step in staging.steps]})

@@ -18,16 +18,16 @@ from cluster.model.states import Health, Phase
 from cluster.plan.nodes.hardware import devices
 from cluster.plan.nodes.members import cause
 from cluster.plan.rollout.casualties import within_limits
-from cluster.plan.rollout.unload import Stage
+from cluster.plan.rollout.unload import UnloadPhase
 from cluster.plan.status.drains import drains, stuck
 from cluster.plan.status.messages import cut, nodes, refused, some, toolkit_message, untold
 from cluster.plan.status.pool_rows import pool_order, pool_rows
 from cluster.plan.status.progress import Moving, moving, stopped
-from cluster.plan.status.report import Picture, counts
+from cluster.plan.status.report import StatusReport, counts
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Condition:
     """A condition without its time."""
 
     type: str
@@ -36,7 +36,7 @@ class Said:
     message: str
 
 
-def status(picture: Picture, *, now: float) -> dict[str, Any]:
+def status(picture: StatusReport, *, now: float) -> dict[str, Any]:
     """The whole status."""
     motion = moving(picture)
     said = (
@@ -60,7 +60,7 @@ def status(picture: Picture, *, now: float) -> dict[str, Any]:
     }
 
 
-def _casualties(picture: Picture) -> list[dict[str, Any]]:
+def _casualties(picture: StatusReport) -> list[dict[str, Any]]:
     if picture.standing.phase is Phase.SETTLED or not picture.casualties:
         return []
     members = {verdict.member.node.name: verdict.member for verdict in picture.verdicts}
@@ -71,9 +71,9 @@ def unreadable(found: DriverObject, mistakes: str, *, now: float) -> dict[str, A
     """The status of a Driver that cannot be read: what runs stays, and what was said of it too."""
     message = cut(f"{mistakes}; what runs on the nodes stays as it is")
     said = (
-        Said("Ready", False, "InvalidSpec", message),
-        Said("Progressing", False, "InvalidSpec", message),
-        Said("Degraded", True, "InvalidSpec", message),
+        Condition("Ready", False, "InvalidSpec", message),
+        Condition("Progressing", False, "InvalidSpec", message),
+        Condition("Degraded", True, "InvalidSpec", message),
     )
     return _kept(found) | {"conditions": conditions(found, said, now=now)}
 
@@ -88,10 +88,13 @@ def going(
     now: float,
 ) -> dict[str, Any]:
     """The status of a Driver that is being deleted; `obstacle` is what somebody should look at."""
-    degraded = Said("Degraded", False, reason, message)
+    degraded = Condition("Degraded", False, reason, message)
     if obstacle:
-        degraded = Said("Degraded", True, "ModulesHeld", obstacle)
-    said = (Said("Ready", False, reason, message), Said("Progressing", True, reason, message))
+        degraded = Condition("Degraded", True, "ModulesHeld", obstacle)
+    said = (
+        Condition("Ready", False, reason, message),
+        Condition("Progressing", True, reason, message),
+    )
     told = conditions(found, (*said, degraded), now=now)
     return _kept(found) | {"leaving": leaving, "conditions": told}
 
@@ -106,7 +109,9 @@ def _kept(found: DriverObject) -> dict[str, Any]:
     return {"observedGeneration": found.generation, **kept}
 
 
-def conditions(found: DriverObject, said: Iterable[Said], *, now: float) -> list[dict[str, Any]]:
+def conditions(
+    found: DriverObject, said: Iterable[Condition], *, now: float
+) -> list[dict[str, Any]]:
     """As in metav1.Condition; the time is that of the last change of true to false or back."""
     old = {c.get("type"): c for c in found.status.get("conditions") or ()}
     moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
@@ -127,15 +132,15 @@ def _since(old: Mapping[str, Any] | None, status: str) -> str:
     return str(old.get("lastTransitionTime", "")) if old and old.get("status") == status else ""
 
 
-def _degraded(picture: Picture) -> Said:
+def _degraded(picture: StatusReport) -> Condition:
     """Somebody should look."""
     for reason, message in _complaints(picture):
         if message:
-            return Said("Degraded", True, reason, message)
-    return Said("Degraded", False, "AsExpected", "nothing failed")
+            return Condition("Degraded", True, reason, message)
+    return Condition("Degraded", False, "AsExpected", "nothing failed")
 
 
-def _complaints(picture: Picture) -> Iterable[tuple[str, str]]:
+def _complaints(picture: StatusReport) -> Iterable[tuple[str, str]]:
     """From the worst. A complaint without a message does not apply."""
     yield "ModuleConflict", _conflict(picture)
     yield "RolloutStopped", stopped(picture)
@@ -145,22 +150,22 @@ def _complaints(picture: Picture) -> Iterable[tuple[str, str]]:
     yield "StagesStuck", _stuck(picture)
 
 
-def _ready(picture: Picture, motion: Moving | None) -> Said:
+def _ready(picture: StatusReport, motion: Moving | None) -> Condition:
     """Whether the newest revision is everywhere and works; the reason is the one word on the whole.
 
     That is what a script waits for that applied it, so it is false while a rollout is paused too.
     """
     for reason, message in chain(_complaints(picture), _obstacles(picture, motion)):
         if message:
-            return Said("Ready", False, reason, message)
+            return Condition("Ready", False, reason, message)
     ready = picture.counts["ready"]
     rest = [_down(picture), _lame(picture), _leaving(picture)]
     rest += [f"fell back: {why}" for why in list(picture.fell_back.values())[:1]]
     words = "; ".join((f"works on {nodes(ready)}", *filter(None, rest)))
-    return Said("Ready", True, "Ready", words)
+    return Condition("Ready", True, "Ready", words)
 
 
-def _available(picture: Picture) -> Said:
+def _available(picture: StatusReport) -> Condition:
     """Whether it works on every node that is up, whichever revision it has there.
 
     That is what somebody waits for who needs the driver.
@@ -169,19 +174,19 @@ def _available(picture: Picture) -> Said:
     up = picture.counts["ready"] + len(lacking)
     words = f"works on {picture.counts['ready']} of {nodes(up)}"
     if not up:
-        return Said("Available", False, "NoNodes", "there is no node for it that is up")
+        return Condition("Available", False, "NoNodes", "there is no node for it that is up")
     if lacking:
-        return Said("Available", False, "NodesLacking", f"{words}; not on {some(lacking)}")
-    return Said("Available", True, "Available", words)
+        return Condition("Available", False, "NodesLacking", f"{words}; not on {some(lacking)}")
+    return Condition("Available", True, "Available", words)
 
 
-def _lame(picture: Picture) -> str:
+def _lame(picture: StatusReport) -> str:
     """Where it works by what the node said before, and yet its pod is in trouble now."""
     lame = [v.member for v in picture.verdicts if v.member.trouble]
     return f"but on {some(m.node.name for m in lame)} {lame[0].trouble}" if lame else ""
 
 
-def _obstacles(picture: Picture, motion: Moving | None) -> Iterable[tuple[str, str]]:
+def _obstacles(picture: StatusReport, motion: Moving | None) -> Iterable[tuple[str, str]]:
     """What is no fault, and yet not ready. In the middle of a rollout, how far it is."""
     yield "NoNodes", _no_nodes(picture)
     if motion is not None:
@@ -191,7 +196,7 @@ def _obstacles(picture: Picture, motion: Moving | None) -> Iterable[tuple[str, s
     yield "NodesNotReady", "" if up or picture.counts["ready"] else _down(picture)
 
 
-def _down(picture: Picture) -> str:
+def _down(picture: StatusReport) -> str:
     """Nodes that are down, and those of which nothing is known yet."""
     known = (m for m in picture.lacking if m.pool.kernel)
     down = [m.node.name for m in known if m.health is Health.DOWN]
@@ -200,25 +205,25 @@ def _down(picture: Picture) -> str:
     return "; ".join(filter(None, (words, rest)))
 
 
-def _progressing(picture: Picture, motion: Moving | None) -> Said:
+def _progressing(picture: StatusReport, motion: Moving | None) -> Condition:
     """Whether something changes by itself."""
     if motion is not None:
-        return Said("Progressing", motion.by_itself, motion.reason, motion.message)
+        return Condition("Progressing", motion.by_itself, motion.reason, motion.message)
     if words := _leaving(picture):
-        return Said("Progressing", True, "NodesLeaving", words)
-    return Said("Progressing", False, "Complete", "there is nothing to change")
+        return Condition("Progressing", True, "NodesLeaving", words)
+    return Condition("Progressing", False, "Complete", "there is nothing to change")
 
 
-def _leaving(picture: Picture) -> str:
+def _leaving(picture: StatusReport) -> str:
     """Nodes that the Driver is not for any more; they hold nothing up."""
     if picture.leaving is None or not picture.leaving.count:
         return ""
-    held, rest = picture.leaving.obstacle, (stage for stage in Stage if not stage.is_obstacle)
+    held, rest = picture.leaving.obstacle, (stage for stage in UnloadPhase if not stage.is_obstacle)
     words = "; ".join(part for part in (held, picture.leaving.said(*rest)) if part)
     return f"not for {nodes(picture.leaving.count)} any more: {words}"
 
 
-def _conflict(picture: Picture) -> str:
+def _conflict(picture: StatusReport) -> str:
     words = [
         f"driver {rival} came first and has a module of the same name: not assigned to "
         f"{some(sorted(nodes))}"
@@ -234,12 +239,12 @@ def _conflict(picture: Picture) -> str:
     return "; ".join(words)
 
 
-def _failed(picture: Picture) -> str:
+def _failed(picture: StatusReport) -> str:
     broken = [member for member in picture.lacking if member.health is Health.BROKEN]
     return f"{some(m.node.name for m in broken)}: {cause(broken[0])}" if broken else ""
 
 
-def _stuck(picture: Picture) -> str:
+def _stuck(picture: StatusReport) -> str:
     """Pods of stages that do not end, where a node was given up on for that."""
     left = stuck(picture.verdicts, picture.standing.newest)
     if not left:
@@ -251,7 +256,7 @@ def _stuck(picture: Picture) -> str:
     )
 
 
-def _unserved(picture: Picture) -> str:
+def _unserved(picture: StatusReport) -> str:
     missing = [
         pool
         for pool in picture.resolutions
@@ -266,7 +271,7 @@ def _unserved(picture: Picture) -> str:
     return f"kernel {first.kernel} on {some(where)}{more}: {words}"
 
 
-def _no_nodes(picture: Picture) -> str:
+def _no_nodes(picture: StatusReport) -> str:
     if picture.verdicts:
         return ""
     hardware = picture.driver.spec.hardware

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from cluster.model.limits import clipped
 from cluster.model.snapshot import Pool
 from cluster.model.states import Place, Progress
-from cluster.plan.builds.builds import Found
+from cluster.plan.builds.builds import BuildState
 from cluster.plan.builds.toolkit_image import Resolution
 from cluster.plan.nodes.members import Member
-from cluster.plan.rollout.decisions import Verdict
+from cluster.plan.rollout.decisions import Decision
 
 _NAMED = 3  # nodes or tags that a message names
 _MESSAGE_LIMIT = 2000  # bytes
@@ -50,7 +50,7 @@ def nodes(count: int) -> str:
     return f"{count} node" if count == 1 else f"{count} nodes"
 
 
-def pool_reason(build: Found, verdicts: Sequence[Verdict]) -> tuple[str, str] | None:
+def pool_reason(build: BuildState, verdicts: Sequence[Decision]) -> tuple[str, str] | None:
     """Why nodes of a pool wait for a build, None if they do not."""
     if all(verdict.place is Place.NEWEST for verdict in verdicts):
         return None
@@ -59,7 +59,7 @@ def pool_reason(build: Found, verdicts: Sequence[Verdict]) -> tuple[str, str] | 
     return ("Building", build.words) if build.progress is Progress.RUNNING else None
 
 
-def refused(builds: Mapping[Pool, Found], verdicts: Sequence[Verdict]) -> str:
+def refused(builds: Mapping[Pool, BuildState], verdicts: Sequence[Decision]) -> str:
     """The first build that says no, "" if none does."""
     found = sorted(_of(Progress.REFUSED, builds, verdicts), key=lambda each: each[0].kernel)
     if not found:
@@ -72,7 +72,7 @@ def refused(builds: Mapping[Pool, Found], verdicts: Sequence[Verdict]) -> str:
     )
 
 
-def running(builds: Mapping[Pool, Found], verdicts: Sequence[Verdict]) -> str:
+def running(builds: Mapping[Pool, BuildState], verdicts: Sequence[Decision]) -> str:
     """The builds that nodes wait for, "" if there are none."""
     found = [build.words for _, build in _of(Progress.RUNNING, builds, verdicts)]
     more = f" and {len(found) - 1} more" if found[1:] else ""
@@ -80,8 +80,8 @@ def running(builds: Mapping[Pool, Found], verdicts: Sequence[Verdict]) -> str:
 
 
 def _of(
-    progress: Progress, builds: Mapping[Pool, Found], verdicts: Sequence[Verdict]
-) -> Iterator[tuple[Pool, Found]]:
+    progress: Progress, builds: Mapping[Pool, BuildState], verdicts: Sequence[Decision]
+) -> Iterator[tuple[Pool, BuildState]]:
     found = [(pool, build) for pool, build in builds.items() if build.progress is progress]
     if found:
         waiting = {v.member.pool for v in verdicts if v.place is not Place.NEWEST}

@@ -9,13 +9,13 @@ from cluster.model.snapshot import Pool
 from cluster.model.states import Health, Progress
 from cluster.plan.builds.toolkit_image import Link
 from cluster.plan.nodes.members import cause
-from cluster.plan.rollout.decisions import Verdict
+from cluster.plan.rollout.decisions import Decision
 from cluster.plan.status.messages import cut, pool_reason, some, toolkit_message, untold
-from cluster.plan.status.report import Picture, counts
+from cluster.plan.status.report import StatusReport, counts
 
 
-def pool_rows(picture: Picture) -> list[dict[str, Any]]:
-    of: dict[Pool, list[Verdict]] = {}
+def pool_rows(picture: StatusReport) -> list[dict[str, Any]]:
+    of: dict[Pool, list[Decision]] = {}
     for verdict in picture.verdicts:
         of.setdefault(verdict.member.pool, []).append(verdict)
     return [_pool(picture, pool, of[pool]) for pool in sorted(of, key=pool_order)]
@@ -25,7 +25,7 @@ def pool_order(pool: Pool) -> tuple[str, str, str]:
     return pool.os_version, pool.kernel, pool.architecture
 
 
-def _pool(picture: Picture, pool: Pool, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+def _pool(picture: StatusReport, pool: Pool, verdicts: Sequence[Decision]) -> dict[str, Any]:
     resolution = picture.resolutions[pool]
     reason, message = _pool_reason(picture, pool, verdicts)
     return {
@@ -40,13 +40,15 @@ def _pool(picture: Picture, pool: Pool, verdicts: Sequence[Verdict]) -> dict[str
     }
 
 
-def _pool_reason(picture: Picture, pool: Pool, verdicts: Sequence[Verdict]) -> tuple[str, str]:
+def _pool_reason(
+    picture: StatusReport, pool: Pool, verdicts: Sequence[Decision]
+) -> tuple[str, str]:
     """The first reason that there is."""
     return next(_pool_reasons(picture, pool, verdicts))
 
 
 def _pool_reasons(
-    picture: Picture, pool: Pool, verdicts: Sequence[Verdict]
+    picture: StatusReport, pool: Pool, verdicts: Sequence[Decision]
 ) -> Iterator[tuple[str, str]]:
     if not pool.kernel:
         yield "KernelUnknown", untold(verdict.member for verdict in verdicts)

@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 
 from cluster.model.states import Health, Phase, Place
 from cluster.plan.nodes.members import Member, cause
-from cluster.plan.rollout.decisions import Verdict
+from cluster.plan.rollout.decisions import Decision
 from cluster.plan.rollout.table import Act
 from cluster.plan.status.drains import ending, occupied, open_drains, stalled
 from cluster.plan.status.messages import nodes, running, some
-from cluster.plan.status.report import Picture
+from cluster.plan.status.report import StatusReport
 from nodeside.spec.model import Upgrade
 
 
@@ -34,7 +34,7 @@ class Moving(NamedTuple):
 class Movement:
     """What there is to say of each kind, "" where it does not apply."""
 
-    picture: Picture
+    picture: StatusReport
 
     def paused(self) -> str:
         if self.picture.standing.phase not in (Phase.HELD, Phase.PAUSED):
@@ -190,7 +190,7 @@ TABLE: Final[Sequence[tuple[str, bool, Callable[[Movement], str]]]] = (
 )
 
 
-def moving(picture: Picture) -> Moving | None:
+def moving(picture: StatusReport) -> Moving | None:
     """The first row that applies; None if everything is as it should be."""
     movement = Movement(picture)
     for reason, by_itself, said in TABLE:
@@ -199,7 +199,7 @@ def moving(picture: Picture) -> Moving | None:
     return None
 
 
-def stopped(picture: Picture) -> str:
+def stopped(picture: StatusReport) -> str:
     """Why a rollout was stopped, "" if it was not."""
     return Movement(picture).stopped()
 
@@ -208,9 +208,9 @@ def _are_down(names: Sequence[str]) -> str:
     return f"{some(names)} {'is' if len(names) == 1 else 'are'} down"
 
 
-def _waits_for_turn(verdict: Verdict) -> bool:
+def _waits_for_turn(verdict: Decision) -> bool:
     return verdict.revision is None and verdict.row.act in (Act.IN_TURN, Act.IN_TURN_OR_GOOD)
 
 
-def _is_stale(verdict: Verdict) -> bool:
+def _is_stale(verdict: Decision) -> bool:
     return verdict.place is Place.STALE and verdict.member.health is not Health.DOWN

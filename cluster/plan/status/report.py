@@ -7,25 +7,25 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from cluster.model.actions import Census, PoolCount
+from cluster.model.actions import Counts, PoolCount
 from cluster.model.names import SILENT
 from cluster.model.snapshot import DriverObject, Occupancy, Pool
 from cluster.model.states import Boot, Health, Place
-from cluster.plan.builds.builds import Found
-from cluster.plan.builds.preflight import Answer
+from cluster.plan.builds.builds import BuildState
+from cluster.plan.builds.preflight import PreflightAnswer
 from cluster.plan.builds.toolkit_image import Resolution
 from cluster.plan.nodes.members import Member
 from cluster.plan.rollout.casualties import Casualty
-from cluster.plan.rollout.context import Case
-from cluster.plan.rollout.decisions import Verdict
-from cluster.plan.rollout.state import Standing
-from cluster.plan.rollout.unload import Leaving
+from cluster.plan.rollout.context import DriverContext
+from cluster.plan.rollout.decisions import Decision
+from cluster.plan.rollout.state import RolloutState
+from cluster.plan.rollout.unload import Unload
 from cluster.plan.status.messages import called
 from nodeside.spec import Driver
 
 
 @dataclass(frozen=True)
-class Picture:
+class StatusReport:
     """Everything that conditions and pool rows look at.
 
     `contested` maps a rival Driver to nodes that are not ours for it, `taken` to those that stay as
@@ -38,17 +38,17 @@ class Picture:
 
     found: DriverObject
     driver: Driver
-    standing: Standing
-    verdicts: Sequence[Verdict]
+    standing: RolloutState
+    verdicts: Sequence[Decision]
     resolutions: Mapping[Pool, Resolution]
     served: Collection[Pool]
     contested: Mapping[str, Collection[str]] = field(default_factory=dict)
     taken: Mapping[str, Collection[str]] = field(default_factory=dict)
     fell_back: Mapping[Pool, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
-    leaving: Leaving | None = None
-    builds: Mapping[Pool, Found] = field(default_factory=dict)
-    preflight: Sequence[Answer] = ()
+    leaving: Unload | None = None
+    builds: Mapping[Pool, BuildState] = field(default_factory=dict)
+    preflight: Sequence[PreflightAnswer] = ()
     occupancy: Occupancy = field(default_factory=Occupancy)
     casualties: Sequence[Casualty] = ()
 
@@ -62,7 +62,7 @@ class Picture:
         members = (verdict.member for verdict in self.verdicts)
         return [member for member in members if member.health is not Health.WORKING]
 
-    def named(self, wanted: Callable[[Verdict], bool]) -> list[str]:
+    def named(self, wanted: Callable[[Decision], bool]) -> list[str]:
         return [verdict.member.node.name for verdict in self.verdicts if wanted(verdict)]
 
     def called(self, revision: str) -> str:
@@ -70,9 +70,9 @@ class Picture:
         return called(revision, self.versions.get(revision, ""))
 
 
-def report_of(case: Case, leaving: Leaving | None = None) -> Picture:
+def report_of(case: DriverContext, leaving: Unload | None = None) -> StatusReport:
     """What the status of a Driver is made of."""
-    return Picture(
+    return StatusReport(
         found=case.found,
         driver=case.driver,
         standing=case.standing,
@@ -91,7 +91,7 @@ def report_of(case: Case, leaving: Leaving | None = None) -> Picture:
     )
 
 
-def counts(verdicts: Iterable[Verdict]) -> dict[str, int]:
+def counts(verdicts: Iterable[Decision]) -> dict[str, int]:
     wanted = assigned = updated = ready = failed = 0
     for verdict in verdicts:  # plain names: this runs for 5,000 nodes, several times in a plan
         member = verdict.member
@@ -112,11 +112,11 @@ def counts(verdicts: Iterable[Verdict]) -> dict[str, int]:
 _POOLS = 256  # rows, as in the status of a Driver
 
 
-def census(picture: Picture) -> Census:
+def census(picture: StatusReport) -> Counts:
     """Count what a plan has found."""
     verdicts, now = picture.verdicts, picture.standing
     pools = Counter(verdict.member.pool for verdict in verdicts).most_common(_POOLS)
-    return Census(
+    return Counts(
         phase=now.phase,
         places=Counter(verdict.place for verdict in verdicts),
         states=Counter(_states(verdicts)),
@@ -127,7 +127,7 @@ def census(picture: Picture) -> Census:
     )
 
 
-def _states(verdicts: Iterable[Verdict]) -> Iterable[str]:
+def _states(verdicts: Iterable[Decision]) -> Iterable[str]:
     """What each node's pod said last in this boot."""
     for verdict in verdicts:
         report, boot = verdict.member.report, verdict.member.boot

@@ -16,8 +16,8 @@ from cluster.model.names import closed_label
 from cluster.model.snapshot import Node
 from cluster.model.stages_seen import StagePod
 from cluster.model.states import Health
-from cluster.plan.stages.stages import Staging, Step
-from cluster.plan.status.conditions import Said, conditions
+from cluster.plan.stages.stages import StagePlan, StageState
+from cluster.plan.status.conditions import Condition, conditions
 from cluster.plan.status.messages import some
 
 Status = dict[str, Any]
@@ -52,7 +52,7 @@ class Row:
         }
 
 
-def with_stages(staging: Staging, status: Status, now: float) -> Status:
+def with_stages(staging: StagePlan, status: Status, now: float) -> Status:
     """The status with what there is to say of stages; without any, as it is."""
     rows = tuple(_rows(staging))
     if not rows:
@@ -66,28 +66,28 @@ def with_stages(staging: Staging, status: Status, now: float) -> Status:
     return {**status, "conditions": every, "stages": [row.document() for row in rows]}
 
 
-def _said(rows: Sequence[Row], status: Status) -> Iterator[Said]:
+def _said(rows: Sequence[Row], status: Status) -> Iterator[Condition]:
     """StagesReady; and what that changes of the others."""
     bad = next((row for row in rows if row.state in _BAD), None)
     first = bad or next((row for row in rows if row.state != "Ready"), None)
     if first is None:
-        yield Said("StagesReady", True, "Ready", f"{_count(rows)} ready")
+        yield Condition("StagesReady", True, "Ready", f"{_count(rows)} ready")
         return
     reason, message = _REASONS[first.state], f"stage {first.name}: {first.message}"
-    yield Said("StagesReady", False, reason, message)
+    yield Condition("StagesReady", False, reason, message)
     before = {c["type"]: c for c in status["conditions"]}
     ready, degraded = before["Ready"], before["Degraded"]
     if ready["status"] == "True":
-        yield Said("Ready", True, reason, f"{ready['message']}; {message}")
+        yield Condition("Ready", True, reason, f"{ready['message']}; {message}")
     if bad is not None and degraded["status"] != "True":
-        yield Said("Degraded", True, reason, message)
+        yield Condition("Degraded", True, reason, message)
 
 
 def _count(rows: Sequence[Row]) -> str:
     return "1 stage is" if len(rows) == 1 else f"{len(rows)} stages are"
 
 
-def _rows(staging: Staging) -> Iterator[Row]:
+def _rows(staging: StagePlan) -> Iterator[Row]:
     names = {step.name for step in staging.steps}
     for step in staging.steps:
         yield _row(staging, step)
@@ -99,7 +99,7 @@ def _rows(staging: Staging) -> Iterator[Row]:
         yield Row(name, "Progressing", message="it left the spec, and ends")
 
 
-def _row(staging: Staging, step: Step) -> Row:
+def _row(staging: StagePlan, step: StageState) -> Row:
     working = staging.working
     if staging.seen.unknown:
         return Row(step.name, "Unknown", message=staging.seen.unknown)
@@ -117,11 +117,11 @@ def _with(message: str, skipped: Sequence[str]) -> str:
     return "; ".join((message, *skipped))
 
 
-def _is_ready(staging: Staging, step: Step, node: Node) -> bool:
+def _is_ready(staging: StagePlan, step: StageState, node: Node) -> bool:
     return staging.passed(step, node) and not staging.lacks(step, node)
 
 
-def _obstacles(staging: Staging, step: Step, ready: set[str]) -> Iterator[tuple[str, str]]:
+def _obstacles(staging: StagePlan, step: StageState, ready: set[str]) -> Iterator[tuple[str, str]]:
     """From the worst; one without a message does not apply."""
     yield "Failed", _failing(staging, step)
     if not step.opened:
@@ -134,7 +134,7 @@ def _obstacles(staging: Staging, step: Step, ready: set[str]) -> Iterator[tuple[
         yield "Waiting", "the driver works on no node yet"
 
 
-def _failing(staging: Staging, step: Step) -> str:
+def _failing(staging: StagePlan, step: StageState) -> str:
     """Pods that cannot start, or start again and again, or never say what is waited for."""
     stuck = [
         pod
@@ -148,7 +148,7 @@ def _failing(staging: Staging, step: Step) -> str:
     return f"{some(_where(pod) for pod in stuck)}: {_words(stuck[0])}"
 
 
-def _late(staging: Staging, step: Step) -> str:
+def _late(staging: StagePlan, step: StageState) -> str:
     mute = [
         pod
         for pod in sorted(staging.seen.pods.values(), key=lambda pod: pod.name)
@@ -168,14 +168,14 @@ def _words(pod: StagePod) -> str:
     return "; ".join(f"{container}: {why}" for container, why in pod.waiting.items())
 
 
-def _before(staging: Staging, step: Step) -> str:
+def _before(staging: StagePlan, step: StageState) -> str:
     earlier = staging.steps[: staging.steps.index(step)]
     if not earlier:
         return "the driver works on no node yet"
     return f"stage {earlier[-1].name} comes first"
 
 
-def _why(staging: Staging, step: Step, node: Node) -> str:
+def _why(staging: StagePlan, step: StageState, node: Node) -> str:
     if closed_label(staging.driver) in node.labels:
         return "closed, since the driver there changed"
     lacking = staging.lacks(step, node)
@@ -184,20 +184,20 @@ def _why(staging: Staging, step: Step, node: Node) -> str:
     return lacking or "its label is not set yet"
 
 
-def _step(staging: Staging, name: str) -> Step:
+def _step(staging: StagePlan, name: str) -> StageState:
     return next(step for step in staging.steps if step.name == name)
 
 
 # --- explain -------------------------------------------------------------------------------------
 
 
-def on_node(staging: Staging, node: Node) -> Iterator[str]:
+def on_node(staging: StagePlan, node: Node) -> Iterator[str]:
     """A line for each stage on a node."""
     for step in staging.steps:
         yield f"stage {step.name}: {_on_node(staging, step, node) or 'ready'}"
 
 
-def blocking(staging: Staging, node: Node) -> str:
+def blocking(staging: StagePlan, node: Node) -> str:
     """The first stage that is not ready on a node where the driver works, and why; or ""."""
     member = next((m for m in staging.case.members if m.node is node), None)
     if member is None or member.health is not Health.WORKING:
@@ -210,7 +210,7 @@ def blocking(staging: Staging, node: Node) -> str:
     return ""
 
 
-def _on_node(staging: Staging, step: Step, node: Node) -> str:
+def _on_node(staging: StagePlan, step: StageState, node: Node) -> str:
     if staging.seen.unknown or step.error:
         return staging.seen.unknown or step.error
     if not step.opened:
