@@ -56,13 +56,13 @@ def measure(drivers: int, nodes: int) -> Looks:
 
 
 def _main(drivers: int, nodes: int) -> Looks:
-    world = _world([f"d{number:02}" for number in range(drivers)], nodes)
+    snapshot = _world([f"d{number:02}" for number in range(drivers)], nodes)
     gc.collect()
     known, planner = _resident(), Planner()
     began = time.process_time()
-    made = planner(world, _NOW)
-    first, world = time.process_time() - began, _carried_out(world, made)
-    found = {what: _repeated(planner, world, change) for what, change in _CHANGES.items()}
+    made = planner(snapshot, _NOW)
+    first, snapshot = time.process_time() - began, _carried_out(snapshot, made)
+    found = {what: _repeated(planner, snapshot, change) for what, change in _CHANGES.items()}
     gc.collect()
     return Looks(drivers, nodes, first, known=known, memory=_resident(), **found)
 
@@ -90,18 +90,18 @@ def _world(names: list[str], count: int) -> Snapshot:
                 f"{serving.name}-{node}", "nodeside", "u", driver, node, serving.name, created=_NOW
             )
             reports[word.name], pods[pod.name] = word, pod
-    return replace(model.world, nodes=nodes, node_drivers=reports, pods=pods)
+    return replace(model.snapshot, nodes=nodes, node_drivers=reports, pods=pods)
 
 
-def _carried_out(world: Snapshot, made: Plan) -> Snapshot:
+def _carried_out(snapshot: Snapshot, made: Plan) -> Snapshot:
     """All that is left to do is to say of how many nodes each status is."""
-    drivers = dict(world.drivers)
+    drivers = dict(snapshot.drivers)
     for action in made.actions:
         if isinstance(action, SetStatus):
             drivers[action.driver] = replace(drivers[action.driver], status=action.status)
         else:
             assert isinstance(action, EmitEvent), action.words
-    return replace(world, drivers=drivers)
+    return replace(snapshot, drivers=drivers)
 
 
 def _at_rest(names: list[str]) -> Model:
@@ -113,33 +113,35 @@ def _at_rest(names: list[str]) -> Model:
         labels = labels_of({PCI: "true"})
         model.add([f"n{number:05}"], kernel=f"6.1.0-{number}", labels=labels)
     planner = Planner()
-    while actions := planner(model.world, _NOW).actions:
+    while actions := planner(model.snapshot, _NOW).actions:
         model.carry_out(actions)
         for name in names:
             model.report_all(driver=name)
     return model
 
 
-def _a_word(world: Snapshot, turn: int) -> Snapshot:
-    key = next(iter(world.node_drivers))
-    said = replace(world.node_drivers[key], message=f"for the {turn}. time")
-    return replace(world, node_drivers={**world.node_drivers, key: said})
+def _a_word(snapshot: Snapshot, turn: int) -> Snapshot:
+    key = next(iter(snapshot.node_drivers))
+    said = replace(snapshot.node_drivers[key], message=f"for the {turn}. time")
+    return replace(snapshot, node_drivers={**snapshot.node_drivers, key: said})
 
 
-def _a_label(world: Snapshot, turn: int) -> Snapshot:
-    name = next(iter(world.nodes))
-    node, key = world.nodes[name], state_label(next(iter(world.drivers)))
+def _a_label(snapshot: Snapshot, turn: int) -> Snapshot:
+    name = next(iter(snapshot.nodes))
+    node, key = snapshot.nodes[name], state_label(next(iter(snapshot.drivers)))
     labels = labels_of({**node.labels, key: f"state-{turn}"})
-    return replace(world, nodes={**world.nodes, name: replace(node, labels=labels)})
+    return replace(snapshot, nodes={**snapshot.nodes, name: replace(node, labels=labels)})
 
 
-def _a_node_down(world: Snapshot, turn: int) -> Snapshot:
-    name = list(world.nodes)[turn]
-    return replace(world, nodes={**world.nodes, name: replace(world.nodes[name], ready=False)})
+def _a_node_down(snapshot: Snapshot, turn: int) -> Snapshot:
+    name = list(snapshot.nodes)[turn]
+    return replace(
+        snapshot, nodes={**snapshot.nodes, name: replace(snapshot.nodes[name], ready=False)}
+    )
 
 
 _CHANGES: dict[str, Callable[[Snapshot, int], Snapshot]] = {
-    "rest": lambda world, _: world,
+    "rest": lambda snapshot, _: snapshot,
     "word": _a_word,
     "label": _a_label,
     "down": _a_node_down,
@@ -147,11 +149,11 @@ _CHANGES: dict[str, Callable[[Snapshot, int], Snapshot]] = {
 
 
 def _repeated(
-    planner: Planner, world: Snapshot, change: Callable[[Snapshot, int], Snapshot]
+    planner: Planner, snapshot: Snapshot, change: Callable[[Snapshot, int], Snapshot]
 ) -> float:
     """The shortest of some: a neighbour on the processor only adds."""
-    planner(world, _NOW)
-    changed = [change(world, turn) for turn in range(_REPEATS)]
+    planner(snapshot, _NOW)
+    changed = [change(snapshot, turn) for turn in range(_REPEATS)]
     return min(_seconds(partial(planner, each, _NOW)) for each in changed)
 
 

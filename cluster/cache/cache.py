@@ -147,7 +147,7 @@ class View:
             if optional or not reflector.health().optional
         ) and self._stages.wait_current(max(0.0, ends - time.monotonic()))
 
-    def world(self) -> Snapshot:
+    def snapshot(self) -> Snapshot:
         """What is known now."""
         drivers = self._reflectors["drivers"].objects() or {}
         self._streams.follow(drivers.values(), self._reflectors["image_streams"])

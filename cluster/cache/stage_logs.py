@@ -140,19 +140,19 @@ class StageLogs:
         return any(matches(line[:_LINE]) for line in text.splitlines())
 
 
-def logs_wanted(world: Snapshot) -> Iterator[LogWanted]:
+def logs_wanted(snapshot: Snapshot) -> Iterator[LogWanted]:
     """The logs that a stage waits for: of pods that are ready, where its label is not set yet."""
     waits = {
         (found.name, stage.name): stage.wait_for
-        for found in world.drivers.values()
+        for found in snapshot.drivers.values()
         for stage in (found.driver.spec.stages if found.driver and not found.deleting else ())
         if stage.wait_for is not None
     }
-    for pod in world.stages.pods.values() if world.stages and waits else ():
+    for pod in snapshot.stages.pods.values() if snapshot.stages and waits else ():
         wait = waits.get((pod.driver, pod.stage))
         if wait is None or pod.deleting or not pod.ready:
             continue
-        node = world.nodes.get(pod.node)
+        node = snapshot.nodes.get(pod.node)
         if pod.daemonset and node and stage_label(pod.driver, pod.stage) in node.labels:
             continue
         container = wait.container or pod.container

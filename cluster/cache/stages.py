@@ -35,9 +35,9 @@ from cluster.model.stages_seen import (
 _UNREAD = "the objects of stages have not been read yet"
 
 
-def used(world: Snapshot) -> bool:
+def used(snapshot: Snapshot) -> bool:
     """Whether any Driver has stages, or had some that may have left something."""
-    return any(uses(found) for found in world.drivers.values())
+    return any(uses(found) for found in snapshot.drivers.values())
 
 
 class StageView:
@@ -57,19 +57,19 @@ class StageView:
     def _every(self) -> tuple[Reflector[Any], ...]:
         return (*self._reflectors.values(), self._pods)
 
-    def added(self, world: Snapshot) -> Snapshot:
+    def added(self, snapshot: Snapshot) -> Snapshot:
         """The world with what is known of stages, if anybody has some."""
-        if not self._started and not used(world):
-            return world
+        if not self._started and not used(snapshot):
+            return snapshot
         if not self._started:
             self._started = True
             for reflector in self._every:
                 reflector.start()
-        world = replace(world, stages=self._stages())
-        self._logs.want(logs_wanted(world))
-        assert world.stages is not None
+        snapshot = replace(snapshot, stages=self._stages())
+        self._logs.want(logs_wanted(snapshot))
+        assert snapshot.stages is not None
         logs, rendered = self._logs.seen(), self._renderings.known()
-        return replace(world, stages=replace(world.stages, logs=logs, rendered=rendered))
+        return replace(snapshot, stages=replace(snapshot.stages, logs=logs, rendered=rendered))
 
     def render(self, templates: Collection[Template]) -> bool:
         """From now on know what these give; whether that is news."""
@@ -111,11 +111,11 @@ class StageView:
         return _stages(found, self._pods.objects() or {})
 
 
-def read_once(api: Api, world: Snapshot) -> Snapshot:
+def read_once(api: Api, snapshot: Snapshot) -> Snapshot:
     """The same by one list of each kind, for a command that looks once."""
-    if not used(world):
-        return world
-    namespace = world.settings.namespace
+    if not used(snapshot):
+        return snapshot
+    namespace = snapshot.settings.namespace
     found: dict[Resource, Mapping[str, StageItem] | None] = {}
     for resource in ALLOWED:
         try:
@@ -126,7 +126,7 @@ def read_once(api: Api, world: Snapshot) -> Snapshot:
                 raise
             found[resource] = None
     pods = api.list(PODS, _POD, namespace=namespace, selector=STAGE_LABEL).items
-    return replace(world, stages=_stages(found, {pod.name: pod for pod in pods}))
+    return replace(snapshot, stages=_stages(found, {pod.name: pod for pod in pods}))
 
 
 def _selection(resource: Resource, namespace: str) -> Selection[StageItem]:

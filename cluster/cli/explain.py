@@ -88,28 +88,28 @@ class Explanation:
 def explain(api: Api, settings: Settings, driver: str, node: str = "") -> Explanation:
     """Read the cluster once, and say what the controller thinks of it. Raises NotInstalled."""
     who = standing(api, settings.namespace)
-    world = read_once(api, settings)
-    world = replace(world, now=api.now())
-    world = _learned(api, world)
-    said = explain_node(world, driver, node) if node else explain_driver(world, driver)
+    snapshot = read_once(api, settings)
+    snapshot = replace(snapshot, now=api.now())
+    snapshot = _learned(api, snapshot)
+    said = explain_node(snapshot, driver, node) if node else explain_driver(snapshot, driver)
     return said.said_with(who)
 
 
-def _learned(api: Api, world: Snapshot) -> Snapshot:
+def _learned(api: Api, snapshot: Snapshot) -> Snapshot:
     """With what a controller reads only where a plan asks for it."""
     known = TagLabels(api).read(
-        lambda known: plan(replace(world, toolkit_labels=known), world.now).tags
+        lambda known: plan(replace(snapshot, toolkit_labels=known), snapshot.now).tags
     )
-    world = replace(world, toolkit_labels=known)
-    made = plan(world, world.now)
-    if world.stages is not None:
+    snapshot = replace(snapshot, toolkit_labels=known)
+    made = plan(snapshot, snapshot.now)
+    if snapshot.stages is not None:
         given = rendered(made.templates)
-        world = replace(world, stages=replace(world.stages, rendered=given))
-    return replace(world, occupancy=look(api, made.demand))
+        snapshot = replace(snapshot, stages=replace(snapshot.stages, rendered=given))
+    return replace(snapshot, occupancy=look(api, made.demand))
 
 
-def explain_driver(world: Snapshot, name: str) -> Explanation:
-    found = named(world.drivers, name)
+def explain_driver(snapshot: Snapshot, name: str) -> Explanation:
+    found = named(snapshot.drivers, name)
     ready, degraded = condition(found.status, "Ready"), condition(found.status, "Degraded")
     progressing = condition(found.status, "Progressing")
     blocks = [f"{c['reason']}: {c['message']}" for c in (degraded,) if c["status"] == "True"]
@@ -118,23 +118,23 @@ def explain_driver(world: Snapshot, name: str) -> Explanation:
     blocks += blocking_everywhere(found.status)
     return Explanation(
         subject=f"driver {name}",
-        wanted=tuple(_wanted(world, found)),
-        there=tuple(_there(world, found)),
+        wanted=tuple(_wanted(snapshot, found)),
+        there=tuple(_there(snapshot, found)),
         blocks=tuple(blocks),
-        next=tuple(_next(world, name, progressing)),
+        next=tuple(_next(snapshot, name, progressing)),
     )
 
 
-def _wanted(world: Snapshot, found: DriverObject) -> Iterator[str]:
+def _wanted(snapshot: Snapshot, found: DriverObject) -> Iterator[str]:
     if found.deleting:
         yield "to be deleted"
     if found.driver is None:
         yield "its document has mistakes"
         return
-    spec, case = found.driver.spec, DriverContext(world, found, found.driver)
-    newest = report_of(case).called(case.newest)
+    spec, context = found.driver.spec, DriverContext(snapshot, found, found.driver)
+    newest = report_of(context).called(context.newest)
     yield f"version {newest} from {spec.image or 'no image'}"
-    yield f"on {nodes(len(case.members))}; hardware: {_hardware(found)}"
+    yield f"on {nodes(len(context.members))}; hardware: {_hardware(found)}"
     rollout = spec.rollout
     yield (
         f"changes {spec.upgrade.value}, {rollout.max_unavailable} at once, {rollout.canary} first, "
@@ -142,7 +142,7 @@ def _wanted(world: Snapshot, found: DriverObject) -> Iterator[str]:
     )
 
 
-def _there(world: Snapshot, found: DriverObject) -> Iterator[str]:
+def _there(snapshot: Snapshot, found: DriverObject) -> Iterator[str]:
     """What the controller wrote last."""
     if old := overtaken(found):
         yield old
@@ -153,7 +153,7 @@ def _there(world: Snapshot, found: DriverObject) -> Iterator[str]:
     if leaving := status.get("leaving"):
         yield f"nodes that it goes away from: {leaving}"
     if good := status.get("lastGoodRevision"):
-        read = DriverContext(world, found, found.driver).revisions if found.driver else {}
+        read = DriverContext(snapshot, found, found.driver).revisions if found.driver else {}
         version = read[good].spec.version if good in read else ""
         yield f"last good version {called(good, version)}"
     if lost := [row["node"] for row in status.get("casualties", ()) if row["state"] != "Down"]:
@@ -168,9 +168,9 @@ def _there(world: Snapshot, found: DriverObject) -> Iterator[str]:
         yield f"preflight {where}: {row['verdict']}: {row['message']}"
 
 
-def _next(world: Snapshot, name: str, progressing: Mapping[str, str]) -> Iterator[str]:
+def _next(snapshot: Snapshot, name: str, progressing: Mapping[str, str]) -> Iterator[str]:
     """The actions of a plan made now, those of one kind in one line, then what goes on."""
-    actions = [a for a in plan(world, _now(world)).actions if driver_of(a.driver) == name]
+    actions = [a for a in plan(snapshot, _now(snapshot)).actions if driver_of(a.driver) == name]
     labels = Counter(action.why for action in actions if isinstance(action, LabelNode))
     yield from (f"relabel {count} nodes: {why}" for why, count in labels.items())
     rest = (a for a in actions if not isinstance(a, LabelNode | SetStatus))
@@ -188,60 +188,60 @@ class _Notes:
     next: list[str] = field(default_factory=list)
 
 
-def explain_node(world: Snapshot, name: str, node_name: str) -> Explanation:
-    found = named(world.drivers, name)
-    node = world.nodes.get(node_name)
+def explain_node(snapshot: Snapshot, name: str, node_name: str) -> Explanation:
+    found = named(snapshot.drivers, name)
+    node = snapshot.nodes.get(node_name)
     if node is None:
         raise NoSuchObject(f"no node {node_name!r}", hint="kubectl get nodes")
-    actions = [a for a in plan(world, _now(world)).actions if _concerns(a, name, node_name)]
-    notes = _verdict(world, found, node)
+    actions = [a for a in plan(snapshot, _now(snapshot)).actions if _concerns(a, name, node_name)]
+    notes = _verdict(snapshot, found, node)
     return Explanation(
         subject=f"driver {name} on node {node_name}",
         wanted=tuple(notes.wanted),
-        there=tuple(_on_node(world, name, node)),
+        there=tuple(_on_node(snapshot, name, node)),
         blocks=tuple(notes.blocks),
         next=tuple(action.words for action in actions) or tuple(notes.next),
     )
 
 
-def _verdict(world: Snapshot, found: DriverObject, node: Node) -> _Notes:
+def _verdict(snapshot: Snapshot, found: DriverObject, node: Node) -> _Notes:
     """What is wanted of a node, what blocks there, and what it waits for."""
     if found.deleting:
-        leaving = Unload(world, found, (), _now(world))
+        leaving = Unload(snapshot, found, (), _now(snapshot))
         return _leaves(leaving, node, _Notes(["nothing: the driver is being deleted"]))
     if found.driver is None:
         return _Notes(["nothing: its document has mistakes"], [found.mistakes])
-    case = DriverContext(world, found, found.driver)
-    verdict = next((v for v in case.verdicts if v.member.node is node), None)
-    if verdict is None:
-        leaving = Unload(world, found, {m.node.name for m in case.members}, _now(world))
-        return _leaves(leaving, node, _not_for(case, node))
-    fit, resolution = verdict.member.fit, case.resolutions[verdict.member.pool]
-    notes = _Notes([f"the node {fit.value}", f"pool {_pool(verdict.member.pool)}"])
+    context = DriverContext(snapshot, found, found.driver)
+    decision = next((v for v in context.decisions if v.member.node is node), None)
+    if decision is None:
+        leaving = Unload(snapshot, found, {m.node.name for m in context.members}, _now(snapshot))
+        return _leaves(leaving, node, _not_for(context, node))
+    fit, resolution = decision.member.fit, context.resolutions[decision.member.pool]
+    notes = _Notes([f"the node {fit.value}", f"pool {_pool(decision.member.pool)}"])
     notes.wanted.append(f"toolkit: {resolution.why}")
-    if build := case.newest_builds.get(verdict.member.pool):
+    if build := context.newest_builds.get(decision.member.pool):
         notes.wanted.append(f"built once for all: {build.progress.value}: {build.words}")
-    newest, good = map(report_of(case).called, (case.newest, case.standing.good))
+    newest, good = map(report_of(context).called, (context.newest, context.standing.good))
     notes.wanted.append(f"version {newest}; last good {good}")
     if fit is Fit.KEPT:
         notes.wanted.append("labels of Node Feature Discovery are absent: what runs is kept")
-    notes.blocks += [*_blocks(case, verdict), *held_up(found, verdict, case.newest)]
-    staging = StagePlan(case)
+    notes.blocks += [*_blocks(context, decision), *held_up(found, decision, context.newest)]
+    staging = StagePlan(context)
     notes.wanted += on_node(staging, node)
     if why := blocking(staging, node):
         notes.blocks.append(why)
     if not notes.blocks:
-        notes.next += _awaited(verdict)
+        notes.next += _awaited(decision)
     return notes
 
 
-def _not_for(case: DriverContext, node: Node) -> _Notes:
+def _not_for(context: DriverContext, node: Node) -> _Notes:
     """Of a node that a Driver is not for: the labels that would do."""
-    hardware, name = case.driver.spec.hardware, case.driver.name
-    former = former_devices(hardware, case.found.status)
+    hardware, name = context.driver.spec.hardware, context.driver.name
+    former = former_devices(hardware, context.found.status)
     assigned = assigned_label(name) in node.labels
     fit = has_hardware(node, hardware, assigned=assigned, former=former)
-    rivals = [rival for rival, nodes in case.contested.items() if node.name in nodes]
+    rivals = [rival for rival, nodes in context.contested.items() if node.name in nodes]
     notes = _Notes([f"nothing: the node {fit.value}"])
     if rivals:
         why = f"driver {rivals[0]} came first and has a module of the same name"
@@ -279,16 +279,16 @@ def _labels_it_takes(node: Node, hardware: Hardware) -> Iterator[str]:
         )
 
 
-def _blocks(case: DriverContext, verdict: Decision) -> Iterator[str]:
-    member, row = verdict.member, verdict.row
-    build = case.newest_builds.get(member.pool)
-    if build is not None and (said := pool_reason(build, [verdict])) is not None:
+def _blocks(context: DriverContext, decision: Decision) -> Iterator[str]:
+    member, row = decision.member, decision.row
+    build = context.newest_builds.get(member.pool)
+    if build is not None and (said := pool_reason(build, [decision])) is not None:
         yield ": ".join(said)
     elif not member.pool.kernel:
         yield "its kubelet has not told its kernel yet"
-    elif member.pool not in case.served:
-        yield toolkit_message(case.resolutions[member.pool])
-    for rival, theirs in case.taken.items():
+    elif member.pool not in context.served:
+        yield toolkit_message(context.resolutions[member.pool])
+    for rival, theirs in context.taken.items():
         if member.node.name in theirs:
             yield f"driver {rival} has a module of the same name there"
     if member.health is Health.DOWN:
@@ -298,22 +298,22 @@ def _blocks(case: DriverContext, verdict: Decision) -> Iterator[str]:
     if (report := member.report) is not None and member.health is Health.BROKEN:
         hint = f" ({report.hint})" if report.hint else ""
         yield f"{report.reason}: {report.message}{hint}"
-    halted = row.act is Act.KEEP and case.standing.phase in _HALTED
-    if halted and verdict.place is not Place.NEWEST and member.pool in case.served:
-        degraded = condition(case.found.status, "Degraded")
-        stopped = case.standing.phase is Phase.STOPPED and degraded["reason"] == "RolloutStopped"
+    halted = row.act is Act.KEEP and context.standing.phase in _HALTED
+    if halted and decision.place is not Place.NEWEST and member.pool in context.served:
+        degraded = condition(context.found.status, "Degraded")
+        stopped = context.standing.phase is Phase.STOPPED and degraded["reason"] == "RolloutStopped"
         yield f"{row.why}: {degraded['message']}" if stopped else row.why
 
 
-def _awaited(verdict: Decision) -> Iterator[str]:
+def _awaited(decision: Decision) -> Iterator[str]:
     """What goes on by itself on a node that nothing blocks."""
-    if verdict.place is not Place.NEWEST:
-        yield verdict.row.why
-    elif verdict.member.health is not Health.WORKING:
+    if decision.place is not Place.NEWEST:
+        yield decision.row.why
+    elif decision.member.health is not Health.WORKING:
         yield "its pod comes up, and says how the driver is"
 
 
-def _on_node(world: Snapshot, name: str, node: Node) -> Iterator[str]:
+def _on_node(snapshot: Snapshot, name: str, node: Node) -> Iterator[str]:
     if node.kernel:
         system = f", {node.os_image}" if node.os_image else ""
         yield f"kernel {node.kernel} ({node.architecture}){system}"
@@ -323,11 +323,11 @@ def _on_node(world: Snapshot, name: str, node: Node) -> Iterator[str]:
         yield odd
     assigned = node.labels.get(assigned_label(name), "")
     yield f"assigned to {name}-{assigned}" if assigned else "assigned to nothing"
-    pods = [p for p in world.pods.values() if p.driver == name and p.node == node.name]
+    pods = [p for p in snapshot.pods.values() if p.driver == name and p.node == node.name]
     for pod in pods:
         waiting = "; ".join(f"{where}: {why}" for where, why in pod.waiting.items())
         yield f"pod {pod.name}{' (ending)' if pod.deleting else ''}" + (waiting and f": {waiting}")
-    report = world.node_drivers.get(node_driver_name(name, node.name))
+    report = snapshot.node_drivers.get(node_driver_name(name, node.name))
     if report is None:
         yield "the node has not said anything"
         return
@@ -345,8 +345,8 @@ def _concerns(action: Action, driver: str, node: str) -> bool:
     return isinstance(action, Uncordon) or driver_of(action.driver) == driver
 
 
-def _now(world: Snapshot) -> float:
-    return world.now or time.time()
+def _now(snapshot: Snapshot) -> float:
+    return snapshot.now or time.time()
 
 
 def _section(name: str, lines: Sequence[str]) -> list[Row]:

@@ -103,12 +103,12 @@ def ask(api: Api, name: str, place: Preflight, architecture: str) -> tuple[Drive
         page = api.list(IMAGE_STREAMS, image_stream_from)
         streams = {stream.name: stream for stream in page.items}
     revision = revision_of(revision_text(found.driver))
-    driver, world = found.driver, Snapshot(image_streams=streams)
+    driver, snapshot = found.driver, Snapshot(image_streams=streams)
     labels = TagLabels(api).read(
-        lambda known: tags(driver, [place], replace(world, toolkit_labels=known), [architecture])
+        lambda known: tags(driver, [place], replace(snapshot, toolkit_labels=known), [architecture])
     )
-    world = replace(world, toolkit_labels=labels)
-    build, why = build_for(place, found.driver, revision, world, architecture)
+    snapshot = replace(snapshot, toolkit_labels=labels)
+    build, why = build_for(place, found.driver, revision, snapshot, architecture)
     if build is None:
         raise NoToolkit(why, hint="name one: --toolkit IMAGE")
     return found, replace(build, driver=_without_secrets(build.driver))

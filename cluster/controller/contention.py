@@ -61,9 +61,9 @@ class Standoffs:
         self._past.clear()
         self._news.clear()
 
-    def __call__(self, plan: Plan, world: Snapshot, *, now: float, wall: float) -> Plan:
+    def __call__(self, plan: Plan, snapshot: Snapshot, *, now: float, wall: float) -> Plan:
         """The plan without what is in vain or comes too soon, and with what is to be told."""
-        self._forget(world)
+        self._forget(snapshot)
         actions: list[Action] = []
         waits = [] if plan.again_in is None else [plan.again_in]
         for action in plan.actions:
@@ -72,10 +72,10 @@ class Standoffs:
                 actions.append(action)
             elif wait is not None:
                 waits.append(wait)
-        for name, past in self._stubborn(world, now):
-            actions = _complained(actions, world, name, past, wall)
+        for name, past in self._stubborn(snapshot, now):
+            actions = _complained(actions, snapshot, name, past, wall)
             waits.append(past.at + _CALM - now)
-        actions += self._told(world)
+        actions += self._told(snapshot)
         return replace(plan, actions=tuple(actions), again_in=min(waits, default=None))
 
     def take(self, applied: list[tuple[Apply, str]], now: float) -> bool:
@@ -115,22 +115,26 @@ class Standoffs:
             )
             self._news.append((past.driver, "AppliedOtherwise", words))
 
-    def _told(self, world: Snapshot) -> Iterator[EmitEvent]:
+    def _told(self, snapshot: Snapshot) -> Iterator[EmitEvent]:
         news, self._news = self._news, []
         for name, reason, note in news:
-            if driver := world.drivers.get(name):
+            if driver := snapshot.drivers.get(name):
                 yield EmitEvent(name, driver.uid, warning=True, reason=reason, note=note)
 
-    def _stubborn(self, world: Snapshot, now: float) -> Iterator[tuple[str, _Past]]:
+    def _stubborn(self, snapshot: Snapshot, now: float) -> Iterator[tuple[str, _Past]]:
         """Objects that somebody edits again and again."""
         for (kind, name), past in self._past.items():
-            if past.edits >= _STUBBORN and now < past.at + _CALM and past.driver in world.drivers:
+            if (
+                past.edits >= _STUBBORN
+                and now < past.at + _CALM
+                and past.driver in snapshot.drivers
+            ):
                 yield f"{kind} {name}", past
 
-    def _forget(self, world: Snapshot) -> None:
+    def _forget(self, snapshot: Snapshot) -> None:
         """What is there no more."""
-        there = {("DaemonSet", name) for name in world.daemonsets}
-        there |= set(world.stages.objects) if world.stages else set()
+        there = {("DaemonSet", name) for name in snapshot.daemonsets}
+        there |= set(snapshot.stages.objects) if snapshot.stages else set()
         self._past = {key: past for key, past in self._past.items() if key in there}
 
 
@@ -156,10 +160,10 @@ def _is_in_vain(over: Overwrite, past: _Past) -> bool:
 
 
 def _complained(
-    actions: list[Action], world: Snapshot, name: str, past: _Past, wall: float
+    actions: list[Action], snapshot: Snapshot, name: str, past: _Past, wall: float
 ) -> list[Action]:
     """A status that says it, unless there is something worse to say."""
-    driver = world.drivers[past.driver]
+    driver = snapshot.drivers[past.driver]
     planned = [a.status for a in actions if isinstance(a, SetStatus) and a.driver == driver.name]
     status = planned[-1] if planned else driver.status
     said_now = {c["type"]: (c["status"], c["reason"]) for c in status.get("conditions", ())}

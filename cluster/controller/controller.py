@@ -44,7 +44,7 @@ Planner = Callable[[Snapshot, float], Plan]
 class Reconciled:
     """What one round was, for metrics. Durations in seconds."""
 
-    world: Snapshot
+    snapshot: Snapshot
     plan: Plan
     outcome: Outcome
     planning: float
@@ -130,24 +130,24 @@ class Controller:
 
     def _say_blind(self, leadership: Leadership) -> None:
         """Nothing can be planned yet; but the Drivers may say why, if that will not pass."""
-        world, trouble = self._view.world(), unreadable_kinds(self._view.health())
-        plan = with_blindness(Plan(()), world, trouble, self._wall())
+        snapshot, trouble = self._view.snapshot(), unreadable_kinds(self._view.health())
+        plan = with_blindness(Plan(()), snapshot, trouble, self._wall())
         if plan.actions:
-            self._await_echo(self._applier.carry_out(plan, world, leadership))
+            self._await_echo(self._applier.carry_out(plan, snapshot, leadership))
 
     def _round(self, leadership: Leadership) -> float | None:
         """One look, one plan, carried out; seconds until the next though nothing changes."""
         began, worked = self._now(), self._worked()
-        world, plan = self._look(began)
+        snapshot, plan = self._look(began)
         self._view.want(plan.demand)
         planned = self._now()
         self._allowance.spend(self._worked() - worked, planned)
-        outcome = self._applier.carry_out(plan, world, leadership)
+        outcome = self._applier.carry_out(plan, snapshot, leadership)
         self._evictions.take(outcome.asked, self._now())
         if self._standoffs.take(outcome.applied, self._now()) or outcome.asked:
             self._wakes.wake()  # what was answered is told, and says when to ask again
-        self._remember(world, outcome, began)
-        made = Reconciled(world, plan, outcome, planned - began, self._now() - planned)
+        self._remember(snapshot, outcome, began)
+        made = Reconciled(snapshot, plan, outcome, planned - began, self._now() - planned)
         self._after(made)
         self._say(made)
         self._await_echo(outcome)
@@ -156,31 +156,31 @@ class Controller:
     def _look(self, began: float) -> tuple[Snapshot, Plan]:
         """What there is, and the plan for it; what a plan lacks is read first, if it can be."""
         for looks_left in reversed(range(LOOKS)):
-            world = self._evictions.seen(self._view.world(), began)
-            plan, failed = plan_apart(self._planner, world, self._wall())
+            snapshot = self._evictions.seen(self._view.snapshot(), began)
+            plan, failed = plan_apart(self._planner, snapshot, self._wall())
             news = self._view.render(plan.templates)
             if not looks_left or not (self._view.learn(plan.tags) or news):
                 break
         for name, trouble in failed.items():
-            self._trouble(name, trouble, world)
-        return world, self._with_troubles(plan, world)
+            self._trouble(name, trouble, snapshot)
+        return snapshot, self._with_troubles(plan, snapshot)
 
-    def _with_troubles(self, plan: Plan, world: Snapshot) -> Plan:
+    def _with_troubles(self, plan: Plan, snapshot: Snapshot) -> Plan:
         """With what was not done, and why; a Driver that cannot be planned has no plan but that."""
         now, wall = self._now(), self._wall()
-        plan = self._standoffs(plan, world, now=now, wall=wall)
-        plan = with_troubles(plan, world, self._troubles, now=now, wall=wall)
-        plan = with_blindness(plan, world, unreadable_kinds(self._view.health()), wall)
+        plan = self._standoffs(plan, snapshot, now=now, wall=wall)
+        plan = with_troubles(plan, snapshot, self._troubles, now=now, wall=wall)
+        plan = with_blindness(plan, snapshot, unreadable_kinds(self._view.health()), wall)
         plan, self._untold = replace(plan, actions=(*plan.actions, *self._untold)), []
-        return self._evictions.waking(self._quiet(plan, world, now), now)
+        return self._evictions.waking(self._quiet(plan, snapshot, now), now)
 
-    def _remember(self, world: Snapshot, outcome: Outcome, began: float) -> None:
+    def _remember(self, snapshot: Snapshot, outcome: Outcome, began: float) -> None:
         """A lane whose turn it was when the round began, and that went well, is in trouble no more.
 
         One that rested in the plan was not tried, however long the round took since.
         """
         for name, trouble in outcome.troubles.items():
-            self._trouble(name, trouble, world)
+            self._trouble(name, trouble, snapshot)
             if not trouble.mute:
                 self._wakes.wake()  # its condition says so
         if outcome.lost or outcome.outage:
@@ -190,10 +190,10 @@ class Controller:
                 del self._troubles[name]
                 self._wakes.wake()
 
-    def _trouble(self, name: str, trouble: Failure, world: Snapshot) -> None:
+    def _trouble(self, name: str, trouble: Failure, snapshot: Snapshot) -> None:
         # Stages' lanes have no generation.
         key = driver_of(name) if trouble.mute else whole_lane_of(name)
-        before, driver = self._troubles.get(name), world.drivers.get(key)
+        before, driver = self._troubles.get(name), snapshot.drivers.get(key)
         if before is None or before.message != trouble.message:
             log.warning(trouble.message, driver=name, reason=trouble.reason)
             if trouble.mute and driver is not None:
@@ -262,46 +262,48 @@ def _soonest(plan: Plan, outcome: Outcome) -> float | None:
     return min(_OVERTAKEN, plan.again_in or _OVERTAKEN) if outcome.overtaken else plan.again_in
 
 
-def plan_apart(planner: Planner, world: Snapshot, wall: float) -> tuple[Plan, dict[str, Failure]]:
+def plan_apart(
+    planner: Planner, snapshot: Snapshot, wall: float
+) -> tuple[Plan, dict[str, Failure]]:
     """One plan for all; if that fails, one for each Driver, so that one bad one hurts nobody."""
     try:
-        return planner(world, wall), {}
+        return planner(snapshot, wall), {}
     except Exception:
         traceback.print_exc()
     plans: list[Plan] = []
     failed: dict[str, Failure] = {}
-    for name in sorted(names(world)):
+    for name in sorted(names(snapshot)):
         try:
-            plans.append(planner(only(world, name), wall))
+            plans.append(planner(only(snapshot, name), wall))
         except Exception as exc:
             failed[name] = failure_of(exc, f"plan driver {name}")
     return together(plans), failed
 
 
-def names(world: Snapshot) -> set[str]:
+def names(snapshot: Snapshot) -> set[str]:
     """Every Driver that is there, or has left something over."""
     owned: tuple[Mapping[str, Any], ...] = (
-        world.daemonsets,
-        world.node_drivers,
-        world.revisions,
-        world.jobs,
+        snapshot.daemonsets,
+        snapshot.node_drivers,
+        snapshot.revisions,
+        snapshot.jobs,
     )
-    return {*world.drivers} | {item.driver for kind in owned for item in kind.values()}
+    return {*snapshot.drivers} | {item.driver for kind in owned for item in kind.values()}
 
 
-def only(world: Snapshot, driver: str) -> Snapshot:
+def only(snapshot: Snapshot, driver: str) -> Snapshot:
     """The world with what belongs to one Driver; the others are there with their modules alone."""
 
     def mine(items: Mapping[str, Any]) -> dict[str, Any]:
         return {name: item for name, item in items.items() if item.driver == driver}
 
     return replace(
-        world,
+        snapshot,
         about=driver,
-        daemonsets=mine(world.daemonsets),
-        node_drivers=mine(world.node_drivers),
-        pods=mine(world.pods),
-        revisions=mine(world.revisions),
-        jobs=mine(world.jobs),
-        build_pods=mine(world.build_pods),
+        daemonsets=mine(snapshot.daemonsets),
+        node_drivers=mine(snapshot.node_drivers),
+        pods=mine(snapshot.pods),
+        revisions=mine(snapshot.revisions),
+        jobs=mine(snapshot.jobs),
+        build_pods=mine(snapshot.build_pods),
     )

@@ -34,14 +34,18 @@ class Evictions:
     def clear(self) -> None:
         self._asked.clear()
 
-    def seen(self, world: Snapshot, now: float) -> Snapshot:
+    def seen(self, snapshot: Snapshot, now: float) -> Snapshot:
         """The world with these answers; those of pods that are gone are forgotten."""
-        occupancy = world.occupancy
+        occupancy = snapshot.occupancy
         if occupancy.known:
             there = {consumer.uid for consumer in occupancy.consumers.values()}
             self._asked = {uid: asked for uid, asked in self._asked.items() if uid in there}
         answers = {u: EvictionAnswer(a.message, now < a.again_at) for u, a in self._asked.items()}
-        return replace(world, occupancy=replace(occupancy, answers=answers)) if answers else world
+        return (
+            replace(snapshot, occupancy=replace(occupancy, answers=answers))
+            if answers
+            else snapshot
+        )
 
     def take(self, answers: Mapping[str, str], now: float) -> None:
         """What the API server said to each."""

@@ -114,10 +114,10 @@ class Applier:
         self._lanes.shutdown()
         self._requests.shutdown()
 
-    def carry_out(self, plan: Plan, world: Snapshot, leadership: Leadership) -> Outcome:
+    def carry_out(self, plan: Plan, snapshot: Snapshot, leadership: Leadership) -> Outcome:
         """Everything that can be done; returns when nothing is under way any more."""
         ends = self._now() + self._seconds
-        lanes = _Lanes(self, world, leadership, Outcome(), lambda: self._now() >= ends)
+        lanes = _Lanes(self, snapshot, leadership, Outcome(), lambda: self._now() >= ends)
         list(self._lanes.map(lambda name: lanes.run(name, plan.of(name)), plan.drivers()))
         return lanes.outcome
 
@@ -135,20 +135,20 @@ class Applier:
                 self._collided.add(action.words)
         return again
 
-    def do(self, action: Action, world: Snapshot, seconds: float, outcome: Outcome) -> None:
+    def do(self, action: Action, snapshot: Snapshot, seconds: float, outcome: Outcome) -> None:
         """One action, as one request of at most so many seconds. Raises ApiError."""
         limit: dict[str, Any] = {"deadline": min(seconds, _REQUEST)}
         match action:
             case Apply() | Create():
                 self._put(action, outcome, limit)
             case LabelNode() | Cordon() | Uncordon():
-                self._change_node(action, world, outcome, limit)
+                self._change_node(action, snapshot, outcome, limit)
             case AnnotateJob():
                 self._note_outcome(action, outcome, limit)
             case Evict():
                 self._evict(action, outcome, limit)
             case SetStatus():
-                self._set_status(action, world, outcome, limit)
+                self._set_status(action, snapshot, outcome, limit)
             case SetFinalizers():
                 self._set_finalizers(action, outcome, limit)
             case Delete():
@@ -208,12 +208,12 @@ class Applier:
     def _change_node(
         self,
         action: LabelNode | Cordon | Uncordon,
-        world: Snapshot,
+        snapshot: Snapshot,
         outcome: Outcome,
         limit: Mapping[str, Any],
     ) -> None:
         with suppress(NotFound):  # a node that is gone needs no label
-            node = world.nodes.get(action.node)
+            node = snapshot.nodes.get(action.node)
             seen = node.labels if node is not None else {}
             if isinstance(action, LabelNode):
                 answer = node_labels.label(self._api, action, seen, limit)
@@ -230,9 +230,9 @@ class Applier:
             outcome.asked[action.uid] = refusal
 
     def _set_status(
-        self, action: SetStatus, world: Snapshot, outcome: Outcome, limit: Mapping[str, Any]
+        self, action: SetStatus, snapshot: Snapshot, outcome: Outcome, limit: Mapping[str, Any]
     ) -> None:
-        driver = world.drivers.get(action.driver)
+        driver = snapshot.drivers.get(action.driver)
         patch = {"status": difference(driver.status if driver else {}, action.status)}
         with suppress(NotFound):  # deleted meanwhile
             answer = self._api.merge_patch(
@@ -270,7 +270,7 @@ class _Lanes:
     """One plan being carried out."""
 
     applier: Applier
-    world: Snapshot
+    snapshot: Snapshot
     leadership: Leadership
     outcome: Outcome
     late: Callable[[], bool]
@@ -296,7 +296,7 @@ class _Lanes:
         if self._ended(driver) or stopped or self._left_over(driver, action):
             return
         try:
-            self.applier.do(action, self.world, self.leadership.left(), self.outcome)
+            self.applier.do(action, self.snapshot, self.leadership.left(), self.outcome)
         except LostLead as lost:
             self.outcome.lost = lost
         except ApiError as error:

@@ -66,13 +66,13 @@ def backing_off(trouble: Failure, *, generation: int, now: float) -> bool:
 
 
 def with_troubles(
-    plan: Plan, world: Snapshot, troubles: Mapping[str, Failure], *, now: float, wall: float
+    plan: Plan, snapshot: Snapshot, troubles: Mapping[str, Failure], *, now: float, wall: float
 ) -> Plan:
     """The plan, in which a Driver in trouble says so, and rests until its next try."""
-    actions: list[Action] = [a for a in plan.actions if not _left_out(a, world, troubles, now)]
+    actions: list[Action] = [a for a in plan.actions if not _left_out(a, snapshot, troubles, now)]
     for lane, trouble in _to_be_told(troubles):
         name = driver_of(lane)
-        driver = world.drivers.get(name)
+        driver = snapshot.drivers.get(name)
         if driver is None or trouble.mute:
             continue
         also = {"StagesReady": "False"} if is_stage_lane(lane) else {}
@@ -137,10 +137,12 @@ def with_trouble(
     return {**status, "conditions": list(conditions.values())}
 
 
-def _left_out(action: Action, world: Snapshot, troubles: Mapping[str, Failure], now: float) -> bool:
+def _left_out(
+    action: Action, snapshot: Snapshot, troubles: Mapping[str, Failure], now: float
+) -> bool:
     if not troubles:
         return False
-    driver = world.drivers.get(action.driver)
+    driver = snapshot.drivers.get(action.driver)
     generation = driver.generation if driver else 0
     found = (troubles[lane] for lane in rests_on(action) if lane in troubles)
     rests = any(backing_off(trouble, generation=generation, now=now) for trouble in found)
@@ -179,12 +181,12 @@ def unreadable_kinds(kinds: Iterable[WatchHealth]) -> Failure | None:
     return replace(trouble, reason=f"{first}sUnreadable", message=trouble.message + also)
 
 
-def with_blindness(plan: Plan, world: Snapshot, trouble: Failure | None, wall: float) -> Plan:
+def with_blindness(plan: Plan, snapshot: Snapshot, trouble: Failure | None, wall: float) -> Plan:
     """The plan, in which every Driver says so, and not that it is ready."""
     if trouble is None:
         return plan
     actions: list[Action] = list(plan.actions)
-    for driver in world.drivers.values():
+    for driver in snapshot.drivers.values():
         doubtful = (*_DOUBTFUL, *_of_stages(driver))
         actions = said(actions, driver, trouble, wall, dict.fromkeys(doubtful, "Unknown"))
     return replace(plan, actions=tuple(actions))

@@ -30,7 +30,7 @@ class Quiet:
     _written: dict[str, float] = field(default_factory=dict)
     _told: dict[tuple[str, str], float] = field(default_factory=dict)
 
-    def __call__(self, plan: Plan, world: Snapshot, now: float) -> Plan:
+    def __call__(self, plan: Plan, snapshot: Snapshot, now: float) -> Plan:
         """The plan without Events that are too many, and without statuses that can wait; it says
         when to plan again."""
         spoken = tuple(action for action in plan.actions if self._may_be_told(action, now))
@@ -38,7 +38,7 @@ class Quiet:
         held = {
             action.driver: wait
             for action in plan.actions
-            if isinstance(action, SetStatus) and (wait := self._wait(action, world, now)) > 0
+            if isinstance(action, SetStatus) and (wait := self._wait(action, snapshot, now)) > 0
         }
         if not held:
             return plan
@@ -58,9 +58,9 @@ class Quiet:
         self._told[key] = spent
         return True
 
-    def _wait(self, action: SetStatus, world: Snapshot, now: float) -> float:
+    def _wait(self, action: SetStatus, snapshot: Snapshot, now: float) -> float:
         """Seconds that it can wait; 0 also means that it is written now."""
-        found = world.drivers.get(action.driver)
+        found = snapshot.drivers.get(action.driver)
         pause = self.between * max(1.0, _nodes(action.status) / _LARGE)
         wait = self._written.get(action.driver, float("-inf")) + pause - now
         if found is not None and wait > 0 and news(found.status) == news(action.status):

@@ -136,7 +136,7 @@ def _measured(
     with MetricsServer(
         options.metrics_port,
         serving=Serving(options.certificate, [name]),
-        judge=Reviews(api).verdict,
+        judge=Reviews(api).decision,
         exposition=metrics.exposition,
         answers=answers,
     ) as server:

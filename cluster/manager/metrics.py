@@ -218,7 +218,7 @@ class Metrics(Collector):
         self._rounds.observe(made.planning + made.doing)
         self._plans.observe(made.planning)
         told = {a.driver: a.status for a in made.plan.actions if isinstance(a, SetStatus)}
-        known = {name: found.status for name, found in made.world.drivers.items()}
+        known = {name: found.status for name, found in made.snapshot.drivers.items()}
         self._last = (made.plan.censuses, known | {n: s for n, s in told.items() if n in known})
         if made.outcome.outage is None and made.outcome.lost is None:
             self._success = self._wall()

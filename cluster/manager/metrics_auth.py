@@ -71,7 +71,7 @@ class Reviews:
     def __post_init__(self) -> None:
         self._budget = Budget(self.now)
 
-    def verdict(self, authorization: str, path: str) -> Verdict:
+    def decision(self, authorization: str, path: str) -> Verdict:
         """Whether whoever sent this header may get `path`."""
         kind, _, token = authorization.strip().partition(" ")
         token = token.strip()

@@ -70,9 +70,9 @@ class _Handler(BaseHTTPRequestHandler):
         if path != PATH:
             self._answer(HTTPStatus.NOT_FOUND, f"there is nothing but {PATH}\n".encode())
             return
-        verdict = self.server.judge(self.headers.get("Authorization", ""), PATH)
-        if verdict.status is not HTTPStatus.OK:
-            self._answer(verdict.status, f"{verdict.words}\n".encode())
+        decision = self.server.judge(self.headers.get("Authorization", ""), PATH)
+        if decision.status is not HTTPStatus.OK:
+            self._answer(decision.status, f"{decision.words}\n".encode())
             return
         kind, body = self.server.exposition(self.headers.get("Accept", ""))
         self._answer(HTTPStatus.OK, body, kind)

@@ -36,11 +36,11 @@ def falls_told(
     found: DriverObject,
     wanted: Mapping[str, Assignment],
     falls: Mapping[Assignment, ImageFallback],
-    world: Snapshot,
+    snapshot: Snapshot,
 ) -> Iterator[EmitEvent]:
     """That a pool builds since an image could not be pulled: once, then its DaemonSet says it."""
     for key, at in wanted.items():
-        there = world.daemonsets.get(key)
+        there = snapshot.daemonsets.get(key)
         if at in falls and (there is None or there.fell_back != falls[at].note):
             yield EmitEvent(found.name, found.uid, True, "FellBack", falls[at].why)
 

@@ -38,15 +38,15 @@ _AT_ONCE = 200  # NodeDrivers of Drivers that are gone, in one plan
 _LEFT = "ModulesStay"  # the reason of the last condition, where modules are left behind
 
 
-def delete(world: Snapshot, found: DriverObject, now: float) -> Plan:
+def delete(snapshot: Snapshot, found: DriverObject, now: float) -> Plan:
     """The pods go, then the modules, then what was said of them, and at the end the Driver."""
     if FINALIZER not in found.finalizers:
         return Plan()
-    going = tuple(build_jobs.deleted(world, found.name))
-    leaving = Unload(world, found, (), now)
+    going = tuple(build_jobs.deleted(snapshot, found.name))
+    leaving = Unload(snapshot, found, (), now)
     if leaving.has_daemonsets or (leaving.waits and not _is_said(found)):
         return Plan((*going, *_taken_out(leaving)), again_in(leaving))
-    if leaving.leavers or _has_objects(world, found.name):
+    if leaving.leavers or _has_objects(snapshot, found.name):
         return Plan((*going, *_left_behind(leaving), *_swept(leaving)))
     rest = tuple(finalizer for finalizer in found.finalizers if finalizer != FINALIZER)
     return Plan((*_farewell(found), SetFinalizers(found.name, found.uid, rest, found.version)))
@@ -72,38 +72,40 @@ def again_in(leaving: Unload) -> float | None:
     return min((wait for wait in waits if wait > 0), default=None)
 
 
-def orphans(world: Snapshot) -> Iterator[Action]:
+def orphans(snapshot: Snapshot) -> Iterator[Action]:
     """What is left of Drivers that are gone without us, say by a finalizer taken away by hand.
 
     The rest is the garbage collector's.
     """
-    for found in world.daemonsets.values():
-        if found.driver not in world.drivers and not found.deleting:
-            yield Delete(found.driver, DAEMON_SETS, found.name, world.settings.namespace, found.uid)
-    for pod in world.pods.values():
-        if pod.unloader is not None and pod.driver not in world.drivers and not pod.deleting:
+    for found in snapshot.daemonsets.values():
+        if found.driver not in snapshot.drivers and not found.deleting:
+            yield Delete(
+                found.driver, DAEMON_SETS, found.name, snapshot.settings.namespace, found.uid
+            )
+    for pod in snapshot.pods.values():
+        if pod.unloader is not None and pod.driver not in snapshot.drivers and not pod.deleting:
             yield _gone(pod)
-    yield from _last_words(world)
+    yield from _last_words(snapshot)
 
 
-def _last_words(world: Snapshot) -> Iterator[Action]:
+def _last_words(snapshot: Snapshot) -> Iterator[Action]:
     """What nodes said of such Drivers: the next Driver of that name would take it for its own.
 
     Where a pod is still ending it might say it again. The labels go first: of a label alone nobody
     would know.
     """
-    speaking = {(pod.driver, pod.node) for pod in world.pods.values()}
-    made = {found.driver for found in world.daemonsets.values()}
+    speaking = {(pod.driver, pod.node) for pod in snapshot.pods.values()}
+    made = {found.driver for found in snapshot.daemonsets.values()}
     reports = [
         report
-        for report in world.node_drivers.values()
-        if report.driver not in world.drivers
+        for report in snapshot.node_drivers.values()
+        if report.driver not in snapshot.drivers
         and report.driver not in made
         and (report.driver, report.node) not in speaking
     ]
     reports = reports[:_AT_ONCE]
     traces = {key: each.driver for each in reports for key in trace_labels(each.driver)}
-    for node in world.nodes.values() if traces else ():
+    for node in snapshot.nodes.values() if traces else ():
         labels: dict[str, dict[str, str | None]] = defaultdict(dict)
         for key in node.labels:
             if key in traces and (traces[key], node.name) not in speaking:
@@ -118,16 +120,16 @@ def _last_words(world: Snapshot) -> Iterator[Action]:
 
 def _taken_out(leaving: Unload) -> Iterator[Action]:
     """As long as a DaemonSet is there, its controller would make pods again for a clean node."""
-    world, found = leaving.world, leaving.found
-    for each in world.daemonsets.values():
+    snapshot, found = leaving.snapshot, leaving.found
+    for each in snapshot.daemonsets.values():
         if each.driver == found.name and not each.deleting:
-            yield Delete(found.name, DAEMON_SETS, each.name, world.settings.namespace, each.uid)
+            yield Delete(found.name, DAEMON_SETS, each.name, snapshot.settings.namespace, each.uid)
     yield from _told(leaving)
     if leaving.has_daemonsets:
         return
     if leaving.lost and found.driver is not None:  # a deletion in the foreground took it first
         text = revision_text(found.driver)
-        yield Apply(found.name, config_map(found, leaving.newest, text, world.settings))
+        yield Apply(found.name, config_map(found, leaving.newest, text, snapshot.settings))
     yield from _unload_pods(leaving)
     yield from _cleaned(leaving)
 
@@ -169,23 +171,23 @@ def _is_said(found: DriverObject) -> bool:
     return any(each.get("reason") == _LEFT for each in found.status.get("conditions") or ())
 
 
-def _has_objects(world: Snapshot, driver: str) -> bool:
+def _has_objects(snapshot: Snapshot, driver: str) -> bool:
     return (
-        any(each.driver == driver for each in world.jobs.values())
-        or any(each.driver == driver for each in world.revisions.values())
-        or any(each.driver == driver for each in world.node_drivers.values())
-        or any(_is_unload_pod(pod, driver) for pod in world.pods.values())
+        any(each.driver == driver for each in snapshot.jobs.values())
+        or any(each.driver == driver for each in snapshot.revisions.values())
+        or any(each.driver == driver for each in snapshot.node_drivers.values())
+        or any(_is_unload_pod(pod, driver) for pod in snapshot.pods.values())
     )
 
 
 def _swept(leaving: Unload) -> Iterator[Action]:
     """Labels in one request a node, NodeDrivers, pods, and at the end the revisions."""
-    world, driver = leaving.world, leaving.found.name
+    snapshot, driver = leaving.snapshot, leaving.found.name
     yield from _forgotten(leaving, leaving.leavers)
-    yield from (_gone(pod) for pod in world.pods.values() if _is_unload_pod(pod, driver))
-    for each in world.revisions.values():
+    yield from (_gone(pod) for pod in snapshot.pods.values() if _is_unload_pod(pod, driver))
+    for each in snapshot.revisions.values():
         if each.driver == driver:
-            yield Delete(driver, CONFIG_MAPS, each.name, world.settings.namespace, each.uid)
+            yield Delete(driver, CONFIG_MAPS, each.name, snapshot.settings.namespace, each.uid)
 
 
 # --- nodes ---------------------------------------------------------------------------------------
@@ -193,7 +195,7 @@ def _swept(leaving: Unload) -> Iterator[Action]:
 
 def _unload_pods(leaving: Unload) -> Iterator[Action]:
     """Those that are of no use go, and a number of new ones come."""
-    world, found = leaving.world, leaving.found
+    snapshot, found = leaving.snapshot, leaving.found
     yield from (_gone(pod) for pod in leaving.stray_pods())
     for each in leaving.at(UnloadPhase.FAILED):
         if each.pod is not None and leaving.now - each.pod.created >= REST:
@@ -201,7 +203,7 @@ def _unload_pods(leaving: Unload) -> Iterator[Action]:
     slots = max(0, LIMIT - sum(each.stage.is_under_way for each in leaving.leavers))
     for each in leaving.at(UnloadPhase.NEXT)[:slots]:
         driver = leaving.revisions[each.revision]
-        document = unload_pod(found, driver, each.revision, each.node, world.settings)
+        document = unload_pod(found, driver, each.revision, each.node, snapshot.settings)
         yield Create(found.name, document, each.node.name)
 
 
@@ -214,16 +216,16 @@ def _cleaned(leaving: Unload) -> Iterator[Action]:
 
 def _forgotten(leaving: Unload, leavers: Sequence[LeavingNode]) -> Iterator[Action]:
     """What was written about these nodes; neighbours of one kind go out together."""
-    world, driver = leaving.world, leaving.found.name
+    snapshot, driver = leaving.snapshot, leaving.found.name
     for each in leavers:
         labels = {key: None for key in trace_labels(driver) if key in each.node.labels}
         if labels:
             yield LabelNode(driver, each.node.name, labels, "the driver is gone from it")
     for each in leavers:
         report = node_driver_name(driver, each.node.name)
-        if report in world.node_drivers:
+        if report in snapshot.node_drivers:
             yield Delete(driver, NODE_DRIVERS, report)
-    for homeless in world.homeless_of(driver):  # usually the garbage collector was there first
+    for homeless in snapshot.homeless_of(driver):  # usually the garbage collector was there first
         yield Delete(driver, NODE_DRIVERS, homeless.name)
 
 

@@ -46,15 +46,15 @@ class Planner:
         self._memories: dict[str, Memory] = {}
         self._unchanged = Unchanged()
 
-    def __call__(self, world: Snapshot, now: float) -> Plan:
+    def __call__(self, snapshot: Snapshot, now: float) -> Plan:
         there = self._memories
-        self._memories = {key: there.get(key) or Memory() for key in world.drivers}
-        self._unchanged.look(world)
-        return plan(world, now, self._memories, self._unchanged)
+        self._memories = {key: there.get(key) or Memory() for key in snapshot.drivers}
+        self._unchanged.look(snapshot)
+        return plan(snapshot, now, self._memories, self._unchanged)
 
 
 def plan(
-    world: Snapshot,
+    snapshot: Snapshot,
     now: float,
     memories: Mapping[str, Memory] = EMPTY,
     unchanged: Unchanged | None = None,
@@ -64,79 +64,89 @@ def plan(
     `now` is the wall clock, for the times in conditions and for what is late. `memories` are by
     Driver, and as `unchanged` alter nothing but how long this takes.
     """
-    world, unchanged = replace(world, now=now), unchanged or Unchanged()
+    snapshot, unchanged = replace(snapshot, now=now), unchanged or Unchanged()
     plans: list[Plan] = []
-    for key in sorted(world.drivers):
-        if world.about in ("", key):
+    for key in sorted(snapshot.drivers):
+        if snapshot.about in ("", key):
             made = unchanged.plan_of(key)
             if made is None:
-                made = plan_driver(world, world.drivers[key], now, memories.get(key))
+                made = plan_driver(snapshot, snapshot.drivers[key], now, memories.get(key))
                 unchanged.keep(key, made)
             plans.append(made)
-    made = together(plans, *orphans(world))
-    return replace(made, actions=(*made.actions, *uncordons(world, made.actions)))
+    made = together(plans, *orphans(snapshot))
+    return replace(made, actions=(*made.actions, *uncordons(snapshot, made.actions)))
 
 
 def plan_driver(
-    world: Snapshot, found: DriverObject, now: float, memory: Memory | None = None
+    snapshot: Snapshot, found: DriverObject, now: float, memory: Memory | None = None
 ) -> Plan:
     """The actions for one Driver, in the order in which they are to be done."""
     if found.deleting:
-        made = take_down(world, found, now) or delete(world, found, now)
-        return replace(made, actions=(*let_go(world, found.name), *made.actions))
+        made = take_down(snapshot, found, now) or delete(snapshot, found, now)
+        return replace(made, actions=(*let_go(snapshot, found.name), *made.actions))
     if found.driver is None or not found.driver.spec.image:
         mistakes = found.mistakes or "spec.image is missing: a cluster needs the driver image"
         said = status_changes(found, conditions.unreadable(found, mistakes, now=now))
-        return Plan((*let_go(world, found.name), *said))
-    case, labelled = to_rest(DriverContext(world, found, found.driver, memory=memory or Memory()))
-    staging = StagePlan(case)
+        return Plan((*let_go(snapshot, found.name), *said))
+    context, labelled = to_rest(
+        DriverContext(snapshot, found, found.driver, memory=memory or Memory())
+    )
+    staging = StagePlan(context)
     # A node with pods of stages does not leave before they are gone.
-    members = {m.node.name for m in case.members} | case.occupied
-    leaving = Unload(world, found, members, now)
-    report = report_of(case, leaving)
+    members = {m.node.name for m in context.members} | context.occupied
+    leaving = Unload(snapshot, found, members, now)
+    report = report_of(context, leaving)
     status = conditions.status(report, now=now)
     actions = [
         *_finalizer(found),
-        *_revisions_made(case),
-        *_policy_made(case),
-        *_daemonsets_applied(case, world),
-        *_words_taken_back(case, world),
+        *_revisions_made(context),
+        *_policy_made(context),
+        *_daemonsets_applied(context, snapshot),
+        *_words_taken_back(context, snapshot),
         *with_stage_labels(labelled, staging),
-        *drain.evictions(case.verdicts, found.name, world.occupancy.answers),
-        *let_go(world, found.name, {m.node.name for m in case.members}),
+        *drain.evictions(context.decisions, found.name, snapshot.occupancy.answers),
+        *let_go(snapshot, found.name, {m.node.name for m in context.members}),
         *leave(leaving),
-        *build_jobs.wanted(case),
-        *_daemonsets_retired(case, world),
-        *build_jobs.retired(case),
-        *_revisions_dropped(case, leaving.needed),
-        *falls_told(found, case.wanted, case.falls, world),
+        *build_jobs.wanted(context),
+        *_daemonsets_retired(context, snapshot),
+        *build_jobs.retired(context),
+        *_revisions_dropped(context, leaving.needed),
+        *falls_told(found, context.wanted, context.falls, snapshot),
         *status_changes(found, with_stages(staging, status, now)),
         *stage_objects(staging),
     ]
-    asked = drain.demand(case.verdicts, case.driver)
-    due, counted = _again_in(case, world, leaving), {found.name: census(report)}
+    asked = drain.demand(context.decisions, context.driver)
+    due, counted = _again_in(context, snapshot, leaving), {found.name: census(report)}
     return Plan(
-        tuple(actions), due, counted, asked, case.tags, staging.templates, alone=_is_alone(case)
+        tuple(actions),
+        due,
+        counted,
+        asked,
+        context.tags,
+        staging.templates,
+        alone=_is_alone(context),
     )
 
 
-def _is_alone(case: DriverContext) -> bool:
+def _is_alone(context: DriverContext) -> bool:
     """Whether the plan rests on what belongs to the Driver and on nodes, and on nothing else: not
     on other Drivers' modules or words, on what is known only while somebody asks for it, or on a
     fall back to building, which is believed for a while."""
-    spec, in_common = case.driver.spec, case.rivals or case.taken
-    asks = spec.rollout.evict or spec.preflight or publish_target(case.driver)
-    staged = uses(case.found) or has_left(case.world, case.driver.name)
-    proofs = any(not each.image or each.in_doubt for each in case.resolutions.values())
-    return not (in_common or asks or staged or proofs or case.falls)
+    spec, in_common = context.driver.spec, context.rivals or context.taken
+    asks = spec.rollout.evict or spec.preflight or publish_target(context.driver)
+    staged = uses(context.found) or has_left(context.snapshot, context.driver.name)
+    proofs = any(not each.image or each.in_doubt for each in context.resolutions.values())
+    return not (in_common or asks or staged or proofs or context.falls)
 
 
-def _again_in(case: DriverContext, world: Snapshot, leaving: Unload) -> float | None:
+def _again_in(context: DriverContext, snapshot: Snapshot, leaving: Unload) -> float | None:
     """Seconds until a plan may be another one though nothing happens."""
-    due = min((member.due - world.now for member in case.members), default=math.inf)
+    due = min((member.due - snapshot.now for member in context.members), default=math.inf)
     due = min(due, again_in(leaving) or math.inf)
-    due = min(due, drain.again_in(case.verdicts, case.driver, case.newest, world.now))
-    if any(world.daemonsets[key].deleting for key in case.wanted if key in world.daemonsets):
+    due = min(due, drain.again_in(context.decisions, context.driver, context.newest, snapshot.now))
+    if any(
+        snapshot.daemonsets[key].deleting for key in context.wanted if key in snapshot.daemonsets
+    ):
         due = min(due, _SOON)
     return due if due < math.inf else None
 
@@ -147,33 +157,42 @@ def _finalizer(found: DriverObject) -> Iterator[Action]:
         yield SetFinalizers(found.name, found.uid, wanted, found.version)
 
 
-def _revisions_made(case: DriverContext) -> Iterator[Action]:
+def _revisions_made(context: DriverContext) -> Iterator[Action]:
     """The newest revision; older ones cannot be made again."""
-    wanted = config_map_name(case.driver.name, case.newest)
-    there = case.world.revisions.get(wanted)
-    if there is None or there.document != case.text:
-        document = config_map(case.found, case.newest, case.text, case.world.settings)
+    wanted = config_map_name(context.driver.name, context.newest)
+    there = context.snapshot.revisions.get(wanted)
+    if there is None or there.document != context.text:
+        document = config_map(
+            context.found, context.newest, context.text, context.snapshot.settings
+        )
         if there is not None:  # it is immutable, and not what its name says
             yield Delete(
-                case.driver.name, CONFIG_MAPS, wanted, case.world.settings.namespace, there.uid
+                context.driver.name,
+                CONFIG_MAPS,
+                wanted,
+                context.snapshot.settings.namespace,
+                there.uid,
             )
-        yield Apply(case.driver.name, document)
+        yield Apply(context.driver.name, document)
 
 
-def _policy_made(case: DriverContext) -> Iterator[Action]:
+def _policy_made(context: DriverContext) -> Iterator[Action]:
     """It is there before a pod that mounts it, and changes without one."""
-    there = case.world.revisions.get(policy_name(case.driver.name))
-    if there is None or there.document != policy_text(case.driver):
-        yield Apply(case.driver.name, policy_map(case.found, case.driver, case.world.settings))
+    there = context.snapshot.revisions.get(policy_name(context.driver.name))
+    if there is None or there.document != policy_text(context.driver):
+        yield Apply(
+            context.driver.name,
+            policy_map(context.found, context.driver, context.snapshot.settings),
+        )
 
 
-def _daemonsets_applied(case: DriverContext, world: Snapshot) -> Iterator[Action]:
-    as_wanted, applied = case.memory.daemonsets, list[DaemonSetInput]()
-    for key in as_wanted.keys() - case.wanted.keys():
+def _daemonsets_applied(context: DriverContext, snapshot: Snapshot) -> Iterator[Action]:
+    as_wanted, applied = context.memory.daemonsets, list[DaemonSetInput]()
+    for key in as_wanted.keys() - context.wanted.keys():
         del as_wanted[key]
-    for key in sorted(case.wanted):
-        there = world.daemonsets.get(key)
-        wanted = _wanted(case, there, case.wanted[key])
+    for key in sorted(context.wanted):
+        there = snapshot.daemonsets.get(key)
+        wanted = _wanted(context, there, context.wanted[key])
         if wanted is None or (there is not None and there.deleting):
             continue
         before = as_wanted.get(key)
@@ -182,68 +201,70 @@ def _daemonsets_applied(case: DriverContext, world: Snapshot) -> Iterator[Action
         document = daemonset(wanted)
         edited = differs(document, there) if there else None
         if there is None or edited:
-            yield Apply(case.driver.name, document, edited)
+            yield Apply(context.driver.name, document, edited)
             applied.append(wanted)
         else:
             as_wanted[key] = wanted, there
-    yield from refusals_told(applied, DriverContext(world, case.found, case.driver).daemonsets)
+    yield from refusals_told(
+        applied, DriverContext(snapshot, context.found, context.driver).daemonsets
+    )
 
 
 def _wanted(
-    case: DriverContext, there: DaemonSetObject | None, at: Assignment
+    context: DriverContext, there: DaemonSetObject | None, at: Assignment
 ) -> DaemonSetInput | None:
     """A DaemonSet as it should be; None if it can only stay as it is, its revision being lost.
 
     One for a pool that no node is in any more keeps its toolkit until its last node has left; so
     does one whose image stream is not known.
     """
-    driver = case.revisions.get(at.revision)
+    driver = context.revisions.get(at.revision)
     if driver is None:
         return None
-    resolution = case.resolutions.get(at.pool)
+    resolution = context.resolutions.get(at.pool)
     toolkit, link = (there.toolkit, there.link) if there else ("", "")
-    image, fall = case.image(at), case.falls.get(at)
+    image, fall = context.image(at), context.falls.get(at)
     if image:
         toolkit, link = "", LINK
-    elif resolution is not None and (resolution.image or not case.unseen):
-        on_nodes = case.builds_on_nodes(at, there)
+    elif resolution is not None and (resolution.image or not context.unseen):
+        on_nodes = context.builds_on_nodes(at, there)
         toolkit, link = resolution.image if on_nodes else "", resolution.link.value
     return DaemonSetInput(
-        case.owner, driver, at.revision, at.pool, toolkit, link, case.world.settings,
-        image=image, fell_back=fall.note if fall else "", refused=case.refused(at.pool),
+        context.owner, driver, at.revision, at.pool, toolkit, link, context.snapshot.settings,
+        image=image, fell_back=fall.note if fall else "", refused=context.refused(at.pool),
     )  # fmt: skip
 
 
-def _words_taken_back(case: DriverContext, world: Snapshot) -> Iterator[Delete]:
+def _words_taken_back(context: DriverContext, snapshot: Snapshot) -> Iterator[Delete]:
     """Before the label: a node that is assigned back works when it says so again."""
-    if case.world.node_drivers is not world.node_drivers:
-        for name in sorted(world.node_drivers.keys() - case.world.node_drivers.keys()):
-            yield Delete(case.driver.name, NODE_DRIVERS, name)
+    if context.snapshot.node_drivers is not snapshot.node_drivers:
+        for name in sorted(snapshot.node_drivers.keys() - context.snapshot.node_drivers.keys()):
+            yield Delete(context.driver.name, NODE_DRIVERS, name)
 
 
-def _daemonsets_retired(case: DriverContext, world: Snapshot) -> Iterator[Action]:
-    for found in world.daemonsets.values():
-        if not is_left(case, found) and not found.deleting:
+def _daemonsets_retired(context: DriverContext, snapshot: Snapshot) -> Iterator[Action]:
+    for found in snapshot.daemonsets.values():
+        if not is_left(context, found) and not found.deleting:
             yield Delete(
-                case.driver.name,
+                context.driver.name,
                 DAEMON_SETS,
                 found.name,
-                case.world.settings.namespace,
+                context.snapshot.settings.namespace,
                 found.uid,
             )
 
 
-def _revisions_dropped(case: DriverContext, unloading: Collection[str]) -> Iterator[Action]:
+def _revisions_dropped(context: DriverContext, unloading: Collection[str]) -> Iterator[Action]:
     """Those that no node has or would be given, or is unloaded with, and no Job is at work on."""
-    needed = {at.revision for at in case.wanted.values()} | set(unloading)
-    needed |= build_jobs.revisions_at_work(case)
-    needed |= {case.newest, case.standing.good, ""}  # "" is the policy of all of them
-    for found in case.world.revisions.values():
-        if found.driver == case.driver.name and found.revision not in needed:
+    needed = {at.revision for at in context.wanted.values()} | set(unloading)
+    needed |= build_jobs.revisions_at_work(context)
+    needed |= {context.newest, context.standing.good, ""}  # "" is the policy of all of them
+    for found in context.snapshot.revisions.values():
+        if found.driver == context.driver.name and found.revision not in needed:
             yield Delete(
                 found.driver,
                 CONFIG_MAPS,
                 found.name,
-                case.world.settings.namespace,
+                context.snapshot.settings.namespace,
                 found.uid,
             )

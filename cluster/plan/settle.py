@@ -19,40 +19,40 @@ from nodeside.contract import State, assigned_label, state_label
 _LOOKS = 8  # at what follows from our own labels; two are usual
 
 
-def _nodes_labelled(case: DriverContext) -> Iterator[LabelNode]:
+def _nodes_labelled(context: DriverContext) -> Iterator[LabelNode]:
     """One request for each node that goes somewhere else."""
-    for verdict in case.verdicts:
-        member = verdict.member
-        if verdict.revision is None and verdict.step is DrainStep.GO and member.is_untouched:
+    for decision in context.decisions:
+        member = decision.member
+        if decision.revision is None and decision.step is DrainStep.GO and member.is_untouched:
             continue  # nearly all nodes, at nearly all times
-        labels = drain.hold_labels(verdict, case.driver.name, case.newest)
-        why, falls = verdict.detail, verdict.revision is None and case.falls_back(member)
-        if (verdict.revision is not None or falls) and (moves := _labels(case, verdict)):
-            labels, why = {**labels, **moves}, NO_IMAGE if falls else verdict.row.why
+        labels = drain.hold_labels(decision, context.driver.name, context.newest)
+        why, falls = decision.detail, decision.revision is None and context.falls_back(member)
+        if (decision.revision is not None or falls) and (moves := _labels(context, decision)):
+            labels, why = {**labels, **moves}, NO_IMAGE if falls else decision.row.why
         if labels:
-            yield LabelNode(case.driver.name, member.node.name, labels, why)
-    for member in forgiven(case.verdicts, case.standing):
-        gone: dict[str, str | None] = {before_label(case.driver.name): None}
-        yield LabelNode(case.driver.name, member.node.name, gone, "the rollout is over")
+            yield LabelNode(context.driver.name, member.node.name, labels, why)
+    for member in forgiven(context.decisions, context.standing):
+        gone: dict[str, str | None] = {before_label(context.driver.name): None}
+        yield LabelNode(context.driver.name, member.node.name, gone, "the rollout is over")
 
 
-def _labels(case: DriverContext, verdict: Decision) -> dict[str, str | None]:
+def _labels(context: DriverContext, decision: Decision) -> dict[str, str | None]:
     """What changes of a node's labels.
 
     The state of one that moved is that of the kernel before. Its new pod, or the wait for one,
     begins with `waiting`; nobody else could say so until that pod runs.
     """
-    driver, member, target = case.driver.name, verdict.member, case.target(verdict)
-    goes = case.assignment(target) if target else ""
-    before = member.before if verdict.revision is None else verdict.before
+    driver, member, target = context.driver.name, decision.member, context.target(decision)
+    goes = context.assignment(target) if target else ""
+    before = member.before if decision.revision is None else decision.before
     wanted = {assigned_label(driver): goes, before_label(driver): before}
-    if verdict.place is Place.MOVED and state_label(driver) in member.node.labels:
+    if decision.place is Place.MOVED and state_label(driver) in member.node.labels:
         wanted[state_label(driver)] = State.WAITING.value
     there = member.node.labels
     return {key: value or None for key, value in wanted.items() if there.get(key, "") != value}
 
 
-def to_rest(case: DriverContext) -> tuple[DriverContext, tuple[LabelNode | Cordon, ...]]:
+def to_rest(context: DriverContext) -> tuple[DriverContext, tuple[LabelNode | Cordon, ...]]:
     """The labels to be set, and the case once they are: from there nothing more follows.
 
     One look is not always enough: what a node said before may hold again once it is assigned back,
@@ -60,14 +60,14 @@ def to_rest(case: DriverContext) -> tuple[DriverContext, tuple[LabelNode | Cordo
     """
     every: dict[str, LabelNode | Cordon] = {}
     for _ in range(_LOOKS):
-        labelled: list[LabelNode | Cordon] = [*_nodes_labelled(case), *_nodes_cordoned(case)]
+        labelled: list[LabelNode | Cordon] = [*_nodes_labelled(context), *_nodes_cordoned(context)]
         if not labelled:
             break
         for action in labelled:
             earlier = every.get(action.node)
             every[action.node] = action if earlier is None else _both(earlier, action)
-        case = _afterwards(case, labelled)
-    return case, tuple(sorted(every.values(), key=lambda action: isinstance(action, Cordon)))
+        context = _afterwards(context, labelled)
+    return context, tuple(sorted(every.values(), key=lambda action: isinstance(action, Cordon)))
 
 
 def _both(earlier: LabelNode | Cordon, later: LabelNode | Cordon) -> LabelNode | Cordon:
@@ -75,62 +75,62 @@ def _both(earlier: LabelNode | Cordon, later: LabelNode | Cordon) -> LabelNode |
     return replace(as_now, labels={**earlier.labels, **later.labels})
 
 
-def _nodes_cordoned(case: DriverContext) -> Iterator[Cordon]:
+def _nodes_cordoned(context: DriverContext) -> Iterator[Cordon]:
     """Those that this plan does not cordon already."""
-    for cordon in drain.cordons(case.verdicts, case.driver.name, case.world.now):
-        if cordon.node not in case.begun:
+    for cordon in drain.cordons(context.decisions, context.driver.name, context.snapshot.now):
+        if cordon.node not in context.begun:
             yield cordon
 
 
-def _afterwards(case: DriverContext, labelled: Sequence[LabelNode | Cordon]) -> DriverContext:
+def _afterwards(context: DriverContext, labelled: Sequence[LabelNode | Cordon]) -> DriverContext:
     """The same after these labels were set."""
-    nodes, begun = dict(case.world.nodes), dict(case.begun)
+    nodes, begun = dict(context.snapshot.nodes), dict(context.begun)
     for action in labelled:
         node = nodes[action.node]
         labels = changed(node.labels, action.labels)
-        nodes[action.node] = replace(node, labels=labels, labelled=case.world.now)
+        nodes[action.node] = replace(node, labels=labels, labelled=context.snapshot.now)
         if isinstance(action, Cordon):
             nodes[action.node] = replace(nodes[action.node], unschedulable=True)
             begun[action.node] = action.why
-    there = {key: d for key, d in case.world.daemonsets.items() if is_left(case, d)}
-    old = set(old_words(case, {action.node for action in labelled}))
-    said = case.world.node_drivers
+    there = {key: d for key, d in context.snapshot.daemonsets.items() if is_left(context, d)}
+    old = set(old_words(context, {action.node for action in labelled}))
+    said = context.snapshot.node_drivers
     if old:
         said = {key: word for key, word in said.items() if key not in old}
-    given = {key.rpartition("-")[2]: at for key, at in case.wanted.items()}
+    given = {key.rpartition("-")[2]: at for key, at in context.wanted.items()}
     status = {
-        **case.found.status,
-        "observedGeneration": case.found.generation,
-        "revision": case.newest,
-        "lastGoodRevision": case.standing.good,
-        "casualties": [each.row() for each in case.casualties],
+        **context.found.status,
+        "observedGeneration": context.found.generation,
+        "revision": context.newest,
+        "lastGoodRevision": context.standing.good,
+        "casualties": [each.row() for each in context.casualties],
     }
-    world = replace(case.world, nodes=nodes, daemonsets=there, node_drivers=said)
-    found = replace(case.found, status=status)
+    snapshot = replace(context.snapshot, nodes=nodes, daemonsets=there, node_drivers=said)
+    found = replace(context.found, status=status)
     return replace(
-        case,
-        world=world,
+        context,
+        snapshot=snapshot,
         found=found,
         given=given,
         begun=begun,
-        fallen=case.falls,
-        recalled=case.refusals,
+        fallen=context.falls,
+        recalled=context.refusals,
     )
 
 
-def is_left(case: DriverContext, found: DaemonSetObject) -> bool:
-    return found.driver != case.driver.name or found.name in case.wanted
+def is_left(context: DriverContext, found: DaemonSetObject) -> bool:
+    return found.driver != context.driver.name or found.name in context.wanted
 
 
-def old_words(case: DriverContext, labelled: Collection[str]) -> Iterator[str]:
+def old_words(context: DriverContext, labelled: Collection[str]) -> Iterator[str]:
     """NodeDrivers of nodes that are given back what they spoke of before, and are silent since.
 
     They would count as said anew, on a node whose pod may never say a word.
     """
-    for verdict in case.verdicts if labelled else ():
-        member, report = verdict.member, verdict.member.report
+    for decision in context.decisions if labelled else ():
+        member, report = decision.member, decision.member.report
         if report is None or member.node.name not in labelled or member.word is not None:
             continue
-        target = case.target(verdict)
+        target = context.target(decision)
         if target and (report.revision, report.boot_id) == (target.revision, member.node.boot_id):
             yield report.name

@@ -40,8 +40,8 @@ def _stage_labels(staging: StagePlan) -> Iterator[LabelNode]:
     if staging.active:
         for node, labels, why in changed_labels(staging):
             yield LabelNode(staging.driver, node.name, labels, why)
-    elif (seen := staging.case.world.stages) is not None and not seen.unknown:
-        yield from _cleaned(staging.case.world, staging.driver)
+    elif (seen := staging.context.snapshot.stages) is not None and not seen.unknown:
+        yield from _cleaned(staging.context.snapshot, staging.driver)
 
 
 def stage_objects(staging: StagePlan) -> Iterator[Action]:
@@ -52,33 +52,33 @@ def stage_objects(staging: StagePlan) -> Iterator[Action]:
     if not gone and not wanted:
         return  # nearly always, and the hash of all documents takes its time
     lane = lane_of(staging.driver, content(staging))
-    namespace = staging.case.world.settings.namespace
+    namespace = staging.context.snapshot.settings.namespace
     for found in gone:
         yield _deleted(lane, found, namespace)
     for document, edited in wanted:
         yield Apply(lane, document, edited)
 
 
-def take_down(world: Snapshot, found: DriverObject, now: float) -> Plan | None:
+def take_down(snapshot: Snapshot, found: DriverObject, now: float) -> Plan | None:
     """The end of a Driver begins with its stages, the last one first; None when they are gone."""
-    seen = world.stages
-    if seen is None or not (uses(found) or has_left(world, found.name)):
-        rest = tuple(_cleaned(world, found.name))
+    seen = snapshot.stages
+    if seen is None or not (uses(found) or has_left(snapshot, found.name)):
+        rest = tuple(_cleaned(snapshot, found.name))
         return Plan(rest) if rest else None
     if seen.unknown:
         return Plan(tuple(_said(found, f"its stages cannot be ended: {seen.unknown}", now)))
     left = [each for each in seen.objects.values() if each.driver == found.name]
     pods = {pod.stage: [] for pod in seen.pods.values()}  # type: dict[str, list[str]]
     for pod in seen.pods.values():
-        if pod.driver == found.name and _holds_up(world, pod.node):
+        if pod.driver == found.name and _holds_up(snapshot, pod.node):
             pods[pod.stage].append(pod.node)
     stages = {each.stage for each in left} | {stage for stage, nodes in pods.items() if nodes}
     if not stages:
-        labels = tuple(_cleaned(world, found.name))
+        labels = tuple(_cleaned(snapshot, found.name))
         return Plan(labels) if labels else None
     last = max(stages, key=lambda stage: _rank(found, stage))
     gone = sorted((each for each in left if each.stage == last), key=end_order)
-    namespace = world.settings.namespace
+    namespace = snapshot.settings.namespace
     where = some(sorted(pods.get(last, ())))
     words = f"stage {last} ends" + (f": pods on {where}" if where else "")
     ending = [_deleted(found.name, each, namespace) for each in gone if not each.deleting]
@@ -95,9 +95,9 @@ def _said(found: DriverObject, words: str, now: float) -> Iterator[SetStatus]:
         yield SetStatus(found.name, status)
 
 
-def _holds_up(world: Snapshot, node: str) -> bool:
+def _holds_up(snapshot: Snapshot, node: str) -> bool:
     """A node that is down holds nothing up: its pods never end."""
-    return node in world.nodes and world.nodes[node].ready
+    return node in snapshot.nodes and snapshot.nodes[node].ready
 
 
 def _rank(found: DriverObject, stage: str) -> tuple[int, str]:
@@ -109,14 +109,14 @@ def _rank(found: DriverObject, stage: str) -> tuple[int, str]:
     return (order.index(stage) if stage in order else len(order), stage)
 
 
-def has_left(world: Snapshot, driver: str) -> bool:
+def has_left(snapshot: Snapshot, driver: str) -> bool:
     """Whether objects of stages of a Driver are there."""
-    seen = world.stages
+    seen = snapshot.stages
     return seen is not None and any(each.driver == driver for each in seen.objects.values())
 
 
-def _cleaned(world: Snapshot, driver: str) -> Iterator[LabelNode]:
-    for node in world.nodes.values():
+def _cleaned(snapshot: Snapshot, driver: str) -> Iterator[LabelNode]:
+    for node in snapshot.nodes.values():
         keys = sorted(label_keys(driver, node))
         if keys:
             yield LabelNode(driver, node.name, dict.fromkeys(keys), "its stages have ended")

@@ -34,10 +34,10 @@ class Unchanged:
         self._before: Snapshot | None = None
         self._plans: dict[str, Plan] = {}
 
-    def look(self, world: Snapshot) -> None:
+    def look(self, snapshot: Snapshot) -> None:
         """Forget the plans of those whom a change concerns."""
-        before, self._before = self._before, world
-        for name in _concerned(before, world) if before else ():
+        before, self._before = self._before, snapshot
+        for name in _concerned(before, snapshot) if before else ():
             if name == ALL:
                 self._plans.clear()
             if not self._plans:
@@ -69,14 +69,14 @@ def _concerned(before: Snapshot, after: Snapshot) -> Iterator[str]:
             yield from {each.driver for each in (one, other) if each}
 
 
-def _of_all(world: Snapshot) -> tuple[object, ...]:
+def _of_all(snapshot: Snapshot) -> tuple[object, ...]:
     return (
-        world.image_streams,
-        world.settings,
-        world.toolkit_labels,
-        world.toolkits_pending,
-        world.about,
-        world.stages is None or world.stages.unknown,
+        snapshot.image_streams,
+        snapshot.settings,
+        snapshot.toolkit_labels,
+        snapshot.toolkits_pending,
+        snapshot.about,
+        snapshot.stages is None or snapshot.stages.unknown,
     )
 
 

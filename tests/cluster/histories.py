@@ -154,7 +154,7 @@ class History(RuleBasedStateMachine):
 
     @rule(crash_after=st.one_of(st.none(), st.integers(0, 6)))
     def plan(self, crash_after: int | None) -> None:
-        before = self.model.world
+        before = self.model.snapshot
         actions = self.model.plan().actions
         changed = self.carry_out(actions[:crash_after], before)
         if crash_after is None:
@@ -258,9 +258,9 @@ class History(RuleBasedStateMachine):
 
     def _works(self, name: str, seen: Snapshot | None = None) -> bool:
         """Whether the driver works there, told in this boot by the pod that is there."""
-        world = seen or self.model.world
-        node, report = world.nodes[name], world.node_drivers.get(f"edu.{name}")
-        there = serving(world, name)
+        snapshot = seen or self.model.snapshot
+        node, report = snapshot.nodes[name], snapshot.node_drivers.get(f"edu.{name}")
+        there = serving(snapshot, name)
         return (
             node.ready
             and report is not None
@@ -340,7 +340,7 @@ class Liars(History):
     def status_is_refused(self) -> None:
         """All else is done all the same."""
         actions = [each for each in self.model.plan().actions if not isinstance(each, SetStatus)]
-        self.carry_out(actions, self.model.world)
+        self.carry_out(actions, self.model.snapshot)
 
     @invariant()
     def nobody_runs_what_a_node_has_named(self) -> None:

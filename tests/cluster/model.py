@@ -90,12 +90,12 @@ def _chosen(daemonset: Mapping[str, Any], node: Node) -> bool:
     return node.labels.get(away["key"]) not in away["values"]
 
 
-def serving(world: Snapshot, node: str, driver: str = "edu") -> DaemonSetObject | None:
+def serving(snapshot: Snapshot, node: str, driver: str = "edu") -> DaemonSetObject | None:
     """The DaemonSet whose pod is on a node: the label decides, as in Kubernetes."""
-    assigned = world.nodes[node].labels.get(assigned_label(driver))
+    assigned = snapshot.nodes[node].labels.get(assigned_label(driver))
     found = (
         each
-        for each in world.daemonsets.values()
+        for each in snapshot.daemonsets.values()
         if each.driver == driver and each.assignment == assigned
     )
     return next(found, None)
@@ -145,7 +145,7 @@ class Model:
     planner: Planner = field(default_factory=Planner)
 
     @property
-    def world(self) -> Snapshot:
+    def snapshot(self) -> Snapshot:
         return Snapshot(
             dict(self.nodes),
             dict(self.drivers),
@@ -268,11 +268,11 @@ class Model:
             self.report(name, state, driver)
 
     def end_build(
-        self, verdict: BuildVerdict = BuildVerdict.PUBLISHED, name: str = "", **said: Any
+        self, decision: BuildVerdict = BuildVerdict.PUBLISHED, name: str = "", **said: Any
     ) -> None:
         """A Job, the only one that runs, comes to its end, and its pod says this."""
         [found] = [j for j in self.jobs.values() if name in ("", j.name) and not j.finished]
-        outcome = BuildOutcome(verdict, **{"kernel": KERNEL, **said})
+        outcome = BuildOutcome(decision, **{"kernel": KERNEL, **said})
         self.build_pods[found.name] = BuildPod(
             f"{found.name}-x", job=found.name, driver=found.driver, outcome=outcome
         )
@@ -284,8 +284,8 @@ class Model:
         """One that remembers earlier looks plans the same; it may want to look again too early.
 
         `seen` is what is known of the cluster if that is not what there is."""
-        world = seen or self.world
-        made, again = plan(world, now), self.planner(world, now)
+        snapshot = seen or self.snapshot
+        made, again = plan(snapshot, now), self.planner(snapshot, now)
         waits = [math.inf if each.again_in is None else each.again_in for each in (again, made)]
         assert waits[0] <= waits[1]
         assert replace(again, again_in=None) == replace(made, again_in=None)
@@ -449,7 +449,7 @@ class Model:
     # --- what is there ---
 
     def serving(self, node: str, driver: str = "edu") -> DaemonSetObject | None:
-        return serving(self.world, node, driver)
+        return serving(self.snapshot, node, driver)
 
     def revision(self, node: str, driver: str = "edu") -> str:
         found = self.serving(node, driver)

@@ -92,7 +92,7 @@ def leading(seconds: float = 60.0) -> Iterator[Leadership]:
 
 def carry_out(api: FakeApi, *actions: Action, seconds: float = 60.0) -> Outcome:
     with Applier(api, instance="me", wall=lambda: 0.0) as applier, leading(seconds) as lead:  # type: ignore[arg-type]
-        return applier.carry_out(Plan(actions), model().world, lead)
+        return applier.carry_out(Plan(actions), model().snapshot, lead)
 
 
 def test_one_driver_is_served_in_order_and_its_nodes_side_by_side() -> None:
@@ -205,7 +205,7 @@ def test_what_time_ran_out_for_is_left_to_the_next_round_but_the_status_is_told(
         Applier(api, instance="me", seconds=5.0, now=lambda: next(now)) as applier,  # type: ignore[arg-type]
         leading() as lead,
     ):
-        outcome = applier.carry_out(Plan(actions), model().world, lead)
+        outcome = applier.carry_out(Plan(actions), model().snapshot, lead)
 
     assert api.asked == ["patch nodes n1", "apply between", "patch drivers/status edu"]
     assert outcome.unfinished == {"edu"}

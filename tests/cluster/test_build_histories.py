@@ -33,14 +33,14 @@ class BuiltOnce(History):
         super().__init__()
         self.spec: dict[str, Any] = {"prebuilt": {"sources": [STORE]}}
 
-    @rule(data=st.data(), verdict=_VERDICT)
-    def a_build_ends(self, data: st.DataObject, verdict: BuildVerdict) -> None:
+    @rule(data=st.data(), decision=_VERDICT)
+    def a_build_ends(self, data: st.DataObject, decision: BuildVerdict) -> None:
         running = sorted(name for name, job in self.model.jobs.items() if not job.finished)
         if running:
-            self._end(data.draw(st.sampled_from(running)), verdict)
+            self._end(data.draw(st.sampled_from(running)), decision)
 
-    a_build_ends_too = rule(data=st.data(), verdict=_VERDICT)(
-        lambda self, data, verdict: self.a_build_ends(data, verdict)
+    a_build_ends_too = rule(data=st.data(), decision=_VERDICT)(
+        lambda self, data, decision: self.a_build_ends(data, decision)
     )
 
     @rule(data=st.data())
@@ -72,11 +72,11 @@ class BuiltOnce(History):
     def _case(self) -> DriverContext:
         found = self.model.drivers["edu"]
         assert found.driver is not None
-        return DriverContext(self.model.world, found, found.driver)
+        return DriverContext(self.model.snapshot, found, found.driver)
 
-    def _end(self, name: str, verdict: BuildVerdict) -> None:
+    def _end(self, name: str, decision: BuildVerdict) -> None:
         build = builds(self._case()).get(name)
-        self.model.end_build(verdict, name, kernel=build.kernel if build else "")
+        self.model.end_build(decision, name, kernel=build.kernel if build else "")
 
     def _settle_ready(self) -> None:
         """What failed is tried again, and goes well."""

@@ -112,7 +112,7 @@ def test_a_driver_that_does_not_compile_touches_no_node_and_says_the_first_error
     )
     assert model.said[0].warning
     assert "edu.c:42: error: x" in model.said[0].note
-    assert any("edu.c:42" in line for line in explain_node(model.world, "edu", "n1").blocks)
+    assert any("edu.c:42" in line for line in explain_node(model.snapshot, "edu", "n1").blocks)
 
 
 def test_a_new_version_that_does_not_compile_leaves_the_old_one_working(model: Model) -> None:
@@ -283,9 +283,9 @@ def test_the_last_try_counts_and_a_try_that_failed_ends_nothing() -> None:
         "a": BuildPod("a", job="j", created=1.0, outcome=said),
         "b": BuildPod("b", job="j", created=2.0, outcome=replace(said, reason="Later")),
     }
-    world = Snapshot(build_pods=pods)
-    assert outcome_of(JobObject("j"), world) is None
-    last = outcome_of(JobObject("j", finished=True), world)
+    snapshot = Snapshot(build_pods=pods)
+    assert outcome_of(JobObject("j"), snapshot) is None
+    last = outcome_of(JobObject("j", finished=True), snapshot)
     assert last is not None
     assert last.reason == "Later"
 
@@ -378,7 +378,7 @@ def test_realtime_nodes_have_the_realtime_kernel_of_the_coming_toolkit_built() -
 # --- questions ------------------------------------------------------------------------------------
 
 
-def verdicts(model: Model) -> list[tuple[str, str]]:
+def decisions(model: Model) -> list[tuple[str, str]]:
     rows = model.drivers["edu"].status["preflight"]
     return [(row["verdict"], row["message"]) for row in rows]
 
@@ -390,20 +390,20 @@ def test_a_question_is_built_without_publishing_and_answered_in_the_status() -> 
     model.settle_ready()
     model.apply_driver(preflight=[{"kernel": NEW_KERNEL}])
     model.settle()
-    [(verdict, message)] = verdicts(model)
-    assert verdict == "Building"
+    [(decision, message)] = decisions(model)
+    assert decision == "Building"
     assert f"builds for {NEW_KERNEL} with" in message
     assert model.condition("Ready")["status"] == "True"
 
     model.end_build(BuildVerdict.REFUSED, kernel=NEW_KERNEL, first_error="edu.c:1: error: no")
     model.settle()
-    assert verdicts(model) == [("DoesNotBuild", "edu.c:1: error: no")]
+    assert decisions(model) == [("DoesNotBuild", "edu.c:1: error: no")]
     assert model.condition("Degraded")["status"] == "False"
 
     model.apply_driver()
     model.settle()
     assert model.jobs == {}
-    assert verdicts(model) == []
+    assert decisions(model) == []
 
 
 def test_a_question_that_a_coming_build_answers_is_not_built_twice() -> None:
@@ -419,8 +419,8 @@ def test_a_question_without_a_toolkit_says_what_is_missing() -> None:
     model.add(["n1"], os_image=f"{COREOS} {OLD_OS}")
     model.apply_driver(preflight=[{"osVersion": NEW_OS}], **BY_TAG)
     model.settle()
-    [(verdict, message)] = verdicts(model)
-    assert verdict == "Unknown"
+    [(decision, message)] = decisions(model)
+    assert decision == "Unknown"
     assert message.startswith(
         f"no toolkit image: image stream {STREAM} has no tag {NEW_OS}; wait for the tag"
     )
@@ -440,7 +440,7 @@ def test_a_driver_that_is_deleted_takes_its_jobs_with_it(model: Model) -> None:
 
 def test_explain_says_that_a_build_goes_on(model: Model) -> None:
     model.settle()
-    said = explain_driver(model.world, "edu")
+    said = explain_driver(model.snapshot, "edu")
     [job] = model.jobs
     words = f"Job {job} builds for {KERNEL} with {EDU['toolkit']['imageTemplate']}"
     assert any(words.replace("{kernel}", KERNEL) in line for line in said.next), said.next

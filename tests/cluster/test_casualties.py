@@ -83,7 +83,7 @@ def test_a_failure_stops_the_rollout_though_its_machine_is_replaced() -> None:
     assert "failed on n0, where" in message
     assert "worked: BuildFailed: does not compile; correct the spec" in message
     assert message.endswith("; to have this one tried again, pause the rollout and resume it")
-    assert "the newest version has cost n0" in explain_driver(model.world, "edu").there
+    assert "the newest version has cost n0" in explain_driver(model.snapshot, "edu").there
 
 
 def test_a_failure_stops_the_rollout_though_its_node_gets_another_kernel() -> None:
@@ -257,7 +257,7 @@ def test_of_too_many_those_are_remembered_that_no_node_can_tell() -> None:
     model.report_all(State.FAILED)
     found = model.drivers["edu"]
     assert found.driver is not None
-    members = {m.node.name: m for m in DriverContext(model.world, found, found.driver).members}
+    members = {m.node.name: m for m in DriverContext(model.snapshot, found, found.driver).members}
 
     rows = within_limits(every, members)
 

@@ -225,7 +225,7 @@ def test_a_node_that_somebody_else_holds_by_now_is_not_cordoned() -> None:
 # --- what is remembered --------------------------------------------------------------------------
 
 
-def world(*names: str) -> Snapshot:
+def snapshot(*names: str) -> Snapshot:
     made = [consumer_from(pod(name), BOTH) for name in names]
     consumers = {each.name: each for each in made if each is not None}
     return Snapshot(occupancy=Occupancy(consumers, known=True))
@@ -239,9 +239,9 @@ def test_a_pod_that_was_refused_is_asked_later_and_later() -> None:
         waits.append(plan.again_in)
 
     assert waits == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
-    [answer] = memory.seen(world("train-0"), now=29.0).occupancy.answers.values()
+    [answer] = memory.seen(snapshot("train-0"), now=29.0).occupancy.answers.values()
     assert (answer.message, answer.resting) == ("no", True)
-    [answer] = memory.seen(world("train-0"), now=30.0).occupancy.answers.values()
+    [answer] = memory.seen(snapshot("train-0"), now=30.0).occupancy.answers.values()
     assert not answer.resting
 
 
@@ -249,7 +249,7 @@ def test_a_pod_that_may_go_is_not_asked_again_while_it_goes() -> None:
     memory = Evictions(jitter=lambda: 1.0)
     memory.take({"uid-train-0": ""}, now=0.0)
 
-    [answer] = memory.seen(world("train-0"), now=9.0).occupancy.answers.values()
+    [answer] = memory.seen(snapshot("train-0"), now=9.0).occupancy.answers.values()
     assert (answer.message, answer.resting) == ("", True)
 
 
@@ -257,5 +257,5 @@ def test_what_was_said_of_a_pod_that_is_gone_is_forgotten() -> None:
     memory = Evictions()
     memory.take({"uid-train-0": "no"}, now=0.0)
 
-    assert memory.seen(world("train-1"), now=1.0).occupancy.answers == {}
+    assert memory.seen(snapshot("train-1"), now=1.0).occupancy.answers == {}
     assert memory.waking(Plan(demand=BOTH), now=1.0).again_in is None

@@ -56,8 +56,8 @@ class FakeView:
     def refresh(self, _timeout: float, *, optional: bool) -> bool:
         return True
 
-    def world(self) -> Snapshot:
-        return self.model.world
+    def snapshot(self) -> Snapshot:
+        return self.model.snapshot
 
     def health(self) -> list[WatchHealth]:
         return self.kinds
@@ -176,10 +176,10 @@ def test_what_was_spent_comes_back_with_time() -> None:
 def broken_for(name: str) -> Callable[[Snapshot, float], Plan]:
     """A planner with a bug that one Driver brings out."""
 
-    def planner(world: Snapshot, now: float) -> Plan:
-        if world.about in ("", name) and name in world.drivers:
+    def planner(snapshot: Snapshot, now: float) -> Plan:
+        if snapshot.about in ("", name) and name in snapshot.drivers:
             raise KeyError("a bug")
-        return plan(world, now)
+        return plan(snapshot, now)
 
     return planner
 
@@ -345,10 +345,10 @@ def test_a_driver_alone_sees_all_nodes_and_nothing_of_other_drivers() -> None:
     made = model("a", "b")
     made.settle_ready()
 
-    alone = only(made.world, "a")
+    alone = only(made.snapshot, "a")
 
-    assert names(made.world) == {"a", "b"}
-    assert alone.nodes == made.world.nodes
+    assert names(made.snapshot) == {"a", "b"}
+    assert alone.nodes == made.snapshot.nodes
     assert alone.about == "a"
     assert {item.driver for item in alone.daemonsets.values()} == {"a"}
     assert {item.driver for item in alone.revisions.values()} == {"a"}
@@ -358,15 +358,15 @@ def test_drivers_planned_apart_are_planned_as_together() -> None:
     made = model("a", "b")
     failing = [True]
 
-    def planner(world: Snapshot, now: float) -> Plan:
+    def planner(snapshot: Snapshot, now: float) -> Plan:
         if failing.pop() if failing else False:
             raise KeyError("once")
-        return plan(world, now)
+        return plan(snapshot, now)
 
-    apart, failed = plan_apart(planner, made.world, 0.0)
+    apart, failed = plan_apart(planner, made.snapshot, 0.0)
 
     assert failed == {}
-    assert _words(apart.actions) == _words(plan(made.world, 0.0).actions)
+    assert _words(apart.actions) == _words(plan(made.snapshot, 0.0).actions)
 
 
 def test_a_driver_planned_apart_knows_who_has_its_modules() -> None:
@@ -376,7 +376,7 @@ def test_a_driver_planned_apart_knows_who_has_its_modules() -> None:
         made.drivers[name] = replace(made.drivers[name], created=f"2026-01-0{day}T00:00:00Z")
     made.settle()
 
-    apart, failed = plan_apart(broken_for("broken"), made.world, 0.0)
+    apart, failed = plan_apart(broken_for("broken"), made.snapshot, 0.0)
 
     assert list(failed) == ["broken"]
     assert [action for action in apart.actions if isinstance(action, LabelNode)] == []
@@ -449,11 +449,11 @@ def test_what_a_plan_wants_rendered_is_planned_with_in_the_same_round() -> None:
     templates: set[Template] = set()
 
     class RenderingView(FakeView):
-        def world(self) -> Snapshot:
-            world = self.model.world
-            assert world.stages is not None
+        def snapshot(self) -> Snapshot:
+            snapshot = self.model.snapshot
+            assert snapshot.stages is not None
             known = {each: RenderedAtOnce().get(each) for each in templates}
-            return replace(world, stages=replace(world.stages, rendered=known))
+            return replace(snapshot, stages=replace(snapshot.stages, rendered=known))
 
         def render(self, wanted: Any) -> bool:
             new = {each for each in wanted if each.config_map == "one"} - templates

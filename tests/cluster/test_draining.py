@@ -210,11 +210,11 @@ def test_nothing_is_changed_while_the_pods_of_the_cluster_are_not_known() -> Non
 def test_what_keeps_the_pods_from_being_known_is_said() -> None:
     model = rolling(1)
     trouble = Occupancy(trouble="no permission to list pods")
-    world = replace(model.world, occupancy=trouble)
+    snapshot = replace(model.snapshot, occupancy=trouble)
 
     from cluster.plan.planner import plan
 
-    model.carry_out(plan(world, 0.0).actions)
+    model.carry_out(plan(snapshot, 0.0).actions)
 
     assert model.condition("Progressing")["message"].endswith(
         "draining n0: the pods of the cluster are not known yet: no permission to list pods"

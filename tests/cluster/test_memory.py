@@ -24,19 +24,19 @@ def rolled_out(*nodes: str, **spec: Any) -> Model:
 def look(model: Model, memory: Memory) -> DriverContext:
     found = model.drivers["edu"]
     assert found.driver is not None
-    return DriverContext(model.world, found, found.driver, memory=memory)
+    return DriverContext(model.snapshot, found, found.driver, memory=memory)
 
 
 def test_nothing_is_concluded_twice_of_a_node_that_did_not_change() -> None:
     model, memory = rolled_out("n0", "n1"), Memory()
-    before = look(model, memory).verdicts
+    before = look(model, memory).decisions
 
     model.report("n1", State.FAILED)
 
-    after = look(model, memory).verdicts
+    after = look(model, memory).decisions
     assert after[0] is before[0]
     assert after[1] is not before[1]
-    assert [verdict.member.health.name for verdict in after] == ["WORKING", "BROKEN"]
+    assert [decision.member.health.name for decision in after] == ["WORKING", "BROKEN"]
 
 
 def test_an_object_that_says_the_same_once_more_is_another_one() -> None:
@@ -62,12 +62,12 @@ def test_another_spec_is_another_ground_for_every_node() -> None:
 
 def test_nodes_that_are_gone_are_forgotten() -> None:
     model, memory = rolled_out("n0", "n1", "n2"), Memory()
-    assert len(look(model, memory).verdicts) == 3
+    assert len(look(model, memory).decisions) == 3
 
     del model.nodes["n1"]
 
-    assert len(look(model, memory).verdicts) == 2
-    assert memory.members.conclusions.keys() == memory.verdicts.conclusions.keys() == {"n0", "n2"}
+    assert len(look(model, memory).decisions) == 2
+    assert memory.members.conclusions.keys() == memory.decisions.conclusions.keys() == {"n0", "n2"}
 
 
 def test_daemonsets_that_are_as_wanted_are_not_drawn_up_again_and_hand_edits_are_seen() -> None:

@@ -42,8 +42,8 @@ class Told:
         )
 
     def of(self, made: Model, *, outcome: Outcome | None = None) -> Told:
-        found = plan(made.world, 0.0)
-        self.metrics.after(Reconciled(made.world, found, outcome or Outcome(), 0.5, 0.25))
+        found = plan(made.snapshot, 0.0)
+        self.metrics.after(Reconciled(made.snapshot, found, outcome or Outcome(), 0.5, 0.25))
         return self
 
     @property
@@ -127,7 +127,7 @@ def test_a_status_that_is_about_to_be_written_counts_already(model: Model) -> No
     status = {"conditions": [{"type": "Degraded", "status": "True"}]}
     told = Told()
     planned = Plan((SetStatus("edu", status), SetStatus("gone", status)))
-    told.metrics.after(Reconciled(model.world, planned, Outcome(), 0.0, 0.0))
+    told.metrics.after(Reconciled(model.snapshot, planned, Outcome(), 0.0, 0.0))
 
     assert told.value("nodeside_driver_condition", driver="edu", condition="Degraded") == 1
     assert told.value("nodeside_driver_condition", driver="gone", condition="Degraded") is None
@@ -183,7 +183,7 @@ def test_an_answer_stays_small_in_a_large_cluster() -> None:
     made.settle()
     text = Told().of(made).text
 
-    assert len(made.world.nodes) == 5000
+    assert len(made.snapshot.nodes) == 5000
     assert len(text.splitlines()) < LINES_LIMIT
     assert "n1-1" not in text
 
@@ -199,12 +199,12 @@ def test_the_format_is_the_one_that_is_asked_for() -> None:
 
 def test_a_plan_carries_a_census_of_each_driver_that_can_be_planned(model: Model) -> None:
     model.apply_driver("other", modules=[{"name": "other"}])
-    found = plan(model.world, 0.0)
+    found = plan(model.snapshot, 0.0)
     assert sorted(found.censuses) == ["edu", "other"]
 
-    bad = replace(model.world.drivers["other"], driver=None, mistakes="a typo")
-    world = replace(model.world, drivers={**model.world.drivers, "other": bad})
-    assert sorted(plan(world, 0.0).censuses) == ["edu"]
+    bad = replace(model.snapshot.drivers["other"], driver=None, mistakes="a typo")
+    snapshot = replace(model.snapshot, drivers={**model.snapshot.drivers, "other": bad})
+    assert sorted(plan(snapshot, 0.0).censuses) == ["edu"]
 
 
 def test_the_document_lists_every_metric_with_its_labels() -> None:

@@ -12,7 +12,7 @@ from cluster.model.names import UNLOAD_LABEL
 from cluster.model.parse_pods import build_pod_from, pod_from, unless_mirror
 from cluster.model.parse_stages import stage_pod_from
 from tests.cluster.scripted import Said, ScriptedServer, page
-from tests.cluster.test_stageview import LONG, STAGES, world
+from tests.cluster.test_stageview import LONG, STAGES, snapshot
 
 
 def pod(name: str = "plugin-n3", **annotations: str) -> dict[str, Any]:
@@ -50,9 +50,9 @@ def test_no_mirror_pod_is_a_pod_of_a_stage(tmp_path: Path) -> None:
     with ScriptedServer() as server:
         server.always = said
         api = server.api(tmp_path)
-        once = read_once(api, world(stages=STAGES)).stages
+        once = read_once(api, snapshot(stages=STAGES)).stages
         view = StageView(api, "nodeside", lambda: None)
-        view.added(world(stages=STAGES))
+        view.added(snapshot(stages=STAGES))
         view._pods.wait_synced(LONG)
         watched = view._pods.objects()
         view.stop()

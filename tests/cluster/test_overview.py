@@ -25,7 +25,7 @@ def ready() -> Model:
 
 
 def shown(made: Model, who: Presence = LEADS) -> Overview:
-    return overview(made.world.drivers, who)
+    return overview(made.snapshot.drivers, who)
 
 
 def test_status_shows_each_driver_and_its_pools() -> None:
@@ -120,6 +120,6 @@ def test_status_of_an_empty_cluster_says_how_to_begin() -> None:
 
 def test_a_driver_that_is_not_there_is_said_with_what_is() -> None:
     with pytest.raises(NoSuchObject, match="no Driver 'none' in this cluster") as caught:
-        overview(ready().world.drivers, LEADS, "none")
+        overview(ready().snapshot.drivers, LEADS, "none")
 
     assert caught.value.hint == "there is: edu"

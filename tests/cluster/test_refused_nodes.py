@@ -96,8 +96,8 @@ def test_refused_nodes_are_named_and_rest_while_others_are_served() -> None:
         Delete("edu", DAEMON_SETS, "edu-1"),
     )
 
-    plan = with_troubles(Plan(actions), model().world, troubles, now=49, wall=0)
-    later = with_troubles(Plan(actions), model().world, troubles, now=50, wall=0)
+    plan = with_troubles(Plan(actions), model().snapshot, troubles, now=49, wall=0)
+    later = with_troubles(Plan(actions), model().snapshot, troubles, now=50, wall=0)
 
     assert [a for a in plan.actions if not isinstance(a, SetStatus)] == [actions[1]]
     assert [a for a in later.actions if not isinstance(a, SetStatus)] == [*actions[:2]]
@@ -131,7 +131,7 @@ def test_each_refusal_in_a_row_has_its_node_rest_longer() -> None:
         FakeView(made),  # type: ignore[arg-type]
         wakes,
         FakeApplier(made, fails),  # type: ignore[arg-type]
-        lambda world, now: made.plan(now),
+        lambda snapshot, now: made.plan(now),
         stopping=stopping,
         pace=QUICK,
         now=lambda: clock[0],
@@ -153,9 +153,11 @@ def test_each_refusal_in_a_row_has_its_node_rest_longer() -> None:
 def test_what_another_look_does_not_explain_is_a_trouble_with_a_rest() -> None:
     api, create = FakeApi({"create Pod": Conflict("exists", status=409)}), REFUSALS["unload"][0]
     with Applier(api, instance="me", wall=lambda: 0.0) as applier, leading() as lead:  # type: ignore[arg-type]
-        first, second = (applier.carry_out(Plan((create,)), model().world, lead) for _ in range(2))
+        first, second = (
+            applier.carry_out(Plan((create,)), model().snapshot, lead) for _ in range(2)
+        )
         api.fails.clear()
-        third = applier.carry_out(Plan((create,)), model().world, lead)
+        third = applier.carry_out(Plan((create,)), model().snapshot, lead)
 
     assert (first.overtaken, first.troubles) == (True, {})
     assert (second.overtaken, [*second.troubles]) == (False, [N1])

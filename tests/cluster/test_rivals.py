@@ -179,7 +179,7 @@ def test_explain_names_the_rival_on_the_node() -> None:
     apply(model, "zeta", "edu")
     settle(model)
 
-    said = explain_node(model.world, "zeta", "n0")
+    said = explain_node(model.snapshot, "zeta", "n0")
 
     assert "driver edu has a module of the same name there" in said.blocks
     assert [a for a in model.plan().actions if isinstance(a, LabelNode)] == []

@@ -63,7 +63,7 @@ def test_a_node_that_waits_for_its_stages_says_so() -> None:
     rounds(model, 1000.0)
 
     words = f"its stages end first: waiting for {STUCK}"
-    assert explain_node(model.world, "edu", "n0").blocks == (words,)
+    assert explain_node(model.snapshot, "edu", "n0").blocks == (words,)
     progressing = model.condition("Progressing")
     assert progressing["reason"] == "Canary"
     assert progressing["message"].endswith(f"1 node to try it first; n0: {words}")

@@ -110,7 +110,7 @@ def test_a_pod_that_is_not_ready_holds_the_next_stage_and_says_why() -> None:
     assert model.condition("Degraded")["reason"] == "StageFailed"
     ready = model.condition("Ready")
     assert (ready["status"], ready["reason"]) == ("True", "StageFailed")
-    said = explain_node(model.world, "edu", "n0")
+    said = explain_node(model.snapshot, "edu", "n0")
     assert said.blocks == (
         "stage first: pod plugin-n0 is not ready: main: CrashLoopBackOff: back-off 10s",
     )
@@ -197,14 +197,14 @@ def test_a_ready_pod_that_has_not_said_it_yet_holds_the_next_stage() -> None:
     assert patches(round_(model), "n0") == []
     words = "no line in the log of pod plugin-n0 matches 'registered' yet"
     assert row(model, "first")["message"] == f"n0: {words}"
-    assert explain_node(model.world, "edu", "n0").blocks == (f"stage first: {words}",)
-    [wanted] = logs_wanted(model.world)
+    assert explain_node(model.snapshot, "edu", "n0").blocks == (f"stage first: {words}",)
+    [wanted] = logs_wanted(model.snapshot)
     assert wanted == LogWanted("uid-plugin-n0", "plugin-n0", "main", "registered", 60)
 
     _sees(model, LogSight(matched=True))
 
     assert patches(round_(model), "n0") == [{FIRST: "ready"}]
-    assert list(logs_wanted(model.world)) == [], "nobody asks again"
+    assert list(logs_wanted(model.snapshot)) == [], "nobody asks again"
     _sees(model)
     assert patches(round_(model), "n0") == [], "and another controller need not"
     up(model)
@@ -345,15 +345,17 @@ def test_a_template_that_cannot_be_rendered_changes_nothing_and_names_file_and_l
         message,
     )
     assert model.condition("Degraded")["reason"] == "StageInvalid"
-    assert message.replace("first:", "first: Invalid:") in explain_driver(model.world, "edu").blocks
+    assert (
+        message.replace("first:", "first: Invalid:") in explain_driver(model.snapshot, "edu").blocks
+    )
 
 
 def test_while_a_template_is_being_rendered_its_stage_stays_as_it_is() -> None:
     model = up(with_stages(1))
-    world = model.world
-    assert world.stages is not None
+    snapshot = model.snapshot
+    assert snapshot.stages is not None
 
-    made = plan(replace(world, stages=replace(world.stages, rendered={})), 0.0)
+    made = plan(replace(snapshot, stages=replace(snapshot.stages, rendered={})), 0.0)
 
     assert [type(a) for a in made.actions] == [SetStatus]
     [status] = [a.status for a in made.actions if isinstance(a, SetStatus)]
@@ -363,7 +365,7 @@ def test_while_a_template_is_being_rendered_its_stage_stays_as_it_is() -> None:
         "its templates are being rendered",
     )
     assert {each.config_map for each in made.templates} == {"one", "two"}
-    assert plan(world, 0.0).templates == made.templates, "who asks for it keeps it"
+    assert plan(snapshot, 0.0).templates == made.templates, "who asks for it keeps it"
 
 
 def test_a_config_map_that_is_missing_is_named_and_waited_for() -> None:
@@ -515,5 +517,5 @@ def test_a_driver_without_stages_says_nothing_of_them() -> None:
 
     status = model.drivers["edu"].status
     assert "stages" not in status
-    assert model.world.stages is None
-    assert explain_node(model.world, "edu", "n0").blocks == ()
+    assert model.snapshot.stages is None
+    assert explain_node(model.snapshot, "edu", "n0").blocks == ()

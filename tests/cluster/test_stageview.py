@@ -18,7 +18,7 @@ STAGES = [{"name": "first", "manifests": "one"}]
 LONG = 30.0  # seconds: a deadline that only a broken test meets
 
 
-def world(**spec: Any) -> Snapshot:
+def snapshot(**spec: Any) -> Snapshot:
     return Snapshot(drivers={"edu": driver_from(document(**spec))})
 
 
@@ -27,8 +27,8 @@ def test_without_stages_the_api_server_is_not_asked_a_thing(tmp_path: Path) -> N
         api = server.api(tmp_path)
         view = StageView(api, "nodeside", lambda: None)
 
-        assert view.added(world()).stages is None
-        assert read_once(api, world()).stages is None
+        assert view.added(snapshot()).stages is None
+        assert read_once(api, snapshot()).stages is None
         view.stop()
         view.join(0.0)
 
@@ -42,7 +42,7 @@ def test_with_stages_every_kind_is_asked_for_in_our_namespace_only(tmp_path: Pat
         )
         api = server.api(tmp_path)
 
-        found = read_once(api, world(stages=STAGES)).stages
+        found = read_once(api, snapshot(stages=STAGES)).stages
 
     assert found is not None
     assert found.absent == {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
@@ -56,11 +56,11 @@ def test_what_cannot_be_read_is_said_and_nothing_is_concluded(tmp_path: Path) ->
         server.always = lambda asked: Said(403, refusal)
         view = StageView(server.api(tmp_path), "nodeside", lambda: None)
 
-        first = view.added(world(stages=STAGES)).stages
+        first = view.added(snapshot(stages=STAGES)).stages
         view._reflectors[ALLOWED[0]].wait_current(0.1)
         view.stop()
         view.join(LONG)
-        later = view.added(world()).stages
+        later = view.added(snapshot()).stages
 
     assert isinstance(first, Stages)
     assert first.unknown != ""

@@ -31,7 +31,7 @@ class Played:
         model.apply_driver()
         model.plan()
         there = DaemonSetObject(self.document["metadata"]["name"])
-        self.world: Snapshot = replace(model.world, daemonsets={there.name: there})
+        self.snapshot: Snapshot = replace(model.snapshot, daemonsets={there.name: there})
 
     def create(self) -> None:
         self.standoffs.take([(Apply("edu", self.document), str(self.generation))], self.now)
@@ -40,7 +40,7 @@ class Played:
         """One round in which the DaemonSet is not as it was applied."""
         over = Overwrite(str(self.generation), edit, regains)
         wanted = Apply("edu", self.document, over)
-        plan = self.standoffs(Plan((wanted,)), self.world, now=self.now, wall=self.now)
+        plan = self.standoffs(Plan((wanted,)), self.snapshot, now=self.now, wall=self.now)
         if wanted in plan.actions:
             self.applies += 1
             self.generation += 1
@@ -48,11 +48,11 @@ class Played:
         return plan
 
     def news(self) -> list[str]:
-        plan = self.standoffs(Plan(), self.world, now=self.now, wall=self.now)
+        plan = self.standoffs(Plan(), self.snapshot, now=self.now, wall=self.now)
         return [f"{a.reason}: {a.note}" for a in plan.actions if isinstance(a, EmitEvent)]
 
     def degraded(self) -> str:
-        plan = self.standoffs(Plan(), self.world, now=self.now, wall=self.now)
+        plan = self.standoffs(Plan(), self.snapshot, now=self.now, wall=self.now)
         statuses = [a.status for a in plan.actions if isinstance(a, SetStatus)]
         found = (c for s in statuses for c in s["conditions"] if c["type"] == "Degraded")
         return next((f"{c['reason']}: {c['message']}" for c in found), "")

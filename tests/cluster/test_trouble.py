@@ -67,7 +67,7 @@ def test_a_driver_that_rests_has_no_action_but_its_status() -> None:
     made = model()
     labels = (LabelNode("edu", "n1", {}), LabelNode("other", "n1", {}))
 
-    plan = with_troubles(Plan(labels), made.world, {"edu": REFUSED}, now=49, wall=0)
+    plan = with_troubles(Plan(labels), made.snapshot, {"edu": REFUSED}, now=49, wall=0)
 
     assert [type(action) for action in plan.of("edu")] == [SetStatus]
     assert plan.of("other") == labels[1:]
@@ -81,7 +81,7 @@ def test_what_is_refused_of_a_stage_is_said_and_the_driver_goes_on() -> None:
     apply = Apply(lane, {"kind": "DaemonSet", "metadata": {"name": "plugin"}})
 
     refused = replace(REFUSED, generation=0)  # a lane has no generation: its name changes instead
-    plan = with_troubles(Plan((label, apply)), made.world, {lane: refused}, now=49, wall=0)
+    plan = with_troubles(Plan((label, apply)), made.snapshot, {lane: refused}, now=49, wall=0)
 
     assert plan.of("edu")[0] == label
     assert plan.of(lane) == ()
@@ -93,10 +93,10 @@ def test_what_is_refused_of_a_stage_is_said_and_the_driver_goes_on() -> None:
 
 def test_a_status_that_says_it_already_is_not_written_again() -> None:
     made = model()
-    first = with_troubles(Plan(), made.world, {"edu": REFUSED}, now=0, wall=0)
+    first = with_troubles(Plan(), made.snapshot, {"edu": REFUSED}, now=0, wall=0)
     made.carry_out(first.actions)
 
-    second = with_troubles(Plan(), made.world, {"edu": REFUSED}, now=0, wall=999)
+    second = with_troubles(Plan(), made.snapshot, {"edu": REFUSED}, now=0, wall=999)
 
     assert len(first.actions) == 1
     assert second.actions == ()
@@ -105,7 +105,7 @@ def test_a_status_that_says_it_already_is_not_written_again() -> None:
 def test_the_planned_status_is_kept_and_the_trouble_said_in_it() -> None:
     planned = SetStatus("edu", {"revision": "new", "conditions": [READY]})
 
-    plan = with_troubles(Plan((planned,)), model().world, {"edu": REFUSED}, now=0, wall=0)
+    plan = with_troubles(Plan((planned,)), model().snapshot, {"edu": REFUSED}, now=0, wall=0)
 
     [said] = plan.actions
     assert isinstance(said, SetStatus)
@@ -119,8 +119,8 @@ def test_a_status_that_cannot_be_written_is_not_tried_again_before_its_time() ->
     wanted = Plan((SetStatus("edu", {"revision": "r"}), SetStatus("other", {"revision": "r"})))
     troubles = {status_lane_of("edu"): mute}
 
-    early = with_troubles(wanted, made.world, troubles, now=49, wall=0)
-    later = with_troubles(wanted, made.world, troubles, now=50, wall=0)
+    early = with_troubles(wanted, made.snapshot, troubles, now=49, wall=0)
+    later = with_troubles(wanted, made.snapshot, troubles, now=50, wall=0)
 
     assert early.actions == wanted.of("other")
     assert later.actions == wanted.actions
@@ -133,7 +133,7 @@ def test_a_status_that_cannot_be_written_delays_itself_and_what_is_told_with_it(
     other = EmitEvent("edu", "u", True, "FellBack", "n1")
     wanted = Plan((label, SetStatus("edu", {"revision": "r"}), told, other))
 
-    plan = with_troubles(wanted, model().world, {status_lane_of("edu"): mute}, now=49, wall=0)
+    plan = with_troubles(wanted, model().snapshot, {status_lane_of("edu"): mute}, now=49, wall=0)
 
     assert plan.actions == (label, other)
 

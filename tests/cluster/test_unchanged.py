@@ -46,13 +46,13 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Callable[[Model], set[str]]:
     asked: list[str] = []
     real = module.plan_driver
 
-    def plan_driver(world: Any, found: Any, *rest: Any) -> Any:
+    def plan_driver(snapshot: Any, found: Any, *rest: Any) -> Any:
         asked.append(found.name)
-        return real(world, found, *rest)
+        return real(snapshot, found, *rest)
 
     def look(model: Model) -> set[str]:
         asked.clear()
-        model.planner(model.world, 0.0)
+        model.planner(model.snapshot, 0.0)
         return set(asked)
 
     monkeypatch.setattr(module, "plan_driver", plan_driver)

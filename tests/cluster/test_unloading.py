@@ -59,7 +59,7 @@ def message(model: Model, kind: str = "Ready") -> str:
 
 
 def leaver(model: Model, name: str = "n0", now: float = 0.0) -> UnloadPhase:
-    found = Unload(model.world, model.drivers["edu"], (), now)
+    found = Unload(model.snapshot, model.drivers["edu"], (), now)
     return next((each.stage for each in found.leavers if each.node.name == name), UnloadPhase.GONE)
 
 

@@ -58,7 +58,7 @@ def test_an_api_that_is_down_from_the_start_keeps_nobody_else_from_being_served(
         with View(server.api(tmp_path, deadline=0.5), Settings(), lambda: None) as view:
             assert view.wait_synced(LONG)
             assert view.refresh(LONG, optional=False)
-            found, report = view.world(), ready(view.health())
+            found, report = view.snapshot(), ready(view.health())
 
     assert found.drivers.keys() == {"edu"}
     assert isinstance(found.image_streams, Unseen)

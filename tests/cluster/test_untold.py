@@ -21,7 +21,7 @@ def test_nodes_that_have_not_told_their_kernel_get_nothing_and_are_no_fault() ->
     assert (ready["message"], degraded["status"]) == (words, "False")
     [row] = [row for row in model.drivers["edu"].status["pools"] if not row["kernel"]]
     assert (row["reason"], row["message"], row["toolkit"]) == ("KernelUnknown", words, "")
-    said = explain_node(model.world, "edu", "n3")
+    said = explain_node(model.snapshot, "edu", "n3")
     assert said.blocks == ("its kubelet has not told its kernel yet",)
 
     for name in ("n3", "n4"):

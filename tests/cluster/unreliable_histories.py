@@ -81,11 +81,11 @@ class Unreliable(History):
 
     @invariant()
     def time_passes(self) -> None:
-        self.seen.append(self.model.world)
+        self.seen.append(self.model.snapshot)
 
     def carry_out(self, done: Sequence[Action], seen: Snapshot) -> list[LabelNode]:
         changed = super().carry_out(done, seen)
-        self.seen.append(self.model.world)
+        self.seen.append(self.model.snapshot)
         for action in done:
             if watch := _watch_of(action):
                 self.wrote[watch] = len(self.seen) - 1
@@ -98,7 +98,7 @@ class Unreliable(History):
         for watch, lag in lags.items():
             then = self.seen[max(newest - lag, self.wrote[watch])]
             old[watch] = getattr(then, watch)
-        return replace(self.model.world, **old)
+        return replace(self.model.snapshot, **old)
 
     def _accepted(
         self, planned: Sequence[Action], seen: Snapshot, refused: Collection[str]

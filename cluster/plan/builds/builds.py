@@ -50,12 +50,12 @@ def build_of(
     )
 
 
-def standing(build: Build, world: Snapshot, kernel: str = "") -> BuildState:
+def standing(build: Build, snapshot: Snapshot, kernel: str = "") -> BuildState:
     """How a build stands; for nodes of `kernel`, if one is named."""
-    job = world.jobs.get(build.name)
-    outcome = outcome_of(job, world) if job is not None else None
+    job = snapshot.jobs.get(build.name)
+    outcome = outcome_of(job, snapshot) if job is not None else None
     if outcome is None:
-        waiting = _waiting(world, build.name)
+        waiting = _waiting(snapshot, build.name)
         if waiting:
             return BuildState(build, Progress.BROKEN, f"the build's pod cannot start: {waiting}")
         return BuildState(build, Progress.RUNNING, f"Job {build.name} builds for {build.what}")
@@ -73,11 +73,11 @@ def _read(outcome: BuildOutcome, kernel: str) -> tuple[Progress, str]:
     return Progress.DONE, outcome.message
 
 
-def outcome_of(job: JobObject, world: Snapshot) -> BuildOutcome | None:
+def outcome_of(job: JobObject, snapshot: Snapshot) -> BuildOutcome | None:
     """What came of a Job, None while it may still come to an end of its own."""
     if job.outcome is not None or not job.finished:
         return job.outcome
-    pods = sorted(_pods(world, job.name), key=lambda pod: (pod.created, pod.name))
+    pods = sorted(_pods(snapshot, job.name), key=lambda pod: (pod.created, pod.name))
     for pod in reversed(pods):
         if pod.outcome is not None:
             return pod.outcome
@@ -86,18 +86,18 @@ def outcome_of(job: JobObject, world: Snapshot) -> BuildOutcome | None:
     return BuildOutcome(BuildVerdict.BROKEN, reason="BuildLost", message=words)
 
 
-def _pods(world: Snapshot, job: str) -> Iterator[BuildPod]:
-    return (pod for pod in world.build_pods.values() if pod.job == job)
+def _pods(snapshot: Snapshot, job: str) -> Iterator[BuildPod]:
+    return (pod for pod in snapshot.build_pods.values() if pod.job == job)
 
 
-def _waiting(world: Snapshot, job: str) -> str:
+def _waiting(snapshot: Snapshot, job: str) -> str:
     """Why the build cannot begin: nodes do not wait for what may never come.
 
     A pod that finds no place may find one; if it never does, its Job's deadline ends it.
     """
     words = (
         f"{name}: {why}"
-        for pod in _pods(world, job)
+        for pod in _pods(snapshot, job)
         for name, why in pod.waiting.items()
         if name != "pod"
     )
@@ -110,7 +110,7 @@ def _waiting(world: Snapshot, job: str) -> str:
 def coming(
     driver: Driver,
     revisions: Mapping[str, Driver],
-    world: Snapshot,
+    snapshot: Snapshot,
     resolutions: Mapping[Pool, Resolution],
 ) -> Iterator[Build]:
     """Builds of these revisions for tags that are newer than any that a pool uses, the newest ones.
@@ -118,7 +118,7 @@ def coming(
     `driver` says where toolkits are found and modules are published.
     """
     publish, chain = publish_target(driver), driver.spec.toolkit
-    stream = stream_of(chain, world.image_streams)
+    stream = stream_of(chain, snapshot.image_streams)
     of_it = {pool: each for pool, each in resolutions.items() if each.link.of_a_stream}
     images = {each.image for each in of_it.values()}
     if not publish or stream is None or not of_it:

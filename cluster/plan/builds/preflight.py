@@ -39,7 +39,7 @@ class PreflightAnswer:
     why: str = ""
 
     @property
-    def verdict(self) -> str:
+    def decision(self) -> str:
         return _VERDICTS[self.found.progress] if self.found else "Unknown"
 
     def row(self) -> dict[str, Any]:
@@ -50,30 +50,34 @@ class PreflightAnswer:
             "kernel": self.place.kernel or (outcome.kernel if outcome else ""),
             "toolkit": self.found.build.toolkit if self.found else self.place.toolkit,
             "architecture": self.architecture,
-            "verdict": self.verdict,
+            "verdict": self.decision,
             "message": (self.found.words if self.found else self.why)[:1000],
         }
 
 
 def answers(
-    driver: Driver, revision: str, world: Snapshot, regular: Collection[str], used: Collection[Pool]
+    driver: Driver,
+    revision: str,
+    snapshot: Snapshot,
+    regular: Collection[str],
+    used: Collection[Pool],
 ) -> Iterator[PreflightAnswer]:
     """Of every question, for each architecture in use. `regular` Jobs are wanted anyway."""
     publish = publish_target(driver)
     architectures = sorted({pool.architecture for pool in used}) or [USUAL_ARCHITECTURE]
     for place in driver.spec.preflight:
         for architecture in architectures:
-            build, why = build_for(place, driver, revision, world, architecture)
+            build, why = build_for(place, driver, revision, snapshot, architecture)
             if build is None:
                 yield PreflightAnswer(place, architecture, None, why)
                 continue
             published = replace(build, publish=publish)
             build = published if published.name in regular else build
-            yield PreflightAnswer(place, architecture, standing(build, world))
+            yield PreflightAnswer(place, architecture, standing(build, snapshot))
 
 
 def build_for(
-    place: Preflight, driver: Driver, revision: str, world: Snapshot, architecture: str
+    place: Preflight, driver: Driver, revision: str, snapshot: Snapshot, architecture: str
 ) -> tuple[Build | None, str]:
     """The build that answers a question; or None, and why there is none.
 
@@ -81,8 +85,8 @@ def build_for(
     """
     if place.toolkit:
         return Build(driver, revision, place.toolkit, architecture), ""
-    chain, known = _chain(place, driver.spec.toolkit), Evidence(world.toolkit_labels)
-    found = resolve(_pool(place, architecture), chain, world.image_streams, known)
+    chain, known = _chain(place, driver.spec.toolkit), Evidence(snapshot.toolkit_labels)
+    found = resolve(_pool(place, architecture), chain, snapshot.image_streams, known)
     if found.image:
         return build_of(driver, revision, _pool(place, architecture), found, ""), ""
     return None, "no toolkit image: " + "; ".join(w for w in (found.why, found.remedy) if w)
@@ -91,14 +95,14 @@ def build_for(
 def tags(
     driver: Driver,
     places: Iterable[Preflight],
-    world: Snapshot,
+    snapshot: Snapshot,
     architectures: Collection[str] = (),
 ) -> Iterator[Tag]:
     """The tags whose images should be known, to answer these."""
-    chain, known = driver.spec.toolkit, Evidence(world.toolkit_labels)
+    chain, known = driver.spec.toolkit, Evidence(snapshot.toolkit_labels)
     for place in places:
         for each in () if place.toolkit else architectures or (USUAL_ARCHITECTURE,):
-            yield from asked(_pool(place, each), chain, world.image_streams, known)
+            yield from asked(_pool(place, each), chain, snapshot.image_streams, known)
 
 
 def _pool(place: Preflight, architecture: str) -> Pool:

@@ -145,16 +145,16 @@ def stream_of(toolkit: Toolkit, streams: ImageStreams) -> ImageStream | None:
     return streams.get(toolkit.image_stream) if isinstance(streams, Mapping) else None
 
 
-def proven(world: Snapshot) -> Proven:
+def proven(snapshot: Snapshot) -> Proven:
     """Toolkit images that have built a module, by kernel release and architecture.
 
     Nodes say it, each of the image that a DaemonSet of ours gives it now, and in this boot: what is
     run elsewhere since it is proven is never an image that only a node named.
     """
-    given = {(d.driver, d.assignment): d for d in world.daemonsets.values() if d.toolkit}
+    given = {(d.driver, d.assignment): d for d in snapshot.daemonsets.values() if d.toolkit}
     images: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for word in world.node_drivers.values():
-        node = world.nodes.get(word.node)
+    for word in snapshot.node_drivers.values():
+        node = snapshot.nodes.get(word.node)
         if node is None or word.boot_id != node.boot_id or not has_built(node, word):
             continue
         found = given.get((word.driver, node.labels.get(assigned_label(word.driver), "")))

@@ -19,26 +19,28 @@ from nodeside.contract import assigned_label
 from nodeside.spec import Driver
 
 
-def elders(world: Snapshot, found: DriverObject) -> tuple[Driver, ...]:
+def elders(snapshot: Snapshot, found: DriverObject) -> tuple[Driver, ...]:
     """Drivers that came first and have a module of this one."""
     mine = _modules(found.driver)
     return tuple(
         other.driver
-        for other in world.drivers.values()
+        for other in snapshot.drivers.values()
         if other.driver is not None
         and (other.created, other.name) < (found.created, found.name)
         and not mine.isdisjoint(_modules(other.driver))
     )
 
 
-def taken(world: Snapshot, driver: Driver, came_first: Sequence[Driver]) -> Mapping[str, set[str]]:
+def taken(
+    snapshot: Snapshot, driver: Driver, came_first: Sequence[Driver]
+) -> Mapping[str, set[str]]:
     """By rival, the nodes that are not to get the newest revision of a Driver."""
     found: dict[str, set[str]] = {}
     own = assigned_label(driver.name)
-    ours = [node for node in world.nodes.values() if own in node.labels] if came_first else []
+    ours = [node for node in snapshot.nodes.values() if own in node.labels] if came_first else []
     for rival in came_first:
         found[rival.name] = {node.name for node in ours if _is_for(rival, node)}
-    for name, there in _holders(world, driver):
+    for name, there in _holders(snapshot, driver):
         found.setdefault(name, set()).update(there)
     return found
 
@@ -48,7 +50,7 @@ def _is_for(driver: Driver, node: Node) -> bool:
     return has_hardware(node, driver.spec.hardware, assigned=assigned).wanted
 
 
-def _holders(world: Snapshot, driver: Driver) -> Iterator[tuple[str, set[str]]]:
+def _holders(snapshot: Snapshot, driver: Driver) -> Iterator[tuple[str, set[str]]]:
     """Other Drivers, with the nodes on which they have a module of this one.
 
     That is by the revision that each node is assigned to: a mere edit of another Driver takes
@@ -56,11 +58,11 @@ def _holders(world: Snapshot, driver: Driver) -> Iterator[tuple[str, set[str]]]:
     """
     mine = _modules(driver)
     there: dict[str, dict[str, bool]] = {}
-    for found in world.daemonsets.values():
+    for found in snapshot.daemonsets.values():
         if found.driver != driver.name:
-            common = not mine.isdisjoint(_revision_modules(world, found.driver, found.revision))
+            common = not mine.isdisjoint(_revision_modules(snapshot, found.driver, found.revision))
             there.setdefault(found.driver, {})[found.assignment] = common
-    for other in world.drivers.values():
+    for other in snapshot.drivers.values():
         assignments = there.get(other.name, {})
         newest = other.name != driver.name and not mine.isdisjoint(_modules(other.driver))
         if newest or any(assignments.values()):
@@ -69,14 +71,14 @@ def _holders(world: Snapshot, driver: Driver) -> Iterator[tuple[str, set[str]]]:
                 other.name,
                 {
                     node.name
-                    for node in world.nodes.values()
+                    for node in snapshot.nodes.values()
                     if key in node.labels and assignments.get(node.labels[key], newest)
                 },
             )
 
 
-def _revision_modules(world: Snapshot, driver: str, revision: str) -> frozenset[str]:
-    found = world.revisions.get(config_map_name(driver, revision))
+def _revision_modules(snapshot: Snapshot, driver: str, revision: str) -> frozenset[str]:
+    found = snapshot.revisions.get(config_map_name(driver, revision))
     return _modules_of(found) if found is not None else frozenset()
 
 
@@ -90,7 +92,7 @@ def _modules(driver: Driver | None) -> frozenset[str]:
     return frozenset(module.name.replace("-", "_") for module in modules)
 
 
-def contested(world: Snapshot, driver: Driver, rivals: Sequence[Driver]) -> frozenset[str]:
+def contested(snapshot: Snapshot, driver: Driver, rivals: Sequence[Driver]) -> frozenset[str]:
     """Nodes that `rivals`, which have a module in common with `driver` and came first, are for.
 
     Where this driver is assigned already it stays: to take it away would help nobody.
@@ -98,7 +100,7 @@ def contested(world: Snapshot, driver: Driver, rivals: Sequence[Driver]) -> froz
     own = assigned_label(driver.name)
     return frozenset(
         node.name
-        for node in world.nodes.values()
+        for node in snapshot.nodes.values()
         if own not in node.labels
         and any(
             has_hardware(

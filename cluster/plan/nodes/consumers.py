@@ -40,14 +40,14 @@ def consumes(consumer: Consumer, evict: Evict) -> bool:
     return bool(evict.selector) and evict.selector.items() <= consumer.labels.items()
 
 
-def by_node(world: Snapshot, evict: Evict | None) -> Mapping[str, Sequence[Consumer]] | None:
+def by_node(snapshot: Snapshot, evict: Evict | None) -> Mapping[str, Sequence[Consumer]] | None:
     """The pods that one Driver means, by node; None if they are not known."""
     if evict is None:
         return EMPTY
-    if not world.occupancy.known:
+    if not snapshot.occupancy.known:
         return None
     found: dict[str, list[Consumer]] = defaultdict(list)
-    for consumer in world.occupancy.consumers.values():
+    for consumer in snapshot.occupancy.consumers.values():
         if consumes(consumer, evict):
             found[consumer.node].append(consumer)
     return found

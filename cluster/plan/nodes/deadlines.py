@@ -66,7 +66,7 @@ def gone(node: Node, now: float) -> Deadline:
 class Deadlines:
     """Listens to the nodes of one Driver."""
 
-    world: Snapshot
+    snapshot: Snapshot
     driver: Driver
 
     def hear(self, node: Node, assigned: str, word: NodeDriverObject | None) -> Deadline:
@@ -95,7 +95,7 @@ class Deadlines:
 
     def corrected(self, assigned: str, word: NodeDriverObject) -> Deadline:
         """`word` is a failure that its next pod will not meet."""
-        found = self.world.daemonsets.get(daemonset_name(self.driver.name, assigned))
+        found = self.snapshot.daemonsets.get(daemonset_name(self.driver.name, assigned))
         said = self._believed(word.said)
         return self._waiting(
             max(said, min(found.touched, said + _OTHERS)) if found else said,
@@ -108,7 +108,7 @@ class Deadlines:
 
     def _without_a_pod(self, node: Node, daemonset: str) -> Deadline:
         """A node whose DaemonSet is still to be made waits for us."""
-        found = self.world.daemonsets.get(daemonset)
+        found = self.snapshot.daemonsets.get(daemonset)
         if found is None or found.deleting or not node.labelled:
             return PATIENT
         own = max(self._believed(node.labelled), found.touched)
@@ -125,24 +125,24 @@ class Deadlines:
         if not since:
             return PATIENT
         until = since + patience
-        return Deadline(until) if self.world.now < until else Deadline(words=words())
+        return Deadline(until) if self.snapshot.now < until else Deadline(words=words())
 
     def _believed(self, moment: float) -> float:
-        return believed(moment, self.world.now)
+        return believed(moment, self.snapshot.now)
 
     @property
     def _describe(self) -> str:
-        return f"kubectl -n {self.world.settings.namespace} describe"
+        return f"kubectl -n {self.snapshot.settings.namespace} describe"
 
     @cached_property
     def _at_work(self) -> float:
         """When the DaemonSet controller was last seen to do anything for us."""
-        return max((found.touched for found in self.world.daemonsets.values()), default=0.0)
+        return max((found.touched for found in self.snapshot.daemonsets.values()), default=0.0)
 
     @cached_property
     def _pods(self) -> Mapping[tuple[str, str], DriverPod]:
         """By node and DaemonSet; one that is ending is a pod too, until it is gone."""
-        mine = (pod for pod in self.world.pods_of(self.driver.name) if pod.unloader is None)
+        mine = (pod for pod in self.snapshot.pods_of(self.driver.name) if pod.unloader is None)
         return {(pod.node, pod.daemonset): pod for pod in mine}
 
 

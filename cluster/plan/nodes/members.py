@@ -132,7 +132,7 @@ class NotMember:
 
 
 def members(
-    world: Snapshot,
+    snapshot: Snapshot,
     driver: Driver,
     known: Mapping[str, Assignment],
     without: Collection[str] = (),
@@ -144,15 +144,15 @@ def members(
     `memory` has the members of earlier looks; each has in it all that it was made of.
     """
     memory = Memo() if memory is None else memory
-    memory.forget(world.nodes)
-    status = world.drivers[driver.name].status if driver.name in world.drivers else EMPTY
+    memory.forget(snapshot.nodes)
+    status = snapshot.drivers[driver.name].status if driver.name in snapshot.drivers else EMPTY
     former = former_devices(driver.spec.hardware, status)
     kept = memory.on((driver, known, without, former))
-    maker, listener = _Maker(driver, known, former), Deadlines(world, driver)
-    key, troubles = maker.assigned, dict(_troubles(world, driver.name))
-    reports, prefix = world.node_drivers, f"{driver.name}."
-    consumers, ending = by_node(world, evicts(driver)), ending_pods(world, driver.name)
-    for node in world.nodes.values():
+    maker, listener = _Maker(driver, known, former), Deadlines(snapshot, driver)
+    key, troubles = maker.assigned, dict(_troubles(snapshot, driver.name))
+    reports, prefix = snapshot.node_drivers, f"{driver.name}."
+    consumers, ending = by_node(snapshot, evicts(driver)), ending_pods(snapshot, driver.name)
+    for node in snapshot.nodes.values():
         name = node.name
         seen = Seen(
             node,
@@ -170,7 +170,7 @@ def members(
             found = heard
             if found.health is Health.BUSY:
                 kept[name] = found
-        yield _missed(found, world.now) if found.health is Health.DOWN else found
+        yield _missed(found, snapshot.now) if found.health is Health.DOWN else found
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ def _heard(member: Member, listener: Deadlines) -> Member:
     silence = listener.hear(member.node, member.assigned, word)
     if silence.words:
         return replace(member, health=Health.BROKEN, trouble=silence.words, due=silence.until)
-    in_time = listener.world.now < member.due <= silence.until
+    in_time = listener.snapshot.now < member.due <= silence.until
     return member if in_time else replace(member, due=silence.until)
 
 
@@ -268,9 +268,9 @@ def _health(node: Node, word: NodeDriverObject | None, *, on_reboot: bool) -> He
     return Health.BUSY
 
 
-def _troubles(world: Snapshot, driver: str) -> Iterator[tuple[tuple[str, str], DriverPod]]:
+def _troubles(snapshot: Snapshot, driver: str) -> Iterator[tuple[tuple[str, str], DriverPod]]:
     """By node and assignment, pods that cannot start."""
-    for pod in world.pods_of(driver):
+    for pod in snapshot.pods_of(driver):
         if pod.waiting and not pod.deleting and pod.unloader is None:
             yield (pod.node, pod.daemonset.rpartition("-")[2]), pod
 

@@ -20,15 +20,15 @@ def is_open(driver: str, node: Node) -> bool:
     return ready and node.labels.get(closed_label(driver)) != CLOSED
 
 
-def occupied(world: Snapshot, found: DriverObject) -> frozenset[str]:
+def occupied(snapshot: Snapshot, found: DriverObject) -> frozenset[str]:
     """Nodes that have pods of stages of a Driver, or may get some at any moment.
 
     While nobody knows, every node counts. Nodes that are down do not: their pods never end.
     """
-    seen = world.stages
+    seen = snapshot.stages
     if seen is None:
         return frozenset()
-    up = [node for node in world.nodes.values() if node.ready]
+    up = [node for node in snapshot.nodes.values() if node.ready]
     if seen.unknown:
         return frozenset(node.name for node in up) if uses(found) else frozenset()
     with_pods = {p.node for p in seen.pods.values() if p.driver == found.name and p.daemonset}
@@ -40,9 +40,9 @@ def occupied(world: Snapshot, found: DriverObject) -> frozenset[str]:
     )
 
 
-def ending_pods(world: Snapshot, driver: str) -> Mapping[str, Sequence[str]] | None:
+def ending_pods(snapshot: Snapshot, driver: str) -> Mapping[str, Sequence[str]] | None:
     """By node, the pods of stages that are on their way out, as namespace/name; None: not known."""
-    seen, owner = world.stages, world.drivers.get(driver)
+    seen, owner = snapshot.stages, snapshot.drivers.get(driver)
     if seen is None or (seen.unknown and not (owner and uses(owner))):
         return EMPTY
     if seen.unknown:
@@ -50,5 +50,5 @@ def ending_pods(world: Snapshot, driver: str) -> Mapping[str, Sequence[str]] | N
     found: dict[str, list[str]] = {}
     for pod in seen.pods.values():
         if pod.deleting and pod.daemonset and pod.driver == driver:
-            found.setdefault(pod.node, []).append(f"{world.settings.namespace}/{pod.name}")
+            found.setdefault(pod.node, []).append(f"{snapshot.settings.namespace}/{pod.name}")
     return found

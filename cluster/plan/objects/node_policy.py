@@ -36,9 +36,9 @@ def policy_map(found: DriverObject, driver: Driver, settings: Settings) -> dict[
     }
 
 
-def as_told(world: Snapshot, driver: Driver) -> Driver:
+def as_told(snapshot: Snapshot, driver: Driver) -> Driver:
     """A driver of some revision with the policy that nodes were told last, if it can be read."""
-    there = world.revisions.get(policy_name(driver.name))
+    there = snapshot.revisions.get(policy_name(driver.name))
     if there is not None:
         with suppress(SpecError):
             return with_policy(driver, there.document, f"ConfigMap {there.name}")

@@ -79,7 +79,7 @@ class Memory:
     """
 
     members: Memo[Member | NotMember] = field(default_factory=Memo)
-    verdicts: Memo[Decision] = field(default_factory=Memo)
+    decisions: Memo[Decision] = field(default_factory=Memo)
     daemonsets: dict[str, tuple[DaemonSetInput, DaemonSetObject]] = field(default_factory=dict)
     framed: dict[str, tuple[Rendered, object, Framed]] = field(default_factory=dict)
 
@@ -94,7 +94,7 @@ class DriverContext:
     them may be retired by it.
     """
 
-    world: Snapshot
+    snapshot: Snapshot
     found: DriverObject
     driver: Driver
     given: Mapping[str, Assignment] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class DriverContext:
         """The Driver as of every revision that can still be given to a node."""
         found = {
             each.revision: read_revision(each)
-            for each in self.world.revisions.values()
+            for each in self.snapshot.revisions.values()
             if each.driver == self.driver.name
         }
         readable = {revision: driver for revision, driver in found.items() if driver is not None}
@@ -136,7 +136,7 @@ class DriverContext:
 
     @cached_property
     def daemonsets(self) -> Sequence[DaemonSetObject]:
-        mine = (d for d in self.world.daemonsets.values() if d.driver == self.driver.name)
+        mine = (d for d in self.snapshot.daemonsets.values() if d.driver == self.driver.name)
         return tuple(mine)
 
     @cached_property
@@ -150,7 +150,7 @@ class DriverContext:
         key = assigned_label(self.driver.name)
         lost = {
             pool_of(node)
-            for node in self.world.nodes.values()
+            for node in self.snapshot.nodes.values()
             if (assigned := node.labels.get(key)) is not None and assigned not in there
         }
         either = (False, True) if any(map(_has_images, self.revisions.values())) else (False,)
@@ -163,23 +163,23 @@ class DriverContext:
     @cached_property
     def rivals(self) -> Sequence[Driver]:
         """Drivers that came first and have a module of ours."""
-        return rivals.elders(self.world, self.found)
+        return rivals.elders(self.snapshot, self.found)
 
     @cached_property
     def contested(self) -> Mapping[str, frozenset[str]]:
-        return {r.name: contested(self.world, self.driver, [r]) for r in self.rivals}
+        return {r.name: contested(self.snapshot, self.driver, [r]) for r in self.rivals}
 
     @cached_property
     def taken(self) -> Mapping[str, frozenset[str]]:
         """By rival, our nodes that get no other revision since it has a module of ours there."""
-        found = rivals.taken(self.world, self.driver, self.rivals)
+        found = rivals.taken(self.snapshot, self.driver, self.rivals)
         names = {member.node.name for member in self.observed} if any(found.values()) else set()
         return {name: frozenset(nodes & names) for name, nodes in found.items()}
 
     @cached_property
     def observed(self) -> Sequence[Member]:
         without = frozenset().union(*self.contested.values())
-        return tuple(members(self.world, self.driver, self.known, without, self.memory.members))
+        return tuple(members(self.snapshot, self.driver, self.known, without, self.memory.members))
 
     @cached_property
     def members(self) -> Sequence[Member]:
@@ -233,7 +233,7 @@ class DriverContext:
         pools = {member.pool for member in self.observed}
         untold = {pool: NOT_TOLD for pool in pools if not pool.kernel}
         kept = {d.pool: CurrentImage(d.toolkit, d.link) for d in self.daemonsets if d.toolkit}
-        streams, toolkit = self.world.image_streams, self.driver.spec.toolkit
+        streams, toolkit = self.snapshot.image_streams, self.driver.spec.toolkit
         known = {pool: self.evidence(pool) for pool in pools - untold.keys()}
         lost = self._without_daemonsets
         found = {
@@ -243,7 +243,7 @@ class DriverContext:
             for pool, evidence in known.items()
         }
         lacking = [pool for pool, each in found.items() if not each.image or each.in_doubt]
-        proof = proven(self.world) if lacking else NO_PROOF
+        proof = proven(self.snapshot) if lacking else NO_PROOF
         for pool in lacking:
             had = kept.get(pool, NOTHING_KEPT)
             if images := proof.get((pool.kernel, pool.architecture), ()):
@@ -269,17 +269,19 @@ class DriverContext:
 
     def evidence(self, pool: Pool) -> Evidence:
         """What is known of toolkit images, as far as it concerns a pool."""
-        world = self.world
-        return Evidence(world.toolkit_labels, self.refused(pool), pending=world.toolkits_pending)
+        snapshot = self.snapshot
+        return Evidence(
+            snapshot.toolkit_labels, self.refused(pool), pending=snapshot.toolkits_pending
+        )
 
     @cached_property
     def tags(self) -> frozenset[Tag]:
         """The tags whose images should be known, to plan this."""
-        streams, toolkit = self.world.image_streams, self.driver.spec.toolkit
+        streams, toolkit = self.snapshot.image_streams, self.driver.spec.toolkit
         pools = {member.pool for member in self.observed}
         mine = (tag for pool in pools for tag in asked(pool, toolkit, streams, self.evidence(pool)))
         kinds = {pool.architecture for pool in pools}
-        asking = tags(self.driver, self.driver.spec.preflight, self.world, kinds)
+        asking = tags(self.driver, self.driver.spec.preflight, self.snapshot, kinds)
         return frozenset((*mine, *asking))
 
     def _corrected(self, member: Member) -> Deadline | None:
@@ -290,7 +292,7 @@ class DriverContext:
             return None
         if self.resolutions[member.pool].image in ("", word.toolkit):
             return None
-        return Deadlines(self.world, self.driver).corrected(member.assigned, word)
+        return Deadlines(self.snapshot, self.driver).corrected(member.assigned, word)
 
     @cached_property
     def builds(self) -> Mapping[Assignment, BuildState]:
@@ -306,13 +308,13 @@ class DriverContext:
                     driver = self.revisions[at.revision]
                     build = build_of(driver, at.revision, pool, resolution, publish)
                     if at.revision == self.newest or self._is_built_once(at, build):
-                        found[at] = standing_of(build, self.world, pool.kernel)
+                        found[at] = standing_of(build, self.snapshot, pool.kernel)
         return found
 
     def _is_built_once(self, at: Assignment, build: Build) -> bool:
         """Where an older revision is built on the nodes already, no Job is begun for it."""
         on_nodes = any(found.toolkit for found in self.daemonsets if at_of(found) == at)
-        return not on_nodes or build.name in self.world.jobs
+        return not on_nodes or build.name in self.snapshot.jobs
 
     @cached_property
     def coming(self) -> Sequence[Build]:
@@ -325,18 +327,18 @@ class DriverContext:
         revisions = {self.newest: self.driver}
         if self.good != self.newest and self._fetches(self.good, publish_target(self.driver)):
             revisions[self.good] = self.revisions[self.good]
-        return tuple(coming(self.driver, revisions, self.world, self.resolutions))
+        return tuple(coming(self.driver, revisions, self.snapshot, self.resolutions))
 
     @cached_property
     def preflight(self) -> Sequence[PreflightAnswer]:
         regular = {each.build.name for each in self.builds.values()}
         regular |= {build.name for build in self.coming}
-        return tuple(answers(self.driver, self.newest, self.world, regular, self.resolutions))
+        return tuple(answers(self.driver, self.newest, self.snapshot, regular, self.resolutions))
 
     @property
     def unseen(self) -> bool:
         """Whether nobody knows what the image streams are."""
-        return isinstance(self.world.image_streams, Unseen)
+        return isinstance(self.snapshot.image_streams, Unseen)
 
     def _fetches(self, revision: str, publish: str) -> bool:
         driver = self.revisions.get(revision)
@@ -423,7 +425,7 @@ class DriverContext:
             for m in self.observed
             if self.falls_back(m) and m.at
         )
-        now = self.world.now
+        now = self.snapshot.now
         lost = {m.at: ImageFallback(now, LOST) for m in self.observed if m.at and m.at.builds}
         return {**lost, **falls(self.daemonsets, failing, now), **self.fallen}
 
@@ -435,45 +437,45 @@ class DriverContext:
     @cached_property
     def casualties(self) -> Sequence[Casualty]:
         """What the newest revision has cost, as it is to be remembered."""
-        before, now = recorded(self.found, self.newest), self.world.now
+        before, now = recorded(self.found, self.newest), self.snapshot.now
         return casualties(before, self.members, self.newest, self.good, now)
 
     @cached_property
     def occupied(self) -> frozenset[str]:
         """Nodes that cannot change before their stages have ended."""
-        return occupied(self.world, self.found)
+        return occupied(self.snapshot, self.found)
 
     @cached_property
-    def verdicts(self) -> Sequence[Decision]:
+    def decisions(self) -> Sequence[Decision]:
         """Whose turn it is, and what has to leave the node first."""
         turns = decide_all(
-            self.members, self.driver, self.standing, self.supplies, self.memory.verdicts
+            self.members, self.driver, self.standing, self.supplies, self.memory.decisions
         )
-        return tuple(drained(turns, self.driver, self.begun, self.occupied, self.world.now))
+        return tuple(drained(turns, self.driver, self.begun, self.occupied, self.snapshot.now))
 
     @cached_property
     def held(self) -> Sequence[Member]:
         """Nodes that keep what they have until their stages have ended."""
-        return tuple(v.member for v in self.verdicts if v.step is DrainStep.END_STAGES)
+        return tuple(v.member for v in self.decisions if v.step is DrainStep.END_STAGES)
 
     @cached_property
     def wanted(self) -> Mapping[str, Assignment]:
         """By name, the DaemonSets that a node is assigned to once this plan is carried out."""
-        targets = (self.target(verdict) for verdict in self.verdicts)
+        targets = (self.target(decision) for decision in self.decisions)
         ats = {id(at): at for at in targets if at is not None}  # most nodes share one
         return {
             daemonset_name(self.driver.name, self.assignment(at)): at for at in set(ats.values())
         }
 
-    def target(self, verdict: Decision) -> Assignment | None:
+    def target(self, decision: Decision) -> Assignment | None:
         """Where a member is after this plan."""
-        member = verdict.member
-        if verdict.revision is None:
+        member = decision.member
+        if decision.revision is None:
             falls_back = member.at and self.falls_back(member)
             return replace(member.at, builds=True) if member.at and falls_back else member.at
-        if not verdict.revision:
+        if not decision.revision:
             return None
-        at = Assignment(member.pool, verdict.revision)
+        at = Assignment(member.pool, decision.revision)
         building = replace(at, builds=True)
         return building if building in self._without_image else at
 
@@ -487,7 +489,7 @@ class DriverContext:
             return frozenset()
         lacking = Counter(m.at for m in self.observed if m.at and (m.at.builds or m.unpulled))
         having = Counter(m.at for m in self.observed if m.at and m.word and not m.unpulled)
-        return without_image(there, lacking, having, self.world.now)
+        return without_image(there, lacking, having, self.snapshot.now)
 
     @cached_property
     def newest_builds(self) -> Mapping[Pool, BuildState]:

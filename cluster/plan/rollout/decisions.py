@@ -79,12 +79,12 @@ def decide_all(
     kept = memory.on((now.phase, now.newest, now.good, upgrade, supplies))
     found = []
     for member in all_members:
-        verdict = kept.get(member.node.name)
-        if verdict is None or verdict.member is not member:
-            verdict = kept[member.node.name] = _out_of_turn(member, upgrade, now, supplies)
-        found.append(verdict)
+        decision = kept.get(member.node.name)
+        if decision is None or decision.member is not member:
+            decision = kept[member.node.name] = _out_of_turn(member, upgrade, now, supplies)
+        found.append(decision)
     memory.forget({member.node.name for member in all_members})
-    changing = [verdict for verdict in found if _may_change(verdict)]
+    changing = [decision for decision in found if _may_change(decision)]
     granted = _grant(changing, now) if changing else ()
     return tuple(
         _verdict(each.member, each.place, each.row, now, turn=True)
@@ -109,16 +109,16 @@ def forgiven(every: Sequence[Decision], now: RolloutState) -> tuple[Member, ...]
     Only of those that do not work: it stays on thousands that do, for whom it changes nothing.
     """
     if now.phase is not Phase.SETTLED or any(
-        verdict.place is Place.STALE and verdict.member.health is not Health.DOWN
-        for verdict in every
+        decision.place is Place.STALE and decision.member.health is not Health.DOWN
+        for decision in every
     ):
         return ()
     return tuple(
-        verdict.member
-        for verdict in every
-        if verdict.place is Place.NEWEST
-        and verdict.member.before
-        and verdict.member.health in (Health.BROKEN, Health.DOWN)
+        decision.member
+        for decision in every
+        if decision.place is Place.NEWEST
+        and decision.member.before
+        and decision.member.health in (Health.BROKEN, Health.DOWN)
     )
 
 
@@ -153,10 +153,10 @@ def _takes_turn(member: Member, now: RolloutState) -> bool:
     return member.hold.given_up != now.newest or member.is_vacant
 
 
-def _may_change(verdict: Decision) -> bool:
-    act = verdict.row.act
+def _may_change(decision: Decision) -> bool:
+    act = decision.row.act
     if act is Act.GIVE_NEWEST:
-        return _disturbs(verdict.member, verdict.place)
+        return _disturbs(decision.member, decision.place)
     return act in (Act.IN_TURN, Act.IN_TURN_OR_GOOD)
 
 

@@ -47,7 +47,7 @@ _PASSES = (DrainStep.GO, DrainStep.RELEASE, DrainStep.KEEP_CLOSED)
 
 
 def drained(
-    verdicts: Iterable[Decision],
+    decisions: Iterable[Decision],
     driver: Driver,
     begun: Mapping[str, str],
     staged: Collection[str],
@@ -59,96 +59,96 @@ def drained(
     stages are, or may come.
     """
     policy = evicts(driver)
-    for verdict in verdicts:
-        stages = stages_in_the_way(verdict, staged)
-        if policy is None and not stages and not verdict.member.hold.since:
-            yield verdict  # all nodes of nearly all Drivers
+    for decision in decisions:
+        stages = stages_in_the_way(decision, staged)
+        if policy is None and not stages and not decision.member.hold.since:
+            yield decision  # all nodes of nearly all Drivers
             continue
-        name = verdict.member.node.name
-        row = decide(_situation(verdict, driver, now, stages=stages))
+        name = decision.member.node.name
+        row = decide(_situation(decision, driver, now, stages=stages))
         step, why = (DrainStep.CORDON, begun[name]) if name in begun else (row.step, row.why)
         waits = stages or step not in _PASSES
         yield replace(
-            verdict,
+            decision,
             step=step,
             detail=why,
-            revision=None if waits else verdict.revision,
-            before="" if waits else verdict.before,
+            revision=None if waits else decision.revision,
+            before="" if waits else decision.before,
         )
 
 
-def demand(verdicts: Sequence[Decision], driver: Driver) -> Demand | None:
+def demand(decisions: Sequence[Decision], driver: Driver) -> Demand | None:
     """The pods that have to be known: none while nothing changes."""
     policy = evicts(driver)
-    if policy is None or not any(_matters(verdict) for verdict in verdicts):
+    if policy is None or not any(_matters(decision) for decision in decisions):
         return None
     return demand_of(policy)
 
 
-def cordons(verdicts: Iterable[Decision], driver: str, now: float) -> Iterator[Cordon]:
+def cordons(decisions: Iterable[Decision], driver: str, now: float) -> Iterator[Cordon]:
     """A node is held from now on, if it is not already, and gets another chance."""
-    for verdict in verdicts:
-        if verdict.step is DrainStep.CORDON:
-            hold, node = verdict.member.hold, verdict.member.node
+    for decision in decisions:
+        if decision.step is DrainStep.CORDON:
+            hold, node = decision.member.hold, decision.member.node
             labels: dict[str, str | None] = {draining_label(driver): hold.since or stamp(now)}
             if hold.given_up:
                 labels[undrained_label(driver)] = None
-            yield Cordon(driver, node.name, labels, verdict.detail)
+            yield Cordon(driver, node.name, labels, decision.detail)
 
 
 def evictions(
-    verdicts: Iterable[Decision], driver: str, answers: Mapping[str, EvictionAnswer]
+    decisions: Iterable[Decision], driver: str, answers: Mapping[str, EvictionAnswer]
 ) -> Iterator[Evict]:
     """For every consumer that is neither leaving already nor asked a moment ago."""
-    for verdict in verdicts:
-        if verdict.step is DrainStep.EVICT:
-            for each in verdict.member.consumers or ():
+    for decision in decisions:
+        if decision.step is DrainStep.EVICT:
+            for each in decision.member.consumers or ():
                 answer = answers.get(each.uid)
                 if not each.deleting and not (answer and answer.resting):
                     namespace, _, name = each.name.partition("/")
-                    yield Evict(driver, verdict.member.node.name, namespace, name, each.uid)
+                    yield Evict(driver, decision.member.node.name, namespace, name, each.uid)
 
 
-def hold_labels(verdict: Decision, driver: str, newest: str) -> dict[str, str | None]:
+def hold_labels(decision: Decision, driver: str, newest: str) -> dict[str, str | None]:
     """What changes of the labels that hold a node, besides what a cordon brings."""
-    hold = verdict.member.hold
+    hold = decision.member.hold
     changed: dict[str, str | None] = {}
-    if verdict.step in _ENDS and hold.since:
+    if decision.step in _ENDS and hold.since:
         changed[draining_label(driver)] = None
-    if verdict.step is DrainStep.GIVE_UP:
+    if decision.step is DrainStep.GIVE_UP:
         return changed | {undrained_label(driver): newest}
-    if hold.given_up and (hold.given_up != newest or verdict.place is Place.NEWEST):
+    if hold.given_up and (hold.given_up != newest or decision.place is Place.NEWEST):
         changed[undrained_label(driver)] = None
     return changed
 
 
-def again_in(verdicts: Iterable[Decision], driver: Driver, newest: str, now: float) -> float:
+def again_in(decisions: Iterable[Decision], driver: Driver, newest: str, now: float) -> float:
     """Seconds until the time of a node is up; without end if there is no such node."""
     limit = _limit(driver)
     left = (
-        limit - _lasted(verdict.member, driver, now)
-        for verdict in verdicts
-        if _is_timed(verdict, newest)
+        limit - _lasted(decision.member, driver, now)
+        for decision in decisions
+        if _is_timed(decision, newest)
     )
     return max(0.0, min(left, default=math.inf))
 
 
-def _situation(verdict: Decision, driver: Driver, now: float, *, stages: bool) -> Situation:
-    member = verdict.member
+def _situation(decision: Decision, driver: Driver, now: float, *, stages: bool) -> Situation:
+    member = decision.member
     return Situation(
         Asked.NO if evicts(driver) is None else Asked.YES,
-        _wish(verdict),
+        _wish(decision),
         _grip(member),
         _company(member, stages=stages),
-        _aim(verdict),
-        _time(verdict, driver, now),
+        _aim(decision),
+        _time(decision, driver, now),
     )
 
 
-def _wish(verdict: Decision) -> Wish:
-    if verdict.revision is None:
+def _wish(decision: Decision) -> Wish:
+    if decision.revision is None:
         return Wish.NOTHING
-    return Wish.REPLACE if verdict.place in (Place.GOOD, Place.STALE) else Wish.GIVE
+    return Wish.REPLACE if decision.place in (Place.GOOD, Place.STALE) else Wish.GIVE
 
 
 def _grip(member: Member) -> Grip:
@@ -165,15 +165,15 @@ def _company(member: Member, *, stages: bool) -> Company:
     return Company.STAGES if stages else Company.NOBODY
 
 
-def _aim(verdict: Decision) -> Aim:
-    if verdict.member.health is Health.WORKING:
+def _aim(decision: Decision) -> Aim:
+    if decision.member.health is Health.WORKING:
         return Aim.WORKS
-    return Aim.COMING if verdict.place is Place.NEWEST else Aim.FAULTY
+    return Aim.COMING if decision.place is Place.NEWEST else Aim.FAULTY
 
 
-def _time(verdict: Decision, driver: Driver, now: float) -> Time:
-    member = verdict.member
-    once = member.hold.given_up == verdict.revision
+def _time(decision: Decision, driver: Driver, now: float) -> Time:
+    member = decision.member
+    once = member.hold.given_up == decision.revision
     over = not once and _lasted(member, driver, now) >= _limit(driver)
     return Time.UP if over else Time.LEFT
 
@@ -184,12 +184,12 @@ def _limit(driver: Driver) -> float:
     return policy.timeout_seconds or math.inf
 
 
-def _is_timed(verdict: Decision, newest: str) -> bool:
+def _is_timed(decision: Decision, newest: str) -> bool:
     """Whether it will be given up on when its time is up."""
-    hold = verdict.member.hold
-    if verdict.step is DrainStep.WAIT:
+    hold = decision.member.hold
+    if decision.step is DrainStep.WAIT:
         return bool(hold.since)
-    return verdict.step in (DrainStep.EVICT, DrainStep.END_STAGES) and hold.given_up != newest
+    return decision.step in (DrainStep.EVICT, DrainStep.END_STAGES) and hold.given_up != newest
 
 
 def _lasted(member: Member, driver: Driver, now: float) -> float:
@@ -202,59 +202,59 @@ def _lasted(member: Member, driver: Driver, now: float) -> float:
     return now - believed(node.labelled, now)
 
 
-def _matters(verdict: Decision) -> bool:
+def _matters(decision: Decision) -> bool:
     """Whether the pods of this node decide something, now or when it is its turn."""
-    if verdict.member.hold.since:
-        return verdict.place is not Place.NEWEST
-    replaced = verdict.place in (Place.GOOD, Place.STALE)
-    return replaced and verdict.row.act in (Act.IN_TURN, Act.GIVE_NEWEST)
+    if decision.member.hold.since:
+        return decision.place is not Place.NEWEST
+    replaced = decision.place in (Place.GOOD, Place.STALE)
+    return replaced and decision.row.act in (Act.IN_TURN, Act.GIVE_NEWEST)
 
 
-def stages_in_the_way(verdict: Decision, busy: Collection[str]) -> bool:
+def stages_in_the_way(decision: Decision, busy: Collection[str]) -> bool:
     """Whether a node has to wait for the end of its stages before it changes.
 
     One that rebooted has nothing that holds a module: its stages wait for the driver of this boot.
     """
     return (
-        verdict.revision is not None
-        and verdict.member.boot is not Boot.FRESH
-        and verdict.place in (Place.GOOD, Place.STALE, Place.NEWEST)
-        and verdict.member.node.name in busy
+        decision.revision is not None
+        and decision.member.boot is not Boot.FRESH
+        and decision.place in (Place.GOOD, Place.STALE, Place.NEWEST)
+        and decision.member.node.name in busy
     )
 
 
-def uncordons(world: Snapshot, actions: Collection[Action]) -> Iterator[Uncordon]:
+def uncordons(snapshot: Snapshot, actions: Collection[Action]) -> Iterator[Uncordon]:
     """The end of each cordon of ours that no Driver holds, or that somebody else has ended.
 
     A label of a Driver that is not there any more holds nothing. A node on which a Driver begins
     in this very plan is left to the next.
     """
     begun = {action.node for action in actions if isinstance(action, Cordon)}
-    for node in world.nodes.values():
+    for node in snapshot.nodes.values():
         if CORDONED not in node.labels or node.name in begun:
             continue
         held = dict(holders(node.labels))
-        if not world.about and not any(driver in world.drivers for driver in held.values()):
-            yield Uncordon(_lane(world, node), node.name, dict.fromkeys((CORDONED, *held)))
+        if not snapshot.about and not any(driver in snapshot.drivers for driver in held.values()):
+            yield Uncordon(_lane(snapshot, node), node.name, dict.fromkeys((CORDONED, *held)))
         elif not node.unschedulable:
-            yield Uncordon(_lane(world, node), node.name, {CORDONED: None}, opens=False)
+            yield Uncordon(_lane(snapshot, node), node.name, {CORDONED: None}, opens=False)
 
 
-def _lane(world: Snapshot, node: Node) -> str:
+def _lane(snapshot: Snapshot, node: Node) -> str:
     """The lane of a Driver that says so where the cordon cannot be ended; "" if there is none.
 
     Who set it is not known any more: one that evicts, best on this node.
     """
-    evicts = {d.name for d in world.drivers.values() if d.driver and d.driver.spec.rollout.evict}
-    here = {name for name in world.drivers if assigned_label(name) in node.labels}
+    evicts = {d.name for d in snapshot.drivers.values() if d.driver and d.driver.spec.rollout.evict}
+    here = {name for name in snapshot.drivers if assigned_label(name) in node.labels}
     names = sorted(evicts & here or here or evicts)
     return cordon_lane_of(names[0]) if names else ""
 
 
-def let_go(world: Snapshot, driver: str, members: Collection[str] = ()) -> Iterator[LabelNode]:
+def let_go(snapshot: Snapshot, driver: str, members: Collection[str] = ()) -> Iterator[LabelNode]:
     """Nodes that a Driver is not for, or not any more: their change will not come."""
     held, given_up = draining_label(driver), undrained_label(driver)
-    for node in world.nodes.values():
+    for node in snapshot.nodes.values():
         labels = node.labels
         if (held in labels or given_up in labels) and node.name not in members:
             gone = [key for key in (held, given_up) if key in labels]

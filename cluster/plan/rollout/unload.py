@@ -129,7 +129,7 @@ class Unload:
     `now` is the wall clock.
     """
 
-    world: Snapshot
+    snapshot: Snapshot
     found: DriverObject
     members: Collection[str]
     now: float
@@ -139,7 +139,7 @@ class Unload:
         labels = trace_labels(self.found.name)
         return tuple(
             self._leaver(node)
-            for node in self.world.nodes.values()
+            for node in self.snapshot.nodes.values()
             if node.name not in self.members and self._has_trace(node, labels)
         )
 
@@ -147,7 +147,7 @@ class Unload:
     def revisions(self) -> Mapping[str, Driver]:
         """The Driver as of each revision that a pod could be made of."""
         name = self.found.name
-        mine = [each for each in self.world.revisions.values() if each.driver == name]
+        mine = [each for each in self.snapshot.revisions.values() if each.driver == name]
         read = {each.revision: read_revision(each) for each in mine}
         readable = {revision: driver for revision, driver in read.items() if driver is not None}
         return readable | ({self.newest: self.found.driver} if self.found.driver else {})
@@ -165,7 +165,7 @@ class Unload:
     def lost(self) -> bool:
         """Whether the newest revision is needed, and its ConfigMap is not there any more."""
         name = config_map_name(self.found.name, self.newest)
-        return self.newest in self.needed and name not in self.world.revisions
+        return self.newest in self.needed and name not in self.snapshot.revisions
 
     @property
     def waits(self) -> bool:
@@ -231,13 +231,13 @@ class Unload:
     def _has_trace(self, node: Node, labels: Sequence[str]) -> bool:
         return (
             any(key in node.labels for key in labels)
-            or node_driver_name(self.found.name, node.name) in self.world.node_drivers
+            or node_driver_name(self.found.name, node.name) in self.snapshot.node_drivers
             or node.name in self._nodes_with_pods
         )
 
     def _report(self, node: Node) -> NodeDriverObject | None:
         """What was said in this boot."""
-        report = self.world.node_drivers.get(node_driver_name(self.found.name, node.name))
+        report = self.snapshot.node_drivers.get(node_driver_name(self.found.name, node.name))
         return report if report is not None and report.boot_id == node.boot_id else None
 
     def _is_loaded(self, node: Node, report: NodeDriverObject | None) -> bool:
@@ -250,7 +250,7 @@ class Unload:
             return False
         if report is not None:
             return (report.state, report.reason) != (State.WAITING.value, UNLOADED)
-        said = node_driver_name(name, node.name) in self.world.node_drivers
+        said = node_driver_name(name, node.name) in self.snapshot.node_drivers
         return state_label(name) in node.labels and not said
 
     def _ending(self, node: Node, pod: DriverPod | None, run: UnloadPodState) -> bool:
@@ -274,7 +274,7 @@ class Unload:
         driver = self.found.driver or self.revisions.get(revision)
         if driver is None:
             return "its revision is lost, so there is nothing to make a pod of"
-        driver = self.found.driver or as_told(self.world, driver)
+        driver = self.found.driver or as_told(self.snapshot, driver)
         never = driver.spec.unload.policy is UnloadPolicy.NEVER
         return "unload.policy: never" if never else ""
 
@@ -282,11 +282,11 @@ class Unload:
 
     @cached_property
     def _pods(self) -> Sequence[DriverPod]:
-        return self.world.pods_of(self.found.name)
+        return self.snapshot.pods_of(self.found.name)
 
     @cached_property
     def has_daemonsets(self) -> bool:
-        return any(each.driver == self.found.name for each in self.world.daemonsets.values())
+        return any(each.driver == self.found.name for each in self.snapshot.daemonsets.values())
 
     @cached_property
     def _unload_pods(self) -> Mapping[tuple[str, str], DriverPod]:
@@ -300,7 +300,7 @@ class Unload:
     @cached_property
     def _nodes_with_pods(self) -> frozenset[str]:
         """A pod that is to end on a node that is down never does, and is no trace to wait for."""
-        down = {node.name for node in self.world.nodes.values() if not node.ready}
+        down = {node.name for node in self.snapshot.nodes.values() if not node.ready}
         return frozenset(pod.node for pod in self._pods if not (pod.deleting and pod.node in down))
 
     @cached_property
@@ -309,7 +309,7 @@ class Unload:
         mine = _modules(self.revisions.values())
         return [
             other.name
-            for other in self.world.drivers.values()
+            for other in self.snapshot.drivers.values()
             if other.driver is not None
             and other.name != self.found.name
             and not other.deleting

@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 def changed_labels(staging: StagePlan) -> Iterator[tuple[Node, dict[str, str | None], str]]:
     """What changes of each node's labels, and why."""
-    held = {member.node.name for member in staging.case.held}
-    members = {member.node.name for member in staging.case.members}
-    for member in staging.case.members:
+    held = {member.node.name for member in staging.context.held}
+    members = {member.node.name for member in staging.context.members}
+    for member in staging.context.members:
         node = member.node
         if member.health is Health.DOWN:
             continue
         wanted, why = _wanted(staging, member, held=node.name in held)
         yield from _difference(staging.driver, node, wanted, why)
-    for node in staging.case.world.nodes.values():
+    for node in staging.context.snapshot.nodes.values():
         if node.name in members:
             continue
-        if node.name in staging.case.occupied and is_open(staging.driver, node):
+        if node.name in staging.context.occupied and is_open(staging.driver, node):
             yield from _difference(staging.driver, node, _SHUT, _ENDING)
         elif state_label(staging.driver) not in node.labels:
             yield from _difference(staging.driver, node, {}, "the driver is gone from it")

@@ -105,20 +105,20 @@ def key_of(document: Document) -> Key:
 class StagePlan:
     """The stages of a Driver in a world. Each thing is computed once."""
 
-    case: DriverContext
+    context: DriverContext
 
     @property
     def driver(self) -> str:
-        return self.case.driver.name
+        return self.context.driver.name
 
     @cached_property
     def seen(self) -> Stages:
-        return self.case.world.stages or Stages(unknown="nobody looked for them yet")
+        return self.context.snapshot.stages or Stages(unknown="nobody looked for them yet")
 
     @property
     def active(self) -> bool:
         """Whether there is anything to do at all, and enough is known to do it."""
-        return uses(self.case.found) and not self.seen.unknown
+        return uses(self.context.found) and not self.seen.unknown
 
     @cached_property
     def mine(self) -> Mapping[Key, StageObject]:
@@ -136,15 +136,17 @@ class StagePlan:
     @cached_property
     def working(self) -> Sequence[Member]:
         """Members on which stages may be: the driver works, and is not about to change."""
-        held = {member.node.name for member in self.case.held}
+        held = {member.node.name for member in self.context.held}
         return tuple(
-            m for m in self.case.members if m.health is Health.WORKING and m.node.name not in held
+            m
+            for m in self.context.members
+            if m.health is Health.WORKING and m.node.name not in held
         )
 
     @cached_property
     def steps(self) -> tuple[StageState, ...]:
         steps: list[StageState] = []
-        for stage in self.case.driver.spec.stages:
+        for stage in self.context.driver.spec.stages:
             before = [step.name for step in steps if step.on_nodes]
             step = self._rendered(stage, before[-1] if before else "", steps)
             steps.append(replace(step, opened=self._may_open(step, steps)))
@@ -174,7 +176,7 @@ class StagePlan:
     def _template(self, stage: Stage) -> Template:
         source = self.seen.sources.get(stage.manifests)
         if source is None:
-            where = self.case.world.settings.namespace
+            where = self.context.snapshot.settings.namespace
             raise StageInvalid(f"there is no ConfigMap {stage.manifests} in namespace {where}")
         if wrong := stage.wait_for and refusal(stage.wait_for.log):
             raise StageInvalid(f"waitFor.log: {wrong}")
@@ -185,7 +187,7 @@ class StagePlan:
         """What is to be applied, and what is left out."""
         if rendered.error:
             raise StageInvalid(rendered.error)
-        frame, kept = self._frame(stage, after), self.case.memory.framed
+        frame, kept = self._frame(stage, after), self.context.memory.framed
         before = kept.get(stage.name)
         if before and before[0] is rendered and before[1] == (frame, self.seen.absent):
             return before[2]
@@ -195,15 +197,15 @@ class StagePlan:
 
     def _frame(self, stage: Stage, after: str) -> Frame:
         """Stages are of the revision that new nodes get: a canary must not replace all of them."""
-        case = self.case
-        driver = case.revisions.get(case.standing.good, case.driver)
-        return Frame(case.owner, driver, stage.name, after, case.world.settings)
+        context = self.context
+        driver = context.revisions.get(context.standing.good, context.driver)
+        return Frame(context.owner, driver, stage.name, after, context.snapshot.settings)
 
     def values(self, stage: Stage) -> dict[str, Any]:
         """What templates know."""
-        case = self.case
-        good = case.standing.good or case.newest
-        driver = case.revisions.get(good, case.driver)
+        context = self.context
+        good = context.standing.good or context.newest
+        driver = context.revisions.get(good, context.driver)
         return {
             "driver": {
                 "name": driver.name,
@@ -211,20 +213,20 @@ class StagePlan:
                 "image": driver.spec.image,
             },
             "revision": good,
-            "namespace": case.world.settings.namespace,
+            "namespace": context.snapshot.settings.namespace,
             "stage": {"name": stage.name},
             "pools": self._pools,
         }
 
     @cached_property
     def _pools(self) -> list[dict[str, Any]]:
-        return [self._pool(name) for name in sorted(self.case.wanted)]
+        return [self._pool(name) for name in sorted(self.context.wanted)]
 
     def _pool(self, daemonset: str) -> dict[str, Any]:
         """A pool of nodes with one revision: what a DaemonSet of the driver is for."""
-        at = self.case.wanted[daemonset]
-        driver = self.case.revisions.get(at.revision, self.case.driver)
-        resolution = self.case.resolutions.get(at.pool)
+        at = self.context.wanted[daemonset]
+        driver = self.context.revisions.get(at.revision, self.context.driver)
+        resolution = self.context.resolutions.get(at.pool)
         assigned = daemonset.rpartition("-")[2]
         return {
             "name": assigned,

@@ -54,7 +54,7 @@ def status(picture: StatusReport, *, now: float) -> dict[str, Any]:
         "devices": devices(picture.driver.spec.hardware, picture.found.status),
         "pools": pool_rows(picture),
         "preflight": [answer.row() for answer in picture.preflight],
-        "draining": drains(picture.verdicts, picture.occupancy),
+        "draining": drains(picture.decisions, picture.occupancy),
         "casualties": _casualties(picture),
         "conditions": conditions(picture.found, said, now=now),
     }
@@ -63,7 +63,7 @@ def status(picture: StatusReport, *, now: float) -> dict[str, Any]:
 def _casualties(picture: StatusReport) -> list[dict[str, Any]]:
     if picture.standing.phase is Phase.SETTLED or not picture.casualties:
         return []
-    members = {verdict.member.node.name: verdict.member for verdict in picture.verdicts}
+    members = {decision.member.node.name: decision.member for decision in picture.decisions}
     return within_limits(picture.casualties, members)
 
 
@@ -144,7 +144,7 @@ def _complaints(picture: StatusReport) -> Iterable[tuple[str, str]]:
     """From the worst. A complaint without a message does not apply."""
     yield "ModuleConflict", _conflict(picture)
     yield "RolloutStopped", stopped(picture)
-    yield "BuildFailed", refused(picture.builds, picture.verdicts)
+    yield "BuildFailed", refused(picture.builds, picture.decisions)
     yield "NodesFailed", _failed(picture)
     yield "ToolkitMissing", _unserved(picture)
     yield "StagesStuck", _stuck(picture)
@@ -182,7 +182,7 @@ def _available(picture: StatusReport) -> Condition:
 
 def _lame(picture: StatusReport) -> str:
     """Where it works by what the node said before, and yet its pod is in trouble now."""
-    lame = [v.member for v in picture.verdicts if v.member.trouble]
+    lame = [v.member for v in picture.decisions if v.member.trouble]
     return f"but on {some(m.node.name for m in lame)} {lame[0].trouble}" if lame else ""
 
 
@@ -246,7 +246,7 @@ def _failed(picture: StatusReport) -> str:
 
 def _stuck(picture: StatusReport) -> str:
     """Pods of stages that do not end, where a node was given up on for that."""
-    left = stuck(picture.verdicts, picture.standing.newest)
+    left = stuck(picture.decisions, picture.standing.newest)
     if not left:
         return ""
     namespace, _, pod = left[0][1].partition("/")
@@ -272,7 +272,7 @@ def _unserved(picture: StatusReport) -> str:
 
 
 def _no_nodes(picture: StatusReport) -> str:
-    if picture.verdicts:
+    if picture.decisions:
         return ""
     hardware = picture.driver.spec.hardware
     wanted = [f"PCI device {d.vendor}:{d.device or '*'}" for d in hardware.pci]

@@ -18,122 +18,122 @@ _OPEN = (DrainStep.CORDON, DrainStep.WAIT, DrainStep.EVICT, DrainStep.END_STAGES
 _CHANGES = (Act.IN_TURN, Act.IN_TURN_OR_GOOD, Act.GIVE_NEWEST)
 
 
-def drains(verdicts: Iterable[Decision], occupancy: Occupancy) -> list[dict[str, str]]:
+def drains(decisions: Iterable[Decision], occupancy: Occupancy) -> list[dict[str, str]]:
     """A row for each node that is held, the longest first."""
-    held = [verdict for verdict in verdicts if verdict.member.hold.since]
-    held.sort(key=lambda verdict: (verdict.member.hold.since, verdict.member.node.name))
+    held = [decision for decision in decisions if decision.member.hold.since]
+    held.sort(key=lambda decision: (decision.member.hold.since, decision.member.node.name))
     return [
         {
-            "node": verdict.member.node.name,
-            "since": for_people(verdict.member.hold.since),
-            "message": in_words(verdict, occupancy),
+            "node": decision.member.node.name,
+            "since": for_people(decision.member.hold.since),
+            "message": in_words(decision, occupancy),
         }
-        for verdict in held
+        for decision in held
     ]
 
 
-def open_drains(verdicts: Iterable[Decision], occupancy: Occupancy) -> list[str]:
+def open_drains(decisions: Iterable[Decision], occupancy: Occupancy) -> list[str]:
     """Nodes that are not empty yet, each with what it waits for; first those that were refused."""
     found = [
-        (verdict.member.node.name, in_words(verdict, occupancy))
-        for verdict in verdicts
-        if verdict.step in _OPEN and not _ends_by_the_way(verdict)
+        (decision.member.node.name, in_words(decision, occupancy))
+        for decision in decisions
+        if decision.step in _OPEN and not _ends_by_the_way(decision)
     ]
     found.sort(key=lambda each: "(" not in each[1])
     return [f"{name}: {words}" for name, words in found]
 
 
-def ending(verdicts: Iterable[Decision], occupancy: Occupancy) -> list[str]:
+def ending(decisions: Iterable[Decision], occupancy: Occupancy) -> list[str]:
     """Nodes that nobody cordoned, and that wait for the end of their stages."""
     return [
-        f"{verdict.member.node.name}: {in_words(verdict, occupancy)}"
-        for verdict in verdicts
-        if _ends_by_the_way(verdict)
+        f"{decision.member.node.name}: {in_words(decision, occupancy)}"
+        for decision in decisions
+        if _ends_by_the_way(decision)
     ]
 
 
-def occupied(verdicts: Iterable[Decision], newest: str) -> list[str]:
+def occupied(decisions: Iterable[Decision], newest: str) -> list[str]:
     """Nodes whose pods did not leave in time and are still there, each with a pod."""
     return [
-        f"{verdict.member.node.name} ({_leftover(verdict)})"
-        for verdict in verdicts
-        if _is_occupied(verdict, newest)
+        f"{decision.member.node.name} ({_leftover(decision)})"
+        for decision in decisions
+        if _is_occupied(decision, newest)
     ]
 
 
-def stuck(verdicts: Iterable[Decision], newest: str) -> list[tuple[str, str]]:
+def stuck(decisions: Iterable[Decision], newest: str) -> list[tuple[str, str]]:
     """Nodes with a pod of a stage that did not end in time, and the pod as namespace/name."""
     return [
-        (verdict.member.node.name, verdict.member.stage_pods[0])
-        for verdict in verdicts
-        if verdict.member.hold.given_up == newest and verdict.member.stage_pods
+        (decision.member.node.name, decision.member.stage_pods[0])
+        for decision in decisions
+        if decision.member.hold.given_up == newest and decision.member.stage_pods
     ]
 
 
-def stalled(verdicts: Sequence[Decision], newest: str) -> bool:
+def stalled(decisions: Sequence[Decision], newest: str) -> bool:
     """Whether such nodes are all that is left to change."""
-    rest = [verdict for verdict in verdicts if not _is_occupied(verdict, newest)]
-    return len(rest) < len(verdicts) and not any(
-        verdict.row.act in _CHANGES or verdict.member.health is Health.BUSY for verdict in rest
+    rest = [decision for decision in decisions if not _is_occupied(decision, newest)]
+    return len(rest) < len(decisions) and not any(
+        decision.row.act in _CHANGES or decision.member.health is Health.BUSY for decision in rest
     )
 
 
-def held_up(found: DriverObject, verdict: Decision, newest: str) -> Iterator[str]:
+def held_up(found: DriverObject, decision: Decision, newest: str) -> Iterator[str]:
     """What keeps a node from being changed, for `explain`: best what the controller heard last."""
-    name, since = verdict.member.node.name, verdict.member.hold.since
+    name, since = decision.member.node.name, decision.member.hold.since
     rows = (row for row in found.status.get("draining", ()) if row["node"] == name)
-    told = next((row["message"] for row in rows), in_words(verdict, Occupancy()))
-    if since and verdict.step is not DrainStep.RELEASE:
+    told = next((row["message"] for row in rows), in_words(decision, Occupancy()))
+    if since and decision.step is not DrainStep.RELEASE:
         yield f"held since {for_people(since)}: {told}"
-    elif _ends_by_the_way(verdict):
-        yield in_words(verdict, Occupancy())
-    if _is_occupied(verdict, newest):
-        pods = _leftover(verdict)
+    elif _ends_by_the_way(decision):
+        yield in_words(decision, Occupancy())
+    if _is_occupied(decision, newest):
+        pods = _leftover(decision)
         yield f"not emptied in time: changes when its pods are gone, such as {pods}"
 
 
-def in_words(verdict: Decision, occupancy: Occupancy) -> str:
+def in_words(decision: Decision, occupancy: Occupancy) -> str:
     """What a held node, or one that should be, waits for."""
-    match verdict.step:
+    match decision.step:
         case DrainStep.EVICT:
-            return "waiting for " + _pods(verdict.member.consumers or (), occupancy.answers)
-        case DrainStep.END_STAGES if verdict.member.stage_pods:
-            return f"{verdict.detail}: waiting for {some(verdict.member.stage_pods, of='pods')}"
-        case DrainStep.WAIT if _cannot_see_stages(verdict):
+            return "waiting for " + _pods(decision.member.consumers or (), occupancy.answers)
+        case DrainStep.END_STAGES if decision.member.stage_pods:
+            return f"{decision.detail}: waiting for {some(decision.member.stage_pods, of='pods')}"
+        case DrainStep.WAIT if _cannot_see_stages(decision):
             return "what its stages have there cannot be read"
         case DrainStep.WAIT if occupancy.trouble:
-            return f"{verdict.detail}: {occupancy.trouble}"
+            return f"{decision.detail}: {occupancy.trouble}"
         case _:
-            return verdict.detail
+            return decision.detail
 
 
-def _is_occupied(verdict: Decision, newest: str) -> bool:
+def _is_occupied(decision: Decision, newest: str) -> bool:
     return (
-        verdict.member.hold.given_up == newest
-        and not verdict.member.is_vacant
-        and verdict.place is not Place.NEWEST
-        and verdict.row.act in _CHANGES
+        decision.member.hold.given_up == newest
+        and not decision.member.is_vacant
+        and decision.place is not Place.NEWEST
+        and decision.row.act in _CHANGES
     )
 
 
-def _ends_by_the_way(verdict: Decision) -> bool:
+def _ends_by_the_way(decision: Decision) -> bool:
     """A matter of seconds on every node of a rollout, which nobody need be told of as a drain."""
-    waits = verdict.step is DrainStep.END_STAGES or _cannot_see_stages(verdict)
-    return waits and not verdict.member.hold.since
+    waits = decision.step is DrainStep.END_STAGES or _cannot_see_stages(decision)
+    return waits and not decision.member.hold.since
 
 
-def _cannot_see_stages(verdict: Decision) -> bool:
-    member = verdict.member
+def _cannot_see_stages(decision: Decision) -> bool:
+    member = decision.member
     return (
-        verdict.step is DrainStep.WAIT
+        decision.step is DrainStep.WAIT
         and member.consumers is not None
         and member.stage_pods is None
     )
 
 
-def _leftover(verdict: Decision) -> str:
+def _leftover(decision: Decision) -> str:
     """What is still there of that which had to leave."""
-    member = verdict.member
+    member = decision.member
     if member.consumers or not member.stage_pods:
         return _pods(member.consumers or (), {})
     return some(member.stage_pods, of="pods", shown=1)

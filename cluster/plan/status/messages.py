@@ -50,18 +50,18 @@ def nodes(count: int) -> str:
     return f"{count} node" if count == 1 else f"{count} nodes"
 
 
-def pool_reason(build: BuildState, verdicts: Sequence[Decision]) -> tuple[str, str] | None:
+def pool_reason(build: BuildState, decisions: Sequence[Decision]) -> tuple[str, str] | None:
     """Why nodes of a pool wait for a build, None if they do not."""
-    if all(verdict.place is Place.NEWEST for verdict in verdicts):
+    if all(decision.place is Place.NEWEST for decision in decisions):
         return None
     if build.progress is Progress.REFUSED:
         return "BuildFailed", f"the driver does not build for it: {build.words}"
     return ("Building", build.words) if build.progress is Progress.RUNNING else None
 
 
-def refused(builds: Mapping[Pool, BuildState], verdicts: Sequence[Decision]) -> str:
+def refused(builds: Mapping[Pool, BuildState], decisions: Sequence[Decision]) -> str:
     """The first build that says no, "" if none does."""
-    found = sorted(_of(Progress.REFUSED, builds, verdicts), key=lambda each: each[0].kernel)
+    found = sorted(_of(Progress.REFUSED, builds, decisions), key=lambda each: each[0].kernel)
     if not found:
         return ""
     pool, build = found[0]
@@ -72,17 +72,17 @@ def refused(builds: Mapping[Pool, BuildState], verdicts: Sequence[Decision]) -> 
     )
 
 
-def running(builds: Mapping[Pool, BuildState], verdicts: Sequence[Decision]) -> str:
+def running(builds: Mapping[Pool, BuildState], decisions: Sequence[Decision]) -> str:
     """The builds that nodes wait for, "" if there are none."""
-    found = [build.words for _, build in _of(Progress.RUNNING, builds, verdicts)]
+    found = [build.words for _, build in _of(Progress.RUNNING, builds, decisions)]
     more = f" and {len(found) - 1} more" if found[1:] else ""
     return f"{found[0]}{more}" if found else ""
 
 
 def _of(
-    progress: Progress, builds: Mapping[Pool, BuildState], verdicts: Sequence[Decision]
+    progress: Progress, builds: Mapping[Pool, BuildState], decisions: Sequence[Decision]
 ) -> Iterator[tuple[Pool, BuildState]]:
     found = [(pool, build) for pool, build in builds.items() if build.progress is progress]
     if found:
-        waiting = {v.member.pool for v in verdicts if v.place is not Place.NEWEST}
+        waiting = {v.member.pool for v in decisions if v.place is not Place.NEWEST}
         yield from ((pool, build) for pool, build in found if pool in waiting)

@@ -16,8 +16,8 @@ from cluster.plan.status.report import StatusReport, counts
 
 def pool_rows(picture: StatusReport) -> list[dict[str, Any]]:
     of: dict[Pool, list[Decision]] = {}
-    for verdict in picture.verdicts:
-        of.setdefault(verdict.member.pool, []).append(verdict)
+    for decision in picture.decisions:
+        of.setdefault(decision.member.pool, []).append(decision)
     return [_pool(picture, pool, of[pool]) for pool in sorted(of, key=pool_order)]
 
 
@@ -25,14 +25,14 @@ def pool_order(pool: Pool) -> tuple[str, str, str]:
     return pool.os_version, pool.kernel, pool.architecture
 
 
-def _pool(picture: StatusReport, pool: Pool, verdicts: Sequence[Decision]) -> dict[str, Any]:
+def _pool(picture: StatusReport, pool: Pool, decisions: Sequence[Decision]) -> dict[str, Any]:
     resolution = picture.resolutions[pool]
-    reason, message = _pool_reason(picture, pool, verdicts)
+    reason, message = _pool_reason(picture, pool, decisions)
     return {
         "architecture": pool.architecture,
         "osVersion": pool.os_version,
         "kernel": pool.kernel,
-        "nodes": counts(verdicts),
+        "nodes": counts(decisions),
         "toolkit": resolution.image,
         "link": resolution.link.value,
         "reason": reason,
@@ -41,23 +41,23 @@ def _pool(picture: StatusReport, pool: Pool, verdicts: Sequence[Decision]) -> di
 
 
 def _pool_reason(
-    picture: StatusReport, pool: Pool, verdicts: Sequence[Decision]
+    picture: StatusReport, pool: Pool, decisions: Sequence[Decision]
 ) -> tuple[str, str]:
     """The first reason that there is."""
-    return next(_pool_reasons(picture, pool, verdicts))
+    return next(_pool_reasons(picture, pool, decisions))
 
 
 def _pool_reasons(
-    picture: StatusReport, pool: Pool, verdicts: Sequence[Decision]
+    picture: StatusReport, pool: Pool, decisions: Sequence[Decision]
 ) -> Iterator[tuple[str, str]]:
     if not pool.kernel:
-        yield "KernelUnknown", untold(verdict.member for verdict in verdicts)
+        yield "KernelUnknown", untold(decision.member for decision in decisions)
     build = picture.builds.get(pool)
-    if build is not None and (said := pool_reason(build, verdicts)):
+    if build is not None and (said := pool_reason(build, decisions)):
         yield said
     if pool not in picture.served:
         yield "ToolkitMissing", toolkit_message(picture.resolutions[pool])
-    members = (verdict.member for verdict in verdicts)
+    members = (decision.member for decision in decisions)
     lacking = [member for member in members if member.health is not Health.WORKING]
     if broken := [member for member in lacking if member.health is Health.BROKEN]:
         yield "NodesFailed", f"{some(m.node.name for m in broken)}: {cause(broken[0])}"

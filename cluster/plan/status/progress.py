@@ -52,15 +52,15 @@ class Movement:
         )
 
     def built(self) -> str:
-        goes_on = running(self.picture.builds, self.picture.verdicts)
+        goes_on = running(self.picture.builds, self.picture.decisions)
         return f"{self._progress}; {goes_on}" if goes_on else ""
 
     def drained(self) -> str:
-        held = open_drains(self.picture.verdicts, self.picture.occupancy)
+        held = open_drains(self.picture.decisions, self.picture.occupancy)
         return f"{self._progress}; draining {some(held, shown=1)}" if held else ""
 
     def occupied(self) -> str:
-        alone = self._late and stalled(self.picture.verdicts, self.picture.standing.newest)
+        alone = self._late and stalled(self.picture.decisions, self.picture.standing.newest)
         return f"{self._progress}; {self._late}" if alone else ""
 
     def blocked(self) -> str:
@@ -116,7 +116,7 @@ class Movement:
     @cached_property
     def _failing(self) -> Mapping[str, Member]:
         """Nodes that show that they failed, and need not be remembered for it."""
-        members = (verdict.member for verdict in self.picture.verdicts)
+        members = (decision.member for decision in self.picture.decisions)
         return {m.node.name: m for m in members if m.health is Health.BROKEN or m.lost}
 
     def _cause(self, failed: str) -> str:
@@ -138,20 +138,20 @@ class Movement:
 
     @cached_property
     def _late(self) -> str:
-        names = occupied(self.picture.verdicts, self.picture.standing.newest)
+        names = occupied(self.picture.decisions, self.picture.standing.newest)
         late = f"{some(names)} not emptied in time: changes when its pods are gone"
         return late if names else ""
 
     @cached_property
     def _held_up(self) -> str:
-        waits = some(ending(self.picture.verdicts, self.picture.occupancy), shown=1)
+        waits = some(ending(self.picture.decisions, self.picture.occupancy), shown=1)
         return "".join(f"; {words}" for words in (waits, self._late) if words)
 
     @cached_property
     def _holding(self) -> Sequence[Member]:
         """What counts against the budget."""
         held = set(self.picture.standing.unavailable)
-        return [v.member for v in self.picture.verdicts if v.member.node.name in held]
+        return [v.member for v in self.picture.decisions if v.member.node.name in held]
 
     @cached_property
     def _down(self) -> Sequence[str]:
@@ -208,9 +208,9 @@ def _are_down(names: Sequence[str]) -> str:
     return f"{some(names)} {'is' if len(names) == 1 else 'are'} down"
 
 
-def _waits_for_turn(verdict: Decision) -> bool:
-    return verdict.revision is None and verdict.row.act in (Act.IN_TURN, Act.IN_TURN_OR_GOOD)
+def _waits_for_turn(decision: Decision) -> bool:
+    return decision.revision is None and decision.row.act in (Act.IN_TURN, Act.IN_TURN_OR_GOOD)
 
 
-def _is_stale(verdict: Decision) -> bool:
-    return verdict.place is Place.STALE and verdict.member.health is not Health.DOWN
+def _is_stale(decision: Decision) -> bool:
+    return decision.place is Place.STALE and decision.member.health is not Health.DOWN

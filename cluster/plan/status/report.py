@@ -39,7 +39,7 @@ class StatusReport:
     found: DriverObject
     driver: Driver
     standing: RolloutState
-    verdicts: Sequence[Decision]
+    decisions: Sequence[Decision]
     resolutions: Mapping[Pool, Resolution]
     served: Collection[Pool]
     contested: Mapping[str, Collection[str]] = field(default_factory=dict)
@@ -54,50 +54,50 @@ class StatusReport:
 
     @cached_property
     def counts(self) -> Mapping[str, int]:
-        return counts(self.verdicts)
+        return counts(self.decisions)
 
     @cached_property
     def lacking(self) -> Sequence[Member]:
         """Where it does not work, for whatever reason."""
-        members = (verdict.member for verdict in self.verdicts)
+        members = (decision.member for decision in self.decisions)
         return [member for member in members if member.health is not Health.WORKING]
 
     def named(self, wanted: Callable[[Decision], bool]) -> list[str]:
-        return [verdict.member.node.name for verdict in self.verdicts if wanted(verdict)]
+        return [decision.member.node.name for decision in self.decisions if wanted(decision)]
 
     def called(self, revision: str) -> str:
         """What people call a revision: `2.0.0 (248fd032616a)`."""
         return called(revision, self.versions.get(revision, ""))
 
 
-def report_of(case: DriverContext, leaving: Unload | None = None) -> StatusReport:
+def report_of(context: DriverContext, leaving: Unload | None = None) -> StatusReport:
     """What the status of a Driver is made of."""
     return StatusReport(
-        found=case.found,
-        driver=case.driver,
-        standing=case.standing,
-        verdicts=case.verdicts,
-        resolutions=case.resolutions,
-        served=case.served,
-        contested=case.contested,
-        taken=case.taken,
-        fell_back={at.pool: case.falls[at].why for at in case.wanted.values() if at.builds},
-        versions={each: driver.spec.version for each, driver in case.revisions.items()},
-        builds=case.newest_builds,
-        preflight=case.preflight,
-        occupancy=case.world.occupancy,
-        casualties=case.casualties,
+        found=context.found,
+        driver=context.driver,
+        standing=context.standing,
+        decisions=context.decisions,
+        resolutions=context.resolutions,
+        served=context.served,
+        contested=context.contested,
+        taken=context.taken,
+        fell_back={at.pool: context.falls[at].why for at in context.wanted.values() if at.builds},
+        versions={each: driver.spec.version for each, driver in context.revisions.items()},
+        builds=context.newest_builds,
+        preflight=context.preflight,
+        occupancy=context.snapshot.occupancy,
+        casualties=context.casualties,
         leaving=leaving,
     )
 
 
-def counts(verdicts: Iterable[Decision]) -> dict[str, int]:
+def counts(decisions: Iterable[Decision]) -> dict[str, int]:
     wanted = assigned = updated = ready = failed = 0
-    for verdict in verdicts:  # plain names: this runs for 5,000 nodes, several times in a plan
-        member = verdict.member
+    for decision in decisions:  # plain names: this runs for 5,000 nodes, several times in a plan
+        member = decision.member
         wanted += 1
         assigned += member.assigned != ""
-        updated += verdict.place is Place.NEWEST
+        updated += decision.place is Place.NEWEST
         ready += member.health is Health.WORKING
         failed += member.health is Health.BROKEN
     return {
@@ -114,12 +114,12 @@ _POOLS = 256  # rows, as in the status of a Driver
 
 def census(picture: StatusReport) -> Counts:
     """Count what a plan has found."""
-    verdicts, now = picture.verdicts, picture.standing
-    pools = Counter(verdict.member.pool for verdict in verdicts).most_common(_POOLS)
+    decisions, now = picture.decisions, picture.standing
+    pools = Counter(decision.member.pool for decision in decisions).most_common(_POOLS)
     return Counts(
         phase=now.phase,
-        places=Counter(verdict.place for verdict in verdicts),
-        states=Counter(_states(verdicts)),
+        places=Counter(decision.place for decision in decisions),
+        states=Counter(_states(decisions)),
         pools=[PoolCount(pool, picture.resolutions[pool].link.value, n) for pool, n in pools],
         builds=Counter(build.progress for build in picture.builds.values()),
         unavailable=len(now.unavailable),
@@ -127,8 +127,8 @@ def census(picture: StatusReport) -> Counts:
     )
 
 
-def _states(verdicts: Iterable[Decision]) -> Iterable[str]:
+def _states(decisions: Iterable[Decision]) -> Iterable[str]:
     """What each node's pod said last in this boot."""
-    for verdict in verdicts:
-        report, boot = verdict.member.report, verdict.member.boot
+    for decision in decisions:
+        report, boot = decision.member.report, decision.member.boot
         yield SILENT if report is None or boot is Boot.FRESH else report.state or SILENT

@@ -61,10 +61,10 @@ def test_pods_that_the_namespace_refuses_are_no_longer_on_the_way_after_a_minute
         [daemonset] = scene.daemonsets()
         now = time.time()
 
-        world = read_once(Api(Exchange(Access(scene.control_plane.kubeconfig))), Settings())
-        late = [a for a in plan(world, now + NO_POD + 5).actions if isinstance(a, SetStatus)]
+        snapshot = read_once(Api(Exchange(Access(scene.control_plane.kubeconfig))), Settings())
+        late = [a for a in plan(snapshot, now + NO_POD + 5).actions if isinstance(a, SetStatus)]
 
-    assert world.nodes["n0"].labelled
+    assert snapshot.nodes["n0"].labelled
     [action] = late
     degraded = condition(action.status, "Degraded")
     assert degraded["reason"] == "NodesFailed"
