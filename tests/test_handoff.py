@@ -22,7 +22,7 @@ import yaml
 from nodeside import process
 from nodeside.errors import ExitCode
 from nodeside.shared import SharedDir
-from tests.driver.fakenode import module_bytes
+from tests.driver.fakes.node import module_bytes
 from tests.toolkit_sidecar.faketoolkit import KERNEL, LONG, FakeToolkit, SidecarProcess, until
 
 # What vendor code does: it waits for the test to let it go on, then there is a module.

@@ -24,7 +24,7 @@ from cluster.model.snapshot import DriverPod, NodeDriverObject, Snapshot
 from cluster.plan.planner import Planner
 from nodeside import process
 from nodeside.contract import assigned_label, node_driver_name, state_label
-from tests.cluster.model import PCI, Model
+from tests.cluster.fakes.model import PCI, Model
 
 _KERNELS = 20
 _DEADLINE = 900.0  # seconds; the first look takes some ten

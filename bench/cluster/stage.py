@@ -29,7 +29,7 @@ from cluster.model.parse import node_from
 from nodeside import process
 from nodeside.errors import DeadlinePassed
 from nodeside.scratch import scratch_directory
-from tests.cluster.installed import install_all
+from tests.cluster.fakes.installed import install_all
 from tests.controlplane.certificates import write_kubeconfig
 from tests.controlplane.components import LOOPBACK, free_ports
 from tests.controlplane.controlplane import ControlPlane

@@ -11,8 +11,8 @@ from hypothesis import seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from tests.chaos.ledger import Ledger
-from tests.cluster.histories import History, Liars, OnReboot, often
-from tests.cluster.unreliable_histories import Unreliable
+from tests.cluster.plan.histories import History, Liars, OnReboot, often
+from tests.cluster.plan.unreliable_histories import Unreliable
 
 NAME = "histories of a cluster"
 BATCH = 100

@@ -11,7 +11,7 @@ from nodeside.driver.store.base import WantedBundle
 from nodeside.scratch import scratch_directory
 from tests.chaos.attempts import BUG, attempt
 from tests.chaos.ledger import Ledger
-from tests.driver.oddanswers import (
+from tests.driver.fakes.odd_answers import (
     CONVERSATIONS,
     Answer,
     OddServer,

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.install.manifests import Installation
 from nodeside.trial.progress import Progress
-from tests.cluster.installed import install_all
+from tests.cluster.fakes.installed import install_all
 from tests.controlplane.binaries import Say
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.nodes import Nodes

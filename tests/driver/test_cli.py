@@ -13,8 +13,8 @@ from nodeside.driver.cli import driver
 from nodeside.driver.node.run_directory import hold_lock, read_ready
 from nodeside.errors import ExitCode
 from tests.console import nodeside
-from tests.driver.fakekernel import Refusal
-from tests.driver.fakenode import BOOT_ID, FakeNode
+from tests.driver.fakes.kernel import Refusal
+from tests.driver.fakes.node import BOOT_ID, FakeNode
 
 VERBS = sorted(name for name, command in driver.commands.items() if not command.hidden)
 STEPS = sorted(set(VERBS) - {"wait"})  # which knows no driver.yaml, changes and prints nothing

@@ -16,8 +16,8 @@ from nodeside.errors import ExitCode
 from nodeside.spec.model import PrebuiltSource
 from tests import console
 from tests.console import Done, nodeside
-from tests.driver.fakekernel import write
-from tests.driver.fakenode import FakeNode
+from tests.driver.fakes.kernel import write
+from tests.driver.fakes.node import FakeNode
 from tests.toolkit_sidecar.faketoolkit import until
 
 VERBS = sorted(name for name, command in driver.commands.items() if not command.hidden)

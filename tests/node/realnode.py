@@ -13,7 +13,7 @@ from tests.controlplane.binaries import Say
 from tests.controlplane.certificates import sign_client, write_kubeconfig
 from tests.controlplane.components import LOOPBACK
 from tests.controlplane.controlplane import ControlPlane
-from tests.driver.registry import registry
+from tests.driver.fakes.registry import registry
 from tests.node.configuration import HOST, NAME, of_this_boot
 from tests.node.disk import make_disk
 from tests.node.images import Images

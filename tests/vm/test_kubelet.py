@@ -21,7 +21,7 @@ from nodeside.trial.progress import Progress
 from nodeside.trial.workshop import Workshop
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.scene import Scene
-from tests.cluster.installed import install_all
+from tests.cluster.fakes.installed import install_all
 from tests.controlplane.binaries import Say
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.nodes import Nodes

@@ -19,8 +19,8 @@ from nodeside.spec.model import PrebuiltSource
 from nodeside.trial.kernel_disk import KernelDisk
 from nodeside.trial.machine import Machine
 from nodeside.trial.workshop import Workshop
-from tests.driver.registry import registry
-from tests.driver.webserver import WebServer, file, silent
+from tests.driver.fakes.registry import registry
+from tests.driver.fakes.webserver import WebServer, file, silent
 from tests.vm.conftest import Kernels, switched_on
 from tests.vm.forgeries import forged
 from tests.vm.hostbuilds import HostBuilds

@@ -12,7 +12,7 @@ from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.scene import OLD, Scene
 from tests.cluster.e2e.staged import clear, lingering, write
-from tests.cluster.stagedriver import daemonset
+from tests.cluster.fakes.stagedriver import daemonset
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.imagestreams import install_image_streams
 from tests.controlplane.nodes import Nodes

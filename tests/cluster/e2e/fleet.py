@@ -30,7 +30,7 @@ from nodeside.driver.announce.delivery import Delivery, Pace
 from nodeside.driver.node.run_directory import hold_lock, hold_pod_lock
 from nodeside.errors import ExitCode, Locked
 from nodeside.host import Host
-from tests.cluster.driverpods import identity
+from tests.cluster.fakes.driverpods import identity
 from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane
 from tests.controlplane.stages import LINGER
 

@@ -31,7 +31,7 @@ from tests.cluster.e2e.staged import (
     until_staged,
     write,
 )
-from tests.cluster.stagedriver import daemonset
+from tests.cluster.fakes.stagedriver import daemonset
 
 pytestmark = pytest.mark.cluster
 

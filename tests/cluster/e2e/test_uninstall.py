@@ -12,7 +12,7 @@ from nodeside.errors import ExitCode
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.scene import OLD, Scene
-from tests.cluster.installed import install_all
+from tests.cluster.fakes.installed import install_all
 from tests.controlplane.controlplane import ControlPlane
 
 pytestmark = pytest.mark.cluster

@@ -1,0 +1,225 @@
+"""Reading the labels of toolkit images from an image API that has them, or has not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+from cluster.cache.image_labels import TagLabels
+from cluster.model.snapshot import Tag, ToolkitLabels
+from tests.cluster.fakes.scripted import Said, ScriptedServer
+
+STREAM = "openshift/driver-toolkit"
+KERNEL = "5.14.0-427.50.1.el9_4.x86_64"
+ONE, TWO = Tag(STREAM, "418.10", "quay.io/dtk:1"), Tag(STREAM, "418.9", "quay.io/dtk:2")
+NOT_IMPORTED = Said(404, json.dumps({"kind": "Status", "message": "not found", "code": 404}))
+
+
+def shown(
+    image: str, labels: dict[str, str] | None = None, generation: int = 1, wanted: int = 1
+) -> Said:
+    """An ImageStreamTag, as far as it is read."""
+    config = {"Labels": {"kernel-version": KERNEL} if labels is None else labels}
+    document: dict[str, Any] = {
+        "kind": "ImageStreamTag",
+        "generation": generation,
+        "tag": {"from": {"kind": "DockerImage", "name": image}, "generation": wanted},
+        "image": {"dockerImageMetadata": {"kind": "DockerImage", "Config": config}},
+    }
+    return Said(body=json.dumps(document))
+
+
+@dataclass
+class Reader:
+    """`now` is the clock, which only a test moves."""
+
+    server: ScriptedServer
+    labels: TagLabels
+    now: float = 0.0
+
+    def learn(self, *answers: Said, tags: tuple[Tag, ...] = (ONE, TWO)) -> int:
+        """How many requests it makes, when the server has these answers."""
+        before = len(self.server.asked)
+        self.server.script[:] = answers
+        self.labels.learn(tags)
+        assert not self.server.script, "fewer questions than answers"
+        return len(self.server.asked) - before
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Reader]:
+    with ScriptedServer() as server:
+        api = server.api(tmp_path)
+        found = Reader(server, TagLabels(api, lambda: found.now))
+        yield found
+        api.close()
+
+
+def test_each_tag_is_read_once(reader: Reader) -> None:
+    both = {"kernel-version": KERNEL, "kernel-rt-version": f"{KERNEL}+rt", "name": "dtk"}
+
+    assert reader.learn(shown(ONE.image), shown(TWO.image, both)) == 2
+    assert reader.learn() == 0
+
+    assert unquote(reader.server.asked[0].path) == (
+        "/apis/image.openshift.io/v1/namespaces/openshift/imagestreamtags/driver-toolkit:418.10"
+    )
+    assert reader.labels.known == {
+        ONE.image: ToolkitLabels(KERNEL),
+        TWO.image: ToolkitLabels(KERNEL, f"{KERNEL}+rt"),
+    }
+
+
+def test_what_nobody_asks_for_any_more_is_forgotten(reader: Reader) -> None:
+    reader.learn(shown(ONE.image), shown(TWO.image))
+
+    assert reader.learn(tags=(TWO,)) == 0
+
+    assert set(reader.labels.known) == {TWO.image}
+
+
+def test_a_tag_that_moved_has_the_labels_of_before_until_it_is_imported(reader: Reader) -> None:
+    """https://github.com/openshift/openshift-apiserver, imagestreamtag/rest.go: the tag is that of
+    the spec, the image that of the status."""
+    reader.learn(shown(ONE.image), tags=(ONE,))
+    moved = Tag(STREAM, ONE.name, "quay.io/dtk:3")
+
+    assert reader.learn(shown(moved.image, generation=1, wanted=2), tags=(moved,)) == 1
+    assert reader.labels.known == {}
+    reader.now += 30.0
+    assert reader.learn(shown(moved.image, generation=2, wanted=2), tags=(moved,)) == 1
+
+    assert reader.labels.known == {moved.image: ToolkitLabels(KERNEL)}
+
+
+def test_one_that_the_server_cannot_show_keeps_no_other_back(reader: Reader) -> None:
+    broken = Said(500, json.dumps({"kind": "Status", "message": "a bug", "code": 500}))
+
+    assert reader.learn(broken, shown(TWO.image)) == 2
+
+    assert set(reader.labels.known) == {TWO.image}
+    assert reader.labels.again_in() == 30.0
+    assert reader.labels.pending == {ONE.image}
+
+
+def test_one_that_does_not_answer_keeps_no_other_back(reader: Reader) -> None:
+    gone = Said(503, "gone")
+
+    assert reader.learn(gone, shown(TWO.image)) == 2
+
+    assert set(reader.labels.known) == {TWO.image}
+    assert reader.labels.pending == {ONE.image}
+    reader.now += 30.0
+    assert reader.learn(shown(ONE.image)) == 1
+    assert reader.labels.pending == set()
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {
+            "image": {
+                "dockerImageMetadata": None,
+                "dockerImageManifests": [{"architecture": "arm64"}],
+            }
+        },
+        {"image": {"dockerImageMetadata": {"Config": {"Labels": ["kernel-version"]}}}},
+    ],
+)
+def test_an_image_without_labels_says_nothing(reader: Reader, document: dict[str, Any]) -> None:
+    reader.learn(Said(body=json.dumps(document)), tags=(ONE,))
+
+    assert reader.labels.known == {ONE.image: ToolkitLabels()}
+
+
+def test_a_tag_that_is_not_imported_is_asked_for_later_and_later(reader: Reader) -> None:
+    reader.learn(NOT_IMPORTED, shown(TWO.image))
+    assert reader.labels.known == {TWO.image: ToolkitLabels(KERNEL)}
+    waits = []
+    for _ in range(8):
+        wait = reader.labels.again_in() or 0.0
+        waits.append(wait)
+        reader.now += wait / 2
+        assert reader.learn() == 0
+        reader.now += wait / 2
+        assert reader.learn(NOT_IMPORTED) == 1
+
+    assert waits == [30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1800.0, 1800.0]
+    reader.now += 1800.0
+    assert reader.learn(shown(ONE.image)) == 1
+    assert reader.labels.again_in() is None
+
+
+def refused(code: int) -> Said:
+    return Said(code, json.dumps({"kind": "Status", "message": "no", "code": code}))
+
+
+@pytest.mark.parametrize(
+    ("answer", "again"),
+    [
+        (Said(404, "404 page not found"), None),  # no such kind: image streams come without tags
+        (refused(403), None),
+        (Said(503, "the server is gone", cut=True), 30.0),
+    ],
+)
+def test_where_nothing_can_be_read_one_question_is_enough(
+    reader: Reader, answer: Said, again: float | None
+) -> None:
+    """Two, if it may pass; of what will not nobody is woken."""
+    reader.server.always = lambda _: answer
+    reader.labels.learn((ONE, TWO))
+    before = len(reader.server.asked)
+    assert before == (1 if again is None else 2)
+    assert reader.labels.pending == (set() if again is None else {ONE.image, TWO.image})
+    assert reader.learn() == 0
+    assert reader.labels.again_in() == again
+
+    reader.now += 30.0
+    reader.labels.learn((ONE, TWO))
+    assert len(reader.server.asked) > before
+    reader.now += 59.0
+    assert reader.learn() == 0
+    reader.now += 1.0
+    assert reader.learn(shown(ONE.image), shown(TWO.image)) == 2
+    assert reader.labels.again_in() is None
+
+
+def test_what_there_was_no_time_for_comes_with_the_next_look(reader: Reader) -> None:
+    assert reader.labels.learn((ONE, TWO), seconds=0.0), "that they may come is news"
+
+    assert reader.labels.again_in() == 0.0
+    assert reader.learn(shown(ONE.image), shown(TWO.image)) == 2
+    assert reader.labels.again_in() is None
+
+
+def test_for_what_nobody_asks_any_more_nobody_is_woken(reader: Reader) -> None:
+    reader.server.always = lambda _: Said(503, "the server is gone")
+    reader.labels.learn((ONE, TWO))
+    assert reader.labels.again_in() == 30.0
+
+    reader.labels.learn(())
+
+    assert reader.labels.again_in() is None
+
+
+def test_one_that_rests_longer_than_the_others_is_waited_for(reader: Reader) -> None:
+    reader.server.always = lambda _: Said(503, "the server is gone")
+    for wait in (0.0, 30.0, 60.0):
+        reader.now += wait
+        reader.labels.learn((ONE, TWO))
+    reader.server.always = lambda asked: (
+        NOT_IMPORTED if ONE.name in asked.path else shown(TWO.image)
+    )
+    reader.now += 120.0
+    reader.labels.learn((ONE, TWO))
+
+    reader.labels.learn((ONE,))
+
+    assert reader.labels.again_in() == 240.0

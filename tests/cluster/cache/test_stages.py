@@ -1,0 +1,118 @@
+"""When stages are looked for, and what is kept of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from cluster.cache.stages import StageView, read_once
+from cluster.model.parse import driver_from
+from cluster.model.parse_stages import found_from, stage_pod_from
+from cluster.model.snapshot import Snapshot
+from cluster.model.stages_seen import ALLOWED, Stages
+from tests.cluster.fakes.model import document
+from tests.cluster.fakes.scripted import Said, ScriptedServer, page
+
+STAGES = [{"name": "first", "manifests": "one"}]
+LONG = 30.0  # seconds: a deadline that only a broken test meets
+
+
+def snapshot(**spec: Any) -> Snapshot:
+    return Snapshot(drivers={"edu": driver_from(document(**spec))})
+
+
+def test_without_stages_the_api_server_is_not_asked_a_thing(tmp_path: Path) -> None:
+    with ScriptedServer() as server:
+        api = server.api(tmp_path)
+        view = StageView(api, "nodeside", lambda: None)
+
+        assert view.added(snapshot()).stages is None
+        assert read_once(api, snapshot()).stages is None
+        view.stop()
+        view.join(0.0)
+
+        assert server.asked == []
+
+
+def test_with_stages_every_kind_is_asked_for_in_our_namespace_only(tmp_path: Path) -> None:
+    with ScriptedServer() as server:
+        server.always = lambda asked: (
+            Said(404) if "monitoring.coreos.com" in asked.path else Said(body=page())
+        )
+        api = server.api(tmp_path)
+
+        found = read_once(api, snapshot(stages=STAGES)).stages
+
+    assert found is not None
+    assert found.absent == {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
+    assert len(server.asked) == len(ALLOWED) + 1
+    assert all("/namespaces/nodeside/" in asked.path for asked in server.asked)
+
+
+def test_what_cannot_be_read_is_said_and_nothing_is_concluded(tmp_path: Path) -> None:
+    refusal = json.dumps({"kind": "Status", "message": "deployments is forbidden"})
+    with ScriptedServer() as server:
+        server.always = lambda asked: Said(403, refusal)
+        view = StageView(server.api(tmp_path), "nodeside", lambda: None)
+
+        first = view.added(snapshot(stages=STAGES)).stages
+        view._reflectors[ALLOWED[0]].wait_current(0.1)
+        view.stop()
+        view.join(LONG)
+        later = view.added(snapshot()).stages
+
+    assert isinstance(first, Stages)
+    assert first.unknown != ""
+    assert later is not None
+    assert "deployments is forbidden" in later.unknown
+
+
+def test_a_config_map_of_a_person_is_a_source_and_one_of_ours_is_none() -> None:
+    theirs = {"metadata": {"name": "one"}, "data": {"a.yaml": "x"}}
+    ours = {
+        "metadata": {"name": "two", "labels": {"app.kubernetes.io/managed-by": "nodeside"}},
+        "data": {"driver.yaml": "x"},
+    }
+
+    found = found_from("ConfigMap", theirs)
+    assert found.source is not None
+    assert (found.source.files, found.object.driver) == ({"a.yaml": "x"}, "")
+    assert found_from("ConfigMap", ours).source is None
+
+
+def test_a_deployment_is_rolled_out_when_kubectl_would_say_so() -> None:
+    def deployment(**status: int) -> Any:
+        labels = {"app.kubernetes.io/managed-by": "nodeside-stages"}
+        metadata = {"name": "board", "generation": 2, "labels": labels}
+        return found_from(
+            "Deployment", {"metadata": metadata, "spec": {"replicas": 2}, "status": status}
+        ).object
+
+    done = deployment(observedGeneration=2, updatedReplicas=2, availableReplicas=2)
+    assert done.rolled_out
+    late = deployment(observedGeneration=2, updatedReplicas=2, availableReplicas=1)
+    assert (late.rolled_out, late.progress) == (False, "1 of 2 replicas available")
+    assert not deployment(observedGeneration=1, updatedReplicas=2, availableReplicas=2).rolled_out
+
+
+def test_a_pod_is_ready_by_its_condition() -> None:
+    pod = {
+        "metadata": {
+            "name": "p",
+            "labels": {"nodeside.io/driver": "edu", "nodeside.io/stage": "first"},
+            "ownerReferences": [{"kind": "DaemonSet", "name": "plugin"}],
+        },
+        "spec": {"nodeName": "n0"},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+    found = stage_pod_from(pod)
+
+    assert (found.driver, found.stage, found.daemonset, found.node, found.ready) == (
+        "edu",
+        "first",
+        "plugin",
+        "n0",
+        True,
+    )

@@ -1,0 +1,226 @@
+"""`explain`: the truth in a person's words, by the controller's own functions."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.cli.explain import explain_driver, explain_node
+from cluster.cli.leader_status import Presence
+from cluster.cli.status import NoSuchObject
+from cluster.model.names import CORDONED
+from cluster.model.snapshot import DriverPod, ImageStream
+from nodeside.contract import State
+from tests.cluster.fakes.model import Model
+
+COREOS = "Red Hat Enterprise Linux CoreOS 418.94.202501221327-0"
+KERNEL = "5.14.0-427.el9.x86_64"
+
+
+def ready() -> Model:
+    made = Model()
+    made.add(["n1", "n2"])
+    made.apply_driver()
+    made.settle_ready()
+    return made
+
+
+def without_toolkit() -> Model:
+    made = Model(image_streams={"openshift/driver-toolkit": ImageStream("x", {"410.84": "old"})})
+    made.add(["n1"], kernel=KERNEL, os_image=COREOS)
+    made.apply_driver(toolkit={})
+    made.settle()
+    return made
+
+
+def test_a_ready_driver_is_explained_without_blocks_and_without_a_next_step() -> None:
+    said = explain_driver(ready().snapshot, "edu")
+
+    assert said.blocks == ()
+    assert said.next == ()
+    assert "next    nothing: it is as it should be" in said.text()
+    assert "on 2 nodes; hardware: PCI 1234:11e8" in said.text()
+
+
+def test_what_blocks_a_driver_is_named_with_what_was_looked_for() -> None:
+    said = explain_driver(without_toolkit().snapshot, "edu")
+
+    [block] = said.blocks
+    assert block.startswith(f"ToolkitMissing: kernel {KERNEL} on n1: no toolkit image")
+    assert "next    nothing, until that changes" in said.text()
+
+
+def test_what_happens_next_are_the_actions_of_a_plan_made_now() -> None:
+    made = ready()
+    made.apply_driver(version="2.0.0")
+
+    said = explain_driver(made.snapshot, "edu")
+
+    assert [line for line in said.next if line.startswith("relabel 1 nodes")]
+    assert [line for line in said.next if line.startswith("apply DaemonSet edu-")]
+
+
+def test_a_node_is_explained_with_what_it_said_itself() -> None:
+    made = ready()
+    made.report("n1", State.FAILED, reason="BuildFailed", message="edu.c:42: error", hint="fix it")
+
+    said = explain_node(made.snapshot, "edu", "n1")
+
+    assert said.blocks == ("BuildFailed: edu.c:42: error (fix it)",)
+    assert "BuildFailed: edu.c:42: error" in said.there
+
+
+def test_a_report_of_an_earlier_boot_is_said_to_be_void() -> None:
+    made = ready()
+    made.reboot("n1")
+
+    said = explain_node(made.snapshot, "edu", "n1")
+
+    assert [line for line in said.there if "void: said before the last reboot" in line]
+
+
+def test_a_pod_that_cannot_start_is_named_with_its_reason() -> None:
+    made = ready()
+    made.reboot("n1")
+    daemonset = f"edu-{made.nodes['n1'].labels['nodeside.io/edu.assigned']}"
+    made.pods["p"] = DriverPod(
+        "p", driver="edu", node="n1", daemonset=daemonset,
+        waiting={"toolkit": "ErrImagePull: not found"},
+    )  # fmt: skip
+
+    said = explain_node(made.snapshot, "edu", "n1")
+
+    assert "its pod cannot start: toolkit: ErrImagePull: not found" in said.blocks
+    assert "pod p: toolkit: ErrImagePull: not found" in said.there
+
+
+def test_a_node_that_a_driver_is_not_for_says_why() -> None:
+    made = ready()
+    made.add(["bare"], labels={})
+
+    said = explain_node(made.snapshot, "edu", "bare")
+
+    assert said.wanted == ("nothing: the node has no label that says so",)
+    [block] = said.blocks
+    label = "feature.node.kubernetes.io/pci-1234_11e8.present=true"
+    assert block.startswith(f"it takes the label {label}, with or without a class")
+    assert "next    nothing, until that changes" in said.text()
+
+
+def test_a_label_of_the_selector_that_is_absent_or_different_is_named() -> None:
+    made = Model()
+    made.apply_driver(hardware={"nodeSelector": {"example.com/card": "yes", "tier": "gpu"}})
+    made.add(["bare"], labels={"tier": "web"})
+
+    assert explain_node(made.snapshot, "edu", "bare").blocks == (
+        "it takes the label example.com/card=yes",
+        "it takes the label tier=gpu, not web",
+    )
+
+
+def test_a_node_that_works_has_nothing_to_wait_for() -> None:
+    said = explain_node(ready().snapshot, "edu", "n1")
+
+    assert (said.blocks, said.next) == ((), ())
+    assert "next    nothing: it is as it should be" in said.text()
+
+
+def test_a_node_whose_pod_said_nothing_yet_waits_for_it() -> None:
+    made = Model()
+    made.add(["n1"])
+    made.apply_driver()
+    made.settle()
+
+    said = explain_node(made.snapshot, "edu", "n1")
+
+    assert said.blocks == ()
+    assert said.next == ("its pod comes up, and says how the driver is",)
+
+
+def test_a_pause_is_what_blocks_a_node() -> None:
+    made = ready()
+    made.apply_driver(version="2.0.0", rollout={"paused": True})
+    made.settle()
+
+    said = explain_node(made.snapshot, "edu", "n1")
+
+    assert said.blocks == ("the rollout is paused",)
+    assert "next    nothing, until that changes" in said.text()
+
+
+def test_a_stopped_rollout_blocks_the_nodes_that_are_left_with_what_failed() -> None:
+    made = ready()
+    made.apply_driver(version="2.0.0")
+    made.settle()
+    [changed] = [node for node in made.nodes if made.revision(node) != made.revision("n2")] or [
+        "n2"
+    ]
+    [left] = {"n1", "n2"} - {changed}
+    made.report(changed, State.FAILED, reason="BuildFailed", message="edu.c:42: error")
+    made.settle()
+
+    said = explain_node(made.snapshot, "edu", left)
+    failed = explain_node(made.snapshot, "edu", changed)
+
+    [block] = said.blocks
+    assert block.startswith("the rollout is stopped by failures: ")
+    assert f"failed on {changed}" in block
+    assert failed.blocks == ("BuildFailed: edu.c:42: error",)
+    assert failed.next == ()
+
+
+def test_a_cordon_that_is_about_to_end_is_what_comes_next() -> None:
+    made = ready()
+    made.relabel("n1", {CORDONED: "true"})
+    made.change("n1", unschedulable=True)
+
+    said = explain_node(made.snapshot, "edu", "n1")
+
+    assert said.next == ("uncordon node n1",)
+
+
+def test_a_node_without_a_toolkit_image_has_nothing_next() -> None:
+    said = explain_node(without_toolkit().snapshot, "edu", "n1")
+
+    assert said.blocks[0].startswith("no toolkit image: ")
+    assert said.next == ()
+
+
+def test_what_is_there_is_not_the_status_of_a_future() -> None:
+    made = ready()
+    made.add(["n3"])
+
+    said = explain_driver(made.snapshot, "edu")
+
+    assert said.wanted[1].startswith("on 3 nodes; ")
+    assert said.there[0] == "2 assigned, 2 updated, 2 ready, 0 failed"
+    assert [line for line in said.next if line.startswith("relabel 1 nodes: ")]
+
+
+def test_without_a_controller_that_is_said_first_and_the_next_step_waits_for_one() -> None:
+    made = ready()
+    made.add(["n3"])
+    nobody = Presence(False, "no controller leads; see kubectl -n nodeside get pods")
+
+    said = explain_driver(made.snapshot, "edu").said_with(nobody)
+
+    assert said.text().startswith("no controller leads; see kubectl -n nodeside get pods\n\n")
+    assert said.blocks[0] == "no controller leads"
+    assert said.next[0] == "once a controller leads:"
+
+
+def test_a_driver_with_mistakes_is_explained_by_them() -> None:
+    made = ready()
+    made.apply_driver("typo", modules=[{"name": "x", "parametres": {}}])
+
+    said = explain_node(made.snapshot, "typo", "n1")
+
+    assert said.wanted == ("nothing: its document has mistakes",)
+    assert "parametres" in said.blocks[0]
+
+
+@pytest.mark.parametrize(("driver", "node"), [("none", ""), ("edu", "none")])
+def test_what_is_not_there_is_said_with_what_is(driver: str, node: str) -> None:
+    snapshot = ready().snapshot
+    with pytest.raises(NoSuchObject, match="none") as caught:
+        explain_node(snapshot, driver, node) if node else explain_driver(snapshot, driver)
+    assert caught.value.hint

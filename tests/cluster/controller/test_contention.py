@@ -1,0 +1,144 @@
+"""Who changes what is ours again and again is answered later and later, and named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cluster.controller.contention import Standoffs
+from cluster.kube.managed_fields import Overwrite
+from cluster.model.actions import Apply, EmitEvent, Plan, SetStatus
+from cluster.model.snapshot import DaemonSetObject, Snapshot
+from cluster.plan.objects.daemonset import daemonset
+from tests.cluster.fakes.model import Model
+from tests.cluster.plan.objects.test_daemonset import CASES
+
+EDIT = "kubectl-edit set spec.template.spec.hostNetwork"
+
+
+@dataclass
+class Played:
+    """A DaemonSet that somebody edits, a leader that puts it back, and a clock."""
+
+    standoffs: Standoffs = field(default_factory=Standoffs)
+    now: float = 1000.0
+    generation: int = 1
+    applies: int = 0
+
+    def __post_init__(self) -> None:
+        self.document = daemonset(CASES["kubernetes"])
+        model = Model()
+        model.apply_driver()
+        model.plan()
+        there = DaemonSetObject(self.document["metadata"]["name"])
+        self.snapshot: Snapshot = replace(model.snapshot, daemonsets={there.name: there})
+
+    def create(self) -> None:
+        self.standoffs.take([(Apply("edu", self.document), str(self.generation))], self.now)
+
+    def look(self, edit: str = EDIT, regains: dict[str, Any] | None = None) -> Plan:
+        """One round in which the DaemonSet is not as it was applied."""
+        over = Overwrite(str(self.generation), edit, regains)
+        wanted = Apply("edu", self.document, over)
+        plan = self.standoffs(Plan((wanted,)), self.snapshot, now=self.now, wall=self.now)
+        if wanted in plan.actions:
+            self.applies += 1
+            self.generation += 1
+            self.standoffs.take([(wanted, str(self.generation))], self.now)
+        return plan
+
+    def news(self) -> list[str]:
+        plan = self.standoffs(Plan(), self.snapshot, now=self.now, wall=self.now)
+        return [f"{a.reason}: {a.note}" for a in plan.actions if isinstance(a, EmitEvent)]
+
+    def degraded(self) -> str:
+        plan = self.standoffs(Plan(), self.snapshot, now=self.now, wall=self.now)
+        statuses = [a.status for a in plan.actions if isinstance(a, SetStatus)]
+        found = (c for s in statuses for c in s["conditions"] if c["type"] == "Degraded")
+        return next((f"{c['reason']}: {c['message']}" for c in found), "")
+
+
+def test_a_hand_edit_is_put_back_at_once_and_told_with_who_made_it() -> None:
+    played = Played()
+    played.create()
+    played.generation += 1
+    played.look()
+
+    assert played.applies == 1
+    name = played.document["metadata"]["name"]
+    assert played.news() == [f"EditUndone: DaemonSet {name} is put back: {EDIT}"]
+    assert played.news() == []
+    assert played.degraded() == ""
+
+
+def test_a_program_that_edits_for_ever_is_answered_less_and_less_and_named() -> None:
+    played = Played()
+    played.create()
+    for _ in range(4 * 3600):
+        played.generation += 1
+        played.look(regains={})
+        played.now += 1.0
+
+    assert 40 < played.applies < 70, "some in the first minutes, then one in five minutes"
+    assert "kubectl-edit set spec.template.spec.hostNetwork, again and again" in played.degraded()
+    assert "put back every 300 s at most" in played.degraded()
+
+
+def test_a_plan_that_waits_says_until_when() -> None:
+    played = Played()
+    played.create()
+    played.generation += 1
+    played.look()
+    played.generation += 1
+
+    plan = played.look()
+
+    assert plan.again_in == 1.0
+    assert played.applies == 1
+
+
+def test_after_a_quarter_of_an_hour_of_calm_nothing_is_held_against_anybody() -> None:
+    played = Played()
+    played.create()
+    for _ in range(3):
+        played.generation += 1
+        played.look()
+        played.now += 10.0
+    assert played.degraded()
+
+    played.now += 900.0
+    assert played.degraded() == ""
+    played.generation += 1
+    played.look()
+
+    assert played.applies == 4
+    assert played.degraded() == ""
+
+
+def test_what_a_webhook_changes_on_its_way_in_is_not_applied_again_and_told_once() -> None:
+    played = Played()
+    played.create()
+
+    first, second = played.look("something changed it"), played.look("something changed it")
+
+    assert played.applies == 0
+    [say] = first.actions
+    assert isinstance(say, EmitEvent)
+    assert say.reason == "AppliedOtherwise"
+    assert "an admission webhook of this cluster changes it; it stays so" in say.note
+    assert second == Plan()
+
+
+def test_something_else_that_is_wanted_waits_for_nothing() -> None:
+    played = Played()
+    played.create()
+    for _ in range(5):
+        played.generation += 1
+        played.look()
+    applied = played.applies
+
+    played.document = daemonset(CASES["openshift"]) | {"metadata": played.document["metadata"]}
+    played.document["metadata"]["annotations"]["nodeside.io/applied"] = "other"
+    played.look(edit="")
+
+    assert played.applies == applied + 1

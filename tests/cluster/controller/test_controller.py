@@ -1,0 +1,470 @@
+"""The loop: debounced, apart for each Driver, patient while the API server is gone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from cluster.controller.controller import Controller, names, only, plan_apart
+from cluster.controller.executor import Outcome
+from cluster.controller.failures import failure_of
+from cluster.controller.pacing import CpuBudget, LoopTimings
+from cluster.kube.election import Leadership
+from cluster.kube.errors import Forbidden, Unreachable
+from cluster.kube.reflector import Wakeup, WatchHealth
+from cluster.model.actions import Action, Apply, EmitEvent, LabelNode, Plan, SetStatus
+from cluster.model.lanes import status_lane_of
+from cluster.model.snapshot import Snapshot
+from cluster.model.stages_seen import Template
+from cluster.plan.nodes.consumers import demand_of
+from cluster.plan.planner import plan
+from nodeside.spec.fleet import Evict
+from tests.cluster.fakes.model import Model, RenderedAtOnce
+from tests.cluster.fakes.stagedriver import speak, with_stages
+
+LONG = 30.0  # seconds: a deadline that only a broken test meets
+QUICK = LoopTimings(
+    settle=0.0,
+    between=0.0,
+    longest=0.0,
+    echo=0.0,
+    counts=0.0,
+    first_retry=0.01,
+    longest_retry=0.02,
+    sync=0.01,
+)
+
+
+@dataclass
+class FakeView:
+    """A model as what the reflectors know."""
+
+    model: Model
+    kinds: list[WatchHealth] = field(default_factory=list)
+    renewed: list[float] = field(default_factory=list)
+
+    def wait_synced(self, _timeout: float) -> bool:
+        return True
+
+    def renew(self, since: float) -> None:
+        self.renewed.append(since)
+
+    def refresh(self, _timeout: float, *, optional: bool) -> bool:
+        return True
+
+    def snapshot(self) -> Snapshot:
+        return self.model.snapshot
+
+    def health(self) -> list[WatchHealth]:
+        return self.kinds
+
+    def want(self, _demand: object) -> None:
+        pass
+
+    def learn(self, _tags: object) -> bool:
+        return False
+
+    def render(self, _templates: object) -> bool:
+        return False
+
+    def learns_in(self) -> float | None:
+        return None
+
+    def wait_written(self, *_: object) -> bool:
+        return True
+
+    def wait_gone(self, *_: object) -> bool:
+        return True
+
+
+@dataclass
+class FakeApplier:
+    """Carries plans out in the model; `fails` may answer an outcome instead."""
+
+    model: Model
+    fails: Callable[[Plan], Outcome | None] = lambda _: None
+    plans: list[Plan] = field(default_factory=list)
+
+    def carry_out(self, plan: Plan, _world: Snapshot, _leadership: Leadership) -> Outcome:
+        self.plans.append(plan)
+        failed = self.fails(plan)
+        if failed is not None:
+            return failed
+        self.model.carry_out(plan.actions)
+        return Outcome(done=len(plan.actions))
+
+
+def model(*names: str) -> Model:
+    made = Model()
+    made.add(["n1"])
+    for name in names:
+        made.apply_driver(name, modules=[{"name": name}])
+    return made
+
+
+def run_until(
+    made: Model,
+    applier: FakeApplier,
+    planner: Any,
+    holds: Callable[[], bool],
+    view: FakeView | None = None,
+) -> Controller:
+    """Lead until something is so."""
+    stopping, wakes = threading.Event(), Wakeup()
+    controller = Controller(
+        view or FakeView(made),  # type: ignore[arg-type]
+        wakes,
+        applier,  # type: ignore[arg-type]
+        planner,
+        stopping=stopping,
+        pace=QUICK,
+        wall=lambda: 0.0,
+        jitter=lambda: 1.0,
+    )
+    leadership = Leadership()
+    leadership.begin(float("inf"))
+    thread = threading.Thread(target=controller.work, args=(leadership,), daemon=True)
+    thread.start()
+    pause = threading.Event()
+    held = False
+    for _ in range(int(LONG / 0.01)):
+        if held := holds():
+            break
+        wakes.wake()
+        pause.wait(0.01)
+    stopping.set()
+    wakes.wake()
+    thread.join(LONG)
+    assert held
+    assert not thread.is_alive()
+    return controller
+
+
+def waits(*took: float, every: float = 0.25) -> list[float]:
+    """After plans that took so much, one as soon as it may be after the other."""
+    pace, now, found = LoopTimings(), 0.0, []
+    allowance = CpuBudget(pace, now)
+    for seconds in took:
+        allowance.spend(seconds, now)
+        found.append(allowance.wait(now))
+        now += max(every, found[-1])
+    return found
+
+
+def test_after_a_while_without_news_looks_follow_each_other_at_once() -> None:
+    assert waits(*[0.04] * 20) == [0.0] * 20
+
+
+def test_looks_that_go_on_and_on_stretch_with_what_they_cost_up_to_a_limit() -> None:
+    assert waits(*[0.04] * 200)[-1] == pytest.approx(2.0)
+    assert waits(*[0.004] * 2000) == [0.0] * 2000
+    assert waits(*[3.0] * 20)[-1] == pytest.approx(LoopTimings().longest)
+
+
+def test_one_costly_look_is_no_habit() -> None:
+    assert waits(0.01, 3.0, 0.01, 0.01) == [0.0] * 4
+
+
+def test_what_was_spent_comes_back_with_time() -> None:
+    assert waits(*[0.04] * 200, every=2.0) == [0.0] * 200
+
+
+def broken_for(name: str) -> Callable[[Snapshot, float], Plan]:
+    """A planner with a bug that one Driver brings out."""
+
+    def planner(snapshot: Snapshot, now: float) -> Plan:
+        if snapshot.about in ("", name) and name in snapshot.drivers:
+            raise KeyError("a bug")
+        return plan(snapshot, now)
+
+    return planner
+
+
+def degraded(made: Model, name: str) -> str:
+    status = made.drivers[name].status
+    found = (c for c in status.get("conditions", ()) if c["type"] == "Degraded")
+    return next((c["reason"] for c in found), "")
+
+
+def test_a_driver_that_cannot_be_planned_says_so_and_the_others_go_on() -> None:
+    made = model("bad", "good")
+
+    run_until(
+        made,
+        FakeApplier(made),
+        broken_for("bad"),
+        lambda: degraded(made, "bad") == "InternalError" and degraded(made, "good") != "",
+    )
+
+    assert degraded(made, "good") == "AsExpected"
+    assert [found.driver for found in made.daemonsets.values()] == ["good"]
+
+
+def test_what_is_refused_for_one_driver_becomes_its_condition_and_goes_when_it_is_mended() -> None:
+    made, refuse = model("bad", "good"), [True]
+
+    def fails(made_plan: Plan) -> Outcome | None:
+        if not refuse[0] or not any(isinstance(a, Apply) for a in made_plan.of("bad")):
+            return None
+        made.carry_out(a for a in made_plan.actions if a.driver == "good")
+        error = Forbidden("no rule", status=403)
+        return Outcome(troubles={"bad": failure_of(error, "apply DaemonSet bad-1")})
+
+    applier = FakeApplier(made, fails)
+    run_until(made, applier, plan, lambda: degraded(made, "bad") == "Forbidden")
+    assert degraded(made, "good") == "AsExpected"
+
+    refuse[0] = False
+    run_until(made, applier, plan, lambda: degraded(made, "bad") == "AsExpected")
+
+
+def test_what_rested_in_a_round_is_not_mended_by_it_however_long_it_took() -> None:
+    made, stopping, wakes, clock = model("good"), threading.Event(), Wakeup(), [0.0]
+    refused = failure_of(Forbidden("no rule"), "set the status of driver good")
+
+    def slow(planned: Plan) -> Outcome:
+        clock[0] += 5.0
+        if len(applier.plans) == 6:
+            stopping.set()
+        wakes.wake()
+        written = any(isinstance(action, SetStatus) for action in planned.actions)
+        return Outcome(
+            troubles={status_lane_of("good"): replace(refused, mute=True)} if written else {}
+        )
+
+    applier = FakeApplier(made, slow)
+    leadership = Leadership()
+    leadership.begin(float("inf"))
+    Controller(
+        FakeView(made),  # type: ignore[arg-type]
+        wakes,
+        applier,  # type: ignore[arg-type]
+        plan,
+        stopping=stopping,
+        pace=QUICK,
+        now=lambda: clock[0],
+        wall=lambda: 0.0,
+        jitter=lambda: 1.0,
+    ).work(leadership)
+
+    said = [a for each in applier.plans for a in each.actions if isinstance(a, EmitEvent)]
+    assert [say.reason for say in said] == ["Forbidden"]
+
+
+def test_a_status_that_cannot_be_written_is_told_once_in_an_event() -> None:
+    made = model("good")
+    applier = FakeApplier(made)
+
+    def refuses(planned: Plan) -> Outcome | None:
+        if any(isinstance(action, SetStatus) for action in planned.actions):
+            error = Forbidden("no permission", hint="can-i patch")
+            trouble = replace(failure_of(error, "set the status of driver good"), mute=True)
+            return Outcome(troubles={status_lane_of("good"): trouble})
+        return None
+
+    def refused() -> list[int]:
+        return [at for at, each in enumerate(applier.plans) if refuses(each) is not None]
+
+    def told() -> list[tuple[int, EmitEvent]]:
+        acted = ((at, a) for at, each in enumerate(applier.plans) for a in each.actions)
+        return [(at, action) for at, action in acted if isinstance(action, EmitEvent)]
+
+    applier.fails = refuses
+    run_until(made, applier, plan, lambda: bool(told()) and refused()[-1] > told()[0][0])
+
+    assert [(say.reason, say.warning, say.note) for _, say in told()] == [
+        (
+            "Forbidden",
+            True,
+            "cannot set the status of driver good: no permission (can-i patch)",
+        )
+    ]
+
+
+def test_while_the_server_is_gone_it_is_asked_again_and_again_and_no_driver_is_blamed() -> None:
+    made = model("edu")
+    outage = Outcome(outage=Unreachable("no answer"))
+    applier = FakeApplier(made)
+    applier.fails = lambda _: outage if len(applier.plans) < 5 else None
+
+    run_until(made, applier, plan, lambda: degraded(made, "edu") != "")
+
+    assert degraded(made, "edu") == "AsExpected"
+
+
+def test_nothing_is_planned_before_all_was_listed_since_the_last_leader_acted() -> None:
+    class OldView(FakeView):
+        looks = 3
+
+        def refresh(self, _timeout: float, *, optional: bool) -> bool:
+            assert self.renewed == [7.0]
+            assert not applier.plans
+            self.looks -= 1
+            return not self.looks
+
+    def plan_once(_world: Snapshot, _now: float) -> Plan:
+        stopping.set()
+        wakes.wake()
+        return Plan(())
+
+    made, wakes = model("edu"), Wakeup()
+    view, applier, stopping = OldView(made), FakeApplier(made), threading.Event()
+    controller = Controller(
+        view,  # type: ignore[arg-type]
+        wakes,
+        applier,  # type: ignore[arg-type]
+        plan_once,
+        stopping=stopping,
+        pace=QUICK,
+    )
+    leadership = Leadership()
+    leadership.begin(float("inf"), alone_since=7.0)
+    controller.work(leadership)
+
+    assert len(applier.plans) == 1
+    assert not view.looks
+
+
+def test_work_ends_with_the_lead() -> None:
+    leadership, made = Leadership(), model()
+    controller = Controller(
+        FakeView(made),  # type: ignore[arg-type]
+        Wakeup(),
+        FakeApplier(made),  # type: ignore[arg-type]
+        plan,
+        stopping=threading.Event(),
+    )
+    controller.work(leadership)  # which was never ours
+
+
+def test_a_driver_alone_sees_all_nodes_and_nothing_of_other_drivers() -> None:
+    made = model("a", "b")
+    made.settle_ready()
+
+    alone = only(made.snapshot, "a")
+
+    assert names(made.snapshot) == {"a", "b"}
+    assert alone.nodes == made.snapshot.nodes
+    assert alone.about == "a"
+    assert {item.driver for item in alone.daemonsets.values()} == {"a"}
+    assert {item.driver for item in alone.revisions.values()} == {"a"}
+
+
+def test_drivers_planned_apart_are_planned_as_together() -> None:
+    made = model("a", "b")
+    failing = [True]
+
+    def planner(snapshot: Snapshot, now: float) -> Plan:
+        if failing.pop() if failing else False:
+            raise KeyError("once")
+        return plan(snapshot, now)
+
+    apart, failed = plan_apart(planner, made.snapshot, 0.0)
+
+    assert failed == {}
+    assert _words(apart.actions) == _words(plan(made.snapshot, 0.0).actions)
+
+
+def test_a_driver_planned_apart_knows_who_has_its_modules() -> None:
+    made = model("a", "broken")
+    made.apply_driver("late", modules=[{"name": "a"}])
+    for day, name in enumerate(("a", "late"), 1):
+        made.drivers[name] = replace(made.drivers[name], created=f"2026-01-0{day}T00:00:00Z")
+    made.settle()
+
+    apart, failed = plan_apart(broken_for("broken"), made.snapshot, 0.0)
+
+    assert list(failed) == ["broken"]
+    assert [action for action in apart.actions if isinstance(action, LabelNode)] == []
+
+
+def _words(actions: tuple[Action, ...]) -> list[str]:
+    return [action.words for action in actions if not isinstance(action, SetStatus)]
+
+
+def test_one_wake_is_enough_for_many() -> None:
+    wakes = Wakeup()
+    for _ in range(1000):
+        wakes.wake()
+
+    assert wakes.wait(0)
+    assert not wakes.wait(0)
+
+
+@pytest.mark.parametrize("finalizers", [(), ("nodeside.io/driver",)])
+def test_a_driver_that_is_being_deleted_in_trouble_is_still_its_own(
+    finalizers: tuple[str, ...],
+) -> None:
+    made = model("bad", "good")
+    made.drivers["bad"] = replace(made.drivers["bad"], deleting=True, finalizers=finalizers)
+
+    run_until(
+        made,
+        FakeApplier(made),
+        broken_for("bad"),
+        lambda: degraded(made, "bad") == "InternalError" and degraded(made, "good") != "",
+    )
+
+
+def test_a_pod_that_refused_to_leave_is_told_of_at_once_and_asked_again_later() -> None:
+    made = model("edu")
+    made.consume("n1")
+    asked = Outcome(asked={"uid-default/train-0": "the budget says no"})
+    plans = iter([asked])
+    stopping, wakes = threading.Event(), Wakeup()
+    applier = FakeApplier(made, lambda _plan: next(plans, Outcome()))
+    controller = Controller(
+        FakeView(made),  # type: ignore[arg-type]
+        wakes,
+        applier,  # type: ignore[arg-type]
+        lambda _world, _now: Plan(demand=demand_of(Evict(resources=("a/b",)))),
+        stopping=stopping,
+        pace=QUICK,
+    )
+    leadership = Leadership()
+    leadership.begin(float("inf"))
+    thread = threading.Thread(target=controller.work, args=(leadership,), daemon=True)
+    thread.start()
+    pause = threading.Event()
+    for _ in range(int(LONG / 0.01)):
+        if len(applier.plans) >= 2 or pause.wait(0.01):
+            break
+    stopping.set()
+    wakes.wake()
+    thread.join(LONG)
+
+    assert len(applier.plans) >= 2, "nobody else woke it"
+    assert applier.plans[1].again_in is not None
+
+
+def test_what_a_plan_wants_rendered_is_planned_with_in_the_same_round() -> None:
+    """And a template that was not rendered in time costs its own stage alone."""
+    made = with_stages(1)
+    made.settle()
+    speak(made, "n0")
+    templates: set[Template] = set()
+
+    class RenderingView(FakeView):
+        def snapshot(self) -> Snapshot:
+            snapshot = self.model.snapshot
+            assert snapshot.stages is not None
+            known = {each: RenderedAtOnce().get(each) for each in templates}
+            return replace(snapshot, stages=replace(snapshot.stages, rendered=known))
+
+        def render(self, wanted: Any) -> bool:
+            new = {each for each in wanted if each.config_map == "one"} - templates
+            templates.update(new)
+            return bool(new)
+
+    applier = FakeApplier(made)
+    run_until(made, applier, plan, lambda: bool(applier.plans), view=RenderingView(made))
+
+    assert [a.words for a in applier.plans[0].actions if isinstance(a, Apply)] == [
+        "apply DaemonSet plugin"
+    ]
+    rows = made.drivers["edu"].status["stages"]
+    assert [each["message"] for each in rows][1] == "its templates are being rendered"

@@ -1,0 +1,270 @@
+"""Actions become requests: in order for one Driver, apart for several, and never after the lead."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.controller.executor import Applier, Outcome, difference
+from cluster.kube.election import Leadership
+from cluster.kube.errors import ApiError, Conflict, Forbidden, NotFound, Unreachable
+from cluster.kube.resources import DAEMON_SETS, DRIVERS, NODES
+from cluster.model.actions import (
+    Action,
+    Apply,
+    Delete,
+    EmitEvent,
+    LabelNode,
+    Plan,
+    SetFinalizers,
+    SetStatus,
+)
+from cluster.model.lanes import status_lane_of
+from tests.cluster.fakes.model import Model
+
+
+@dataclass
+class FakeApi:
+    """Notes what is asked, and fails where a test says so."""
+
+    fails: dict[str, Exception] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    bodies: list[Any] = field(default_factory=list)
+    versions: int = 100
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def apply(self, document: dict[str, Any], **limits: Any) -> dict[str, Any]:
+        return self._ask(f"apply {document['metadata']['name']}", document, limits)
+
+    def merge_patch(
+        self, resource: Any, name: str, patch: Any, *, subresource: str = "", **limits: Any
+    ) -> dict[str, Any]:
+        words = f"patch {resource.plural}{'/' if subresource else ''}{subresource} {name}"
+        return self._ask(words, patch, limits)
+
+    def json_patch(self, resource: Any, name: str, patch: Any, **limits: Any) -> dict[str, Any]:
+        return self._ask(f"patch {resource.plural} {name}", patch, limits)
+
+    def get(self, resource: Any, name: str, **limits: Any) -> dict[str, Any]:
+        return self._ask(f"get {resource.plural} {name}", None, limits)
+
+    def delete(self, resource: Any, name: str, *, namespace: str, uid: str, **limits: Any) -> None:
+        self._ask(f"delete {resource.plural} {name}", (namespace, uid), limits)
+
+    def create(self, document: dict[str, Any], **limits: Any) -> dict[str, Any]:
+        return self._ask(f"create {document['kind']}", document, limits)
+
+    def _ask(self, words: str, body: Any, limits: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            self.asked.append(words)
+            self.bodies.append(body)
+            self.versions += 1
+            if words in self.fails:
+                raise self.fails[words]
+            assert 0 < limits["deadline"] <= 10
+            return {"metadata": {"resourceVersion": str(self.versions)}}
+
+
+def config_map(name: str, driver: str = "edu") -> Apply:
+    metadata = {"name": name, "namespace": "x"}
+    return Apply(driver, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+
+
+def model() -> Model:
+    made = Model()
+    made.apply_driver("edu")
+    return made
+
+
+@contextmanager
+def leading(seconds: float = 60.0) -> Iterator[Leadership]:
+    leadership = Leadership(now=lambda: 0.0)
+    leadership.begin(seconds)
+    yield leadership
+
+
+def carry_out(api: FakeApi, *actions: Action, seconds: float = 60.0) -> Outcome:
+    with Applier(api, instance="me", wall=lambda: 0.0) as applier, leading(seconds) as lead:  # type: ignore[arg-type]
+        return applier.carry_out(Plan(actions), model().snapshot, lead)
+
+
+def test_one_driver_is_served_in_order_and_its_nodes_side_by_side() -> None:
+    api = FakeApi()
+    nodes = [LabelNode("edu", f"n{i}", {"a": "b"}) for i in range(50)]
+    end = SetStatus("edu", {"revision": "r"})
+
+    outcome = carry_out(api, config_map("a"), *nodes, end)
+
+    assert api.asked[0] == "apply a"
+    assert sorted(api.asked[1:51]) == sorted(f"patch nodes n{i}" for i in range(50))
+    assert api.asked[51] == "patch drivers/status edu"
+    assert outcome.done == 52
+    assert outcome.written[NODES] == "151"
+
+
+def test_what_failed_ends_the_lane_of_its_driver_and_of_no_other() -> None:
+    api = FakeApi({"apply bad": Forbidden("no rule", status=403)})
+
+    outcome = carry_out(
+        api, config_map("bad"), LabelNode("edu", "n1", {}), config_map("good", "other")
+    )
+
+    assert sorted(api.asked) == ["apply bad", "apply good"]
+    assert outcome.troubles.keys() == {"edu"}
+    assert outcome.troubles["edu"].message == "cannot apply ConfigMap bad: no rule"
+
+
+def test_an_exception_that_nobody_expected_is_the_drivers_trouble_too() -> None:
+    outcome = carry_out(FakeApi({"apply bad": KeyError("x")}), config_map("bad"))
+
+    assert outcome.troubles["edu"].reason == "InternalError"
+
+
+@pytest.mark.parametrize(
+    "error", [Unreachable("no answer"), ApiError("busy", status=429, retryable=True)]
+)
+def test_a_server_that_is_gone_or_busy_is_nobodys_trouble(error: ApiError) -> None:
+    api = FakeApi({"apply first": error})
+
+    outcome = carry_out(api, config_map("first"), config_map("second"))
+
+    assert outcome.outage is error
+    assert outcome.troubles == {}
+
+
+def test_a_conflict_is_left_to_the_next_look() -> None:
+    outcome = carry_out(FakeApi({"apply a": Conflict("changed", status=409)}), config_map("a"))
+
+    assert (outcome.troubles, outcome.outage) == ({}, None)
+    assert outcome.overtaken
+
+
+def test_a_status_that_is_refused_is_known_to_be_so() -> None:
+    api = FakeApi({"patch drivers/status edu": Forbidden("no rule", status=403)})
+
+    outcome = carry_out(api, SetStatus("edu", {"revision": "r"}))
+
+    assert outcome.troubles[status_lane_of("edu")].mute
+
+
+def test_a_status_that_is_refused_holds_up_only_what_is_told_with_it() -> None:
+    api = FakeApi({"patch drivers/status edu": ApiError("too long", status=422)})
+    told = EmitEvent("edu", "u", True, "NodesFailed", "n1", of_status=True)
+
+    outcome = carry_out(api, SetStatus("edu", {"revision": "r"}), told, config_map("next"))
+
+    assert api.asked == ["patch drivers/status edu", "apply next"]
+    assert outcome.troubles.keys() == {status_lane_of("edu")}
+
+
+def test_a_node_or_an_object_that_is_gone_is_no_failure() -> None:
+    gone = NotFound("gone", status=404)
+    api = FakeApi({"patch nodes n1": gone, "delete daemonsets edu-1": gone})
+
+    outcome = carry_out(
+        api, LabelNode("edu", "n1", {}), Delete("edu", DAEMON_SETS, "edu-1", "x", "u")
+    )
+
+    assert outcome.troubles == {}
+    assert [deleted.name for deleted in outcome.deleted] == ["edu-1"]
+    assert api.bodies[-1] == ("x", "u")
+
+
+def test_an_event_that_cannot_be_written_is_no_trouble() -> None:
+    api = FakeApi({"create Event": Forbidden("no rule", status=403)})
+
+    assert carry_out(api, EmitEvent("edu", "u", True, "Reason", "note")).troubles == {}
+
+
+def test_nothing_is_asked_when_the_lead_is_over() -> None:
+    api = FakeApi()
+
+    outcome = carry_out(api, config_map("a"), seconds=-1.0)
+
+    assert api.asked == []
+    assert outcome.lost is not None
+
+
+def test_what_time_ran_out_for_is_left_to_the_next_round_but_the_status_is_told() -> None:
+    api, now = FakeApi(), iter([0.0, 1.0, 9.0, *[9.0] * 9])
+    actions = (
+        LabelNode("edu", "n1", {}),
+        config_map("between"),
+        LabelNode("edu", "n2", {}),
+        Delete("edu", DAEMON_SETS, "old"),
+        SetStatus("edu", {"revision": "r"}),
+    )
+    with (
+        Applier(api, instance="me", seconds=5.0, now=lambda: next(now)) as applier,  # type: ignore[arg-type]
+        leading() as lead,
+    ):
+        outcome = applier.carry_out(Plan(actions), model().snapshot, lead)
+
+    assert api.asked == ["patch nodes n1", "apply between", "patch drivers/status edu"]
+    assert outcome.unfinished == {"edu"}
+
+
+def test_finalizers_are_set_of_the_very_object_only() -> None:
+    api = FakeApi()
+
+    outcome = carry_out(api, SetFinalizers("edu", "u", ("f",)))
+
+    assert api.bodies == [{"metadata": {"uid": "u", "finalizers": ["f"]}}]
+    assert outcome.written.keys() == {DRIVERS}
+
+
+def test_finalizers_that_somebody_added_meanwhile_are_not_taken_away() -> None:
+    """The list goes out as a whole: it is that of the Driver as we saw it, or nothing."""
+    api = FakeApi({"patch drivers edu": Conflict("the object has been modified")})
+
+    outcome = carry_out(api, SetFinalizers("edu", "u", ("f",), version="7"))
+
+    assert api.bodies[0]["metadata"]["resourceVersion"] == "7"
+    assert outcome.overtaken
+    assert not outcome.troubles
+
+
+def test_a_finalizer_is_set_and_taken_off_at_the_version_that_was_seen() -> None:
+    made = Model()
+    made.apply_driver("edu")
+    made.drivers["edu"] = replace(made.drivers["edu"], version="41")
+    [first] = [a for a in made.settle() if isinstance(a, SetFinalizers)]
+    made.delete_driver("edu")
+    [last] = [a for _ in range(4) for a in made.settle_deleting() if isinstance(a, SetFinalizers)]
+
+    assert (first.version, last.version) == ("41", "41")
+
+
+DOCUMENTS = st.recursive(
+    st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=2),
+    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+)
+MAPPINGS = st.dictionaries(st.sampled_from("abc"), DOCUMENTS, max_size=3)
+
+
+@given(MAPPINGS, MAPPINGS)
+def test_a_difference_makes_the_one_of_the_other(before: Any, after: Any) -> None:
+    patch = difference(before, after)
+
+    assert merged(before, patch) == merged(after, {})
+    assert difference(after, after) == {}
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """RFC 7386, as it stands there."""
+    if not isinstance(patch, dict):
+        return patch
+    made = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            made.pop(key, None)
+        else:
+            made[key] = merged(made.get(key), value)
+    return made

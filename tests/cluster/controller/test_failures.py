@@ -1,0 +1,154 @@
+"""A Driver in trouble says so, rests, and hurts nobody else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from cluster.controller.failures import (
+    Failure,
+    again,
+    backing_off,
+    failure_of,
+    with_trouble,
+    with_troubles,
+)
+from cluster.kube.errors import Forbidden
+from cluster.model.actions import Apply, EmitEvent, LabelNode, Plan, SetStatus
+from cluster.model.lanes import lane_of, status_lane_of
+from tests.cluster.fakes.model import Model
+
+REFUSED = Failure("Forbidden", "cannot apply DaemonSet edu-1: no rule", generation=1, again_at=50)
+READY: dict[str, Any] = {
+    "type": "Ready",
+    "status": "True",
+    "reason": "Ready",
+    "message": "works on 3 nodes",
+    "lastTransitionTime": "2026-01-02T03:04:05Z",
+}
+
+
+def model() -> Model:
+    made = Model()
+    made.apply_driver("edu")
+    made.apply_driver("other", modules=[{"name": "other"}])
+    return made
+
+
+def test_what_failed_and_what_to_do_stand_in_the_condition() -> None:
+    error = Forbidden('no permission to patch nodes "n1"', hint="kubectl auth can-i patch nodes")
+
+    trouble = failure_of(error, "label node n1")
+
+    assert trouble.reason == "Forbidden"
+    assert trouble.message == (
+        'cannot label node n1: no permission to patch nodes "n1" (kubectl auth can-i patch nodes)'
+    )
+
+
+def test_a_bug_of_ours_says_that_it_is_one() -> None:
+    assert failure_of(KeyError("x"), "plan driver edu").message == (
+        "a bug in nodeside, please report it with the controller's log: "
+        "cannot plan driver edu: KeyError('x')"
+    )
+
+
+def test_the_trouble_is_said_where_kubectl_shows_it_and_what_works_goes_on_working() -> None:
+    status = with_trouble({"conditions": [READY], "pools": [1]}, REFUSED, wall=0)
+
+    ready, degraded = status["conditions"]
+    assert ready == READY | {"reason": "Forbidden", "message": REFUSED.message}
+    assert (degraded["type"], degraded["status"]) == ("Degraded", "True")
+    assert degraded["lastTransitionTime"] == "1970-01-01T00:00:00Z"
+    assert status["pools"] == [1]
+
+
+def test_a_driver_that_rests_has_no_action_but_its_status() -> None:
+    made = model()
+    labels = (LabelNode("edu", "n1", {}), LabelNode("other", "n1", {}))
+
+    plan = with_troubles(Plan(labels), made.snapshot, {"edu": REFUSED}, now=49, wall=0)
+
+    assert [type(action) for action in plan.of("edu")] == [SetStatus]
+    assert plan.of("other") == labels[1:]
+    assert plan.again_in == 1
+
+
+def test_what_is_refused_of_a_stage_is_said_and_the_driver_goes_on() -> None:
+    made = model()
+    label = LabelNode("edu", "n1", {})
+    lane = lane_of("edu", "0123")
+    apply = Apply(lane, {"kind": "DaemonSet", "metadata": {"name": "plugin"}})
+
+    refused = replace(REFUSED, generation=0)  # a lane has no generation: its name changes instead
+    plan = with_troubles(Plan((label, apply)), made.snapshot, {lane: refused}, now=49, wall=0)
+
+    assert plan.of("edu")[0] == label
+    assert plan.of(lane) == ()
+    [said] = [action for action in plan.actions if isinstance(action, SetStatus)]
+    conditions = {c["type"]: (c["status"], c["reason"]) for c in said.status["conditions"]}
+    assert conditions["StagesReady"] == ("False", "Forbidden")
+    assert conditions["Degraded"] == ("True", "Forbidden")
+
+
+def test_a_status_that_says_it_already_is_not_written_again() -> None:
+    made = model()
+    first = with_troubles(Plan(), made.snapshot, {"edu": REFUSED}, now=0, wall=0)
+    made.carry_out(first.actions)
+
+    second = with_troubles(Plan(), made.snapshot, {"edu": REFUSED}, now=0, wall=999)
+
+    assert len(first.actions) == 1
+    assert second.actions == ()
+
+
+def test_the_planned_status_is_kept_and_the_trouble_said_in_it() -> None:
+    planned = SetStatus("edu", {"revision": "new", "conditions": [READY]})
+
+    plan = with_troubles(Plan((planned,)), model().snapshot, {"edu": REFUSED}, now=0, wall=0)
+
+    [said] = plan.actions
+    assert isinstance(said, SetStatus)
+    assert said.status["revision"] == "new"
+    assert said.status["conditions"][0]["message"] == REFUSED.message
+
+
+def test_a_status_that_cannot_be_written_is_not_tried_again_before_its_time() -> None:
+    made = model()
+    mute = Failure("Forbidden", "cannot set the status", generation=1, again_at=50, mute=True)
+    wanted = Plan((SetStatus("edu", {"revision": "r"}), SetStatus("other", {"revision": "r"})))
+    troubles = {status_lane_of("edu"): mute}
+
+    early = with_troubles(wanted, made.snapshot, troubles, now=49, wall=0)
+    later = with_troubles(wanted, made.snapshot, troubles, now=50, wall=0)
+
+    assert early.actions == wanted.of("other")
+    assert later.actions == wanted.actions
+
+
+def test_a_status_that_cannot_be_written_delays_itself_and_what_is_told_with_it() -> None:
+    mute = Failure("Forbidden", "cannot set the status", generation=1, again_at=50, mute=True)
+    label = LabelNode("edu", "n1", {})
+    told = EmitEvent("edu", "u", True, "NodesFailed", "n1", of_status=True)
+    other = EmitEvent("edu", "u", True, "FellBack", "n1")
+    wanted = Plan((label, SetStatus("edu", {"revision": "r"}), told, other))
+
+    plan = with_troubles(wanted, model().snapshot, {status_lane_of("edu"): mute}, now=49, wall=0)
+
+    assert plan.actions == (label, other)
+
+
+def test_each_failure_in_a_row_rests_longer_up_to_a_minute() -> None:
+    waits, before = [], None
+    for _ in range(9):
+        before = again(before, REFUSED, generation=1, now=0, jitter=1)
+        waits.append(before.again_at)
+
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+def test_a_driver_that_was_changed_is_tried_at_once() -> None:
+    assert backing_off(REFUSED, generation=1, now=49)
+    assert not backing_off(REFUSED, generation=2, now=49)
+    assert not backing_off(REFUSED, generation=1, now=50)
+    assert again(REFUSED, REFUSED, generation=2, now=0, jitter=1).failures == 1

@@ -1,0 +1,100 @@
+"""A kind that may not be read is said by every Driver, until it may be read again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cluster.controller.failures import unreadable_kinds, with_blindness
+from cluster.kube.conditions import condition
+from cluster.kube.errors import RequestInfo, refusal
+from cluster.kube.reflector import WatchHealth
+from cluster.model.actions import Plan, SetStatus
+from cluster.plan.planner import plan
+from tests.cluster.fakes.model import Model
+from tests.cluster.fakes.stagedriver import up, with_stages
+
+REFUSED = refusal(RequestInfo("watch", "nodes"), 403, b'{"message": "nodes is forbidden"}')
+BLIND = [
+    WatchHealth("Pod", True, 1.0),
+    WatchHealth("Node", True, 1.0, str(REFUSED), refusal=REFUSED),
+]
+
+WORDS = (
+    "cannot see what becomes of each Node: no permission to watch nodes: nodes is forbidden (see "
+    "what is missing: kubectl auth can-i watch nodes; `nodeside-cluster install` adds the rules)"
+)
+
+
+def settled() -> Model:
+    made = Model()
+    made.add(["n1"])
+    made.apply_driver("edu")
+    made.carry_out(plan(made.snapshot, 0.0).actions)
+    return made
+
+
+def test_what_is_refused_is_said_by_every_driver_with_what_to_do() -> None:
+    made = settled()
+
+    [action] = with_blindness(Plan(()), made.snapshot, unreadable_kinds(BLIND), 0.0).actions
+
+    assert isinstance(action, SetStatus)
+    ready, degraded = (condition(action.status, kind) for kind in ("Ready", "Degraded"))
+    assert (ready["status"], degraded["status"]) == ("Unknown", "True")
+    assert ready["reason"] == degraded["reason"] == "NodesUnreadable"
+    assert ready["message"] == degraded["message"] == WORDS
+
+
+def test_nothing_that_was_claimed_before_is_claimed_any_more() -> None:
+    made = up(with_stages(1))
+    before = {c["type"]: c["status"] for c in made.drivers["edu"].status["conditions"]}
+    assert before["Available"] == before["StagesReady"] == "True"
+
+    made.carry_out(with_blindness(Plan(()), made.snapshot, unreadable_kinds(BLIND), 0.0).actions)
+
+    said = {c["type"]: (c["status"], c["reason"]) for c in made.drivers["edu"].status["conditions"]}
+    doubtful = ("Unknown", "NodesUnreadable")
+    assert said == {
+        "Ready": doubtful,
+        "Available": doubtful,
+        "Progressing": doubtful,
+        "Degraded": ("True", "NodesUnreadable"),
+        "StagesReady": doubtful,
+    }
+
+    made.carry_out(with_blindness(made.plan(), made.snapshot, None, 0.0).actions)
+    after = {c["type"]: c["status"] for c in made.drivers["edu"].status["conditions"]}
+    assert after == before
+
+
+def test_every_kind_that_may_not_be_read_is_named() -> None:
+    kinds = [replace(BLIND[1], kind=kind) for kind in ("Pod", "Pod", "Job", "Node")]
+
+    trouble = unreadable_kinds(kinds)
+
+    assert trouble is not None
+    assert trouble.reason == "PodsUnreadable"
+    assert trouble.message.endswith("adds the rules); nor of each Job, Node")
+
+
+def test_it_is_said_once_and_goes_with_its_cause() -> None:
+    made = settled()
+    blind = with_blindness(Plan(()), made.snapshot, unreadable_kinds(BLIND), 0.0)
+    made.carry_out(blind.actions)
+
+    assert (
+        with_blindness(
+            plan(made.snapshot, 0.0), made.snapshot, unreadable_kinds(BLIND), 0.0
+        ).actions
+        == ()
+    )
+    [healed] = with_blindness(
+        plan(made.snapshot, 0.0), made.snapshot, unreadable_kinds([]), 0.0
+    ).actions
+    assert isinstance(healed, SetStatus)
+    assert condition(healed.status, "Degraded")["reason"] == "AsExpected"
+
+
+def test_an_api_server_that_is_gone_is_no_refusal() -> None:
+    gone = [WatchHealth("Node", True, 60.0, "no answer from the API server")]
+    assert unreadable_kinds(gone) is None

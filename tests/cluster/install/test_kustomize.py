@@ -1,0 +1,98 @@
+"""What the real kustomize, that of kubectl, makes of our base, alone and below an overlay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster.install.directory import write_directory
+from cluster.install.kustomize import KUSTOMIZATION, base
+from cluster.install.manifests import Installation, manifests
+from cluster.model.names import CONTROLLER
+from nodeside.process import Completed
+from tests.cluster.fakes.same import different
+from tests.controlplane.controlplane import ControlPlane
+
+pytestmark = pytest.mark.cluster
+
+IMAGE = "registry.example.com/nodeside-cluster:1.0"
+SETTINGS = {
+    "plain": Installation(image=IMAGE),
+    "everything": Installation(
+        namespace="drivers",
+        image=IMAGE,
+        openshift=True,
+        pull_secrets=("pull", "more"),
+        ca_config_map="trust",
+        proxy={"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": ".svc"},
+        node_selector={"node-role.kubernetes.io/infra": ""},
+        service_monitor=True,
+    ),
+}
+
+
+def written(place: Path, installation: Installation) -> Path:
+    write_directory(place, base(installation), main=KUSTOMIZATION)
+    return place
+
+
+def overlay(place: Path, more: Mapping[str, Any]) -> Path:
+    """An overlay beside the base `nodeside`."""
+    place.mkdir()
+    document = {"resources": ["../nodeside"], **more}
+    (place / KUSTOMIZATION).write_text(yaml.safe_dump(document))
+    return place
+
+
+def built(control_plane: ControlPlane, place: Path) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(control_plane.kubectl("kustomize", place).output))
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+def test_the_base_gives_the_objects_of_the_manifests(
+    control_plane: ControlPlane, tmp_path: Path, kind: str
+) -> None:
+    found = built(control_plane, written(tmp_path / "nodeside", SETTINGS[kind]))
+    assert different(found, manifests(SETTINGS[kind])) == []
+
+
+@pytest.mark.parametrize("openshift", [False, True])
+def test_an_overlay_moves_everything_to_another_namespace(
+    control_plane: ControlPlane, tmp_path: Path, openshift: bool
+) -> None:
+    """Accounts in bindings and policies, the controller's own; and the right to tell Events, which
+    are in the namespace `default` wherever nodeside is."""
+    chosen = Installation(image=IMAGE, openshift=openshift, service_monitor=openshift)
+    written(tmp_path / "nodeside", chosen)
+    transformers = ["../nodeside/another-namespace"]
+    moved = overlay(tmp_path / "o", {"namespace": "drivers", "transformers": transformers})
+    wanted = manifests(replace(chosen, namespace="drivers"))
+    assert different(built(control_plane, moved), wanted) == []
+
+
+def test_an_overlay_changes_image_and_replicas_as_usual(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    written(tmp_path / "nodeside", Installation())
+    more = {
+        "images": [{"name": "localhost/nodeside-cluster", "newName": "r.example.com/n"}],
+        "replicas": [{"name": CONTROLLER, "count": 3}],
+    }
+    found = built(control_plane, overlay(tmp_path / "o", more))
+    wanted = manifests(Installation(image="r.example.com/n", replicas=3))
+    assert different(found, wanted) == []
+
+
+def test_kubectl_applies_the_base(
+    control_plane: ControlPlane, installed: Installation, tmp_path: Path
+) -> None:
+    place = written(tmp_path / "nodeside", Installation(image=IMAGE))
+    options = ("--server-side", "--force-conflicts", "--dry-run=server")
+    tried: Completed = control_plane.kubectl("apply", *options, "-k", place)
+    assert tried.output.count("serverside-applied (server dry run)\n") == len(manifests(installed))
+    assert tried.errors == ""

@@ -1,0 +1,246 @@
+"""What is installed in a cluster: the templates, and the promises that are made about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster.cli.main import root
+from cluster.install import manifests as module
+from cluster.install.manifests import (
+    Installation,
+    NotInstallable,
+    TemplateBroken,
+    manifests,
+    to_yaml,
+)
+from cluster.kube.resources import resource_of
+from cluster.model.names import (
+    CERTIFICATE,
+    CONTROLLER,
+    DRIVER,
+    EVICTION,
+    MANAGED_BY,
+    MANAGER,
+    METRICS,
+    METRICS_READER,
+    NAMESPACE,
+)
+from cluster.model.snapshot import Settings
+from nodeside.driver.announce.api import _RULES
+from tests import TOP
+
+GOLDEN = TOP / "tests" / "cluster" / "golden" / "manifests"
+KINDS = {
+    "plain": Installation(image="registry.example.com/nodeside-cluster:1.0"),
+    "openshift": Installation(
+        namespace="drivers",
+        image="registry.example.com/nodeside-cluster:1.0",
+        openshift=True,
+        pull_secrets=("pull",),
+        arguments=("--verbose",),
+    ),
+}
+
+
+def made(installation: Installation) -> list[dict[str, Any]]:
+    """Without the definitions of the custom resources, which have tests of their own."""
+    found = manifests(installation)
+    return [document for document in found if document["kind"] != "CustomResourceDefinition"]
+
+
+def roles(installation: Installation, account: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rules of an account, with the namespace that each holds in ("" for all)."""
+    documents = made(installation)
+    by_name = {(d["kind"], d["metadata"]["name"]): d for d in documents}
+    for binding in documents:
+        if any(subject["name"] == account for subject in binding.get("subjects", [])):
+            role = by_name[binding["roleRef"]["kind"], binding["roleRef"]["name"]]
+            for rule in role["rules"]:
+                yield binding["metadata"].get("namespace", ""), rule
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_manifests_are_the_ones_on_file(kind: str) -> None:
+    path = GOLDEN / f"{kind}.yaml"
+    assert to_yaml(made(KINDS[kind])) == path.read_text(), f"read the difference, then {__name__}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_document_can_be_applied_and_says_whose_it_is(kind: str) -> None:
+    for document in manifests(KINDS[kind]):
+        resource = resource_of(document)
+        assert bool(document["metadata"].get("namespace")) == resource.namespaced, document
+        assert document["metadata"]["labels"][MANAGED_BY] == MANAGER
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_printed_text_is_the_documents(kind: str) -> None:
+    documents = manifests(KINDS[kind])
+    assert tuple(yaml.safe_load_all(to_yaml(documents))) == documents
+
+
+def test_what_is_needed_first_comes_first() -> None:
+    kinds = [document["kind"] for document in manifests(KINDS["openshift"])]
+    assert kinds[:3] == ["CustomResourceDefinition", "CustomResourceDefinition", "Namespace"]
+    assert kinds.index("ServiceAccount") < kinds.index("Deployment")
+    assert kinds.index("ValidatingAdmissionPolicyBinding") < kinds.index("Deployment")
+
+
+def test_the_names_are_those_that_the_controller_gives_its_pods() -> None:
+    settings = Settings()
+    assert (settings.namespace, settings.service_account) == (NAMESPACE, DRIVER)
+    arguments = made(KINDS["openshift"])[-2]["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert arguments == [
+        "run",
+        "--namespace=$(POD_NAMESPACE)",  # so that nothing but the pod's own namespace decides
+        f"--metrics-certificate={CERTIFICATE}",
+        f"--scc={DRIVER}",
+        "--pull-secret=pull",
+        "--verbose",
+    ]
+    assert root.commands["run"].make_context("run", arguments[1:]).params["scc"] == DRIVER
+
+
+def test_a_driver_pod_may_do_what_its_code_asks_for_and_nothing_else() -> None:
+    asked = {
+        (group, resource, verb)
+        for resource, (group, verbs) in _RULES.items()
+        if resource != "nodedrivers/status"  # asked of a NodeDriver with a status subresource only
+        for verb in verbs
+    }
+    allowed = {
+        (group, resource, verb)
+        for _, rule in roles(KINDS["plain"], DRIVER)
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert allowed == asked
+
+
+def test_no_role_has_a_wildcard_or_hands_out_rights() -> None:
+    for account in (CONTROLLER, DRIVER):
+        for _, rule in roles(KINDS["openshift"], account):
+            words = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
+            assert not words & {"*", "escalate", "bind", "impersonate", "secrets"}, rule
+
+
+def test_pods_are_made_in_one_namespace_only() -> None:
+    for namespace, rule in roles(KINDS["openshift"], CONTROLLER):
+        if {"daemonsets", "configmaps", "leases"} & {*rule["resources"]}:
+            assert namespace == "drivers"
+        if "pods" in rule.get("resources", ()) and {*rule["verbs"]} - {"list", "watch"}:
+            assert namespace == "drivers"
+
+
+def test_only_a_role_of_its_own_looks_at_all_pods_and_evicts() -> None:
+    documents = {(d["kind"], d["metadata"]["name"]): d for d in made(KINDS["plain"])}
+    rules = {
+        (name, resource, verb)
+        for (kind, name), document in documents.items()
+        if kind == "ClusterRole"
+        for rule in document["rules"]
+        for resource in rule.get("resources", ())
+        for verb in rule["verbs"]
+        if resource.startswith("pods") or (resource, verb) == ("nodes", "get")
+    }
+    assert rules == {
+        (EVICTION, "pods", "list"),
+        (EVICTION, "pods", "watch"),
+        (EVICTION, "pods/eviction", "create"),
+        (CONTROLLER, "nodes", "get"),  # where somebody was faster than a patch
+        (DRIVER, "nodes", "get"),
+    }
+    assert documents["ClusterRoleBinding", EVICTION]["subjects"][0]["name"] == CONTROLLER
+
+
+def test_the_controller_itself_needs_no_privilege() -> None:
+    deployment = next(d for d in made(KINDS["plain"]) if d["kind"] == "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert deployment["spec"]["replicas"] == 2
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_metrics_are_served_by_whom_the_service_selects_on_the_port_it_names() -> None:
+    documents = {(d["kind"], d["metadata"]["name"]): d for d in made(KINDS["plain"])}
+    service, deployment = documents["Service", METRICS], documents["Deployment", CONTROLLER]
+    pod = deployment["spec"]["template"]
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    ports = {p["name"]: p["containerPort"] for p in pod["spec"]["containers"][0]["ports"]}
+    (port,) = service["spec"]["ports"]
+    assert ports[port["targetPort"]] == port["port"]
+    (volume,) = pod["spec"]["volumes"]
+    assert volume["secret"] == {"secretName": METRICS, "optional": True}
+    assert documents["ClusterRole", METRICS_READER]["rules"] == [
+        {"nonResourceURLs": ["/metrics"], "verbs": ["get"]}
+    ]
+
+
+def test_a_service_monitor_comes_on_request_only() -> None:
+    assert "ServiceMonitor" not in {d["kind"] for d in made(KINDS["plain"])}
+    for openshift in (False, True):
+        asked = Installation(namespace="drivers", openshift=openshift, service_monitor=True)
+        documents = {d["kind"]: d for d in made(asked)}
+        monitor, service = documents["ServiceMonitor"]["spec"], documents["Service"]
+        labels = service["metadata"]["labels"]
+        assert monitor["selector"]["matchLabels"].items() <= labels.items()
+        (endpoint,) = monitor["endpoints"]
+        assert (endpoint["scheme"], endpoint["path"]) == ("https", "/metrics")
+        assert endpoint["port"] == service["spec"]["ports"][0]["name"]
+        verified = endpoint["tlsConfig"].get("serverName") == f"{METRICS}.drivers.svc"
+        assert verified is openshift
+
+
+def test_a_namespace_that_is_no_word_of_yaml_stays_text() -> None:
+    """`on` unquoted would be a boolean to kubectl."""
+    found = manifests(Installation(namespace="on", image="1.0"))
+    text = to_yaml(found)
+    assert "namespace: 'on'" in text
+    assert all(d["metadata"].get("namespace", "on") in ("on", "default") for d in found)
+
+
+def test_a_template_that_asks_for_an_unknown_value_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def without_image(values: Mapping[str, Any]) -> Any:
+        return {key: value for key, value in values.items() if key != "image"}
+
+    whole = module.values_of
+    monkeypatch.setattr(
+        module, "values_of", lambda installation: without_image(whole(installation))
+    )
+    with pytest.raises(TemplateBroken, match=r"controller\.yaml\.j2 .*'image' is undefined"):
+        manifests(Installation())
+
+
+@pytest.mark.parametrize(
+    ("installation", "message"),
+    [
+        (Installation(namespace="Bad NS"), "'Bad NS' is no name of a namespace: expected lower"),
+        (Installation(namespace=""), "'' is no name of a namespace"),
+        (Installation(namespace="a" * 64), "is no name of a namespace: .* at most 63"),
+        (Installation(image="a b"), "'a b' is no pull spec of the controller's image"),
+        (Installation(image=""), "'' is no pull spec"),
+        (Installation(pull_secrets=("pull", "")), "'' is no name of a pull secret"),
+        (Installation(pull_secrets=("Pull",)), "'Pull' is no name of a pull secret"),
+        (Installation(ca_config_map="a b"), "'a b' is no name of a ConfigMap"),
+        (Installation(node_selector={"": "x"}), "=x is no label of a node"),
+        (Installation(node_selector={"a": "x y"}), "a=x y is no label of a node"),
+        (Installation(node_selector={"a/b/c": "x"}), "a/b/c=x is no label of a node"),
+    ],
+)
+def test_a_name_that_the_api_server_would_refuse_is_refused_before_anything_is_applied(
+    installation: Installation, message: str
+) -> None:
+    with pytest.raises(NotInstallable, match=message):
+        manifests(installation)

@@ -1,0 +1,246 @@
+"""The door to the API server: pages, repetitions, deadlines, tokens, and errors in words."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from urllib3.exceptions import SSLError
+
+from cluster.kube.client import connect
+from cluster.kube.errors import (
+    ApiError,
+    Conflict,
+    Forbidden,
+    Gone,
+    NotFound,
+    RequestInfo,
+    Unreachable,
+)
+from cluster.kube.resources import DRIVERS, NODES
+from cluster.kube.transport import in_words
+from nodeside.errors import ExitCode
+from tests.cluster.fakes.scripted import Said, ScriptedServer, event, gone, kubeconfig, page
+
+
+def name_of(item: Mapping[str, Any]) -> str:
+    return str(item["metadata"]["name"])
+
+
+def status(code: int, message: str) -> Said:
+    return Said(code, json.dumps({"kind": "Status", "code": code, "message": message}))
+
+
+def test_a_list_follows_the_continue_token_and_keeps_only_what_is_wanted(tmp_path: Path) -> None:
+    with ScriptedServer(Said(body=page("a", "b", more="tok")), Said(body=page("c"))) as server:
+        found = server.api(tmp_path).list(NODES, name_of, selector="x=y")
+
+    assert found.items == ["a", "b", "c"]
+    assert found.resource_version == "7"
+    assert server.asked[0].path == "/api/v1/nodes?labelSelector=x%3Dy&limit=500"
+    assert server.asked[1].path.endswith("&limit=500&continue=tok")
+
+
+def test_a_request_that_was_answered_429_waits_as_long_as_it_is_told(tmp_path: Path) -> None:
+    busy = Said(429, "{}", {"Retry-After": "3"})
+    with ScriptedServer(busy, Said(body='{"a": 1}')) as server:
+        assert server.api(tmp_path).get(NODES, "n") == {"a": 1}
+
+    assert server.pauses == [3.0]
+
+
+def test_an_error_of_the_server_is_tried_again_ever_more_slowly(tmp_path: Path) -> None:
+    with ScriptedServer(Said(500), Said(503), Said(502), Said(body="{}")) as server:
+        server.api(tmp_path).get(NODES, "n")
+
+    assert server.pauses == [0.1, 0.2, 0.4]
+
+
+def test_nothing_is_tried_again_beyond_the_deadline(tmp_path: Path) -> None:
+    busy = Said(429, '{"message": "slow down"}', {"Retry-After": "60"})
+    with (
+        ScriptedServer(busy) as server,
+        pytest.raises(ApiError, match='asks to repeat the request to get nodes "n": slow down'),
+    ):
+        server.api(tmp_path, deadline=10).get(NODES, "n")
+
+    assert server.pauses == []
+
+
+def test_a_conflict_is_not_tried_again(tmp_path: Path) -> None:
+    with ScriptedServer(status(409, "it was changed")) as server, pytest.raises(Conflict):
+        server.api(tmp_path).merge_patch(NODES, "n", {})
+
+    assert len(server.asked) == 1
+
+
+def test_a_field_that_no_schema_has_is_refused_once_though_the_status_is_500(
+    tmp_path: Path,
+) -> None:
+    document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}
+    words = "failed to create typed patch object (/x; v1): .dta: field not declared in schema"
+    with ScriptedServer(status(500, words)) as server, pytest.raises(ApiError) as caught:
+        server.api(tmp_path).apply(document)
+
+    assert str(caught.value) == f'the API server refuses to patch configmaps "x": {words}'
+    assert not caught.value.retryable
+    assert len(server.asked) == 1
+
+
+def test_an_apply_that_may_not_create_is_hinted_at_as_a_create(tmp_path: Path) -> None:
+    document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}
+    words = 'configmaps "x" is forbidden: User "u" cannot create resource "configmaps"'
+    with ScriptedServer(status(403, words)) as server, pytest.raises(Forbidden) as caught:
+        server.api(tmp_path).apply(document)
+
+    assert "kubectl auth can-i create configmaps" in caught.value.hint
+
+
+def test_a_missing_rule_is_named_with_the_command_that_shows_it(tmp_path: Path) -> None:
+    refusal = status(403, "drivers.nodeside.io is forbidden")
+    with ScriptedServer(refusal) as server, pytest.raises(Forbidden) as caught:
+        server.api(tmp_path).merge_patch(DRIVERS, "edu", {}, subresource="status")
+
+    assert str(caught.value) == (
+        'no permission to patch drivers/status "edu": drivers.nodeside.io is forbidden'
+    )
+    assert "kubectl auth can-i patch drivers.nodeside.io --subresource=status" in caught.value.hint
+    assert caught.value.exit_code is ExitCode.CLUSTER
+    assert len(server.asked) == 1
+
+
+def test_missing_definitions_are_named(tmp_path: Path) -> None:
+    with ScriptedServer(Said(404, "404 page not found")) as server, pytest.raises(NotFound) as got:
+        server.api(tmp_path).list(DRIVERS, name_of)
+
+    assert got.value.hint == "install the custom resource definitions: nodeside-cluster install"
+
+
+def test_an_expired_token_is_read_again_once(tmp_path: Path) -> None:
+    with ScriptedServer(Said(401), Said(body="{}")) as server:
+        api = server.api(tmp_path, token="old")
+        original = server.next
+
+        def renewing(asked: Any) -> Said:
+            said = original(asked)
+            (tmp_path / "kubeconfig").write_text(json.dumps(kubeconfig(server.url, "new")))
+            return said
+
+        server.next = renewing  # type: ignore[method-assign]
+        api.get(NODES, "n")
+
+    assert [asked.headers["authorization"] for asked in server.asked] == [
+        "Bearer old",
+        "Bearer new",
+    ]
+
+
+def test_an_answer_that_breaks_off_is_asked_for_again(tmp_path: Path) -> None:
+    with ScriptedServer(Said(body='{"a":', cut=True), Said(body='{"a": 1}')) as server:
+        assert server.api(tmp_path).get(NODES, "n") == {"a": 1}
+
+
+def test_an_answer_that_is_no_json_is_an_error_in_words(tmp_path: Path) -> None:
+    with (
+        ScriptedServer(Said(body="<html>proxy</html>")) as server,
+        pytest.raises(
+            Unreachable, match=r'the answer to get nodes "n" is no JSON object: b.<html>'
+        ),
+    ):
+        server.api(tmp_path).get(NODES, "n")
+
+
+def test_an_answer_that_does_not_come_is_given_up_at_the_deadline(tmp_path: Path) -> None:
+    never = threading.Event()
+    with (
+        ScriptedServer(Said(body="{}", hold=never)) as server,
+        pytest.raises(Unreachable, match=r'no answer from the API server to get nodes "n"'),
+    ):
+        server.api(tmp_path, deadline=0.2).get(NODES, "n")
+    never.set()
+
+
+def test_a_server_that_is_gone_is_said_in_one_line(tmp_path: Path) -> None:
+    with ScriptedServer() as server:
+        api = server.api(tmp_path, deadline=0.5)
+    with pytest.raises(Unreachable) as caught:
+        api.get(NODES, "n")
+
+    assert str(caught.value) == (
+        'no answer from the API server to get nodes "n": Connection refused'
+    )
+    assert "\n" not in str(caught.value)
+
+
+def test_a_watch_gives_events_in_order_and_ends_with_the_answer(tmp_path: Path) -> None:
+    body = event("ADDED", "a", "8") + event("BOOKMARK", "", "9") + event("DELETED", "a", "10")
+    with ScriptedServer(Said(body=body)) as server:
+        seen = [(e.kind, e.object["metadata"]["resourceVersion"])
+                for e in server.api(tmp_path).watch(NODES, "7")]  # fmt: skip
+
+    assert seen == [("ADDED", "8"), ("BOOKMARK", "9"), ("DELETED", "10")]
+    assert "resourceVersion=7" in server.asked[0].path
+    assert "allowWatchBookmarks=true" in server.asked[0].path
+
+
+def test_a_watch_that_is_too_old_raises_gone(tmp_path: Path) -> None:
+    with ScriptedServer(Said(body=gone())) as server, pytest.raises(Gone, match="too old"):
+        list(server.api(tmp_path).watch(NODES, "7"))
+
+
+def test_a_watch_is_ended_from_another_thread(tmp_path: Path) -> None:
+    never = threading.Event()
+    with ScriptedServer(Said(body=event("ADDED", "a", "8"), hold=never)) as server:
+        watch = server.api(tmp_path).watch(NODES, "7")
+        threading.Timer(0.05, watch.close).start()
+        assert list(watch) == []
+        never.set()
+
+
+def test_an_apply_is_forced_and_named_after_us(tmp_path: Path) -> None:
+    document = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "x"}}
+    with ScriptedServer(Said(body="{}")) as server:
+        server.api(tmp_path).apply(document)
+
+    [asked] = server.asked
+    assert asked.path == "/api/v1/namespaces/x?fieldManager=nodeside-cluster&force=true"
+    assert asked.headers["content-type"] == "application/apply-patch+yaml"
+    assert json.loads(asked.body) == document
+
+
+def test_a_deletion_asks_for_the_very_object_and_leaves_no_orphans(tmp_path: Path) -> None:
+    with ScriptedServer(Said(body="{}")) as server:
+        server.api(tmp_path).delete(NODES, "n", uid="u")
+
+    assert json.loads(server.asked[0].body) == {
+        "propagationPolicy": "Background",
+        "preconditions": {"uid": "u"},
+    }
+
+
+def test_the_token_stands_in_no_message(tmp_path: Path) -> None:
+    with ScriptedServer(Said(500)) as server, pytest.raises(ApiError) as caught:
+        server.api(tmp_path, token="s3cret", deadline=0.01).get(NODES, "n")
+
+    assert "s3cret" not in str(caught.value) + caught.value.hint
+
+
+def test_a_certificate_of_another_authority_is_said_without_the_names_of_a_library() -> None:
+    raised = SSLError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed (_ssl.c:1006)")
+    with pytest.raises(Unreachable) as caught, in_words(RequestInfo("get", "version")):
+        raise raised
+
+    said = "no answer from the API server to get version: certificate verify failed"
+    assert str(caught.value) == said
+    assert caught.value.hint.startswith("the certificate authority of the kubeconfig is not that")
+
+
+def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ApiError, match=f"there is no kubeconfig {tmp_path}/none") as caught:
+        connect(tmp_path / "none").get(NODES, "n")
+
+    assert "--kubeconfig" in caught.value.hint

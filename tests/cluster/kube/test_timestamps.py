@@ -1,0 +1,108 @@
+"""What one node writes of times that are still to come: it holds up nobody, and stops nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.kube.reflector import Wakeup
+from cluster.kube.timestamps import APART, believed
+from cluster.model.names import closed_label, draining_label, undrained_label
+from cluster.model.parse import node_driver_from, node_from
+from cluster.plan.nodes.deadlines import LAST_WORD, LOST
+from cluster.plan.nodes.drain_labels import lasts
+from nodeside.contract import State
+from tests.cluster.plan.nodes.test_deadlines import BUILD, assigned, at, with_pods
+from tests.cluster.plan.rollout.test_drain import rolling, step
+from tests.cluster.plan.rollout.test_lost_nodes import THEN, changing, look, newest
+from tests.cluster.plan.rollout.test_stage_ends import changing as staged
+from tests.cluster.plan.rollout.test_stage_ends import rounds
+
+YEAR = 365 * 24 * 3600.0
+LATEST = "9999-12-31T23:59:59Z"
+
+
+def latest() -> float:
+    """As a kubelet writes it."""
+    ready = {"type": "Ready", "status": "False", "lastTransitionTime": LATEST}
+    return node_from({"metadata": {"name": "n"}, "status": {"conditions": [ready]}}).ready_since
+
+
+def test_a_time_is_believed_as_far_as_clocks_are_apart() -> None:
+    assert believed(THEN, THEN) == THEN
+    assert believed(THEN + APART, THEN) == THEN + APART
+    assert 0 < believed(THEN + APART + 1, THEN) < THEN - YEAR
+    assert believed(0.0, THEN) == 0.0
+    assert believed(THEN, 0.0) == THEN
+
+
+@pytest.mark.parametrize("ahead", [YEAR, latest() - THEN])
+def test_a_node_that_is_down_since_a_time_to_come_is_lost_and_holds_no_rollout(
+    ahead: float,
+) -> None:
+    model = changing()
+    model.change("n0", ready_since=THEN + ahead)
+
+    look(model, THEN + 1)
+
+    assert newest(model) == ["n0", "n1"]
+    assert (model.plan(THEN + 1).again_in or 0.0) <= LOST
+
+
+def test_a_word_of_a_time_to_come_is_the_last_one_of_its_node_only() -> None:
+    document = {"metadata": {"name": "edu.n0", "managedFields": [{"time": LATEST}]}}
+    report = node_driver_from(document)
+    assert report is not None
+    model = assigned()
+    with_pods(model)
+    model.report("n0", State.BUILDING, said=report.said)
+    model.report("n1", State.BUILDING, said=THEN)
+
+    reason, message = at(model, THEN + 1)
+
+    assert reason == "NodesFailed"
+    assert "n0: it said building at 9999-12-31T23:59:59Z, and nothing since" in message
+    assert model.plan(THEN + 1).again_in == LAST_WORD + BUILD - 1
+
+
+def test_a_node_that_came_up_in_time_to_come_is_silent_as_long_as_its_pod_is() -> None:
+    model = assigned()
+    with_pods(model)
+    model.change("n0", ready_since=latest())
+
+    assert at(model, THEN + 599)[0] == "NodesBusy"
+    assert at(model, THEN + 600)[1].startswith("n0, n1: its pod says nothing")
+
+
+def test_a_label_of_a_time_to_come_gives_a_drain_no_more_time() -> None:
+    assert lasts("20270115T080000Z", THEN + 5) == 5
+    assert lasts("99991231T235959Z", THEN) > YEAR
+
+    model = rolling(1)
+    model.consume("n0")
+    step(model, THEN)
+    model.relabel("n0", {draining_label("edu"): "99991231T235959Z"})
+
+    step(model, THEN + 1)
+
+    assert draining_label("edu") not in model.nodes["n0"].labels
+
+
+@pytest.mark.parametrize("ahead", [0.0, latest() - THEN])
+def test_stages_that_are_closed_since_a_time_to_come_have_no_more_time(ahead: float) -> None:
+    model = staged()
+    rounds(model, THEN)
+    assert closed_label("edu") in model.nodes["n0"].labels
+
+    model.change("n0", labelled=THEN + ahead)
+    step(model, THEN + 1)
+
+    assert (undrained_label("edu") in model.nodes["n0"].labels) == (ahead > 0)
+
+
+@pytest.mark.parametrize("seconds", [3e11, float("inf")])
+def test_no_wait_is_longer_than_an_operating_system_takes(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.kube.reflector._LONGEST", 0.01)
+
+    assert not Wakeup().wait(seconds)

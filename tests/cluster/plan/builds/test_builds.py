@@ -1,0 +1,446 @@
+"""Built once for each kernel, by a Job; nodes wait, fetch, or build for themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cluster.cli.explain import explain_driver, explain_node
+from cluster.model.snapshot import (
+    BuildPod,
+    DaemonSetObject,
+    ImageStream,
+    JobObject,
+    Snapshot,
+    ToolkitLabels,
+)
+from cluster.plan.builds.builds import outcome_of
+from nodeside.buildjob import BuildOutcome, BuildVerdict
+from nodeside.contract import NOTHING_SERVED, State
+from tests.cluster.fakes.model import EDU, KERNEL, Model
+
+STORE = {"oci": "registry.example.com/bundles/edu", "publish": True}
+PREBUILT = {"sources": [STORE]}
+NEW_KERNEL = "6.1.0-51-amd64"
+STREAM = "openshift/driver-toolkit"
+BY_TAG: dict[str, Any] = {"toolkit": {"imageStream": STREAM}}
+OLD_OS, NEW_OS = "418.94.202501221327-0", "418.94.202503102036-0"
+COREOS = "Red Hat Enterprise Linux CoreOS"
+
+
+@pytest.fixture
+def model() -> Model:
+    made = Model()
+    made.add(["n1", "n2", "n3"])
+    made.apply_driver(prebuilt=PREBUILT)
+    return made
+
+
+def tags(*versions: str) -> dict[str, ImageStream]:
+    return {STREAM: ImageStream(STREAM, {v: f"quay.example.com/dtk:{v}" for v in versions})}
+
+
+def only(model: Model) -> DaemonSetObject:
+    [found] = model.daemonsets.values()
+    return found
+
+
+def row(model: Model, index: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = model.drivers["edu"].status["pools"][index]
+    return found
+
+
+# --- the way it goes ------------------------------------------------------------------------------
+
+
+def test_three_nodes_of_one_kernel_are_one_build_and_three_that_fetch(model: Model) -> None:
+    model.settle()
+    assert len(model.jobs) == 1
+    assert model.daemonsets == {}
+    assert model.condition("Ready")["reason"] == "Building"
+    assert row(model)["reason"] == "Building"
+
+    model.end_build()
+    model.settle_ready()
+
+    assert only(model).toolkit == ""
+    assert model.condition("Ready")["status"] == "True"
+    assert len(model.made) == 1
+    assert [say.reason for say in model.said] == ["Built", "Ready"]
+
+
+def test_without_publish_every_node_builds_as_ever() -> None:
+    model = Model()
+    model.add(["n1"])
+    model.apply_driver(prebuilt={"sources": [{"oci": STORE["oci"]}]})
+    model.settle_ready()
+    assert model.jobs == {}
+    assert only(model).toolkit
+
+
+def test_to_turn_building_once_on_disturbs_no_node(model: Model) -> None:
+    model.apply_driver(prebuilt={"sources": [{"oci": STORE["oci"]}]})
+    model.settle_ready()
+    before = dict(model.daemonsets)
+
+    model.apply_driver(prebuilt=PREBUILT)
+    model.settle()
+    model.end_build()
+    model.settle()
+
+    assert {name: d.applied for name, d in model.daemonsets.items()} == {
+        name: d.applied for name, d in before.items()
+    }
+    assert model.condition("Ready")["status"] == "True"
+
+
+def test_a_driver_that_does_not_compile_touches_no_node_and_says_the_first_error(
+    model: Model,
+) -> None:
+    model.settle()
+    model.end_build(BuildVerdict.REFUSED, reason="Compile", first_error="edu.c:42: error: x")
+    model.settle()
+
+    assert model.daemonsets == {}
+    degraded = model.condition("Degraded")
+    assert degraded["reason"] == "BuildFailed"
+    assert degraded["message"] == (
+        f"version 1.0.0 does not build for kernel {KERNEL}: edu.c:42: error: x; "
+        "no node was changed for it"
+    )
+    assert model.said[0].warning
+    assert "edu.c:42: error: x" in model.said[0].note
+    assert any("edu.c:42" in line for line in explain_node(model.snapshot, "edu", "n1").blocks)
+
+
+def test_a_new_version_that_does_not_compile_leaves_the_old_one_working(model: Model) -> None:
+    model.settle()
+    model.end_build()
+    model.settle_ready()
+    good = model.revision("n1")
+
+    model.apply_driver(prebuilt=PREBUILT, version="2.0.0")
+    model.settle()
+    assert model.condition("Ready")["reason"] == "Building"
+    model.add(["n4"])
+    model.settle_ready()
+    assert model.revision("n4") == good  # a new node does not wait for the newest
+    model.end_build(BuildVerdict.REFUSED, first_error="no")
+    model.settle_ready()
+
+    assert {model.revision(name) for name in model.nodes} == {good}
+    assert model.condition("Degraded")["reason"] == "BuildFailed"
+    assert model.drivers["edu"].status["nodes"]["ready"] == 4
+
+
+def test_a_new_version_rolls_out_once_it_is_built(model: Model) -> None:
+    model.settle()
+    model.end_build()
+    model.settle_ready()
+    model.apply_driver(prebuilt=PREBUILT, version="2.0.0")
+    model.settle()
+    model.end_build()
+    model.settle_ready()
+
+    assert {model.serving(name).toolkit for name in model.nodes} == {""}  # type: ignore[union-attr]
+    assert model.condition("Progressing")["reason"] == "Complete"
+    assert len(model.jobs) == 1  # that of the old version is retired
+    assert len(model.made) == 2
+
+
+def test_revisions_that_build_the_same_are_built_once(model: Model) -> None:
+    model.settle()
+    model.end_build()
+    model.settle_ready()
+    model.apply_driver(prebuilt=PREBUILT, modules=[{"name": "edu", "parameters": {"debug": "1"}}])
+    model.settle_ready()
+    assert len(model.made) == 1
+    assert model.condition("Progressing")["reason"] == "Complete"
+
+
+def test_a_job_keeps_the_revision_that_its_pods_mount(model: Model) -> None:
+    model.settle()
+    [job], first = model.jobs.values(), set(model.revisions)
+    model.apply_driver(prebuilt=PREBUILT, modules=[{"name": "edu", "parameters": {"debug": "1"}}])
+    model.settle()
+    assert first < set(model.revisions)
+
+    model.end_build()
+    model.jobs[job.name] = replace(model.jobs[job.name], finished=True)
+    model.settle_ready()
+
+    assert not first & set(model.revisions)
+
+
+# --- when it cannot be built once -----------------------------------------------------------------
+
+
+def test_a_push_that_is_refused_has_the_nodes_build_and_says_so(model: Model) -> None:
+    model.settle()
+    model.end_build(BuildVerdict.BROKEN, reason="FetchFailed", message="push refused: 403")
+    model.settle_ready()
+
+    assert only(model).toolkit
+    assert model.condition("Ready")["status"] == "True"
+    assert row(model)["reason"] == "BuildingOnNodes"
+    assert row(model)["message"] == (
+        "the build failed: FetchFailed: push refused: 403; its nodes build for themselves"
+    )
+
+
+def test_a_build_whose_image_cannot_be_pulled_keeps_no_node_waiting(model: Model) -> None:
+    model.settle()
+    [job] = model.jobs.values()
+    waiting = {"kernels": "ErrImagePull: manifest unknown"}
+    model.build_pods["p"] = BuildPod("p", job=job.name, driver="edu", waiting=waiting)
+    model.settle_ready()
+    assert only(model).toolkit
+    assert "kernels: ErrImagePull: manifest unknown" in row(model)["message"]
+
+    del model.build_pods["p"]  # it could be pulled at last
+    model.end_build()
+    model.settle_ready()
+    assert only(model).toolkit  # what has a sidecar keeps it
+
+
+def test_a_build_that_waits_for_a_place_is_waited_for(model: Model) -> None:
+    model.settle()
+    [job] = model.jobs.values()
+    waiting = {"pod": "Unschedulable: 0/3 nodes are available"}
+    model.build_pods["p"] = BuildPod("p", job=job.name, driver="edu", waiting=waiting)
+    model.settle()
+
+    assert model.daemonsets == {}
+    assert row(model)["reason"] == "Building"
+
+
+def test_a_toolkit_with_another_kernel_than_the_nodes_have_them_build(model: Model) -> None:
+    model.settle()
+    model.end_build(kernel="6.1.0-49-amd64")
+    model.settle_ready()
+    assert only(model).toolkit
+    assert "has kernel 6.1.0-49-amd64, not 6.1.0-50-amd64" in row(model)["message"]
+
+
+def test_a_bundle_that_nodes_cannot_use_has_them_build(model: Model) -> None:
+    model.settle()
+    model.end_build()
+    model.settle()
+    assert only(model).toolkit == ""
+    model.report("n1", State.FAILED, reason=NOTHING_SERVED, message="no bundle of this kernel")
+    model.settle()
+    assert only(model).toolkit == "", "one of two speaks for itself"
+    model.report("n2", State.FAILED, reason=NOTHING_SERVED, message="no bundle of this kernel")
+    model.settle()
+    assert only(model).toolkit
+    model.report_all()
+    model.settle_ready()
+    assert only(model).toolkit
+
+
+def test_an_outcome_outlives_the_pod_that_said_it(model: Model) -> None:
+    model.settle()
+    model.end_build()
+    model.settle_ready()
+    model.build_pods.clear()
+    model.settle()
+    assert only(model).toolkit == ""
+
+
+def test_a_job_that_somebody_deletes_is_made_again_and_no_node_is_touched(model: Model) -> None:
+    model.settle()
+    model.end_build()
+    model.settle_ready()
+    before = only(model).applied
+    model.jobs.clear()
+    model.build_pods.clear()
+    model.settle()
+    assert len(model.made) == 2
+    assert only(model).applied == before
+
+
+@pytest.mark.parametrize(
+    ("job", "pod", "words"),
+    [
+        ({}, {"ended": "answer: OOMKilled, exit code 137"}, "answer: OOMKilled, exit code 137"),
+        ({"why": "DeadlineExceeded: too long"}, {}, "DeadlineExceeded: too long"),
+        ({}, None, "its pod has said nothing"),
+    ],
+)
+def test_a_job_that_ends_without_a_word_says_what_kubernetes_knows(
+    job: dict[str, Any], pod: dict[str, Any] | None, words: str
+) -> None:
+    pods = {"p": BuildPod("p", job="j", **pod)} if pod is not None else {}
+    found = outcome_of(JobObject("j", finished=True, **job), Snapshot(build_pods=pods))
+    assert found == BuildOutcome(BuildVerdict.BROKEN, reason="BuildLost", message=words)
+
+
+def test_the_last_try_counts_and_a_try_that_failed_ends_nothing() -> None:
+    said = BuildOutcome(BuildVerdict.BROKEN, reason="FetchFailed")
+    pods = {
+        "a": BuildPod("a", job="j", created=1.0, outcome=said),
+        "b": BuildPod("b", job="j", created=2.0, outcome=replace(said, reason="Later")),
+    }
+    snapshot = Snapshot(build_pods=pods)
+    assert outcome_of(JobObject("j"), snapshot) is None
+    last = outcome_of(JobObject("j", finished=True), snapshot)
+    assert last is not None
+    assert last.reason == "Later"
+
+
+# --- the coming kernel ----------------------------------------------------------------------------
+
+
+def test_the_kernel_to_come_is_built_before_the_reboot_and_not_again_after_it() -> None:
+    model = Model(image_streams=tags(OLD_OS))
+    model.add(["n1", "n2"], os_image=f"{COREOS} {OLD_OS}")
+    model.apply_driver(prebuilt=PREBUILT, **BY_TAG)
+    model.settle()
+    model.end_build()
+    model.settle_ready()
+
+    model.image_streams = tags(OLD_OS, NEW_OS)
+    model.settle()
+    assert len(model.made) == 2
+    model.end_build(kernel=NEW_KERNEL)
+    model.settle()
+    model.reboot("n1", kernel=NEW_KERNEL, os_image=f"{COREOS} {NEW_OS}")
+    model.settle_ready()
+
+    assert len(model.made) == 2
+    moved = model.serving("n1")
+    assert moved is not None
+    assert (moved.pool.kernel, moved.toolkit) == (NEW_KERNEL, "")
+    model.reboot("n2", kernel=NEW_KERNEL, os_image=f"{COREOS} {NEW_OS}")
+    model.settle_ready()
+    assert len(model.made) == 2
+    assert len(model.jobs) == 1  # the old kernel's is retired with its last node
+
+
+def test_the_good_revision_is_not_built_twice_for_a_kernel_that_comes_during_a_rollout() -> None:
+    model = Model(image_streams=tags(OLD_OS))
+    model.add(["n1", "n2"], os_image=f"{COREOS} {OLD_OS}")
+    model.apply_driver(prebuilt=PREBUILT, **BY_TAG)
+    model.settle()
+    model.end_build()
+    model.image_streams = tags(OLD_OS, NEW_OS)
+    model.settle()
+    model.end_build(kernel=NEW_KERNEL)
+    model.settle_ready()
+    assert len(model.made) == 2
+
+    paused = {"paused": True}
+    model.apply_driver(version="2.0.0", prebuilt=PREBUILT, rollout=paused, **BY_TAG)
+    model.settle()
+    assert len(model.made) == 4, "the newest one for both kernels"
+    model.reboot("n1", kernel=NEW_KERNEL, os_image=f"{COREOS} {NEW_OS}")
+    model.settle_ready()
+
+    assert len(model.made) == 4
+    moved = model.serving("n1")
+    assert moved is not None
+    assert moved.revision == model.drivers["edu"].status["lastGoodRevision"]
+
+
+def test_only_the_two_newest_tags_beyond_those_in_use_are_built_for() -> None:
+    older, much_newer = "418.9.1-0", ["418.94.202504010000-0", "418.100.202505010000-0"]
+    model = Model(image_streams=tags(older, OLD_OS, NEW_OS, *much_newer))
+    model.add(["n1"], os_image=f"{COREOS} {OLD_OS}")
+    model.apply_driver(prebuilt=PREBUILT, **BY_TAG)
+    model.settle()
+    assert len(model.jobs) == 3
+
+
+def test_tags_without_a_version_are_no_coming_kernels_and_other_systems_hide_none() -> None:
+    rhel = "5.14.0-427.13.1.el9_4.x86_64"
+    model = Model(image_streams=tags(OLD_OS, NEW_OS, "latest", "latest-rhel-10"))
+    model.add(["n1"], os_image=f"{COREOS} {OLD_OS}", kernel=rhel)
+    model.add(["n2"], os_image="Red Hat Enterprise Linux 9.4 (Plow)", kernel=rhel)
+    model.toolkit_labels[f"quay.example.com/dtk:{OLD_OS}"] = ToolkitLabels(rhel)
+    model.apply_driver(prebuilt=PREBUILT, **BY_TAG)
+    model.settle()
+
+    assert {row(model, 0)["link"], row(model, 1)["link"]} == {"image-stream", "image-labels"}
+    assert len(model.jobs) == 2  # both nodes' kernels are the plain one of their image
+
+
+def test_realtime_nodes_have_the_realtime_kernel_of_the_coming_toolkit_built() -> None:
+    model = Model(image_streams=tags(OLD_OS, NEW_OS))
+    model.add(["plain"], os_image=f"{COREOS} {OLD_OS}", kernel="5.14.0-427.el9.x86_64")
+    model.add(["rt"], os_image=f"{COREOS} {OLD_OS}", kernel="5.14.0-427.el9.x86_64+rt")
+    model.apply_driver(prebuilt=PREBUILT, **BY_TAG)
+    model.settle()
+    assert len(model.jobs) == 4
+
+
+# --- questions ------------------------------------------------------------------------------------
+
+
+def decisions(model: Model) -> list[tuple[str, str]]:
+    rows = model.drivers["edu"].status["preflight"]
+    return [(row["verdict"], row["message"]) for row in rows]
+
+
+def test_a_question_is_built_without_publishing_and_answered_in_the_status() -> None:
+    model = Model()
+    model.add(["n1"])
+    model.apply_driver()
+    model.settle_ready()
+    model.apply_driver(preflight=[{"kernel": NEW_KERNEL}])
+    model.settle()
+    [(decision, message)] = decisions(model)
+    assert decision == "Building"
+    assert f"builds for {NEW_KERNEL} with" in message
+    assert model.condition("Ready")["status"] == "True"
+
+    model.end_build(BuildVerdict.REFUSED, kernel=NEW_KERNEL, first_error="edu.c:1: error: no")
+    model.settle()
+    assert decisions(model) == [("DoesNotBuild", "edu.c:1: error: no")]
+    assert model.condition("Degraded")["status"] == "False"
+
+    model.apply_driver()
+    model.settle()
+    assert model.jobs == {}
+    assert decisions(model) == []
+
+
+def test_a_question_that_a_coming_build_answers_is_not_built_twice() -> None:
+    model = Model(image_streams=tags(OLD_OS, NEW_OS))
+    model.add(["n1"], os_image=f"{COREOS} {OLD_OS}")
+    model.apply_driver(prebuilt=PREBUILT, preflight=[{"osVersion": NEW_OS}], **BY_TAG)
+    model.settle()
+    assert len(model.jobs) == 2
+
+
+def test_a_question_without_a_toolkit_says_what_is_missing() -> None:
+    model = Model(image_streams=tags(OLD_OS))
+    model.add(["n1"], os_image=f"{COREOS} {OLD_OS}")
+    model.apply_driver(preflight=[{"osVersion": NEW_OS}], **BY_TAG)
+    model.settle()
+    [(decision, message)] = decisions(model)
+    assert decision == "Unknown"
+    assert message.startswith(
+        f"no toolkit image: image stream {STREAM} has no tag {NEW_OS}; wait for the tag"
+    )
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+def test_a_driver_that_is_deleted_takes_its_jobs_with_it(model: Model) -> None:
+    model.settle()
+    model.drivers["edu"] = replace(model.drivers["edu"], deleting=True)
+    for _ in range(8):
+        model.settle_deleting()
+    assert model.jobs == {}
+    assert model.drivers == {}
+
+
+def test_explain_says_that_a_build_goes_on(model: Model) -> None:
+    model.settle()
+    said = explain_driver(model.snapshot, "edu")
+    [job] = model.jobs
+    words = f"Job {job} builds for {KERNEL} with {EDU['toolkit']['imageTemplate']}"
+    assert any(words.replace("{kernel}", KERNEL) in line for line in said.next), said.next

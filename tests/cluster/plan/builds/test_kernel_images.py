@@ -1,0 +1,289 @@
+"""Driver images for one kernel each: who gets them, and what happens where there is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cluster.model.actions import LabelNode
+from cluster.model.annotations import BELIEVED, ImageFallback, read_note
+from cluster.model.names import before_label
+from cluster.model.snapshot import DriverPod, Pool
+from cluster.plan.builds.kernel_images import image_for
+from cluster.plan.nodes.members import cannot_pull
+from nodeside.contract import State, assigned_label
+from nodeside.errors import SpecError
+from nodeside.spec import parse
+from tests.cluster.fakes.model import EDU, KERNEL, Model, document
+
+ASSIGNED = assigned_label("edu")
+TEMPLATE = "registry.example.com/edu:{version}-{kernel}"
+IMAGE = f"registry.example.com/edu:1.0.0-{KERNEL}"
+IMAGE_OF_2 = f"registry.example.com/edu:2.0.0-{KERNEL}"
+MISSING = "ErrImagePull: manifest unknown"
+
+
+def prebuilt(count: int = 3, now: float = 0.0, **spec: Any) -> Model:
+    """Nodes that were given pods with an image for their kernel."""
+    model = Model()
+    model.add(f"n{number}" for number in range(count))
+    model.apply_driver(**{"prebuilt": {"image": TEMPLATE}, **spec})
+    model.carry_out(model.plan(now).actions)
+    return model
+
+
+def cannot_have_it(model: Model, node: str, why: str = MISSING) -> None:
+    """The kubelet of a node says that it cannot pull the image of the driver container."""
+    found = model.serving(node)
+    assert found is not None
+    name = f"{found.name}-{node}"
+    waiting = {"driver": why}
+    pod = DriverPod(name, driver="edu", node=node, daemonset=found.name, waiting=waiting)
+    model.pods[name] = pod
+
+
+def containers(model: Model, node: str) -> dict[str, str]:
+    """The pod that a node would have: its containers, and their images."""
+    found = model.serving(node)
+    assert found is not None
+    spec = found.spec["template"]["spec"]
+    return {c["name"]: c["image"] for c in spec["containers"]}
+
+
+BUILDS = {"driver": EDU["image"], "toolkit": f"registry.example.com/toolkits:{KERNEL}"}
+
+
+def test_a_pool_gets_the_image_for_its_kernel_and_no_sidecar() -> None:
+    model = prebuilt()
+
+    assert containers(model, "n0") == {"driver": IMAGE}
+    assert len(model.daemonsets) == 1
+
+
+def test_a_node_that_cannot_pull_it_builds_and_the_others_stay() -> None:
+    model = prebuilt()
+    model.report("n0")
+    cannot_have_it(model, "n1")
+
+    model.settle()
+
+    assert containers(model, "n0") == {"driver": IMAGE}
+    assert containers(model, "n1") == BUILDS
+    assert containers(model, "n2") == {"driver": IMAGE}
+    assert model.revision("n0") == model.revision("n1")
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_pods_that_restart_while_the_registry_is_down_move_no_node_that_works(paused: bool) -> None:
+    model = prebuilt(rollout={"paused": paused})
+    model.settle()
+    model.apply_driver(prebuilt={"image": TEMPLATE}, rollout={"paused": False})
+    model.settle_ready()
+    model.apply_driver(prebuilt={"image": TEMPLATE}, rollout={"paused": paused})
+    for node in model.nodes:
+        cannot_have_it(model, node)
+
+    actions = model.settle()
+
+    assert not any(isinstance(action, LabelNode) for action in actions)
+    assert f"its pod cannot start: driver: {MISSING}" in model.condition("Ready")["message"]
+    model.reboot("n0")  # what it said of the boot before is void: the driver works there no more
+    model.settle()
+    assert containers(model, "n0") == BUILDS
+    assert containers(model, "n1") == {"driver": IMAGE}
+
+
+def test_the_row_the_event_and_ready_say_that_it_fell_back() -> None:
+    model = prebuilt()
+    cannot_have_it(model, "n1")
+    model.settle_ready()
+
+    words = f"image {IMAGE} cannot be pulled ({MISSING}); building instead"
+    [row] = model.drivers["edu"].status["pools"]
+    assert (row["reason"], row["message"]) == ("FellBack", words)
+    ready = model.condition("Ready")
+    assert (ready["status"], ready["message"]) == ("True", f"works on 3 nodes; fell back: {words}")
+    assert model.condition("Degraded")["status"] == "False"
+    assert [(say.reason, say.note) for say in model.said if say.warning] == [("FellBack", words)]
+
+
+@pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff", "InvalidImageName"])
+def test_what_a_kubelet_says_of_an_image_that_it_cannot_have(reason: str) -> None:
+    assert cannot_pull(DriverPod("p", waiting={"driver": f"{reason}: no"})) == f"{reason}: no"
+    assert cannot_pull(DriverPod("p", waiting={"driver": reason})) == reason
+
+
+@pytest.mark.parametrize(
+    "waiting", [{}, {"driver": "CrashLoopBackOff: again"}, {"toolkit": MISSING}, {"pod": MISSING}]
+)
+def test_what_is_no_matter_of_the_image_is_no_reason_to_build(waiting: dict[str, str]) -> None:
+    assert cannot_pull(DriverPod("p", waiting=waiting)) == ""
+
+
+def test_one_node_that_cannot_have_it_sends_no_other_node_to_build() -> None:
+    model = prebuilt(6, rollout={"maxUnavailable": "1"})
+    model.report_all()
+    model.settle()
+    model.apply_driver(
+        version="2.0.0", prebuilt={"image": TEMPLATE}, rollout={"maxUnavailable": "1"}
+    )
+    model.carry_out(model.plan(0.0).actions)
+    [first] = [node for node in model.nodes if "2.0.0" in containers(model, node)["driver"]]
+    cannot_have_it(model, first)
+    for _ in range(20):
+        model.carry_out(model.plan(0.0).actions)
+        model.pods.clear()
+        model.report_all()
+
+    assert "toolkit" in containers(model, first)
+    others = model.nodes.keys() - {first}
+    assert [containers(model, node) for node in others] == [{"driver": IMAGE_OF_2}] * 5
+
+
+def test_the_memory_of_it_is_the_daemonset_so_a_new_node_builds_at_once() -> None:
+    model = prebuilt()
+    cannot_have_it(model, "n1")
+    cannot_have_it(model, "n2")
+    model.settle()
+    model.pods.clear()
+
+    model.add(["late"])
+    model.settle()  # by any controller: nothing but the API server's objects was carried over
+
+    assert containers(model, "late") == BUILDS
+
+
+def test_after_six_hours_a_new_node_tries_the_image_again_and_running_ones_do_not() -> None:
+    model = prebuilt(now=1000.0)
+    cannot_have_it(model, "n1")
+    cannot_have_it(model, "n2")
+    model.carry_out(model.plan(1000.0).actions)
+    model.pods.clear()
+    model.report_all()
+
+    model.add(["early"])
+    model.carry_out(model.plan(1000.0 + BELIEVED - 1).actions)
+    model.add(["late"])
+    model.carry_out(model.plan(1000.0 + BELIEVED).actions)
+
+    assert containers(model, "early") == BUILDS
+    assert containers(model, "late") == {"driver": IMAGE}
+    assert containers(model, "n1") == BUILDS
+
+    cannot_have_it(model, "late")
+    model.carry_out(model.plan(2000.0 + BELIEVED).actions)
+    model.pods.clear()
+    model.add(["later"])
+    model.carry_out(model.plan(3000.0 + BELIEVED).actions)
+
+    assert containers(model, "late") == BUILDS
+    assert containers(model, "later") == BUILDS
+
+
+def test_it_ends_with_the_next_revision() -> None:
+    model = prebuilt(1)
+    cannot_have_it(model, "n0")
+    model.settle_ready()
+    model.pods.clear()
+
+    model.apply_driver(version="2.0.0", prebuilt={"image": TEMPLATE})
+    model.settle_ready()
+
+    assert containers(model, "n0") == {"driver": IMAGE.replace("1.0.0", "2.0.0")}
+    assert len(model.daemonsets) == 1
+
+
+def test_a_canary_that_falls_back_is_no_failure_of_the_rollout() -> None:
+    model = prebuilt()
+    model.report_all()
+    model.settle_ready()
+    model.apply_driver(version="2.0.0", prebuilt={"image": TEMPLATE})
+    model.settle()
+    before = model.nodes["n0"].labels[before_label("edu")]
+    cannot_have_it(model, "n0")
+
+    model.settle()
+
+    assert model.condition("Progressing")["reason"] == "Canary"
+    assert containers(model, "n0")["driver"] == EDU["image"]
+    assert model.nodes["n0"].labels[before_label("edu")] == before
+    model.pods.clear()
+    model.report_all()
+    model.settle_ready()
+    assert model.condition("Ready")["status"] == "True"
+
+
+def test_the_failure_of_the_build_after_it_is_one() -> None:
+    model = prebuilt()
+    model.report_all()
+    model.settle_ready()
+    model.apply_driver(version="2.0.0", prebuilt={"image": TEMPLATE})
+    model.settle()
+    cannot_have_it(model, "n0")
+    model.settle()
+    model.pods.clear()
+    model.report("n0", State.FAILED)
+    model.settle()
+
+    assert model.condition("Progressing")["reason"] == "RolloutStopped"
+
+
+def test_without_a_toolkit_there_is_no_way_back_and_the_image_is_the_failure() -> None:
+    model = prebuilt(toolkit={})
+    cannot_have_it(model, "n1")
+
+    actions = model.settle()
+
+    assert not any(isinstance(action, LabelNode) for action in actions)
+    degraded = model.condition("Degraded")
+    assert degraded["message"] == f"n1: its pod cannot start: driver: {MISSING}"
+
+
+def test_another_kernel_has_an_image_of_its_own() -> None:
+    model = prebuilt(1)
+    cannot_have_it(model, "n0")
+    model.settle_ready()
+    model.pods.clear()
+
+    model.reboot("n0", kernel="6.1.0-51-amd64")
+    model.settle_ready()
+
+    assert containers(model, "n0") == {"driver": "registry.example.com/edu:1.0.0-6.1.0-51-amd64"}
+    assert len(model.daemonsets) == 1
+
+
+def test_a_daemonset_that_builds_is_made_again_if_somebody_deletes_it() -> None:
+    model = prebuilt(1)
+    cannot_have_it(model, "n0")
+    model.settle_ready()
+    model.pods.clear()
+    [name] = model.daemonsets
+    del model.daemonsets[name]
+
+    model.settle_ready()
+
+    assert list(model.daemonsets) == [name]
+    assert containers(model, "n0") == BUILDS
+
+
+def test_every_placeholder_is_filled_in_and_a_tag_holds_no_plus() -> None:
+    template = "example.com/{arch}/{osVersion}:{version}-{kernel}"
+    driver = parse(document(version="1.0+git", prebuilt={"image": template}), where="test")
+    pool = Pool("x86_64", "debian12", "6.12.1+deb12-amd64")
+
+    made = image_for(driver, pool)
+
+    assert made == "example.com/x86_64/debian12:1.0_git-6.12.1_deb12-amd64"
+
+
+def test_an_image_that_is_not_named_by_kernel_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"prebuilt\.image: expected \{kernel\} in it"):
+        parse(document(prebuilt={"image": "example.com/edu:1"}), where="test")
+
+
+def test_a_note_is_read_as_it_was_written_and_an_edited_one_is_old() -> None:
+    fall = ImageFallback(1_800_000_000.0, "image x cannot be pulled (y); building instead")
+
+    assert read_note(fall.note) == fall
+    assert read_note("something") == ImageFallback(0.0, "something")

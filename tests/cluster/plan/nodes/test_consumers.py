@@ -1,0 +1,261 @@
+"""Which pods are consumers, what is kept of them, and what became of asking them to leave."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.cache.consumers import ConsumerCache, look
+from cluster.controller.drain_requests import change, evict
+from cluster.controller.eviction_backoff import Evictions
+from cluster.kube.errors import ApiError, Conflict, NotFound
+from cluster.model.actions import Cordon, Demand, Evict, Plan, all_of
+from cluster.model.names import CORDONED
+from cluster.model.parse_pods import consumer_from
+from cluster.model.snapshot import Occupancy, Snapshot
+from cluster.plan.nodes.consumers import by_node, consumes, demand_of
+from nodeside.spec.fleet import Evict as Policy
+from tests.cluster.fakes.scripted import Said, ScriptedServer
+
+GPU = Policy(resources=("example.com/edu",))
+LABELLED = Policy(selector={"uses": "edu", "tier": "batch"})
+BOTH = demand_of(GPU) | demand_of(LABELLED)
+LIMIT = {"deadline": 5.0}
+LONG = 30.0  # seconds: a deadline that only a broken test meets
+
+
+def pod(name: str = "train-0", *, device: str = "1", **parts: Any) -> dict[str, Any]:
+    requests = {"requests": {"cpu": "1", **({"example.com/edu": device} if device else {})}}
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
+    return {
+        "metadata": metadata | parts.get("metadata", {}),
+        "spec": {
+            "nodeName": "n1",
+            "containers": [{"resources": requests}],
+            **parts.get("spec", {}),
+        },
+        "status": {"phase": "Running", **parts.get("status", {})},
+    }
+
+
+def test_of_a_consumer_only_what_somebody_asks_for_is_kept() -> None:
+    labels = {"uses": "edu", "tier": "batch", "pod-template-hash": "1"}
+
+    found = consumer_from(pod(metadata={"labels": labels}), BOTH)
+
+    assert found is not None
+    assert (found.name, found.uid, found.node) == ("default/train-0", "uid-train-0", "n1")
+    assert found.resources == {"example.com/edu"}
+    assert found.labels == {"uses": "edu", "tier": "batch"}
+    assert consumes(found, GPU)
+    assert consumes(found, LABELLED)
+    assert not consumes(found, Policy(resources=("example.com/edu",), namespaces=("batch",)))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"device": "0"},
+        {"device": ""},
+        {"device": "", "metadata": {"labels": {"uses": "edu"}}},
+        {"spec": {"nodeName": ""}},
+        {"status": {"phase": "Succeeded"}},
+        {"status": {"phase": "Failed"}},
+        {"metadata": {"ownerReferences": [{"kind": "DaemonSet", "controller": True}]}},
+        {"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}},
+        {"metadata": {"labels": {"app.kubernetes.io/managed-by": "nodeside"}}},
+    ],
+    ids=lambda parts: str(parts)[:60],
+)
+def test_nothing_is_kept_of_a_pod_that_is_none_or_is_never_evicted(parts: dict[str, Any]) -> None:
+    assert consumer_from(pod(**parts), BOTH) is None
+
+
+def test_an_init_container_and_a_pod_that_is_leaving_count() -> None:
+    container = {"resources": {"requests": {"example.com/edu": "1"}}}
+    spec = {"initContainers": [container]}
+
+    found = consumer_from(
+        pod(device="", spec=spec, metadata={"deletionTimestamp": "2026-01-02T03:04:05Z"}), BOTH
+    )
+
+    assert found is not None
+    assert found.deleting
+
+
+def test_demands_of_several_drivers_are_one() -> None:
+    here, there = Policy(resources=("a/b",), namespaces=("x",)), Policy(selector={"c": "d"})
+
+    assert all_of([demand_of(here), None, demand_of(here)]) == demand_of(here)
+    assert all_of([demand_of(here), demand_of(there)]) == Demand(
+        frozenset({"a/b"}), frozenset({frozenset({("c", "d")})}), frozenset()
+    )
+    assert all_of([None]) is None
+
+
+def test_unknown_pods_are_not_no_pods() -> None:
+    assert by_node(Snapshot(), GPU) is None
+    assert by_node(Snapshot(occupancy=Occupancy(known=True)), GPU) == {}
+    assert by_node(Snapshot(), None) == {}
+
+
+# --- the watch on them ---------------------------------------------------------------------------
+
+
+def test_a_pod_that_is_no_consumer_any_more_is_forgotten(tmp_path: Path) -> None:
+    items = [pod("train-0"), pod("train-1"), pod("other", device="")]
+    listed = json.dumps({"metadata": {"resourceVersion": "7"}, "items": items})
+    later = pod("train-1", device="")
+    later["metadata"]["resourceVersion"] = "8"
+    changed = json.dumps({"type": "MODIFIED", "object": later}) + "\n"
+    first, last = threading.Event(), threading.Event()
+    script = [Said(body=listed), Said(body=changed, hold=first), Said(body="", hold=last)]
+    with ScriptedServer(*script) as server:
+        roll_call = ConsumerCache(server.api(tmp_path), lambda: None)
+        assert roll_call.occupancy() == Occupancy()
+        roll_call.want(demand_of(GPU))
+        _until(
+            lambda: set(roll_call.occupancy().consumers) == {"default/train-0", "default/train-1"}
+        )
+        first.set()
+        _until(lambda: set(roll_call.occupancy().consumers) == {"default/train-0"})
+        assert roll_call.occupancy().known
+        roll_call.want(None)
+        last.set()
+
+    assert "fieldSelector=spec.nodeName%21%3D" in server.asked[0].path
+    assert roll_call.occupancy() == Occupancy()
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    assert any(holds() or pause.wait(0.01) for _ in range(int(LONG / 0.01)))
+
+
+def test_one_look_says_what_keeps_it_from_being_known(tmp_path: Path) -> None:
+    with ScriptedServer(Said(403, body='{"message": "pods is forbidden"}')) as server:
+        found = look(server.api(tmp_path), demand_of(GPU))
+
+    assert not found.known
+    assert "no permission to list pods" in found.trouble
+
+
+# --- the requests --------------------------------------------------------------------------------
+
+EVICT = Evict("edu", "n1", "default", "train-0", "uid-0")
+
+
+def refused(status: int, error: type[ApiError] = ApiError, **more: Any) -> Any:
+    class Refusing:
+        def evict(self, *_: Any, **__: Any) -> None:
+            raise error("said no", status=status, **more)
+
+    return Refusing()
+
+
+def test_a_refusal_of_a_budget_is_told_in_its_own_words(tmp_path: Path) -> None:
+    cause = '{"reason": "DisruptionBudget", "message": "The disruption budget train needs 1"}'
+    body = '{"message": "Cannot evict pod", "details": {"causes": [' + cause + "]}}"
+    with ScriptedServer(Said(429, body=body)) as server:
+        said = evict(server.api(tmp_path), EVICT, LIMIT)
+
+    assert said == "the disruption budget train needs 1"
+    assert len(server.asked) == 1, "the next plan asks again, not this one"
+    assert server.asked[0].path == "/api/v1/namespaces/default/pods/train-0/eviction"
+
+
+@pytest.mark.parametrize("error", [NotFound, Conflict])
+def test_a_pod_that_is_gone_or_another_one_has_left(error: type[ApiError]) -> None:
+    assert evict(refused(404, error), EVICT, LIMIT) == ""
+
+
+def test_what_is_refused_for_one_pod_only_is_no_trouble_for_the_driver() -> None:
+    assert evict(refused(500, retryable=True), EVICT, LIMIT) == "said no"
+    assert evict(refused(403), EVICT, LIMIT) == "said no"
+
+
+@pytest.mark.parametrize("status", [0, 401, 429, 503])
+def test_an_api_server_that_is_gone_or_overloaded_concerns_everybody(status: int) -> None:
+    with pytest.raises(ApiError):
+        evict(refused(status, retryable=True), EVICT, LIMIT)
+
+
+class FakeApi:
+    """A node, and the patch that was sent for it."""
+
+    def __init__(self, *, closed: bool) -> None:
+        self.node = {"metadata": {"resourceVersion": "7"}, "spec": {"unschedulable": closed}}
+        self.patch: dict[str, Any] = {}
+
+    def get(self, *_: Any, **__: Any) -> dict[str, Any]:
+        return self.node
+
+    def merge_patch(self, _kind: Any, _name: str, patch: Any, **_: Any) -> dict[str, Any]:
+        self.patch = patch
+        return self.node
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_cordon_is_ours_only_where_there_was_none(closed: bool) -> None:
+    api: Any = FakeApi(closed=closed)
+
+    change(api, Cordon("edu", "n1", {"a": "b"}), LIMIT)
+
+    assert api.patch["metadata"]["resourceVersion"] == "7", "nobody came in between"
+    assert (CORDONED in api.patch["metadata"]["labels"]) is not closed
+    assert ("spec" in api.patch) is not closed
+
+
+def test_a_node_that_somebody_else_holds_by_now_is_not_cordoned() -> None:
+    api: Any = FakeApi(closed=False)
+    api.node["metadata"]["labels"] = {"nodeside.io/edu.hold": "of another leader"}
+    action = Cordon("edu", "n1", {"nodeside.io/edu.hold": "ours"})
+
+    with pytest.raises(Conflict, match="not what they were"):
+        change(api, action, LIMIT, {})
+
+    assert not api.patch
+
+
+# --- what is remembered --------------------------------------------------------------------------
+
+
+def snapshot(*names: str) -> Snapshot:
+    made = [consumer_from(pod(name), BOTH) for name in names]
+    consumers = {each.name: each for each in made if each is not None}
+    return Snapshot(occupancy=Occupancy(consumers, known=True))
+
+
+def test_a_pod_that_was_refused_is_asked_later_and_later() -> None:
+    memory, waits = Evictions(jitter=lambda: 1.0), []
+    for _ in range(6):
+        memory.take({"uid-train-0": "no"}, now=0.0)
+        plan = memory.waking(Plan(demand=BOTH), now=0.0)
+        waits.append(plan.again_in)
+
+    assert waits == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    [answer] = memory.seen(snapshot("train-0"), now=29.0).occupancy.answers.values()
+    assert (answer.message, answer.resting) == ("no", True)
+    [answer] = memory.seen(snapshot("train-0"), now=30.0).occupancy.answers.values()
+    assert not answer.resting
+
+
+def test_a_pod_that_may_go_is_not_asked_again_while_it_goes() -> None:
+    memory = Evictions(jitter=lambda: 1.0)
+    memory.take({"uid-train-0": ""}, now=0.0)
+
+    [answer] = memory.seen(snapshot("train-0"), now=9.0).occupancy.answers.values()
+    assert (answer.message, answer.resting) == ("", True)
+
+
+def test_what_was_said_of_a_pod_that_is_gone_is_forgotten() -> None:
+    memory = Evictions()
+    memory.take({"uid-train-0": "no"}, now=0.0)
+
+    assert memory.seen(snapshot("train-1"), now=1.0).occupancy.answers == {}
+    assert memory.waking(Plan(demand=BOTH), now=1.0).again_in is None

@@ -1,0 +1,114 @@
+"""Nodes that are down are without a working driver too: what that means for maxUnavailable."""
+
+from __future__ import annotations
+
+from cluster.plan.nodes.deadlines import LOST
+from tests.cluster.fakes.model import Model
+
+THEN = 1_800_000_000.0
+
+
+def rolling(count: int) -> Model:
+    """A driver that works everywhere; `begin` brings a second version."""
+    model = Model()
+    model.add(f"n{number:03}" for number in range(count))
+    model.apply_driver()
+    model.settle_ready()
+    return model
+
+
+def begin(model: Model, allowed: str = "1") -> None:
+    model.apply_driver(version="2", rollout={"maxUnavailable": allowed, "canary": 0})
+
+
+def go_down(model: Model, *nodes: int, at: float = THEN) -> None:
+    for number in nodes:
+        model.change(f"n{number:03}", ready=False, ready_since=at)
+
+
+def look(model: Model, now: float) -> None:
+    for _ in range(10):
+        actions = model.plan(now).actions
+        if not actions:
+            return
+        model.carry_out(actions)
+    raise AssertionError("not settled")
+
+
+def newest(model: Model) -> list[str]:
+    wanted = model.drivers["edu"].status["revision"]
+    return [name for name in model.nodes if model.revision(name) == wanted]
+
+
+def test_a_node_that_reboots_uses_the_budget_until_the_driver_works_there_again() -> None:
+    model = rolling(4)
+    go_down(model, 3)
+    begin(model)
+    look(model, THEN + 60)
+    assert newest(model) == []
+    message = model.condition("Progressing")["message"]
+    assert message.endswith("; 0 of 1 under way; n003 is down")
+
+    model.reboot("n003", ready=True, ready_since=THEN + 120)
+    look(model, THEN + 130)
+    assert newest(model) == []
+
+    model.report("n003")
+    look(model, THEN + 140)
+    assert newest(model) == ["n000"]
+
+
+def test_a_machine_that_is_dead_for_long_holds_no_rollout_up() -> None:
+    model = rolling(4)
+    go_down(model, 3)
+    begin(model)
+    look(model, THEN + LOST - 1)
+    assert newest(model) == []
+    assert model.plan(THEN + LOST - 1).again_in == 1.0
+
+    look(model, THEN + LOST)
+
+    assert newest(model) == ["n000"]
+
+
+def test_in_an_outage_the_nodes_that_are_left_are_not_touched_until_it_is_over() -> None:
+    model = rolling(10)
+    go_down(model, *range(4, 10))
+    begin(model)
+    look(model, THEN + 10 * LOST)
+    assert newest(model) == []
+    blocked = model.condition("Progressing")
+    assert (blocked["status"], blocked["reason"]) == ("False", "RolloutBlocked")
+    assert blocked["message"].endswith(
+        "n004, n005, n006 and 3 more nodes are down, and maxUnavailable is 1"
+    )
+
+    for number in range(5, 10):
+        model.change(f"n{number:03}", ready=True, ready_since=THEN + 11 * LOST)
+    look(model, THEN + 12 * LOST)
+
+    assert newest(model) == ["n000"]
+
+
+def test_who_allows_more_than_an_outage_takes_goes_on_in_it() -> None:
+    model = rolling(10)
+    go_down(model, 8, 9)
+
+    begin(model, allowed="3")
+    look(model, THEN + 10 * LOST)
+
+    assert newest(model) == ["n000"]
+
+
+def test_of_a_large_cluster_one_in_a_hundred_may_be_dead() -> None:
+    model = rolling(300)
+    go_down(model, 1, 2, 3)
+    begin(model)
+    look(model, THEN + LOST)
+    assert newest(model) == ["n000"]
+    model.report("n000")
+
+    go_down(model, 4)
+    look(model, THEN + 2 * LOST)
+
+    assert newest(model) == ["n000"]

@@ -1,0 +1,265 @@
+"""What a revision has cost is not forgotten with the nodes that it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cluster.cli.explain import explain_driver
+from cluster.model.status_schema import CASUALTY_LIMIT
+from cluster.plan.nodes.deadlines import LOST
+from cluster.plan.rollout.casualties import Casualty, Fate, within_limits
+from cluster.plan.rollout.context import DriverContext
+from nodeside.contract import State
+from tests.cluster.fakes.model import Model
+
+THEN = 1_800_000_000.0
+SPEC: dict[str, Any] = {"version": "2", "rollout": {"canary": 1, "maxFailed": "1"}}
+
+
+def changing(count: int = 4, **rollout: Any) -> Model:
+    """A second version, and n0 tries it."""
+    model = Model()
+    model.add(f"n{number}" for number in range(count))
+    model.apply_driver()
+    model.settle_ready()
+    model.apply_driver(**{**SPEC, "rollout": {**SPEC["rollout"], **rollout}})
+    look(model)
+    assert newest(model) == ["n0"]
+    return model
+
+
+def look(model: Model, now: float = THEN) -> None:
+    """Plans until nothing is left to do: any controller, since nothing but the world is known."""
+    for _ in range(10):
+        actions = model.plan(now).actions
+        if not actions:
+            return
+        model.carry_out(actions)
+    raise AssertionError("not settled")
+
+
+def fail(model: Model, node: str) -> None:
+    model.report(node, State.FAILED, reason="BuildFailed", message="does not compile")
+    look(model)
+
+
+def replace_machine(model: Model, node: str, by: Iterable[str] = ()) -> None:
+    del model.nodes[node]
+    model.node_drivers.pop(f"edu.{node}", None)
+    model.add(by)
+
+
+def newest(model: Model) -> list[str]:
+    wanted = model.drivers["edu"].status["revision"]
+    return [name for name in model.nodes if model.revision(name) == wanted]
+
+
+def remembered(model: Model) -> list[tuple[str, str]]:
+    return [(row["node"], row["state"]) for row in model.drivers["edu"].status["casualties"]]
+
+
+def is_stopped(model: Model) -> bool:
+    return bool(model.condition("Degraded")["reason"] == "RolloutStopped")
+
+
+def test_a_failure_stops_the_rollout_though_its_machine_is_replaced() -> None:
+    model = changing()
+    fail(model, "n0")
+    assert "pause" not in model.condition("Degraded")["message"]
+
+    replace_machine(model, "n0", by=["new"])
+    look(model)
+    model.report_all()
+    look(model)
+
+    assert is_stopped(model)
+    assert newest(model) == []
+    assert remembered(model) == [("n0", "Failed")]
+    message = model.condition("Degraded")["message"]
+    assert "failed on n0, where" in message
+    assert "worked: BuildFailed: does not compile; correct the spec" in message
+    assert message.endswith("; to have this one tried again, pause the rollout and resume it")
+    assert "the newest version has cost n0" in explain_driver(model.snapshot, "edu").there
+
+
+def test_a_failure_stops_the_rollout_though_its_node_gets_another_kernel() -> None:
+    model = changing(maxUnavailable=2)
+    fail(model, "n0")
+
+    model.reboot("n0", kernel="6.1.0-51-amd64")
+    look(model)
+    model.report_all()
+    look(model)
+
+    assert is_stopped(model)
+    assert newest(model) == []
+
+
+@pytest.mark.parametrize("name", ["{}", "{}-new"], ids=["same name", "another name"])
+def test_machines_that_die_of_it_and_are_replaced_at_once_stop_it_at_the_second(name: str) -> None:
+    """As a MachineHealthCheck does it, long before a machine counts as lost for its silence."""
+    model, now, died = changing(count=6), THEN, []
+    for _ in range(6):
+        for node in newest(model):
+            died.append(node)
+            model.change(node, ready=False, ready_since=now)
+            look(model, now)
+            replace_machine(model, node, by=[name.format(node)])
+        now += LOST / 2
+        look(model, now)
+        for node in set(model.nodes) - set(newest(model)):
+            model.report(node)
+
+    assert died == ["n0", "n1"]
+    assert is_stopped(model)
+    assert remembered(model) == [("n0", "Lost"), ("n1", "Lost")]
+    words = "it went down in the middle of its change"
+    assert "failed on n0, n1, where 1.0.0" in model.condition("Degraded")["message"]
+    assert words in model.condition("Degraded")["message"]
+
+
+def test_one_machine_that_goes_away_in_its_change_stops_nothing() -> None:
+    model = changing()
+    model.change("n0", ready=False, ready_since=THEN)
+    look(model)
+
+    replace_machine(model, "n0")
+    look(model)
+
+    assert newest(model) == ["n1"]
+    assert model.condition("Degraded")["status"] == "False"
+    model.report_all()
+    model.settle_ready()
+    assert model.condition("Ready")["status"] == "True"
+    assert remembered(model) == []
+
+
+def test_a_node_where_it_works_after_all_is_no_casualty_any_more() -> None:
+    model = changing()
+    fail(model, "n0")
+    model.report("n0", State.LOADING)
+    look(model)
+    assert is_stopped(model)
+
+    model.report("n0")
+    look(model)
+
+    assert remembered(model) == []
+    assert len(newest(model)) == 2
+
+
+def test_another_version_begins_without_them() -> None:
+    model = changing()
+    fail(model, "n0")
+    replace_machine(model, "n0", by=["new"])
+    look(model)
+
+    model.apply_driver(**{**SPEC, "version": "3"})
+    model.report_all()
+    model.settle_ready()
+
+    assert model.condition("Ready")["status"] == "True"
+    assert remembered(model) == []
+
+
+def test_who_pauses_keeps_them_and_who_resumes_tries_again() -> None:
+    model = changing()
+    fail(model, "n0")
+    replace_machine(model, "n0", by=["new"])
+    look(model)
+
+    model.apply_driver(**{**SPEC, "rollout": {**SPEC["rollout"], "paused": True}})
+    look(model)
+    assert remembered(model) == [("n0", "Failed")]
+    assert is_stopped(model)
+    model.apply_driver(**SPEC)
+    model.report_all()
+    look(model)
+
+    assert remembered(model) == []
+    assert len(newest(model)) == 1
+
+
+def test_a_canary_that_goes_down_again_and_again_is_a_failure() -> None:
+    model, now = changing(), THEN
+    for _ in range(2):
+        model.change("n0", ready=False, ready_since=now)
+        look(model, now)
+        now += 180
+        model.reboot("n0", ready=True, ready_since=now)
+        look(model, now)
+        now += 90
+
+    assert is_stopped(model)
+    assert newest(model) == ["n0"]
+    assert (
+        "it went down again and again in the middle of its change"
+        in (model.condition("Degraded")["message"])
+    )
+
+
+def test_a_canary_that_reboots_faster_than_anybody_sees_it_down_is_a_failure_too() -> None:
+    model, now = changing(), THEN
+    for _ in range(2):
+        model.report("n0", State.LOADING)
+        look(model, now)
+        model.reboot("n0")
+        now += 60
+        look(model, now)
+
+    assert is_stopped(model)
+
+
+def test_a_node_that_reboots_once_in_its_change_is_none() -> None:
+    model = changing()
+    model.change("n0", ready=False, ready_since=THEN)
+    look(model)
+    assert remembered(model) == [("n0", "Down")]
+    model.change("n0", ready=True, ready_since=THEN + 60)
+    model.change("n0", ready=False, ready_since=THEN + 90)  # only the kubelet, in the same boot
+    look(model, THEN + 90)
+    model.reboot("n0", ready=True, ready_since=THEN + 120)
+    look(model, THEN + 120)
+
+    assert not is_stopped(model)
+    model.report("n0")
+    look(model, THEN + 180)
+    assert remembered(model) == []
+
+
+@pytest.mark.parametrize(("worked_for", "is_remembered"), [(60.0, True), (LOST + 1, False)])
+def test_a_node_where_it_had_worked_for_a_while_did_not_go_down_of_it(
+    worked_for: float, is_remembered: bool
+) -> None:
+    model = changing(count=8, maxUnavailable=1)
+    model.report("n0")
+    said = model.node_drivers["edu.n0"]
+    model.node_drivers["edu.n0"] = replace(said, said=THEN)
+    look(model)
+
+    model.change("n0", ready=False, ready_since=THEN + worked_for)
+    look(model, THEN + worked_for)
+
+    assert (("n0", "Down") in remembered(model)) is is_remembered
+
+
+def test_of_too_many_those_are_remembered_that_no_node_can_tell() -> None:
+    count = CASUALTY_LIMIT + 50
+    every = [Casualty(f"n{number:03}", Fate.FAILED, "") for number in range(count)]
+    model = Model()
+    model.add(each.node for each in every[:100])
+    model.apply_driver()
+    model.settle()
+    model.report_all(State.FAILED)
+    found = model.drivers["edu"]
+    assert found.driver is not None
+    members = {m.node.name: m for m in DriverContext(model.snapshot, found, found.driver).members}
+
+    rows = within_limits(every, members)
+
+    assert len(rows) == CASUALTY_LIMIT
+    assert {each.node for each in every[100:]} <= {row["node"] for row in rows}

@@ -1,0 +1,107 @@
+"""A machine that dies in the middle of its change holds a rollout for minutes, and not for ever."""
+
+from __future__ import annotations
+
+from cluster.plan.nodes.deadlines import LOST
+from nodeside.contract import State
+from tests.cluster.fakes.model import Model
+
+THEN = 1_800_000_000.0
+
+
+def changing(count: int = 4) -> Model:
+    """A second version, and its canary n0 goes down with it."""
+    model = Model()
+    model.add(f"n{number}" for number in range(count))
+    model.apply_driver()
+    model.settle_ready()
+    model.apply_driver(version="2")
+    look(model, THEN)
+    assert model.revision("n0") != model.revision("n1")
+    go_down(model, "n0", THEN)
+    return model
+
+
+def go_down(model: Model, node: str, at: float) -> None:
+    model.change(node, ready=False, ready_since=at)
+
+
+def look(model: Model, now: float) -> None:
+    for _ in range(10):
+        actions = model.plan(now).actions
+        if not actions:
+            return
+        model.carry_out(actions)
+    raise AssertionError("not settled")
+
+
+def newest(model: Model) -> list[str]:
+    wanted = model.drivers["edu"].status["revision"]
+    return [name for name in model.nodes if model.revision(name) == wanted]
+
+
+def test_it_is_waited_for_and_then_another_node_tries_the_change() -> None:
+    model = changing()
+    look(model, THEN + LOST - 1)
+    assert newest(model) == ["n0"]
+    assert model.condition("Progressing")["status"] == "True"
+    assert model.plan(THEN + LOST - 1).again_in == 1.0
+
+    look(model, THEN + LOST)
+
+    assert newest(model) == ["n0", "n1"]
+    assert model.condition("Degraded")["reason"] == "AsExpected"
+
+
+def test_the_rollout_ends_without_it_and_says_where_it_is() -> None:
+    model = changing()
+    for step in range(4):
+        look(model, THEN + LOST + step)
+        for name in ("n1", "n2", "n3"):
+            model.report(name)
+    look(model, THEN + LOST + 9)
+
+    assert newest(model) == ["n0", "n1", "n2", "n3"]
+    ready = model.condition("Ready")
+    assert ready["status"] == "True"
+    assert "n0" in ready["message"]
+
+
+def test_a_second_one_is_no_chance_and_stops_it() -> None:
+    model = changing()
+    look(model, THEN + LOST)
+    go_down(model, "n1", THEN + LOST)
+
+    look(model, THEN + 2 * LOST)
+
+    said = model.condition("Degraded")
+    assert said["reason"] == "RolloutStopped"
+    assert "failed on n0, n1" in said["message"]
+    assert (
+        "its node is down since 2027-01-15T08:00:00Z, in the middle of its change"
+        in said["message"]
+    )
+    assert newest(model) == ["n0", "n1"]
+
+
+def test_when_it_is_back_it_counts_again() -> None:
+    model = changing()
+    look(model, THEN + LOST)
+
+    model.change("n0", ready=True, ready_since=THEN + LOST)
+    model.report("n0", State.FAILED)
+    look(model, THEN + LOST + 1)
+
+    assert model.condition("Degraded")["reason"] == "RolloutStopped"
+
+
+def test_a_machine_that_comes_back_again_and_again_is_not_given_up() -> None:
+    """A driver that brings its kernel down, say: no other node is to try it."""
+    model = changing()
+    for minute in range(20):
+        at = THEN + 60 * minute
+        model.change("n0", ready=minute % 2 == 0, ready_since=at)
+        model.reboot("n0")
+        look(model, at + 30)
+
+    assert newest(model) == ["n0"]

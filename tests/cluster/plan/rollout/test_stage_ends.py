@@ -1,0 +1,185 @@
+"""A pod of a stage that does not end: how long its node waits, and what is said of it then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cluster.cli.explain import explain_node
+from cluster.model.stages_seen import Stages
+from nodeside.contract import State
+from tests.cluster.fakes.model import Model
+from tests.cluster.fakes.stagedriver import CLOSED, TWO, up, with_stages
+from tests.cluster.plan.rollout.test_drain import (
+    DRAINING,
+    EVICT,
+    UNDRAINED,
+    cordoned,
+    held,
+    is_over,
+    step,
+)
+
+STUCK = "nodeside/plugin-n0"
+
+
+def changing(count: int = 2, **spec: Any) -> Model:
+    """Stages on every node, and the next version of the driver."""
+    model = up(with_stages(count))
+    rollout = {"maxUnavailable": "1", "canary": 1, **spec.pop("rollout", {})}
+    model.apply_driver(stages=TWO, version="2.0.0", rollout=rollout, **spec)
+    return model
+
+
+def play(model: Model, *, stuck: bool) -> None:
+    """What Kubernetes does; but a pod that is to end there does not."""
+    assert model.stages is not None
+    before, pod = model.stages.pods, "plugin-n0"
+    model.play_stages()
+    if stuck and pod in before and (pod not in model.stages.pods or before[pod].deleting):
+        pods = {**model.stages.pods, pod: replace(before[pod], deleting=True)}
+        model.stages = replace(model.stages, pods=pods)
+
+
+def rounds(model: Model, now: float, count: int = 12, *, stuck: bool = True) -> list[str]:
+    """Plans at one moment, with what Kubernetes and the nodes do about them."""
+    said: list[str] = []
+    for _ in range(count):
+        before = {name: node.labels for name, node in model.nodes.items()}
+        said += step(model, now)
+        for name, node in model.nodes.items():
+            if node.labels != before[name]:
+                model.change(name, labelled=now)  # as managedFields has it
+        play(model, stuck=stuck)
+        model.report_all()
+    return said
+
+
+def test_a_node_that_waits_for_its_stages_says_so() -> None:
+    model = changing()
+
+    rounds(model, 1000.0)
+
+    words = f"its stages end first: waiting for {STUCK}"
+    assert explain_node(model.snapshot, "edu", "n0").blocks == (words,)
+    progressing = model.condition("Progressing")
+    assert progressing["reason"] == "Canary"
+    assert progressing["message"].endswith(f"1 node to try it first; n0: {words}")
+    assert model.condition("Degraded")["status"] == "False"
+
+
+def test_a_cordoned_node_whose_stage_pod_never_ends_is_let_go_in_time_and_named() -> None:
+    model = changing(rollout={"evict": {**EVICT, "timeoutSeconds": 60}})
+    rounds(model, 1000.0)
+    assert (held(model), cordoned(model)) == ({"n0"}, {"n0"})
+    [row] = model.drivers["edu"].status["draining"]
+    assert row["message"] == f"its stages end first: waiting for {STUCK}"
+    assert model.condition("Progressing")["reason"] == "Draining"
+    assert model.plan(1030.0).again_in == 30.0
+
+    said = rounds(model, 1060.0)
+
+    newest = model.drivers["edu"].status["revision"]
+    assert "uncordon node n0" in said
+    assert model.nodes["n0"].labels[UNDRAINED] == newest
+    assert not {CLOSED, DRAINING} & model.nodes["n0"].labels.keys()
+    assert not model.nodes["n0"].unschedulable
+    assert model.revision("n1") == newest, "others have their turn"
+    degraded = model.condition("Degraded")
+    assert (degraded["status"], degraded["reason"]) == ("True", "StagesStuck")
+    assert degraded["message"] == (
+        "n0: pod plugin-n0 of a stage does not end, and the driver is not replaced before: "
+        "kubectl -n nodeside describe pod plugin-n0"
+    )
+    progressing = model.condition("Progressing")
+    assert (progressing["status"], progressing["reason"]) == ("False", "NodesOccupied")
+    assert progressing["message"].endswith(
+        f"n0 ({STUCK}) not emptied in time: changes when its pods are gone"
+    )
+    assert model.plan(1061.0).actions == (), "and there it stays"
+
+
+@pytest.mark.parametrize("evict", [None, EVICT], ids=["no eviction", "eviction"])
+def test_a_node_that_was_given_up_changes_when_the_pod_is_gone(evict: Any) -> None:
+    model = changing(rollout={"evict": evict} if evict else {})
+    rounds(model, 1000.0)
+    rounds(model, 4600.0)
+    assert UNDRAINED in model.nodes["n0"].labels
+
+    play(model, stuck=False)
+    rounds(model, 4700.0, 30, stuck=False)
+
+    assert is_over(model)
+    assert not [node for node in model.nodes.values() if CLOSED in node.labels]
+    assert model.condition("Degraded")["status"] == "False"
+
+
+def test_without_eviction_a_node_that_cannot_end_its_stages_gives_its_turn_to_others() -> None:
+    model = changing(3)
+    rounds(model, 1000.0)
+    newest = model.drivers["edu"].status["revision"]
+    assert [model.revision(n) == newest for n in ("n0", "n1", "n2")] == [False, False, False]
+    assert model.plan(1600.0).again_in == 3000.0
+
+    rounds(model, 4600.0, 30)
+
+    assert [model.revision(n) == newest for n in ("n0", "n1", "n2")] == [False, True, True]
+    assert CLOSED not in model.nodes["n0"].labels, "its stages go on meanwhile"
+    assert model.condition("Ready")["reason"] == "StagesStuck"
+
+
+def test_who_waits_for_ever_for_consumers_waits_for_ever_for_stages() -> None:
+    model = changing(rollout={"evict": {**EVICT, "timeoutSeconds": 0}})
+    rounds(model, 1000.0)
+
+    assert rounds(model, 9e9) == []
+    assert cordoned(model) == {"n0"}
+    assert model.plan(9e9).again_in is None
+
+
+def test_a_broken_driver_is_corrected_as_soon_as_the_pod_is_gone_however_long_it_takes() -> None:
+    model = changing()
+    rounds(model, 1000.0)
+    model.report("n0", State.FAILED)
+    for now in (1001.0, 9999.0, 9999.0, 99999.0):
+        model.carry_out(model.plan(now).actions)
+        play(model, stuck=True)
+    assert model.plan(99999.0).actions == (), "it is said once"
+
+    play(model, stuck=False)
+    rounds(model, 99999.0, 30, stuck=False)
+
+    assert is_over(model)
+
+
+def test_another_version_gives_a_node_that_was_given_up_another_chance() -> None:
+    model = changing(rollout={"evict": EVICT})
+    rounds(model, 1000.0)
+    rounds(model, 4600.0)
+    assert held(model) == set()
+
+    model.apply_driver(stages=TWO, version="3.0.0", rollout={"evict": EVICT})
+    rounds(model, 4601.0)
+
+    assert held(model) == {"n0"}
+    assert UNDRAINED not in model.nodes["n0"].labels
+
+
+def test_stages_that_cannot_be_read_hold_no_node_for_ever_and_it_is_not_begun_again() -> None:
+    model = changing(rollout={"evict": {**EVICT, "timeoutSeconds": 60}})
+    for _ in range(3):
+        step(model, 1000.0)
+    known = model.stages
+    model.stages = Stages(unknown="no permission to list deployments")
+    for now in (1010.0, 1060.0, 1060.0, 1070.0):
+        step(model, now)
+
+    assert (held(model), cordoned(model)) == (set(), set()), "nor is another one begun"
+    assert "what its stages have there cannot be read" in model.condition("Progressing")["message"]
+    assert step(model, 2000.0) == []
+    assert model.plan(2000.0).again_in is None
+    model.stages = known
+    rounds(model, 2001.0, 30, stuck=False)
+    assert is_over(model)

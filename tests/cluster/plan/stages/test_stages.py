@@ -1,0 +1,521 @@
+"""What follows a driver: in which order, on which nodes, and what ends before it changes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from cluster.cache.stage_logs import logs_wanted
+from cluster.cli.explain import explain_driver, explain_node
+from cluster.model.actions import Apply, Delete, EmitEvent, LabelNode, SetStatus
+from cluster.model.stages_seen import LogSight, LogWanted, StageObject, Stages
+from cluster.plan.planner import plan
+from nodeside.contract import State, assigned_label
+from tests.cluster.fakes.model import Model
+from tests.cluster.fakes.stagedriver import (
+    CLOSED,
+    FIRST,
+    SECOND,
+    STATE,
+    TWO,
+    daemonset,
+    objects,
+    patches,
+    pods,
+    round_,
+    row,
+    speak,
+    up,
+    with_stages,
+)
+
+ASSIGNED = assigned_label("edu")
+DEPLOYMENT = daemonset("dashboard").replace("DaemonSet", "Deployment")
+
+
+def applied(actions: Any) -> list[str]:
+    return [a.words for a in actions if isinstance(a, Apply) and "/" in a.driver]
+
+
+# --- in order, and on each node ------------------------------------------------------------------
+
+
+def test_nothing_of_a_stage_is_applied_before_the_driver_works_somewhere() -> None:
+    model = with_stages(1)
+    model.settle()
+    assert objects(model) == set()
+    assert row(model, "first") == {
+        "name": "first",
+        "state": "Waiting",
+        "nodes": {"wanted": 0, "ready": 0},
+        "message": "the driver works on no node yet",
+    }
+
+    speak(model, "n0")
+
+    assert applied(round_(model)) == ["apply DaemonSet plugin"]
+
+
+def test_each_stage_opens_on_a_node_when_the_one_before_is_ready_there() -> None:
+    model = with_stages(2)
+    model.settle()
+    speak(model, "n0")
+    round_(model)
+    model.play_stages()
+    assert pods(model) == {"plugin-n0"}
+
+    actions = round_(model)
+    assert patches(actions, "n0") == [{FIRST: "ready"}]
+    assert patches(actions, "n1") == []
+    round_(model)
+    model.play_stages()
+    assert pods(model) == {"plugin-n0", "monitor-n0"}
+
+    speak(model, "n1")
+    round_(model)
+    model.play_stages()
+    assert pods(model) == {"plugin-n0", "monitor-n0", "plugin-n1"}
+    up(model)
+    assert model.condition("StagesReady")["message"] == "2 stages are ready"
+    assert row(model, "second")["nodes"] == {"wanted": 2, "ready": 2}
+
+
+def test_a_node_costs_one_request_for_each_stage() -> None:
+    model = with_stages(3)
+    labelled: list[LabelNode] = []
+    for _ in range(12):
+        actions = round_(model)
+        labelled += [a for a in actions if isinstance(a, LabelNode) and a.node == "n1"]
+        for name in model.nodes:
+            speak(model, name)
+        model.play_stages()
+
+    assert [dict(a.labels) for a in labelled[1:]] == [{FIRST: "ready"}, {SECOND: "ready"}]
+    assert model.plan().actions == ()
+
+
+def test_a_pod_that_is_not_ready_holds_the_next_stage_and_says_why() -> None:
+    model = with_stages(1)
+    model.settle()
+    speak(model, "n0")
+    round_(model)
+    model.play_stages(ready=False, main="CrashLoopBackOff: back-off 10s")
+    actions = round_(model)
+
+    assert patches(actions, "n0") == []
+    assert row(model, "first")["state"] == "Failed"
+    assert row(model, "first")["message"] == "n0: main: CrashLoopBackOff: back-off 10s"
+    assert row(model, "second")["message"] == "stage first comes first"
+    assert model.condition("Degraded")["reason"] == "StageFailed"
+    ready = model.condition("Ready")
+    assert (ready["status"], ready["reason"]) == ("True", "StageFailed")
+    said = explain_node(model.snapshot, "edu", "n0")
+    assert said.blocks == (
+        "stage first: pod plugin-n0 is not ready: main: CrashLoopBackOff: back-off 10s",
+    )
+
+
+def test_a_pod_that_restarts_ends_nothing_behind_it() -> None:
+    model = up(with_stages(1))
+    model.play_stages(ready=False)
+
+    actions = round_(model)
+
+    assert patches(actions, "n0") == []
+    assert row(model, "first")["state"] == "Progressing"
+
+
+def test_where_the_driver_fails_its_stages_end() -> None:
+    model = up(with_stages(2))
+    speak(model, "n0", State.FAILED)
+
+    assert patches(round_(model), "n0") == [{FIRST: None, SECOND: None}]
+
+    model.play_stages()
+    assert pods(model) == {"plugin-n1", "monitor-n1"}
+
+
+def test_a_node_that_is_down_keeps_its_labels_and_one_that_rebooted_begins_again() -> None:
+    model = up(with_stages(2))
+    model.change("n0", ready=False)
+    assert patches(round_(model), "n0") == []
+
+    model.reboot("n0", ready=True)
+    assert patches(round_(model), "n0") == [{FIRST: None, SECOND: None}]
+    model.play_stages()
+    assert "plugin-n0" in pods(model), "its init container waits for the ready file of this boot"
+    up(model)
+    assert model.nodes["n0"].labels[SECOND] == "ready"
+
+
+def test_a_stage_without_pods_on_nodes_waits_for_its_deployments() -> None:
+    stages = [{"name": "dashboard", "manifests": "board"}, *TWO]
+    model = with_stages(1, stages)
+    model.config_map("board", d_yaml=DEPLOYMENT)
+    model.settle()
+    speak(model, "n0")
+    for _ in range(3):
+        round_(model)
+
+    assert objects(model) == {"Deployment dashboard"}
+    assert row(model, "dashboard")["message"] == "Deployment dashboard: 0 of 1"
+    assert row(model, "first")["message"] == "stage dashboard comes first"
+    assert model.stages is not None
+    done = {k: replace(each, rolled_out=True) for k, each in model.stages.objects.items()}
+    model.stages = replace(model.stages, objects=done)
+    up(model)
+    assert objects(model) == {"Deployment dashboard", "DaemonSet plugin", "DaemonSet monitor"}
+
+
+def test_a_daemonset_for_some_nodes_is_not_waited_for_on_others() -> None:
+    model = with_stages(2)
+    text = daemonset("plugin").replace("    spec:\n", "    spec:\n      nodeSelector: {a: b}\n")
+    model.config_map("one", ds_yaml=text)
+    model.relabel("n0", {"a": "b"})
+    up(model)
+
+    assert pods(model) == {"plugin-n0", "monitor-n0", "monitor-n1"}
+
+
+# --- what pods say -------------------------------------------------------------------------------
+
+
+def listening() -> Model:
+    """A stage that waits for a line; its pod is ready."""
+    wait = {"log": "registered", "timeoutSeconds": 60}
+    model = with_stages(1, [{**TWO[0], "waitFor": wait}, TWO[1]])
+    model.settle()
+    speak(model, "n0")
+    round_(model)
+    model.play_stages()
+    return model
+
+
+def test_a_ready_pod_that_has_not_said_it_yet_holds_the_next_stage() -> None:
+    model = listening()
+    assert patches(round_(model), "n0") == []
+    words = "no line in the log of pod plugin-n0 matches 'registered' yet"
+    assert row(model, "first")["message"] == f"n0: {words}"
+    assert explain_node(model.snapshot, "edu", "n0").blocks == (f"stage first: {words}",)
+    [wanted] = logs_wanted(model.snapshot)
+    assert wanted == LogWanted("uid-plugin-n0", "plugin-n0", "main", "registered", 60)
+
+    _sees(model, LogSight(matched=True))
+
+    assert patches(round_(model), "n0") == [{FIRST: "ready"}]
+    assert list(logs_wanted(model.snapshot)) == [], "nobody asks again"
+    _sees(model)
+    assert patches(round_(model), "n0") == [], "and another controller need not"
+    up(model)
+    assert row(model, "first")["state"] == "Ready"
+
+
+def test_what_re2_refuses_is_that_stages_failure_alone() -> None:
+    wait = {"log": "(x{30}y{30}){30}"}
+    model = up(with_stages(1, [TWO[0], {**TWO[1], "waitFor": wait}]))
+
+    assert row(model, "first")["state"] == "Ready"
+    assert row(model, "second")["state"] == "Invalid"
+    assert "waitFor.log: expected a regular expression of RE2" in row(model, "second")["message"]
+
+
+def test_a_pod_that_never_says_it_fails_its_stage() -> None:
+    model = listening()
+    _sees(model, LogSight(late=True, words="no permission to get pods/log"))
+
+    round_(model)
+
+    assert row(model, "first")["state"] == "Failed"
+    assert row(model, "first")["message"] == (
+        "n0: no line in the log of pod plugin-n0 matches 'registered' after 60 s: "
+        "no permission to get pods/log"
+    )
+
+
+def _sees(model: Model, *sights: LogSight) -> None:
+    assert model.stages is not None
+    logs = dict.fromkeys(["uid-plugin-n0"], *sights) if sights else {}
+    model.stages = replace(model.stages, logs=logs)
+
+
+# --- before the driver changes -------------------------------------------------------------------
+
+
+def test_a_node_ends_its_stages_before_it_gets_another_revision() -> None:
+    model = up(with_stages(2, rollout={"maxUnavailable": 1, "canary": 1}))
+    before = model.nodes["n0"].labels[ASSIGNED]
+    model.apply_driver(stages=TWO, version="2.0.0", rollout={"maxUnavailable": 1, "canary": 1})
+
+    actions = round_(model)
+    assert patches(actions, "n0") == [{CLOSED: "closed", FIRST: None, SECOND: None}]
+    assert patches(actions, "n1") == []
+    assert patches(round_(model), "n0") == [], "its pods are still there"
+    assert len(model.daemonsets) == 1, "and so is what they rest on"
+    model.play_stages()
+    assert pods(model) == {"plugin-n1", "monitor-n1"}
+
+    [changed] = patches(round_(model), "n0")
+    assert changed[ASSIGNED] not in (None, before)
+    round_(model)
+    model.play_stages()
+    assert pods(model) == {"plugin-n1", "monitor-n1"}, "the old label ready opens nothing"
+    assert model.nodes["n0"].labels[STATE] == "ready"
+
+    model.report("n0")
+    [opened] = patches(round_(model), "n0")
+    assert opened == {CLOSED: None}
+    up(model)
+    assert {model.nodes[n].labels[SECOND] for n in ("n0", "n1")} == {"ready"}
+    assert not [n for n in model.nodes.values() if CLOSED in n.labels]
+
+
+def test_a_node_whose_turn_passes_opens_again() -> None:
+    model = up(with_stages(1))
+    model.apply_driver(stages=TWO, version="2.0.0")
+    assert patches(round_(model), "n0") == [{CLOSED: "closed", FIRST: None, SECOND: None}]
+
+    model.apply_driver(stages=TWO, version="2.0.0", rollout={"paused": True})
+
+    model.play_stages()
+    assert patches(round_(model), "n0") == [{CLOSED: None}]
+
+
+def test_a_node_that_the_driver_leaves_ends_its_stages_first() -> None:
+    model = up(_selected())
+    model.relabel("n0", {"pool": "other"})
+
+    assert patches(round_(model), "n0") == [{CLOSED: "closed", FIRST: None, SECOND: None}]
+    assert patches(round_(model), "n0") == []
+    model.play_stages()
+    [gone] = patches(round_(model), "n0")
+    assert gone == {ASSIGNED: None}
+    for _ in range(4):
+        round_(model)
+        model.play_stages()
+        if "n0" in model.unloads():
+            model.end_unload("n0")
+    assert not [key for key in model.nodes["n0"].labels if "nodeside" in key]
+    assert pods(model) == {"plugin-n1", "monitor-n1"}
+
+
+def _selected() -> Model:
+    model = with_stages(2, hardware={"nodeSelector": {"pool": "edu"}})
+    for name in ("n0", "n1"):
+        model.relabel(name, {"pool": "edu"})
+    return model
+
+
+def test_stages_are_of_the_good_revision_until_a_new_one_is_good() -> None:
+    model = up(with_stages(2))
+    model.apply_driver(stages=TWO, version="2.0.0", image="registry.example.com/drivers/edu:2")
+
+    for _ in range(2):
+        round_(model)
+        model.play_stages()
+    assert _gate_image(model) == "registry.example.com/drivers/edu:1.0.0"
+
+    up(model)
+    assert _gate_image(model) == "registry.example.com/drivers/edu:2"
+
+
+def _gate_image(model: Model) -> str:
+    assert model.stages is not None
+    found = model.stages.objects["DaemonSet", "plugin"].document
+    return str(found["spec"]["template"]["spec"]["initContainers"][0]["image"])
+
+
+# --- what is wrong, changes, or goes --------------------------------------------------------------
+
+
+def test_a_template_that_cannot_be_rendered_changes_nothing_and_names_file_and_line() -> None:
+    model = up(with_stages(1))
+    before = objects(model)
+    model.config_map("one", ds_yaml=daemonset("plugin") + "# {{ driver.nmae }}\n")
+
+    actions = round_(model)
+
+    assert [type(a) for a in actions] == [SetStatus, EmitEvent]
+    assert objects(model) == before
+    message = "stage first: ConfigMap one, ds.yaml, line 17: 'dict object' has no attribute 'nmae'"
+    found = model.condition("StagesReady")
+    assert (found["status"], found["reason"], found["message"]) == (
+        "False",
+        "StageInvalid",
+        message,
+    )
+    assert model.condition("Degraded")["reason"] == "StageInvalid"
+    assert (
+        message.replace("first:", "first: Invalid:") in explain_driver(model.snapshot, "edu").blocks
+    )
+
+
+def test_while_a_template_is_being_rendered_its_stage_stays_as_it_is() -> None:
+    model = up(with_stages(1))
+    snapshot = model.snapshot
+    assert snapshot.stages is not None
+
+    made = plan(replace(snapshot, stages=replace(snapshot.stages, rendered={})), 0.0)
+
+    assert [type(a) for a in made.actions] == [SetStatus]
+    [status] = [a.status for a in made.actions if isinstance(a, SetStatus)]
+    [first, _] = status["stages"]
+    assert (first["state"], first["message"]) == (
+        "Progressing",
+        "its templates are being rendered",
+    )
+    assert {each.config_map for each in made.templates} == {"one", "two"}
+    assert plan(snapshot, 0.0).templates == made.templates, "who asks for it keeps it"
+
+
+def test_a_config_map_that_is_missing_is_named_and_waited_for() -> None:
+    model = with_stages(1, [{"name": "first", "manifests": "absent"}])
+    model.settle()
+
+    message = row(model, "first")["message"]
+
+    assert message == "there is no ConfigMap absent in namespace nodeside"
+    model.config_map("absent", ds_yaml=daemonset("plugin"))
+    up(model)
+    assert row(model, "first")["state"] == "Ready"
+
+
+def test_a_changed_config_map_is_applied_and_what_it_lacks_goes() -> None:
+    model = up(with_stages(1))
+    model.config_map("one", ds_yaml=daemonset("plugin").replace("plugin:1", "plugin:2"))
+    assert applied(round_(model)) == ["apply DaemonSet plugin"]
+
+    model.config_map("one", ds_yaml=daemonset("renamed"))
+    assert applied(round_(model)) == ["apply DaemonSet renamed"]
+    assert objects(model) == {"DaemonSet renamed", "DaemonSet monitor"}
+
+
+def test_a_hand_edit_is_reverted_and_the_servers_own_words_are_not_one() -> None:
+    model = up(with_stages(1))
+    known = model.stages
+    assert known is not None
+    found = known.objects["DaemonSet", "plugin"]
+
+    def edited(old: str, new: str) -> Stages:
+        text = json.dumps(found.document)
+        assert old in text
+        document = json.loads(text.replace(old, new))
+        edit = replace(found, document=document)
+        return replace(known, objects={**known.objects, ("DaemonSet", "plugin"): edit})
+
+    model.stages = edited('"cpu": 0.1, "memory": "1024Mi"', '"cpu": "100m", "memory": "1Gi"')
+    assert model.plan().actions == ()
+    model.stages = edited("plugin:1", "evil:1")
+    assert applied(model.plan().actions) == ["apply DaemonSet plugin"]
+
+
+def test_an_object_of_somebody_else_is_not_overwritten() -> None:
+    model = with_stages(1)
+    assert model.stages is not None
+    theirs = StageObject("DaemonSet", "plugin")
+    model.stages = replace(model.stages, objects={("DaemonSet", "plugin"): theirs})
+    model.settle()
+    speak(model, "n0")
+    round_(model)
+
+    assert row(model, "first")["message"] == (
+        "ConfigMap one: there is a DaemonSet plugin already, and it is no stage's; "
+        "choose another name"
+    )
+
+
+def test_a_stage_that_leaves_the_spec_takes_its_objects_and_labels_along() -> None:
+    model = up(with_stages(1))
+    model.apply_driver(stages=TWO[1:])
+
+    actions = round_(model)
+    assert patches(actions, "n0") == [{FIRST: None}]
+    assert objects(model) == {"DaemonSet monitor"}
+    up(model)
+
+    model.apply_driver()
+    for _ in range(3):
+        round_(model)
+        model.play_stages()
+    assert objects(model) == set()
+    assert "stages" not in model.drivers["edu"].status
+    assert not [key for key in model.nodes["n0"].labels if "stage" in key]
+    conditions = [c["type"] for c in model.drivers["edu"].status["conditions"]]
+    assert conditions == ["Ready", "Available", "Progressing", "Degraded"]
+
+
+def test_a_node_that_was_down_when_the_stages_went_keeps_no_label_of_them() -> None:
+    model = up(with_stages(2))
+    model.change("n0", ready=False)
+    model.apply_driver(stages=[])
+    for _ in range(4):
+        round_(model)
+        model.play_stages()
+
+    model.change("n0", ready=True)
+    round_(model)
+
+    assert not [key for key in model.nodes["n0"].labels if "stage" in key]
+
+
+def test_a_node_that_rebooted_changes_without_the_end_of_stages_that_never_began() -> None:
+    model = up(with_stages(2))
+    model.apply_driver(stages=TWO, upgrade="onReboot", version="2.0.0")
+    round_(model)
+    before = model.nodes["n0"].labels[assigned_label("edu")]
+
+    model.reboot("n0")
+    round_(model)
+
+    assert model.nodes["n0"].labels[assigned_label("edu")] != before
+
+
+def test_a_driver_is_deleted_from_its_last_stage_to_the_first_and_then_itself() -> None:
+    model = up(with_stages(1))
+    model.drivers["edu"] = replace(model.drivers["edu"], deleting=True)
+    order: list[str] = []
+    for _ in range(12):
+        actions = round_(model)
+        order += [a.words for a in actions if isinstance(a, Delete)]
+        if "n0" in model.unloads():
+            model.end_unload("n0")
+        if actions and isinstance(actions[0], Delete) and actions[0].name == "monitor":
+            assert model.condition("Ready")["message"] == "stage second ends: pods on n0"
+            assert [a.words for a in round_(model)] == [], "its pod is not gone"
+        model.play_stages()
+        if "edu" not in model.drivers:
+            break
+
+    assert order[:2] == ["delete DaemonSet monitor", "delete DaemonSet plugin"]
+    assert order[2].startswith("delete DaemonSet edu-")
+    assert not [key for key in model.nodes["n0"].labels if "nodeside" in key]
+
+
+# --- what is not known ---------------------------------------------------------------------------
+
+
+def test_while_stages_cannot_be_read_no_node_changes_and_nothing_goes() -> None:
+    model = up(with_stages(1))
+    known = model.stages
+    model.stages = Stages(unknown="no permission to list deployments")
+    model.apply_driver(stages=TWO, version="2.0.0")
+
+    actions = round_(model)
+
+    assert patches(actions, "n0") == []
+    assert not [a for a in actions if isinstance(a, Delete)]
+    assert model.condition("StagesReady")["reason"] == "StagesUnknown"
+    model.stages = known
+    assert patches(round_(model), "n0") == [{CLOSED: "closed", FIRST: None, SECOND: None}]
+
+
+def test_a_driver_without_stages_says_nothing_of_them() -> None:
+    model = Model()
+    model.add(["n0"])
+    model.apply_driver()
+    model.settle_ready()
+
+    status = model.drivers["edu"].status
+    assert "stages" not in status
+    assert model.snapshot.stages is None
+    assert explain_node(model.snapshot, "edu", "n0").blocks == ()

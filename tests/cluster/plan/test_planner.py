@@ -1,0 +1,857 @@
+"""Plans, from what a cluster looks like to what is done, and what people are told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cluster.model.actions import Apply, Delete, EmitEvent, LabelNode, SetStatus
+from cluster.model.names import FINALIZER, OSTREE_LABEL, before_label
+from cluster.model.snapshot import DriverPod, ImageStream, assignment
+from cluster.plan.builds.toolkit_image import proven
+from cluster.plan.objects.revision import revision_of
+from nodeside.contract import State, assigned_label, state_label
+from tests.cluster.fakes.model import EDU, KERNEL, PCI, Model
+
+ASSIGNED = assigned_label("edu")
+BEFORE = before_label("edu")
+NEXT_KERNEL = "6.1.0-51-amd64"
+STREAM = "openshift/driver-toolkit"
+RHCOS = "Red Hat Enterprise Linux CoreOS 418.94.202501221327-0"
+
+
+def running(count: int = 3, **spec: Any) -> Model:
+    """A driver that works everywhere, its first revision good."""
+    model = Model()
+    model.add(f"n{number}" for number in range(count))
+    model.apply_driver(**spec)
+    model.settle_ready()
+    return model
+
+
+def labelled(model: Model) -> set[str]:
+    """Nodes that the next plan relabels."""
+    return {a.node for a in model.plan().actions if isinstance(a, LabelNode)}
+
+
+def words(actions: Any) -> list[str]:
+    return [action.words for action in actions]
+
+
+def on_coreos(*tags: str) -> Model:
+    model = Model(image_streams={STREAM: stream(*tags)})
+    model.add(["n0"], os_image=RHCOS)
+    model.apply_driver(toolkit={})
+    return model
+
+
+def stream(*tags: str) -> ImageStream:
+    return ImageStream(STREAM, {tag: f"quay.io/dtk:{tag}" for tag in tags})
+
+
+# --- the first rollout -------------------------------------------------------------------------
+
+
+def test_a_new_driver_gets_its_revision_its_daemonset_and_then_its_nodes() -> None:
+    model = Model()
+    model.add(["n0", "n1"])
+    model.apply_driver()
+
+    actions = model.settle()
+
+    found = next(iter(model.daemonsets.values()))
+    assert words(actions) == [
+        f"set the finalizers of driver edu: {FINALIZER}",
+        f"apply ConfigMap edu-revision-{found.revision}",
+        "apply ConfigMap edu-node-policy",
+        f"apply DaemonSet {found.name}",
+        f"label node n0 {ASSIGNED}={found.assignment}",
+        f"label node n1 {ASSIGNED}={found.assignment}",
+        "set the status of driver edu",
+    ]
+    assert model.condition("Ready")["message"] == "works on 0 of 2 nodes; on the way: n0, n1"
+
+
+def test_a_first_rollout_goes_to_every_node_at_once_with_one_call_each() -> None:
+    model = Model()
+    model.add(f"n{number}" for number in range(300))
+    model.apply_driver(rollout={"maxUnavailable": "1", "canary": 1})
+
+    actions = model.settle()
+    model.report_all()
+    later = model.settle()
+
+    assert sum(isinstance(action, LabelNode) for action in actions) == 300
+    assert not any(isinstance(action, LabelNode) for action in later)
+    assert model.condition("Ready")["message"] == "works on 300 nodes"
+
+
+def test_each_kernel_has_a_daemonset_of_its_own() -> None:
+    model = Model()
+    model.add(["n0", "n1"])
+    model.add(["n2"], kernel=f"{KERNEL}+rt")
+    model.add(["n3"], architecture="aarch64")
+    model.apply_driver()
+
+    model.settle_ready()
+
+    assert {found.pool.kernel for found in model.daemonsets.values()} == {KERNEL, f"{KERNEL}+rt"}
+    assert len(model.daemonsets) == 3
+    assert {row["nodes"]["ready"] for row in model.drivers["edu"].status["pools"]} == {1, 2}
+
+
+def test_nodes_without_the_hardware_get_nothing() -> None:
+    model = Model()
+    model.add(["n0"], labels={})
+    model.apply_driver()
+
+    model.settle()
+
+    assert not model.daemonsets
+    assert model.condition("Ready")["reason"] == "NoNodes"
+    assert model.condition("Ready")["message"] == (
+        "no node has PCI device 1234:11e8; PCI devices are known by the labels of Node Feature "
+        "Discovery"
+    )
+
+
+def test_what_is_already_so_is_not_done_again_by_a_new_controller() -> None:
+    model = running()
+
+    assert model.plan(now=1e9).actions == ()
+
+
+# --- toolkits ----------------------------------------------------------------------------------
+
+
+def test_a_node_without_a_toolkit_waits_and_the_tags_seen_are_named() -> None:
+    model = on_coreos("417.94.202401010000-0", "latest")
+
+    model.settle()
+
+    assert not model.daemonsets
+    assert model.condition("Degraded")["reason"] == "ToolkitMissing"
+    message = model.condition("Degraded")["message"]
+    assert f"kernel {KERNEL} on n0: no toolkit image" in message
+    assert "has no tag 418.94.202501221327-0" in message
+    assert "tags seen: latest, 417.94.202401010000-0" in message
+
+
+def test_it_recovers_when_the_tag_appears() -> None:
+    model = on_coreos()
+    model.settle()
+
+    model.image_streams = {STREAM: stream("418.94.202501221327-0")}
+    model.settle_ready()
+
+    (found,) = model.daemonsets.values()
+    assert (found.toolkit, found.link) == ("quay.io/dtk:418.94.202501221327-0", "image-stream")
+    assert model.condition("Ready")["status"] == "True"
+    assert model.condition("Degraded")["status"] == "False"
+
+
+def test_a_tag_that_vanishes_leaves_what_runs_alone() -> None:
+    model = on_coreos("418.94.202501221327-0")
+    model.settle_ready()
+    before = next(iter(model.daemonsets.values())).spec
+
+    model.image_streams = {}
+    model.settle()
+
+    assert next(iter(model.daemonsets.values())).spec == before
+    assert model.condition("Ready")["status"] == "True"
+    assert model.drivers["edu"].status["pools"][0]["link"] == "kept"
+
+
+def test_a_node_that_moves_to_a_kernel_without_toolkit_is_released() -> None:
+    model = on_coreos("418.94.202501221327-0")
+    model.settle_ready()
+
+    newer = RHCOS.replace("202501221327", "202502020000")
+    model.reboot("n0", kernel=NEXT_KERNEL, os_image=newer)
+    model.settle()
+
+    assert ASSIGNED not in model.nodes["n0"].labels
+    assert not model.daemonsets
+    assert model.condition("Ready")["reason"] == "ToolkitMissing"
+
+
+def test_a_late_label_that_alone_tells_the_os_version_is_corrected_when_it_comes() -> None:
+    old, new = "418.94.202501221327-0", "419.96.202507011200-0"
+    model = Model(image_streams={STREAM: stream(old, new)})
+    model.add(["n0"], os_image="Red Hat Enterprise Linux CoreOS")
+    model.relabel("n0", {OSTREE_LABEL: old})
+    model.apply_driver(toolkit={})
+    model.settle_ready()
+
+    model.reboot("n0", kernel=NEXT_KERNEL)
+    model.settle()
+    model.report("n0", State.FAILED, reason="NoHeaders", message="headers of another kernel")
+    model.settle()
+    assert model.condition("Ready")["reason"] == "NodesFailed"
+
+    model.relabel("n0", {OSTREE_LABEL: new})
+    model.settle_ready()
+
+    (found,) = model.daemonsets.values()
+    assert (found.pool.os_version, found.toolkit) == (new, f"quay.io/dtk:{new}")
+    assert model.condition("Ready")["status"] == "True"
+
+
+def test_a_label_that_alone_tells_the_os_version_and_vanishes_takes_no_pod_away() -> None:
+    model = on_coreos("418.94.202501221327-0")
+    model.change("n0", os_image="Red Hat Enterprise Linux CoreOS")
+    model.relabel("n0", {OSTREE_LABEL: "418.94.202501221327-0"})
+    model.settle_ready()
+    before = model.nodes["n0"].labels[ASSIGNED]
+
+    model.relabel("n0", {OSTREE_LABEL: None})
+    for state in (State.READY, State.BUILDING, State.FAILED):
+        model.reboot("n0")
+        model.settle()
+        model.report("n0", state)
+        model.settle()
+        assert model.nodes["n0"].labels[ASSIGNED] == before
+
+
+def test_the_state_of_a_node_that_moved_is_not_that_of_its_old_kernel() -> None:
+    model = running(2)
+    model.relabel("n0", {state_label("edu"): "ready"})
+    model.reboot("n0", kernel=NEXT_KERNEL)
+
+    model.settle()
+
+    assert model.nodes["n0"].labels[state_label("edu")] == "waiting"
+    assert state_label("edu") not in model.nodes["n1"].labels
+
+
+def test_a_toolkit_that_built_for_this_kernel_serves_another_os_version() -> None:
+    model = on_coreos("418.94.202501221327-0")
+    model.settle_ready()
+
+    model.add(["n1"], os_image=RHCOS.replace("202501221327", "202502020000"))
+    model.settle_ready()
+
+    assert {found.link for found in model.daemonsets.values()} == {"image-stream", "proven"}
+    assert len({found.toolkit for found in model.daemonsets.values()}) == 1
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"toolkit": "registry.example.com/of-nobody:1"},
+        {"boot_id": "of-another-boot"},
+        {"revision": "of-another"},
+        {"driver": "other"},
+        {"node": "n9"},
+    ],
+)
+def test_no_node_proves_an_image_that_it_was_not_given_in_this_boot(lie: dict[str, Any]) -> None:
+    model = on_coreos("418.94.202501221327-0")
+    model.settle_ready()
+    model.add(["n9"], labels={})
+    key = "edu.n0"
+    model.node_drivers[key] = replace(model.node_drivers[key], **lie)
+
+    model.add(["n1"], os_image=RHCOS.replace("202501221327", "202502020000"))
+
+    assert not proven(model.snapshot)
+    model.carry_out(model.plan().actions)
+    assert {found.link for found in model.daemonsets.values()} == {"image-stream"}
+
+
+def test_prebuilt_modules_need_no_toolkit() -> None:
+    model = Model()
+    model.add(["n0"])
+    sources = [{"http": "https://example.com/drivers"}]
+    model.apply_driver(toolkit={}, prebuilt={"sources": sources})
+
+    model.settle()
+
+    (found,) = model.daemonsets.values()
+    assert found.toolkit == ""
+    assert len(found.spec["template"]["spec"]["containers"]) == 1
+    model.report_all()
+    model.settle()
+    assert model.condition("Ready")["status"] == "True"
+    assert model.drivers["edu"].status["pools"][0]["reason"] == "PrebuiltOnly"
+
+
+# --- rollouts ----------------------------------------------------------------------------------
+
+
+def test_a_new_revision_goes_to_a_canary_first_and_then_by_the_budget() -> None:
+    model = running(6, rollout={"maxUnavailable": "2"})
+    model.apply_driver(version="2", rollout={"maxUnavailable": "2"})
+
+    assert labelled(model) == {"n0"}
+    model.settle()
+    assert model.condition("Progressing")["reason"] == "Canary"
+    model.report_all()
+    assert labelled(model) == {"n1", "n2"}
+    model.settle()
+    assert model.condition("Progressing")["reason"] == "RollingOut"
+    model.report("n1")
+    assert labelled(model) == {"n3"}
+    model.settle_ready()
+
+    status = model.drivers["edu"].status
+    assert status["lastGoodRevision"] == status["revision"]
+    assert status["nodes"] == {"wanted": 6, "assigned": 6, "updated": 6, "ready": 6, "failed": 0}
+    assert len(model.daemonsets) == 1
+    assert len(model.revisions) == 1
+
+
+def test_the_failure_of_a_canary_stops_the_rollout_and_says_why() -> None:
+    model = running(rollout={"maxUnavailable": "3"})
+    old = model.drivers["edu"].status["revision"]
+    model.apply_driver(version="2", rollout={"maxUnavailable": "3"})
+    model.settle()
+
+    model.report("n0", State.FAILED, reason="BuildFailed", message="edu.c:7: error")
+    model.settle()
+
+    new = model.drivers["edu"].status["revision"]
+    degraded = model.condition("Degraded")
+    assert degraded["reason"] == "RolloutStopped"
+    assert degraded["message"] == (
+        f"version 2 ({new}) failed on n0, where 1.0.0 ({old}) worked: BuildFailed: edu.c:7: error; "
+        "correct the spec or go back to the old one"
+    )
+    assert model.condition("Progressing")["status"] == "False"
+    assert {model.revision("n1"), model.revision("n2")} == {old}
+
+
+def test_a_good_revision_of_a_newer_controller_is_good_for_an_older_one() -> None:
+    model = running(4)
+    [found] = model.revisions.values()
+    text = found.document.replace('"version":', '"ofTheNextRelease":true,"version":')
+    newer = revision_of(text)
+    model.revisions = {f"edu-revision-{newer}": replace(found, revision=newer, document=text)}
+    [served] = model.daemonsets.values()
+    given = assignment("edu", served.pool, newer)
+    model.daemonsets = {given: replace(served, name=given, assignment=given, revision=newer)}
+    for name in model.nodes:
+        model.relabel(name, {ASSIGNED: given})
+        model.report(name)
+    status = {**model.drivers["edu"].status, "lastGoodRevision": newer}
+    model.drivers["edu"] = replace(model.drivers["edu"], status=status)
+
+    model.apply_driver(version="2", rollout={"maxUnavailable": "100%", "canary": 1})
+
+    assert len(labelled(model)) == 1
+
+
+def test_going_back_takes_the_failed_node_at_once() -> None:
+    model = running()
+    old = model.drivers["edu"].status["revision"]
+    model.apply_driver(version="2")
+    model.settle()
+    model.report("n0", State.FAILED)
+    model.settle()
+
+    model.apply_driver()
+    model.settle_ready()
+
+    assert {model.revision(name) for name in model.nodes} == {old}
+    assert model.condition("Ready")["status"] == "True"
+    assert len(model.daemonsets) == 1
+
+
+def test_a_correction_goes_first_to_the_node_that_was_harmed() -> None:
+    model = running()
+    model.apply_driver(version="2")
+    model.settle()
+    model.report("n0", State.FAILED)
+    model.settle()
+
+    model.apply_driver(version="3")
+
+    assert labelled(model) == {"n0"}
+    model.settle()
+    assert BEFORE in model.nodes["n0"].labels
+    model.report("n0")
+    assert labelled(model) == {"n1"}
+
+
+def test_too_many_failures_stop_an_open_rollout() -> None:
+    rollout = {"maxUnavailable": "5", "maxFailed": "2", "canary": 1}
+    model = running(10, rollout=rollout)
+    model.apply_driver(version="2", rollout=rollout)
+    model.settle()
+    model.report("n0")
+    model.settle()
+    model.report("n1", State.FAILED)
+    model.settle()
+    assert model.condition("Progressing")["reason"] == "RollingOut"
+
+    model.report("n2", State.FAILED)
+    model.settle()
+
+    assert model.condition("Degraded")["reason"] == "RolloutStopped"
+    assert model.condition("Degraded")["message"].startswith("version 2 (")
+    assert "failed on n1, n2" in model.condition("Degraded")["message"]
+
+
+def test_failures_within_the_limit_use_up_the_budget_and_that_is_said() -> None:
+    rollout = {"maxUnavailable": "1", "maxFailed": "5", "canary": 0}
+    model = running(rollout=rollout)
+    model.apply_driver(version="2", rollout=rollout)
+    model.settle()
+
+    model.report("n0", State.FAILED)
+    model.settle()
+
+    assert labelled(model) == set()
+    assert model.condition("Progressing")["reason"] == "RolloutBlocked"
+    assert "n0 failed, and maxUnavailable is 1" in model.condition("Progressing")["message"]
+
+
+def test_a_budget_of_nothing_blocks_a_rollout_and_that_is_said() -> None:
+    model = running(2)
+    for canary in (0, 1):
+        model.apply_driver(version="2", rollout={"maxUnavailable": 0, "canary": canary})
+        model.settle()
+
+        said = model.condition("Progressing")
+        assert (said["status"], said["reason"]) == ("False", "RolloutBlocked")
+        assert said["message"].endswith(
+            "; maxUnavailable is 0, so no node is changed where it works"
+        )
+        assert model.condition("Ready")["reason"] == "RolloutBlocked"
+
+
+def test_a_node_that_did_not_work_before_is_no_failure_of_the_rollout() -> None:
+    model = running()
+    model.report("n2", State.FAILED)
+    model.apply_driver(version="2")
+    model.settle()
+    model.report("n0")
+    model.settle()
+    model.report("n1")
+    model.report("n2", State.FAILED)
+    model.settle()
+
+    status = model.drivers["edu"].status
+    assert status["lastGoodRevision"] == status["revision"]
+    assert model.condition("Degraded")["reason"] == "NodesFailed"
+
+
+def test_a_paused_rollout_gives_new_and_moved_nodes_the_good_revision() -> None:
+    model = running()
+    good = model.drivers["edu"].status["revision"]
+    model.apply_driver(version="2", rollout={"paused": True})
+    model.settle()
+    assert model.condition("Progressing")["reason"] == "RolloutPaused"
+
+    model.add(["n9"])
+    model.reboot("n0", kernel=NEXT_KERNEL)
+    model.settle()
+
+    assert {model.revision(name) for name in model.nodes} == {good}
+    moved = model.serving("n0")
+    assert moved is not None
+    assert moved.pool.kernel == NEXT_KERNEL
+
+
+def test_a_moved_node_gets_the_good_revision_in_the_middle_of_a_rollout() -> None:
+    model = running()
+    good = model.drivers["edu"].status["revision"]
+    model.apply_driver(version="2")
+    model.settle()
+    model.report("n0")
+
+    model.reboot("n0", kernel=NEXT_KERNEL)
+    model.settle()
+
+    assert model.revision("n0") == good
+
+
+def test_an_image_that_cannot_be_pulled_is_a_failure_with_its_words() -> None:
+    model = running()
+    model.apply_driver(version="2", image="registry.example.com/drivers/edu:typo")
+    model.settle()
+
+    broken = model.serving("n0")
+    assert broken is not None
+    waiting = {"driver": "ImagePullBackOff: manifest unknown"}
+    model.pods["p"] = DriverPod(
+        "p", driver="edu", node="n0", daemonset=broken.name, waiting=waiting
+    )
+    model.settle()
+
+    assert model.condition("Degraded")["reason"] == "RolloutStopped"
+    assert (
+        "its pod cannot start: driver: ImagePullBackOff" in model.condition("Degraded")["message"]
+    )
+
+
+def test_a_report_of_the_pod_before_is_no_word_on_the_new_revision() -> None:
+    model = running()
+    model.apply_driver(version="2")
+    model.settle()
+
+    model.plan()
+
+    assert model.drivers["edu"].status["nodes"]["ready"] == 2
+
+
+def test_a_report_of_an_older_boot_is_void() -> None:
+    model = running()
+
+    model.reboot("n1")
+    model.settle()
+
+    assert model.drivers["edu"].status["nodes"]["ready"] == 2
+    assert model.condition("Ready")["message"] == "works on 2 of 3 nodes; on the way: n1"
+
+
+def test_going_back_waits_for_the_word_of_a_node_that_was_just_changed() -> None:
+    """Its last report is of the old revision: given that back, it would seem to work at once."""
+    model = running()
+    model.apply_driver(version="2")
+    model.settle()
+    assert BEFORE in model.nodes["n0"].labels
+
+    model.apply_driver()
+    assert "n0" not in labelled(model)
+    model.settle()
+    model.report("n0", State.LOADING)
+
+    assert labelled(model) == {"n0"}
+
+
+def test_a_rollout_is_not_complete_while_a_node_has_not_said_how_it_went() -> None:
+    model = running(2)
+    good = model.drivers["edu"].status["revision"]
+    model.apply_driver(version="2")
+    model.settle()
+    model.report("n0")
+    model.settle()
+    model.report("n1", State.BUILDING)
+    model.settle()
+
+    assert model.drivers["edu"].status["nodes"]["updated"] == 2
+    assert model.drivers["edu"].status["lastGoodRevision"] == good
+
+
+def test_a_failure_of_a_rollout_that_is_over_does_not_hold_up_the_next_way_back() -> None:
+    rollout = {"maxUnavailable": "1", "maxFailed": "2"}
+    model = running(rollout=rollout)
+    model.apply_driver(version="2", rollout=rollout)
+    for name in ("n0", "n1"):
+        model.settle()
+        model.report(name)
+    model.settle()
+    model.report("n2", State.FAILED)
+    model.settle()
+    assert BEFORE not in model.nodes["n2"].labels
+    assert BEFORE in model.nodes["n1"].labels
+
+    model.apply_driver(version="3", rollout=rollout)
+    model.settle()
+    model.report("n0")
+    model.apply_driver(version="2", rollout=rollout)
+
+    assert labelled(model) == {"n0"}
+
+
+def test_a_node_that_is_down_holds_no_rollout_up() -> None:
+    model = running()
+    model.change("n2", ready=False)
+    model.apply_driver(version="2")
+
+    model.settle()
+    model.report("n0")
+    model.settle()
+    model.report("n1")
+    model.settle()
+
+    status = model.drivers["edu"].status
+    assert status["lastGoodRevision"] == status["revision"]
+    ready = model.condition("Ready")
+    assert (ready["status"], ready["message"]) == (
+        "True",
+        "works on 2 nodes; not ready as nodes: n2",
+    )
+
+
+def test_with_every_node_down_it_is_not_ready() -> None:
+    model = running(1)
+    model.change("n0", ready=False)
+    model.settle()
+
+    assert model.condition("Ready")["reason"] == "NodesNotReady"
+
+
+def test_on_reboot_waits_for_the_reboot_of_each_node() -> None:
+    model = running(upgrade="onReboot")
+    model.apply_driver(version="2", upgrade="onReboot")
+    model.settle()
+    assert labelled(model) == set()
+    assert model.condition("Progressing")["reason"] == "WaitingForReboot"
+
+    for name in ("n1", "n0", "n2"):
+        model.reboot(name)
+        assert labelled(model) == {name}
+        model.settle()
+        model.report(name)
+        model.settle()
+
+    assert model.condition("Ready")["status"] == "True"
+    assert len(model.daemonsets) == 1
+
+
+def test_on_reboot_into_another_kernel_is_the_moment_too() -> None:
+    model = running(upgrade="onReboot")
+    model.apply_driver(version="2", upgrade="onReboot")
+    model.settle()
+
+    model.reboot("n1", kernel=NEXT_KERNEL)
+    model.settle()
+
+    assert model.revision("n1") == model.drivers["edu"].status["revision"]
+
+
+# --- what others do ----------------------------------------------------------------------------
+
+
+def test_labels_of_node_feature_discovery_that_vanish_change_nothing() -> None:
+    model = running()
+
+    for name in model.nodes:
+        model.relabel(name, {PCI: None})
+
+    assert model.plan().actions == ()
+
+
+def test_a_hand_edited_daemonset_is_put_right() -> None:
+    model = running()
+    (found,) = model.daemonsets.values()
+    whole = found.spec
+    spec = {**whole, "template": {**whole["template"], "spec": {"containers": []}}}
+    model.daemonsets[found.name] = replace(found, spec=spec)
+
+    assert words(model.settle()) == [f"apply DaemonSet {found.name}"]
+    assert model.daemonsets[found.name].spec == whole
+
+
+def test_hand_edited_annotations_are_put_right() -> None:
+    model = running()
+    (found,) = model.daemonsets.values()
+    other = replace(found.pool, kernel="6.6.6")
+    model.daemonsets[found.name] = replace(found, pool=other)
+
+    assert words(model.settle()) == [f"apply DaemonSet {found.name}"]
+
+
+def test_a_daemonset_deleted_by_hand_comes_back_under_its_nodes() -> None:
+    model = running()
+    (found,) = model.daemonsets.values()
+    del model.daemonsets[found.name]
+
+    assert words(model.settle()) == [f"apply DaemonSet {found.name}"]
+
+
+def test_a_daemonset_that_is_just_being_deleted_is_waited_for() -> None:
+    model = running()
+    (found,) = model.daemonsets.values()
+    model.daemonsets[found.name] = replace(found, deleting=True)
+
+    plan = model.plan()
+
+    assert plan.actions == ()
+    assert plan.again_in == 1.0
+
+
+def test_a_label_taken_away_by_hand_comes_back() -> None:
+    model = running()
+    model.relabel("n1", {ASSIGNED: None})
+
+    model.settle()
+
+    assert model.revision("n1") == model.drivers["edu"].status["revision"]
+
+
+def test_a_node_that_leaves_the_selector_is_cleaned_once_its_pod_is_gone() -> None:
+    hardware = {"nodeSelector": {"example.com/edu": "yes"}}
+    model = Model()
+    model.add(["n0", "n1"], labels={"example.com/edu": "yes", state_label("edu"): "ready"})
+    model.apply_driver(hardware=hardware)
+    model.settle_ready()
+    (found,) = model.daemonsets.values()
+    model.pods["p"] = DriverPod("p", driver="edu", node="n1", daemonset=found.name)
+
+    model.relabel("n1", {"example.com/edu": None})
+    model.settle()
+    assert ASSIGNED not in model.nodes["n1"].labels
+    assert state_label("edu") in model.nodes["n1"].labels
+
+    del model.pods["p"]
+    model.settle_deleting()
+    assert set(model.unloads()) == {"n1"}
+    assert state_label("edu") in model.nodes["n1"].labels
+
+    model.end_unload("n1")
+    model.settle()
+    assert model.nodes["n1"].labels == {}
+    assert not model.pods
+    assert set(model.node_drivers) == {"edu.n0"}
+
+
+# --- drivers that are wrong, rival, or going ----------------------------------------------------
+
+
+def test_a_driver_with_a_mistake_says_so_and_what_runs_stays() -> None:
+    model = running()
+    model.apply_driver(modules=[{"name": "edu", "parameters": {"debug": 3}}])
+
+    actions = model.settle()
+
+    assert [type(action) for action in actions] == [SetStatus, EmitEvent]
+    assert model.condition("Ready")["reason"] == "InvalidSpec"
+    message = model.condition("Degraded")["message"]
+    assert "$.spec.modules[0].parameters.debug: expected a string, got 3" in message
+    assert "what runs on the nodes stays as it is" in message
+    model.apply_driver()
+    model.settle()
+    assert model.condition("Ready")["status"] == "True"
+
+
+def test_a_driver_with_a_mistake_hurts_only_itself() -> None:
+    model = Model()
+    model.add(["n0"])
+    model.apply_driver("bad", modules=[])
+    model.apply_driver("good")
+
+    model.settle()
+    model.report_all(driver="good")
+    model.settle()
+
+    assert model.condition("Ready", "good")["status"] == "True"
+    assert model.condition("Ready", "bad")["reason"] == "InvalidSpec"
+
+
+def test_two_drivers_for_one_module_do_not_fight() -> None:
+    model = running()
+    model.drivers["edu"] = replace(model.drivers["edu"], created="2026-01-01T00:00:00Z")
+    model.apply_driver("second", modules=[{"name": "edu"}, {"name": "more"}])
+    model.drivers["second"] = replace(model.drivers["second"], created="2026-02-01T00:00:00Z")
+
+    model.settle()
+
+    assert {found.driver for found in model.daemonsets.values()} == {"edu"}
+    assert model.condition("Degraded", "second")["reason"] == "ModuleConflict"
+    assert model.condition("Degraded", "second")["message"] == (
+        "driver edu came first and has a module of the same name: not assigned to n0, n1, n2"
+    )
+    assert model.condition("Ready")["status"] == "True"
+
+
+def test_daemonsets_of_a_driver_that_is_gone_go_too() -> None:
+    model = running(1)
+    del model.drivers["edu"]
+
+    (action,) = model.plan().actions
+
+    assert isinstance(action, Delete)
+    assert action.name in model.daemonsets
+
+
+def test_what_nodes_said_of_a_driver_that_is_gone_goes_once_its_pods_are() -> None:
+    model = running(3)
+    for name in model.nodes:
+        model.relabel(name, {state_label("edu"): "ready"})
+    model.apply_driver("other", modules=[{"name": "other"}])
+    model.settle()
+    model.report_all(driver="other")
+    model.settle()
+    ending = DriverPod("edu-x", driver="edu", node="n2", deleting=True)
+    model.pods["edu-x"] = ending
+    del model.drivers["edu"]
+
+    for _ in range(2):
+        model.carry_out(model.plan().actions)
+
+    left = [name for name in model.nodes if ASSIGNED in model.nodes[name].labels]
+    assert left == ["n2"], "its pod may still speak"
+    del model.pods["edu-x"]
+    model.settle()
+    assert {report.driver for report in model.node_drivers.values()} == {"other"}
+    for node in model.nodes.values():
+        assert set(node.labels) == {PCI, assigned_label("other")}
+
+
+def test_a_driver_that_is_made_again_is_not_ready_by_what_was_said_before() -> None:
+    model = running(1)
+    del model.drivers["edu"]
+    for _ in range(3):
+        model.carry_out(model.plan().actions)
+    assert model.plan().actions == ()
+
+    model.apply_driver()
+    model.settle()
+
+    assert model.condition("Ready")["reason"] == "NodesBusy"
+
+
+# --- what is told ------------------------------------------------------------------------------
+
+
+def test_an_event_is_told_once() -> None:
+    model = running()
+    assert [say.reason for say in model.said] == ["Ready"]
+    model.apply_driver(version="2")
+    model.settle()
+    model.report("n0", State.FAILED)
+    model.settle()
+    model.settle()
+
+    assert [say.reason for say in model.said] == ["Ready", "RolloutStopped"]
+    assert model.said[1].warning
+
+
+def test_the_time_of_a_condition_is_that_of_its_last_change() -> None:
+    model = Model()
+    model.add(["n0"])
+    model.apply_driver()
+    model.carry_out(model.plan(now=1000.0).actions)
+    first = model.condition("Ready")["lastTransitionTime"]
+    model.add(["n1"])
+    model.carry_out(model.plan(now=2000.0).actions)
+    assert model.condition("Ready")["lastTransitionTime"] == first
+    model.report_all()
+    model.carry_out(model.plan(now=3000.0).actions)
+
+    assert first == "1970-01-01T00:16:40Z"
+    assert model.condition("Ready")["lastTransitionTime"] == "1970-01-01T00:50:00Z"
+
+
+@pytest.mark.parametrize(
+    ("rollout", "first"),
+    [
+        ({"maxUnavailable": "50%", "canary": 0}, 5),
+        ({"maxUnavailable": "1%", "canary": 0}, 1),
+        ({"maxUnavailable": "0", "canary": 0}, 0),
+        ({"maxUnavailable": "4", "canary": 3}, 3),
+        ({"maxUnavailable": "2", "canary": 3}, 2),
+        ({"maxUnavailable": 100, "canary": 0}, 10),
+    ],
+)
+def test_amounts_are_numbers_or_percentages(rollout: dict[str, Any], first: int) -> None:
+    model = running(10)
+    model.apply_driver(version="2", rollout=rollout)
+
+    assert len(labelled(model)) == first
+
+
+def test_every_document_is_applied_with_its_kind_and_name() -> None:
+    model = Model()
+    model.add(["n0"])
+    model.apply_driver(**EDU)
+
+    applied = [a.document for a in model.plan().actions if isinstance(a, Apply)]
+
+    assert [document["kind"] for document in applied] == ["ConfigMap", "ConfigMap", "DaemonSet"]

@@ -1,0 +1,429 @@
+"""Bringing a driver up, from what is observed to what is loaded, proven and recorded.
+
+Everything is real but the kernel: driver.yaml, source, key, cache, bundles, module files, records.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from nodeside.contract import Rung, State
+from nodeside.driver.bringup.bringup import NoRungServed, bring_up
+from nodeside.driver.bringup.installation import Refused
+from nodeside.driver.bringup.validate import ValidationFailed
+from nodeside.driver.handoff.listener import Listener
+from nodeside.driver.kernel import conflicts
+from nodeside.driver.kernel.errors import InUse, RebootRequired
+from nodeside.driver.kernel.sequence import SequenceFailed
+from nodeside.errors import ExitCode
+from nodeside.host import Kernel
+from tests.driver.fakes.kernel import FakeModule, Refusal, write, write_bytes
+from tests.driver.fakes.node import FakeNode, module_bytes, whys
+
+OTHER = Kernel("6.0.0-other", "#1 SMP", "x86_64")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> FakeNode:
+    return FakeNode(tmp_path)
+
+
+# --- loading ---------------------------------------------------------------------------------
+
+
+def test_cold_node_with_a_cached_bundle_loads_it_and_says_why(node: FakeNode) -> None:
+    task = node.task(modules=[{"name": "straw", "parameters": {"mode": "fast"}}])
+    node.put_bundle(task, {"straw": module_bytes("straw", parameters=["mode"])})
+
+    report = node.bring_up(task)
+
+    assert node.kernel.loads == ["straw mode=fast"]
+    assert report.state is State.READY
+    assert report.source is Rung.CACHED
+    assert whys(report) == {
+        "loaded": "straw not loaded",
+        "cached": f"the cache holds {task.tag}",
+    }
+    assert list(report.stages) == ["look in cache", "check", "load", "validate"]
+    assert node.states == [State.LOADING, State.READY]
+    assert node.record is not None
+    assert node.record.source is Rung.CACHED
+    assert node.record.modules[0].parameters == {"mode": "fast"}
+
+
+def test_what_is_loaded_and_right_is_not_touched(node: FakeNode) -> None:
+    node.fill()
+
+    report = node.bring_up(node.task())
+
+    assert (node.kernel.loads, node.kernel.unloads) == ([], [])
+    assert report.source is Rung.LOADED
+    assert whys(report) == {"loaded": "build-ids and parameters are those wanted"}
+    assert node.states == [State.READY], "a good module is never said to be loading"
+    assert node.record is not None
+    assert node.record.source is Rung.CACHED, "how it came here does not change"
+
+
+def test_modules_are_loaded_in_the_order_of_driver_yaml(node: FakeNode) -> None:
+    task = node.task(modules=[{"name": "straw-core"}, {"name": "straw"}])
+    node.put_bundle(
+        task,
+        {
+            "straw": module_bytes("straw", depends=["straw_core"]),
+            "straw_core": module_bytes("straw_core"),
+        },
+    )
+    node.bring_up(task)
+    assert node.kernel.loads == ["straw_core", "straw"]
+
+
+def test_a_parameter_change_alone_reloads_with_the_new_one(node: FakeNode) -> None:
+    files = {"straw": module_bytes("straw", parameters=["mode"])}
+    before = node.task(modules=[{"name": "straw", "parameters": {"mode": "slow"}}])
+    node.put_bundle(before, files)
+    node.bring_up(before)
+
+    report = node.bring_up(node.task(modules=[{"name": "straw", "parameters": {"mode": "fast"}}]))
+
+    assert node.kernel.loads == ["straw mode=slow", "straw mode=fast"]
+    assert node.kernel.unloads == ["straw"]
+    assert whys(report)["loaded"] == "straw loaded with parameters mode=slow, wanted mode=fast"
+
+
+def test_an_upgrade_replaces_the_loaded_version(node: FakeNode) -> None:
+    node.fill()
+    node.upgrade()
+    task = node.task()
+    node.put_bundle(task)
+
+    report = node.bring_up(task)
+
+    assert node.kernel.unloads == ["straw"]
+    assert node.kernel.loads == ["straw"]
+    assert report.version == "2.0"
+    assert node.states == [State.LOADING, State.UNLOADING, State.LOADING, State.READY]
+    assert node.record is not None
+    assert node.record.key == task.key
+
+
+def test_modules_that_the_new_version_has_no_more_go_too(node: FakeNode) -> None:
+    first = node.task(modules=[{"name": "straw"}, {"name": "straw_extra"}])
+    node.put_bundle(first)
+    node.bring_up(first)
+    second = node.task(version="2.0", modules=[{"name": "straw"}])
+    node.put_bundle(second)
+
+    node.bring_up(second)
+
+    assert node.loaded == ("straw",)
+    assert set(node.kernel.unloads) == {"straw", "straw_extra"}
+
+
+def test_a_driver_whose_module_has_another_name_now_replaces_the_old_one(node: FakeNode) -> None:
+    node.fill()
+    task = node.task(version="2.0", modules=[{"name": "straw_ng"}])
+    node.put_bundle(task)
+    node.bring_up(task)
+    assert node.loaded == ("straw_ng",)
+
+
+def test_a_new_version_with_the_very_same_modules_touches_nothing(node: FakeNode) -> None:
+    node.fill()
+    same = {"straw": module_bytes("straw", node.task().key)}
+    task = node.task(version="1.1")
+    node.put_bundle(task, same)
+    node.kernel.unloads.clear()
+
+    report = node.bring_up(task)
+
+    assert (node.kernel.loads, node.kernel.unloads) == ([], [])
+    assert report.source is Rung.LOADED
+    assert node.record is not None
+    assert node.record.version == "1.1"
+
+
+def test_a_new_version_of_the_same_source_needs_no_bundle_of_its_own(node: FakeNode) -> None:
+    node.fill()
+    task = node.task(version="1.1")
+
+    assert node.bring_up(task).source is Rung.LOADED
+    assert (node.kernel.loads, node.kernel.unloads) == ([], [])
+
+    node.kernel.delete_module("straw")
+    report = node.bring_up(task)
+    assert report.source is Rung.CACHED
+    assert whys(report)["cached"].startswith("the cache holds 1.0-")
+
+
+# --- what is in the way ----------------------------------------------------------------------
+
+
+def test_on_reboot_a_running_node_is_not_touched_but_the_cache_is_filled(node: FakeNode) -> None:
+    node.fill()
+    node.upgrade(upgrade="onReboot")
+    task = node.task()
+    node.put_bundle(task)
+
+    with pytest.raises(RebootRequired, match=r"another straw is loaded.*upgrade: onReboot"):
+        node.bring_up(task)
+
+    assert (node.kernel.loads, node.kernel.unloads) == ([], [])
+
+
+def test_a_foreign_module_is_replaced_unless_driver_yaml_keeps_it(node: FakeNode) -> None:
+    node.insmod("straw")
+    task = node.task(unload={"foreign": "keep"})
+    node.put_bundle(task)
+
+    with pytest.raises(Refused, match=r"nodeside did not load, and driver.yaml says") as caught:
+        node.bring_up(task)
+    assert "rmmod straw" in caught.value.hint
+    assert node.kernel.unloads == []
+
+    report = node.bring_up(node.task(unload={"foreign": "replace"}))
+    assert node.kernel.unloads == ["straw"]
+    assert whys(report)["loaded"].startswith("straw loaded, but with another build-id")
+
+
+def test_a_foreign_module_is_not_brought_back_as_if_it_were_ours(node: FakeNode) -> None:
+    node.fill()
+    node.kernel.delete_module("straw")
+    node.insmod("straw")
+    node.upgrade()
+    task = node.task()
+    node.put_bundle(task)
+    node.kernel.refuse_load["straw"] = [Refusal(errno.ENODEV)]
+
+    with pytest.raises(SequenceFailed, match="nothing had to be rolled back"):
+        node.bring_up(task)
+    assert node.loaded == ()
+
+
+def test_a_module_in_use_is_named_and_nothing_else_has_been_disturbed(node: FakeNode) -> None:
+    node.fill()
+    node.kernel.add("rival")
+    write(node.host.lib_modules("6.1.0-test") / "modules.dep", "kernel/rival.ko:\n")
+    node.kernel.modules["straw"].refcnt = 1
+    node.kernel.show()
+    node.upgrade(conflicts={"modules": ["rival"]})
+    task = node.task()
+    node.put_bundle(task)
+
+    with pytest.raises(InUse, match="cannot unload straw"):
+        node.bring_up(task)
+
+    assert set(node.loaded) == {"straw", "rival"}
+    assert node.kernel.unloads == []
+    assert node.record is not None
+    assert node.record.version == "1.0"
+
+
+# --- failures --------------------------------------------------------------------------------
+
+
+def test_a_failed_load_brings_back_the_previous_version_and_says_so(node: FakeNode) -> None:
+    node.fill()
+    before = node.record
+    node.upgrade()
+    task = node.task()
+    node.put_bundle(task)
+    node.kernel.refuse_load["straw"] = [Refusal(errno.ENODEV, ("straw: no such hardware",))]
+
+    with pytest.raises(SequenceFailed) as caught:
+        node.bring_up(task)
+
+    assert caught.value.exit_code == ExitCode.LOAD_FAILED
+    assert "straw: no such hardware" in str(caught.value)
+    assert "rolled back: the previous straw is loaded again" in str(caught.value)
+    assert node.loaded == ("straw",)
+    assert node.record == before
+    report = node.journal(task).failed(caught.value)
+    assert report.state is State.FAILED
+    assert "rolled back" in report.message
+
+
+def test_a_damaged_bundle_of_the_loaded_version_does_not_serve_for_a_roll_back(
+    node: FakeNode,
+) -> None:
+    node.fill()
+    damaged = node.cache.root / "straw" / node.task().tag / "modules/straw.ko"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    node.upgrade()
+    task = node.task()
+    node.put_bundle(task)
+    node.kernel.refuse_load["straw"] = [Refusal(errno.ENODEV)]
+
+    with pytest.raises(SequenceFailed, match="nothing had to be rolled back"):
+        node.bring_up(task)
+    assert node.loaded == ()
+    assert node.record is None, "nothing of ours is loaded"
+
+
+def in_tree(node: FakeNode, name: str) -> None:
+    """An in-tree module, on disk and in the kernel."""
+    tree = node.host.lib_modules("6.1.0-test")
+    write_bytes(tree / f"kernel/{name}.ko", module_bytes(name))
+    write(tree / "modules.dep", f"kernel/{name}.ko:\n")
+    node.kernel.add(name)
+
+
+def test_conflicting_modules_go_before_the_load_and_the_report_says_it(node: FakeNode) -> None:
+    in_tree(node, "rival")
+    task = node.task(conflicts={"modules": ["rival"]})
+    node.put_bundle(task)
+    report = node.bring_up(task)
+    assert node.loaded == ("straw",)
+    assert report.notes == ("removed the module rival",)
+
+
+def test_conflicting_modules_come_back_when_the_load_fails(node: FakeNode) -> None:
+    in_tree(node, "rival")
+    task = node.task(conflicts={"modules": ["rival"]})
+    node.put_bundle(task)
+    node.kernel.refuse_load["straw"] = [Refusal(errno.ENODEV)]
+    journal = node.journal(task)
+
+    with pytest.raises(SequenceFailed):
+        bring_up(task, journal, Listener(), loader=node.kernel.loader)
+
+    assert node.loaded == ("rival",)
+    assert "put back after the failed load: rival" in journal.notes
+
+
+def test_a_conflict_that_cannot_go_brings_the_previous_version_back(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.fill()
+    in_tree(node, "rival")
+    node.kernel.modules["rival"].refcnt = 1
+    node.kernel.show()
+    node.upgrade(conflicts={"modules": ["rival"]})
+    task = node.task()
+    node.put_bundle(task)
+
+    with pytest.raises(SequenceFailed, match="the previous straw is loaded again") as caught:
+        node.bring_up(task)
+
+    assert caught.value.exit_code == ExitCode.IN_USE
+    assert set(node.loaded) == {"rival", "straw"}
+    assert node.record is not None
+    assert node.record.version == "1.0"
+
+
+def test_what_the_checks_refuse_never_reaches_the_kernel(node: FakeNode) -> None:
+    task = node.task(modules=[{"name": "straw", "parameters": {"speed": "1"}}])
+    node.put_bundle(task)
+
+    with pytest.raises(Refused, match="speed") as caught:
+        node.bring_up(task)
+
+    assert caught.value.exit_code == ExitCode.REFUSED
+    assert (node.kernel.loads, node.states) == ([], [])
+
+
+def test_a_failed_validation_keeps_the_module_and_is_reported(node: FakeNode) -> None:
+    write(node.root / "sys/class/straw/state", "broken\n")
+    task = node.task(
+        validate={"timeoutSeconds": 1, "sysfs": [{"path": "class/straw/state", "value": "good"}]}
+    )
+    node.put_bundle(task)
+    journal = node.journal(task)
+
+    with pytest.raises(ValidationFailed, match="expected good, found broken") as caught:
+        bring_up(task, journal, Listener(), loader=node.kernel.loader)
+
+    assert node.loaded == ("straw",)
+    assert node.record is not None
+    report = journal.failed(caught.value)
+    assert (report.state, report.exit_code) == (State.FAILED, ExitCode.VALIDATION_FAILED)
+    assert [(check["name"], check["ok"]) for check in report.checks] == [
+        ("module straw", True),
+        ("/sys/class/straw/state", False),
+        ("kernel log", True),
+    ]
+    assert node.kernel.seconds > 0, "it is tried again until the deadline, by the given clock"
+
+
+def test_a_splat_during_the_load_fails_the_validation(node: FakeNode) -> None:
+    task = node.task()
+    node.put_bundle(task)
+    original = node.kernel.add
+
+    def add(name: str, module: FakeModule | None = None, *, uses: tuple[str, ...] = ()) -> None:
+        original(name, module, uses=uses)
+        node.kernel.say("BUG: kernel NULL pointer dereference, address: 0000000000000000")
+
+    node.kernel.add = add  # type: ignore[method-assign]
+    with pytest.raises(ValidationFailed, match="NULL pointer dereference"):
+        node.bring_up(task)
+
+
+def test_a_bundle_without_a_wanted_module_does_not_serve_and_does_not_stay_in_the_way(
+    node: FakeNode,
+) -> None:
+    task = node.task(modules=[{"name": "straw"}, {"name": "straw_extra"}])
+    node.put_bundle(task, {"straw": module_bytes("straw")})
+
+    with pytest.raises(NoRungServed, match="has no module straw_extra") as caught:
+        node.bring_up(task)
+    assert caught.value.exit_code == ExitCode.FETCH
+
+
+def test_without_any_rung_it_is_said_what_each_of_them_lacked(node: FakeNode) -> None:
+    with pytest.raises(NoRungServed) as caught:
+        node.bring_up(node.task())
+    assert str(caught.value) == (
+        f"no way to get the modules: loaded: straw not loaded; "
+        f"cached: no bundle {node.task().tag} in {node.cache.root}; "
+        "fetched: driver.yaml names no prebuilt sources; compatible: driver.yaml says reuse: "
+        "exact; built: no toolkit here: no shared directory was given"
+    )
+    assert "--shared" in caught.value.hint
+
+
+def test_restoring_conflicts_is_asked_for_nothing_when_nothing_was_cleared(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = node.task()
+    node.put_bundle(task)
+    node.kernel.refuse_load["straw"] = [Refusal(errno.ENODEV)]
+    monkeypatch.setattr(conflicts, "restore", lambda *_, **__: pytest.fail("nothing to restore"))
+    with pytest.raises(SequenceFailed):
+        node.bring_up(task)
+
+
+# --- what an earlier driver left ---------------------------------------------------------------
+
+
+def test_a_load_that_a_killed_driver_began_is_waited_for(node: FakeNode) -> None:
+    node.fill()
+    module = node.kernel.modules["straw"]
+    module.state = "Loading"
+    node.kernel.show()
+
+    def sleep(seconds: float) -> None:
+        module.state = "Live"
+        node.kernel.show()
+
+    node.kernel.sleep = sleep  # type: ignore[method-assign]
+    report = node.bring_up(node.task())
+
+    assert report.source is Rung.LOADED
+    assert (node.kernel.loads, node.kernel.unloads) == ([], [])
+    assert node.states == [State.LOADING, State.READY]
+    assert node.told[0].message == "straw is coming; waiting for its end"
+
+
+def test_bundles_of_the_last_versions_stay_for_the_way_back(node: FakeNode) -> None:
+    for number in range(1, 6):
+        node.source(f"obj-m := straw.o  # {number}\n")
+        task = node.task(version=f"{number}.0")
+        os.utime(node.put_bundle(task).directory, (number, number))
+        node.bring_up(task)
+
+    kept = sorted(cached.manifest.version for cached in node.cache.manifests("straw"))
+    assert kept == ["3.0", "4.0", "5.0"]

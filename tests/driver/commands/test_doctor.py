@@ -1,0 +1,159 @@
+"""`nodeside driver doctor`: one row for each thing that could be wrong, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nodeside.contract import SidecarRecord
+from nodeside.driver.commands import doctor
+from nodeside.errors import ExitCode
+from nodeside.shared import SharedDir
+from tests.driver.fakes.kernel import write
+from tests.driver.fakes.node import BOOT_ID, FakeNode
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> FakeNode:
+    made = FakeNode(tmp_path)
+    made.write_driver()
+    return made
+
+
+@pytest.fixture(autouse=True)
+def no_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The questions to this machine's own compiler are left out: each takes a second."""
+    questions = tuple(q for q in doctor._QUESTIONS if q is not doctor._toolkit)
+    monkeypatch.setattr(doctor, "_QUESTIONS", questions)
+
+
+def rows(node: FakeNode, *more: str | Path) -> dict[str, Any]:
+    """The rows by their question; a row that is not right must say what to do."""
+    done = node.run("doctor", *more, "-o", "json")
+    found = {row["question"]: row for row in done.document["checks"]}
+    for row in found.values():
+        assert row["level"] == "ok" or row["todo"], row
+    bad = any(row["level"] == "bad" for row in found.values())
+    assert done.code == (ExitCode.SYSTEM if bad else 0)
+    return found
+
+
+def test_a_wrong_driver_yaml_is_a_row_and_no_end(node: FakeNode) -> None:
+    node.driver_file.unlink()
+    found = rows(node)
+    assert found["driver.yaml"]["level"] == "bad"
+    assert "kernel" in found
+
+
+def test_the_bundle_is_looked_for(node: FakeNode) -> None:
+    assert "is not in the cache" in rows(node)["bundle"]["found"]
+    node.put_bundle(node.task())
+    assert "is in the cache" in rows(node)["bundle"]["found"]
+
+
+def test_a_kernel_without_modules_is_sent_to_the_throwaway_machine(node: FakeNode) -> None:
+    (node.host.proc / "modules").unlink()
+    row = rows(node)["modules"]
+    assert (row["level"], row["todo"]) == (
+        "bad",
+        "try the driver in a throwaway machine: nodeside try",
+    )
+
+
+def test_lockdown_signatures_and_disabled_loading_are_seen(node: FakeNode) -> None:
+    assert rows(node)["signatures"]["level"] == "ok"
+    write(node.host.sys / "kernel/security/lockdown", "none [integrity] confidentiality\n")
+    row = rows(node)["signatures"]
+    assert row["level"] == "warn"
+    assert "lockdown integrity, signatures enforced" in row["found"]
+    assert "mokutil" in row["todo"]
+    write(node.host.proc / "sys/kernel/modules_disabled", "1\n")
+    assert rows(node)["loading"]["todo"] == "reboot the node"
+
+
+def test_secure_boot_is_read_from_the_efi_variable(node: FakeNode) -> None:
+    assert rows(node)["secure boot"]["found"] == "not visible (no EFI variables)"
+    variable = node.host.sys / doctor._SECURE_BOOT
+    variable.parent.mkdir(parents=True)
+    variable.write_bytes(b"\6\0\0\0\1")
+    assert rows(node)["secure boot"]["found"] == "on"
+
+
+@pytest.mark.parametrize("mount", ["sys", "proc", "dev", "lib/modules"])
+def test_each_mount_of_a_pod_is_asked_for(node: FakeNode, mount: str) -> None:
+    row = rows(node)[f"mount /{mount}"]
+    assert row["level"] == ("ok" if mount == "sys" else "warn")
+    for path in ("proc/1", "dev", "lib/modules"):
+        (node.root / path).mkdir(parents=True, exist_ok=True)
+    assert rows(node)[f"mount /{mount}"]["level"] == "ok"
+    if mount in ("dev", "lib/modules"):
+        shutil.rmtree(node.root / mount)
+        row = rows(node)[f"mount /{mount}"]
+        assert row["todo"] == f"in a pod, mount the host's /{mount} at {node.root / mount}"
+
+
+def test_a_disk_that_is_small_is_named(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = node.directory / "shared"
+    assert rows(node, "--shared", shared)["shared directory"]["level"] == "ok"
+    monkeypatch.setattr(doctor, "_LITTLE_SPACE", 1 << 62)
+    assert rows(node)["cache"]["todo"].startswith("free some space: df -h")
+
+
+@pytest.mark.parametrize(
+    ("flag", "found"), [(os.ST_RDONLY, "is mounted read-only"), (os.ST_NOEXEC, "is mounted noexec")]
+)
+def test_a_shared_directory_on_a_wrong_mount_is_named(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, flag: int, found: str
+) -> None:
+    flags = SimpleNamespace(f_flag=flag, f_bavail=1 << 30, f_frsize=1, f_blocks=1, f_bfree=1)
+    monkeypatch.setattr(os, "statvfs", lambda _: flags)
+    row = doctor._disk("shared directory", node.directory, programs=True)
+    assert (row.level.value, row.found) == ("bad", f"{node.directory} {found}")
+    assert "mount it " in row.todo
+
+
+def test_capabilities_that_are_missing_say_what_is_lost(node: FakeNode) -> None:
+    status = "Name:\tx\nCapEff:\t{:016x}\n"
+    write(node.host.proc / "self/status", status.format(0))
+    found = {name: row for name, row in rows(node).items() if name.startswith("CAP_")}
+    assert {name: (row["level"], row["found"]) for name, row in found.items()} == {
+        "CAP_SYS_MODULE": ("bad", "missing: no module can be loaded or unloaded"),
+        "CAP_SYSLOG": ("warn", "missing: failures come without the kernel's own words"),
+        "CAP_SYS_PTRACE": ("warn", "missing: holders of a module cannot be named"),
+        "CAP_DAC_READ_SEARCH": ("warn", "missing: holders of a module cannot be named"),
+    }
+    assert {row["todo"] for row in found.values()} == {
+        "run as root, or add it to the container's securityContext"
+    }
+
+    write(node.host.proc / "self/status", status.format(1 << 16 | 1 << 34))
+    present = {name for name, row in rows(node).items() if row["found"] == "present"}
+    assert present == {"CAP_SYS_MODULE", "CAP_SYSLOG"}
+
+
+def test_a_sidecar_that_lives_that_went_and_that_never_came(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "_QUESTIONS", (doctor._toolkit,))
+    shared = SharedDir(node.directory / "shared")
+    shared.create()
+    more = ("--shared", shared.root)
+    assert "has not been there in this boot" in rows(node, *more)["toolkit"]["found"]
+    shared.publish_sidecar(SidecarRecord(7, BOOT_ID, 0.0, "6.1.0-test"))
+    assert "was there and is gone" in rows(node, *more)["toolkit"]["found"]
+    with shared.hold_sidecar_lock():
+        found = rows(node, *more)["toolkit"]["found"]
+    assert found == "a sidecar lives, with headers for 6.1.0-test"
+
+
+def test_this_machines_own_toolkit_is_asked_by_the_sidecars_own_check(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "_QUESTIONS", (doctor._toolkit,))
+    found = rows(node)
+    assert {"toolkit: headers", "toolkit: make", "toolkit: compiler", "toolkit: jobs"} <= set(found)

@@ -1,0 +1,146 @@
+"""docs/output.md is true: every field that a verb prints is there, with its type, and no other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeside.contract import Toolchain
+from nodeside.driver.node.run_directory import hold_lock
+from tests import TOP
+from tests.driver.fakes.node import FakeNode, module_bytes
+
+PAGE = TOP / "docs/output.md"
+_TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> FakeNode:
+    return FakeNode(tmp_path)
+
+
+def documented(verb: str) -> dict[str, set[str]]:
+    """Field to types, of the section whose heading has the verb."""
+    sections = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)[1:]
+    named = ((text.splitlines()[0].split(", "), text) for text in sections)
+    section = next(text for verbs, text in named if verb in verbs)
+    rows = re.findall(r"^\| (\S+) \| ([\w ]+) \|", section, flags=re.MULTILINE)
+    return {field: set(types.split(" or ")) for field, types in rows if field != "field"}
+
+
+def fields(value: Any, at: str, known: dict[str, set[str]]) -> Iterator[tuple[str, str]]:
+    """Every field of a document with its type; an object that is documented as such is one."""
+    if isinstance(value, dict):
+        if "object" in known.get(at, ()):
+            yield at, "object"
+        data = f"{at}.*" in known
+        inner = any(field.startswith(f"{at}.") for field in known) or not at
+        for key, item in value.items() if inner else ():
+            yield from fields(item, f"{at}.*" if data else f"{at}.{key}".lstrip("."), known)
+    elif isinstance(value, list):
+        for item in value:
+            yield from fields(item, f"{at}[]", known)
+    else:
+        yield at, "null" if value is None else _TYPES[type(value).__name__]
+
+
+def compare(verb: str, *documents: Any) -> None:
+    """The documents have the fields of the page; together they have all of them."""
+    known = documented(verb)
+    seen: set[str] = set()
+    for document in documents:
+        for field, kind in fields(document, "", known):
+            assert field in known, f"{verb} prints {field}, which docs/output.md does not have"
+            kinds = known[field] | ({"integer"} if "number" in known[field] else set())
+            assert kind in kinds, f"{verb}: {field} is {kind}, docs/output.md says {known[field]}"
+            seen.add(field)
+    assert set(known) - seen == set(), f"docs/output.md has fields that {verb} never prints"
+
+
+def test_reports(node: FakeNode) -> None:
+    node.write_driver(modules=[{"name": "straw", "parameters": {"mode": "fast"}}])
+    failed = node.run("run", "--once", "-o", "json")
+    assert failed.code == 31
+    node.put_bundle(node.task(), {"straw": module_bytes("straw", parameters=["mode"])})
+    node.kernel.add("rival")
+    node.write_driver(conflicts={"modules": ["rival"]})
+    loaded = node.run("load", "-o", "json").document
+    assert loaded["state"] == "ready"
+    validated = node.run("validate", "-o", "json").document
+    compare("run --once", failed.document, loaded, validated)
+    compare("load", failed.document, loaded, validated)
+
+
+def test_nothing_is_announced_by_who_was_kept_out(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.fill()
+    monkeypatch.setattr("nodeside.driver.agent.run._LOCK_TIMEOUT", 0.0)
+    with hold_lock(node.host, "straw", timeout=0):
+        done = node.run("run", "--once", "-o", "json")
+    assert done.code == 45
+    assert done.document["announced"] is None
+
+
+def test_plans(node: FakeNode) -> None:
+    node.write_driver()
+    document = node.run("plan", "-o", "json").document
+    assert document == node.run("run", "--dry-run", "-o", "json").document
+    compare("plan", document)
+
+
+@pytest.mark.parametrize("verb", ["fetch", "build", "load", "validate", "unload", "publish"])
+def test_dry_runs(node: FakeNode, tmp_path: Path, verb: str) -> None:
+    node.put_bundle(node.task(prebuilt={"sources": [{"directory": str(tmp_path)}]}))
+    document = node.run(verb, "--dry-run", "-o", "json").document
+    compare("--dry-run", document)
+
+
+def test_bundles(node: FakeNode, tmp_path: Path) -> None:
+    task = node.task(prebuilt={"sources": [{"directory": str(tmp_path / "store")}]})
+    node.put_bundle(task, toolchain=Toolchain("gcc 12", "/usr/src", "7" * 64, "gcc 12", 2))
+    compare("build", node.run("build", "-o", "json").document)
+    node.run("publish", "--to", tmp_path / "store")
+    node.forget_cache()
+    compare("fetch", node.run("fetch", "-o", "json").document)
+
+
+def test_unloading(node: FakeNode) -> None:
+    node.fill()
+    compare("unload", node.run("unload", "-o", "json").document)
+
+
+def test_status(node: FakeNode) -> None:
+    before = node.task(modules=[{"name": "straw", "parameters": {"mode": "fast"}}])
+    node.put_bundle(before, {"straw": module_bytes("straw", parameters=["mode"])})
+    empty = node.run("status", "-o", "json")
+    assert empty.code == 46
+    node.new_device_at_load("c10:99")
+    node.run("load")
+    ready = node.run("status", "-o", "json")
+    assert ready.code == 0
+    compare("status", empty.document, ready.document)
+
+
+def test_publishing(node: FakeNode, tmp_path: Path) -> None:
+    node.put_bundle(node.task())
+    store = tmp_path / "store"
+    store.mkdir()
+    first = node.run("publish", "--to", store, "-o", "json").document
+    again = node.run("publish", "--to", store, "-o", "json").document
+    assert (first["already"], again["already"]) == (False, True)
+    compare("publish", first, again)
+
+
+def test_the_doctor(node: FakeNode) -> None:
+    node.write_driver()
+    compare("doctor", node.run("doctor", "-o", "json").document)
+
+
+def test_env(node: FakeNode) -> None:
+    node.write_driver()
+    compare("env", node.run("env", "-o", "json").document)

@@ -1,0 +1,198 @@
+"""A driver that is to go as soon as nobody holds its modules: the wait, and what is said."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from nodeside.contract import State
+from nodeside.driver.bringup.journal import Journal
+from nodeside.driver.commands import unload
+from nodeside.driver.node.run_directory import hold_lock, read_ready
+from nodeside.errors import ExitCode
+from tests.driver.fakes.kernel import add_device
+from tests.driver.fakes.node import BOOT_ID, FakeNode
+
+_LATEST = 60.0  # seconds, which only a broken test meets
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNode:
+    monkeypatch.setattr(unload, "_FIRST_LOOK", 0.01)
+    monkeypatch.setattr(unload, "_LOCK_LOOK", 0.01)
+    made = FakeNode(tmp_path)
+    made.put_bundle(made.task())
+    made.run("load")
+    return made
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str]]:
+    """What the journal announced: state, reason and message."""
+    said: list[tuple[str, str, str]] = []
+    announce = Journal._announce
+
+    def listening(journal: Journal, report: object) -> None:
+        announce(journal, report)  # type: ignore[arg-type]
+        status = journal.told
+        assert status is not None
+        said.append((status.state.value, status.reason, status.message))
+
+    monkeypatch.setattr(Journal, "_announce", listening)
+    return said
+
+
+def hold(node: FakeNode) -> None:
+    add_device(node.host, "c10:1", "straw", "virtual/misc/straw")
+    node.kernel.modules["straw"].refcnt = 1
+    node.kernel.show()
+
+
+def let_go(node: FakeNode) -> None:
+    node.kernel.modules["straw"].refcnt = 0
+    node.kernel.show()
+
+
+@contextmanager
+def as_soon_as(holds: Callable[[], bool], act: Callable[[], None]) -> Iterator[None]:
+    """Act from outside, once something is seen, while the block runs."""
+    ended = threading.Event()
+
+    def watching() -> None:
+        while not ended.wait(0.005):
+            if holds():
+                act()
+                return
+
+    thread = threading.Thread(target=watching, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(_LATEST)
+
+
+def test_modules_that_nobody_holds_go_at_once(
+    node: FakeNode, told: list[tuple[str, str, str]]
+) -> None:
+    done = node.run("unload", "--wait")
+
+    assert (done.code, done.output) == (0, "unloaded  straw\n")
+    assert node.loaded == ()
+    assert told[-1] == ("waiting", "Unloaded", "unloaded")
+    assert {state for state, _, _ in told} == {"unloading", "waiting"}
+
+
+def test_who_holds_a_module_is_said_once_and_it_goes_when_he_lets_go(
+    node: FakeNode, told: list[tuple[str, str, str]]
+) -> None:
+    hold(node)
+    held = "cannot unload straw: straw has 1 reference that no module, open file or mount explains"
+
+    with as_soon_as(lambda: any(m == held for _, _, m in told), lambda: let_go(node)):
+        done = node.run("unload", "--wait")
+
+    assert (done.code, done.output) == (0, "unloaded  straw\n")
+    assert [each for each in told if each[1]] == [
+        ("unloading", "InUse", held),
+        ("waiting", "Unloaded", "unloaded"),
+    ]
+    assert done.errors.count(held) == 1
+    assert read_ready(node.host, "straw", BOOT_ID) is None
+
+
+def test_sigterm_ends_the_wait_and_leaves_the_modules_and_the_lock(
+    node: FakeNode, told: list[tuple[str, str, str]]
+) -> None:
+    hold(node)
+
+    with as_soon_as(
+        lambda: any(reason == "InUse" for _, reason, _ in told),
+        lambda: os.kill(os.getpid(), signal.SIGTERM),
+    ):
+        done = node.run("unload", "--wait")
+
+    assert done.code == ExitCode.INTERRUPTED
+    assert "SIGTERM came before driver straw was unloaded; until then: cannot unload" in done.error
+    assert node.loaded == ("straw",)
+    assert told[-1][0] == State.UNLOADING.value, "nothing is said of what is somebody else's now"
+    with hold_lock(node.host, "straw", timeout=0):
+        pass
+
+
+def test_a_module_that_no_wait_removes_is_said_to_need_a_reboot(
+    node: FakeNode, told: list[tuple[str, str, str]]
+) -> None:
+    node.kernel.modules["straw"].permanent = True
+    node.kernel.show()
+
+    done = node.run("unload", "--wait")
+
+    assert done.code == ExitCode.REBOOT_REQUIRED
+    assert told[-1] == (
+        "reboot-required",
+        "RebootRequired",
+        "cannot unload straw: it is permanent, that is, it has no exit function",
+    )
+
+
+def test_it_waits_for_whoever_has_the_lock_and_says_nothing_meanwhile(
+    node: FakeNode, told: list[tuple[str, str, str]]
+) -> None:
+    """Two open files are two locks, in one process too."""
+    lock = hold_lock(node.host, "straw", timeout=0)
+    lock.__enter__()
+    seen: list[object] = []
+
+    def free() -> None:
+        seen.extend(told)
+        lock.__exit__(None, None, None)
+
+    looks = 0
+
+    def looked_often() -> bool:
+        nonlocal looks
+        looks += 1
+        return looks > 20
+
+    with as_soon_as(looked_often, free):
+        done = node.run("unload", "--wait")
+
+    assert done.code == ExitCode.OK
+    assert seen == []
+    assert "another process works on driver straw on this node" in done.errors
+
+
+def test_the_lock_is_held_while_it_waits_so_that_no_driver_pod_loads_again(
+    node: FakeNode, told: list[tuple[str, str, str]]
+) -> None:
+    hold(node)
+    locked: list[bool] = []
+
+    def try_the_lock() -> None:
+        try:
+            with hold_lock(node.host, "straw", timeout=0):
+                locked.append(False)
+        except Exception:
+            locked.append(True)
+        let_go(node)
+
+    with as_soon_as(lambda: any(reason == "InUse" for _, reason, _ in told), try_the_lock):
+        assert node.run("unload", "--wait").code == ExitCode.OK
+
+    assert locked == [True]
+
+
+def test_an_unload_needs_neither_the_source_nor_the_certificate(node: FakeNode) -> None:
+    node.write_driver(
+        source={"path": "gone"}, signing={"key": "/signing/key", "certificate": "/signing/cert"}
+    )
+
+    assert node.run("unload", "--wait").output == "unloaded  straw\n"

@@ -1,0 +1,141 @@
+"""Following the log of a build that somebody else writes, and who may be hostile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nodeside.driver.handoff import result
+from nodeside.driver.handoff.listener import Listener
+from nodeside.driver.handoff.request import request_build
+from nodeside.shared import SharedDir
+from tests.driver.fakes.handoff import Clock, succeeded, wait, wish
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> SharedDir:
+    found = SharedDir(tmp_path / "shared")
+    found.create()
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result, "_LOOK", 0.0)
+
+
+class Building:
+    """A build whose log is written by hand, look by look."""
+
+    def __init__(self, shared: SharedDir) -> None:
+        self.shared = shared
+        self.request = request_build(shared, wish())
+        self.out = shared.out_dir(self.request.id)
+        self.log = shared.build_log(self.request.id)
+        self.heard: list[str] = []
+        self.acts: dict[int, Callable[[], object]] = {}
+
+    def follow(self, *acts: Callable[[], object]) -> list[str]:
+        """Do one act a look, then succeed; what was heard."""
+        steps = [*acts, self.succeed]
+
+        def then(look: int) -> None:
+            if 2 <= look < len(steps) + 2:
+                steps[look - 2]()
+
+        listener = Listener(on_build_line=self.heard.append)
+        wait(self.shared, self.request, clock=Clock(then=then), listener=listener)
+        return self.heard
+
+    def succeed(self) -> None:
+        self.shared.publish_result(succeeded(self.request))
+
+    def write(self, text: str) -> None:
+        self.out.mkdir(exist_ok=True)
+        with open(self.log, "a") as file:
+            file.write(text)
+
+    def restart(self) -> None:
+        """What a sidecar does that begins the build anew."""
+        self.log.unlink()
+        self.write("")
+
+
+@pytest.fixture
+def building(shared: SharedDir) -> Building:
+    return Building(shared)
+
+
+def test_lines_are_handed_over_as_they_appear_and_once(building: Building) -> None:
+    heard = building.follow(
+        lambda: building.write("one\ntw"),
+        lambda: building.write("o\n"),
+        lambda: building.write("three\n"),
+    )
+    assert heard == ["one", "two", "three"]
+
+
+def test_a_last_line_without_an_end_is_handed_over_at_the_end(building: Building) -> None:
+    assert building.follow(lambda: building.write("one\nlast words")) == ["one", "last words"]
+
+
+def test_a_log_that_begins_anew_is_followed_from_its_start(building: Building) -> None:
+    heard = building.follow(
+        lambda: building.write("first life\nhalf a li"),
+        building.restart,
+        lambda: building.write("second life\n"),
+    )
+    assert heard == ["first life", "second life"]
+
+
+def test_a_log_that_was_cut_in_place_is_followed_from_its_start(building: Building) -> None:
+    heard = building.follow(
+        lambda: building.write("a long first line\n"),
+        lambda: os.truncate(building.log, 0),
+        lambda: building.write("again\n"),
+    )
+    assert heard == ["a long first line", "again"]
+
+
+def test_a_line_without_an_end_does_not_grow_in_memory(building: Building) -> None:
+    heard = building.follow(*(lambda: building.write("x" * (1 << 18)) for _ in range(3)))
+    assert "".join(heard) == "x" * (3 << 18)
+    assert max(map(len, heard)) <= 1 << 19
+
+
+def test_a_log_that_never_ends_does_not_keep_us_after_the_answer(
+    building: Building, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that a build left behind goes on writing, faster than anybody reads."""
+    monkeypatch.setattr(os, "pread", lambda *_: b"more\n" * 1000)
+    building.write("more\n")
+    assert set(building.follow()) == {"more"}
+
+
+def test_a_log_that_is_cut_and_filled_again_and_again_is_shown_up_to_a_total(
+    building: Building, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodeside.driver.handoff.log_follower._TOTAL", 1 << 20)
+
+    def refill() -> None:
+        building.out.mkdir(exist_ok=True)
+        building.log.write_text(("x" * 1023 + "\n") * 300)
+
+    heard = building.follow(*[refill, lambda: os.truncate(building.log, 0)] * 6)
+    assert len(heard) == 1025
+    assert heard[-1] == "[no more of it is shown: 1 MiB were]"
+
+
+def test_a_log_that_is_a_link_or_a_pipe_is_not_followed(building: Building, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("root:x\n")
+    building.out.mkdir()
+    building.log.symlink_to(tmp_path / "secret")
+    assert building.follow(lambda: None, building.log.unlink, lambda: os.mkfifo(building.log)) == []
+
+
+def test_escapes_and_returns_in_the_log_are_shown_and_not_obeyed(building: Building) -> None:
+    heard = building.follow(lambda: building.write("\x1b]0;owned\x07\rNODESIDE_READY\tok \xe9\n"))
+    assert heard == ["\\x1b]0;owned\\x07\\rNODESIDE_READY\tok \xe9"]

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nodeside.driver.kernel.conflicts import Cleared, ConflictBuiltIn, clear, plan_clear, restore
+from nodeside.driver.kernel.errors import InUse
+from nodeside.driver.node import sysfs
+from nodeside.driver.node.modules import LoadedState
+from nodeside.driver.node.pci import PciDevice
+from nodeside.errors import ExitCode, SystemRefused
+from nodeside.spec.model import Conflicts, PciId
+from tests.driver.fakes.kernel import RELEASE, FakeKernel, FakeModule, add_pci_device, write
+
+EDU = PciId(vendor="1234", device="11e8")
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> FakeKernel:
+    return FakeKernel(tmp_path)
+
+
+class Bus:
+    """The kernel's side of unbind and drivers_probe."""
+
+    def __init__(self, kernel: FakeKernel) -> None:
+        self.kernel = kernel
+        self.written: list[tuple[str, str]] = []
+
+    def write(self, path: Path, value: str) -> None:
+        sysfs.write(path, value)
+        self.written.append((path.name, value))
+        if path.name == "unbind":
+            (self.kernel.host.sys / "bus/pci/devices" / value / "driver").unlink()
+
+
+def test_devices_of_any_of_the_ids_are_unbound_unless_ours_has_them() -> None:
+    devices = [
+        PciDevice("0000:00:04.0", "1234", "11e8", "other", "other_mod"),
+        PciDevice("0000:00:05.0", "1234", "11e8", "edu", "edu"),
+        PciDevice("0000:00:06.0", "1234", "11e8"),
+        PciDevice("0000:00:07.0", "1234", "0001", "other", "other_mod"),
+        PciDevice("0000:00:08.0", "8086", "11e8", "other", "other_mod"),
+    ]
+
+    plan = plan_clear(Conflicts(unbind=(EDU,)), {}, devices, ours=["edu"])
+    every = plan_clear(Conflicts(unbind=(PciId(vendor="1234"),)), {}, devices, ours=["edu"])
+
+    assert plan.words == ("unbind 0000:00:04.0 from other",)
+    assert [item.address for item in every.unbind] == ["0000:00:04.0", "0000:00:07.0"]
+
+
+def test_modules_in_the_way_are_removed_leaf_first() -> None:
+    states = {
+        "videodev": LoadedState("videodev", 1, holders=("uvcvideo",)),
+        "uvcvideo": LoadedState("uvcvideo"),
+    }
+
+    plan = plan_clear(Conflicts(modules=("videodev", "uvcvideo")), states, [])
+
+    assert plan.words == ("remove the module uvcvideo", "remove the module videodev")
+
+
+def test_the_way_is_cleared_and_what_was_done_is_told(kernel: FakeKernel) -> None:
+    kernel.add("dummy")
+    add_pci_device(kernel.host, "0000:00:04.0", "1234", "11e8", "other", "other")
+    bus = Bus(kernel)
+    conflicts = Conflicts(modules=("dummy",), unbind=(EDU,))
+
+    cleared = clear(conflicts, kernel.loader, write=bus.write)
+
+    assert cleared.words == ("unbound 0000:00:04.0 from other", "removed the module dummy")
+    assert bus.written == [("unbind", "0000:00:04.0")]
+    assert clear(conflicts, kernel.loader, write=bus.write) == Cleared()
+
+
+def test_a_user_that_is_not_declared_is_named_and_nothing_is_touched(kernel: FakeKernel) -> None:
+    kernel.add("videodev")
+    kernel.add("uvcvideo", uses=("videodev",))
+    add_pci_device(kernel.host, "0000:00:04.0", "1234", "11e8", "other", "other")
+    bus = Bus(kernel)
+
+    with pytest.raises(
+        InUse, match="cannot remove the conflicting module videodev: uvcvideo uses it"
+    ) as caught:
+        clear(Conflicts(modules=("videodev",), unbind=(EDU,)), kernel.loader, write=bus.write)
+
+    assert caught.value.hint == "add uvcvideo to conflicts.modules, if it may go"
+    assert bus.written == []
+
+
+def test_a_held_module_brings_the_unbound_devices_back(kernel: FakeKernel) -> None:
+    kernel.add("dummy", FakeModule(refcnt=1))
+    add_pci_device(kernel.host, "0000:00:04.0", "1234", "11e8", "other", "other")
+    bus = Bus(kernel)
+
+    with pytest.raises(InUse, match="dummy has 1 reference"):
+        clear(Conflicts(modules=("dummy",), unbind=(EDU,)), kernel.loader, write=bus.write)
+
+    assert bus.written == [("unbind", "0000:00:04.0"), ("drivers_probe", "0000:00:04.0")]
+
+
+def test_a_driver_inside_the_kernel_cannot_make_room(kernel: FakeKernel) -> None:
+    write(kernel.host.lib_modules(RELEASE) / "modules.builtin", "kernel/net/dummy.ko\n")
+
+    with pytest.raises(ConflictBuiltIn, match="dummy is built into this kernel") as caught:
+        clear(Conflicts(modules=("dummy",)), kernel.loader)
+
+    assert caught.value.exit_code is ExitCode.REFUSED
+
+
+def test_a_device_that_stays_bound_is_an_error(kernel: FakeKernel) -> None:
+    add_pci_device(kernel.host, "0000:00:04.0", "1234", "11e8", "other", "other")
+
+    with pytest.raises(
+        SystemRefused, match=r"0000:00:04\.0 is still bound to other after the unbind"
+    ):
+        clear(Conflicts(unbind=(EDU,)), kernel.loader, write=lambda path, value: None)
+
+
+def test_a_read_only_sysfs_is_said_so(kernel: FakeKernel) -> None:
+    add_pci_device(kernel.host, "0000:00:04.0", "1234", "11e8", "other", "other")
+    (kernel.host.sys / "bus/pci/drivers/other/unbind").unlink()
+
+    with pytest.raises(SystemRefused, match=r"cannot write '0000:00:04\.0' to .*/unbind") as caught:
+        clear(Conflicts(unbind=(EDU,)), kernel.loader)
+
+    assert "mount the host's /sys read-write at /host/sys" in caught.value.hint
+
+
+def test_what_was_cleared_is_brought_back(kernel: FakeKernel) -> None:
+    tree = kernel.host.lib_modules(RELEASE)
+    write(tree / "modules.dep", "kernel/a.ko:\nkernel/b.ko: kernel/a.ko\n")
+    write(tree / "kernel/a.ko", "a")
+    write(tree / "kernel/b.ko", "b a")
+    add_pci_device(kernel.host, "0000:00:04.0", "1234", "11e8")
+    add_pci_device(kernel.host, "0000:00:05.0", "1234", "11e8", "other", "other")
+    bus = Bus(kernel)
+    unbound = tuple(PciDevice(f"0000:00:0{n}.0", "1234", "11e8", "other") for n in (4, 5))
+
+    assert restore(Cleared(unbound, ("b", "a")), kernel.loader, write=bus.write) == ()
+    assert list(kernel.modules) == ["a", "b"]
+    assert bus.written == [("drivers_probe", "0000:00:04.0")]
+
+
+def test_what_cannot_be_brought_back_is_told(kernel: FakeKernel) -> None:
+    write(kernel.host.lib_modules(RELEASE) / "modules.dep", "")
+
+    (problem,) = restore(Cleared(removed=("dummy",)), kernel.loader)
+
+    assert "this kernel has no module dummy" in problem

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import fcntl
+import json
+from pathlib import Path
+
+import pytest
+
+from nodeside.driver.kernel import firmware
+from nodeside.driver.kernel.firmware import FirmwareDirectory, FirmwareRefused
+from nodeside.errors import Locked
+from nodeside.host import Host
+from tests.driver.fakes.kernel import FakeKernel, write
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    host = Host(tmp_path / "node")
+    write(host.sys_module / "firmware_class/parameters/path", "\n")
+    return host
+
+
+class Attribute:
+    """firmware_class.path as the kernel keeps it: the last write, up to its first NUL."""
+
+    def __init__(self, host: Host) -> None:
+        self.directory = FirmwareDirectory(host, write=self.write)
+        self.written: list[str] = []
+
+    def write(self, path: Path, value: str) -> None:
+        self.written.append(value)
+        path.write_text(value.split("\0", maxsplit=1)[0] + "\n")
+
+
+def tree(tmp_path: Path, name: str, **files: str) -> Path:
+    for file, content in files.items():
+        write(tmp_path / name / f"{file}.bin", content)
+    return tmp_path / name
+
+
+def test_files_are_findable_by_the_kernel(host: Host, tmp_path: Path) -> None:
+    kernel = Attribute(host)
+    source = tmp_path / "fw"
+    write(source / "edu/a.bin", "A")
+
+    assert kernel.directory.install(source, "edu") == ("edu/a.bin",)
+    assert (host.run / "firmware/edu/a.bin").read_text() == "A"
+    assert kernel.written == ["/run/nodeside/firmware"]
+
+
+def test_a_second_time_nothing_is_written(host: Host, tmp_path: Path) -> None:
+    kernel = Attribute(host)
+    source = tree(tmp_path, "fw", a="A")
+    kernel.directory.install(source, "edu")
+    inode = (host.run / "firmware/a.bin").stat().st_ino
+
+    kernel.directory.install(source, "edu")
+
+    assert (host.run / "firmware/a.bin").stat().st_ino == inode
+    assert len(kernel.written) == 1
+
+
+def test_a_search_path_of_somebody_else_is_left_alone(host: Host, tmp_path: Path) -> None:
+    path = host.sys_module / "firmware_class/parameters/path"
+    path.write_text("/var/lib/firmware\n")
+
+    with pytest.raises(FirmwareRefused, match="search path is taken: /var/lib/firmware") as caught:
+        firmware.install(tree(tmp_path, "fw", a="A"), "edu", host)
+
+    assert "put the firmware below /var/lib/firmware" in caught.value.hint
+    assert path.read_text() == "/var/lib/firmware\n"
+
+
+def test_a_kernel_without_a_firmware_loader_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(FirmwareRefused, match=r"cannot read .*/firmware_class/parameters/path"):
+        firmware.install(tree(tmp_path, "fw", a="A"), "edu", Host(tmp_path / "node"))
+
+
+def test_the_last_driver_gives_the_search_path_back(host: Host, tmp_path: Path) -> None:
+    kernel = Attribute(host)
+    kernel.directory.install(tree(tmp_path, "one", a="A", shared="S"), "edu")
+    kernel.directory.install(tree(tmp_path, "two", b="B", shared="S"), "nic")
+
+    kernel.directory.remove("edu")
+    left = sorted(path.name for path in (host.run / "firmware").iterdir())
+    kernel.directory.remove("nic")
+
+    assert left == ["b.bin", "shared.bin"]
+    assert not (host.run / "firmware").exists()
+    assert kernel.written == ["/run/nodeside/firmware", "\0"]
+
+
+def test_two_drivers_cannot_have_different_files_of_one_name(host: Host, tmp_path: Path) -> None:
+    kernel = Attribute(host)
+    kernel.directory.install(tree(tmp_path, "one", a="A"), "edu")
+
+    with pytest.raises(FirmwareRefused, match=r"driver edu has installed another .* file a\.bin"):
+        kernel.directory.install(tree(tmp_path, "two", a="B"), "nic")
+    assert (host.run / "firmware/a.bin").read_text() == "A"
+
+
+def test_a_new_version_replaces_and_drops_files(host: Host, tmp_path: Path) -> None:
+    kernel = Attribute(host)
+    kernel.directory.install(tree(tmp_path, "old", a="A", b="B"), "edu")
+    kernel.directory.install(tree(tmp_path, "new", b="B2"), "edu")
+
+    files = {path.name: path.read_text() for path in (host.run / "firmware").iterdir()}
+    assert files == {"b.bin": "B2"}
+
+
+def test_a_driver_without_firmware_has_nothing_to_remove(host: Host) -> None:
+    firmware.remove("edu", host)
+
+    assert not host.run.exists()
+
+
+def test_no_name_in_a_record_removes_a_file_elsewhere(host: Host, tmp_path: Path) -> None:
+    """Consumers mount the directory of the records; one may have it writable."""
+    elsewhere = write(tmp_path / "important", "x")
+    inside = write(host.root / "var/lib/important", "x")
+    kernel = Attribute(host)
+    kernel.directory.install(tree(tmp_path, "fw", a="A"), "edu")
+    names = [str(elsewhere), "../../../var/lib/important", "a/../../../../var/lib/important"]
+    names += ["", ".", "a\0b", "a.bin"]
+    write(host.run / "firmware-owners/edu.json", json.dumps({"files": dict.fromkeys(names, "")}))
+
+    kernel.directory.remove("edu")
+
+    assert elsewhere.exists()
+    assert inside.exists()
+    assert not (host.run / "firmware/a.bin").exists()
+
+
+def test_a_link_out_of_the_directory_is_refused(host: Host, tmp_path: Path) -> None:
+    source = tree(tmp_path, "fw", a="A")
+    (source / "secret.bin").symlink_to("/etc/hostname")
+
+    with pytest.raises(FirmwareRefused, match=r"secret\.bin is a link that leads out of"):
+        firmware.install(source, "edu", host)
+
+
+def test_a_link_within_the_directory_becomes_a_file(host: Host, tmp_path: Path) -> None:
+    kernel = Attribute(host)
+    source = tree(tmp_path, "fw", a="A")
+    (source / "b.bin").symlink_to("a.bin")
+
+    kernel.directory.install(source, "edu")
+
+    assert (host.run / "firmware/b.bin").read_text() == "A"
+
+
+def test_a_missing_directory_is_refused(host: Host, tmp_path: Path) -> None:
+    with pytest.raises(FirmwareRefused, match="no firmware directory") as caught:
+        firmware.install(tmp_path / "absent", "edu", host)
+
+    assert "firmware.path" in caught.value.hint
+
+
+def test_another_driver_at_work_is_waited_for_and_then_named(host: Host, tmp_path: Path) -> None:
+    kernel = FakeKernel(tmp_path / "clock")
+    host.locks.mkdir(parents=True)
+    with (host.locks / "firmware.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(Locked, match=r"works on firmware on this node: .*; waited 10 s"):
+            FirmwareDirectory(host, kernel.clock).install(tree(tmp_path, "fw", a="A"), "edu")

@@ -1,0 +1,128 @@
+"""Every module of two real kernels, as we and as kmod read it; and the kernel's signing tool."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nodeside.driver.module.modulefile import ModuleFile, read_module
+from nodeside.driver.module.signing import sign, verify
+from nodeside.driver.module.symvers import KernelSymbol, compare, parse_symvers
+from nodeside.process import run
+from nodeside.trial.kernel_disk import KernelDisk
+from nodeside.trial.workshop import Workshop
+from tests.driver.fakes.kmod import Tools, differences
+from tests.driver.module.test_signing import SPECIMEN, make_pair
+
+pytestmark = pytest.mark.toolkit
+
+KERNELS = ("cloud-amd64", "6.12-cloud-amd64")  # the second has .ko.xz modules
+
+
+@pytest.fixture(scope="module")
+def workshop() -> Iterator[Workshop]:
+    with Workshop() as workshop:
+        yield workshop
+
+
+@pytest.fixture(scope="module", params=KERNELS)
+def kernel(workshop: Workshop, request: pytest.FixtureRequest) -> KernelDisk:
+    return workshop.kernel(str(request.param))
+
+
+@pytest.fixture(scope="module")
+def tools(workshop: Workshop, kernel: KernelDisk) -> Tools:
+    return Tools(workshop.roots.toolkit(kernel.compiler))
+
+
+@pytest.fixture(scope="module")
+def modules(
+    kernel: KernelDisk, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, ModuleFile]]:
+    """Every in-tree module, by its path as in Module.symvers, out of the kernel's disk."""
+    tree = tmp_path_factory.mktemp("modules") / "kernel"
+    request = f"rdump /usr/lib/modules/{kernel.release}/kernel {tree.parent}"
+    run(["debugfs", "-R", request, kernel.image], timeout=120)
+    found = sorted(tree.rglob("*.ko*"))
+    yield {str(path.relative_to(tree)).partition(".ko")[0]: read_module(path) for path in found}
+    shutil.rmtree(tree)
+
+
+@pytest.fixture(scope="module")
+def symbols(kernel: KernelDisk) -> dict[str, KernelSymbol]:
+    headers = kernel.tree / "usr/src" / f"linux-headers-{kernel.release}"
+    return dict(parse_symvers((headers / "Module.symvers").read_text()))
+
+
+def test_kmod_reads_every_module_as_we_do(modules: dict[str, ModuleFile], tools: Tools) -> None:
+    assert len(modules) > 1000
+    info = tools.modinfo([module.path for module in modules.values()])
+
+    wrong = [
+        difference
+        for module in modules.values()
+        for difference in differences(module, info[module.path], tools.modversions(module.path))
+    ]
+    assert wrong == []
+
+
+def test_exports_are_those_of_the_kernels_module_symvers(
+    modules: dict[str, ModuleFile], symbols: dict[str, KernelSymbol]
+) -> None:
+    listed: dict[str, dict[str, int]] = {path: {} for path in modules}
+    for symbol in symbols.values():
+        if symbol.module in listed:
+            listed[symbol.module][symbol.name] = symbol.crc
+
+    assert {path: dict(module.exports) for path, module in modules.items()} == listed
+
+
+def test_every_module_fits_the_kernel_it_came_with(
+    modules: dict[str, ModuleFile], symbols: dict[str, KernelSymbol]
+) -> None:
+    assert compare(list(modules.values()), symbols) == ()
+    assert [m.path.name for m in modules.values() if compare([m], symbols)] == []
+
+
+def test_no_module_of_one_flavour_fits_by_its_layout_alone(
+    modules: dict[str, ModuleFile], symbols: dict[str, KernelSymbol]
+) -> None:
+    changed = {**symbols, "module_layout": symbols["module_layout"]._replace(crc=1)}
+
+    for module in modules.values():
+        assert [mismatch.symbol for mismatch in compare([module], changed)] == ["module_layout"]
+
+
+@pytest.mark.parametrize("hash", ["sha256", "sha512"])
+def test_our_signature_is_byte_for_byte_that_of_the_kernels_own_tool(
+    kernel: KernelDisk, tools: Tools, tmp_path: Path, hash: str
+) -> None:
+    tool = next(kernel.tree.glob("usr/lib/linux-kbuild-*/scripts/sign-file"))
+    pair = make_pair(tmp_path, "Acme module key")
+    ours, theirs = (Path(shutil.copy(SPECIMEN, tmp_path / name)) for name in ("a.ko", "b.ko"))
+
+    sign(ours, pair.key, pair.certificate, hash)
+    tools.run(tool, hash, pair.key, pair.certificate, theirs)
+
+    assert ours.read_bytes() == theirs.read_bytes()
+    verify(theirs, pair.certificate)
+    assert (
+        differences(read_module(ours), tools.modinfo([ours])[ours], tools.modversions(ours)) == []
+    )
+
+
+def test_signature_by_key_id_of_the_kernels_tool_verifies(
+    kernel: KernelDisk, tools: Tools, tmp_path: Path
+) -> None:
+    tool = next(kernel.tree.glob("usr/lib/linux-kbuild-*/scripts/sign-file"))
+    pair = make_pair(tmp_path, "Acme module key")
+    module = Path(shutil.copy(SPECIMEN, tmp_path / "a.ko"))
+    tools.run(tool, "-k", "sha256", pair.key, pair.certificate, module)
+
+    signature = read_module(module).signature
+    assert signature is not None
+    assert signature.by_key_id
+    verify(module, pair.certificate)
