@@ -25,7 +25,7 @@ NODE, CONTROLLER = "node", "controller"
 
 # Name, what runs it, and the rounds of a long run.
 ON_A_NODE: tuple[tuple[str, Callable[[Ledger, Target, int], None], int], ...] = (
-    (kills.NAME, kills.kill_often, 200),
+    (kills.NAME, kills.kill_often, 240 // kills.KILLS),
     (power_cuts.NAME, power_cuts.cut_often, 50),
     (scarcity.NAME, scarcity.endure, 90),
     (bundles.OUTSIDE, lambda ledger, node, n: bundles.offer_outside(ledger, node.bundle, n), 1000),

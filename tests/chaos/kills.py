@@ -10,6 +10,7 @@ from tests.chaos.ledger import Ledger, Round
 from tests.chaos.nodes import ACTS, VERSIONS, Act, Target
 
 NAME = "SIGKILL"
+KILLS = 3  # in a round, each while what the one before broke is mended
 _LATER = 1.15  # a kill may also come when the act has just ended
 _LONGEST = 300.0  # seconds that the survivors take to their end
 _FIRST = 0.4  # the part of the kills that meet the first process of a container: all die then
@@ -18,24 +19,26 @@ _FIRST = 0.4  # the part of the kills that meet the first process of a container
 def kill_often(ledger: Ledger, target: Target, count: int) -> None:
     """The histories of the rounds are one: each begins where the one before ended."""
     for turn in ledger.rounds(NAME, count):
-        act = turn.fate.choice(ACTS)
-        kill_once(turn, target, act)
+        kill_some(turn, target, turn.fate.choice(ACTS))
         target.judge_after(turn, turn.fate.choice(list(VERSIONS)))
 
 
-def kill_once(turn: Round, target: Target, act: Act) -> None:
-    """Begin an act, kill something in the middle, and look at once."""
-    delay = turn.fate.uniform(0.0, target.typical(act) * _LATER)
+def kill_some(turn: Round, target: Target, act: Act) -> None:
+    """Begin an act, kill something in the middle, look at once, and again while it recovers."""
+    typical = target.typical(act)
     target.prepare(act)
     driver = target.begin(act)
-    threading.Event().wait(delay)
-    victim = turn.fate.choice(("driver", "driver", "sidecar"))
-    sidecar = target.pod.sidecar
-    killed = _kill(turn, target, driver if victim == "driver" or sidecar is None else sidecar)
-    target.judge_at_once(turn)
-    target.restart_sidecar()
+    for _ in range(KILLS):
+        threading.Event().wait(turn.fate.uniform(0.0, typical * _LATER))
+        victim = turn.fate.choice(("driver", "driver", "sidecar"))
+        sidecar = target.pod.sidecar
+        killed = _kill(turn, target, driver if victim == "driver" or sidecar is None else sidecar)
+        target.judge_at_once(turn)
+        turn.outcome(f"{victim}: {killed}")
+        target.restart_sidecar()
+        if driver.poll() is not None:
+            driver = target.begin(act)
     _end(turn, driver, act)
-    turn.outcome(f"{victim}: {killed}")
 
 
 def _kill(turn: Round, target: Target, container: GuestProcess) -> str:

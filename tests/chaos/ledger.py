@@ -72,7 +72,7 @@ class Ledger:
             (name, str(count.total()), ", ".join(f"{n} {what}" for what, n in count.most_common()))
             for name, count in self.outcomes.items()
         ]
-        text = table(rows, header=("EXPERIMENT", "ROUNDS", "WHAT CAME OF IT"))
+        text = table(rows, header=("EXPERIMENT", "TIMES", "WHAT CAME OF IT"))
         for finding in self.findings:
             text += f"\nFINDING {finding.experiment} round {finding.round}: {finding.what}"
         return f"{text}\nseed {self.seed}: {len(self.findings)} findings\n"
@@ -80,7 +80,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Round:
-    """One try. Ends with one `outcome` and any number of findings."""
+    """One try. It has at least one `outcome` and any number of findings."""
 
     ledger: Ledger
     experiment: str

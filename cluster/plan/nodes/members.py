@@ -94,7 +94,7 @@ class Member:
     @property
     def word(self) -> NodeDriverObject | None:
         """What the node said in this boot, for the revision that it has."""
-        return _word(self.node, self.at, self.report)
+        return _word(self.node, self.at, self.report, changed=bool(self.before))
 
     @property
     def unpulled(self) -> str:
@@ -199,7 +199,9 @@ class _Maker:
             return NotMember(node)
         boot = Boot.FRESH if report and report.boot_id != node.boot_id else Boot.RUNNING
         at, on_reboot = self.known.get(assigned), spec.upgrade is Upgrade.ON_REBOOT
-        health = _health(node, _word(node, at, report), on_reboot=on_reboot)
+        before = labels.get(self.before, "")
+        word = _word(node, at, report, changed=bool(before))
+        health = _health(node, word, on_reboot=on_reboot)
         return Member(
             node=node,
             fit=fit,
@@ -213,7 +215,7 @@ class _Maker:
             at=at,
             health=Health.BROKEN if health is Health.BUSY and pod else health,
             boot=boot,
-            before=labels.get(self.before, ""),
+            before=before,
             was_ready=report is not None and report.state == _READY,
             report=report,
             trouble=_words(pod) if pod else "",
@@ -229,7 +231,7 @@ def _heard(member: Member, listener: Deadlines) -> Member:
 
     `due` may be too early, since to look once more does no harm.
     """
-    word = _word(member.node, member.at, member.report)
+    word = member.word
     if word is not None and word.state == _REBOOT:
         return member
     silence = listener.hear(member.node, member.assigned, word)
@@ -248,13 +250,18 @@ def _missed(member: Member, now: float) -> Member:
 
 
 def _word(
-    node: Node, at: Assignment | None, report: NodeDriverObject | None
+    node: Node, at: Assignment | None, report: NodeDriverObject | None, *, changed: bool
 ) -> NodeDriverObject | None:
-    """What the node said in this boot, for the revision that it has. Where nobody knows any more
-    what was assigned, the node's own word is all there is."""
+    """What the node said in this boot, for the revision that it has.
+
+    Where nobody knows any more what was assigned, the node's own word is all there is, unless we
+    `changed` it after that word.
+    """
     if report is None or report.boot_id != node.boot_id:
         return None
-    return report if at is None or report.revision == at.revision else None
+    if at is None:
+        return None if changed else report
+    return report if report.revision == at.revision else None
 
 
 def _health(node: Node, word: NodeDriverObject | None, *, on_reboot: bool) -> Health:

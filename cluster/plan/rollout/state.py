@@ -117,7 +117,7 @@ def _is_unavailable(member: Member, place: Place) -> bool:
         return False
     if member.before and place in (Place.STALE, Place.NEWEST):
         return True
-    return member.health is Health.BUSY and member.report is not None
+    return member.health is Health.BUSY and bool(member.before or member.report is not None)
 
 
 def _candidates(placed: Iterable[tuple[Member, Place]], upgrade: Upgrade, supply: Supplies) -> int:
@@ -188,5 +188,7 @@ def worked_before(member: Member, place: Place) -> bool:
 
 
 def was_harmed(member: Member, place: Place) -> bool:
-    """Whether it does not work since an earlier change of ours, which it still has."""
-    return place is Place.STALE and bool(member.before) and not is_working(member)
+    """Whether it does not work since an earlier change of ours, which it still has, or which was to
+    something that nobody knows any more."""
+    changed = place is Place.STALE or (place is Place.MOVED and member.at is None)
+    return changed and bool(member.before) and not is_working(member)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from cluster.model.names import before_label
 from cluster.plan.nodes.deadlines import LOST
+from nodeside.contract import assigned_label
 from tests.cluster.fakes.model import Model
 
 THEN = 1_800_000_000.0
@@ -111,4 +113,20 @@ def test_of_a_large_cluster_one_in_a_hundred_may_be_dead() -> None:
     go_down(model, 4)
     look(model, THEN + 2 * LOST)
 
+    assert newest(model) == ["n000"]
+
+
+def test_a_node_that_has_an_assignment_nobody_knows_uses_the_budget() -> None:
+    """A request of a leader that is none any more may arrive late, with what it has planned."""
+    model = rolling(4)
+    begin(model)
+    before = model.nodes["n003"].labels[assigned_label("edu")]
+    model.relabel("n003", {assigned_label("edu"): "0" * 12, before_label("edu"): before})
+
+    model.carry_out(model.plan(THEN).actions)
+    assert newest(model) == [], "n003 is on its way back to what works"
+    assert model.revision("n003") == model.revision("n000") != ""
+
+    model.report("n003")
+    look(model, THEN + 10)
     assert newest(model) == ["n000"]
