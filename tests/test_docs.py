@@ -213,7 +213,7 @@ def test_what_is_said_to_be_retried_is_retried() -> None:
     assert set(re.findall(r"`([a-z-]+)`", said[1])) == {k.value for k in FailureKind if k.retryable}
 
 
-@pytest.mark.parametrize("part", ["", "spec", "driver", "toolkit_sidecar"])
+@pytest.mark.parametrize("part", ["", "spec", "toolkit_sidecar"])
 def test_every_module_is_on_the_map(part: str) -> None:
     modules = {path.stem for path in (PACKAGE / part).glob("*.py")} - {"__init__", "__main__"}
     on_map = set(re.findall(r"[a-z_]+", ARCHITECTURE))
@@ -221,20 +221,27 @@ def test_every_module_is_on_the_map(part: str) -> None:
     assert modules - on_map == set()
 
 
-def test_every_module_of_the_proving_ground_is_on_its_map() -> None:
-    modules = {path.stem for path in (PACKAGE / "trial").glob("*.py")} - {"__init__"}
-    on_map = set(re.findall(r"[a-z_]+", (PACKAGE / "trial/__init__.py").read_text()))
+ROOMS = sorted(
+    path.parent
+    for package in (PACKAGE / "driver", PACKAGE / "trial", CLUSTER)
+    for path in package.rglob("__init__.py")
+    if path.parent not in (PACKAGE / "driver", CLUSTER)
+)
 
-    assert modules - on_map == set()
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda path: str(path.relative_to(TOP)))
+def test_every_file_of_a_room_is_on_its_map(room: Path) -> None:
+    files = {path.stem for path in room.glob("*.py")} - {"__init__", "__main__"}
+    rooms = {path.parent.name for path in room.glob("*/__init__.py")}
+    on_map = set(re.findall(r"[a-z_]+", (room / "__init__.py").read_text()))
+
+    assert (files | rooms) - on_map == set()
 
 
-def test_every_module_of_the_cluster_is_on_the_map() -> None:
-    modules = {path.stem for path in CLUSTER.glob("*.py")} - {"__init__", "__main__"}
-    section = ARCHITECTURE.partition("\n## The cluster side\n")[2].partition("\n## ")[0]
-    table = "\n".join(line for line in section.splitlines() if line.startswith("| "))
-    on_map = set(re.findall(r"`([a-z_]+)`", table))
+def test_every_room_is_on_the_map() -> None:
+    on_map = set(re.findall(r"[a-z_]+", ARCHITECTURE))
 
-    assert on_map == modules
+    assert {room.name for room in ROOMS} - {"guest"} - on_map == set()
 
 
 # --- links ------------------------------------------------------------------------------------

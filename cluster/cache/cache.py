@@ -24,7 +24,7 @@ from cluster.model.actions import Demand
 from cluster.model.names import BUILDER, MANAGED_BY, OURS
 from cluster.model.parse_pods import build_pod_from, pod_from, unless_mirror
 from cluster.model.snapshot import DriverObject, Node, Settings, Snapshot, Tag, Unseen
-from cluster.model.stages_seen import Template
+from cluster.model.stages import Template
 
 Trim = Callable[[Mapping[str, Any]], Any]
 Selections = dict[str, Selection[Any]]

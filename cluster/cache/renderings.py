@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from cluster.model.stages_seen import Rendered, Template
+from cluster.model.stages import Rendered, Template
 from cluster.render.renderer import Renderer
 from nodeside import log
 from nodeside.errors import NodesideError

@@ -19,7 +19,7 @@ from cluster.kube.errors import ApiError
 from cluster.model.log_pattern import PatternRefused, search
 from cluster.model.names import stage_label
 from cluster.model.snapshot import Snapshot
-from cluster.model.stages_seen import LogSight, LogWanted
+from cluster.model.stages import LogSight, LogWanted
 from nodeside import log
 
 _SIZE = 1 << 20  # bytes of a log in one answer

@@ -22,15 +22,7 @@ from cluster.model.names import (
 from cluster.model.parse_pods import unless_mirror
 from cluster.model.parse_stages import StageItem, found_from, stage_pod_from
 from cluster.model.snapshot import Snapshot, uses
-from cluster.model.stages_seen import (
-    ALLOWED,
-    OPTIONAL,
-    Key,
-    StageObject,
-    StagePod,
-    Stages,
-    Template,
-)
+from cluster.model.stages import ALLOWED, OPTIONAL, Key, StageObject, StagePod, Stages, Template
 
 _UNREAD = "the objects of stages have not been read yet"
 

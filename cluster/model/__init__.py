@@ -2,7 +2,7 @@
 
     names                 labels, annotations and object names that users see
     states                the words that decisions are made of
-    snapshot, stages_seen the cluster as it was seen at one moment
+    snapshot, stages      the cluster as it was seen at one moment
     fields, parse, parse_pods, parse_stages    the API server's JSON as these values
     labelmap, index       label sets in little memory; look-ups in one pass
     actions, lanes        what a plan wants done, and what rests on what

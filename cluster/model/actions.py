@@ -16,7 +16,7 @@ from cluster.kube.managed_fields import Overwrite
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS, Resource
 from cluster.model.lanes import is_node_lane, node_lane_of, status_lane_of, whole_lane_of
 from cluster.model.snapshot import Pool, Tag
-from cluster.model.stages_seen import Template
+from cluster.model.stages import Template
 from cluster.model.states import Phase, Place, Progress
 
 if TYPE_CHECKING:

@@ -16,11 +16,7 @@ from cluster.model.names import (
     STAGE_MANAGER,
 )
 from cluster.model.parse_pods import pod_from
-from cluster.model.stages_seen import (
-    Source,
-    StageObject,
-    StagePod,
-)
+from cluster.model.stages import Source, StageObject, StagePod
 
 
 @dataclass(frozen=True, slots=True)

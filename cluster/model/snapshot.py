@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cluster.kube.managed_fields import ObjectMeta
 from cluster.model.index import Index
-from cluster.model.stages_seen import Stages
+from cluster.model.stages import Stages
 from nodeside.buildjob import BuildOutcome
 from nodeside.spec import Driver
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from cluster.model.actions import Action, Apply, Cordon, Delete, LabelNode, Plan, SetStatus
 from cluster.model.lanes import lane_of
 from cluster.model.snapshot import DriverObject, Snapshot, uses
-from cluster.model.stages_seen import ALLOWED, StageObject
+from cluster.model.stages import ALLOWED, StageObject
 from cluster.plan.nodes.stage_pods import label_keys
 from cluster.plan.stages.labels import changed_labels
 from cluster.plan.stages.stages import StagePlan, content, end_order, to_apply, to_prune

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final
 
-from cluster.model.stages_seen import Rendered, Template
+from cluster.model.stages import Rendered, Template
 from cluster.render import worker
 from cluster.render.templates import SIZE_AS_JSON
 from nodeside import process

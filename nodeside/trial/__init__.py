@@ -14,7 +14,7 @@ leaves nothing running or mounted. From the bottom to the top:
     host_container, host_toolkit, host_build    the same containers on this host; large builds
     workshop                             all of the above behind one door, also for the tests
     target, dkms_tree, dependencies      what is to be tried: a driver.yaml, a tree, a package
-    session, trial, shell, result        what `nodeside try` does with it, and what it prints
+    session, pod, shell, result          what `nodeside try` does with it, and what it prints
     cli, privilege                       its command line
 
 Nothing that runs on a real node imports this package.

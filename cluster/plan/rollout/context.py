@@ -24,7 +24,7 @@ from cluster.model.snapshot import (
     Unseen,
     assignment,
 )
-from cluster.model.stages_seen import Framed, Rendered
+from cluster.model.stages import Framed, Rendered
 from cluster.model.states import Health, Progress, Supply
 from cluster.plan.builds.builds import BuildState, build_of, coming
 from cluster.plan.builds.builds import standing as standing_of

@@ -27,7 +27,7 @@ from cluster.model.names import (
     stage_label,
 )
 from cluster.model.snapshot import DriverObject, Settings
-from cluster.model.stages_seen import ALLOWED, OPTIONAL, Framed
+from cluster.model.stages import ALLOWED, OPTIONAL, Framed
 from cluster.plan.objects.daemonset import digest
 from cluster.plan.objects.driver_pod import unprivileged
 from cluster.plan.objects.revision import owner

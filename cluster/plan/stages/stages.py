@@ -23,7 +23,7 @@ from cluster.kube.managed_fields import Overwrite, over, strangers
 from cluster.model.log_pattern import refusal
 from cluster.model.names import APPLIED_NOTE, READY, closed_label, stage_label
 from cluster.model.snapshot import Node, uses
-from cluster.model.stages_seen import (
+from cluster.model.stages import (
     Framed,
     Key,
     LogSight,

@@ -14,7 +14,7 @@ from typing import Any
 from cluster.model.limits import clipped
 from cluster.model.names import closed_label
 from cluster.model.snapshot import Node
-from cluster.model.stages_seen import StagePod
+from cluster.model.stages import StagePod
 from cluster.model.states import Health
 from cluster.plan.stages.stages import StagePlan, StageState
 from cluster.plan.status.conditions import Condition, conditions

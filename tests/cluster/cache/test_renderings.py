@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from cluster.cache.renderings import Renderings
-from cluster.model.stages_seen import Rendered, Template
+from cluster.model.stages import Rendered, Template
 from cluster.render.renderer import RenderingDied
 from tests.cluster.cache.test_stage_logs import Clock
 

@@ -12,7 +12,7 @@ import pytest
 
 from cluster.cache.stage_logs import StageLogs
 from cluster.model.log_pattern import refusal
-from cluster.model.stages_seen import LogSight, LogWanted
+from cluster.model.stages import LogSight, LogWanted
 from nodeside.spec.expressions import EXPECTED
 from tests.cluster.fakes.scripted import Said, ScriptedServer
 

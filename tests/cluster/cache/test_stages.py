@@ -10,7 +10,7 @@ from cluster.cache.stages import StageView, read_once
 from cluster.model.parse import driver_from
 from cluster.model.parse_stages import found_from, stage_pod_from
 from cluster.model.snapshot import Snapshot
-from cluster.model.stages_seen import ALLOWED, Stages
+from cluster.model.stages import ALLOWED, Stages
 from tests.cluster.fakes.model import document
 from tests.cluster.fakes.scripted import Said, ScriptedServer, page
 

@@ -19,7 +19,7 @@ from cluster.kube.reflector import Wakeup, WatchHealth
 from cluster.model.actions import Action, Apply, EmitEvent, LabelNode, Plan, SetStatus
 from cluster.model.lanes import status_lane_of
 from cluster.model.snapshot import Snapshot
-from cluster.model.stages_seen import Template
+from cluster.model.stages import Template
 from cluster.plan.nodes.consumers import demand_of
 from cluster.plan.planner import plan
 from nodeside.spec.fleet import Evict

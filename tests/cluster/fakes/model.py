@@ -50,7 +50,7 @@ from cluster.model.snapshot import (
     ToolkitLabels,
     uses,
 )
-from cluster.model.stages_seen import Rendered, Source, StagePod, Stages, Template
+from cluster.model.stages import Rendered, Source, StagePod, Stages, Template
 from cluster.plan.planner import Planner, plan
 from cluster.render.templates import StageInvalid, documents
 from nodeside.buildjob import BuildOutcome, BuildVerdict, read_message

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.model.stages_seen import Rendered, Template
+from cluster.model.stages import Rendered, Template
 from cluster.render import renderer as module
 from cluster.render.renderer import Renderer, RenderingDied, rendered
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.cli.explain import explain_node
-from cluster.model.stages_seen import Stages
+from cluster.model.stages import Stages
 from nodeside.contract import State
 from tests.cluster.fakes.model import Model
 from tests.cluster.fakes.stagedriver import CLOSED, TWO, up, with_stages

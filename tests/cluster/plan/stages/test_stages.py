@@ -9,7 +9,7 @@ from typing import Any
 from cluster.cache.stage_logs import logs_wanted
 from cluster.cli.explain import explain_driver, explain_node
 from cluster.model.actions import Apply, Delete, EmitEvent, LabelNode, SetStatus
-from cluster.model.stages_seen import LogSight, LogWanted, StageObject, Stages
+from cluster.model.stages import LogSight, LogWanted, StageObject, Stages
 from cluster.plan.planner import plan
 from nodeside.contract import State, assigned_label
 from tests.cluster.fakes.model import Model

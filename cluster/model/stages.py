@@ -1,4 +1,8 @@
-""""""
+"""What is observed of stages, as values.
+
+A stage is what follows a driver on the nodes where it is ready (docs/stages.md). A `Snapshot` holds
+a `Stages`; `parse_stages` makes them of the API server's JSON.
+"""
 
 from __future__ import annotations
 
