@@ -11,6 +11,7 @@ import pytest
 from nodeside.errors import SystemRefused
 from tests.controlplane import binaries as module
 from tests.controlplane.binaries import MODULE, TOOLS, binaries, cache_directory, fits, versions
+from tests.controlplane.fakego import fake_go, program
 
 SAYS = {
     "etcd": "etcd Version: 3.6.8\nGit SHA: not provided",
@@ -20,14 +21,6 @@ SAYS = {
     "kubectl": "Client Version: v1.36.3\nKustomize Version: v5.7.1",
     "kwok": "kwok version v0.8.0 go1.26.0 (linux/amd64)",
 }
-
-
-def program(directory: Path, name: str, said: str) -> Path:
-    directory.mkdir(exist_ok=True)
-    path = directory / name
-    path.write_text(f"#!/bin/sh\ncat <<'END'\n{said}\nEND\n")
-    path.chmod(0o755)
-    return path
 
 
 @pytest.fixture
@@ -91,17 +84,6 @@ def test_a_program_of_another_version_is_built_instead(
     (cache_directory() / module.digest() / "stages").mkdir(parents=True)
     binaries()
     assert asked == [tool.name for tool in TOOLS]
-
-
-def fake_go(directory: Path) -> Path:
-    """Writes `ok` as every program, and a line into `builds` for each time it is called."""
-    go = program(directory, "go", "")
-    go.write_text(
-        f"#!/bin/sh\necho build >> {directory}/builds\n"
-        'while [ "$1" != -o ]; do shift; done; out=$2; shift 2; mkdir -p "$out"\n'
-        'for package; do package=${package%/v3}; echo ok > "$out/${package##*/}"; done\n'
-    )
-    return go
 
 
 def test_the_build_says_what_it_does_and_leaves_only_whole_programs(

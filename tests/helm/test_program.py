@@ -8,7 +8,7 @@ import pytest
 
 from tests.controlplane import binaries
 from tests.controlplane.binaries import cache_directory, digest, fits, versions
-from tests.controlplane.test_binaries import fake_go, program
+from tests.controlplane.fakego import fake_go, program
 from tests.helm.program import HELM, MODULE, helm_program
 
 

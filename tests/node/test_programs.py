@@ -8,7 +8,7 @@ import pytest
 
 from tests.controlplane import binaries
 from tests.controlplane.binaries import cache_directory, digest, versions
-from tests.controlplane.test_binaries import fake_go
+from tests.controlplane.fakego import fake_go
 from tests.node.programs import CONTAINERD, KUBELET, MODULE, node_programs
 
 

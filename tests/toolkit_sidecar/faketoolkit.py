@@ -198,3 +198,12 @@ def until(
             return said
         time.sleep(0.01)
     pytest.fail(f"waited {within:g} s for {what() if callable(what) else what}")
+
+
+def lives(pid: str) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        with open(f"/proc/{int(pid)}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -11,8 +11,7 @@ import pytest
 
 from nodeside import process
 from nodeside.contract import FailureKind
-from tests.toolkit_sidecar.faketoolkit import LONG, FakeToolkit, until
-from tests.toolkit_sidecar.test_sidecar import lives
+from tests.toolkit_sidecar.faketoolkit import LONG, FakeToolkit, lives, until
 
 _ESCAPE = """
 python=$(command -v python3)

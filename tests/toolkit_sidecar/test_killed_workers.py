@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nodeside.contract import FailureKind
-from tests.toolkit_sidecar.faketoolkit import FakeToolkit
-from tests.toolkit_sidecar.test_sidecar import lives
+from tests.toolkit_sidecar.faketoolkit import FakeToolkit, lives
 
 _ONCE = "[ -e $HOME/../../once ] || {{ touch $HOME/../../once; {}; sleep 1000; }}\nko straw\n"
 # Without the mark, the group and the session of the build, and without its pipe.

@@ -14,7 +14,7 @@ from nodeside.contract import BuildKind, FailureKind
 from nodeside.errors import ExitCode
 from nodeside.records import encode, publish
 from nodeside.toolkit_sidecar.collect import _is_near
-from tests.toolkit_sidecar.faketoolkit import BOOT_ID, DIGEST, KERNEL, FakeToolkit, until
+from tests.toolkit_sidecar.faketoolkit import BOOT_ID, DIGEST, KERNEL, FakeToolkit, lives, until
 
 
 def test_a_kbuild_tree_becomes_modules_with_digests(toolkit: FakeToolkit) -> None:
@@ -324,12 +324,3 @@ def worker_of_build(*, begun: int, out: Path) -> str:
         return (out / "pid").read_text().strip()
 
     return until(written, f"the build to be begun {begun} times")
-
-
-def lives(pid: str) -> bool:
-    """Whether a process is there and no zombie."""
-    try:
-        with open(f"/proc/{int(pid)}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

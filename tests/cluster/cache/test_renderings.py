@@ -8,7 +8,7 @@ from typing import Any
 from cluster.cache.renderings import Renderings
 from cluster.model.stages import Rendered, Template
 from cluster.render.renderer import RenderingDied
-from tests.cluster.cache.test_stage_logs import Clock
+from tests.cluster.fakes.clock import Clock
 
 LONG = 30.0  # seconds: a deadline that only a broken test meets
 ONE, TWO = (Template(name, (), "{}") for name in ("one", "two"))

@@ -14,20 +14,11 @@ from cluster.cache.stage_logs import StageLogs
 from cluster.model.log_pattern import refusal
 from cluster.model.stages import LogSight, LogWanted
 from nodeside.spec.expressions import EXPECTED
+from tests.cluster.fakes.clock import Clock
 from tests.cluster.fakes.scripted import Said, ScriptedServer
 
 LONG = 30.0  # seconds: a deadline that only a broken test meets
 WANTED = LogWanted("uid-1", "plugin-1", "main", r"registered \d+", 60)
-
-
-class Clock:
-    """Goes on only when it is told to."""
-
-    def __init__(self) -> None:
-        self.time = 0.0
-
-    def __call__(self) -> float:
-        return self.time
 
 
 def looked(logs: StageLogs) -> LogSight:

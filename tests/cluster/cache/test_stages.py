@@ -7,19 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from cluster.cache.stages import StageView, read_once
-from cluster.model.parse import driver_from
 from cluster.model.parse_stages import found_from, stage_pod_from
-from cluster.model.snapshot import Snapshot
 from cluster.model.stages import ALLOWED, Stages
-from tests.cluster.fakes.model import document
 from tests.cluster.fakes.scripted import Said, ScriptedServer, page
-
-STAGES = [{"name": "first", "manifests": "one"}]
-LONG = 30.0  # seconds: a deadline that only a broken test meets
-
-
-def snapshot(**spec: Any) -> Snapshot:
-    return Snapshot(drivers={"edu": driver_from(document(**spec))})
+from tests.cluster.fakes.stage_pods import LONG, STAGES, snapshot
 
 
 def test_without_stages_the_api_server_is_not_asked_a_thing(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from cluster.kube.managed_fields import Overwrite
 from cluster.model.actions import Apply, EmitEvent, Plan, SetStatus
 from cluster.model.snapshot import DaemonSetObject, Snapshot
 from cluster.plan.objects.daemonset import daemonset
+from tests.cluster.fakes.daemonsets import CASES
 from tests.cluster.fakes.model import Model
-from tests.cluster.plan.objects.test_daemonset import CASES
 
 EDIT = "kubectl-edit set spec.template.spec.hostNetwork"
 

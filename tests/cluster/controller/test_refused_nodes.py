@@ -18,8 +18,8 @@ from cluster.kube.reflector import Wakeup
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS
 from cluster.model.actions import Action, Cordon, Create, Delete, LabelNode, Plan, SetStatus
 from cluster.model.lanes import node_lane_of
-from tests.cluster.controller.test_controller import LONG, QUICK, FakeApplier, FakeView
-from tests.cluster.controller.test_executor import FakeApi, carry_out, leading, model
+from tests.cluster.fakes.api import FakeApi, carry_out, leading, model
+from tests.cluster.fakes.loop import LONG, QUICK, FakeApplier, FakeView
 from tests.cluster.fakes.model import Model
 
 HOOK = Forbidden("no permission: admission webhook w denied the request", status=403)

@@ -23,10 +23,10 @@ from nodeside.errors import SpecError
 from nodeside.spec import Driver, load, parse, to_document
 from nodeside.spec.reference import EXAMPLE
 from tests.cluster.fakes.installed import install_crds
-from tests.cluster.model.test_limits import full
+from tests.cluster.fakes.statuses import full
 from tests.controlplane.controlplane import MERGE_PATCH, Answer, ControlPlane
+from tests.spec.broken import BROKEN
 from tests.spec.documents import document, drivers
-from tests.spec.test_rules import BROKEN
 
 pytestmark = pytest.mark.cluster
 

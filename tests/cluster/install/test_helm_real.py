@@ -19,7 +19,7 @@ from cluster.kube.resources import DRIVERS, resource_of
 from cluster.model.names import CONTROLLER
 from tests.cluster.fakes.installed import install_all
 from tests.cluster.fakes.same import different
-from tests.cluster.install.test_kustomize import IMAGE, SETTINGS
+from tests.cluster.fakes.settings import IMAGE, SETTINGS
 from tests.controlplane.binaries import Say
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.nodes import Nodes

@@ -16,24 +16,10 @@ from cluster.install.manifests import Installation, manifests
 from cluster.model.names import CONTROLLER
 from nodeside.process import Completed
 from tests.cluster.fakes.same import different
+from tests.cluster.fakes.settings import IMAGE, SETTINGS
 from tests.controlplane.controlplane import ControlPlane
 
 pytestmark = pytest.mark.cluster
-
-IMAGE = "registry.example.com/nodeside-cluster:1.0"
-SETTINGS = {
-    "plain": Installation(image=IMAGE),
-    "everything": Installation(
-        namespace="drivers",
-        image=IMAGE,
-        openshift=True,
-        pull_secrets=("pull", "more"),
-        ca_config_map="trust",
-        proxy={"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": ".svc"},
-        node_selector={"node-role.kubernetes.io/infra": ""},
-        service_monitor=True,
-    ),
-}
 
 
 def written(place: Path, installation: Installation) -> Path:

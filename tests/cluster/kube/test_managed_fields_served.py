@@ -11,7 +11,7 @@ from cluster.kube.managed_fields import Overwrite
 from cluster.kube.resources import DAEMON_SETS
 from cluster.model.parse import daemonset_from
 from cluster.plan.objects.daemonset import daemonset, differs
-from tests.cluster.plan.objects.test_daemonset import CASES
+from tests.cluster.fakes.daemonsets import CASES
 from tests.controlplane.controlplane import APPLY_PATCH, MERGE_PATCH, ControlPlane
 
 pytestmark = pytest.mark.cluster

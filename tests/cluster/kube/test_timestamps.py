@@ -11,11 +11,11 @@ from cluster.model.parse import node_driver_from, node_from
 from cluster.plan.nodes.deadlines import LAST_WORD, LOST
 from cluster.plan.nodes.drain_labels import lasts
 from nodeside.contract import State
-from tests.cluster.plan.nodes.test_deadlines import BUILD, assigned, at, with_pods
-from tests.cluster.plan.rollout.test_drain import rolling, step
-from tests.cluster.plan.rollout.test_lost_nodes import THEN, changing, look, newest
-from tests.cluster.plan.rollout.test_stage_ends import changing as staged
-from tests.cluster.plan.rollout.test_stage_ends import rounds
+from tests.cluster.fakes.drains import rolling, step
+from tests.cluster.fakes.rollouts import THEN, changing, look, newest
+from tests.cluster.fakes.silent_nodes import BUILD, assigned, at, with_pods
+from tests.cluster.fakes.stage_ends import changing as staged
+from tests.cluster.fakes.stage_ends import rounds
 
 YEAR = 365 * 24 * 3600.0
 LATEST = "9999-12-31T23:59:59Z"

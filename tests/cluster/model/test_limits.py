@@ -13,6 +13,7 @@ from cluster.model.limits import clipped, fitted
 from cluster.model.status_schema import DRAIN_LIMIT, POOL_LIMIT, STATUS
 from nodeside.contract import State
 from tests.cluster.fakes.model import Model
+from tests.cluster.fakes.statuses import full
 
 ETCD = 1_500_000  # bytes of an object, spec included
 
@@ -71,26 +72,6 @@ def test_of_more_pools_than_a_status_has_rows_the_last_row_counts_the_rest() -> 
     assert last["nodes"] == {
         "wanted": 45, "assigned": 45, "updated": 45, "ready": 0, "failed": 45,
     }  # fmt: skip
-
-
-def full(schema: dict[str, Any]) -> Any:
-    """More of everything than a status may have; conditions are ours, so there are few."""
-    match schema:
-        case {"type": "object"}:
-            return {key: full(each) for key, each in schema["properties"].items()}
-        case {"x-kubernetes-list-map-keys": [key]}:
-            return [full(schema["items"]) | {key: kind} for kind in ("Ready", "Degraded")]
-        case {"type": "array"}:
-            return [full(schema["items"])] * (schema["maxItems"] + 1)
-        case {"type": "integer"}:
-            return 1 << 40
-        case {"enum": [first, *_]}:
-            return first
-        case {"pattern": _}:
-            return "NodesFailed"
-        case {"format": "date-time"}:
-            return "2027-01-15T08:00:00Z"
-    return "错" * 40_000
 
 
 def test_the_largest_status_that_there_can_be_is_small_enough() -> None:

@@ -11,8 +11,8 @@ from cluster.cache.stages import StageView, read_once
 from cluster.model.names import UNLOAD_LABEL
 from cluster.model.parse_pods import build_pod_from, pod_from, unless_mirror
 from cluster.model.parse_stages import stage_pod_from
-from tests.cluster.cache.test_stages import LONG, STAGES, snapshot
 from tests.cluster.fakes.scripted import Said, ScriptedServer, page
+from tests.cluster.fakes.stage_pods import LONG, STAGES, snapshot
 
 
 def pod(name: str = "plugin-n3", **annotations: str) -> dict[str, Any]:

@@ -13,8 +13,8 @@ import pytest
 from cluster.model.snapshot import DriverPod, ToolkitLabels
 from cluster.plan import planner as module
 from nodeside.contract import State
+from tests.cluster.fakes.images import cannot_have_it, prebuilt
 from tests.cluster.fakes.model import PCI, Model
-from tests.cluster.plan.builds.test_kernel_images import cannot_have_it, prebuilt
 
 NAMES = ("one", "two", "three")
 

@@ -40,10 +40,10 @@ from nodeside.errors import ExitCode, SpecError
 from nodeside.shared import SharedDir
 from nodeside.spec import check_node_driver
 from tests import console
-from tests.driver.agent.test_watch import Queue
 from tests.driver.fakes.handoff import failed, succeeded
 from tests.driver.fakes.kernel import Refusal, write
 from tests.driver.fakes.node import BOOT_ID, FakeNode
+from tests.driver.fakes.uevents import Queue
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,34 +22,9 @@ from nodeside.driver.agent.watch import (
     concerns,
     open_uevents,
 )
+from tests.driver.fakes.uevents import Queue
 
 PCI_DEVICES = sorted(Path("/sys/bus/pci/devices").glob("*/uevent"))
-
-
-class Queue(Uevents):
-    """Uevents out of a pipe and a list, for what a test cannot make the kernel say."""
-
-    def __init__(self) -> None:
-        self.events: list[Uevent] = []
-        self.closed = False
-        self._readable, self._writable = os.pipe()
-
-    def fileno(self) -> int:
-        return self._readable
-
-    def put(self, event: Uevent) -> None:
-        self.events.append(event)
-        os.write(self._writable, b"!")
-
-    def read(self) -> Iterator[Uevent]:
-        while self.events:
-            os.read(self._readable, 1)
-            yield self.events.pop(0)
-
-    def close(self) -> None:
-        self.closed = True
-        os.close(self._readable)
-        os.close(self._writable)
 
 
 def open_descriptors() -> int:

@@ -24,11 +24,10 @@ from nodeside.driver.store.publish import publish
 from nodeside.errors import NoSpace
 from nodeside.host import Kernel
 from nodeside.spec.model import PrebuiltSource
-from tests.driver.fakes.kernel import write, write_bytes
+from tests.driver.fakes.compatible import compatible
+from tests.driver.fakes.kernel import write_bytes
+from tests.driver.fakes.keys import Pair, make_pair
 from tests.driver.fakes.node import FakeNode, module_bytes, whys
-from tests.driver.module.test_signing import Pair, make_pair
-
-OTHER = Kernel("6.0.0-other", "#1 SMP", "x86_64")
 
 
 @pytest.fixture
@@ -115,23 +114,6 @@ def test_a_disk_that_is_full_while_a_bundle_is_adopted_is_said_as_that(
 
 
 # --- other kernels' bundles ------------------------------------------------------------------
-
-
-def compatible(node: FakeNode, crc: int = 0x1234) -> None:
-    """A bundle of the same source for another kernel, and this kernel's symbols."""
-    here = Kernel(OTHER.release, OTHER.version, node.host.kernel.architecture)
-    task = node.task(here, reuse="crc")
-    versions = {"printk": 0x1234, "module_layout": 0x1}
-    node.put_bundle(
-        task, {"straw": module_bytes("straw", release=OTHER.release, versions=versions)}
-    )
-    symbols = f"{crc:#010x}\tprintk\tvmlinux\tEXPORT_SYMBOL\t\n"
-    symbols += "0x00000001\tmodule_layout\tvmlinux\tEXPORT_SYMBOL\t\n"
-    write(node.host.lib_modules("6.1.0-test") / "build/Module.symvers", symbols)
-    write_bytes(
-        node.host.lib_modules("6.1.0-test") / "kernel/some.ko",
-        module_bytes("some", versions={"printk": 1}),
-    )
 
 
 def test_a_bundle_of_another_kernel_with_equal_crcs_is_loaded_and_recognised_later(

@@ -364,7 +364,7 @@ import sys
 from pathlib import Path
 from nodeside.driver.bundle.cache import Cache, CachedManifest
 from tests.driver.bundles import KEY, TAG
-from tests.driver.test_cache import put
+from tests.driver.bundle.test_cache import put
 cache = Cache(Path(sys.argv[1]))
 for number in range(25):
     put(cache, contents={"edu": sys.argv[2].encode() * (number + 1)})

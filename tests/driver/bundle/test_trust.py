@@ -34,10 +34,10 @@ from nodeside.driver.store.sources import FetchOutcome, fetch_first, find_manife
 from nodeside.process import run
 from nodeside.spec.model import Module, PrebuiltSource, Trust
 from tests.driver.fakes.bundles import KEY, TAG, WANTED, sample_bundle
+from tests.driver.fakes.keys import SPECIMEN, Pair, make_pair
 from tests.driver.fakes.node import FakeNode, whys
 from tests.driver.fakes.odd_answers import OPTIONS, OddServer, right_directory, right_registry
 from tests.driver.fakes.registry import registry
-from tests.driver.module.test_signing import SPECIMEN, Pair, make_pair
 
 
 @pytest.fixture(scope="module")
@@ -402,7 +402,7 @@ def test_what_was_built_here_needs_no_trust_in_a_store(node: FakeNode) -> None:
 
 
 def test_a_bundle_of_another_kernel_is_judged_too(node: FakeNode) -> None:
-    from tests.driver.bringup.test_observe import compatible
+    from tests.driver.fakes.compatible import compatible
 
     compatible(node)
     assert whys(node.bring_up(node.task()))["compatible"].startswith("built for 6.0.0-other")

@@ -20,9 +20,9 @@ from nodeside.driver.bundle.bundle import SIGNATURE
 from nodeside.driver.commands.options import _first_there
 from nodeside.errors import ExitCode
 from nodeside.host import Kernel
-from tests.driver.commands.test_output import compare
+from tests.driver.fakes.keys import make_pair
 from tests.driver.fakes.node import module_bytes
-from tests.driver.module.test_signing import make_pair
+from tests.driver.fakes.pages import compare
 from tests.toolkit_sidecar.faketoolkit import KERNEL, LONG, FakeToolkit
 
 COMING = Kernel("6.1.0-10-cloud-amd64", "#1 SMP Debian 6.1.38-1 (2023-07-14)", "x86_64")

@@ -14,8 +14,8 @@ from nodeside.driver.module.symvers import KernelSymbol, compare, parse_symvers
 from nodeside.process import run
 from nodeside.trial.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
+from tests.driver.fakes.keys import SPECIMEN, make_pair
 from tests.driver.fakes.kmod import Tools, differences
-from tests.driver.module.test_signing import SPECIMEN, make_pair
 
 pytestmark = pytest.mark.toolkit
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -26,28 +25,7 @@ from nodeside.driver.module.signing import (
 )
 from nodeside.host import Host
 from nodeside.process import run
-from tests import CORPUS
-
-SPECIMEN = CORPUS / "modules" / "specimen.ko"
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A key and its certificate, as `openssl req -x509` makes them."""
-
-    key: Path
-    certificate: Path
-
-
-def make_pair(directory: Path, name: str, *more: str) -> Pair:
-    pair = Pair(directory / f"{name}.key", directory / f"{name}.pem")
-    run(
-        ["openssl", "req", "-x509", "-nodes", "-batch", "-newkey", "rsa:2048", "-days", "9",
-         "-subj", f"/O=Acme/CN={name}", "-keyout", pair.key, "-out", pair.certificate, *more],
-        timeout=60,
-    )  # fmt: skip
-    pair.key.chmod(0o600)
-    return pair
+from tests.driver.fakes.keys import SPECIMEN, Pair, make_pair
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from cluster.model.actions import LabelNode
@@ -15,32 +13,12 @@ from cluster.plan.nodes.members import cannot_pull
 from nodeside.contract import State, assigned_label
 from nodeside.errors import SpecError
 from nodeside.spec import parse
+from tests.cluster.fakes.images import MISSING, TEMPLATE, cannot_have_it, prebuilt
 from tests.cluster.fakes.model import EDU, KERNEL, Model, document
 
 ASSIGNED = assigned_label("edu")
-TEMPLATE = "registry.example.com/edu:{version}-{kernel}"
 IMAGE = f"registry.example.com/edu:1.0.0-{KERNEL}"
 IMAGE_OF_2 = f"registry.example.com/edu:2.0.0-{KERNEL}"
-MISSING = "ErrImagePull: manifest unknown"
-
-
-def prebuilt(count: int = 3, now: float = 0.0, **spec: Any) -> Model:
-    """Nodes that were given pods with an image for their kernel."""
-    model = Model()
-    model.add(f"n{number}" for number in range(count))
-    model.apply_driver(**{"prebuilt": {"image": TEMPLATE}, **spec})
-    model.carry_out(model.plan(now).actions)
-    return model
-
-
-def cannot_have_it(model: Model, node: str, why: str = MISSING) -> None:
-    """The kubelet of a node says that it cannot pull the image of the driver container."""
-    found = model.serving(node)
-    assert found is not None
-    name = f"{found.name}-{node}"
-    waiting = {"driver": why}
-    pod = DriverPod(name, driver="edu", node=node, daemonset=found.name, waiting=waiting)
-    model.pods[name] = pod
 
 
 def containers(model: Model, node: str) -> dict[str, str]:

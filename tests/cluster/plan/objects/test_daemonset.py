@@ -17,8 +17,8 @@ import click
 import pytest
 import yaml
 
-from cluster.model.parse import daemonset_from, driver_from, revision_from
-from cluster.model.snapshot import Node, Pool, RevisionObject, Settings
+from cluster.model.parse import daemonset_from, revision_from
+from cluster.model.snapshot import Node, RevisionObject
 from cluster.plan.objects.daemonset import daemonset, differs
 from cluster.plan.objects.driver_pod import (
     DRIVER_FILE,
@@ -41,49 +41,10 @@ from nodeside.driver.ladder.task import Config, read_driver
 from nodeside.host import Host
 from nodeside.trial import containers
 from tests import TOP
-from tests.cluster.fakes.model import EDU, document
+from tests.cluster.fakes.daemonsets import CASES, COREOS, OPENSHIFT, POOL, wanted
+from tests.cluster.fakes.model import EDU
 
 GOLDEN = TOP / "tests" / "cluster" / "golden"
-POOL = Pool("x86_64", "debian12", "6.1.0-50-amd64")
-COREOS = Pool("x86_64", "418.94.202501221327-0", "5.14.0-427.50.1.el9_4.x86_64")
-OPENSHIFT = Settings(scc="nodeside-driver")
-BEHIND_A_PROXY = Settings(
-    pull_secrets=("registry", "other"),
-    ca_config_map="trusted-ca",
-    proxy={
-        "HTTPS_PROXY": "http://proxy.example.com:3128",
-        "NO_PROXY": ".cluster.local,.svc,10.0.0.0/8",
-    },
-)
-
-
-def wanted(
-    settings: Settings | None = None,
-    pool: Pool = POOL,
-    toolkit: str = "registry.example.com/toolkits:6.1.0-50-amd64",
-    **spec: Any,
-) -> DaemonSetInput:
-    owner = driver_from(document(**spec))
-    assert owner.driver is not None, owner.mistakes
-    revision = revision_of(revision_text(owner.driver))
-    link = "image-stream" if settings is OPENSHIFT else "template" if toolkit else "none"
-    return DaemonSetInput(
-        owner, owner.driver, revision, pool, toolkit, link, settings or Settings()
-    )
-
-
-CASES = {
-    "kubernetes": wanted(),
-    "openshift": wanted(OPENSHIFT, COREOS, "quay.io/openshift/driver-toolkit@sha256:94"),
-    "privileged": wanted(privileged=True),
-    "signing": wanted(signing={"key": "/signing/key.pem", "certificate": "/signing/cert.pem"}),
-    "proxy": wanted(
-        BEHIND_A_PROXY, prebuilt={"sources": [{"oci": "registry.example.com/drivers/edu"}]}
-    ),
-    "prebuilt-only": wanted(
-        toolkit="", prebuilt={"sources": [{"http": "https://example.com/drivers"}]}
-    ),
-}
 
 
 @pytest.mark.parametrize("case", CASES)

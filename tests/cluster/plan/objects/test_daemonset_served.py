@@ -13,7 +13,7 @@ import pytest
 from cluster.kube.resources import DAEMON_SETS
 from cluster.model.parse import daemonset_from
 from cluster.plan.objects.daemonset import daemonset, differs
-from tests.cluster.plan.objects.test_daemonset import CASES
+from tests.cluster.fakes.daemonsets import CASES
 from tests.controlplane.controlplane import APPLY_PATCH, ControlPlane
 
 pytestmark = pytest.mark.cluster

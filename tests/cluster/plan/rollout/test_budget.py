@@ -6,8 +6,7 @@ from cluster.model.names import before_label
 from cluster.plan.nodes.deadlines import LOST
 from nodeside.contract import assigned_label
 from tests.cluster.fakes.model import Model
-
-THEN = 1_800_000_000.0
+from tests.cluster.fakes.rollouts import THEN, look, newest
 
 
 def rolling(count: int) -> Model:
@@ -26,20 +25,6 @@ def begin(model: Model, allowed: str = "1") -> None:
 def go_down(model: Model, *nodes: int, at: float = THEN) -> None:
     for number in nodes:
         model.change(f"n{number:03}", ready=False, ready_since=at)
-
-
-def look(model: Model, now: float) -> None:
-    for _ in range(10):
-        actions = model.plan(now).actions
-        if not actions:
-            return
-        model.carry_out(actions)
-    raise AssertionError("not settled")
-
-
-def newest(model: Model) -> list[str]:
-    wanted = model.drivers["edu"].status["revision"]
-    return [name for name in model.nodes if model.revision(name) == wanted]
 
 
 def test_a_node_that_reboots_uses_the_budget_until_the_driver_works_there_again() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.model.actions import Action, Cordon, Evict, LabelNode, Uncordon
-from cluster.model.names import CORDONED, draining_label, undrained_label
+from cluster.model.names import CORDONED
 from cluster.model.snapshot import Occupancy
 from cluster.plan.nodes.drain_labels import stamp
 from cluster.plan.rollout.decisions import DrainStep
@@ -26,30 +26,21 @@ from cluster.plan.rollout.drain_table import (
     decide,
 )
 from nodeside.contract import State, assigned_label
+from tests.cluster.fakes.drains import (
+    DRAINING,
+    EVICT,
+    UNDRAINED,
+    cordoned,
+    held,
+    is_over,
+    rolling,
+    step,
+)
 from tests.cluster.fakes.model import Model
 
 EVERY = [Situation(*parts) for parts in product(Asked, Wish, Grip, Company, Aim, Time)]
 ASSIGNED = assigned_label("edu")
-DRAINING, UNDRAINED = draining_label("edu"), undrained_label("edu")
-EVICT = {"resources": ["example.com/edu"]}
 BUDGET = "the disruption budget train needs 1 healthy pods and has 1 currently"
-
-
-def rolling(count: int = 3, evict: dict[str, Any] | None = None, **rollout: Any) -> Model:
-    """A driver that works everywhere, and the next version, which evicts."""
-    model = Model()
-    model.add(f"n{number}" for number in range(count))
-    model.apply_driver()
-    model.settle_ready()
-    model.apply_driver(version="2.0.0", rollout={**rollout, "evict": evict or EVICT})
-    return model
-
-
-def step(model: Model, now: float = 0.0) -> list[str]:
-    """One plan, carried out; what it did to nodes and their pods."""
-    actions = model.plan(now).actions
-    model.carry_out(actions)
-    return [a.words for a in actions if isinstance(a, Cordon | Uncordon | Evict | LabelNode)]
 
 
 def to_the_end(model: Model, rounds: int = 60) -> list[Action]:
@@ -63,25 +54,6 @@ def to_the_end(model: Model, rounds: int = 60) -> list[Action]:
             return every
         every += actions
     raise AssertionError(f"not settled after {rounds} rounds: {[a.words for a in every[-9:]]}")
-
-
-def held(model: Model, driver: str = "edu") -> set[str]:
-    key = draining_label(driver)
-    return {name for name, node in model.nodes.items() if key in node.labels}
-
-
-def cordoned(model: Model) -> set[str]:
-    return {name for name, node in model.nodes.items() if node.unschedulable}
-
-
-def is_over(model: Model) -> bool:
-    """Everybody has the newest revision, and nobody is held or cordoned by us."""
-    marks = (CORDONED, DRAINING, UNDRAINED)
-    return (
-        model.drivers["edu"].status["nodes"]["updated"] == len(model.nodes)
-        and model.condition("Ready")["status"] == "True"
-        and not any(mark in node.labels for node in model.nodes.values() for mark in marks)
-    )
 
 
 # --- the table -----------------------------------------------------------------------------------

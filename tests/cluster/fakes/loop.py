@@ -1,0 +1,87 @@
+"""What the controller's loop works with, without threads and without an API server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cluster.controller.executor import Outcome
+from cluster.controller.pacing import LoopTimings
+from cluster.kube.election import Leadership
+from cluster.kube.reflector import WatchHealth
+from cluster.model.actions import Plan
+from cluster.model.snapshot import Snapshot
+from tests.cluster.fakes.model import Model
+
+LONG = 30.0  # seconds: a deadline that only a broken test meets
+
+
+QUICK = LoopTimings(
+    settle=0.0,
+    between=0.0,
+    longest=0.0,
+    echo=0.0,
+    counts=0.0,
+    first_retry=0.01,
+    longest_retry=0.02,
+    sync=0.01,
+)
+
+
+@dataclass
+class FakeView:
+    """A model as what the reflectors know."""
+
+    model: Model
+    kinds: list[WatchHealth] = field(default_factory=list)
+    renewed: list[float] = field(default_factory=list)
+
+    def wait_synced(self, _timeout: float) -> bool:
+        return True
+
+    def renew(self, since: float) -> None:
+        self.renewed.append(since)
+
+    def refresh(self, _timeout: float, *, optional: bool) -> bool:
+        return True
+
+    def snapshot(self) -> Snapshot:
+        return self.model.snapshot
+
+    def health(self) -> list[WatchHealth]:
+        return self.kinds
+
+    def want(self, _demand: object) -> None:
+        pass
+
+    def learn(self, _tags: object) -> bool:
+        return False
+
+    def render(self, _templates: object) -> bool:
+        return False
+
+    def learns_in(self) -> float | None:
+        return None
+
+    def wait_written(self, *_: object) -> bool:
+        return True
+
+    def wait_gone(self, *_: object) -> bool:
+        return True
+
+
+@dataclass
+class FakeApplier:
+    """Carries plans out in the model; `fails` may answer an outcome instead."""
+
+    model: Model
+    fails: Callable[[Plan], Outcome | None] = lambda _: None
+    plans: list[Plan] = field(default_factory=list)
+
+    def carry_out(self, plan: Plan, _world: Snapshot, _leadership: Leadership) -> Outcome:
+        self.plans.append(plan)
+        failed = self.fails(plan)
+        if failed is not None:
+            return failed
+        self.model.carry_out(plan.actions)
+        return Outcome(done=len(plan.actions))

@@ -1,0 +1,114 @@
+"""Documents that break one rule each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SYSFS = "bus/pci/drivers/edu/uevent"
+
+
+BROKEN: list[tuple[dict[str, Any], str]] = [
+    (
+        {"modules": [{"name": "dm-edu"}, {"name": "edu"}, {"name": "dm_edu"}]},
+        "$.spec.modules: the names of the modules must differ (- and _ are the same): dm_edu",
+    ),
+    (
+        {"modules": [{"name": "dm-edu"}], "conflicts": {"modules": ["dm_edu"]}},
+        "$.spec: a module cannot be in conflicts.modules and in modules: dm_edu",
+    ),
+    (
+        {"stages": [{"name": "a", "manifests": "x"}, {"name": "a", "manifests": "y"}]},
+        "$.spec.stages: the names of the stages must differ",
+    ),
+    (
+        {"stages": [{"name": "a", "manifests": "x", "waitFor": {"log": "a("}}]},
+        (
+            "$.spec.stages[0].waitFor.log: expected a regular expression of RE2, without "
+            "look-around and backreferences: missing ), unterminated subpattern at position 1"
+        ),
+    ),
+    (
+        {"source": {"exclude": ["*.log", "!keep.log"]}},
+        (
+            "$.spec.source.exclude: ** and a leading ! mean nothing here: a name without / is "
+            "looked for in every directory"
+        ),
+    ),
+    (
+        {"build": {"kind": "command"}},
+        "$.spec.build: kind command and the field command need each other",
+    ),
+    (
+        {"build": {"command": ["./build"]}},
+        "$.spec.build: kind command and the field command need each other",
+    ),
+    (
+        {"build": {"kind": "command", "command": ["./build"], "makeArguments": ["V=1"]}},
+        "$.spec.build: makeArguments mean nothing with kind command; put them into the command",
+    ),
+    (
+        {"prebuilt": {"sources": [{"oci": "registry.example.com/edu", "http": "http://x/y"}]}},
+        "$.spec.prebuilt.sources[0]: expected exactly one of oci, http and directory",
+    ),
+    (
+        {"prebuilt": {"sources": [{}]}},
+        "$.spec.prebuilt.sources[0]: expected exactly one of oci, http and directory",
+    ),
+    (
+        {"prebuilt": {"sources": [{"http": "https://x/y", "insecure": True}]}},
+        "$.spec.prebuilt.sources[0]: insecure is for oci; write http:// for a plain HTTP directory",
+    ),
+    (
+        {"prebuilt": {"sources": [{"http": "https://x/y", "publish": True}]}},
+        "$.spec.prebuilt.sources[0]: publish is for oci: bundles are pushed to a registry",
+    ),
+    (
+        {"prebuilt": {"sources": [{"oci": f"r.example.com/{n}", "publish": True} for n in "ab"]}},
+        "$.spec.prebuilt.sources: at most one source has publish: true",
+    ),
+    (
+        {"preflight": [{"osVersion": "9.4", "toolkit": "r.example.com/toolkit:9.4"}]},
+        "$.spec.preflight[0]: expected exactly one of osVersion, kernel and toolkit",
+    ),
+    (
+        {"rollout": {"evict": {"timeoutSeconds": 60}}},
+        "$.spec.rollout.evict: expected resources or selector: who is to leave a node",
+    ),
+    (
+        {"validate": {"sysfs": [{"path": SYSFS}]}},
+        (
+            "$.spec.validate.sysfs[0]: expected exactly one of value and matches (an empty "
+            'attribute: matches: "^$")'
+        ),
+    ),
+    (
+        {"validate": {"sysfs": [{"path": SYSFS, "matches": "a("}]}},
+        (
+            "$.spec.validate.sysfs[0].matches: expected a Python regular expression: missing ), "
+            "unterminated subpattern at position 1"
+        ),
+    ),
+    (
+        {"validate": {"sysfs": [{"path": SYSFS, "matches": "(?i)[a-\U0010ffff]"}]}},
+        (
+            "$.spec.validate.sysfs[0].matches: expected a Python regular expression: where (?i) is "
+            "used, a range must end with an ASCII character"
+        ),
+    ),
+    (
+        {"stages": [{"name": "a", "manifests": "x", "waitFor": {"log": "(?si:[a-\\U0010ffff])"}}]},
+        (
+            "$.spec.stages[0].waitFor.log: expected a regular expression of RE2, without "
+            "look-around and backreferences: where (?i) is used, a range must end with an ASCII "
+            "character"
+        ),
+    ),
+    (
+        {"prebuilt": {"image": "registry.example.com/edu:latest"}},
+        "$.spec.prebuilt.image: expected {kernel} in it: it is an image for one kernel",
+    ),
+    (
+        {"toolkit": {"imageTemplate": "registry.example.com/toolkit:latest"}},
+        "$.spec.toolkit.imageTemplate: expected one of {kernel}, {osVersion}, {arch} in it",
+    ),
+]
