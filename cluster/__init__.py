@@ -1,1 +1,1 @@
-"""The controller in the cluster: which node gets which driver pod, and when."""
+"""The in-cluster controller: decides which node gets which driver pod, and when."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def main() -> None:
-    """Import the command line and run it; a Ctrl-C in the middle of the import is no bug."""
+    """Import and run the command line; Ctrl-C during the import exits with 130."""
     try:
         from nodeside import cli
     except KeyboardInterrupt:

@@ -1,8 +1,8 @@
-"""What a server means that refuses: one reading for the node, for the controller, for registries.
+"""Interpretation of HTTP error responses, shared by the node, the controller and registries.
 
-Whoever asked adds its own words and hints. What must not be read differently stands here: what the
-API server says in a `Status`, whether the same request may succeed later, and how long it asks to
-wait.
+Callers add their own messages and hints. This module holds the parts that must be interpreted
+consistently: the message in the API server's `Status`, whether a retry may succeed, and how long
+the server asks to wait.
 
 Stdlib only.
 """
@@ -17,24 +17,24 @@ from typing import Any
 
 from nodeside.errors import ExitCode, NodesideError
 
-WORDS_LIMIT = 500  # characters of the server's own words that we repeat
+WORDS_LIMIT = 500  # characters of the server's message that we repeat
 OLD_DEFINITIONS = (
     "if they are older than what asks, update the definitions: nodeside-cluster install"
 )
 
-# What server-side apply says of a field that its schema does not have: with status 500, though the
-# same document will be refused for ever.
+# The server-side apply error for a field that is missing in the schema. It comes with status 500,
+# although the server will always refuse this document.
 _UNTYPED = "failed to create typed patch object"
-_PASSING = (401, 408, 409, 410, 425, 429)  # and from 500 on
+_PASSING = (401, 408, 409, 410, 425, 429)  # and 500 or above
 
-_LONGEST_WAIT = 300.0  # seconds that we wait because a server asks to; it may be wrong, or hostile
+_LONGEST_WAIT = 300.0  # seconds to wait at a server's request; it may be wrong, or hostile
 
 
 class KubernetesError(NodesideError):
     """The API server refused, or did not answer.
 
-    `status` is the HTTP status (0: no answer). `retry_after` is what the server asked for, in
-    seconds. Not retryable means that somebody must change something in the cluster first.
+    `status` is the HTTP status (0: no answer). `retry_after` is the wait that the server requested,
+    in seconds. Not retryable means that something in the cluster must be changed first.
     """
 
     exit_code = ExitCode.CLUSTER
@@ -55,7 +55,7 @@ class KubernetesError(NodesideError):
 
 
 def document_of(body: bytes) -> dict[str, Any]:
-    """A JSON object; empty for whatever else came, such as the HTML page of a proxy."""
+    """Parse a JSON object; return {} for anything else, such as a proxy's HTML page."""
     with suppress(ValueError, RecursionError):
         document = json.loads(body)
         return document if isinstance(document, dict) else {}
@@ -63,30 +63,30 @@ def document_of(body: bytes) -> dict[str, Any]:
 
 
 def words_of(document: Mapping[str, Any]) -> str:
-    """The message of a `Status`, on one line and cut; empty if there is none."""
+    """Return the message of a `Status`, truncated, on one line; empty if there is none."""
     said = str(document.get("message") or "")
     return " ".join("".join(c if c.isprintable() else " " for c in said).split())[:WORDS_LIMIT]
 
 
 def meant_status(status: int, said: str) -> int:
-    """The HTTP status that the API server should have answered with."""
+    """Return the HTTP status that the API server should have used."""
     return 400 if said.startswith(_UNTYPED) else status
 
 
 def may_pass(status: int) -> bool:
-    """Whether the same request may succeed later without anybody changing anything."""
+    """Return whether the same request may succeed later without any change."""
     return status in _PASSING or status >= 500
 
 
 def seconds_of(header: str) -> float | None:
-    """Seconds from now, five minutes at most: Retry-After has seconds or a date.
+    """Parse Retry-After, in seconds or as a date, into seconds from now; None if invalid.
 
-    RFC 9110, 10.2.3. A proxy that says "in a day" would stop us for a day.
+    RFC 9110, 10.2.3. The result is at most 300 s, or a proxy could stall us for a day.
     """
     if header.isdecimal() and len(header) < 10:
         return min(float(header), _LONGEST_WAIT)
     with suppress(ValueError, TypeError, OverflowError):
-        from email.utils import parsedate_to_datetime  # late: rarely needed, and large
+        from email.utils import parsedate_to_datetime  # imported late: rarely needed, and large
 
         wait = parsedate_to_datetime(header).timestamp() - time.time()
         return min(max(0.0, wait), _LONGEST_WAIT)

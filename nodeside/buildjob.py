@@ -1,14 +1,15 @@
-"""A build in steps, each in a container of its own, as a build Job runs them: what they tell each
-other, and what the last of them tells the controller.
+"""The records that the steps of a build Job exchange, and its report to the controller.
 
-    toolkit.pyz kernels       toolkit image   ToolkitKernels: whose headers are there
-    nodeside driver order     driver image    BuildOrder: for which kernel, and the request
+Each step runs in its own container:
+
+    toolkit.pyz kernels       toolkit image   ToolkitKernels: the kernels with headers
+    nodeside driver order     driver image    BuildOrder: the kernel, and the request
     toolkit.pyz answer        toolkit image   the answer to that request (shared.py)
-    nodeside driver finish    driver image    BuildOutcome: what came of it
+    nodeside driver finish    driver image    BuildOutcome: the outcome of the build
 
-The key of a bundle has the kernel's version string in it (`uname -v`), which stands in the headers:
-so the toolkit is asked before anything is ordered. ToolkitKernels is written before code of a
-vendor runs; BuildOrder lies where such code cannot write, and is all that the last step goes by.
+A bundle's key includes the kernel's version string (`uname -v`), which comes from the headers. So
+the toolkit is queried before anything is ordered. ToolkitKernels is written before any vendor code
+runs. BuildOrder is in a place that vendor code cannot write to; the last step relies on it alone.
 
 Stdlib only: the toolkit sidecar uses this module too.
 """
@@ -24,17 +25,17 @@ from nodeside.errors import NodesideError, NoHeaders
 from nodeside.host import Kernel
 from nodeside.records import decode, encode
 
-MESSAGE_LIMIT = 4096  # bytes of a termination message that a kubelet keeps
-_TEXT_LIMIT = 1000  # characters of each text in it
+MESSAGE_LIMIT = 4096  # bytes of a termination message; a kubelet keeps no more
+_TEXT_LIMIT = 1000  # characters of each text in the message
 _PROTOCOL = 1
 
-# Words of a release that name a variant: 5.14.0-427.el9.x86_64+rt, 4.18.0-305.rt7.72.el8.x86_64.
+# Parts of a release that name a variant: 5.14.0-427.el9.x86_64+rt, 4.18.0-305.rt7.72.el8.x86_64.
 _VARIANT = re.compile(r"(?<=[.+-])(rt|64k|debug)(?=\d|[.+-]|$)")
 
 
 @dataclass(frozen=True)
 class ToolkitKernel:
-    """Headers in a toolkit image. `version` is "" where they do not carry it."""
+    """Headers in a toolkit image. `version` is "" if the headers do not contain it."""
 
     release: str
     version: str = ""
@@ -43,7 +44,7 @@ class ToolkitKernel:
 
 @dataclass(frozen=True)
 class ToolkitKernels:
-    """`results/kernels.json`: the kernels that a toolkit image has headers of."""
+    """`results/kernels.json`: the kernels whose headers are in a toolkit image."""
 
     boot_id: str
     kernels: tuple[ToolkitKernel, ...]
@@ -52,10 +53,10 @@ class ToolkitKernels:
 
 @dataclass(frozen=True)
 class BuildOrder:
-    """`order.json`: what is to be built. `request` is "" if the store has the bundle.
+    """`order.json`: the build to run. `request` is "" if the store already has the bundle.
 
-    `to` is where the bundle goes, as `--to` says it; "" for nowhere. `digest` is that of the bundle
-    in the store.
+    `to` is the destination of the bundle, in the format of `--to`; "" for none. `digest` is the
+    digest of the bundle in the store.
     """
 
     boot_id: str
@@ -70,18 +71,18 @@ class BuildOrder:
 
 
 class BuildVerdict(Enum):
-    """What a build says about a driver and a kernel."""
+    """The verdict of a build on a driver and a kernel."""
 
-    PUBLISHED = "published"  # it builds, and the store has it now
-    PRESENT = "present"  # the store had it
-    BUILT = "built"  # it builds; nobody asked to publish it
+    PUBLISHED = "published"  # it builds, and is now in the store
+    PRESENT = "present"  # it was already in the store
+    BUILT = "built"  # it builds; publishing was not requested
     REFUSED = "refused"  # it does not build: a node would get the same answer
-    BROKEN = "broken"  # the build could not be made, which says nothing about the driver
+    BROKEN = "broken"  # the build could not run, which says nothing about the driver
 
 
 @dataclass(frozen=True)
 class BuildOutcome:
-    """What a build Job tells the controller, by the termination message of a container."""
+    """A build Job's report to the controller, in the termination message of a container."""
 
     verdict: BuildVerdict
     kernel: str = ""
@@ -96,21 +97,21 @@ class BuildOutcome:
 
     @property
     def words(self) -> str:
-        """What went wrong, in one line."""
+        """The failure, in one line."""
         return self.first_error or self.message.partition("\n")[0] or self.reason
 
 
 def kernel_variant(release: str) -> str:
-    """The variant of a kernel, "" for the plain one: toolkits have one kernel of each."""
+    """Return a kernel's variant, "" for the plain one; toolkits have one kernel per variant."""
     return "-".join(dict.fromkeys(_VARIANT.findall(release)))
 
 
 def choose_kernel(
     found: ToolkitKernels, *, release: str = "", variant: str | None = None
 ) -> ToolkitKernel:
-    """The kernel to build for: by its release, by its variant, or the only one there is.
+    """Choose the kernel to build for: by release, by variant, or the only one there is.
 
-    Raises NoHeaders if the toolkit does not have exactly one such, or cannot say which build it is.
+    Raises NoHeaders unless exactly one kernel matches, or if its build (`uname -v`) is unknown.
     """
     fitting = [
         each
@@ -136,7 +137,7 @@ def choose_kernel(
 
 
 def termination_message(outcome: BuildOutcome) -> str:
-    """The outcome as a kubelet passes it on, cut to what it keeps."""
+    """Encode the outcome as a termination message, cut to the size that a kubelet keeps."""
     limit = _TEXT_LIMIT
     while True:
         cut = replace(
@@ -156,7 +157,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def read_message(text: str) -> BuildOutcome | None:
-    """The outcome in a termination message; None if it holds none, or more than one can."""
+    """Decode the outcome in a termination message; None if it has none or is too long."""
     if len(text) > MESSAGE_LIMIT:
         return None
     try:

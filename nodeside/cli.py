@@ -1,6 +1,6 @@
-"""The `nodeside` command: its groups, and the one place where a failure becomes text.
+"""The `nodeside` command: its groups, and the only place that turns failures into messages.
 
-Subcommands are imported when they are used, so `--help` and completion stay fast.
+Subcommands are imported on first use, so that `--help` and completion stay fast.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nodeside.errors import ExitCode, NodesideError
 
 _EPILOG = "Exit codes: " + "; ".join(f"{code.value} {code.meaning}" for code in ExitCode) + "."
 
-# name -> (module, attribute, help). The help stands here so that `--help` imports nothing.
+# name -> (module, attribute, help). The help is here so that `--help` imports no subcommand.
 _COMMANDS = {
     "driver": (
         "nodeside.driver.cli",
@@ -39,7 +39,7 @@ _COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """A group that imports a subcommand only when it is asked for."""
+    """A group that imports a subcommand only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -52,7 +52,7 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> object:
-        """Whoever read our output has had enough. click itself would say 1: a bug of ours."""
+        """Exit as after SIGPIPE if the output was closed; click would exit with 1, our bug code."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -82,7 +82,7 @@ def root() -> None:
 
 @contextmanager
 def exit_on_error() -> Iterator[None]:
-    """The one place where an expected failure becomes text and an exit code."""
+    """Turn expected failures into a message and an exit code; nothing else does this."""
     try:
         yield
     except NodesideError as error:
@@ -103,19 +103,19 @@ def exit_on_error() -> Iterator[None]:
 
 
 def _drop_output() -> None:
-    """What is still to be written goes nowhere: it would fail once more at the very end."""
+    """Discard pending output; flushing it at exit would fail again."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.close(null)
 
 
 def _end_in_order(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    """SIGTERM and SIGHUP as an exception: what was started is stopped, what is half made goes."""
+    """Turn SIGTERM and SIGHUP into an exception: children are stopped, partial files removed."""
     raise SystemExit(128 + number)
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end_in_order)
     with exit_on_error():

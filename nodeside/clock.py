@@ -1,6 +1,6 @@
-"""Time, as something a test can replace: every wait here goes through a `Clock`.
+"""A clock that tests can replace; waits in nodeside go through a `Clock`.
 
-Stdlib only: the common ground waits for locks with it.
+Stdlib only: the modules shared with the toolkit sidecar use it to wait for locks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Clock:
-    """`now` is monotonic, in seconds; `sleep` waits for so many seconds."""
+    """A clock: `now` returns monotonic seconds; `sleep` waits for a number of seconds."""
 
     now: Callable[[], float] = field(default=time.monotonic)
     sleep: Callable[[float], None] = field(default=time.sleep)

@@ -1,4 +1,4 @@
-"""`nodeside completion SHELL`: print the script that completes commands and options."""
+"""`nodeside completion SHELL`: prints the script that completes commands and options."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Everything that two parts must agree on: label keys, state words, log markers, records.
+"""Definitions shared between components: label keys, states, log markers, records.
 
-The driver container and the toolkit sidecar share the build records; the node and the cluster
-controller share the labels, the state words, the NodeDriver status and the key. Nobody spells any
-of these a second time.
+The driver container and the toolkit sidecar share the build records. The node and the cluster
+controller share the labels, the states, the NodeDriver status and the key. None of these is defined
+anywhere else.
 
 Stdlib only: the toolkit sidecar uses this module too.
 """
@@ -25,7 +25,7 @@ LABEL_VALUE = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$")
 
 
 class State(Enum):
-    """The value of the state label: a closed set, changed and never removed by the node."""
+    """The values of the state label, a closed set. The node changes the label, never removes it."""
 
     WAITING = "waiting"
     BUILDING = "building"
@@ -36,20 +36,20 @@ class State(Enum):
     REBOOT_REQUIRED = "reboot-required"
 
 
-# The reason that stands beside `waiting` where the modules were taken out of the kernel on purpose.
+# The reason for `waiting` after the modules were unloaded on purpose.
 UNLOADED = "Unloaded"
-# The reason of a node where neither a bundle nor a toolkit served; the controller acts on it.
+# The reason if neither a bundle nor a toolkit could serve the node; the controller acts on it.
 NOTHING_SERVED = "NoRungServed"
 
 
-# The limits of a NodeDriver, which the node keeps and the API server holds it to: a controller has
-# one of them in memory for each driver on each node.
+# Size limits of a NodeDriver, respected by the node and enforced by the API server: the controller
+# keeps one NodeDriver in memory for each driver on each node.
 REPORT_TEXT = 1024  # characters
 REPORT_ITEMS = 64
 
 
 class Rung(Enum):
-    """Where the modules of a ready driver came from, from the cheapest to the dearest."""
+    """The origin of a ready driver's modules, from the cheapest to the most expensive."""
 
     LOADED = "loaded"
     CACHED = "cached"
@@ -59,17 +59,17 @@ class Rung(Enum):
 
 
 def state_label(driver: str) -> str:
-    """The node label that carries a `State`."""
+    """Return the key of the node label that holds a `State`."""
     return f"{API_GROUP}/{driver}.state"
 
 
 def assigned_label(driver: str) -> str:
-    """The node label by which the controller assigns a node to a DaemonSet."""
+    """Return the key of the node label by which the controller assigns a node to a DaemonSet."""
     return f"{API_GROUP}/{driver}.assigned"
 
 
 def node_driver_name(driver: str, node: str) -> str:
-    """The name of the NodeDriver object of a driver on a node."""
+    """Return the name of the NodeDriver object of a driver on a node."""
     return f"{driver}.{node}"
 
 
@@ -82,9 +82,9 @@ READY_PATTERN = re.compile(
 def ready_marker(
     driver: str, version: str, kernel: str, source: Rung, modules: tuple[str, ...]
 ) -> str:
-    """The log line that says a driver is ready; stable, other components match it.
+    """Return the log line for a ready driver; stable, since other components match it.
 
-    It matches `READY_PATTERN` and starts a line of its own in every log format.
+    It matches `READY_PATTERN` and is at the start of its own line in every log format.
     """
     return (
         f"NODESIDE_READY driver={driver} version={version} kernel={kernel} "
@@ -96,7 +96,7 @@ def ready_marker(
 
 
 class BuildKind(Enum):
-    """How source becomes modules."""
+    """The build system of a source."""
 
     KBUILD = "kbuild"
     DKMS = "dkms"
@@ -105,11 +105,11 @@ class BuildKind(Enum):
 
 @dataclass(frozen=True)
 class BuildSettings:
-    """Everything besides source and kernel that decides what a build produces.
+    """Everything apart from source and kernel that determines the result of a build.
 
-    `directory` is where to build, relative to the source. `patches` are files of the source,
+    `directory` is the build directory, relative to the source. `patches` are files in the source,
     applied with `patch -p1` in order. `command` is an argv for `BuildKind.COMMAND`. `modules` are
-    the names that must come out, in load order.
+    the names of the modules that the build must produce, in load order.
     """
 
     kind: BuildKind
@@ -124,10 +124,10 @@ class BuildSettings:
 def bundle_key(
     source_digest: str, settings: BuildSettings, kernel: Kernel, certificate_digest: str = ""
 ) -> str:
-    """The key of a bundle, 64 hex digits: computable without a toolkit.
+    """Return the key of a bundle, 64 hex digits; computable without a toolkit.
 
-    Two kernels of one release but another build (`uname -v`) have different keys; so have two
-    signing certificates (sha256 of the DER; empty: not signed).
+    Different builds (`uname -v`) of one kernel release have different keys, and so do different
+    signing certificates. `certificate_digest` is the sha256 of the DER, empty if unsigned.
     """
     wanted = {
         "source": source_digest,
@@ -148,12 +148,12 @@ def bundle_key(
 
 
 def store_tag(version: str, kernel: Kernel, key: str) -> str:
-    """The tag of a bundle in a store and its directory name in a cache (OCI allows no `+`)."""
+    """Return a bundle's tag in a store and its directory name in a cache (OCI allows no `+`)."""
     tag = f"{version}-{kernel.release}-{kernel.architecture}-{key[:12]}"
     return re.sub(r"[^A-Za-z0-9_.-]", "_", tag)
 
 
-# What such a tag looks like: a file of this name in a source was put there by nodeside.
+# Matches such a tag. A file with such a name in a source was put there by nodeside.
 STORE_TAG = re.compile(
     r"[A-Za-z0-9_.-]+-[A-Za-z0-9_.-]+-(x86_64|aarch64|ppc64le|s390x|riscv64|armv7l|i686)-[0-9a-f]{12}"
 )
@@ -165,7 +165,7 @@ PROTOCOL = 1
 
 
 class FailureKind(Enum):
-    """Why a build gave no modules."""
+    """The reason why a build produced no modules."""
 
     NO_HEADERS = "no-headers"
     WRONG_KERNEL = "wrong-kernel"
@@ -188,22 +188,22 @@ class FailureKind(Enum):
 
     @property
     def reason(self) -> str:
-        """The word for it in a status."""
+        """The CamelCase reason for a status."""
         return "".join(word.capitalize() for word in self.value.split("-"))
 
     @property
     def of_the_toolkit(self) -> bool:
-        """Whether the toolkit image is not one of the kernel."""
+        """Whether the cause is a toolkit image that does not match the kernel."""
         return self in (FailureKind.NO_HEADERS, FailureKind.WRONG_KERNEL)
 
     @property
     def retryable(self) -> bool:
-        """Whether the same request may succeed later without anybody changing the driver."""
+        """Whether the same request may succeed later without a change to the driver."""
         return self in (FailureKind.DISK_FULL, FailureKind.TIMEOUT, FailureKind.INTERNAL)
 
     @property
     def of_the_driver(self) -> bool:
-        """Whether it is the driver that does not build for that kernel, wherever it is tried."""
+        """Whether the cause is the driver, which cannot be built for that kernel anywhere."""
         return self in (
             FailureKind.EXCLUDED,
             FailureKind.BAD_SOURCE,
@@ -232,10 +232,10 @@ _FAILURE_EXIT: dict[FailureKind, ExitCode] = {
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """What the driver asks of the sidecar: `requests/<id>.json`.
+    """A build request of the driver to the sidecar: `requests/<id>.json`.
 
-    `source` is the digest of a tree in `source/`. `timeout` is in seconds, from the moment the
-    sidecar starts the build.
+    `source` is the digest of a tree in `source/`. `timeout` is in seconds, counted from the
+    sidecar's start of the build.
     """
 
     id: str
@@ -251,10 +251,10 @@ class BuildRequest:
 
 @dataclass(frozen=True)
 class BuiltModule:
-    """A module that came out. `file` is relative to `out/<request id>/`.
+    """A module that the build produced. `file` is relative to `out/<request id>/`.
 
-    `name` is the name the kernel will know it by (`_`, not `-`); `built_as` is the file's own
-    name where dkms renames it.
+    `name` is the kernel's name for it (`_`, not `-`); `built_as` is the original name of the file
+    if dkms renames it.
     """
 
     name: str
@@ -266,7 +266,7 @@ class BuiltModule:
 
 @dataclass(frozen=True)
 class Toolchain:
-    """What the sidecar built with; recorded in the bundle's manifest."""
+    """The toolchain of the sidecar; recorded in the bundle's manifest."""
 
     compiler: str
     headers: str
@@ -277,11 +277,11 @@ class Toolchain:
 
 @dataclass(frozen=True)
 class BuildResult:
-    """The sidecar's answer: `results/<id>.json`. Always written, also on failure.
+    """The sidecar's answer: `results/<id>.json`. Always written, even on failure.
 
-    `first_error` is the line of a failed build that names its first error, "" if none does;
-    `log_tail` are the last lines of `out/<id>/build.log`; `command` repeats the failing step by
-    hand inside the toolkit container; `seconds` is the time of each stage.
+    `first_error` is the log line with the first error of a failed build, "" if there is none;
+    `log_tail` are the last lines of `out/<id>/build.log`; `command` reruns the failing step
+    manually inside the toolkit container; `seconds` is the duration of each stage.
     """
 
     request: str
@@ -304,9 +304,9 @@ class BuildResult:
 
 @dataclass(frozen=True)
 class SidecarRecord:
-    """Who lives in the toolkit container: `results/sidecar.json`, while it holds its lock.
+    """The sidecar in the toolkit container: `results/sidecar.json`, valid while it holds its lock.
 
-    `toolkit_kernel` are the releases whose headers it has, joined by commas.
+    `toolkit_kernel` holds the releases of its headers, separated by commas.
     """
 
     pid: int
@@ -321,7 +321,7 @@ class SidecarRecord:
 
 @dataclass(frozen=True)
 class LoadedModule:
-    """One module that we loaded. `parameters` are as asked: sysfs cannot show them all."""
+    """A module that we loaded. `parameters` are as requested: sysfs cannot show them all."""
 
     name: str
     build_id: str
@@ -330,12 +330,13 @@ class LoadedModule:
 
 @dataclass(frozen=True)
 class LoadedRecord:
-    """`/run/nodeside-locks/<driver>.loaded.json`: what nodeside loaded in this boot, in load order.
+    """`/run/nodeside-locks/<driver>.loaded.json`: the modules nodeside loaded, in load order.
 
-    `devices` are the device numbers (`major:minor`) that appeared with it: they tell whose open
-    files hold it. `trust` tells the `spec.prebuilt.trust` under which it was loaded from another
-    one; "" for none. `mark` is the end of the kernel log before the load, kept until the modules
-    have passed a validation once; `splat` is what the kernel complained of since, kept for good.
+    The record is valid in the boot `boot_id` only. `devices` are the device numbers (c10:123) that
+    appeared at the load: they identify open files that hold the modules. `trust` is the mark of
+    the `spec.prebuilt.trust` at the load, to detect a change; "" for none. `mark` is the end of the
+    kernel log before the load, kept until the modules have passed validation once. `splat` is the
+    kernel's complaint since then, kept permanently.
     """
 
     driver: str
@@ -350,7 +351,7 @@ class LoadedRecord:
     splat: str = ""
 
     def has_one_of(self, modules: Iterable[LoadedModule]) -> bool:
-        """Whether one of these builds is among what was loaded."""
+        """Return whether the record contains one of these builds."""
         ours = {module.build_id for module in self.modules if module.build_id}
         return any(module.build_id in ours for module in modules)
 
@@ -359,10 +360,9 @@ class LoadedRecord:
 class NodeDriverStatus:
     """The status of a NodeDriver object; also what `nodeside driver status` prints.
 
-    In the object no text is longer than `REPORT_TEXT`, and no list or mapping than `REPORT_ITEMS`.
-
-    `source` is the rung that served; `toolkit` is the image that the pod's sidecar is of, "" if it
-    has none; `stages` maps a stage to its seconds.
+    In the object, texts have at most `REPORT_TEXT` characters, and lists and mappings at most
+    `REPORT_ITEMS` entries. `source` is the rung that provided the modules; `toolkit` is the image
+    of the pod's sidecar, "" if it has none; `stages` maps a stage to its duration in seconds.
     """
 
     driver: str

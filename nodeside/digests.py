@@ -1,7 +1,7 @@
-"""The sha256 of a file on disk, read in pieces.
+"""The sha256 of a file on disk, computed in chunks.
 
-Stdlib only: the toolkit sidecar may use this module too. What is hashed while it is copied or
-downloaded is hashed there.
+Stdlib only: the toolkit sidecar may use this module too. Code that copies or downloads a file
+hashes it on the way and does not use this module.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from nodeside.errors import SystemRefused
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 of a file, in hex. Raises SystemRefused if it cannot be read."""
+    """Return the sha256 of a file, in hex. Raises SystemRefused if it cannot be read."""
     return sha256_and_size(path)[0]
 
 
 def sha256_and_size(path: Path) -> tuple[str, int]:
-    """The sha256 of a file, in hex, and how many bytes that were. Raises SystemRefused."""
+    """Return the sha256 of a file, in hex, and its size in bytes. Raises SystemRefused."""
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest(), os.fstat(file.fileno()).st_size

@@ -1,8 +1,8 @@
-"""Notice a change in a directory within milliseconds, without polling fast and without ctypes.
+"""Detection of directory changes within milliseconds, without fast polling and without ctypes.
 
 The kernel's dnotify (Documentation/filesystems/dnotify.rst) sends SIGIO when an entry of a
-directory is created, renamed into it, or modified. It needs nothing but the standard library and
-costs nothing while nothing happens. Where it is absent, `wait` falls back to a poll.
+directory is created, renamed into it, or modified. It only needs the standard library and costs
+nothing while the directory is idle. Without dnotify, `wait` falls back to polling.
 
 Stdlib only: the toolkit sidecar uses this module too.
 """
@@ -20,18 +20,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-_SLOW = 1.0  # seconds between looks where dnotify works: a net for what it cannot see
-_FAST = 0.02  # seconds between looks where it does not
+_SLOW = 1.0  # polling interval in seconds with dnotify: a safety net for changes that it misses
+_FAST = 0.02  # polling interval in seconds without dnotify
 
 _F_SETOWN_EX = 15  # fcntl(2); the fcntl module has no name for it
 _EVENTS = fcntl.DN_CREATE | fcntl.DN_RENAME | fcntl.DN_MODIFY | fcntl.DN_DELETE | fcntl.DN_MULTISHOT
 
 
 class DirectoryWatch:
-    """Wait for a change in any of some directories. Use as a context manager.
+    """A watch on several directories, used as a context manager.
 
-    SIGIO is blocked in this thread while the object lives, and taken with sigtimedwait, so a change
-    between a look and a wait is never lost. Create it before the first look.
+    SIGIO is blocked in this thread inside the context and consumed with sigtimedwait, so a change
+    between a check and a wait is never lost. Enter the context before the first check.
     """
 
     def __init__(self, directories: Iterable[Path]) -> None:
@@ -41,8 +41,8 @@ class DirectoryWatch:
         self._previous: Any = None
 
     def __enter__(self) -> DirectoryWatch:
-        # A handler, since the default action of SIGIO is to end the process, and another thread
-        # may not block it.
+        # The default action of SIGIO ends the process, and other threads may not block SIGIO, so
+        # a handler is needed.
         try:
             self._previous = signal.signal(signal.SIGIO, lambda *_: None)
         except ValueError:  # not the main thread: only polling is safe
@@ -64,21 +64,22 @@ class DirectoryWatch:
         signal.signal(signal.SIGIO, self._previous)
 
     def add(self, directory: Path) -> None:
-        """Watch one directory more. A directory that is not there is ignored."""
+        """Watch another directory. A missing directory is ignored."""
         if not self._works:
             return
         with suppress(FileNotFoundError, NotADirectoryError):
             fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             self._fds.append(fd)
             try:
-                # To this thread, which blocks the signal; another thread's handler would eat it.
+                # Deliver to this thread, which blocks the signal; in another thread, the handler
+                # would consume it.
                 fcntl.fcntl(fd, _F_SETOWN_EX, struct.pack("ii", 0, threading.get_native_id()))
                 fcntl.fcntl(fd, fcntl.F_NOTIFY, _EVENTS)
             except OSError:
                 self._works = False
 
     def wait(self, timeout: float) -> None:
-        """Return at a change, after `timeout` seconds, or after the look interval."""
+        """Wait for a change, at most `timeout` seconds, and at most the polling interval."""
         if not self._works or not self._fds:
             time.sleep(max(0.0, min(timeout, _FAST)))
             return

@@ -1,7 +1,7 @@
-"""What can go wrong, as one family of exceptions, and the exit code of each.
+"""The exceptions for all expected failures, each with its exit code.
 
-Libraries raise these; only a `cli.py` prints them and picks the exit code. Anything that is not
-a `NodesideError` is a bug of ours and shows its traceback.
+Libraries raise these; only a `cli.py` prints them and picks the exit code. Any other exception is a
+bug in nodeside and shows its traceback.
 
 Stdlib only: the toolkit sidecar uses this module too.
 """
@@ -12,9 +12,9 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit codes of every command, the same by hand, in a pod and in `nodeside try`.
+    """The exit codes of all commands, the same in a shell, in a pod and in `nodeside try`.
 
-    10, 21 and 77 are those of dkms, whose users know them (dkms(8), `die` calls).
+    10, 21 and 77 are the codes of dkms, which its users know (dkms(8), `die` calls).
     """
 
     OK = 0
@@ -46,7 +46,7 @@ class ExitCode(IntEnum):
 
     @property
     def meaning(self) -> str:
-        """One sentence for `--help`, the README and docs; a test compares them."""
+        """One sentence for `--help`, the README and the docs; a test compares them."""
         return _MEANINGS[self]
 
 
@@ -81,11 +81,11 @@ _MEANINGS: dict[ExitCode, str] = {
 
 
 class NodesideError(Exception):
-    """An expected failure: what failed, on which object, what was expected.
+    """An expected failure. The message names what failed, on which object, and what was expected.
 
     `hint` is one line on what to do next, if possible a command. `reason` is a CamelCase word
-    for status conditions and Events. `retryable` says whether the same step may succeed later
-    without anybody changing anything.
+    for status conditions and Events. `retryable` tells whether the same step may succeed later
+    without any change.
     """
 
     exit_code: ExitCode = ExitCode.SYSTEM
@@ -100,7 +100,7 @@ class NodesideError(Exception):
 
 
 def encodable(text: str) -> str:
-    """Text that can be written: a file's name that is no UTF-8 comes with halves of characters."""
+    """Escape the surrogates of file names that are not UTF-8, so that the text can be written."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -112,21 +112,21 @@ class SpecError(NodesideError):
 
 
 class UsageError(NodesideError):
-    """What was asked for on the command line cannot be meant, and only running it shows that."""
+    """A mistake on the command line that only shows when the command runs."""
 
     exit_code = ExitCode.USAGE
     reason = "Usage"
 
 
 class NoHeaders(NodesideError):
-    """There are no headers of the kernel that is asked for."""
+    """There are no headers for the requested kernel."""
 
     exit_code = ExitCode.NO_HEADERS
     reason = "NoHeaders"
 
 
 class Bug(NodesideError):
-    """What nobody expected, where life goes on all the same. Its traceback is in the log."""
+    """An unexpected exception that the process survives. Its traceback is in the log."""
 
     exit_code = ExitCode.BUG
     reason = "Bug"
@@ -145,7 +145,7 @@ class SystemRefused(NodesideError):
 
 
 class NoSpace(NodesideError):
-    """A disk is full. Retryable: disks are emptied by others."""
+    """A disk is full. Retryable, since space may be freed elsewhere."""
 
     exit_code = ExitCode.NO_SPACE
     reason = "NoSpace"
@@ -153,7 +153,7 @@ class NoSpace(NodesideError):
 
 
 class DeadlinePassed(NodesideError):
-    """A wait ended without what it waited for."""
+    """A deadline passed before the awaited event."""
 
     exit_code = ExitCode.TIMEOUT
     reason = "DeadlinePassed"

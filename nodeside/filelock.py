@@ -1,10 +1,10 @@
-"""Locks between processes: flock(2) with the deadline that it has not by itself.
+"""Locks between processes: flock(2) with a timeout, which flock(2) itself does not have.
 
-The kernel releases a lock when the last descriptor of its holder is closed, however the holder
-ends. A lock file is never removed: a lock on a removed file excludes nobody.
+The kernel releases a lock when the holder's last descriptor is closed, however the holder exits. A
+lock file is never removed: a lock on a removed file excludes nobody.
 
-Stdlib only, like all of the common ground. The toolkit sidecar's lock is of another kind, which
-can be asked for without being taken: see `shared.py`.
+Stdlib only, like everything shared with the toolkit sidecar. The sidecar uses another kind of lock,
+which can be tested without taking it: see `shared.py`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import fcntl
 
 from nodeside.clock import Clock
 
-_INTERVAL = 0.02  # seconds between two tries
+_INTERVAL = 0.02  # seconds between two attempts
 
 
 def take_lock(
     fd: int, *, within: float = 0.0, shared: bool = False, clock: Clock | None = None
 ) -> bool:
-    """Lock an open file or directory; False if others hold it for all of `within` seconds.
+    """Lock an open file or directory; return False if it is still locked after `within` seconds.
 
-    At once if it is free. A shared lock excludes exclusive ones only.
+    Returns at once if the lock is free. A shared lock only excludes exclusive ones.
     """
     clock = clock or Clock()
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX

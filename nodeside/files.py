@@ -1,8 +1,8 @@
-"""Files that matter: written whole or not at all, and opened without trusting who wrote them.
+"""Durable files: atomic writes, and safe opening of files from untrusted writers.
 
-`publish_bytes` is how every file that matters appears. `open_untrusted` is how one side of the
-shared directory opens what the other side, or vendor build code, wrote there. OSErrors of writes
-become errors that name the file and say what to do.
+`publish_bytes` creates every file that must be durable. With `open_untrusted`, one side of the
+shared directory opens files that the other side, or vendor build code, wrote there. OSErrors of
+writes become errors that name the file and say what to do.
 
 Stdlib only: the toolkit sidecar uses this module too.
 """
@@ -25,20 +25,21 @@ TEMPORARY_PREFIX = ".tmp-"
 
 
 class UntrustedFile(NodesideError):
-    """A file of another party is not what it must be: a link, a device, too large, not JSON."""
+    """A file of another party is unacceptable: a link, a device, too large, not JSON."""
 
     reason = "UntrustedFile"
 
 
 class LeasedFile(UntrustedFile):
-    """A process holds a lease on the file (fcntl(2)): who may read a file of its own user can."""
+    """A process holds a lease on the file (fcntl(2)), as any reader with the owner's uid can."""
 
 
 def publish_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Write to a temporary name, fsync, rename, fsync the directory.
+    """Write a file atomically: write a temporary file, fsync, rename, fsync the directory.
 
-    The temporary name is new and no link, also where others may write: a container's process ids
-    are the same in every life, so what a crash left there may have this very name.
+    The temporary file is always created anew and is never a link, even in a directory that others
+    can write to. A restarted container has the same process ids, so a leftover of a crash may have
+    the same name.
     """
     words = f"{TEMPORARY_PREFIX}{os.getpid()}-{threading.get_native_id()}-{path.name}"
     temporary = path.parent / words
@@ -61,7 +62,7 @@ def publish_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make a rename in `path` survive a power cut."""
+    """Fsync the directory `path`, so that a rename in it survives a power failure."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -71,10 +72,10 @@ def sync_directory(path: Path) -> None:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn OSError into NoSpace or SystemRefused that names `path`."""
+    """Turn OSError into NoSpace or SystemRefused with the path in the message."""
     try:
         yield
-    except shutil.Error as exc:  # of copytree: (from, to, why) for each file, and no errno
+    except shutil.Error as exc:  # from copytree: (from, to, why) per file, without errno
         full = os.strerror(errno.ENOSPC)
         failed = [(to, str(why)) for _, to, why in exc.args[0]]
         if any(full in why for _, why in failed):
@@ -95,10 +96,10 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def open_untrusted(path: Path, *, limit: int) -> Iterator[IO[bytes]]:
-    """Open a regular file of at most `limit` bytes without following links, never blocking.
+    """Open a regular file of at most `limit` bytes, without following links and without blocking.
 
-    Only the last component is protected from links; directories above it must be ours, or be
-    opened with `dir_fd` by the caller. Raises FileNotFoundError and UntrustedFile.
+    Only the last component is protected from links. The directories above it must be ours, or the
+    caller must open them with `dir_fd`. Raises FileNotFoundError and UntrustedFile.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,7 +1,7 @@
-"""The node as nodeside sees it: one root object that every host path hangs off.
+"""The paths and the kernel of the node, all relative to one root directory.
 
-In a pod the host's `/sys`, `/proc`, `/lib/modules` and `/run/nodeside` are mounted under `/host`;
-by hand the root is `/`; tests pass a temporary directory.
+In a pod, the host's `/sys`, `/proc`, `/lib/modules` and `/run/nodeside` are mounted under `/host`.
+On the command line, the root is `/`. Tests pass a temporary directory.
 
 Stdlib only: the toolkit sidecar uses this module too.
 """
@@ -54,13 +54,13 @@ class Host:
 
     @property
     def run(self) -> Path:
-        """`/run/nodeside`: ready files, firmware; gone at reboot by nature."""
+        """`/run/nodeside`: ready files, firmware; a tmpfs, so gone after a reboot."""
         return self.root / "run" / "nodeside"
 
     @property
     def locks(self) -> Path:
-        """`/run/nodeside-locks`: locks and loaded.json, apart from what consumers mount: a reader
-        can lock."""
+        """`/run/nodeside-locks`: locks and loaded.json. Consumers do not mount it, since a reader
+        can lock files."""
         return self.root / "run" / "nodeside-locks"
 
     @property
@@ -72,7 +72,10 @@ class Host:
         return self.root / "lib" / "modules" / release
 
     def inside(self, path: Path) -> Path:
-        """What a link of the host means seen from a pod: an absolute one, below the host's root."""
+        """Resolve a host link as seen from a pod; absolute targets are below the host's root.
+
+        Returns `path` itself if it is not a link.
+        """
         try:
             target = path.readlink()
         except OSError:
@@ -86,7 +89,7 @@ class Host:
 
     @property
     def kernel(self) -> Kernel:
-        """The kernel that is running now."""
+        """The running kernel."""
         machine = os.uname().machine
         return Kernel(
             release=self._read("proc/sys/kernel/osrelease"),

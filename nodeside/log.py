@@ -1,4 +1,4 @@
-"""One line per fact on stderr: `key=value` for people, JSON objects for clusters.
+"""Logging to stderr, one line per event: `key=value` for people, JSON objects for clusters.
 
 Stdlib only: the toolkit sidecar uses this module too.
 """
@@ -21,7 +21,7 @@ _LOGGER = logging.getLogger("nodeside")
 def setup(
     component: str, *, format: LogFormat = "text", verbose: bool = False, to: TextIO | None = None
 ) -> None:
-    """Send the log of this process to `to` (stderr). `component` stands in every line."""
+    """Send this process's log to `to` (default: stderr). `component` is part of every line."""
     handler = logging.StreamHandler(to or sys.stderr)
     handler.setFormatter(_Json(component) if format == "json" else _Text(component))
     _LOGGER.handlers[:] = [handler]
@@ -30,28 +30,28 @@ def setup(
 
 
 def log_format() -> LogFormat:
-    """The format that `setup` chose."""
+    """Return the format that `setup` chose."""
     return "json" if any(isinstance(h.formatter, _Json) for h in _LOGGER.handlers) else "text"
 
 
 def fact(message: str, *, level: int = logging.INFO, **fields: object) -> None:
-    """Log one fact: a short sentence and its fields."""
+    """Log one event: a short message and its fields."""
     _LOGGER.log(level, message, extra={"fields": fields})
 
 
 def detail(message: str, **fields: object) -> None:
-    """A fact that only `--verbose` shows."""
+    """Log an event that only `--verbose` shows."""
     fact(message, level=logging.DEBUG, **fields)
 
 
 def warning(message: str, **fields: object) -> None:
-    """A fact that somebody should act on, though the work goes on."""
+    """Log an event that somebody should act on, although the work continues."""
     fact(message, level=logging.WARNING, **fields)
 
 
 def traceback(exc: BaseException) -> None:
-    """What a bug looks like, one line after the other: only then is it found."""
-    from traceback import format_exception  # late: rarely needed
+    """Log a bug's traceback, which is needed to find the bug, as one log line per line."""
+    from traceback import format_exception  # imported late: rarely needed
 
     for line in "".join(format_exception(exc)).splitlines():
         fact(line, level=logging.ERROR)
@@ -59,7 +59,7 @@ def traceback(exc: BaseException) -> None:
 
 @contextmanager
 def step(name: str, **fields: object) -> Iterator[None]:
-    """Time a stage: says when it starts, and how it ended after how many seconds."""
+    """Log the start of a stage, and its result and duration in seconds."""
     detail(f"{name}: started", **fields)
     started = time.monotonic()
     try:
@@ -110,18 +110,18 @@ class _Json(logging.Formatter):
 
 
 def _one_line(text: str) -> str:
-    """Text as one harmless line: what a compiler or a kernel said may hold any character.
+    """Escape text to one safe line; output of a compiler or a kernel may hold any character.
 
-    A line of its own in the log would be taken for a fact of ours, the ready marker included. Where
-    one line ended stands a `|`, since people read this.
+    An injected line would be mistaken for a log line of ours, such as the ready marker. Line ends
+    become `|`, since people read this.
     """
     return escaped(text.replace("\n", " | "), keep="")
 
 
 def escaped(text: str, *, keep: str = "\t") -> str:
-    """Text of others for a terminal: it moves no cursor and starts no line.
+    """Escape control characters in foreign text, so that it cannot move a terminal's cursor.
 
-    The characters in `keep` stay as they are.
+    The characters in `keep` are left alone. Line feeds are escaped too, unless in `keep`.
     """
     if text.isprintable():
         return text

@@ -1,20 +1,20 @@
-"""What a kernel module is called: by the kernel, and as a file.
+"""The names of kernel modules: in the kernel, and as files.
 
 Stdlib only: the toolkit sidecar uses this module too.
 """
 
 from __future__ import annotations
 
-SUFFIXES = (".ko", ".ko.gz", ".ko.xz", ".ko.zst")  # of a module file, plain and compressed
+SUFFIXES = (".ko", ".ko.gz", ".ko.xz", ".ko.zst")  # of module files, uncompressed and compressed
 
 
 def kernel_name(name: str) -> str:
-    """The name by which the kernel knows a module: `_` for every `-`."""
+    """Return the kernel's name for a module, with `_` instead of `-`."""
     return name.replace("-", "_")
 
 
 def name_of_file(path: str) -> str:
-    """The kernel's name of the module in a file: no directory, no suffix, `_` for `-`."""
+    """Return the kernel's name for a module file: no directory or suffix, `_` instead of `-`."""
     base = path.rsplit("/", 1)[-1]
     suffix = next((end for end in SUFFIXES if base.endswith(end)), "")
     return kernel_name(base.removesuffix(suffix))

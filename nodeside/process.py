@@ -1,9 +1,9 @@
-"""The one door to other processes. Nobody else imports subprocess; a test checks it.
+"""Runs external commands. No other module imports subprocess; a test checks this.
 
-Every command is an argv list, never a shell string; its environment is built from an allow-list;
-its standard input is closed unless given; a deadline is a required argument. A command gets a
-process group of its own, and whatever is left of the group is killed when the command ends or its
-deadline passes.
+Every command is an argv list, never a shell string. Its environment is built from an allow-list,
+its stdin is /dev/null unless input is given, and a timeout is a required argument. A command gets
+its own process group, and the rest of the group is killed when the command exits or its deadline
+passes.
 
 Stdlib only: the toolkit sidecar uses this module too.
 """
@@ -26,7 +26,7 @@ from typing import IO
 
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError, SystemRefused
 
-# What callers of `start` need of subprocess, so that they need not import it.
+# The names from subprocess that callers of `start` need, so that they do not import it.
 Child = subprocess.Popen[bytes]
 StillRunning = subprocess.TimeoutExpired
 INTO_STDOUT = subprocess.STDOUT
@@ -36,12 +36,12 @@ NOWHERE = subprocess.DEVNULL
 _ALLOWED_ENVIRONMENT = ("PATH", "HOME", "LANG", "TMPDIR", "TERM", "USER")
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TAIL_LINES = 20
-_KEPT_BYTES = 64 << 20  # of one pipe; the largest real output, a list of packages, has 10 MB
+_KEPT_BYTES = 64 << 20  # per pipe; the largest real output, a package list, has 10 MB
 _LINE_BYTES = 1 << 20
 _CHUNK = 1 << 16
-_LOOK = 0.1  # seconds between looks whether a command ended that somebody else keeps a pipe of
-_GRACE = 0.5  # seconds for the last words of what a command left behind
-_REAP = 5.0  # seconds for a killed command to end; one that is stuck in the kernel does not
+_LOOK = 0.1  # seconds between checks for the end of a command while another process holds its pipe
+_GRACE = 0.5  # seconds to read the last output of processes that a command left behind
+_REAP = 5.0  # seconds to wait for a killed command; one that is stuck in the kernel does not end
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Completed:
 
 
 class ToolError(NodesideError):
-    """A command failed: its argv, its exit code in words, and the end of what it said."""
+    """A command failed. The message has its argv, exit code in words, and the end of its output."""
 
     reason = "ToolFailed"
 
@@ -71,18 +71,18 @@ class ToolError(NodesideError):
 
 
 def _about_a_full_disk(errors: str) -> str:
-    """The first line of a command that had no space; such as cp says it once for each file."""
+    """Return the first "no space" line; tools such as cp print one for each file."""
     return next((row for row in errors.splitlines() if "No space left on device" in row), "")
 
 
 class ToolMissing(NodesideError):
-    """A command that is not installed, or may not be executed."""
+    """A command that is not installed or not executable."""
 
     reason = "ToolMissing"
 
 
 class WrapperFailed(SystemRefused):
-    """What was to run in the child before the command did not succeed; its own words get lost."""
+    """The wrapper in the child failed before the command started; its own message is lost."""
 
 
 class ToolTimeout(DeadlinePassed):
@@ -92,7 +92,7 @@ class ToolTimeout(DeadlinePassed):
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """An environment built from nothing: the allow-list, the C locale, and `extra`."""
+    """Build an environment from scratch: the allow-list, the C locale, and `extra`."""
     env = {name: os.environ[name] for name in _ALLOWED_ENVIRONMENT if name in os.environ}
     env.setdefault("PATH", _DEFAULT_PATH)
     env["LC_ALL"] = "C"
@@ -101,7 +101,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def in_words(exit_code: int) -> str:
-    """An exit code as a person would say it; negative ones are signals, as in subprocess."""
+    """Describe an exit code in words; negative ones are signals, as in subprocess."""
     if exit_code < 0:
         with suppress(ValueError):
             return f"killed by {signal.Signals(-exit_code).name}"
@@ -110,14 +110,14 @@ def in_words(exit_code: int) -> str:
         return "command not found (exit code 127)"
     if exit_code == 126:
         return "not executable (exit code 126)"
-    if exit_code > 128:  # a shell's way to say that its command was killed
+    if exit_code > 128:  # how a shell reports that its command was killed
         with suppress(ValueError):
             return f"exit code {exit_code} (killed by {signal.Signals(exit_code - 128).name})"
     return f"exit code {exit_code}"
 
 
 def tail(text: str, lines: int = _TAIL_LINES) -> str:
-    """The last lines of a text, marked where it was cut."""
+    """Return the last lines of a text, with a mark if it was cut."""
     rows = text.splitlines()
     if len(rows) <= lines:
         return "\n".join(rows)
@@ -136,11 +136,11 @@ def run(
     wrapper: Callable[[], None] | None = None,
     hint: str = "",
 ) -> Completed:
-    """Run a command to its end, `timeout` seconds at most.
+    """Run a command to completion, for at most `timeout` seconds.
 
-    With `on_line`, stderr is merged into stdout and every line is handed over as it appears (and
-    also kept in `output`). `env` is added to the allow-list of `environment()`. `wrapper` runs in
-    the child between fork and exec. Raises ToolMissing, ToolTimeout, WrapperFailed and, if `check`,
+    With `on_line`, stderr is merged into stdout and every line is passed on as it appears (and also
+    kept in `output`). `env` is added to the allow-list of `environment()`. `wrapper` runs in the
+    child between fork and exec. Raises ToolMissing, ToolTimeout, WrapperFailed and, if `check`,
     ToolError.
     """
     words = tuple(os.fspath(word) for word in argv)
@@ -198,7 +198,7 @@ def start(
 
 
 def kill_group(pid: int, sig: signal.Signals = signal.SIGKILL) -> None:
-    """Signal the process group that `run` or `start` made; silent if it is gone."""
+    """Signal a process group made by `run` or `start`; ignore it if the group is gone."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, sig)
 
@@ -224,7 +224,7 @@ def _spawn(
 
 
 class _Output:
-    """What a command writes into one pipe: kept up to a limit, handed over by lines if wanted."""
+    """The output of one pipe: kept up to a limit, and passed on by lines to `on_line` if given."""
 
     def __init__(self, on_line: Callable[[str], None] | None) -> None:
         self._on_line = on_line
@@ -239,14 +239,14 @@ class _Output:
         if self._on_line is None:
             return
         *whole, rest = (bytes(self._line) + data).split(b"\n")
-        if len(rest) > _LINE_BYTES:  # no line of a tool: hand it over in pieces
+        if len(rest) > _LINE_BYTES:  # too long for a line of a tool: pass it on in pieces
             whole, rest = [*whole, rest], b""
         self._line[:] = rest
         for line in whole:
             self._on_line(line.decode(errors="replace"))
 
     def end(self) -> None:
-        """Hand over a last line that has no end."""
+        """Pass on an unterminated last line."""
         if self._line and self._on_line is not None:
             self._on_line(self._line.decode(errors="replace"))
         self._line.clear()
@@ -265,10 +265,10 @@ def _converse(
     outputs: Mapping[IO[bytes] | None, _Output],
     timeout: float,
 ) -> None:
-    """Feed a command and read it until it ends. Raises subprocess.TimeoutExpired.
+    """Write a command's input and read its output until it ends. Raises subprocess.TimeoutExpired.
 
-    A process that the command left behind may hold the pipes for ever: after the command's end
-    they are read for `_GRACE` seconds more, no longer.
+    A process that the command left behind may hold the pipes indefinitely. So they are read for at
+    most `_GRACE` seconds after the command ends.
     """
     deadline = time.monotonic() + timeout
     with selectors.DefaultSelector() as pipes:
@@ -294,7 +294,7 @@ def _register(
     input: bytes,
     outputs: Mapping[IO[bytes] | None, _Output],
 ) -> None:
-    """Each pipe has a function that moves some bytes and says whether there may be more."""
+    """Register each pipe with a function that moves bytes and returns whether more may follow."""
     for pipe, output in outputs.items():
         if pipe is not None:
             os.set_blocking(pipe.fileno(), False)
@@ -312,7 +312,7 @@ def _read(pipe: IO[bytes], output: _Output) -> bool:
 
 
 def _write(pipe: IO[bytes], rest: bytearray) -> bool:
-    """A command that does not read its input is no error."""
+    """Write some input. It is no error if the command does not read it."""
     with suppress(BrokenPipeError):
         del rest[: os.write(pipe.fileno(), rest[:_CHUNK])]
         if rest:
@@ -322,21 +322,21 @@ def _write(pipe: IO[bytes], rest: bytearray) -> bool:
 
 
 def _has_ended(child: Child) -> bool:
-    """Whether the command has ended, without reaping it: its process group keeps its number."""
+    """Return whether the command has ended; does not reap it, so the group id stays reserved."""
     if child.returncode is not None:
         return True
     try:
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, child.pid, flags) is not None
-    except ChildProcessError:  # reaped by somebody else
+    except ChildProcessError:  # already reaped elsewhere
         return True
 
 
 def reap_orphans() -> None:
-    """Take the exit codes of all children that have ended, so that they do not stay as zombies.
+    """Reap all children that have ended, so that they do not stay zombies.
 
-    For process 1 of a container, to which every orphan in it comes. Call it only while nobody waits
-    for a child.
+    For process 1 of a container, which inherits every orphan in it. Call it only while nothing else
+    waits for a child.
     """
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -344,7 +344,7 @@ def reap_orphans() -> None:
 
 
 def _end(child: Child) -> None:
-    """Kill what is left of the group and take the exit code. What the kernel keeps is left."""
+    """Kill the rest of the group and reap the command. Processes stuck in the kernel are left."""
     kill_group(child.pid)
     with suppress(subprocess.TimeoutExpired):
         child.wait(_REAP)
@@ -356,7 +356,7 @@ def _end(child: Child) -> None:
 
 
 def _reap_group(pid: int) -> None:
-    """As process 1 of a container, we are now the parent of what the command left behind."""
+    """Reap leftovers of the command; process 1 of a container is now their parent."""
     deadline = time.monotonic() + _REAP
     with suppress(ChildProcessError):
         while time.monotonic() < deadline:

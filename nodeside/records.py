@@ -1,7 +1,7 @@
-"""Small JSON records on disk: written whole or not at all, read without trusting the writer.
+"""Small JSON records on disk: written atomically, read without trusting the writer.
 
-`publish` is how every file that matters appears. `read_untrusted` and `open_untrusted` are how
-one side of the shared directory opens what the other side, or vendor build code, wrote there.
+`publish` writes every record. With `read_untrusted`, one side of the shared directory reads records
+that the other side, or vendor build code, wrote there.
 
 Stdlib only: the toolkit sidecar uses this module too.
 """
@@ -24,22 +24,22 @@ T = TypeVar("T")
 
 RECORD_LIMIT = 1 << 20  # bytes; the largest real record, a result with a log tail, is ~20 kB
 
-_KEY_LIMIT = 80  # characters of a key that a message shows
+_KEY_LIMIT = 80  # characters of a key in a message
 
 
 class MalformedRecord(NodesideError):
-    """A record of ours that lacks a field or has one of the wrong type."""
+    """A record with a missing field or a field of the wrong type."""
 
     reason = "MalformedRecord"
 
 
 def publish(path: Path, record: Mapping[str, Any], *, mode: int = 0o644) -> None:
-    """Make `record` appear at `path`, whole or not at all, also after a power cut."""
+    """Write `record` to `path` atomically and durably: it survives a power failure."""
     publish_bytes(path, (json.dumps(record, sort_keys=True) + "\n").encode(), mode=mode)
 
 
 def read_untrusted(path: Path, *, limit: int = RECORD_LIMIT) -> dict[str, Any] | None:
-    """The JSON object at `path`, or None if there is no file yet. Raises UntrustedFile."""
+    """Return the JSON object at `path`, or None if there is no file. Raises UntrustedFile."""
     try:
         with open_untrusted(path, limit=limit) as file:
             data = file.read(limit + 1)
@@ -55,19 +55,19 @@ def read_untrusted(path: Path, *, limit: int = RECORD_LIMIT) -> dict[str, Any] |
 
 
 def _no_number(word: str) -> NoReturn:
-    """NaN and Infinity are no JSON, and spoil every sum and every document they get into."""
+    """Reject NaN and Infinity: they are not JSON, and corrupt every sum and document."""
     raise ValueError(f"{word} is not a number")
 
 
 def encode(record: Any) -> dict[str, Any]:
-    """A dataclass as a JSON object; enums by value, paths as strings, tuples as lists."""
+    """Encode a dataclass as a JSON object; enums by value, paths as strings, tuples as lists."""
     return {item.name: _encode(getattr(record, item.name)) for item in fields(record)}
 
 
 def decode(kind: type[T], data: Mapping[str, Any], *, where: str = "record") -> T:
-    """A dataclass from a JSON object. Unknown fields are newer than us and are ignored.
+    """Decode a dataclass from a JSON object. Ignores unknown fields: newer versions add some.
 
-    Raises MalformedRecord naming the field, what was expected and what was found.
+    Raises MalformedRecord with the field, the expected type and the actual value.
     """
     hints = get_type_hints(kind)
     values: dict[str, Any] = {}
@@ -95,7 +95,7 @@ def _encode(value: Any) -> Any:
 
 
 def _decode(hint: Any, value: Any, where: str) -> Any:
-    """`value` as the type that `hint` says; the types in use are those of `contract.py`."""
+    """Decode `value` to the type `hint`; supports the types that `contract.py` uses."""
     origin = get_origin(hint)
     if origin is UnionType:
         inner = [arg for arg in get_args(hint) if arg is not NoneType]
@@ -129,12 +129,12 @@ def _decode_scalar(hint: Any, value: Any, where: str) -> Any:
 
 
 def _shown(key: str) -> str:
-    """A key of somebody else's mapping, as a part of a message."""
+    """Return an untrusted key in a form that is safe in a message."""
     return key if key.isprintable() and len(key) <= _KEY_LIMIT else f"{key!r:.{_KEY_LIMIT}}"
 
 
 def _is_text(value: str) -> bool:
-    """Whether it may become a path or an argument: no zero byte, no half of a surrogate pair."""
+    """Return whether it can be a path or an argument: no NUL byte, no lone surrogate."""
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -1,37 +1,37 @@
-"""The shared directory between the driver container and the toolkit sidecar: a protocol.
+"""The protocol of the shared directory between the driver container and the toolkit sidecar.
 
-The driver writes requests, the sidecar writes results; nobody edits a file in place, and every file
-has one writer. Every record appears by rename, so a reader sees all of it or nothing.
+The driver writes requests, and the sidecar writes results. Every file has one writer and is never
+edited in place. Records are published by rename, so a reader sees all of a record or nothing.
 
-    <shared>/                    driver   0755; nobody else may create or remove an entry here
+    <shared>/                    driver   0755; only the driver may create or remove entries here
       toolkit.pyz                driver   the sidecar's program, there before the first request
-      python/                    driver   the Python that runs it; nothing of the toolkit image
-      driver.lock                driver   0600, locked (flock) while a build is asked for
-      order.json                 driver   BuildOrder of a build in steps (buildjob.py)
+      python/                    driver   the Python that runs it, not from the toolkit image
+      driver.lock                driver   0600, locked (flock) while a build is requested
+      order.json                 driver   BuildOrder of a build Job (buildjob.py)
       source/<digest>/           driver   a read-only copy of a source tree
-      requests/<id>.json         driver   BuildRequest: what to build, for which kernel and boot
-      requests/<key>.refused     driver   why what such a build delivered cannot be used
+      requests/<id>.json         driver   BuildRequest: source, settings, kernel and boot id
+      requests/<key>.refused     driver   why the result of this build cannot be used
       results/                   (1777)
-        sidecar.lock             sidecar  locked (F_OFD_SETLK) while it lives
-        sidecar.json             sidecar  SidecarRecord: who lives there
-        kernels.json             sidecar  ToolkitKernels of a build in steps (buildjob.py)
+        sidecar.lock             sidecar  locked (F_OFD_SETLK) while the sidecar runs
+        sidecar.json             sidecar  SidecarRecord: the current sidecar
+        kernels.json             sidecar  ToolkitKernels of a build Job (buildjob.py)
         symvers-<release>        sidecar  Module.symvers of the headers for the running kernel
-        <id>.json                sidecar  BuildResult: succeeded or failed, for that request
+        <id>.json                sidecar  BuildResult: success or failure of that request
       out/<id>/                  (1777)   sidecar
-        build.log                sidecar  grows while the build runs
-        build/                   sidecar  the copy of the source that is built in
+        build.log                sidecar  grows during the build
+        build/                   sidecar  the copy of the source in which the build runs
         modules/*.ko             sidecar  complete once the result exists
 
-A request id is the first 12 digits of the bundle's key, a dash, and the attempt: a restarted driver
-finds the attempt that runs and waits for it; a failed one is tried again under the next number.
+A request id is the first 12 digits of the bundle's key, a dash, and the attempt number. A restarted
+driver finds the running attempt and waits for it. A failed attempt is retried with the next number.
 
-A crash leaves at most a `.tmp-*` file, which both sides ignore. A record whose boot id is not this
-boot's belongs to an earlier life of the node and is ignored too. A result is the truth only
-together with the request it answers. The sidecar removes what is its own in `out/` and `results/`
-once the request is gone; the driver removes requests and sources.
+A crash leaves at most a `.tmp-*` file, which both sides ignore. A record with another boot id is
+from an earlier boot of the node and is ignored too. A result is valid only together with the
+request it answers. The sidecar removes its own files in `out/` and `results/` once the request is
+gone; the driver removes requests and sources.
 
-Vendor build code runs as the sidecar's user: whatever is in `out/` and `results/` may be forged by
-it. The driver opens it without following links, with size caps, and uses its own copy.
+Vendor build code runs as the sidecar's user, so it may forge anything in `out/` and `results/`. The
+driver opens these files without following links, with size limits, and uses its own copies.
 
 Stdlib only: the toolkit sidecar uses this module too.
 """
@@ -56,18 +56,18 @@ REQUEST_ID = re.compile(r"^(?P<key>[0-9a-f]{12})-(?P<attempt>[1-9][0-9]{0,5})$")
 
 
 def request_id(key: str, attempt: int) -> str:
-    """The id of the n-th attempt (from 1) to build the bundle with this key."""
+    """Return the id of the n-th attempt (from 1) to build the bundle with this key."""
     return f"{key[:12]}-{attempt}"
 
 
 @dataclass(frozen=True)
 class SharedDir:
-    """Paths and records of the protocol; no policy."""
+    """The paths and records of the protocol, without policy."""
 
     root: Path
 
     def create(self) -> None:
-        """Make the tree; the driver's side calls it. Harmless if it is there."""
+        """Create the directory tree, on the driver's side. Does no harm if it exists."""
         for path, mode in (
             (self.root, 0o755),
             (self.requests, 0o755),
@@ -135,7 +135,7 @@ class SharedDir:
         publish(self.result_path(result.request), encode(result))
 
     def publish_sidecar(self, sidecar: SidecarRecord) -> None:
-        """On a full disk no record stands there, rather than one of an earlier life."""
+        """Replace the sidecar's record; a full disk leaves no record instead of an outdated one."""
         with disk_errors(self.results):
             (self.results / "sidecar.json").unlink(missing_ok=True)
         publish(self.results / "sidecar.json", encode(sidecar))
@@ -144,7 +144,7 @@ class SharedDir:
         publish(self.results / "kernels.json", encode(kernels))
 
     def kernels(self, boot_id: str) -> ToolkitKernels | None:
-        """What the toolkit has headers of, if it has said so in this boot."""
+        """Return the kernels of the toolkit, or None if it has not published them in this boot."""
         record = read_untrusted(self.results / "kernels.json")
         if record is None or record.get("boot_id") != boot_id:
             return None
@@ -164,33 +164,33 @@ class SharedDir:
         return None if record is None else decode(BuildRequest, record, where=f"request {id}")
 
     def result(self, id: str, boot_id: str) -> BuildResult | None:
-        """The answer to a request of this boot, or None."""
+        """Return the result of a request of this boot, or None."""
         record = read_untrusted(self.result_path(id))
         if record is None or record.get("boot_id") != boot_id or record.get("request") != id:
             return None
         return decode(BuildResult, record, where=f"result {id}")
 
     def sidecar(self, boot_id: str) -> SidecarRecord | None:
-        """Who lives in the toolkit container, if it has been there in this boot."""
+        """Return the record of the latest sidecar in this boot, or None."""
         record = read_untrusted(self.results / "sidecar.json")
         if record is None or record.get("boot_id") != boot_id:
             return None
         return decode(SidecarRecord, record, where="sidecar.json")
 
     def sidecar_boot(self) -> str:
-        """The boot that the latest sidecar lived in, "" if none has said so."""
+        """Return the boot id in the record of the latest sidecar; "" if there is none."""
         record = read_untrusted(self.results / "sidecar.json")
         return str(record.get("boot_id", "")) if record else ""
 
     def request_ids(self) -> tuple[str, ...]:
-        """Every request there is, oldest attempt first."""
+        """Return the ids of all requests, sorted by key, oldest attempt first."""
         found = (REQUEST_ID.match(path.stem) for path in self.requests.glob("*.json"))
         pairs = sorted((m["key"], int(m["attempt"])) for m in found if m)
         return tuple(request_id(key, attempt) for key, attempt in pairs)
 
     @contextmanager
     def hold_sidecar_lock(self) -> Iterator[bool]:
-        """Hold the sidecar's lock while the block runs; False if another sidecar has it."""
+        """Hold the sidecar's lock while the block runs; yield False if another sidecar has it."""
         with open(self.lock, "a+b") as file:
             try:
                 fcntl.fcntl(file, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK))
@@ -200,9 +200,9 @@ class SharedDir:
             yield True
 
     def sidecar_lives(self) -> bool:
-        """Whether a sidecar holds its lock now. Does not block, and takes nothing.
+        """Return whether a sidecar holds its lock now, without blocking or taking the lock.
 
-        Raises UntrustedFile if something else than a file stands where the lock was.
+        Raises UntrustedFile if the lock path is not a regular file.
         """
         try:
             with open_untrusted(self.lock, limit=RECORD_LIMIT) as file:
@@ -212,8 +212,8 @@ class SharedDir:
         return int(struct.unpack(_FLOCK, answer)[0]) != fcntl.F_UNLCK
 
 
-# struct flock of fcntl(2), padded to its size. An open file description lock goes with the last
-# descriptor, can be asked for without taking it, and is there since Linux 3.15.
+# struct flock of fcntl(2), padded to its size. An open file description lock is released with the
+# last descriptor, can be tested without taking it, and exists since Linux 3.15.
 _FLOCK = "hhqqi0q"
 
 

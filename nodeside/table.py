@@ -1,6 +1,6 @@
-"""Tables for people on a terminal: aligned columns, no frame, long last columns wrapped.
+"""Tables for a terminal: aligned columns, no frame, a long last column is wrapped.
 
-Where the columns are too many for the terminal, each row goes on in further lines; no word is cut,
+If the columns do not fit the terminal, each row continues on further lines. Words are never broken,
 so that a kernel release or a pull spec can be copied.
 
 Stdlib only.
@@ -13,13 +13,13 @@ import textwrap
 from collections.abc import Sequence
 
 _GAP = "  "
-_NARROWEST = 24  # columns that the last one needs, or else it has lines of its own
-_INDENT = "    "  # of the lines in which a row goes on
-_UNKNOWN = 100  # columns where there is no terminal; a row stays on one line then, for `grep`
+_NARROWEST = 24  # characters that the last column needs; otherwise it gets its own lines
+_INDENT = "    "  # of the continuation lines of a row
+_UNKNOWN = 100  # width without a terminal; a row then stays on one line, for `grep`
 
 
 def table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), width: int = 0) -> str:
-    """The rows as aligned text. The last column is wrapped to `width` (the terminal's)."""
+    """Return the rows as aligned text; wraps the last column to `width` (default: the terminal)."""
     everything = [list(header), *map(list, rows)] if header else [list(row) for row in rows]
     if not everything:
         return ""
@@ -34,7 +34,7 @@ def table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), width: i
 
 
 def _groups(widths: Sequence[int], terminal: int) -> list[range]:
-    """Which columns but the last stand on one line; the first line of the last needs room too."""
+    """Group all columns but the last into lines, leaving room for the start of the last column."""
     groups, start, used = [], 0, 0
     for column, width in enumerate(widths):
         if column > start and used + width > terminal:

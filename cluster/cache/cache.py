@@ -1,4 +1,4 @@
-"""The cluster as it was last seen: one reflector for each kind, and the World made of them."""
+"""The cached cluster state: one reflector per kind, combined into a Snapshot."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from cluster.model.stages import Template
 Trim = Callable[[Mapping[str, Any]], Any]
 Selections = dict[str, Selection[Any]]
 
-_JOIN = 2.0  # seconds for all threads to end; they are daemons
+_JOIN = 2.0  # seconds for all threads to end; they are daemon threads
 
 
 def selections(namespace: str, streams: Trim = parse.image_stream_from) -> Selections:
-    """The field of the World that each kind fills."""
+    """Return the selection for each field of Snapshot that a reflector fills."""
     ours: dict[str, Any] = {"namespace": namespace, "selector": OURS}
     return {
         "nodes": Selection(resources.NODES, parse.node_from),
@@ -64,8 +64,10 @@ def selections(namespace: str, streams: Trim = parse.image_stream_from) -> Selec
 
 
 def driver_from(document: Mapping[str, Any]) -> DriverObject:
-    """A Driver, whatever stands in it. If it could vanish by a bug of ours in reading it, what it
-    owns would be taken for left over."""
+    """Parse a Driver, without ever failing on its content.
+
+    If a bug of ours made it vanish, its objects would be removed as leftovers.
+    """
     try:
         return parse.driver_from(document)
     except Exception as exc:
@@ -76,7 +78,7 @@ def driver_from(document: Mapping[str, Any]) -> DriverObject:
 
 
 class View:
-    """All reflectors. Use as a context manager: they run inside of it."""
+    """All reflectors. Use as a context manager: they run inside it."""
 
     def __init__(self, api: Api, settings: Settings, wake: Callable[[], None]) -> None:
         self._settings = settings
@@ -94,8 +96,11 @@ class View:
         }
 
     def _is_news(self, before: Node, after: Node) -> bool:
-        """A Driver that asks for another label wakes us itself, and then the node is here already:
-        it was before anybody asked for the Drivers."""
+        """Return whether the change of a node wakes the controller.
+
+        A new Driver cannot be missed: it wakes the controller itself, and the node is stored
+        already, since this is called after storing it.
+        """
         drivers = self._reflectors["drivers"].objects() or {}
         return attention(drivers.values()).is_news(before, after)
 
@@ -115,9 +120,9 @@ class View:
         self._stages.join(max(0.0, ends - time.monotonic()))
 
     def wait_synced(self, timeout: float) -> bool:
-        """Whether every kind was listed: before, nothing may be concluded from an absence.
+        """Wait until every kind is listed; until then the absence of an object means nothing.
 
-        Of an optional one nothing is, as long as it was not.
+        Optional kinds are not waited for; nothing is concluded from them until they are listed.
         """
         ends = time.monotonic() + timeout
         return all(
@@ -127,15 +132,15 @@ class View:
         )
 
     def renew(self, since: float) -> None:
-        """List again what was listed before, by the monotonic clock."""
+        """List again every kind whose last list is older than `since` (monotonic clock)."""
         for reflector in self._reflectors.values():
             reflector.renew(since)
         self._stages.renew(since)
 
     def refresh(self, timeout: float, *, optional: bool = True) -> bool:
-        """Whether everything is up to date, trying at once what is waiting to be tried again.
+        """Retry failed watches at once and return whether everything is up to date.
 
-        Unless `optional` is asked for, kinds that are so need not be.
+        Without `optional`, optional kinds are not checked.
         """
         ends = time.monotonic() + timeout
         for reflector in self._reflectors.values():
@@ -148,7 +153,7 @@ class View:
         ) and self._stages.wait_current(max(0.0, ends - time.monotonic()))
 
     def snapshot(self) -> Snapshot:
-        """What is known now."""
+        """Return the current snapshot."""
         drivers = self._reflectors["drivers"].objects() or {}
         self._streams.follow(drivers.values(), self._reflectors["image_streams"])
         found: dict[str, Any] = {
@@ -164,28 +169,32 @@ class View:
         return self._stages.added(seen)
 
     def want(self, demand: Demand | None) -> None:
-        """From now on know these pods of the cluster, and no others."""
+        """Watch these pods of the cluster and no others from now on."""
         self._roll_call.want(demand)
 
     def learn(self, tags: Collection[Tag]) -> bool:
-        """Know the labels of these tags' images, as far as they can be read; whether that is news.
-        It takes no longer than a moment."""
+        """Read the labels of these tags' images within a short time limit.
+
+        Return whether anything changed.
+        """
         return self._tag_labels.learn(tags)
 
     def render(self, templates: Collection[Template]) -> bool:
-        """Know what these templates of stages give; whether that is news. It takes no longer than a
-        moment: what takes longer wakes us."""
+        """Render these templates of stages within a short time limit.
+
+        Return whether more of them are rendered now. Slower ones wake the controller later.
+        """
         return self._stages.render(templates)
 
     def learns_in(self) -> float | None:
-        """Seconds until more of them may be known."""
+        """Return the seconds until more image labels may be known; None if that is unknown."""
         return self._tag_labels.again_in()
 
     def health(self) -> list[WatchHealth]:
         return [reflector.health() for reflector in self._reflectors.values()]
 
     def wait_written(self, written: Mapping[Resource, str], timeout: float) -> bool:
-        """Whether our own writes came back: a plan made before would do them again."""
+        """Wait until our own writes are observed: an earlier plan would repeat them."""
         ends = time.monotonic() + timeout
         return all(
             self._by_resource[resource].wait_seen(version, max(0.0, ends - time.monotonic()))
@@ -194,13 +203,13 @@ class View:
         )
 
     def wait_gone(self, resource: Resource, name: str, uid: str, timeout: float) -> bool:
-        """Whether an object that we deleted is seen to be gone, or to be going."""
+        """Wait until an object that we deleted is observed as gone or being deleted."""
         reflector = self._by_resource.get(resource)
         return reflector is None or reflector.wait_gone(name, uid, timeout)
 
 
 def _seen(reflector: Reflector[Any]) -> Mapping[str, Any] | Unseen | None:
-    """What is known of a kind."""
+    """Return the objects of a kind, or Unseen if an optional kind is not listed yet."""
     health = reflector.health()
     if health.optional and not health.synced:
         return Unseen(health.trouble or "the API server has not answered yet")
@@ -208,7 +217,7 @@ def _seen(reflector: Reflector[Any]) -> Mapping[str, Any] | Unseen | None:
 
 
 def read_once(api: Api, settings: Settings) -> Snapshot:
-    """The World by one list of each kind, for a command that looks once."""
+    """Make a Snapshot with one list of each kind, for a one-shot command."""
     found: dict[str, Any] = {}
     for field, selection in selections(settings.namespace).items():
         found[field] = _optional(api, selection) if selection.optional else _list(api, selection)

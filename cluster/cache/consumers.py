@@ -1,7 +1,7 @@
-"""The pods that use devices, of the whole cluster: watched while a Driver that evicts changes.
+"""Watches the pods that use devices, cluster-wide, only while a Driver that evicts is changing.
 
-All pods of a large cluster are much to list and to hear of, so nobody looks at them at other times,
-and of a pod that no Driver means nothing is kept.
+Listing and watching all pods of a large cluster is expensive, so it is not done at other times.
+Pods that match no Driver are not kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cluster.model.snapshot import Consumer, Occupancy
 
 
 class ConsumerCache:
-    """At most one reflector, for one demand; another demand is another one."""
+    """A holder of at most one reflector, which is replaced when the demand changes."""
 
     def __init__(self, api: Api, wake: Callable[[], None]) -> None:
         self._api = api
@@ -38,7 +38,7 @@ class ConsumerCache:
             self._reflector.start()
 
     def occupancy(self) -> Occupancy:
-        """What is known. While a watch is broken it is nothing: a pod may have come meanwhile."""
+        """Return the pods. They are unknown while the watch fails: a pod may have been added."""
         if self._reflector is None:
             return Occupancy()
         health, consumers = self._reflector.health(), self._reflector.objects()
@@ -48,7 +48,7 @@ class ConsumerCache:
 
 
 def look(api: Api, demand: Demand | None) -> Occupancy:
-    """One list, for a command that looks once."""
+    """List the pods once, for a one-shot command."""
     if demand is None:
         return Occupancy()
     of = _selection(demand)

@@ -1,7 +1,7 @@
-"""The labels of toolkit images, as OpenShift shows them with the tags of an image stream.
+"""Reads the labels of toolkit images from OpenShift's ImageStreamTags.
 
-A tag is read once, when a plan asks for it, and there are few: so nothing is watched. What cannot
-be read is taken as unknown, and asked for again later and later.
+A tag is read once, when a plan asks for it. There are few tags, so they are not watched. Labels
+that cannot be read count as unknown and are retried with increasing delays.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from cluster.model.parse import toolkit_labels_from
 from cluster.model.snapshot import Tag, ToolkitLabels, tag_order
 from nodeside import log
 
-READING: Final = 2.0  # seconds, for all tags that one plan asks for
-# One for the tags of OS versions, one for all where one of those does not serve, one for what the
-# templates of stages give then, and one to plan.
+READING: Final = 2.0  # seconds for all tags that one plan asks for
+# Rounds: one for the tags of OS versions, one for all tags if one of those does not fit, one for
+# the rendered templates of stages, and one to plan.
 LOOKS: Final = 4
 Known = Mapping[str, ToolkitLabels]
-_FIRST_REST, _LONGEST_REST = 30.0, 1800.0  # seconds until what could not be read is asked for again
+_FIRST_REST, _LONGEST_REST = 30.0, 1800.0  # seconds until a failed read is retried
 
 
 class TagLabels:
-    """Reads what it is asked for. What it found is by image."""
+    """The labels of the requested tags, by image."""
 
     def __init__(self, api: Api, now: Callable[[], float] = time.monotonic) -> None:
         self._api = api
         self._now = now
         self._known: Known = {}
         self._pending: frozenset[str] = frozenset()
-        self._rests: dict[Tag, _Rest] = {}  # of tags that could not be read
-        self._rest = _Rest()  # nothing can be read at all
+        self._rests: dict[Tag, _Rest] = {}  # backoff of tags that could not be read
+        self._rest = _Rest()  # backoff after a failure that concerns all tags
         self._unread: Sequence[Tag] = ()
 
     @property
@@ -44,11 +44,14 @@ class TagLabels:
 
     @property
     def pending(self) -> frozenset[str]:
-        """Images whose labels were asked for and not read, though they may be later."""
+        """Images whose requested labels are not read yet but may be later."""
         return self._pending
 
     def learn(self, tags: Collection[Tag], seconds: float = READING) -> bool:
-        """Whether there is news: another plan may follow. What nobody asks for is forgotten."""
+        """Read the labels of `tags` and forget all others. Return whether anything changed.
+
+        If so, a new plan may differ.
+        """
         images = {tag.image for tag in tags}
         before = {image: each for image, each in self._known.items() if image in images}
         self._rests = {tag: rest for tag, rest in self._rests.items() if tag in tags}
@@ -62,14 +65,14 @@ class TagLabels:
         return bool(found) or self._pending != was
 
     def read(self, asked: Callable[[Known], Iterable[Tag]]) -> Known:
-        """For who looks once: what is asked for may follow from what was learnt before."""
+        """Read labels for a one-shot command; `asked` may return more tags as labels arrive."""
         for _ in range(LOOKS):
             if not self.learn(list(asked(self._known))):
                 break
         return self._known
 
     def again_in(self) -> float | None:
-        """Seconds until more of what was asked for may be known; None: nobody knows when."""
+        """Return the seconds until the next retry may succeed; None if that is unknown."""
         if self._rest.length and not self._rest.passing:
             return None
         untils = [max(self._rest.until, self._resting(tag).until) for tag in self._unread]
@@ -86,7 +89,7 @@ class TagLabels:
                 yield tag.image
 
     def _due(self, tags: Collection[Tag]) -> list[Tag]:
-        """The newest first."""
+        """Return the tags to read now, the newest first."""
         now = self._now()
         if now < self._rest.until:
             return []
@@ -95,7 +98,7 @@ class TagLabels:
         return sorted(due, key=lambda tag: (tag_order(tag.name), tag.stream), reverse=True)
 
     def _read(self, tags: Sequence[Tag], ends: float) -> dict[str, ToolkitLabels]:
-        """One that fails for itself keeps none of the others back."""
+        """Read the labels of tags. A failure of one tag alone does not stop the others."""
         found: dict[str, ToolkitLabels] = {}
         failures = 0
         for tag in tags:
@@ -123,7 +126,7 @@ class TagLabels:
         self._rest.begin(self._now(), passing=error.retryable)
 
     def _labels(self, tag: Tag, seconds: float) -> ToolkitLabels | None:
-        """None: it has none yet. One try."""
+        """Read the labels of one tag; None if it has none yet. One try."""
         namespace, _, name = tag.stream.partition("/")
         name = f"{name}:{tag.name}"
         limits = {"deadline": seconds, "patient": False}
@@ -133,7 +136,7 @@ class TagLabels:
 
 @dataclass
 class _Rest:
-    """Each is twice as long as the one before. `passing`: what caused it may pass by itself."""
+    """An exponential backoff. `passing`: the cause may be transient."""
 
     length: float = 0.0
     until: float = 0.0

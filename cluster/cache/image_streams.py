@@ -1,8 +1,8 @@
-"""Which image streams are kept: those that a Driver names, and OpenShift's own.
+"""Selects the image streams to keep: those that a Driver names, and OpenShift's own.
 
-A cluster may have thousands, each with its history, and what others build changes them all day.
-They can be in any namespace, so all are watched; but of one that nobody names nothing is kept, and
-nobody is woken.
+A cluster may have thousands, each with its history, and other people's builds change them all day.
+They can be in any namespace, so all are watched. Streams that no Driver names are not kept and do
+not wake the controller.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from cluster.model.snapshot import DriverObject, ImageStream
 from nodeside.spec.fleet import Toolkit
 
 _OFTEN: Final = frozenset((Toolkit().image_stream,))
-_LISTED = 2.0  # seconds for a list, when a Driver names one that none named before
+_LISTED = 2.0  # seconds to wait for the list when a Driver names a new stream
 
 
 class NamedStreams:
-    """Its names only grow: a Driver that goes back finds what it named before."""
+    """The set of named streams. It only grows, so a Driver that reverts a change needs no list."""
 
     def __init__(self) -> None:
         self._names = _OFTEN
 
     def trim(self, document: Mapping[str, Any]) -> ImageStream | None:
-        """One that somebody names."""
+        """Return the stream if a Driver names it, else None."""
         found = image_stream_from(document)
         return found if found.name in self._names else None
 
     def follow(self, drivers: Iterable[DriverObject], reflector: Reflector[ImageStream]) -> None:
-        """Have all that these Drivers name, as far as that takes no longer than a list does."""
+        """Keep all streams that these Drivers name; wait a limited time for a new list."""
         named = {each.driver.spec.toolkit.image_stream for each in drivers if each.driver}
         if more := named - self._names:
             self._names |= more

@@ -1,8 +1,8 @@
-"""What of a node's labels anybody reads: a change of the others is no news.
+"""Decides which changes of a node wake the controller.
 
-A node has a hundred labels that are others' business, and Node Feature Discovery writes them all
-the time. All of them are kept, so a Driver that asks for another one finds it; only nobody is woken
-for what no Driver asks for. Pure.
+A node has a hundred labels that do not concern us, and Node Feature Discovery rewrites them all the
+time. All labels are kept, so that a Driver that selects by another one finds it. Changes of labels
+that no Driver reads do not wake the controller. Pure.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ _DEVICE: Final = "/pci-"
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """`keys` are read besides our own. `devices`: those of PCI devices too. `every`: all."""
+    """The label keys that are read: our own and `keys`.
+
+    `devices`: also those of PCI devices. `every`: all labels.
+    """
 
     keys: frozenset[str] = frozenset((OSTREE_LABEL,))
     devices: bool = False
     every: bool = False
 
     def is_news(self, before: Node, after: Node) -> bool:
-        """Whether a plan may be another one for what changed of a node."""
+        """Return whether the change of a node may change a plan."""
         if before == after:
             return False
         if self.every or replace(before, labels=after.labels) != after:
@@ -44,7 +47,7 @@ class Attention:
 
 
 def attention(drivers: Iterable[DriverObject]) -> Attention:
-    """What these Drivers read. The manifests of a stage may select nodes by any label."""
+    """Return what these Drivers read. The manifests of a stage may select nodes by any label."""
     made = Attention()
     for found in drivers:
         every = made.every or uses(found)

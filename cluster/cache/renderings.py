@@ -1,8 +1,8 @@
-"""What templates of stages give, as far as it is known: rendered when a plan asks, then kept.
+"""Caches rendered templates of stages, which are rendered when a plan asks for them.
 
-A thread of its own, since a template may take seconds: its plan comes later, and no other. What no
-plan asks for any more is forgotten, and all that is kept has a limit. A template that ended the
-process it was rendered in is tried again, ever later; one that has a mistake only when it changes.
+This runs in its own thread, since a template may take seconds and must not delay the plans of
+other Drivers. Results that no plan asks for are dropped, and the total size is limited. A template
+that ended its rendering process is retried with backoff; one with a mistake only after it changes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from cluster.render.renderer import Renderer
 from nodeside import log
 from nodeside.errors import NodesideError
 
-MOMENT: Final = 2.0  # seconds that a plan waits for templates that nobody asked for before
-_TOTAL = 48 << 20  # bytes of memory that documents take, roughly, of all stages together
-_FIRST_REST, _LONGEST_REST = 10.0, 600.0  # seconds until a template that failed us is tried again
+MOMENT: Final = 2.0  # seconds that a plan waits for newly requested templates
+_TOTAL = 48 << 20  # approximate limit in bytes for the documents of all stages
+_FIRST_REST, _LONGEST_REST = 10.0, 600.0  # seconds until a failed rendering is retried
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A template that is wanted. `due` is when it is to be rendered; None: not again."""
+    """A requested template. `due` is when to render it, None if it is finished."""
 
     due: float | None
     failures: int = 0
@@ -34,7 +34,10 @@ class _Case:
 
 
 class Renderings:
-    """`want` says which templates matter now, `known` what they give; `wake` is called at news."""
+    """A rendering cache. `want` sets the templates, `known` returns the results.
+
+    `wake` is called when a result changes.
+    """
 
     def __init__(
         self,
@@ -54,9 +57,9 @@ class Renderings:
         self._thread: threading.Thread | None = None
 
     def want(self, templates: Collection[Template], seconds: float = MOMENT) -> bool:
-        """From now on these, and no others; waits a moment for those that are new.
+        """Keep these templates and no others, and wait up to `seconds` for new ones.
 
-        Whether more of them is known than before.
+        Return whether more of them are rendered than before.
         """
         with self._changed:
             old = self._cases
@@ -95,7 +98,7 @@ class Renderings:
                     self.render(renderer, template)
 
     def _await_due(self) -> bool:
-        """Whether there is something to do; false when we are to stop."""
+        """Wait until a template is due. Return False if we have to stop."""
         with self._changed:
             while not self._stopping and self._due() is None:
                 dues = [case.due for case in self._cases.values() if case.due is not None]
@@ -103,7 +106,7 @@ class Renderings:
             return not self._stopping
 
     def _due(self) -> Template | None:
-        """The one to be rendered next; those that failed come last."""
+        """Return the template to render next, or None; failed ones come last."""
         with self._changed:
             now = self._now()
             due = [
@@ -114,12 +117,12 @@ class Renderings:
             return min(due)[2] if due else None
 
     def render(self, renderer: Renderer, template: Template) -> None:
-        """Render one, and keep what it gives."""
+        """Render a template and store the result."""
         try:
             found, failed = renderer.render(template), False
         except NodesideError as error:
             found, failed = Rendered(error=str(error)), True
-        except Exception as exc:  # a bug of ours: said, and tried again
+        except Exception as exc:  # a bug of ours: report and retry
             traceback.print_exc()
             found, failed = Rendered(error=f"a bug in nodeside, please report it: {exc!r}"), True
         log.detail("rendered", config_map=template.config_map, trouble=found.error)
@@ -140,7 +143,7 @@ class Renderings:
         return _Case(self._now() + rest, case.failures + 1, found)
 
     def _has_room(self, found: Rendered) -> bool:
-        """Who came first keeps it."""
+        """Return whether a result fits; earlier results keep their room."""
         kept = sum(case.rendered.size for case in self._cases.values() if case.rendered)
         return kept + found.size <= self._total
 

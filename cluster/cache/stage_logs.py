@@ -1,8 +1,8 @@
-"""Whether pods of stages have said what is waited for: their logs, read now and then.
+"""Polls the logs of stage pods for the lines that stages wait for.
 
-A thread of its own beside the reflectors, since a kubelet may take its time. What is wanted comes
-from plans; what was found goes into the next one. Of a log at most a mebibyte is read at once, and
-a line is judged by its beginning. Nothing is kept but whether a line matched.
+This runs in its own thread, since a kubelet may be slow. Plans request logs, and the results go
+into the next plan. At most 1 MiB of a log is read at once, and only the start of a line is matched.
+Only the result of the match is kept.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from cluster.model.stages import LogSight, LogWanted
 from nodeside import log
 
 _SIZE = 1 << 20  # bytes of a log in one answer
-_TAIL = 2000  # lines; from the second look on, what came since is at the end
-_LINE = 4096  # characters of a line that are judged
+_TAIL = 2000  # lines; from the second read on, new lines are at the end
+_LINE = 4096  # characters of a line that are matched
 _DEADLINE = 15.0  # seconds for one answer
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds between two looks at a log
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds between two reads of a log
 _AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A log that is looked at. `since` and `due` are monotonic; `looks` is how often we looked."""
+    """A polled log. `since` and `due` are monotonic times; `looks` is the number of reads."""
 
     wanted: LogWanted
     since: float
@@ -42,7 +42,7 @@ class _Case:
 
 
 class StageLogs:
-    """`want` says which logs matter now, `seen` what was found; `wake` is called at news."""
+    """A poller of logs. `want` sets the logs, `seen` returns results, `wake` signals changes."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class StageLogs:
         self._thread: threading.Thread | None = None
 
     def want(self, wanted: Iterable[LogWanted]) -> None:
-        """From now on these, and no others. What is known of them stays."""
+        """Poll these logs and no others from now on. Existing results of them are kept."""
         with self._changed:
             now, old = self._now(), self._cases
             self._cases = {
@@ -77,7 +77,7 @@ class StageLogs:
             self._changed.notify_all()
 
     def seen(self) -> Mapping[str, LogSight]:
-        """By the uid of a pod."""
+        """Return the results by pod uid."""
         with self._changed:
             return {uid: case.sight for uid, case in self._cases.items()}
 
@@ -93,7 +93,7 @@ class StageLogs:
                     self._wake()
 
     def _await_due(self) -> list[_Case]:
-        """Logs that it is time to look at; none when we are to stop."""
+        """Wait for logs that are due and return them; an empty list means stop."""
         with self._changed:
             while not self._stopping:
                 open_ = [case for case in self._cases.values() if not case.sight.matched]
@@ -105,12 +105,12 @@ class StageLogs:
             return []
 
     def look(self, case: _Case) -> bool:
-        """Look at a log once; whether anything is new."""
+        """Read a log once. Return whether the result changed."""
         try:
             matched, words = self._matches(case), ""
         except (ApiError, PatternRefused) as error:
             matched, words = False, str(error)
-        except Exception as exc:  # a bug of ours: said, and tried again
+        except Exception as exc:  # a bug of ours: report and retry
             traceback.print_exc()
             matched, words = False, f"a bug in nodeside, please report it: {exc!r}"
         now = self._now()
@@ -141,7 +141,7 @@ class StageLogs:
 
 
 def logs_wanted(snapshot: Snapshot) -> Iterator[LogWanted]:
-    """The logs that a stage waits for: of pods that are ready, where its label is not set yet."""
+    """Yield the logs that stages wait for: of ready pods whose node lacks the stage's label."""
     waits = {
         (found.name, stage.name): stage.wait_for
         for found in snapshot.drivers.values()

@@ -1,6 +1,6 @@
-"""What stages consist of as it stands in the cluster: watched from the first Driver that has any.
+"""Watches the objects of stages in the cluster as soon as a Driver has stages.
 
-Without stages nothing of this runs: no list, no watch.
+Without stages nothing is listed or watched.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _UNREAD = "the objects of stages have not been read yet"
 
 
 def used(snapshot: Snapshot) -> bool:
-    """Whether any Driver has stages, or had some that may have left something."""
+    """Return whether any Driver has stages, or had stages that may have left objects."""
     return any(uses(found) for found in snapshot.drivers.values())
 
 
 class StageView:
-    """Reflectors that start when they are needed, and then stay."""
+    """The reflectors for stages, which start on first use and keep running."""
 
     def __init__(self, api: Api, namespace: str, wake: Callable[[], None]) -> None:
         self._reflectors: dict[Resource, Reflector[StageItem]] = {
@@ -50,7 +50,7 @@ class StageView:
         return (*self._reflectors.values(), self._pods)
 
     def added(self, snapshot: Snapshot) -> Snapshot:
-        """The world with what is known of stages, if anybody has some."""
+        """Return the snapshot with the state of stages, if any Driver has stages."""
         if not self._started and not used(snapshot):
             return snapshot
         if not self._started:
@@ -64,16 +64,16 @@ class StageView:
         return replace(snapshot, stages=replace(snapshot.stages, logs=logs, rendered=rendered))
 
     def render(self, templates: Collection[Template]) -> bool:
-        """From now on know what these give; whether that is news."""
+        """Request these templates and no others; return whether more of them are rendered now."""
         return self._renderings.want(templates)
 
     def renew(self, since: float) -> None:
-        """As the reflectors do it."""
+        """Renew all reflectors, see Reflector.renew."""
         for reflector in self._every if self._started else ():
             reflector.renew(since)
 
     def wait_current(self, timeout: float) -> bool:
-        """Whether that was done, or is in trouble: stages hold nothing else up."""
+        """Wait until all reflectors are current; failing ones count, to not hold up the rest."""
         ends = time.monotonic() + timeout
         every = self._every if self._started else ()
         return all(
@@ -89,7 +89,7 @@ class StageView:
             self._renderings.stop()
 
     def join(self, timeout: float) -> None:
-        """Those that are not done by then are daemons."""
+        """Wait for the threads to end; those still running are daemon threads."""
         if self._started:
             for reflector in self._every:
                 reflector.join(timeout / len(self._every))
@@ -104,7 +104,7 @@ class StageView:
 
 
 def read_once(api: Api, snapshot: Snapshot) -> Snapshot:
-    """The same by one list of each kind, for a command that looks once."""
+    """Add the state of stages with one list of each kind, for a one-shot command."""
     if not used(snapshot):
         return snapshot
     namespace = snapshot.settings.namespace
@@ -122,7 +122,7 @@ def read_once(api: Api, snapshot: Snapshot) -> Snapshot:
 
 
 def _selection(resource: Resource, namespace: str) -> Selection[StageItem]:
-    """All objects of the namespace: one that is somebody else's must not be overwritten."""
+    """Select all objects of the namespace, so that foreign ones are seen and not overwritten."""
     return Selection(resource, _trim(resource), namespace=namespace, optional=resource in OPTIONAL)
 
 

@@ -1,10 +1,10 @@
-"""The commands that people type.
+"""The command line interface `nodeside-cluster`.
 
-main                  the verbs, imported when they are called
-options               flags in common; what a refusal needs to go away
-status, explain       how Drivers stand; why a node is as it is
-resolve               which toolkit image a node gets
-preflight, trial_build    whether a driver builds for a kernel no node runs yet
-leader_status         who leads
-extra                 packages that are missing
+main                  the commands, which import their code when called
+options               shared options; role hints for refused requests
+status, explain       the status of Drivers; the reasons for the state of a Driver or node
+resolve               the toolkit image that a node gets
+preflight, trial_build    a trial build for a kernel that no node runs yet
+leader_status         whether a controller leads
+extra                 a hint for missing packages
 """

@@ -1,8 +1,8 @@
-"""What `explain` says: one look at the cluster, by the controller's eyes.
+"""`nodeside-cluster explain`: one snapshot of the cluster, evaluated as the controller would.
 
-The world is read by one list of each kind and put through the very functions that the controller
-plans with. What is *there* was observed; what is *next* is a plan made now, which is carried out if
-a controller leads: where none does, that is said first.
+The snapshot is read with one list per kind and passed to the same functions that the controller
+plans with. *there* is the observed state. *next* is a plan made now, which is carried out only if a
+controller leads; if none does, the output says so first.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _HALTED = (Phase.HELD, Phase.PAUSED, Phase.STOPPED)
 
 @dataclass(frozen=True)
 class Explanation:
-    """The four questions, each answered in lines. `notice` comes before everything."""
+    """The four sections of the output, each a list of lines. `notice` is printed before them."""
 
     subject: str
     wanted: tuple[str, ...]
@@ -60,7 +60,7 @@ class Explanation:
     notice: str = ""
 
     def said_with(self, who: Presence) -> Explanation:
-        """The same, by somebody who knows whether a controller leads."""
+        """Return the explanation with the presence of a leader taken into account."""
         if not who.absent:
             return replace(self, notice=who.words)
         later = ("once a controller leads:", *self.next) if self.next else ()
@@ -86,7 +86,7 @@ class Explanation:
 
 
 def explain(api: Api, settings: Settings, driver: str, node: str = "") -> Explanation:
-    """Read the cluster once, and say what the controller thinks of it. Raises NotInstalled."""
+    """Read the cluster once and explain the controller's view of it. Raises NotInstalled."""
     who = standing(api, settings.namespace)
     snapshot = read_once(api, settings)
     snapshot = replace(snapshot, now=api.now())
@@ -96,7 +96,7 @@ def explain(api: Api, settings: Settings, driver: str, node: str = "") -> Explan
 
 
 def _learned(api: Api, snapshot: Snapshot) -> Snapshot:
-    """With what a controller reads only where a plan asks for it."""
+    """Return the snapshot with the data that a controller reads only if a plan asks for it."""
     known = TagLabels(api).read(
         lambda known: plan(replace(snapshot, toolkit_labels=known), snapshot.now).tags
     )
@@ -143,7 +143,7 @@ def _wanted(snapshot: Snapshot, found: DriverObject) -> Iterator[str]:
 
 
 def _there(snapshot: Snapshot, found: DriverObject) -> Iterator[str]:
-    """What the controller wrote last."""
+    """Yield lines for the status that the controller last wrote."""
     if old := overtaken(found):
         yield old
     status = found.status
@@ -169,7 +169,7 @@ def _there(snapshot: Snapshot, found: DriverObject) -> Iterator[str]:
 
 
 def _next(snapshot: Snapshot, name: str, progressing: Mapping[str, str]) -> Iterator[str]:
-    """The actions of a plan made now, those of one kind in one line, then what goes on."""
+    """Yield the actions of a plan made now, with relabels grouped by reason, then progress."""
     actions = [a for a in plan(snapshot, _now(snapshot)).actions if driver_of(a.driver) == name]
     labels = Counter(action.why for action in actions if isinstance(action, LabelNode))
     yield from (f"relabel {count} nodes: {why}" for why, count in labels.items())
@@ -181,7 +181,7 @@ def _next(snapshot: Snapshot, name: str, progressing: Mapping[str, str]) -> Iter
 
 @dataclass
 class _Notes:
-    """What is said of a node, as it is found out."""
+    """The lines about a node, collected step by step."""
 
     wanted: list[str] = field(default_factory=list)
     blocks: list[str] = field(default_factory=list)
@@ -205,7 +205,7 @@ def explain_node(snapshot: Snapshot, name: str, node_name: str) -> Explanation:
 
 
 def _verdict(snapshot: Snapshot, found: DriverObject, node: Node) -> _Notes:
-    """What is wanted of a node, what blocks there, and what it waits for."""
+    """Return the desired state of a node, what blocks it, and what it waits for."""
     if found.deleting:
         leaving = Unload(snapshot, found, (), _now(snapshot))
         return _leaves(leaving, node, _Notes(["nothing: the driver is being deleted"]))
@@ -236,7 +236,7 @@ def _verdict(snapshot: Snapshot, found: DriverObject, node: Node) -> _Notes:
 
 
 def _not_for(context: DriverContext, node: Node) -> _Notes:
-    """Of a node that a Driver is not for: the labels that would do."""
+    """Return notes for a node that is not a member: the labels that would make it one."""
     hardware, name = context.driver.spec.hardware, context.driver.name
     former = former_devices(hardware, context.found.status)
     assigned = assigned_label(name) in node.labels
@@ -252,7 +252,7 @@ def _not_for(context: DriverContext, node: Node) -> _Notes:
 
 
 def _leaves(leaving: Unload, node: Node, notes: _Notes) -> _Notes:
-    """Of a node that a Driver goes away from: how far it is."""
+    """Return the notes with the unload phase, for a node that a Driver leaves."""
     leaver = next((each for each in leaving.leavers if each.node is node), None)
     if leaver is None or leaver.stage is UnloadPhase.GONE:
         return notes
@@ -264,7 +264,7 @@ def _leaves(leaving: Unload, node: Node, notes: _Notes) -> _Notes:
 
 
 def _labels_it_takes(node: Node, hardware: Hardware) -> Iterator[str]:
-    """Each label of the selector that the node does not have."""
+    """Yield the hardware labels that the node lacks."""
     for key, value in hardware.node_selector.items():
         there = node.labels.get(key)
         if there != value:
@@ -306,7 +306,7 @@ def _blocks(context: DriverContext, decision: Decision) -> Iterator[str]:
 
 
 def _awaited(decision: Decision) -> Iterator[str]:
-    """What goes on by itself on a node that nothing blocks."""
+    """Yield what a node that nothing blocks is waiting for."""
     if decision.place is not Place.NEWEST:
         yield decision.row.why
     elif decision.member.health is not Health.WORKING:
@@ -339,7 +339,7 @@ def _on_node(snapshot: Snapshot, name: str, node: Node) -> Iterator[str]:
 
 
 def _concerns(action: Action, driver: str, node: str) -> bool:
-    """An uncordon is about the node, in whichever Driver's lane it goes."""
+    """Return whether an action is about the node; an uncordon counts in any Driver's lane."""
     if not isinstance(action, LabelNode | Cordon | Uncordon | Evict) or action.node != node:
         return False
     return isinstance(action, Uncordon) or driver_of(action.driver) == driver

@@ -1,7 +1,7 @@
-"""What `nodeside-cluster` needs besides nodeside itself, and how to install it where it is missing.
+"""Reports missing packages of the extra `cluster`, with the command that installs them.
 
-`pip install` without the extra `cluster` gives the command, but not the packages below it. Reads
-what pip noted of the installation.
+`pip install` without the extra `cluster` installs the command, but not the packages that it needs.
+The command is derived from the metadata that pip recorded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from nodeside.errors import SystemRefused
 
-# The top-level modules of the extra in pyproject.toml, and those that come with them.
+# The top-level modules of the extra in pyproject.toml and of its dependencies.
 PACKAGES = (
     *("cryptography", "dateutil", "jinja2", "kubernetes", "prometheus_client", "re2", "urllib3"),
 )
@@ -25,7 +25,7 @@ PACKAGES = (
 
 @contextmanager
 def needed() -> Iterator[None]:
-    """A package of the extra that is not there is no bug: it has not been installed."""
+    """Turn a missing package of the extra into SystemRefused: it is not installed, so not a bug."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -39,7 +39,7 @@ def needed() -> Iterator[None]:
 
 
 def _command() -> str:
-    """pip's command for the very thing that was installed here: nothing of it is in an index."""
+    """Return the pip command for the source that was installed here; it is not in any index."""
     try:
         said = metadata.distribution("nodeside").read_text("direct_url.json")
     except metadata.PackageNotFoundError:

@@ -1,7 +1,7 @@
-"""Whether a controller is at work, for a person who asks: what the Lease says.
+"""Reports from the Lease whether a controller leads.
 
-`kubectl get drivers` goes on showing what the last leader wrote, however long ago that was. So
-`status` and `explain` begin with this. Decides nothing.
+`kubectl get drivers` still shows what the last leader wrote, however old it is. So `status` and
+`explain` begin with this. It is informational only.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from nodeside.errors import ExitCode, NodesideError
 
 _BINDINGS = Resource("ClusterRoleBinding", "clusterrolebindings", "rbac.authorization.k8s.io")
 
-# Seconds that a renewal may be late: the Lease has the leader's wall clock, and we have ours.
+# Seconds that a renewal may be late, because the leader's wall clock may differ from ours.
 _CLOCKS = 30.0
 
 
 class NotInstalled(NodesideError):
-    """No controller was ever in the namespace that was named."""
+    """The given namespace has neither a Lease nor a Deployment of ours."""
 
     exit_code = ExitCode.USAGE
     reason = "NotInstalled"
@@ -35,7 +35,7 @@ class NotInstalled(NodesideError):
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """`leads` is None where it cannot be known. `words` say what is wrong, "" if nothing is."""
+    """The presence of a leader. `leads` is None if unknown; `words` is the problem, "" if none."""
 
     leads: bool | None
     words: str = ""
@@ -46,7 +46,7 @@ class Presence:
 
 
 def presence(api: Api, namespace: str) -> Presence:
-    """Raises NotInstalled if there is neither a Lease nor a Deployment of ours."""
+    """Read the Lease. Raises NotInstalled if there is neither a Lease nor a Deployment of ours."""
     try:
         lease = api.get(LEASES, LEASE, namespace=namespace)
     except NotFound:
@@ -58,7 +58,7 @@ def presence(api: Api, namespace: str) -> Presence:
 
 
 def standing(api: Api, namespace: str) -> Presence:
-    """The same, with a sentence if the definitions are old: for who looks once."""
+    """Return the presence, with a note if the definitions are outdated; for one-shot commands."""
     who = presence(api, namespace)
     old = crd_check.words(crd_check.lacking(api))
     said = (who.words, f"{old}; {crd_check.REMEDY}" if old else "")
@@ -66,7 +66,7 @@ def standing(api: Api, namespace: str) -> Presence:
 
 
 def read(lease: Mapping[str, Any], namespace: str, now: float) -> Presence:
-    """What a Lease says. `now` is the wall clock."""
+    """Evaluate a Lease. `now` is wall clock time."""
     spec = lease.get("spec") or {}
     holder, renewed = str(spec.get("holderIdentity") or ""), str(spec.get("renewTime") or "")
     since = f" since {renewed[:19]}Z" if renewed else ""
@@ -80,7 +80,7 @@ def read(lease: Mapping[str, Any], namespace: str, now: float) -> Presence:
 
 
 def _seconds(moment: str) -> float:
-    """A MicroTime as seconds, without its fraction; 0 for what is none."""
+    """Return a MicroTime in seconds, without its fraction; 0 if it is invalid."""
     with suppress(ValueError):
         return timegm(time.strptime(moment[:19], "%Y-%m-%dT%H:%M:%S"))
     return 0.0
@@ -106,11 +106,11 @@ def _check_installed(api: Api, namespace: str) -> None:
             hint=hint,
         ) from None
     except Forbidden:
-        return  # then nobody can say
+        return  # cannot be determined
 
 
 def _elsewhere(api: Api) -> str:
-    """The namespace in which nodeside is installed, "" if that cannot be found."""
+    """Return the namespace in which nodeside is installed; "" if it cannot be found."""
     with suppress(ApiError):
         binding = api.get(_BINDINGS, CONTROLLER)
         for subject in binding.get("subjects") or ():

@@ -1,7 +1,7 @@
-"""`nodeside-cluster …`: run the controller, look at drivers, install.
+"""`nodeside-cluster …`: runs the controller, inspects Drivers, installs nodeside.
 
-Subcommands import what they need when they are used. A failure becomes text and an exit code where
-all commands of nodeside do it: what failed, a hint, and a code of `nodeside.errors.ExitCode`.
+Subcommands import what they need when they are called. A failure is reported as in all commands of
+nodeside: a message, a hint, and an exit code of `nodeside.errors.ExitCode`.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ _MEANINGS = {
     ExitCode.INTERRUPTED: ExitCode.INTERRUPTED.meaning,
 }
 _EPILOG = "Exit codes: " + "; ".join(f"{code.value} {text}" for code, text in _MEANINGS.items())
-_CLOSED_PIPE = 128 + signal.SIGPIPE  # as a shell says it of a program that a signal ended
+_CLOSED_PIPE = 128 + signal.SIGPIPE  # as a shell reports a program that was ended by a signal
 
 _PORT = click.IntRange(0, 65535)
 
 
 class _Root(click.Group):
-    """Ends as SIGPIPE would when nobody reads any more; click's own way is exit code 1."""
+    """The command group. Exits as with SIGPIPE on a closed pipe; click would exit with code 1."""
 
     def make_context(self, *args: Any, **more: Any) -> click.Context:
         with _closed_pipe():
@@ -80,7 +80,7 @@ def _closed_pipe() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)  # for what Python still holds of the output
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # for output that Python has still buffered
         os.dup2(nowhere, sys.stdout.fileno())
         raise SystemExit(_CLOSED_PIPE) from None
 
@@ -171,7 +171,7 @@ def status(*, connection: Connection, driver: str, output: str, watch: bool) -> 
     from cluster.cli import status as overview
 
     api, namespace = connection.open(), connection.namespace
-    found = overview.look(api, namespace, driver)  # a watch would go on asking what is refused
+    found = overview.look(api, namespace, driver)  # a watch would keep retrying after a refusal
     if watch:
         for found in overview.follow(api, namespace, driver):  # never ends by itself
             if output == "table" and sys.stdout.isatty():
@@ -287,7 +287,7 @@ def _make_directory(format: str, output: Path, installation: Installation) -> No
         write_directory(output, chart(installation), main="Chart.yaml")
         place = (
             output if output.is_absolute() else f"./{output}"
-        )  # a bare name may be a repository's
+        )  # Helm may take a bare name for a repository
         options = f"--namespace {installation.namespace} --create-namespace"
         click.echo(f"made {output}; next: helm install nodeside {place} {options}")
     else:
@@ -359,7 +359,7 @@ def _installation(namespace: str, chosen: Mapping[str, Any]) -> Installation:
 
 
 def _tell(steps: Iterable[str]) -> None:
-    """Say each step as it is done. Who stops listening (`| head`) does not stop them."""
+    """Print each step as it is done. A closed pipe (`| head`) does not stop the steps."""
     closed: BrokenPipeError | None = None
     for line in steps:
         if closed is None:
@@ -378,7 +378,7 @@ def _proxy_variables() -> dict[str, str]:
 
 @contextmanager
 def exit_on_error() -> Iterator[None]:
-    """The one place where an expected failure becomes text and an exit code."""
+    """Turn an expected failure into text and an exit code. This is the only place that does so."""
     try:
         yield
     except NodesideError as error:
@@ -392,7 +392,7 @@ def exit_on_error() -> Iterator[None]:
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     with exit_on_error(), needed():
         try:
             code = root.main(standalone_mode=False, prog_name="nodeside-cluster")

@@ -1,4 +1,4 @@
-"""The options that several commands of `nodeside-cluster` share, and what becomes of them."""
+"""Options that several commands of `nodeside-cluster` share, and the decorators that add them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-NAMESPACE = "nodeside"  # manifests.py says the same; not imported, for the sake of a fast start
+NAMESPACE = "nodeside"  # the same as in manifests.py, which is not imported for a fast start
 PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
 
 class Connection:
-    """`--kubeconfig`, `--context` and `--namespace`, which every command takes."""
+    """The options `--kubeconfig`, `--context` and `--namespace`."""
 
     def __init__(self, kubeconfig: Path | None, context: str, namespace: str) -> None:
         self._kubeconfig = kubeconfig
@@ -28,7 +28,7 @@ class Connection:
         self.namespace = namespace
 
     def open(self, *, reach: bool = True) -> Api:
-        """With `reach`, raises Unreachable at once if nobody answers there."""
+        """Return the API client. With `reach`, raises Unreachable at once if nothing answers."""
         from cluster.kube.client import connect
 
         api = connect(self._kubeconfig, self._context)
@@ -43,7 +43,7 @@ class Connection:
 
 
 def connected(function: F) -> F:
-    """Give a command the options of a `Connection`, and hand it over as `connection`."""
+    """Add the options of a `Connection` to a command and pass it as `connection`."""
 
     @functools.wraps(function)
     def command(*, kubeconfig: Path | None, context: str, namespace: str, **rest: Any) -> Any:
@@ -69,7 +69,7 @@ OUTPUT = click.option(
 )
 
 EXPLAIN, PREFLIGHT = "nodeside-explain", "nodeside-preflight"  # likewise
-# `uname -m` of what Kubernetes runs on.
+# `uname -m` of the architectures that Kubernetes supports.
 _ARCHITECTURES = ("x86_64", "aarch64", "ppc64le", "s390x")
 ARCHITECTURE = click.option(
     "--architecture",
@@ -90,7 +90,7 @@ def not_empty(_: click.Context, __: click.Parameter, word: str) -> str:
 
 
 def _proxies(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:
-    """`NAME=VALUE` of each, as a mapping."""
+    """Parse `NAME=VALUE` options into a mapping."""
     found = {}
     for word in words:
         name, _equals, value = word.partition("=")
@@ -102,7 +102,7 @@ def _proxies(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> d
 
 
 def _labels(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:
-    """`KEY=VALUE` of each, as a mapping. manifests.py says whether they are labels of a node."""
+    """Parse `KEY=VALUE` options into a mapping. manifests.py validates them as node labels."""
     pairs = [word.partition("=") for word in words]
     for word, (key, equals, _value) in zip(words, pairs, strict=True):
         if not (key and equals):
@@ -110,7 +110,7 @@ def _labels(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> di
     return {key: value for key, _equals, value in pairs}
 
 
-# What driver pods are given: `run` takes it, and `install` hands it on.
+# Settings for driver pods: `run` uses them, and `install` passes them to `run`.
 CA_CONFIG_MAP = click.option(
     "--ca-config-map", default="", help="ConfigMap with ca-bundle.crt for driver pods."
 )
@@ -124,7 +124,7 @@ PROXIES = click.option(
 
 
 def installed(function: F) -> F:
-    """Give a command the options that decide what is installed, and hand them over as `chosen`."""
+    """Add the installation options to a command and pass them as `chosen`."""
 
     @functools.wraps(function)
     def command(**options: Any) -> Any:
@@ -165,7 +165,7 @@ INSTALLING: Final = "`install` and `uninstall` take cluster-admin"
 
 
 def in_own_right(needs: str) -> Callable[[F], F]:
-    """A command that says what role it takes, where the API server refuses."""
+    """Return a decorator that adds the required role to the hint if the API server refuses."""
 
     def made(function: F) -> F:
         @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""`nodeside-cluster preflight`: its options, and what is printed. trial_build.py does it."""
+"""`nodeside-cluster preflight`: its options and its output. trial_build.py does the work."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def preflight(
 
 
 def _interrupted(*_: Any) -> None:
-    """SIGTERM cleans up as Ctrl-C does."""
+    """Handle SIGTERM like Ctrl-C, so that it cleans up."""
     raise KeyboardInterrupt
 
 

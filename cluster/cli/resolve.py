@@ -1,4 +1,4 @@
-"""`nodeside-cluster resolve`: which toolkit image a node would be built with, by hand."""
+"""`nodeside-cluster resolve`: shows which toolkit image a node would be built with."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KERNEL = "{kernel}"
 
 
 class KernelNeeded(NodesideError):
-    """The images of a Driver are named by kernel, and no kernel was named."""
+    """A Driver's toolkit images are named by kernel, and no kernel was given."""
 
     exit_code = ExitCode.USAGE
     reason = "KernelNeeded"
@@ -31,7 +31,7 @@ class KernelNeeded(NodesideError):
 
 @dataclass(frozen=True)
 class Resolved:
-    """The toolkit image for a pool, by hand."""
+    """The toolkit image for a pool given on the command line."""
 
     pool: Pool
     image: str
@@ -53,10 +53,10 @@ class Resolved:
 
 
 def resolve(api: Api, pool: Pool, driver: str = "") -> Resolved:
-    """The chain of toolkit_image.py; the chain's settings are those of a Driver, else the defaults.
+    """Run the chain of toolkit_image.py with the settings of a Driver, or with the defaults.
 
-    What nodes have said of an image is left out: nobody asks for a node here. Raises NoSuchObject,
-    and KernelNeeded if it cannot be said without one.
+    Evidence from nodes about an image is left out, since the question is not about a node. Raises
+    NoSuchObject, and KernelNeeded if the image depends on the kernel and none is given.
     """
     chain = _chain(api, driver) if driver else Toolkit()
     if not pool.kernel and _KERNEL in chain.image_template:
@@ -74,7 +74,7 @@ def resolve(api: Api, pool: Pool, driver: str = "") -> Resolved:
 
 
 def evidence(api: Api, pool: Pool, chain: Toolkit, streams: ImageStreams) -> Evidence:
-    """What the labels of the image stream's images say, as far as they can be read."""
+    """Return the evidence from the labels of the image stream's images, as far as readable."""
 
     def asked(known: Known) -> Iterable[Tag]:
         return toolkit_image.asked(pool, chain, streams, Evidence(known))

@@ -1,7 +1,7 @@
-"""What `status` says: the status of each Driver as it stands in the cluster, and who writes it.
+"""`nodeside-cluster status`: shows the status of each Driver, and whether a controller leads.
 
-Nothing is computed here: what the controller wrote last is shown, with a word if it is not of the
-Driver as it is now, and one before everything if no controller leads.
+Nothing is computed here. The output is what the controller last wrote, with a note if it is about
+an older generation of the Driver, and a note at the top if no controller leads.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Row = Sequence[str]
 Drivers = Mapping[str, DriverObject]
 
 _SYNC = 60.0  # seconds to list all Drivers
-_GLANCE = 15.0  # seconds after which to ask again who leads
-_JOIN = 2.0  # seconds for a thread to end; it is a daemon
+_GLANCE = 15.0  # seconds after which to check the leader again
+_JOIN = 2.0  # seconds to wait for a thread to end; it is a daemon
 
 
 class NoSuchObject(NodesideError):
-    """A Driver or a node that is not there."""
+    """A Driver or a node does not exist or cannot be used."""
 
     exit_code = ExitCode.USAGE
     reason = "NoSuchObject"
@@ -47,7 +47,7 @@ class Overview:
 
     @property
     def ready(self) -> bool:
-        """Whether every Driver is, by the word of a controller that is at work."""
+        """Whether every Driver is ready and its status is not left from an absent controller."""
         return not self.presence.absent and all(map(_is_ready, self.drivers.values()))
 
     def table(self) -> str:
@@ -68,30 +68,33 @@ class Overview:
             yield table(stages, header=("DRIVER", "STAGE", "NODES", "READY", "STATE", "WHY"))
 
     def json(self) -> str:
-        """The statuses by name; who leads is the exit code's business."""
+        """Return the statuses by name. The exit code reports whether a controller leads."""
         statuses = {name: dict(found.status) for name, found in self.drivers.items()}
         return json.dumps(statuses, indent=2)
 
 
 def look(api: Api, namespace: str, driver: str = "") -> Overview:
-    """Read once. Raises NotInstalled, and NoSuchObject if `driver` is given and not there."""
+    """Read once. Raises NotInstalled, and NoSuchObject if `driver` is given and does not exist."""
     who = standing(api, namespace)
     found = {each.name: each for each in api.list(DRIVERS, driver_from).items}
     return overview(found, who, driver)
 
 
 def overview(drivers: Drivers, who: Presence, driver: str = "") -> Overview:
-    """All Drivers, or one. Raises NoSuchObject."""
+    """Return the overview of all Drivers or of one. Raises NoSuchObject."""
     names = [driver] if driver else sorted(drivers)
     return Overview({name: named(drivers, name) for name in names}, who)
 
 
 def follow(api: Api, namespace: str, driver: str = "", every: float = 1.0) -> Iterator[Overview]:
-    """Now, and after each change, at most every so many seconds; by a watch, so it costs little."""
+    """Yield the overview now and after each change, at most once per `every` seconds.
+
+    It uses a watch, so it costs little.
+    """
     wakes, shown = Wakeup(), None
     with _watched(api, wakes) as drivers:
         while True:
-            wakes.wait(0)  # what comes from here on is not in what follows
+            wakes.wait(0)  # clears earlier wakeups; changes from here on wake the loop again
             found = overview(drivers.objects() or {}, presence(api, namespace), driver)
             if found != shown:
                 yield found
@@ -115,7 +118,7 @@ def _watched(api: Api, wakes: Wakeup) -> Iterator[Reflector[DriverObject]]:
 
 
 def named(drivers: Drivers, name: str) -> DriverObject:
-    """One of them. Raises NoSuchObject, which says what there is."""
+    """Return one Driver. Raises NoSuchObject, which lists the existing ones."""
     if name not in drivers:
         raise no_driver(name, drivers)
     return drivers[name]
@@ -127,7 +130,7 @@ def no_driver(name: str, there: Iterator[str] | Drivers | Sequence[str]) -> NoSu
 
 
 def overtaken(found: DriverObject) -> str:
-    """Why the status is not about the Driver as it is now; "" if it is."""
+    """Return why the status is not about the current generation of the Driver; "" if it is."""
     seen = found.status.get("observedGeneration")
     if not found.status or seen is None or seen == found.generation:
         return ""
@@ -141,7 +144,8 @@ def _is_ready(found: DriverObject) -> bool:
 def _row(found: DriverObject) -> Row:
     ready = condition(found.status, "Ready")
     version = found.driver.spec.version if found.driver else "?"
-    well = ready["status"] == "True" and ready["reason"] == "Ready"  # else it is about its stages
+    # A true Ready with another reason is about the stages.
+    well = ready["status"] == "True" and ready["reason"] == "Ready"
     why = "" if well else ready["message"]
     if old := overtaken(found):
         why = f"{old}; {why}" if why else old

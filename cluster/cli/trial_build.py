@@ -1,9 +1,9 @@
-"""A build that a person asks for now: `nodeside-cluster preflight`.
+"""The trial build of `nodeside-cluster preflight`.
 
-One Job of its own, which the controller has no part in: made, followed to its end with the log of
-its compiler, and removed, also on Ctrl-C and SIGTERM. If we are killed, the Job ends at its
-deadline and Kubernetes removes it ten minutes later. Nothing is signed, fetched or published, so
-the Job mounts no Secret: whoever may try a build need not be trusted with a key.
+It creates one Job, in which the controller has no part, follows it to its end with the compiler
+log, and removes it, also on Ctrl-C and SIGTERM. If we are killed, the Job ends at its deadline and
+Kubernetes removes it ten minutes later. Nothing is signed, fetched or published, so the Job mounts
+no Secret: users who may try a build need not be trusted with a key.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from nodeside.spec.fleet import Preflight
 from nodeside.spec.model import Prebuilt
 from nodeside.table import table
 
-REHEARSAL = PREFLIGHT  # manages these Jobs and their pods: they are not the controller's
-_KEPT = 600  # seconds that Kubernetes keeps a Job that nobody removed
-_LOOK = 1.0  # seconds between two looks at the pod
+REHEARSAL = PREFLIGHT  # managed-by value of these Jobs and pods: they are not the controller's
+_KEPT = 600  # seconds that Kubernetes keeps a finished Job that was not removed
+_LOOK = 1.0  # seconds between two reads of the pod
 
 Say = Callable[[str], None]
 
 
 class NoToolkit(NodesideError):
-    """There is no toolkit image for what is asked."""
+    """There is no toolkit image for the requested build."""
 
     exit_code = ExitCode.NOT_READY
     reason = "ToolkitMissing"
@@ -51,7 +51,7 @@ class NoToolkit(NodesideError):
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """What came of it. `exit_code` is that of the build."""
+    """The result of a trial build. `exit_code` is that of the build."""
 
     driver: str
     version: str
@@ -87,11 +87,11 @@ _WORDS = {
 
 
 def ask(api: Api, name: str, place: Preflight, architecture: str) -> tuple[DriverObject, Build]:
-    """The build for a question about a Driver of the cluster. Raises NoSuchObject, NoToolkit."""
+    """Return a Driver of the cluster and its trial build. Raises NoSuchObject, NoToolkit."""
     try:
         found = driver_from(api.get(DRIVERS, name))
     except NotFound as error:
-        if error.hint:  # there is no such kind
+        if error.hint:  # the kind itself does not exist
             raise
         raise NoSuchObject(
             f"no Driver {name!r} in this cluster", hint="see which there are: kubectl get drivers"
@@ -115,13 +115,13 @@ def ask(api: Api, name: str, place: Preflight, architecture: str) -> tuple[Drive
 
 
 def _without_secrets(driver: Driver) -> Driver:
-    """What is compiled is the same without them."""
+    """Return the Driver without signing and prebuilt sources; the compiled result is the same."""
     return replace(driver, spec=replace(driver.spec, signing=None, prebuilt=Prebuilt()))
 
 
 @dataclass
 class Rehearsal:
-    """One build, from its Job to its outcome. `say` is told how it goes, `line` gets the log."""
+    """One build, from its Job to its outcome. `say` receives the progress, `line` the log lines."""
 
     api: Api
     settings: Settings
@@ -133,7 +133,7 @@ class Rehearsal:
     pause: Callable[[float], None] = time.sleep
 
     def run(self) -> Rehearsed:
-        """Raises DeadlinePassed, ApiError."""
+        """Run the build to its end. Raises DeadlinePassed, ApiError."""
         ends = self.now() + self.timeout
         with self._job() as name:
             pod = self._await(name, ends, self._begun)
@@ -143,7 +143,10 @@ class Rehearsal:
 
     @contextmanager
     def _job(self) -> Iterator[str]:
-        """The Job with its driver.yaml, which goes with it. It begins when both are there."""
+        """Create the Job and a ConfigMap with its driver.yaml, and yield the Job's name.
+
+        The Job owns the ConfigMap, and stays suspended until both exist. It is deleted at the end.
+        """
         name = f"{self.build.driver.name}-preflight-{secrets.token_hex(4)}"
         namespace = self.settings.namespace
         try:
@@ -182,7 +185,10 @@ class Rehearsal:
     def _await(
         self, name: str, ends: float, holds: Callable[[dict[str, Any]], bool]
     ) -> dict[str, Any]:
-        """The pod, once something holds of it. Says why it waits, when that changes."""
+        """Wait for the pod until `holds` is true, and return it. Reports why it waits on changes.
+
+        Raises DeadlinePassed.
+        """
         said = ""
         while True:
             pod = self._pod(name)
@@ -212,14 +218,14 @@ class Rehearsal:
         return found.items[0] if found.items else None
 
     def _begun(self, pod: dict[str, Any]) -> bool:
-        """Whether the compiler runs, or the pod has ended before it came to that."""
+        """Return whether the compiler has started, or the pod has ended before that."""
         return _has_ended(pod) or any(
             each["name"] == ANSWER and each.get("state", {}).keys() & {"running", "terminated"}
             for each in pod.get("status", {}).get("initContainerStatuses", ())
         )
 
     def _follow(self, pod: dict[str, Any], ends: float) -> None:
-        """The compiler's log, until it ends. A log that cannot be read stops nothing."""
+        """Follow the compiler's log to its end. An unreadable log does not stop the build."""
         name = pod["metadata"]["name"]
         try:
             for line in self.api.follow_log(
@@ -249,7 +255,7 @@ def _has_ended(pod: dict[str, Any]) -> bool:
 
 
 def _exit_code(pod: dict[str, Any]) -> int:
-    """Of the container that failed, if it is one of ours; SYSTEM for a signal or another word."""
+    """Return the exit code of the failed container; SYSTEM for a signal or an unknown code."""
     status = pod.get("status", {})
     every = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
     codes = (each.get("state", {}).get("terminated", {}).get("exitCode", 0) for each in every)
@@ -258,7 +264,7 @@ def _exit_code(pod: dict[str, Any]) -> int:
 
 
 def _plain(line: str) -> str:
-    """A line of the toolkit's log, which is JSON, as a person reads it."""
+    """Return the message of a JSON log line of the toolkit; other lines unchanged."""
     with suppress(ValueError):
         record = json.loads(line)
         if isinstance(record, dict) and "message" in record:
@@ -267,7 +273,7 @@ def _plain(line: str) -> str:
 
 
 def as_installed(api: Api, settings: Settings) -> Settings:
-    """The settings that the controller was installed with; those given if it cannot be seen."""
+    """Return the settings of the installed controller; `settings` if it cannot be read."""
     try:
         found = api.get(DEPLOYMENTS, CONTROLLER, namespace=settings.namespace)
     except ApiError:

@@ -1,8 +1,8 @@
-"""The loop: snapshot, plan, carry out, wait.
+"""The reconcile loop: snapshot, plan, carry out, wait.
 
-controller, pacing    the loop, and how much of a processor it may take
+controller, pacing    the loop, and its CPU budget
 executor              a plan's actions as requests, lane by lane
-node_labels, drain_requests       requests that must not overwrite another's change
-failures              what is refused is told in the status, and tried ever later
+node_labels, drain_requests       requests that must not overwrite someone else's change
+failures              reports refused requests in the status and retries them with backoff
 contention, eviction_backoff, status_throttle    the other kinds of waiting
 """

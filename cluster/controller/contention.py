@@ -1,12 +1,11 @@
-"""Others who change what is ours: it is put back at once, but no two fight for ever.
+"""Reverts changes that others make to our objects, with backoff against endless fights.
 
-Somebody's hand edit is undone in the next plan, with an Event that names who made it. Another
-program that makes it again and again is answered later and later, and named in a condition: each
-change restarts the driver's pods. Where an admission webhook changes what we apply on its way in,
-applying it again changes nothing: that is left as it is, and told.
+A manual edit is undone in the next plan, with an Event that names its author. If another program
+keeps making the edit, it is reverted with increasing backoff and named in a condition, because each
+change restarts the driver's pods. If an admission webhook changes what we apply, applying it again
+has no effect: the object is left as it is, and this is reported.
 
-It is what one leader remembers; another one puts back once and knows the same. Called by
-controller.py.
+The state is kept in the leader's memory only; a new leader reverts once and then knows the same.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from cluster.model.snapshot import Snapshot
 
 REASON = "FieldsContested"
 
-_FIRST, _LONGEST = 1.0, 300.0  # seconds between two times that one object is put back
-_CALM = 900.0  # seconds without an edit, after which the next one is a first one
-_STUBBORN = 3  # edits of one object: from then on it is no hand
+_FIRST, _LONGEST = 1.0, 300.0  # seconds between two reverts of one object
+_CALM = 900.0  # seconds without an edit, after which the count starts again
+_STUBBORN = 3  # edits of one object from which on it is taken for a program
 
 _Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """An object as we applied it last. `edits` of it were put back, the last one at `at`.
+    """An object as we last applied it. `edits` of it were reverted, the last one at `at`.
 
-    `altered`: it was told that what is applied does not stay as it is applied.
+    `altered`: it was reported that the object does not stay as applied.
     """
 
     driver: str
@@ -52,7 +51,7 @@ class _Past:
 
 @dataclass
 class Standoffs:
-    """By kind and name; times are monotonic."""
+    """The reverted objects, by kind and name; times are monotonic."""
 
     _past: dict[_Key, _Past] = field(default_factory=dict)
     _news: list[tuple[str, str, str]] = field(default_factory=list)
@@ -62,7 +61,7 @@ class Standoffs:
         self._news.clear()
 
     def __call__(self, plan: Plan, snapshot: Snapshot, *, now: float, wall: float) -> Plan:
-        """The plan without what is in vain or comes too soon, and with what is to be told."""
+        """Return the plan without futile or premature applies, and with the pending reports."""
         self._forget(snapshot)
         actions: list[Action] = []
         waits = [] if plan.again_in is None else [plan.again_in]
@@ -79,7 +78,7 @@ class Standoffs:
         return replace(plan, actions=tuple(actions), again_in=min(waits, default=None))
 
     def take(self, applied: list[tuple[Apply, str]], now: float) -> bool:
-        """What was applied, with its stamps since; whether there is something to tell."""
+        """Record what was applied, with the resulting stamps; return whether there are reports."""
         for action, stamp in applied:
             key, digest = _key(action), _digest(action)
             before = self._past.get(key)
@@ -95,7 +94,7 @@ class Standoffs:
         return bool(self._news)
 
     def _wait(self, action: Action, now: float) -> float | None:
-        """Seconds until an action may be done; None: it would change nothing."""
+        """Return the seconds until an action may be done; None if it would change nothing."""
         if not isinstance(action, Apply) or action.over is None:
             return 0.0
         past = self._past.get(_key(action))
@@ -122,7 +121,7 @@ class Standoffs:
                 yield EmitEvent(name, driver.uid, warning=True, reason=reason, note=note)
 
     def _stubborn(self, snapshot: Snapshot, now: float) -> Iterator[tuple[str, _Past]]:
-        """Objects that somebody edits again and again."""
+        """Yield the objects that somebody keeps editing."""
         for (kind, name), past in self._past.items():
             if (
                 past.edits >= _STUBBORN
@@ -132,7 +131,7 @@ class Standoffs:
                 yield f"{kind} {name}", past
 
     def _forget(self, snapshot: Snapshot) -> None:
-        """What is there no more."""
+        """Forget objects that no longer exist."""
         there = {("DaemonSet", name) for name in snapshot.daemonsets}
         there |= set(snapshot.stages.objects) if snapshot.stages else set()
         self._past = {key: past for key, past in self._past.items() if key in there}
@@ -148,21 +147,21 @@ def _digest(action: Apply) -> str:
 
 
 def _is_repeated(action: Apply, past: _Past | None) -> bool:
-    """Whether it was applied already, and somebody changed it since."""
+    """Return whether it was applied before and somebody has changed it since."""
     if action.over is None:
         return False
     return bool(action.over.edit) or (past is not None and past.digest == _digest(action))
 
 
 def _is_in_vain(over: Overwrite, past: _Past) -> bool:
-    """Whether nobody wrote it since we did, and yet it is not as it was applied."""
+    """Return whether it differs from what was applied although nobody else has written it."""
     return bool(over.edit) and over.regains is None and over.stamp == past.stamp
 
 
 def _complained(
     actions: list[Action], snapshot: Snapshot, name: str, past: _Past, wall: float
 ) -> list[Action]:
-    """A status that says it, unless there is something worse to say."""
+    """Add the complaint to the Driver's status, unless it is already Degraded otherwise."""
     driver = snapshot.drivers[past.driver]
     planned = [a.status for a in actions if isinstance(a, SetStatus) and a.driver == driver.name]
     status = planned[-1] if planned else driver.status

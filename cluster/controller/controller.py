@@ -1,8 +1,8 @@
-"""The loop: look at everything, decide, do it, wait until something changes.
+"""The reconcile loop: take a snapshot, plan, carry the plan out, wait for a change.
 
-Level-triggered: a plan is made of all that is known, never of what changed; a watch only wakes us.
-So a change that was missed, a crash in the middle and a hand edit are all the same case. Nothing is
-kept from one round to the next but when to try again what failed.
+Level-triggered: a plan is made from the whole state, never from a change; a watch only wakes the
+loop. So a missed event, a crash in the middle and a manual edit are all handled the same way. Only
+retry times of failures are kept from one round to the next.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Planner = Callable[[Snapshot, float], Plan]
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """What one round was, for metrics. Durations in seconds."""
+    """The result of one round, for metrics. Durations in seconds."""
 
     snapshot: Snapshot
     plan: Plan
@@ -51,11 +51,11 @@ class Reconciled:
     doing: float
 
 
-_OVERTAKEN = 1.0  # seconds until we look at what somebody else was faster with
+_OVERTAKEN = 1.0  # seconds until the next round after a conflict with another writer
 
 
 class Controller:
-    """`work` is what a leader does."""
+    """The controller; `work` is what a leader runs."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Controller:
         self._worked = worked
         self._jitter = jitter
         self._troubles: dict[str, Failure] = {}
-        self._untold: list[EmitEvent] = []  # what no condition can say
+        self._untold: list[EmitEvent] = []  # Events for failures that no condition can report
         self._outages = 0
         self._allowance = CpuBudget(self._pace, now())
         self._quiet = Quiet(self._pace.counts)
@@ -94,7 +94,7 @@ class Controller:
         self._standoffs = Standoffs()
 
     def work(self, leadership: Leadership) -> None:
-        """Lead until the lead is lost or we are to stop. Nothing is under way when it returns."""
+        """Lead until the lease is lost or we must stop. Nothing is under way when it returns."""
         self._troubles.clear()
         self._evictions.clear()
         self._standoffs.clear()
@@ -110,12 +110,11 @@ class Controller:
             self._view.want(None)
 
     def _look_first(self, leadership: Leadership) -> None:
-        """Nothing may be concluded from an absence before every kind was listed.
+        """Wait until every kind is listed: before that, an absence proves nothing.
 
-        What is known may be of before an outage, or of before the last leader's last act, so a
-        while is spent on having it renewed; but a
-        kind that goes on making trouble does not keep the others from being served, once it was
-        listed, or if it is optional.
+        The cache may date from before an outage, or from before the last leader's last write, so
+        it is renewed for up to `refresh` seconds. A kind that keeps failing does not block the
+        others once it has been listed, or if it is optional.
         """
         began = self._now()
         self._view.renew(leadership.alone_since)
@@ -129,14 +128,15 @@ class Controller:
             self._say_blind(leadership)
 
     def _say_blind(self, leadership: Leadership) -> None:
-        """Nothing can be planned yet; but the Drivers may say why, if that will not pass."""
+        """Report on the Drivers why nothing can be planned yet, if that will not pass by itself."""
         snapshot, trouble = self._view.snapshot(), unreadable_kinds(self._view.health())
         plan = with_blindness(Plan(()), snapshot, trouble, self._wall())
         if plan.actions:
             self._await_echo(self._applier.carry_out(plan, snapshot, leadership))
 
     def _round(self, leadership: Leadership) -> float | None:
-        """One look, one plan, carried out; seconds until the next though nothing changes."""
+        """Run one round: look, plan, carry out. Return the seconds until the next one without a
+        change; None: wait for a change."""
         began, worked = self._now(), self._worked()
         snapshot, plan = self._look(began)
         self._view.want(plan.demand)
@@ -145,7 +145,7 @@ class Controller:
         outcome = self._applier.carry_out(plan, snapshot, leadership)
         self._evictions.take(outcome.asked, self._now())
         if self._standoffs.take(outcome.applied, self._now()) or outcome.asked:
-            self._wakes.wake()  # what was answered is told, and says when to ask again
+            self._wakes.wake()  # the next plan reports the answers and knows when to ask again
         self._remember(snapshot, outcome, began)
         made = Reconciled(snapshot, plan, outcome, planned - began, self._now() - planned)
         self._after(made)
@@ -154,7 +154,7 @@ class Controller:
         return self._next(plan, outcome)
 
     def _look(self, began: float) -> tuple[Snapshot, Plan]:
-        """What there is, and the plan for it; what a plan lacks is read first, if it can be."""
+        """Return the snapshot and its plan; what a plan lacks is read first, if possible."""
         for looks_left in reversed(range(LOOKS)):
             snapshot = self._evictions.seen(self._view.snapshot(), began)
             plan, failed = plan_apart(self._planner, snapshot, self._wall())
@@ -166,7 +166,7 @@ class Controller:
         return snapshot, self._with_troubles(plan, snapshot)
 
     def _with_troubles(self, plan: Plan, snapshot: Snapshot) -> Plan:
-        """With what was not done, and why; a Driver that cannot be planned has no plan but that."""
+        """Add what was not done, and why. A Driver that cannot be planned only reports that."""
         now, wall = self._now(), self._wall()
         plan = self._standoffs(plan, snapshot, now=now, wall=wall)
         plan = with_troubles(plan, snapshot, self._troubles, now=now, wall=wall)
@@ -175,14 +175,14 @@ class Controller:
         return self._evictions.waking(self._quiet(plan, snapshot, now), now)
 
     def _remember(self, snapshot: Snapshot, outcome: Outcome, began: float) -> None:
-        """A lane whose turn it was when the round began, and that went well, is in trouble no more.
+        """Clear the failure of each lane that was due when the round began and succeeded.
 
-        One that rested in the plan was not tried, however long the round took since.
+        A lane in backoff at planning time was not tried, however long the round took.
         """
         for name, trouble in outcome.troubles.items():
             self._trouble(name, trouble, snapshot)
             if not trouble.mute:
-                self._wakes.wake()  # its condition says so
+                self._wakes.wake()  # to set its condition
         if outcome.lost or outcome.outage:
             return
         for name, trouble in list(self._troubles.items()):
@@ -191,7 +191,7 @@ class Controller:
                 self._wakes.wake()
 
     def _trouble(self, name: str, trouble: Failure, snapshot: Snapshot) -> None:
-        # Stages' lanes have no generation.
+        # The lanes of stages have no generation.
         key = driver_of(name) if trouble.mute else whole_lane_of(name)
         before, driver = self._troubles.get(name), snapshot.drivers.get(key)
         if before is None or before.message != trouble.message:
@@ -209,7 +209,7 @@ class Controller:
         )
 
     def _await_echo(self, outcome: Outcome) -> None:
-        """A plan made before our own writes came back would do them again."""
+        """Wait for our own writes; a plan made before they are seen would repeat them."""
         ends = self._now() + self._pace.echo
         seen = self._view.wait_written(outcome.written, self._pace.echo)
         for deleted in outcome.deleted:
@@ -229,7 +229,7 @@ class Controller:
         return max(wait * (0.5 + self._jitter() / 2), outcome.outage.retry_after or 0.0)
 
     def _rest(self, began: float, wait: float | None) -> None:
-        """Until something changes; then a moment more, since news seldom come alone."""
+        """Wait until something changes, then a moment longer: changes tend to come in bursts."""
         self._wakes.wait(wait)
         now = self._now()
         left = max(began + self._pace.between - now, self._allowance.wait(now))
@@ -256,7 +256,7 @@ class Controller:
 
 
 def _soonest(plan: Plan, outcome: Outcome) -> float | None:
-    """Seconds until there is something to do, if nobody wakes us before."""
+    """Return the seconds until there is something to do if nothing wakes us earlier."""
     if outcome.unfinished:
         return 0.0
     return min(_OVERTAKEN, plan.again_in or _OVERTAKEN) if outcome.overtaken else plan.again_in
@@ -265,7 +265,7 @@ def _soonest(plan: Plan, outcome: Outcome) -> float | None:
 def plan_apart(
     planner: Planner, snapshot: Snapshot, wall: float
 ) -> tuple[Plan, dict[str, Failure]]:
-    """One plan for all; if that fails, one for each Driver, so that one bad one hurts nobody."""
+    """Plan all Drivers together. If that fails, plan each separately, to isolate a bad Driver."""
     try:
         return planner(snapshot, wall), {}
     except Exception:
@@ -281,7 +281,7 @@ def plan_apart(
 
 
 def names(snapshot: Snapshot) -> set[str]:
-    """Every Driver that is there, or has left something over."""
+    """Return every Driver that exists or has left objects behind."""
     owned: tuple[Mapping[str, Any], ...] = (
         snapshot.daemonsets,
         snapshot.node_drivers,
@@ -292,7 +292,7 @@ def names(snapshot: Snapshot) -> set[str]:
 
 
 def only(snapshot: Snapshot, driver: str) -> Snapshot:
-    """The world with what belongs to one Driver; the others are there with their modules alone."""
+    """Return the snapshot with the objects of one Driver; other Drivers stay for their modules."""
 
     def mine(items: Mapping[str, Any]) -> dict[str, Any]:
         return {name: item for name, item in items.items() if item.driver == driver}

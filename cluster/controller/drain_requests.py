@@ -1,7 +1,7 @@
-"""The requests that empty a node: cordon, evict, uncordon.
+"""The requests that drain a node: cordon, evict, uncordon.
 
-Each may be repeated: it does what is not done yet. An admission policy holds the controller to it:
-no cordon without our label, no uncordon of a node that does not have it.
+Each is idempotent. An admission policy enforces the rules: no cordon without our label, and no
+uncordon of a node that does not have it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nodeside import log
 
 Document = Mapping[str, Any]
 
-# `drain-<config>` from its wish to drain until its wish to uncordon, which is `uncordon-<config>`.
+# `drain-<config>` from its drain request until its uncordon request, which is `uncordon-<config>`.
 # https://github.com/openshift/machine-config-operator/blob/main/docs/DrainController.md
 _DESIRED_DRAIN = "machineconfiguration.openshift.io/desiredDrain"
 
@@ -29,8 +29,8 @@ def change(
     limit: Mapping[str, Any],
     seen: Mapping[str, str] | None = None,
 ) -> Document:
-    """Raises NotFound if the node is gone, Conflict if labels of it that change are not what the
-    plan has `seen`."""
+    """Cordon or uncordon a node. Raises NotFound if the node is gone, and Conflict if the labels to
+    change are not what the plan has `seen`."""
     node = api.get(NODES, action.node, **limit)
     there = node["metadata"].get("labels") or {}
     if seen is not None and any(there.get(key) != seen.get(key) for key in action.labels):
@@ -41,10 +41,10 @@ def change(
 
 
 def _cordon(api: Api, action: Cordon, node: Document, limit: Mapping[str, Any]) -> Document:
-    """Raises Conflict if the node changed between our look and our write.
+    """Cordon the node. Raises Conflict if the node changed between our read and our write.
 
-    Whether it is cordoned already is asked of the API server: what we know may be a second old,
-    and whoever cordoned it then would find it uncordoned by us one day.
+    The API server is asked whether the node is already cordoned. Our cache may be a second old, and
+    we would later undo a cordon that somebody else set in that second.
     """
     labels = dict(action.labels)
     metadata = {"resourceVersion": node["metadata"]["resourceVersion"], "labels": labels}
@@ -56,10 +56,10 @@ def _cordon(api: Api, action: Cordon, node: Document, limit: Mapping[str, Any]) 
 
 
 def _end(api: Api, action: Uncordon, node: Document, limit: Mapping[str, Any]) -> Document:
-    """Raises Conflict if the node changed between our look and our write.
+    """End our hold on a node. Raises Conflict if the node changed between our read and our write.
 
-    Who finds a node cordoned by us writes nothing that would tell: `kubectl drain` cannot be seen.
-    The machine-config-operator notes that it drains: then the cordon stays, and is its own.
+    `kubectl drain` leaves no mark on a node that we have cordoned, so it cannot be detected. The
+    machine-config-operator records that it drains; then the cordon stays and belongs to it.
     """
     found = node["metadata"]
     metadata = {"resourceVersion": found["resourceVersion"], "labels": dict(action.labels)}
@@ -73,15 +73,15 @@ def _end(api: Api, action: Uncordon, node: Document, limit: Mapping[str, Any]) -
 
 
 def evict(api: Api, action: Evict, limit: Mapping[str, Any]) -> str:
-    """Why the pod does not go now, in the API server's words; "" if it goes.
+    """Return the API server's reason why the pod cannot be evicted now; "" if it is evicted.
 
-    A refusal concerns this pod only. Raises ApiError if it is about us: no answer, too many
-    requests, unknown credentials.
+    A refusal concerns this pod only. Raises ApiError if the failure is about us: no answer, too
+    many requests, unknown credentials.
     """
     try:
         api.evict(action.namespace, action.pod, action.uid, **limit)
     except (NotFound, Conflict):
-        return ""  # it is gone, or is another one by now
+        return ""  # it is gone, or was replaced by another pod of that name
     except ApiError as error:
         if not error.budgets and error.concerns_all:
             raise

@@ -1,7 +1,7 @@
-"""What became of evictions, and when to ask again: what one leader remembers of them.
+"""The results of evictions and when to retry them, in the memory of one leader.
 
-A budget that allows no disruption is asked again later and later. Another leader asks once more and
-hears the same; so nothing of this needs to be written down.
+A disruption budget that allows no eviction is retried with increasing backoff. A new leader retries
+once and gets the same answer, so none of this needs to be stored.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from cluster.model.actions import Plan
 from cluster.model.snapshot import EvictionAnswer, Snapshot
 
-_FIRST, _LONGEST = 2.0, 30.0  # seconds until a pod is asked again
-_LEAVING = 10.0  # seconds in which a pod that may go is seen to go
+_FIRST, _LONGEST = 2.0, 30.0  # seconds until an eviction is retried
+_LEAVING = 10.0  # seconds to wait for an evicted pod to show as terminating
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class _Asked:
 
 @dataclass
 class Evictions:
-    """By the uid of the pod; times are monotonic."""
+    """The evictions by pod uid; times are monotonic."""
 
     jitter: Callable[[], float] = random.random
     _asked: dict[str, _Asked] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Evictions:
         self._asked.clear()
 
     def seen(self, snapshot: Snapshot, now: float) -> Snapshot:
-        """The world with these answers; those of pods that are gone are forgotten."""
+        """Return the snapshot with these answers; answers for pods that are gone are forgotten."""
         occupancy = snapshot.occupancy
         if occupancy.known:
             there = {consumer.uid for consumer in occupancy.consumers.values()}
@@ -48,7 +48,7 @@ class Evictions:
         )
 
     def take(self, answers: Mapping[str, str], now: float) -> None:
-        """What the API server said to each."""
+        """Record the API server's answer for each pod; "" means that it is evicted."""
         for uid, message in answers.items():
             before = self._asked.get(uid)
             failures = before.failures + 1 if before and message else int(bool(message))
@@ -57,7 +57,7 @@ class Evictions:
             self._asked[uid] = _Asked(message, failures, now + wait)
 
     def waking(self, plan: Plan, now: float) -> Plan:
-        """The plan, made again when a pod may be asked again."""
+        """Return the plan with `again_in` at most the time until the next eviction retry."""
         if plan.demand is None:
             return plan
         waits = [max(0.0, a.again_at - now) for a in self._asked.values() if a.again_at > now]

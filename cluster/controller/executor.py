@@ -1,12 +1,12 @@
-"""Carry out the actions of a plan.
+"""Carries out the actions of a plan.
 
-Each Driver has a lane of its own: its actions are done in their order, and the first that fails
-ends the lane, since a later one may rest on it; on a status none does. What is refused of one node
-holds up that node, and what would be taken from under it: a webhook or a limit may stand against
-one node of thousands. Neighbours of one kind (the labels of 5,000 nodes, the DaemonSets of 20
-pools) do not rest on each other and go out in parallel. A round takes a few seconds at most: what
-is left over then is planned again, by what is seen then, so that a Driver with many nodes keeps no
-other one waiting. Nothing begins, and no request lasts, when the lead is over.
+Each Driver has its own lane. Its actions run in order, and the first failure ends the lane, since
+later actions may depend on the failed one. No action depends on a status. A refusal that concerns
+one node stops only the actions on that node, and the deletion of objects it still needs, because a
+webhook or a limit may reject one node of thousands. Consecutive actions of one kind (the labels of
+5,000 nodes, the DaemonSets of 20 pools) do not depend on each other and are sent in parallel. A
+round takes a few seconds at most. The rest is planned again from a new snapshot, so a Driver with
+many nodes does not delay the others. Once the lease is lost, no request starts or continues.
 """
 
 from __future__ import annotations
@@ -53,23 +53,22 @@ from cluster.model.snapshot import Snapshot
 from nodeside import log
 from nodeside.contract import API_GROUP, API_VERSION
 
-PARALLEL = 16  # requests at once: more than this only queues up in the API server
-_LANES = 8  # Drivers at once
+PARALLEL = 16  # concurrent requests: more would only queue up in the API server
+_LANES = 8  # Drivers processed concurrently
 _OF_NODES = (LabelNode, Cordon, Uncordon, Evict)
-_ROUND = 5.0  # seconds, after which labels and what rests on them are left to the next round
-_REQUEST = 10.0  # seconds for one request with its repetitions
+_ROUND = 5.0  # seconds after which labels and their dependents are left to the next round
+_REQUEST = 10.0  # seconds for one request including its retries
 
 
 @dataclass
 class Outcome:
-    """What came of a plan.
+    """The outcome of a plan.
 
-    `written` is the newest version of each kind that we wrote, `deleted` what was deleted.
-    `troubles` concern one lane of a Driver; `outage` concerns all: the API server is gone, or
-    overloaded.
-    `applied` is what was, with the stamp that it has since (see managed_fields.py).
-    `asked` are pods, by uid, that were asked to leave, with the refusal or "".
-    `unfinished` are Drivers for whom time ran out. `overtaken`: somebody else was faster somewhere.
+    `written` is the newest version of each kind that we wrote, `deleted` the deletions.
+    `troubles` concern one lane of a Driver; `outage` concerns all: the API server is gone or
+    overloaded. `applied` are the applied objects with their resulting stamps (see
+    managed_fields.py). `asked` are the pods of eviction requests by uid, with the refusal or "".
+    `unfinished` are Drivers that ran out of time. `overtaken`: a write conflicted with another one.
     """
 
     done: int = 0
@@ -85,7 +84,7 @@ class Outcome:
 
 
 class Applier:
-    """Use as a context manager: its threads end with it."""
+    """Executor of plans. Use as a context manager: its threads end with it."""
 
     def __init__(
         self,
@@ -115,7 +114,7 @@ class Applier:
         self._requests.shutdown()
 
     def carry_out(self, plan: Plan, snapshot: Snapshot, leadership: Leadership) -> Outcome:
-        """Everything that can be done; returns when nothing is under way any more."""
+        """Do everything that can be done; returns when nothing is under way any more."""
         ends = self._now() + self._seconds
         lanes = _Lanes(self, snapshot, leadership, Outcome(), lambda: self._now() >= ends)
         list(self._lanes.map(lambda name: lanes.run(name, plan.of(name)), plan.drivers()))
@@ -127,8 +126,8 @@ class Applier:
         return self._requests.map(do, actions)
 
     def collides_again(self, action: Action) -> bool:
-        """Whether something of that name was in the way before, and the look since did not show
-        what: then it is not ours."""
+        """Return whether a create conflicts again after a new snapshot. Then the existing object of
+        that name is not in our cache, so it is not ours."""
         with self._lock:
             again = action.words in self._collided
             if isinstance(action, Create):
@@ -136,7 +135,7 @@ class Applier:
         return again
 
     def do(self, action: Action, snapshot: Snapshot, seconds: float, outcome: Outcome) -> None:
-        """One action, as one request of at most so many seconds. Raises ApiError."""
+        """Carry out one action as one request of at most `seconds`. Raises ApiError."""
         limit: dict[str, Any] = {"deadline": min(seconds, _REQUEST)}
         match action:
             case Apply() | Create():
@@ -167,11 +166,11 @@ class Applier:
             answer = self._api.create(action.document, **limit)
             with self._lock:
                 self._collided.discard(action.words)
-        if not is_stage_lane(action.driver):  # those have watches of their own
+        if not is_stage_lane(action.driver):  # objects of stages have their own watches
             self._wrote(outcome, resource_of(action.document), answer)
 
     def _apply(self, action: Apply, limit: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What others own is made ours before: an apply would leave it where it is."""
+        """Apply a document after regaining fields that others own; apply would leave those."""
         if action.over is not None and action.over.regains is not None:
             resource, metadata = resource_of(action.document), action.document["metadata"]
             self._api.merge_patch(
@@ -212,7 +211,7 @@ class Applier:
         outcome: Outcome,
         limit: Mapping[str, Any],
     ) -> None:
-        with suppress(NotFound):  # a node that is gone needs no label
+        with suppress(NotFound):  # a deleted node needs no label
             node = snapshot.nodes.get(action.node)
             seen = node.labels if node is not None else {}
             if isinstance(action, LabelNode):
@@ -222,7 +221,7 @@ class Applier:
             self._wrote(outcome, NODES, answer)
 
     def _evict(self, action: Evict, outcome: Outcome, limit: Mapping[str, Any]) -> None:
-        """A refusal is an answer like another: when to ask again is the next plan's business."""
+        """Evict a pod. A refusal is a normal answer: the next plan decides when to retry."""
         refusal = drain_requests.evict(self._api, action, limit)
         if refusal:
             log.detail(f"cannot {action.words} yet: {refusal}", driver=action.driver)
@@ -234,14 +233,14 @@ class Applier:
     ) -> None:
         driver = snapshot.drivers.get(action.driver)
         patch = {"status": difference(driver.status if driver else {}, action.status)}
-        with suppress(NotFound):  # deleted meanwhile
+        with suppress(NotFound):  # deleted in the meantime
             answer = self._api.merge_patch(
                 DRIVERS, action.driver, patch, subresource="status", **limit
             )
             self._wrote(outcome, DRIVERS, answer)
 
     def _delete(self, action: Delete, outcome: Outcome, limit: Mapping[str, Any]) -> None:
-        with suppress(NotFound, Conflict):  # gone, or already another one of that name
+        with suppress(NotFound, Conflict):  # gone, or already replaced by another of that name
             self._api.delete(
                 action.resource, action.name, namespace=action.namespace, uid=action.uid, **limit
             )
@@ -249,7 +248,7 @@ class Applier:
             outcome.deleted.append(action)
 
     def _say(self, action: EmitEvent, limit: Mapping[str, Any]) -> None:
-        """An Event is worth no retry and no trouble."""
+        """Emit an Event; a failure is only logged and not retried."""
         try:
             self._api.create(event(action, now=self._wall(), instance=self._instance), **limit)
         except LostLead:
@@ -267,7 +266,7 @@ class Applier:
 
 @dataclass
 class _Lanes:
-    """One plan being carried out."""
+    """The execution of one plan."""
 
     applier: Applier
     snapshot: Snapshot
@@ -277,7 +276,7 @@ class _Lanes:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, driver: str, actions: Sequence[Action]) -> None:
-        """The lane of a Driver."""
+        """Run the lane of a Driver."""
         for _, neighbours in groupby(actions, key=_kind):
             self._all(driver, list(neighbours))
             if self._ended(driver):
@@ -301,7 +300,7 @@ class _Lanes:
             self.outcome.lost = lost
         except ApiError as error:
             self._failed(driver, action, error)
-        except Exception as exc:  # a bug of ours: shown, and no reason to let others down
+        except Exception as exc:  # a bug of ours: report it and continue with the others
             traceback.print_exc()
             self._note(driver, action, exc)
         else:
@@ -310,10 +309,10 @@ class _Lanes:
                 self.outcome.done += 1
 
     def _failed(self, driver: str, action: Action, error: ApiError) -> None:
-        """A silent or overloaded API server concerns everybody, a refusal this Driver only, or one
-        node of it.
+        """Record a failure. A silent or overloaded API server concerns all Drivers; a refusal
+        concerns this Driver or one node of it.
 
-        A conflict is neither: somebody was faster, and the next look sees what he did.
+        A conflict is neither: somebody else wrote first, and the next snapshot shows the result.
         """
         if isinstance(error, Conflict) and not self.applier.collides_again(action):
             log.detail(f"cannot {action.words}: {error}")
@@ -334,7 +333,8 @@ class _Lanes:
             self.outcome.troubles.setdefault(lane, trouble)
 
     def _left_over(self, driver: str, action: Action) -> bool:
-        """Whether there is no time for it. A status says what was seen, so it is always true."""
+        """Return whether time has run out for an action. A status is always written: it reports
+        what was observed, so it stays true."""
         if isinstance(action, SetStatus):
             return False
         if isinstance(action, _OF_NODES) and self.late():
@@ -347,14 +347,14 @@ class _Lanes:
 
 
 def _kind(action: Action) -> tuple[object, ...]:
-    """Neighbours of the same kind may go out together."""
+    """Return the grouping key: consecutive actions of the same kind may be sent in parallel."""
     if isinstance(action, Apply):
         return Apply, action.document.get("kind")
     return (type(action),)
 
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """The merge patch (RFC 7386) that makes `after` of `before`."""
+    """Return the merge patch (RFC 7386) that turns `before` into `after`."""
     patch: dict[str, Any] = {key: None for key in before if key not in after}
     for key, value in after.items():
         old = before.get(key)
@@ -366,14 +366,15 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str,
     return patch
 
 
-EVENT_NAMESPACE = "default"  # where the API server wants events about objects without a namespace
+EVENT_NAMESPACE = "default"  # required by the API server for Events about cluster-scoped objects
 
 
-_NOTE_LIMIT = 1024  # bytes, of an Event's note; a longer one is refused
+_NOTE_LIMIT = 1024  # bytes of an Event's note; a longer one is refused
 
 
 def event(say: EmitEvent, *, now: float, instance: str) -> dict[str, Any]:
-    """The Event of a `Say`. `now` is the wall clock, `instance` the name of our pod."""
+    """Return the Event document of an `EmitEvent`. `now` is wall clock time, `instance` the name
+    of our pod."""
     mark = hashlib.sha256(f"{say.uid}{say.reason}{say.note}{now}".encode()).hexdigest()[:16]
     moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1e6):06d}Z"
     return {

@@ -1,6 +1,6 @@
-"""What went wrong for one Driver, as its conditions say it, and when to try again.
+"""Failures of one Driver: how its conditions report them, and when to retry.
 
-Another Driver never sees it. Pure.
+Other Drivers are not affected. Pure.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from cluster.model.limits import clipped
 from cluster.model.snapshot import DriverObject, Snapshot
 from nodeside.errors import NodesideError
 
-_FIRST, _LONGEST = 1.0, 60.0  # seconds until the next try
-_NAMED = 5  # nodes
+_FIRST, _LONGEST = 1.0, 60.0  # seconds until the next retry
+_NAMED = 5  # further nodes that a message names
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """`generation` is that of the Driver: a changed Driver is tried at once.
+    """A failure of one lane. `generation` is the Driver's: a changed Driver is retried at once.
 
-    `again_at` is monotonic; `failures` is how often in a row. `mute`: it is the status itself that
-    cannot be written, so only the log and an Event can say it; nothing else waits for it, since it
-    is of a lane of its own.
+    `again_at` is monotonic; `failures` counts consecutive failures. `mute`: the status itself
+    cannot be written, so only the log and an Event can report it. The status has a lane of its own,
+    so nothing else waits for it.
     """
 
     reason: str
@@ -40,7 +40,7 @@ class Failure:
 
 
 def failure_of(error: Exception, doing: str) -> Failure:
-    """What a person reads of an exception; one that nobody expected is a bug of ours."""
+    """Return the failure that reports an exception to users; an unexpected one is a bug of ours."""
     if isinstance(error, NodesideError):
         hint = f" ({error.hint})" if error.hint else ""
         return Failure(error.reason, f"cannot {doing}: {error}{hint}")
@@ -53,7 +53,7 @@ def failure_of(error: Exception, doing: str) -> Failure:
 def again(
     before: Failure | None, trouble: Failure, *, generation: int, now: float, jitter: float
 ) -> Failure:
-    """The same with the time of the next try: later each time, and never in step."""
+    """Return the failure with the time of its next retry, by exponential backoff with jitter."""
     same = before is not None and before.generation == generation
     failures = before.failures + 1 if before is not None and same else 1
     wait = min(_FIRST * 2 ** min(failures - 1, 10), _LONGEST) * (0.5 + jitter / 2)
@@ -61,14 +61,14 @@ def again(
 
 
 def backing_off(trouble: Failure, *, generation: int, now: float) -> bool:
-    """Whether it is too early to try again."""
+    """Return whether it is too early to retry."""
     return trouble.generation == generation and now < trouble.again_at
 
 
 def with_troubles(
     plan: Plan, snapshot: Snapshot, troubles: Mapping[str, Failure], *, now: float, wall: float
 ) -> Plan:
-    """The plan, in which a Driver in trouble says so, and rests until its next try."""
+    """Return the plan in which failing Drivers report their failures and back off until retry."""
     actions: list[Action] = [a for a in plan.actions if not _left_out(a, snapshot, troubles, now)]
     for lane, trouble in _to_be_told(troubles):
         name = driver_of(lane)
@@ -81,7 +81,8 @@ def with_troubles(
 
 
 def _to_be_told(troubles: Mapping[str, Failure]) -> Iterator[tuple[str, Failure]]:
-    """Those of nodes in one for each Driver, and first: what is worse is told over it."""
+    """Yield the failures to report. Those of nodes are merged into one per Driver and come first,
+    so that worse ones overwrite them."""
     nodes: dict[str, dict[str, Failure]] = {}
     for lane in sorted(filter(is_node_lane, troubles)):
         nodes.setdefault(driver_of(lane), {})[lane.rpartition("/")[2]] = troubles[lane]
@@ -100,7 +101,10 @@ def said(
     wall: float,
     also: Mapping[str, str],
 ) -> list[Action]:
-    """The actions, with a status that says it in place of the planned one, unless it is there."""
+    """Return the actions with a status that reports the failure in place of the planned status.
+
+    If the cluster already has that status, none is written.
+    """
     planned = [a for a in actions if isinstance(a, SetStatus) and a.driver == driver.name]
     status = planned[-1].status if planned else driver.status
     wanted = with_trouble(status, trouble, wall, also)
@@ -117,9 +121,10 @@ def with_trouble(
     wall: float,
     also: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """A status that says it: Degraded, and the same words where `kubectl get` shows them.
+    """Return a status that reports the failure: Degraded, with the message in Ready as well.
 
-    `also` has the statuses of conditions that say it too; without it Ready stays what it is.
+    `kubectl get` shows the message of Ready; unless `also` names Ready, its status stays. `also`
+    are the statuses of further conditions that report the failure.
     """
     conditions = {c["type"]: dict(c) for c in status.get("conditions", ())}
     ready = conditions.get("Ready", {}).get("status", "Unknown")
@@ -167,11 +172,14 @@ def _moment(wall: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall))
 
 
-_DOUBTFUL: Final = ("Ready", "Available", "Progressing")  # of every Driver
+_DOUBTFUL: Final = ("Ready", "Available", "Progressing")  # conditions that every Driver has
 
 
 def unreadable_kinds(kinds: Iterable[WatchHealth]) -> Failure | None:
-    """What is refused, and will be until somebody changes something in the cluster."""
+    """Return the failure for kinds whose list or watch is refused; None if there are none.
+
+    A refusal lasts until somebody changes something in the cluster.
+    """
     refused = {kind.kind: kind.refusal for kind in kinds if kind.refusal is not None}
     if not refused:
         return None
@@ -182,7 +190,7 @@ def unreadable_kinds(kinds: Iterable[WatchHealth]) -> Failure | None:
 
 
 def with_blindness(plan: Plan, snapshot: Snapshot, trouble: Failure | None, wall: float) -> Plan:
-    """The plan, in which every Driver says so, and not that it is ready."""
+    """Return the plan in which every Driver reports the failure and is Unknown instead of ready."""
     if trouble is None:
         return plan
     actions: list[Action] = list(plan.actions)

@@ -1,9 +1,9 @@
-"""The request that changes labels of a node, if they still are as the plan saw them.
+"""The request that changes labels of a node if they still are as the plan saw them.
 
-A plan is made of what was seen, and that may be old: a watch can be dead for minutes before it
-fails, and a process can be frozen between its last look and a request. Then another controller may
-lead by now, and have changed the node. Only the labels that change are compared: a kubelet writes
-its node all the time.
+A plan is made from a snapshot that may be stale: a watch can be dead for minutes before it fails,
+and a process can be frozen between its snapshot and a request. By then another controller may lead
+and have changed the node. Only the labels to change are compared, because the kubelet updates its
+node all the time.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from cluster.model.actions import LabelNode
 
 Document = Mapping[str, Any]
 
-_TEST_FAILED = 422  # of a JSON patch; like that of a value that cannot be
-_INVALID = "is invalid"  # as the API server says of such a value
+_TEST_FAILED = 422  # failed test in a JSON patch; an invalid value gives the same code
+_INVALID = "is invalid"  # the API server's message for an invalid value
 
 
 def label(
     api: Api, action: LabelNode, seen: Mapping[str, str], limit: Mapping[str, Any]
 ) -> Document:
-    """Raises Conflict if a label is another one than was `seen`, NotFound if the node is gone.
+    """Change the labels. Raises Conflict if one differs from `seen`, NotFound if the node is gone.
 
     https://datatracker.ietf.org/doc/html/rfc6902
     """
@@ -39,7 +39,7 @@ def label(
 
 
 def _steps(key: str, value: str | None, seen: Mapping[str, str]) -> list[Document]:
-    """A label that is not there tests as null; only one that is there can be removed."""
+    """Return the patch steps of one label. An absent label tests as null and cannot be removed."""
     path = "/metadata/labels/" + key.replace("~", "~0").replace("/", "~1")
     test = {"op": "test", "path": path, "value": seen.get(key)}
     if value is not None:
@@ -54,12 +54,12 @@ def _anyhow(
     limit: Mapping[str, Any],
     error: ApiError,
 ) -> Document:
-    """A request that was repeated may have been carried out before: then all is as it should be."""
+    """Return the node if its labels are as desired: a retried request may have succeeded before."""
     node = api.get(NODES, action.node, **limit)
     labels = node["metadata"].get("labels") or {}
     if all(labels.get(key) == value for key, value in action.labels.items()):
         return node
-    # A label that is as it was seen may have been another one between.
+    # A label that equals the seen value may have had another value in between.
     if any(labels.get(key) != seen.get(key) for key in action.labels) or _INVALID not in str(error):
         raise Conflict(f"labels of node {action.node} are not what they were", status=409)
     raise error

@@ -1,4 +1,4 @@
-"""How often the controller looks, how much of a processor that may take, and that it still does."""
+"""The timing of the main loop: intervals, CPU budget, and the heartbeat for the liveness probe."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-STUCK = 300.0  # seconds without a round of the main loop, after which a restart would help
+STUCK = 300.0  # seconds that a round may take before a restart would help
 
 
 @dataclass
 class Heartbeat:
-    """When the main loop came round last. `busy` while it works, not while it waits."""
+    """The duration of the current round. The loop is busy while it works, not while it waits."""
 
     now: Callable[[], float] = time.monotonic
     _since: float | None = field(default=None, init=False)
@@ -30,14 +30,15 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class LoopTimings:
-    """In seconds. `settle`: news seldom come alone; `between`: from one plan to the next, or longer
-    where planning takes more than a `share` of a processor for long, but no longer than `longest`;
-    `burst`: the processor time that it may take beyond that, when it took none for a while.
+    """The intervals of the loop, in seconds. `settle`: wait after a change, since changes tend to
+    come in bursts. `between`: minimum time from one plan to the next. It grows, up to `longest`,
+    if planning takes more than the fraction `share` of a CPU for long. `burst`: CPU time that may
+    be used beyond that after an idle period.
 
-    `echo`: how long to wait for our own writes to come back before planning again. `counts`: how
-    often a status is written in which nothing but counts changed. `refresh`: how
-    long a new leader tries to have everything up to date, `optional`: also the kinds that are
-    optional; `sync`: how often it looks meanwhile whether it still leads.
+    `echo`: how long to wait for our own writes to come back before planning again. `counts`:
+    minimum interval between status updates in which only counts changed. `refresh`: how long a new
+    leader tries to bring everything up to date; `optional`: the same for optional kinds; `sync`:
+    how often it checks in that time whether it still leads.
     """
 
     settle: float = 0.05
@@ -55,10 +56,10 @@ class LoopTimings:
 
 
 class CpuBudget:
-    """Processor time that plans may take: it grows by a share of the time that passes.
+    """The CPU time that plans may take; it grows by a share of the elapsed time.
 
-    So a node that changes now and then is served at once, in a cluster of any size, while a rollout
-    over thousands of nodes, in which something changes all the time, is looked at now and then.
+    Occasional changes of a node are handled at once in a cluster of any size. During a rollout over
+    thousands of nodes, where something changes all the time, plans are made less often.
     """
 
     def __init__(self, pace: LoopTimings, now: float) -> None:
@@ -68,15 +69,15 @@ class CpuBudget:
         self._last = 0.0
 
     def spend(self, took: float, now: float) -> None:
-        """A plan took so much. One that took more than the one before, as for a new Driver, counts
-        as that one did."""
+        """Charge a plan that took `took` seconds. If it took longer than the plan before, as with a
+        new Driver, it is charged the time of the plan before."""
         self._grow(now)
         least = -self._pace.longest * self._pace.share
         self._left = max(least, self._left - min(self._last, took))
         self._last = took
 
     def wait(self, now: float) -> float:
-        """Seconds until the next plan."""
+        """Return the seconds until the next plan."""
         self._grow(now)
         return max(0.0, -self._left / self._pace.share)
 

@@ -1,8 +1,8 @@
-"""Counts that change all the time are told once in a while, what a person waits for at once.
+"""Throttles count-only status updates and repeated Events; other updates are written at once.
 
-In a first rollout to 5,000 nodes the status of the Driver would change with every look. And what
-comes again and again, as of a node that flaps, is no news: its Events become few. Pure but for what
-it remembers of one leader's life.
+In a first rollout to 5,000 nodes the status of the Driver would change in every round. Repeated
+Events, such as those of a flapping node, are limited. Pure except for the state that it keeps for
+the lifetime of one leader.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from cluster.model.actions import Action, EmitEvent, Plan, SetStatus
 from cluster.model.snapshot import Snapshot
 from nodeside import log
 
-_BETWEEN = 1.0  # seconds between two statuses of a Driver that only count differently
-_PASSING = ("Ready", "NodesBusy")  # of a pool: in a rollout it is now the one, now the other
-_EVENTS = 25  # for the same reason about one Driver, at once: as client-go has it
-_REFILL = 300.0  # seconds, after which there may be one more
-_LARGE = 1000  # nodes; with more of them it is longer, so that statuses stay few beside labels
+_BETWEEN = 1.0  # seconds between two statuses of a Driver that differ only in counts
+_PASSING = ("Ready", "NodesBusy")  # reasons between which a pool alternates during a rollout
+_EVENTS = 25  # burst of Events per Driver and reason, as in client-go
+_REFILL = 300.0  # seconds after which one more is allowed
+_LARGE = 1000  # nodes beyond which the interval grows, so that statuses stay few next to labels
 
 
 @dataclass
 class Quiet:
-    """Knows when the status of each Driver was written last, by the monotonic clock."""
+    """The throttle. Remembers when each Driver's status was last written, in monotonic time."""
 
     between: float = _BETWEEN
     _written: dict[str, float] = field(default_factory=dict)
     _told: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def __call__(self, plan: Plan, snapshot: Snapshot, now: float) -> Plan:
-        """The plan without Events that are too many, and without statuses that can wait; it says
-        when to plan again."""
+        """Return the plan without excess Events and without statuses that can wait; `again_in` is
+        set for the latter."""
         spoken = tuple(action for action in plan.actions if self._may_be_told(action, now))
         plan = plan if len(spoken) == len(plan.actions) else replace(plan, actions=spoken)
         held = {
@@ -47,7 +47,8 @@ class Quiet:
         return replace(plan, actions=kept, again_in=min(waits))
 
     def _may_be_told(self, action: Action, now: float) -> bool:
-        """Each Event takes `_REFILL` seconds of a credit of `_EVENTS` of them."""
+        """Return whether an action is allowed: each Event costs `_REFILL` seconds of a credit of
+        `_EVENTS` times that."""
         if not isinstance(action, EmitEvent):
             return True
         key = (action.driver, action.reason)
@@ -59,7 +60,7 @@ class Quiet:
         return True
 
     def _wait(self, action: SetStatus, snapshot: Snapshot, now: float) -> float:
-        """Seconds that it can wait; 0 also means that it is written now."""
+        """Return the seconds that a status can wait. If 0, its write is recorded as of now."""
         found = snapshot.drivers.get(action.driver)
         pause = self.between * max(1.0, _nodes(action.status) / _LARGE)
         wait = self._written.get(action.driver, float("-inf")) + pause - now
@@ -70,7 +71,7 @@ class Quiet:
 
 
 def news(status: Mapping[str, Any]) -> object:
-    """What of a status is worth telling at once."""
+    """Return the parts of a status whose changes are reported at once."""
     said = [(c.get("type"), c.get("status"), c.get("reason")) for c in status.get("conditions", ())]
     rows = [
         (row.get("kernel"), reason if (reason := row.get("reason")) not in _PASSING else "")

@@ -1,7 +1,7 @@
-"""What is installed in a cluster, and how it is taken out.
+"""Installation: the objects of nodeside in a cluster, applying and deleting them.
 
-crds, manifests       definitions, and all the rest from templates/
-install, uninstall    apply and delete them
-crd_check             whether a cluster's definitions are ours
-helm, helm_templates, kustomize, directory    the same as files for other tools
+crds, manifests       the definitions, and all other objects from templates/
+install, uninstall    applying and deleting them
+crd_check             check for outdated definitions in a cluster
+helm, helm_templates, kustomize, directory    the same objects as files for other tools
 """

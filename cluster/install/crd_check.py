@@ -1,8 +1,8 @@
-"""Whether the definitions that are served know all that this program writes and reads.
+"""Checks whether the served definitions have all fields that this program writes and reads.
 
-Helm never upgrades definitions, and a repository of manifests may leave them out: then the API
-server drops what it does not know, without a word, the last good revision among it. Whoever is
-authenticated may read what is served.
+Helm never upgrades definitions, and a repository of manifests may leave them out. The API server
+then silently drops unknown fields, which may include the last good revision. Every authenticated
+user may read the served schemas.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from cluster.kube.client import Api
 from cluster.kube.errors import ApiError
 from nodeside import log
 
-_SHOWN = 3  # fields that are named
+_SHOWN = 3  # maximum number of fields that a message names
 REMEDY: Final = (
     "update them: nodeside-cluster crds | kubectl apply --server-side --force-conflicts -f -"
 )
 
 
 def lacking(api: Api) -> tuple[str, ...]:
-    """Fields that the served definitions do not have, by kind; none if that cannot be read."""
+    """Return the fields that the served definitions lack, with their kind; empty if unreadable."""
     try:
         served = api.served_schemas()
     except ApiError:
@@ -36,7 +36,7 @@ def lacking(api: Api) -> tuple[str, ...]:
 
 
 def words(missing: tuple[str, ...]) -> str:
-    """One sentence; "" if nothing is missing."""
+    """Return a sentence about missing fields; "" if nothing is missing."""
     if not missing:
         return ""
     more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
@@ -45,7 +45,7 @@ def words(missing: tuple[str, ...]) -> str:
 
 
 def warn(api: Api) -> None:
-    """In the controller's log."""
+    """Warn about missing fields in the controller's log."""
     if said := words(lacking(api)):
         log.warning(said, hint=REMEDY)
 
@@ -58,7 +58,7 @@ def _ours() -> dict[str, Mapping[str, Any]]:
 
 
 def _missing(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """By path; what is below a field that is missing is not named too."""
+    """Yield the paths of missing fields, without the fields below them."""
     there = theirs.get("properties", {})
     for name, schema in ours.get("properties", {}).items():
         at = f"{path}.{name}" if path else name

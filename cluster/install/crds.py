@@ -1,10 +1,10 @@
-"""The custom resource definitions: Driver, which people write, and NodeDriver, which nodes write.
+"""The custom resource definitions: Driver, written by users, and NodeDriver, written by nodes.
 
-Their schemas come from the one definition of driver.yaml; here is what only a cluster has: the
-status that the controller writes, the columns of `kubectl get`, short names. Pure.
+Their schemas come from the shared definition of driver.yaml. This file adds what only a cluster
+has: the status that the controller writes, the columns of `kubectl get`, short names. Pure.
 
-Driver has a status subresource, so that who may write drivers cannot write what became of them.
-NodeDriver has none: a node would need a second request for it, and one identity writes it anyway.
+Driver has a status subresource, so that users who may write Drivers cannot write their status.
+NodeDriver has none: a node would need a second request for it, and only one identity writes it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CATEGORY = "nodeside"  # `kubectl get nodeside` shows both
 
 
 def crds() -> tuple[Schema, ...]:
-    """Both definitions, as documents to apply."""
+    """Return both definitions, as documents to apply."""
     return driver_crd(), node_driver_crd()
 
 
@@ -102,7 +102,7 @@ def _definition(
 
 
 def _column(name: str, kind: str, path: str, description: str, *, wide: bool = False) -> Schema:
-    """A column of `kubectl get`; `wide`: only with `-o wide`."""
+    """Return a column of `kubectl get`; `wide`: only with `-o wide`."""
     column = {"name": name, "type": kind, "jsonPath": path}
     said = {"description": description} if description else {}
     return column | said | ({"priority": 1} if wide else {})
@@ -110,6 +110,3 @@ def _column(name: str, kind: str, path: str, description: str, *, wide: bool = F
 
 def _of_ready(field: str) -> str:
     return f'.status.conditions[?(@.type=="Ready")].{field}'
-
-
-# --- what the controller says of a Driver ------------------------------------------------------

@@ -1,9 +1,9 @@
-"""Let a directory of made files appear, whole or not at all.
+"""Writes a directory of generated files atomically.
 
-The files are written into a directory beside it, which then takes its place by rename. What is
-there is replaced only if we made it: its first file begins with our mark, and it holds no file that
-we do not write. A crash leaves a directory `.tmp-NAME-…` beside the place (between two renames it
-is the old one); the next call for this place removes it.
+The files are written into a temporary directory next to the target, which is then renamed to it.
+An existing directory is replaced only if we made it: its main file begins with our mark, and it has
+no file that we do not write. A crash leaves a directory `.tmp-NAME-…` next to the target (between
+the two renames it is the old one); the next call for this target removes it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from nodeside.filelock import take_lock
 
 _MARK = "# Made by nodeside-cluster"
 _MARKED = f"{_MARK} {__version__}: to change it, make it again.\n"
-_PATIENCE = 5.0  # seconds for another call that writes beside this one
+_PATIENCE = 5.0  # seconds to wait for a concurrent call
 
 
 class NotOurs(NodesideError):
-    """There is something else where a directory of ours was to be."""
+    """The target exists and was not made by us."""
 
     exit_code = ExitCode.USAGE
     reason = "NotOurs"
@@ -35,7 +35,8 @@ class NotOurs(NodesideError):
 def write_directory(
     place: Path, files: Mapping[str, str], *, main: str, names: Collection[str] = ()
 ) -> None:
-    """`main` is the file that carries our mark; `names` are those that we might have made before.
+    """Write `files` to `place`. `main` is the file with our mark; `names` are files that an earlier
+    call may have made.
 
     Raises NotOurs, SystemRefused.
     """
@@ -59,10 +60,11 @@ def write_directory(
 
 @contextmanager
 def _writing_beside(place: Path) -> Iterator[bool]:
-    """Whether no other call writes there meanwhile: then what lies there is of one that was killed.
+    """Yield whether no other call writes there at the same time.
 
-    The lock is the parent directory's, and ends with its holder. Without it nothing is lost but
-    the cleaning: another program may hold it, or the file system know no locks.
+    If so, leftovers there are from killed calls. The lock is on the parent directory and is
+    released when its holder ends. Another program may hold it, or the file system may not support
+    locks; then only the cleanup is skipped.
     """
     try:
         fd = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -83,7 +85,7 @@ def _locked(fd: int) -> bool:
 
 
 def _clear(place: Path, names: Collection[str]) -> None:
-    """Remove what killed calls for this place left, and nothing that has files of somebody else."""
+    """Remove leftovers of killed calls for this place, except directories with foreign files."""
     mine = re.compile(rf"\.tmp-{re.escape(place.name)}-[no]-[0-9a-f]+")
     for path in place.parent.iterdir():
         if mine.fullmatch(path.name) and _is_plain(path) and _files(path) <= {*names}:
@@ -111,7 +113,7 @@ _HINT = "name a directory that does not exist yet: --output DIRECTORY"
 
 
 def _files(directory: Path) -> set[str]:
-    """What is in it but directories, by path."""
+    """Return the relative paths of everything in it except directories."""
     found = (path for path in directory.rglob("*") if not _is_plain(path))
     return {str(path.relative_to(directory)) for path in found}
 

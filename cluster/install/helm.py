@@ -1,13 +1,13 @@
-"""The Helm chart, from the templates that `nodeside-cluster install` uses.
+"""The Helm chart, made from the templates that `nodeside-cluster install` uses.
 
-    Chart.yaml            its version is the package's
-    values.yaml           what an `Installation` decides, with its values as defaults
-    values.schema.json    what Helm refuses before it renders anything
-    crds/                 the definitions: Helm makes them once, and never upgrades or deletes them
-    templates/            manifests.TEMPLATES in Helm's words (helm_templates.py), notes, the image
+    Chart.yaml            has the version of the package
+    values.yaml           the fields of an `Installation`, with its values as defaults
+    values.schema.json    validates the values before Helm renders anything
+    crds/                 the definitions: Helm creates them once, never upgrades or deletes them
+    templates/            manifests.TEMPLATES as Go templates (helm_templates.py), notes, the image
 
-The namespace is the release's. Names are the same as everywhere: a cluster has nodeside once, and
-a second release is refused by Helm, since the first one owns the roles. Pure.
+The namespace is the release's. Object names are fixed, since a cluster has nodeside only once: Helm
+refuses a second release because the first one owns the roles. Pure.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from nodeside import __version__
 
 NAME = "nodeside"
 
-# What Helm calls the fields of an Installation.
+# The Helm expressions for the fields of an Installation.
 LATER: Mapping[str, Later] = {
     "namespace": Later("$.Release.Namespace"),
     "image": Later('(include "nodeside.image" $)'),
@@ -49,7 +49,7 @@ LATER: Mapping[str, Later] = {
     "replicas": Later("$.Values.replicas"),
     "service_monitor": Later("$.Values.serviceMonitor"),
 }
-_CREATED = "$.Values.namespace.create"  # `helm install` takes a namespace that is there already
+_CREATED = "$.Values.namespace.create"  # `helm install` expects an existing namespace
 
 _PULL_SPEC = re.compile(
     r"(?P<repository>[^\s@]+?)(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(@(?P<digest>\S+))?"
@@ -57,7 +57,7 @@ _PULL_SPEC = re.compile(
 
 
 def chart(defaults: Installation) -> dict[str, str]:
-    """The files of the chart, by their paths in its directory."""
+    """Return the files of the chart by their paths in its directory."""
     check(defaults)
     files = {
         "Chart.yaml": fill("helm/Chart.yaml.j2", {"version": __version__}),
@@ -78,14 +78,14 @@ def _template(name: str) -> str:
 
 
 def _values(defaults: Installation) -> dict[str, Any]:
-    """Of values.yaml: as an Installation has them, but in the forms that users of charts know."""
+    """Return the values for values.yaml: those of an Installation, in the usual form of charts."""
     names = [{"name": name} for name in defaults.pull_secrets]
     proxy = dict(sorted(defaults.proxy.items()))
     return values_of(defaults) | _image(defaults.image) | {"pull_secrets": names, "proxy": proxy}
 
 
 def _image(pull_spec: str) -> dict[str, str]:
-    """A colon before a slash is a port's, not a tag's."""
+    """Split a pull spec. A colon before a slash separates a port, not a tag."""
     found = _PULL_SPEC.fullmatch(pull_spec)
-    assert found is not None, pull_spec  # checked: it has a character, and no space
+    assert found is not None, pull_spec  # `check` ensures that it is not empty and has no space
     return {name: value or "" for name, value in found.groupdict().items()}

@@ -1,16 +1,15 @@
-"""A template of ours in the words of Helm: what is decided later stays a question in the text.
+"""Translates a Jinja template into a Go template for Helm; values chosen later stay expressions.
 
-helm.py hands over a template and says which of its names are `Later`; all others have their
-values already. The template is rendered as ever, with three differences:
+helm.py passes a template and the names that are `Later`; all other names have their values
+already. The template is rendered as usual, with three differences:
 
     {{ image | tojson }}             {{ $.Values.image | toJson }}
     {{ ("--x=" ~ image) | tojson }}  {{ printf "--x=%s" $.Values.image | toJson }}
     {%- if openshift %} … {%- endif %}          {{- if $.Values.openshift }} … {{- end }}
     {%- for name in pull_secrets %} … {%- endfor %}   {{- range $name := … }} … {{- end }}
 
-`not`, `and`, `or` and `else` are known too. Whatever else a template does with a `Later` is
-TemplateBroken: half a translation would install something else than `nodeside-cluster install`.
-Pure.
+`not`, `and`, `or` and `else` are supported too. Any other use of a `Later` raises TemplateBroken,
+because a partial translation would install something else than `nodeside-cluster install`. Pure.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from jinja2.visitor import NodeTransformer
 
 from cluster.install.manifests import TemplateBroken, quoted
 
-# Characters of the private use area: no template has them, and what is left of them is an error.
-_VALUE = "\ue000"  # on both sides of an expression in a text that is not translated yet
-_OPEN, _CLOSE = "\ue001", "\ue002"  # what becomes {{ and }}
-_LATER = "_later"  # what a translated loop calls for its variables
+# Characters of the private use area: no template has them, and a remaining one is an error.
+_VALUE = "\ue000"  # marks both ends of an expression that is not translated yet
+_OPEN, _CLOSE = "\ue001", "\ue002"  # placeholders for {{ and }}
+_LATER = "_later"  # the function that a translated loop calls for its variables
 
 
 class Later:
-    """A value that is known when the chart is installed: `expression` is Helm's name for it.
+    """A value that is known only when the chart is installed; `expression` is Helm's name for it.
 
-    `each` is what an element of a list is called, where the loop's variable is `$name`.
+    `each` is the expression for a list element if the loop variable is `$name`.
     """
 
     def __init__(self, expression: str, each: str = "") -> None:
@@ -56,7 +55,7 @@ class Later:
 
 
 def go_template(text: str, known: Mapping[str, Any], later: Mapping[str, Later]) -> str:
-    """The Go template that gives, for any values, what the Jinja template gives for them."""
+    """Return the Go template that gives the same text as the Jinja template for all values."""
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined)  # noqa: S701
     environment.filters["tojson"] = _to_json
     try:
@@ -69,7 +68,7 @@ def go_template(text: str, known: Mapping[str, Any], later: Mapping[str, Later])
 
 
 def wrapped(text: str, condition: str) -> str:
-    """A whole Go template that counts only where something was chosen."""
+    """Return the whole Go template under a condition."""
     return f"{{{{- if {condition} }}}}\n{text.rstrip()}\n{{{{- end }}}}\n"
 
 
@@ -88,7 +87,7 @@ def _to_json(value: Any) -> str:
 
 
 def _expression(text: str) -> str:
-    """A text with values in it, as one expression."""
+    """Return a text with values in it as one expression."""
     plain, values = text.split(_VALUE)[::2], text.split(_VALUE)[1::2]
     if not any(plain):
         return values[0]
@@ -97,7 +96,7 @@ def _expression(text: str) -> str:
 
 
 class _Translator(NodeTransformer):
-    """Puts the questions and loops that are about a `Later` into the text."""
+    """A visitor that turns conditions and loops over a `Later` into text."""
 
     def __init__(self, later: Mapping[str, Later]) -> None:
         self._later = later
@@ -146,12 +145,12 @@ class _Translator(NodeTransformer):
 
 
 def _action(words: str) -> nodes.Node:
-    """On a line of its own; `-` takes the line break before it away again, as in Jinja."""
+    """Return an action on its own line; `-` removes the line break before it, as in Jinja."""
     data = nodes.TemplateData(f"\n{_OPEN}- {words} {_CLOSE}")
     return nodes.Output([data]).set_lineno(1)
 
 
 def _bound(name: str, expression: str) -> nodes.Node:
-    """`name` is from here on the element that a loop of Helm has come to."""
+    """Return an assignment that binds `name` to the current element of a Helm loop."""
     made = nodes.Call(nodes.Name(_LATER, "load"), [nodes.Const(expression)], [], None, None)
     return nodes.Assign(nodes.Name(name, "store"), made).set_lineno(1)

@@ -1,4 +1,4 @@
-"""Put nodeside into a cluster, and take it out again: in order, and each step said."""
+"""Installs nodeside in a cluster, in order, and reports each step."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
 Document = Mapping[str, Any]
 
 _DEADLINE = 120.0  # seconds for the API server to serve a new kind
-_LOOK = 0.2  # seconds between two looks
-_RELEASE = "meta.helm.sh/release-"  # with `name` and `namespace`: what Helm marks its objects with
+_LOOK = 0.2  # seconds between two polls
+_RELEASE = "meta.helm.sh/release-"  # plus `name` or `namespace`: the annotations that Helm sets
 
 
 class InstalledElsewhere(NodesideError):
-    """There is one nodeside in a cluster: its rules, and the labels of nodes, have one owner."""
+    """nodeside is already installed in another way or namespace.
+
+    A cluster has it only once: its rules and the labels of nodes have one owner.
+    """
 
     exit_code = ExitCode.USAGE
     reason = "InstalledElsewhere"
@@ -30,7 +33,7 @@ class InstalledElsewhere(NodesideError):
 def install(
     api: Api, documents: Sequence[Document], *, pause: Callable[[float], None] = time.sleep
 ) -> Iterator[str]:
-    """Server-side apply of everything, in order; a line for each. Raises InstalledElsewhere."""
+    """Server-side apply everything in order; yields a line for each. Raises InstalledElsewhere."""
     _check_place(api, documents)
     yield from _await_namespace(api, documents, pause)
     for document in documents:
@@ -44,8 +47,11 @@ def install(
 
 
 def _check_place(api: Api, documents: Sequence[Document]) -> None:
-    """A binding for the whole cluster names the namespace: applied for another one, it would take
-    the rights of the controller that runs, and nobody would see but that one's log."""
+    """Check that nodeside is not installed in another namespace. Raises InstalledElsewhere.
+
+    A ClusterRoleBinding names the namespace. Applied for another one, it would take the permissions
+    from the running controller, and only that controller's log would show it.
+    """
     for document in documents:
         if document["kind"] != "ClusterRoleBinding":
             continue
@@ -63,7 +69,10 @@ def _check_place(api: Api, documents: Sequence[Document]) -> None:
 
 
 def _check_helm(found: Document) -> None:
-    """Who changes or removes objects of a release beside Helm leaves it with a false record."""
+    """Raise InstalledElsewhere for an object of a Helm release.
+
+    Changing or deleting it without Helm would make Helm's record of the release wrong.
+    """
     marks = found["metadata"].get("annotations") or {}
     if name := marks.get(f"{_RELEASE}name"):
         release = f"{name} --namespace {marks.get(f'{_RELEASE}namespace')}"
@@ -81,7 +90,10 @@ def _namespaces(binding: Document) -> set[str]:
 def _await_namespace(
     api: Api, documents: Sequence[Document], pause: Callable[[float], None]
 ) -> Iterator[str]:
-    """After an `uninstall` the namespace takes a while to go, and takes nothing in meanwhile."""
+    """Wait until a namespace is no longer being deleted.
+
+    After an `uninstall` this takes a while, and the namespace accepts no objects until then.
+    """
     for document in documents:
         if resource_of(document) == NAMESPACES and not _stays(api, _name(document)):
             yield f"{_words(document)} is still being deleted: waiting for that"
@@ -90,7 +102,7 @@ def _await_namespace(
 
 
 def _stays(api: Api, namespace: str) -> bool:
-    """Whether a namespace is not there, or there to stay."""
+    """Return whether a namespace does not exist, or exists and is not being deleted."""
     try:
         return "deletionTimestamp" not in api.get(NAMESPACES, namespace)["metadata"]
     except NotFound:

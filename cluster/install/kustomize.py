@@ -1,12 +1,11 @@
-"""The kustomize base: what `nodeside-cluster manifests` prints, a file for each template.
+"""The kustomize base: the output of `nodeside-cluster manifests`, with one file for each template.
 
     kustomization.yaml
     crds.yaml, namespace.yaml, accounts.yaml, …
-    another-namespace/       transformers that an overlay with `namespace: …` takes along
+    another-namespace/       transformers for an overlay with `namespace: …`
 
-Nothing in the objects but their own fields and host names says the namespace: the controller's
-command line reads it from the pod, and the admission policies know the accounts by their names.
-Pure.
+The objects name the namespace only in their namespace fields and in host names: the controller's
+command line reads it from the pod, and the admission policies match the accounts by name. Pure.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ KUSTOMIZATION = "kustomization.yaml"
 _ELSEWHERE = "another-namespace"
 _TRANSFORMERS = "transformers.yaml"
 
-# Every file that a base can have; which of them it has, the Installation decides.
+# Every file that a base can have; the Installation decides which of them it has.
 NAMES = frozenset(
     {
         *(f"{name}.yaml" for name in ("crds", *TEMPLATES)),
@@ -42,7 +41,7 @@ Document = Mapping[str, Any]
 
 
 def base(installation: Installation) -> dict[str, str]:
-    """The files of the base, by their paths in its directory."""
+    """Return the files of the base by their paths in its directory."""
     parts = {"crds": list(crds()), **manifests_by_template(installation)}
     listed = "".join(f"  - {name}.yaml\n" for name in parts)
     documents = [document for part in parts.values() for document in part]
@@ -62,13 +61,13 @@ resources:
 
 
 def _transformers(documents: Iterable[Document], home: str) -> Iterator[Document]:
-    """What is to be put right after `namespace: …` has put everything into one namespace.
+    """Yield the fixes needed after `namespace: …` has moved everything into one namespace.
 
-    - What is in a namespace that is not ours goes back there, and its subjects, which kustomize
-      finds only within a namespace, are told where the accounts are.
-    - A host name (`metrics.nodeside.svc`) gets the new namespace as its second word.
-    - Kinds without a namespace that kustomize does not know get one by mistake. That is taken away,
-      by `add` first: there is then something to remove, whatever kustomize knows.
+    - Objects of other namespaces are moved back. Their subjects get the namespace of the accounts,
+      because kustomize updates subjects only within one namespace.
+    - A host name (`metrics.nodeside.svc`) gets the new namespace as its second part.
+    - kustomize wrongly adds a namespace to cluster-scoped kinds that it does not know. It is
+      removed after an `add`, so that the removal works for the kinds that it does know as well.
     """
     documents = tuple(documents)
     for document in documents:
@@ -98,7 +97,7 @@ def _patch(name: str, target: Document, *operations: Document) -> Document:
 
 
 def _told(what: str, document: Document, path: str, **options: Any) -> Document:
-    """A field is told the namespace in which our accounts are then."""
+    """Return a transformer that sets a field to the namespace of our accounts."""
     source = {"kind": "ServiceAccount", "name": CONTROLLER, "fieldPath": "metadata.namespace"}
     target = {"select": _target(document), "fieldPaths": [path]}
     if options:
@@ -110,7 +109,7 @@ def _told(what: str, document: Document, path: str, **options: Any) -> Document:
 
 
 def _paths(value: Any, ending: str, path: str = "") -> Iterator[str]:
-    """Where the texts are that end like this, as kustomize names a field."""
+    """Yield the kustomize field paths of all strings with this ending."""
     if isinstance(value, str) and value.endswith(ending):
         yield path
     below = dict(enumerate(value)) if isinstance(value, list) else value

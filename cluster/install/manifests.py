@@ -1,12 +1,12 @@
-"""Everything that is installed in a cluster, from the templates beside this file.
+"""All objects that are installed in a cluster, from the templates next to this file.
 
-`manifests` gives documents in the order in which they are applied; `to_yaml` gives the text for
-`kubectl apply -f -` and for a repository of manifests. Pure: what is rendered is parsed before
-anybody uses it, and a name that the templates do not know is an error.
+`manifests` returns the documents in the order in which they are applied; `to_yaml` returns the text
+for `kubectl apply -f -` and for a repository of manifests. Pure: rendered text is parsed before it
+is used, and an unknown name in a template is an error.
 
-The same templates are the Helm chart (helm.py) and the kustomize base (kustomize.py). What an
-`Installation` decides is therefore written by `{% if NAME %}`, `{% for … in NAME %}` and
-`| tojson` alone: helm_templates.py says what it can put into Helm's words.
+The Helm chart (helm.py) and the kustomize base (kustomize.py) use the same templates. Templates may
+therefore use the fields of an `Installation` only in `{% if NAME %}`, `{% for … in NAME %}` and
+`| tojson`: helm_templates.py lists what it can translate.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from nodeside.spec.schema import camel_case
 
 Document = dict[str, Any]
 
-IMAGE = "localhost/nodeside-cluster"  # what images/build calls it
+IMAGE = "localhost/nodeside-cluster"  # the name that images/build uses
 HEALTH_PORT, METRICS_PORT = 8080, 8443
 
-# In the order of need; the controller is last. Those that only some installations have, with the
-# field of Installation that says so.
+# In dependency order; the controller is last. ONLY_IF lists the optional templates, with the field
+# of Installation that enables them.
 TEMPLATES = (
     *("namespace", "accounts", "admission", "people", "metrics", "servicemonitor", "openshift"),
     "controller",
@@ -62,9 +62,9 @@ _CONTROL_PLANE = {
     "effect": "NoSchedule",
 }
 _RESOURCES = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}
-# The state label of a driver pod's driver, as an expression.
+# The key of a driver's state label, as a CEL expression.
 _STATE_LABEL = '"{}" + variables.driver + "{}"'.format(*state_label("<>").split("<>"))
-# What of a NodeDriver is free text.
+# The free-text fields of a NodeDriver.
 _TEXTS = [each.name for each in fields(NodeDriverStatus) if each.type == "str"]
 _OUR_LABELS = rf"^(stage[.])?{API_GROUP.replace('.', '[.]')}/"
 
@@ -80,23 +80,22 @@ _LABEL_VALUE = re.compile(f"({_NAME_63})?")
 
 
 class NotInstallable(NodesideError):
-    """A value of an `Installation` that no API server or kubelet would take."""
+    """A value of an `Installation` that no API server or kubelet would accept."""
 
     exit_code = ExitCode.USAGE
     reason = "NotInstallable"
 
 
 class TemplateBroken(Exception):
-    """A template does not give what it should. No NodesideError: it is a bug of ours."""
+    """A template cannot be rendered or translated. Not a NodesideError: it is a bug of ours."""
 
 
 @dataclass(frozen=True)
 class Installation:
-    """What whoever installs decides. `arguments` are further ones of `nodeside-cluster run`.
+    """The options of an installation. `arguments` are further ones of `nodeside-cluster run`.
 
-    Pull secrets, CA and proxy are what driver pods are given; node selector, tolerations and
-    resources are those of the controller itself. `service_monitor`: where the Prometheus Operator
-    is, which defines that kind.
+    Pull secrets, CA and proxy are for driver pods; node selector, tolerations and resources are for
+    the controller itself. `service_monitor` needs the Prometheus Operator, which defines that kind.
     """
 
     namespace: str = NAMESPACE
@@ -114,18 +113,19 @@ class Installation:
 
 
 def manifests(installation: Installation) -> tuple[Document, ...]:
-    """Definitions first, then what the controller needs, then the controller."""
+    """Return the definitions first, then what the controller needs, then the controller."""
     parts = manifests_by_template(installation)
     return (*crds(), *(document for part in parts.values() for document in part))
 
 
 def manifests_of_any(namespace: str) -> tuple[Document, ...]:
-    """What any installation in this namespace could have made: whoever removes it need not know."""
+    """Return what any installation in this namespace could have made, so that it can be removed
+    without knowing its options."""
     return manifests(Installation(namespace, openshift=True, service_monitor=True))
 
 
 def manifests_by_template(installation: Installation) -> dict[str, list[Document]]:
-    """Everything but the definitions, by the template that it comes from."""
+    """Return everything except the definitions, by template name."""
     check(installation)
     values = values_of(installation)
     names = (name for name in TEMPLATES if values.get(ONLY_IF.get(name, ""), True))
@@ -133,7 +133,7 @@ def manifests_by_template(installation: Installation) -> dict[str, list[Document
 
 
 def to_yaml(documents: Iterable[Mapping[str, Any]]) -> str:
-    """One text; keys stay in the order in which they were written."""
+    """Return the documents as one text; keys keep their order."""
     import yaml
 
     return "".join(
@@ -143,7 +143,10 @@ def to_yaml(documents: Iterable[Mapping[str, Any]]) -> str:
 
 
 def check(installation: Installation) -> None:
-    """Before anything is applied: half of an installation is worse than none."""
+    """Raise NotInstallable for a bad value.
+
+    This runs before anything is applied: half of an installation is worse than none.
+    """
     if not _LABEL.fullmatch(installation.namespace):
         raise NotInstallable(
             f"{installation.namespace!r} is no name of a namespace: expected lower case letters, "
@@ -165,7 +168,7 @@ def check(installation: Installation) -> None:
 
 
 def values_of(installation: Installation) -> dict[str, Any]:
-    """What the templates may name: what was decided, and what never changes."""
+    """Return the values that templates may use: the options and the constants."""
     return {
         "namespace": installation.namespace,
         "image": installation.image,
@@ -184,7 +187,7 @@ def values_of(installation: Installation) -> dict[str, Any]:
 
 
 def constants() -> dict[str, Any]:
-    """What the templates may name and nobody decides."""
+    """Return the values that templates may use and that no option sets."""
     return {
         "controller": CONTROLLER,
         "driver": DRIVER,
@@ -210,17 +213,17 @@ def constants() -> dict[str, Any]:
 
 
 def template(name: str) -> str:
-    """The text of a template of TEMPLATES."""
+    """Return the text of a template of TEMPLATES."""
     return file_text(f"{name}.yaml.j2")
 
 
 def file_text(path: str) -> str:
-    """The text of a file in the directory of the templates."""
+    """Return the text of a file in the template directory."""
     return (files("cluster.install") / "templates" / path).read_text()
 
 
 def fill(path: str, values: Mapping[str, Any]) -> str:
-    """A template of that directory with its values, as text. Raises TemplateBroken."""
+    """Render a file of the template directory as text. Raises TemplateBroken."""
     import jinja2
 
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined)  # noqa: S701
@@ -242,12 +245,12 @@ def _documents(name: str, values: Mapping[str, Any]) -> list[Document]:
 
 
 def quoted(value: Any) -> str:
-    """A value as JSON, which YAML and CEL both read. Jinja's own filter escapes for HTML."""
-    return json.dumps(value, default=str)  # the text of an undefined value is its error
+    """Return a value as JSON, which is valid YAML and CEL. Jinja's own filter escapes for HTML."""
+    return json.dumps(value, default=str)  # str() of an undefined value raises its error
 
 
 def _block(value: Any) -> str:
-    """What follows a key and its colon, as a person would write it."""
+    """Return the YAML after a key and its colon: a block for a non-empty collection, or inline."""
     import yaml
 
     if not value or not isinstance(value, dict | list):

@@ -1,5 +1,8 @@
-"""Delete every Driver and wait until all are gone, saying what is waited for. Called by
-install.py, before the controller goes that unloads the modules."""
+"""Uninstalls nodeside: deletes every Driver, waits until all are gone, then deletes the rest.
+
+The Drivers go first because the controller is needed to unload their modules. Each step, and the
+reason for each wait, is reported.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ from cluster.kube.resources import DRIVERS, EVENTS, resource_of
 from cluster.model.names import LEAVE_MODULES
 from nodeside.errors import DeadlinePassed
 
-_LOOK = 0.2  # seconds between two looks
+_LOOK = 0.2  # seconds between two polls
 _QUIET = 2.0  # seconds between two lines about one Driver
 _LAST_WORDS = ("ModulesStay", "Deleted")  # the reasons of Events; see deletion.py
 
 
 @dataclass(frozen=True)
 class _Driver:
-    """`waits` is what the controller says of its deletion, "" before it says anything."""
+    """A Driver. `waits` is the controller's message about its deletion, "" until there is one."""
 
     name: str
     uid: str
@@ -37,7 +40,8 @@ def delete_drivers(
     pause: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.monotonic,
 ) -> Iterator[str]:
-    """A line for each step. Raises DeadlinePassed, which names what is waited for."""
+    """Delete all Drivers; yields a line for each step. Raises DeadlinePassed, which names what is
+    waited for."""
     asked = _drivers(api)
     for name in asked:
         api.delete(DRIVERS, name)
@@ -86,7 +90,8 @@ def _too_late(left: Mapping[str, _Driver], deadline: float) -> DeadlinePassed:
 
 
 def _last_word(api: Api, gone: _Driver) -> str:
-    """The Event that the controller left behind; who may not read Events does without."""
+    """Return the note of the controller's last Event on a Driver; "" if there is none or Events
+    cannot be read."""
 
     def note(event: Mapping[str, Any]) -> tuple[str, str] | None:
         about = (event.get("regarding") or {}).get("uid") == gone.uid
@@ -110,9 +115,11 @@ def uninstall(
     deadline: float = UNLOADED_WITHIN,
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
-    """First the Drivers, while the controller lives that unloads them and cleans up after them.
+    """Delete the Drivers, then the documents in reverse order; yields a line for each step.
 
-    Raises InstalledElsewhere, and DeadlinePassed with the controller still there.
+    The Drivers go first because the running controller unloads their modules and cleans up. Raises
+    InstalledElsewhere. Raises DeadlinePassed if the Drivers are not gone in time; the controller is
+    then still there.
     """
     _check_place(api, documents)
     yield from delete_drivers(api, deadline=deadline, pause=pause)

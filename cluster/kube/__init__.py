@@ -1,13 +1,13 @@
-"""The Kubernetes client: requests, watches, leader election. Knows nothing of drivers.
+"""The Kubernetes client: requests, watches, leader election. It knows nothing about drivers.
 
-resources, listing    the kinds we use, and pages of lists
-credentials           where the API server is, and who we are there
-transport, client     one request with its repetitions; the verbs
-errors                refusals of the API server as exceptions
-reflector             a kind, listed and watched
-election              one leader, by a Lease
-managed_fields        which fields of an object are ours
-comparison            whether an object still is as it was applied
-conditions            look-up of a condition
-timestamps, server_time   times that others wrote; the API server's clock
+resources, listing    the kinds in use; parsing of list pages
+credentials           the API server's address and our credentials
+transport, client     a single request with its retries; the API verbs
+errors                API server errors as exceptions
+reflector             lists and watches one kind
+election              leader election with a Lease
+managed_fields        field ownership: which fields of an object are ours
+comparison            whether an object still matches what was applied
+conditions            condition lookup
+timestamps, server_time   timestamps written by others; the API server's clock
 """

@@ -1,10 +1,10 @@
-"""The one door to the API server: raw JSON, every request with a deadline.
+"""The only access to the API server: raw JSON, every request with a deadline.
 
-Lists come in pages and are trimmed item by item; watches come event by event; writes are
-server-side apply, merge patch, create, replace and delete. How a request is made, repeated and
-ended is told in transport.py.
+Lists are read in pages and trimmed item by item. Watches are read event by event. Writes are
+server-side apply, merge patch, create, replace and delete. transport.py sends, retries and times
+out requests.
 
-An `Api` may be used by many threads. Nothing of it is cached.
+`Api` is thread-safe and caches nothing.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PAGE = 500  # objects in one answer to a list
+PAGE = 500  # objects in one page of a list
 
-_READ = 15.0  # seconds without a byte, once a watch should have ended
-_SILENCE = 150.0  # seconds without a byte on a watch: bookmarks come about every minute
-_WATCH = 540.0  # seconds after which the server ends a watch, more or less
+_READ = 15.0  # read timeout in seconds after the requested end of a watch
+_SILENCE = 150.0  # read timeout of a watch in seconds: bookmarks come about every minute
+_WATCH = 540.0  # approximate seconds after which the server ends a watch
 _PIECE = 1 << 16  # bytes
 
 
@@ -47,7 +47,7 @@ class Event:
 
 
 class Watch:
-    """An open watch; iterate over it once. Ends when the server ends it, or at `close`."""
+    """An open watch; iterate over it once. It ends when the server ends it or at `close`."""
 
     def __init__(self, asked: RequestInfo, response: BaseHTTPResponse) -> None:
         self._asked = asked
@@ -55,7 +55,7 @@ class Watch:
         self._closing = False
 
     def __iter__(self) -> Iterator[Event]:
-        """Raises Gone if the resource version is too old, ApiError for everything else."""
+        """Yield events. Raises Gone if the resource version is too old, ApiError otherwise."""
         rest = b""
         with closing(self._response):
             while piece := self._read():
@@ -64,7 +64,7 @@ class Watch:
                     yield _event(self._asked, line)
 
     def close(self) -> None:
-        """End it from any thread; the one that reads sees the end."""
+        """End the watch from any thread; the reading thread sees a normal end."""
         self._closing = True
         with suppress(Exception):  # it may have ended already, in any state
             self._response.shutdown()
@@ -80,14 +80,14 @@ class Watch:
 
 
 class Api:
-    """The verbs. Every method raises ApiError only."""
+    """The API verbs. All methods raise only ApiError."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
 
     @property
     def tally(self) -> RequestCounts:
-        """How many requests were made."""
+        """The request counters."""
         return self._exchange.tally
 
     @property
@@ -95,13 +95,13 @@ class Api:
         return self._exchange.url
 
     def now(self) -> float:
-        """The wall clock of the API server, as far as it has told."""
+        """Return the API server's wall clock time; the local one before the first response."""
         return self._exchange.time.now()
 
     def reach(self) -> None:
-        """Raise Unreachable at once if nobody answers there.
+        """Raise Unreachable after a single try if the API server does not answer.
 
-        For a person who waits: an address that is wrong gets no better by being tried for long.
+        For interactive use: retrying does not fix a wrong address.
         """
         asked = RequestInfo("get", "version")
         try:
@@ -114,7 +114,7 @@ class Api:
             raise Unreachable(message, hint=error.hint) from error
         except ApiError as error:
             if error.status in (401, 403) or error.retryable:
-                return  # it is one; what is asked next says what is wrong
+                return  # it is an API server; the next request reports what is wrong
             version = {}
         if not version:
             raise ApiError(
@@ -123,7 +123,7 @@ class Api:
             )
 
     def served_schemas(self) -> dict[str, dict[str, Any]]:
-        """The schemas of our kinds, as whoever is authenticated may read them. One try."""
+        """Return the schemas of our kinds; any authenticated user may read them. One try."""
         asked = RequestInfo("get", "the published schemas", group=API_GROUP)
         call = Call("GET", f"/openapi/v3/apis/{API_VERSION}", asked)
         found = document_of(self._exchange.send(call, patient=False))
@@ -133,7 +133,7 @@ class Api:
     def get(
         self, resource: Resource, name: str, *, namespace: str = "", **limits: Any
     ) -> dict[str, Any]:
-        """One object. Raises NotFound."""
+        """Return one object. Raises NotFound."""
         asked = RequestInfo("get", resource.plural, name, namespace, resource.group)
         call = Call("GET", resource.path(name, namespace=namespace), asked)
         return _object(asked, self._exchange.send(call, **limits))
@@ -148,9 +148,9 @@ class Api:
         fields: str = "",
         deadline: float | None = None,
     ) -> Page[T]:
-        """All objects, trimmed, and the resource version to watch from.
+        """Return all objects, trimmed, and the resource version to watch from.
 
-        The deadline is for each page: how long a list may take depends on the cluster.
+        The deadline applies to each page, since the duration of a list depends on cluster size.
         """
         asked = RequestInfo("list", resource.plural, "", namespace, resource.group)
         path = resource.path(namespace=namespace)
@@ -174,7 +174,7 @@ class Api:
         fields: str = "",
         seconds: float = _WATCH,
     ) -> Watch:
-        """What changes from `resource_version` on. One try; the caller begins again."""
+        """Watch changes after `resource_version`. One try; the caller restarts the watch."""
         asked = RequestInfo("watch", resource.plural, "", namespace, resource.group)
         query = _given(
             labelSelector=selector,
@@ -192,7 +192,7 @@ class Api:
     def follow_log(
         self, pod: str, container: str, *, namespace: str, seconds: float
     ) -> Iterator[str]:
-        """The lines of a container's log as they come, until it ends. One try."""
+        """Yield the lines of a container's log as they arrive, until the log ends. One try."""
         asked = RequestInfo("get", "pods/log", pod, namespace)
         path = PODS.path(pod, namespace=namespace, subresource="log")
         call = Call("GET", path, asked, {"container": container, "follow": "true"})
@@ -205,7 +205,7 @@ class Api:
             yield rest.decode(errors="replace")
 
     def apply(self, document: Document, **limits: Any) -> dict[str, Any]:
-        """Server-side apply, by force: what we own is as we say. The object as it is now."""
+        """Apply server-side with force, which overrides conflicts. Return the resulting object."""
         resource, name, namespace = resource_of(document), _name(document), _namespace(document)
         asked = RequestInfo("patch", resource.plural, name, namespace, resource.group)
         call = Call(
@@ -219,7 +219,7 @@ class Api:
         return _object(asked, self._exchange.send(call, **limits))
 
     def create(self, document: Document, **limits: Any) -> dict[str, Any]:
-        """Raises Conflict if it is there already: perhaps by our own first try."""
+        """Create an object. Raises Conflict if it exists, possibly from our own first try."""
         resource, namespace = resource_of(document), _namespace(document)
         asked = RequestInfo("create", resource.plural, _name(document), namespace, resource.group)
         call = Call(
@@ -233,7 +233,7 @@ class Api:
         return _object(asked, self._exchange.send(call, **limits))
 
     def replace(self, document: Document, **limits: Any) -> dict[str, Any]:
-        """Raises Conflict if it is not at the document's resource version any more."""
+        """Replace an object. Raises Conflict if its resource version is not the document's."""
         resource, name, namespace = resource_of(document), _name(document), _namespace(document)
         asked = RequestInfo("update", resource.plural, name, namespace, resource.group)
         call = Call(
@@ -256,7 +256,7 @@ class Api:
         subresource: str = "",
         **limits: Any,
     ) -> dict[str, Any]:
-        """Change these fields and no others (RFC 7386). Answers the object's metadata."""
+        """Change only the fields in `patch` (RFC 7386). Return the object's metadata."""
         plural = f"{resource.plural}/{subresource}" if subresource else resource.plural
         asked = RequestInfo("patch", plural, name, namespace, resource.group)
         call = Call(
@@ -273,7 +273,7 @@ class Api:
     def json_patch(
         self, resource: Resource, name: str, patch: Sequence[Document], **limits: Any
     ) -> dict[str, Any]:
-        """These steps, all or none (RFC 6902): a `test` that fails is a 422. Answers as above."""
+        """Apply all steps or none (RFC 6902); a failed `test` is a 422. Return the metadata."""
         asked = RequestInfo("patch", resource.plural, name, "", resource.group)
         call = Call(
             "PATCH",
@@ -289,9 +289,9 @@ class Api:
     def delete(
         self, resource: Resource, name: str, *, namespace: str = "", uid: str = "", **limits: Any
     ) -> None:
-        """Delete an object, what it owns in the background. Raises NotFound if it is not there.
+        """Delete an object, and its dependents in the background. Raises NotFound.
 
-        With a `uid`, only the one that has it: Conflict if there is another one of that name.
+        With a `uid`, delete only that object. Raises Conflict if the name has another uid now.
         """
         asked = RequestInfo("delete", resource.plural, name, namespace, resource.group)
         options: dict[str, Any] = {"propagationPolicy": "Background"}
@@ -310,7 +310,7 @@ class Api:
         tail: int | None = None,
         deadline: float | None = None,
     ) -> str:
-        """The log of a container, at most `limit` bytes of its last `tail` lines. One try.
+        """Return at most `limit` bytes of the last `tail` lines of a container's log. One try.
 
         https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#get-read-log
         """
@@ -324,9 +324,9 @@ class Api:
         return body.decode(errors="replace")
 
     def evict(self, namespace: str, name: str, uid: str, **limits: Any) -> None:
-        """Ask a pod to leave. One try: who is refused (429) waits longer than a request lasts.
+        """Evict a pod. One try: waiting out a refusal (429) takes longer than a request may last.
 
-        Raises NotFound if it is gone, Conflict if there is another one of that name.
+        Raises NotFound if the pod is gone, Conflict if the name has another uid now.
         https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/
         """
         asked = RequestInfo("create", "pods/eviction", name, namespace)
@@ -345,7 +345,7 @@ class Api:
 
 
 def connect(kubeconfig: Path | None = None, context: str = "") -> Api:
-    """The API server of a kubeconfig, or of the cluster that this pod runs in."""
+    """Connect to the API server of a kubeconfig, or of the cluster this pod runs in."""
     return Api(Exchange(Access(kubeconfig, context)))
 
 
@@ -386,7 +386,7 @@ def _page(asked: RequestInfo, body: bytes, trim: Callable[[dict[str, Any]], T | 
 
 
 def _given(**query: str) -> dict[str, str]:
-    """A query without what is empty."""
+    """Return the query without empty values."""
     return {key: value for key, value in query.items() if value}
 
 

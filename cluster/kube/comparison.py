@@ -1,7 +1,7 @@
-"""Whether an object is still as it was applied, though the API server writes some values otherwise.
+"""Detects drift from what was applied, ignoring how the API server normalizes values.
 
-Pure. What somebody else's manifest says comes back in the server's own words: `0.1` as `100m`,
-empty lists not at all. To apply it again for that would never end.
+Pure. The server returns some values of a user's manifest in its own notation: `0.1` as `100m`, and
+empty lists not at all. Treating that as drift would reapply the object endlessly.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _UNITS = {
 
 
 def drifted(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
-    """Whether anything that we set, besides metadata, is not so."""
+    """Return whether any field in `wanted` differs; metadata and status are ignored."""
     ours = {key: value for key, value in wanted.items() if key not in _NOT_OURS}
     return not holds(ours, found)
 
 
 def holds(wanted: Any, found: Any) -> bool:
-    """Whether everything in `wanted` is in `found`; nothing is as good as something empty."""
+    """Return whether `found` contains all of `wanted`; a missing value equals an empty one."""
     if isinstance(wanted, dict):
         return isinstance(found, Mapping) and all(
             holds(value, found[key]) if key in found else _is_empty(value)

@@ -1,4 +1,4 @@
-"""Conditions of objects, looked up by their type.
+"""Looks up the conditions of objects by type.
 
 https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, str]:
-    """One of the three; for a Driver that nobody looked at yet, one that says so."""
+    """Return the condition of this type, or a placeholder with status Unknown if there is none."""
     nothing = {"status": "Unknown", "reason": "Unknown", "message": "nobody said anything yet"}
     found = (c for c in status.get("conditions", ()) if c.get("type") == kind)
     return next(found, nothing)

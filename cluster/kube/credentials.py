@@ -1,8 +1,8 @@
-"""Where the API server is and who we are: the configuration that the `kubernetes` client reads.
+"""The API server's address and our credentials, as loaded by the `kubernetes` client.
 
-A kubeconfig or a pod's service account; tokens that are renewed, client certificates, exec plugins,
-proxies. Of that client we take only this, and its connection pool: its typed models are slow and
-fat. It is imported when the first connection is made.
+Covers kubeconfigs, a pod's service account, token renewal, client certificates, exec plugins and
+proxies. Only the configuration and the connection pool of that client are used: its typed models
+are slow and take much memory. It is imported when the first connection is made.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _KUBECONFIG = Path("~/.kube/config")
 _IN_A_POD = "this pod's service account"
 
-# A watch is silent for minutes: without these, a peer that vanished would be noticed by nobody.
+# A watch may be silent for minutes: without keepalive, a vanished peer would go unnoticed.
 _SOCKET_OPTIONS = [
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -36,11 +36,11 @@ _SOCKET_OPTIONS = [
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 ]
 
-CONNECTIONS = 32  # kept open at once: parallel writes and one watch for each kind
+CONNECTIONS = 32  # connection pool size: parallel writes and one watch for each kind
 
 
 class Access:
-    """Configuration, connection pool and headers; made again by `renew` after a 401."""
+    """Configuration, connection pool and headers; `renew` discards them after a 401."""
 
     def __init__(self, kubeconfig: Path | None = None, context: str = "") -> None:
         self._kubeconfig = kubeconfig
@@ -52,12 +52,12 @@ class Access:
 
     @property
     def url(self) -> str:
-        """Where the API server is."""
+        """The base URL of the API server."""
         with self._lock:
             return str(self._loaded().host).rstrip("/")
 
     def open(self) -> tuple[PoolManager, dict[str, str], int]:
-        """The pool, the headers that say who asks, and what to give to `renew`."""
+        """Return the pool, the authentication headers, and the generation to pass to `renew`."""
         with self._lock:
             configuration = self._loaded()
             if self._pool is None:
@@ -66,7 +66,7 @@ class Access:
                 return self._pool, _headers(configuration), self._generation
 
     def renew(self, generation: int) -> None:
-        """Read everything again, unless another thread did since `generation`."""
+        """Reload everything at the next use, unless another thread did so since `generation`."""
         with self._lock:
             if generation != self._generation:
                 return
@@ -105,7 +105,7 @@ class Access:
         return configuration
 
     def _file(self, environ: Mapping[str, str]) -> str | None:
-        """The kubeconfig, as kubectl finds it; None in a pod."""
+        """Return the kubeconfig path as kubectl resolves it; None in a pod."""
         if self._kubeconfig is not None:
             return str(self._kubeconfig)
         if environ.get("KUBECONFIG"):
@@ -116,10 +116,10 @@ class Access:
 
     @contextmanager
     def _in_words(self) -> Iterator[None]:
-        """Whatever the client's configuration raises, as an ApiError.
+        """Convert every exception of the client's configuration to ApiError.
 
-        It raises its own exceptions, but also KeyError, TypeError and what yaml, ssl and subprocess
-        do: the file is somebody else's, and so is the plugin that it may name.
+        The file and the exec plugin it may name are the user's. So the client raises not only its
+        own exceptions, but also KeyError, TypeError and those of yaml, ssl and subprocess.
         """
         try:
             yield
@@ -146,7 +146,7 @@ def _pool(configuration: Any) -> PoolManager:
 
 
 def _headers(configuration: Any) -> dict[str, str]:
-    """Reads the token anew where it may have expired."""
+    """Return the authentication headers, with the token reread if it may have expired."""
     found = configuration.auth_settings().values()
     return {entry["key"]: entry["value"] for entry in found if entry["value"]}
 
@@ -154,18 +154,18 @@ def _headers(configuration: Any) -> dict[str, str]:
 _NAME_ONE = "name one that can be used: --kubeconfig FILE, or KUBECONFIG in the environment"
 
 
-_KEPT = 10  # contexts that are named
+_KEPT = 10  # maximum number of contexts listed in a hint
 
 
 class BadKubeconfig(ApiError):
-    """There is no kubeconfig to connect with, or it cannot be meant."""
+    """A kubeconfig that is missing or invalid."""
 
     exit_code = ExitCode.USAGE
     reason = "BadKubeconfig"
 
 
 def mistake(files: str, context: str) -> BadKubeconfig | None:
-    """What a person can correct; None if it is something else. `files` is as KUBECONFIG has it."""
+    """Return a mistake the user can correct, else None. `files` has the format of KUBECONFIG."""
     there = [Path(name) for name in files.split(os.pathsep) if name and os.path.lexists(name)]
     if not there:
         return BadKubeconfig(f"there is no kubeconfig {files}", hint=_NAME_ONE)
@@ -220,7 +220,7 @@ def _cluster(entry: dict[str, Any]) -> str:
 
 
 def _entries(read: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    """Those that have a name, of all files."""
+    """Return the named entries of this kind from all files."""
     lists = [each[kind] for each in read if isinstance(each.get(kind), list)]
     entries = (entry for found in lists for entry in found if isinstance(entry, dict))
     return [entry for entry in entries if isinstance(entry.get("name"), str)]

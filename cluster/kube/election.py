@@ -1,15 +1,15 @@
-"""One of several replicas leads: the one that holds a Lease.
+"""Leader election: of several replicas, the one that holds a Lease leads.
 
-What makes it safe: whoever leads may work only for `Pace.work` seconds after the *sending* of its
-last successful renewal, by its own monotonic clock, and every request it makes ends by then. Nobody
-else may take the Lease before `Pace.lease` seconds without a renewal passed on *its* monotonic
-clock, which began later. So the work has stopped before anybody else may begin. No wall clock takes
-part: the times in the Lease are for people. An identity is that of one process at a time: a pod's
-name, which a container that was restarted shares with the dead one before it. (A process that is
-frozen between looking at its clock and sending can be late; the API server's conflict checks are
-what is left then.)
+Safety: a leader may work only for `LeaseTimings.work` seconds after *sending* its last successful
+renewal, by its own monotonic clock, and every request it makes ends by then. Another replica may
+take the Lease only after `LeaseTimings.lease` seconds without a renewal on *its* monotonic clock,
+which started counting later. So the leader's work has stopped before another replica may start.
+Wall clocks are not involved: the times in the Lease are only for display. An identity belongs to
+one process at a time: it is the pod's name, which a restarted container shares with its dead
+predecessor. (A process that is frozen between reading its clock and sending may be late; then only
+the API server's conflict checks protect.)
 
-What makes it quick: a leader that stops gives the Lease back, and a candidate watches the Lease.
+Speed: a leader that stops releases the Lease, and a candidate watches the Lease.
 
 https://kubernetes.io/docs/concepts/architecture/leases/
 """
@@ -32,7 +32,12 @@ from nodeside import log
 
 @dataclass(frozen=True)
 class LeaseTimings:
-    """In seconds. `renew`: between renewals; `request`: for one request about the Lease."""
+    """Lease timings in seconds.
+
+    `lease`: the lease duration; `work`: how long the leader may act after a renewal; `renew`: the
+    interval between renewals; `request`: the timeout of one request for the Lease; `retry`: the
+    pause after a failure.
+    """
 
     lease: float = 15.0
     work: float = 10.0
@@ -42,7 +47,7 @@ class LeaseTimings:
 
     @staticmethod
     def of(lease: float) -> LeaseTimings:
-        """The usual proportions, for a lease of so many seconds."""
+        """Return the default timings scaled to a lease duration in seconds."""
         usual = LeaseTimings()
         share = lease / usual.lease
         return LeaseTimings(
@@ -55,15 +60,15 @@ class LeaseTimings:
 
 
 class LostLead(ApiError):
-    """The time in which we may act is over: somebody else may lead by now."""
+    """Our lease has run out: another replica may lead by now."""
 
     reason = "LostLead"
 
 
 class Leadership:
-    """Whether we lead, for others to ask before everything they do. Any thread may ask.
+    """Whether we lead, to be checked before every action. Any thread may check.
 
-    `alone_since` is from when on, by our clock, nobody who led before us can have acted.
+    `alone_since` is the time, by our clock, since when no earlier leader can have acted.
     """
 
     def __init__(
@@ -79,9 +84,9 @@ class Leadership:
         self._ended.set()
 
     def left(self) -> float:
-        """Seconds in which we may act: also the longest that a request of ours may take.
+        """Return the seconds for which we may still act, which also limits each request.
 
-        Raises LostLead if there are none.
+        Raises LostLead if none are left.
         """
         left = self._until - self._now()
         if self._ended.is_set() or left <= 0:
@@ -97,22 +102,22 @@ class Leadership:
         self._ended.clear()
 
     def extend(self, until: float) -> None:
-        """More time, if it has not ended meanwhile."""
+        """Extend the time, which has no effect after `end`."""
         self._until = until
 
     def end(self) -> None:
-        """From now on nothing begins any more."""
+        """End the leadership: no action may start from now on."""
         self._ended.set()
         self._on_end()
 
     def wait_end(self, timeout: float) -> bool:
-        """Whether it ended within so many seconds."""
+        """Wait up to `timeout` seconds for the end; return whether it came."""
         return self._ended.wait(timeout)
 
 
 @dataclass
 class _Seen:
-    """The Lease as we last saw it, and when *we* saw it change."""
+    """The Lease as last seen, and when *we* saw it change."""
 
     version: str = ""
     holder: str = ""
@@ -121,16 +126,16 @@ class _Seen:
     document: Mapping[str, Any] = field(default_factory=dict)
 
     def quiet_since(self, identity: str, work: float) -> float:
-        """Since when its holder acts no more: `work` is how long one may after each renewal."""
+        """Return since when its holder no longer acts, if it may do so for `work` seconds."""
         return self.since + (0.0 if self.holder in ("", identity) else work)
 
     def free(self, identity: str, now: float) -> bool:
-        """Nobody holds it, or who holds it is silent, or an earlier life of ours held it."""
+        """Return whether the Lease has no holder, expired, or is held by our own identity."""
         return self.holder in ("", identity) or now >= self.since + self.seconds
 
 
 class Election:
-    """Run `campaign` in the main thread; `work` runs in it while we lead."""
+    """A candidate. Run `campaign` in the main thread; `work` runs in it while we lead."""
 
     def __init__(
         self,
@@ -159,15 +164,17 @@ class Election:
         self.leadership = Leadership(now, on_end)
 
     def look_first(self) -> None:
-        """Before anything else is read: what is read later is of after the last leader's acts, if
-        the Lease is free by now."""
+        """Read the Lease before anything else is read.
+
+        If it is free, everything read afterwards is newer than the last leader's actions.
+        """
         with suppress(ApiError):
             self._look()
 
     def campaign(self, work: Callable[[Leadership], None]) -> None:
-        """Lead whenever we can, until `stopping`. `work` must return soon after it lost the lead.
+        """Lead whenever possible, until `stopping`. `work` must return soon after losing the lead.
 
-        What `work` raises ends the campaign, after the Lease was given back.
+        An exception from `work` ends the campaign after the Lease has been released.
         """
         log.fact("waiting to lead", lease=f"{self._namespace}/{self._name}", as_=self._identity)
         while not self._stopping.is_set():
@@ -187,7 +194,7 @@ class Election:
     # --- as a candidate ---------------------------------------------------------------------------
 
     def _try_to_lead(self) -> bool:
-        """One look and, if the Lease is free, one try; else wait until it may be."""
+        """Read the Lease. If it is free, try to take it; otherwise wait until it may be free."""
         try:
             self._look()
             if self._seen.free(self._identity, self._now()):
@@ -201,7 +208,7 @@ class Election:
         return False
 
     def _look(self) -> None:
-        """Read the Lease; our clock runs from when we saw it change."""
+        """Read the Lease; its expiry counts from when we saw it change."""
         limits: dict[str, Any] = {"deadline": self._pace.request, "patient": False}
         try:
             found = self._api.get(LEASES, self._name, namespace=self._namespace, **limits)
@@ -211,7 +218,7 @@ class Election:
         self._note(found)
 
     def _note_absence(self) -> None:
-        """Whoever held a Lease that somebody deleted acts on until it wants to renew it."""
+        """Record that the Lease is missing. Its holder, if any, acts until its next renewal."""
         seen = self._seen
         if seen.holder:
             self._seen = replace(seen, version="", document={})
@@ -231,7 +238,7 @@ class Election:
         )
 
     def _await_change(self) -> None:
-        """Until somebody writes the Lease, or it may have expired; at most a few seconds."""
+        """Wait until the Lease changes or may have expired, at most one lease duration."""
         left = self._seen.since + self._seen.seconds - self._now()
         seconds = max(0.1, min(left, self._pace.lease))
         watch = self._api.watch(
@@ -255,7 +262,7 @@ class Election:
             over.set()
 
     def _close_when(self, watch: Any, over: threading.Event, seconds: float) -> None:
-        """End the watch when the Lease may be free, or when we are to stop."""
+        """Close the watch when the Lease may have expired or when we have to stop."""
         ends = self._now() + seconds
         while not self._stopping.is_set() and self._now() < ends:
             if over.wait(0.1):
@@ -263,7 +270,7 @@ class Election:
         watch.close()
 
     def _take(self) -> bool:
-        """Write our name into a free Lease. Raises Conflict if somebody else was faster."""
+        """Write our identity into a free Lease. Raises Conflict if another replica was faster."""
         sent, quiet = self._now(), self._seen.quiet_since(self._identity, self._pace.work)
         transitions = int((self._seen.document.get("spec") or {}).get("leaseTransitions") or 0)
         self._write(holder=self._identity, transitions=transitions + 1, acquired=True)
@@ -273,16 +280,16 @@ class Election:
     # --- as the leader ----------------------------------------------------------------------------
 
     def _renew(self) -> None:
-        """Extend the time in which we may act, until it is over or the work ended."""
+        """Renew the Lease until it is lost or the work ends."""
         try:
             pause = self._pace.renew
             while self.leadership.leads and not self.leadership.wait_end(pause):
                 pause = self._renew_once()
         finally:
-            self.leadership.end()  # whoever works may be waiting for news
+            self.leadership.end()  # wakes a worker that waits for changes
 
     def _renew_once(self) -> float:
-        """One try; seconds until the next."""
+        """Try once to renew. Return the seconds until the next try."""
         sent = self._now()
         try:
             self._write(holder=self._identity)
@@ -292,7 +299,7 @@ class Election:
             if not self._still_ours():
                 log.warning(f"somebody else holds the lease: {error}")
                 self.leadership.end()
-        except NotFound:  # nobody has taken it: the next try makes it again
+        except NotFound:  # no one else holds it: the next try creates it again
             log.warning("somebody deleted the lease")
             self._note_absence()
         except ApiError as error:
@@ -300,14 +307,14 @@ class Election:
         return self._pace.retry
 
     def _still_ours(self) -> bool:
-        """After a conflict: our own write may have arrived though its answer did not."""
+        """Check after a conflict: our own write may have succeeded though its answer was lost."""
         with suppress(ApiError):
             self._look()
             return self._seen.holder == self._identity
         return True
 
     def _release(self) -> None:
-        """Give the Lease back, if it is still ours; the next candidate need not wait."""
+        """Release the Lease if it is still ours, so that the next candidate need not wait."""
         try:
             self._look()
             if self._seen.holder == self._identity:
@@ -323,7 +330,7 @@ class Election:
         transitions: int | None = None,
         acquired: bool = False,
     ) -> None:
-        """Write the Lease as a change of the version that we saw. Raises Conflict otherwise."""
+        """Write the Lease. Raises Conflict if it is not at the version that we last saw."""
         moment = _micro_time(self._wall())
         spec = dict(self._seen.document.get("spec") or {})
         spec |= {"holderIdentity": holder, "renewTime": moment}

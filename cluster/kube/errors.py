@@ -1,6 +1,6 @@
-"""What the API server refuses, in words, with what to do about it.
+"""API server errors as exceptions, each with a message and a hint.
 
-Made by client.py, which lets nothing else out; caught by whoever has another way.
+client.py raises nothing else. Callers that have a fallback catch them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _OUTAGE = (0, 401, 429, 502, 503, 504)  # HTTP statuses; 0: no answer
 
 
 class ApiError(KubernetesError):
-    """What the controller and its commands were refused.
+    """A failed request of the controller or its commands.
 
-    `budgets` are the PodDisruptionBudgets that refuse an eviction, in the server's words.
+    `budgets` are the server's messages about the PodDisruptionBudgets that block an eviction.
     """
 
     def __init__(
@@ -40,19 +40,22 @@ class ApiError(KubernetesError):
 
     @property
     def concerns_all(self) -> bool:
-        """Whether the API server is gone or overloaded, rather than against this one request."""
+        """Whether the API server is down or overloaded, rather than rejecting this request."""
         return self.retryable and self.status in _OUTAGE
 
     @property
     def concerns_one(self) -> bool:
-        """Whether it may be against the one object that was asked for, and no other: not if we are
-        unknown, or have no rule, or nothing is there to write it in."""
+        """Whether the error may concern the requested object only.
+
+        False if we are not authenticated, an RBAC rule is missing, or the object, its kind or its
+        namespace does not exist.
+        """
         no_rule = self.status == 403 and _CANNOT.search(str(self))
         return not (self.concerns_all or self.status in (401, 404) or no_rule)
 
 
 class Unreachable(ApiError):
-    """No answer at all: refused, cut, or too slow."""
+    """No usable answer: the connection was refused, interrupted, or too slow."""
 
     reason = "ApiServerUnreachable"
 
@@ -67,23 +70,23 @@ class NotFound(ApiError):
 
 
 class NoSuchKind(NotFound):
-    """404 without a word about an object."""
+    """404 without a status message: the API server does not serve this kind."""
 
 
 class Conflict(ApiError):
-    """409: it exists already, or somebody else changed it first."""
+    """409: the object exists already, or another client changed it first."""
 
     reason = "Conflict"
 
 
 class Gone(ApiError):
-    """410: what a watch or a list wanted to go on from is no longer kept; list anew."""
+    """410: the resource version or continue token has expired; a new list is needed."""
 
     reason = "Expired"
 
 
 class Forbidden(ApiError):
-    """403: a rule is missing. The hint is the controller's; `look` the part that is for anybody."""
+    """403: an RBAC rule is missing. The hint is the controller's; `look` is its general part."""
 
     reason = "Forbidden"
 
@@ -94,7 +97,7 @@ class Forbidden(ApiError):
 
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
-    """What a request was about, in the words that RBAC rules are written in."""
+    """A description of a request in RBAC terms."""
 
     verb: str
     plural: str
@@ -110,7 +113,7 @@ class RequestInfo:
 
     @property
     def can_i(self) -> str:
-        """The command that shows whether a rule is there."""
+        """The command that shows whether an RBAC rule permits the request."""
         plural, _, subresource = self.plural.partition("/")
         kind = f"{plural}.{self.group}" if self.group else plural
         words = f"kubectl auth can-i {self.verb} {kind}"
@@ -119,12 +122,12 @@ class RequestInfo:
 
 
 def refusal(asked: RequestInfo, status: int, body: bytes, retry_after: str = "") -> ApiError:
-    """The error for an answer that is no success."""
+    """Return the error for an unsuccessful response."""
     return _refusal(asked, status, document_of(body), retry_after)
 
 
 def refusal_of_status(asked: RequestInfo, document: dict[str, Any]) -> ApiError:
-    """The error for a `Status` object, as a watch sends it."""
+    """Return the error for a `Status` object sent by a watch."""
     code = document.get("code", 0)
     return _refusal(asked, code if isinstance(code, int) else 0, document)
 
@@ -162,7 +165,7 @@ _MEANING: dict[int, tuple[type[ApiError], str]] = {
 
 
 def _meaning(status: int) -> tuple[type[ApiError], str]:
-    """The class, and the first words of the message."""
+    """Return the exception class and the start of the message."""
     failed = "failed" if status >= 500 else "refuses"
     return _MEANING.get(status, (ApiError, f"the API server {failed} to"))
 
@@ -185,13 +188,17 @@ def _hint(asked: RequestInfo, status: int, said: str) -> str:
 
 
 def _missing(asked: RequestInfo, said: str) -> RequestInfo:
-    """What the rule would have to allow: an apply of what is not there yet is a `create` too."""
+    """Return the request that a rule must allow.
+
+    The verb comes from the server's message: applying an object that does not exist needs
+    `create` too.
+    """
     refused = _CANNOT.search(said)
     return replace(asked, verb=refused[1]) if refused else asked
 
 
 def _budgets(document: dict[str, Any]) -> tuple[str, ...]:
-    """The causes of a refused eviction; they name the budget and count its pods."""
+    """Return the causes of a refused eviction; each names the budget and its pod counts."""
     with suppress(AttributeError, TypeError):
         causes = document.get("details", {}).get("causes", ())
         said = [str(c.get("message", "")) for c in causes if c.get("reason") == "DisruptionBudget"]

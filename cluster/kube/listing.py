@@ -1,7 +1,8 @@
-"""A list of the API server, read item by item.
+"""Parses a list from the API server item by item.
 
 A page of 500 nodes is 10 MB of JSON and five times that as Python objects. Here only one item is
-whole at a time: it goes to `trim`, which keeps what we use, and is gone before the next one. Pure.
+fully decoded at a time: `trim` extracts the parts we use, and the rest is freed before the next
+item. Pure.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _SCAN = json.JSONDecoder().raw_decode
 
 @dataclass(slots=True)
 class Page(Generic[T]):
-    """What one answer holds. `next` is the continue token, empty on the last page."""
+    """One page of a list. `next` is the continue token, empty on the last page."""
 
     items: list[T] = field(default_factory=list)
     resource_version: str = ""
@@ -28,9 +29,9 @@ class Page(Generic[T]):
 
 
 def read_page(text: str, trim: Callable[[dict[str, Any]], T | None]) -> Page[T]:
-    """The page in `text`. What `trim` answers None to is left out.
+    """Parse the page in `text`. Items for which `trim` returns None are left out.
 
-    Raises ValueError for what is no list: to take it for an empty one would be a disaster.
+    Raises ValueError if `text` is not a list: treating it as an empty list would be a disaster.
     """
     page: Page[T] = Page()
     if not text.rstrip().endswith("}"):
@@ -77,7 +78,7 @@ def _expect(text: str, at: int, character: str) -> int:
 
 
 def _comma(text: str, at: int, end: str) -> int:
-    """Past a comma; where the list or object ends, at its end."""
+    """Return the position after a comma, or `at` itself at the end of the list or object."""
     if text[at : at + 1] == end:
         return at
     return _expect(text, at, ",")

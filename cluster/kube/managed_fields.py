@@ -1,16 +1,16 @@
-"""Who else set fields of what is ours, and how they become ours again.
+"""Finds fields of our objects that other field managers set, and takes back their ownership.
 
-Pure. The API server keeps in `managedFields` who set which field. What is ours is the whole spec of
-a DaemonSet, and the pod template of a Deployment, whose number of replicas others may scale: what
-somebody adds there changes what runs on the nodes. Of other kinds only what we set is ours: a
-service account, for one, gets pull secrets from OpenShift. A field that nobody owns is a default,
-or an admission webhook's; it is no hand edit.
+Pure. The API server records in `managedFields` which manager set which field. We own the whole spec
+of a DaemonSet and the pod template of a Deployment, since an added field there changes what runs on
+the nodes. The replica count of a Deployment may be scaled by others. For other kinds we own only
+the fields we set: OpenShift, for example, adds pull secrets to a service account. A field without
+an owner is a default or comes from an admission webhook; it is not a hand edit.
 
-Server-side apply never takes away what another manager owns. So these fields are made ours first,
-which changes no value, and then the usual apply drops what it does not name.
+Server-side apply never removes a field that another manager owns. So ownership of these fields is
+taken over first, which changes no value, and then the usual apply removes what it does not name.
 https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
 
-`cluster.controller.executor` sends what `regained` makes.
+`cluster.controller.executor` sends the patch that `regained` returns.
 """
 
 from __future__ import annotations
@@ -28,16 +28,19 @@ Path = tuple[str, ...]
 _EMPTY: Final[Document] = MappingProxyType({})
 OWNED: Final[Mapping[str, Path]] = {"DaemonSet": ("spec",), "Deployment": ("spec", "template")}
 
-# Who restarts the pods gets what he wants: modules stay loaded.
+# `kubectl rollout restart` is permitted: modules stay loaded.
 _HARMLESS: Final = ("spec.template.metadata.annotations[kubectl.kubernetes.io/restartedAt]",)
-_MAPS: Final = ("annotations", "labels", "matchLabels", "nodeSelector")  # their keys are no fields
+_MAPS: Final = ("annotations", "labels", "matchLabels", "nodeSelector")  # keys are not field names
 _ABSENT: Final = object()
 _NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignField:
-    """A field that somebody set and we do not name. `manager` is ours if an apply was cut off."""
+    """A field that is set but not in our document.
+
+    `manager` is our own field manager if an apply was interrupted.
+    """
 
     manager: str
     field: str
@@ -45,10 +48,10 @@ class ForeignField:
 
 @dataclass(frozen=True, slots=True)
 class Overwrite:
-    """What is there where something is to be applied again.
+    """The existing object that an apply overwrites.
 
-    `edit` is what somebody did to it, "" if only something else is wanted now. `regains` is the
-    patch that makes it ours before, None where nothing would stay of what others added.
+    `edit` describes a hand edit, "" if only the desired state changed. `regains` is the patch that
+    takes over ownership before the apply, None if no foreign fields would remain.
     """
 
     stamp: str
@@ -57,19 +60,22 @@ class Overwrite:
 
 
 def over(kept: ObjectMeta, document: Document, *, edited: bool) -> Overwrite:
-    """`edited`: what is there was applied as `document`, and is so no more."""
+    """Return the Overwrite for applying `document`.
+
+    `edited`: the existing object was applied as `document` and has been changed since.
+    """
     regains = regained(kept, document) if strangers(kept, document) else None
     return Overwrite(kept.stamp, _edit(kept, document) if edited else "", regains)
 
 
 def strangers(kept: ObjectMeta, document: Document) -> tuple[ForeignField, ...]:
-    """Fields that `document` does not name where only it should, whoever has set them."""
+    """Return the fields in the parts we own that `document` does not name, by any manager."""
     every = (s for entry in kept.managed for s in _of(entry, document, leaves=False))
     return tuple(strange for strange in every if strange.field not in _HARMLESS)
 
 
 def _edit(kept: ObjectMeta, document: Document) -> str:
-    """Who set what, as far as the API server knows."""
+    """Describe which manager set which fields, as far as the API server knows."""
     others = [entry for entry in kept.managed if entry.get("manager") != FIELD_MANAGER]
     strange = [s for entry in others for s in _of(entry, document, leaves=True)]
     managers = sorted({each.manager for each in strange})
@@ -99,9 +105,10 @@ def _fields(names: Sequence[str]) -> str:
 
 
 def regained(kept: ObjectMeta, document: Document) -> dict[str, Any] | None:
-    """The merge patch that makes ours what others set and `document` does not name.
+    """Return the merge patch that takes ownership of foreign fields not named in `document`.
 
-    It changes no value. What `document` names is ours by being applied.
+    Return None if there are no such fields. The patch changes no value. The apply itself takes
+    ownership of the fields that `document` names.
     """
     ours: dict[str, Any] = {"manager": FIELD_MANAGER, "operation": "Apply"}
     ours |= {"apiVersion": document["apiVersion"], "fieldsType": "FieldsV1", "fieldsV1": {}}
@@ -124,12 +131,12 @@ def regained(kept: ObjectMeta, document: Document) -> dict[str, Any] | None:
 
 
 def _is_ours(entry: Document) -> bool:
-    """Whether it is what we applied; what we changed by a patch is another entry."""
+    """Return whether the entry is from our applies; our other patches have entries of their own."""
     asked = (entry.get("manager"), entry.get("operation"), entry.get("subresource", ""))
     return asked == (FIELD_MANAGER, "Apply", "")
 
 
-# --- FieldsV1: `f:name`, `k:{…}` for an item of a list by its keys, `v:…` for a value in a set ----
+# --- FieldsV1: `f:name`, `k:{…}` for a list item by its keys, `v:…` for a value in a set ----------
 
 
 def _below(fields: Document, path: Path) -> Document:
@@ -139,10 +146,10 @@ def _below(fields: Document, path: Path) -> Document:
 
 
 def _beyond(fields: Document, wanted: Any, at: str, *, ours: bool, leaves: bool) -> Iterator[str]:
-    """What is in `fields` and not in `wanted`, each by its first part that is not.
+    """Yield the paths in `fields` that are not in `wanted`, each cut at its first missing part.
 
-    A map or list that has one owner as a whole is another one if the owner is not we. With
-    `leaves`, what is in both too.
+    A map or list that is owned as a whole by another manager counts as missing. With `leaves`, also
+    yield the leaves that are in both.
     """
     for key, inner in fields.items():
         if key == ".":
@@ -157,7 +164,7 @@ def _beyond(fields: Document, wanted: Any, at: str, *, ours: bool, leaves: bool)
 
 
 def _step(key: str, wanted: Any, at: str) -> tuple[Any, str]:
-    """What stands in `wanted` there, and how a person calls the place."""
+    """Return the value in `wanted` at `key`, or _ABSENT, and the path for display."""
     kind, _, rest = key.partition(":")
     if kind == "f":
         in_map = at.rpartition(".")[2] in _MAPS
@@ -176,14 +183,14 @@ def _is_whole(value: Any) -> bool:
 
 
 def _has(item: Any, asked: Document) -> bool:
-    """Whether it is the item with these keys; one that we leave out is a default there."""
+    """Return whether the item has these keys; a key that we leave out has its default there."""
     return isinstance(item, Mapping) and all(
         item.get(k, value) == value for k, value in asked.items()
     )
 
 
 def _cut(fields: dict[str, Any], wanted: Any, path: Path = ()) -> dict[str, Any]:
-    """Take out of `fields` what is not in `wanted`; above the end of `path` nothing is taken."""
+    """Move fields that are not in `wanted` out of `fields`, only below `path`; return them."""
     taken: dict[str, Any] = {}
     for key in [f"f:{path[0]}"] if path else list(fields):
         if key == "." or key not in fields:
@@ -208,8 +215,11 @@ def _merge(into: dict[str, Any], more: Document) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ObjectMeta:
-    """`stamp` is another one after each change of what is applied: the generation, where there
-    is one; else the resource version. `managed` is the object's `managedFields`."""
+    """Metadata for detecting changes and foreign fields.
+
+    `stamp` changes with each change of the applied fields: it is the generation if the object has
+    one, else the resource version. `managed` is the object's `managedFields`.
+    """
 
     uid: str = ""
     version: str = ""
@@ -228,6 +238,4 @@ def kept_from(data: Mapping[str, Any]) -> ObjectMeta:
     )
 
 
-FIELD_MANAGER: Final = (
-    "nodeside-cluster"  # in managedFields, where the API server keeps who did what
-)
+FIELD_MANAGER: Final = "nodeside-cluster"  # our name in managedFields

@@ -1,11 +1,11 @@
-"""What stands in the API server of one kind, kept up to date in memory.
+"""Keeps the objects of one kind up to date in memory.
 
-List once, then watch from there. A watch that ends is resumed where it ended; one that is too old
-(410) is begun with a new list, and what was known stays until that list is whole. While the API
-server is gone, what was known stays too, and `health` says since when nothing was heard. A change
-of what we keep of an object wakes the controller; a heartbeat does not.
+A reflector lists once, then watches from there. A watch that ends resumes at its last resource
+version. After a 410 it lists again, and the old objects stay until the new list is complete. They
+also stay while the API server is unreachable; `health` reports how long nothing was received. A
+change to the part of an object that we keep wakes the controller; a heartbeat does not.
 
-Each reflector is a thread of its own that only reads.
+Each reflector has its own thread, which only reads.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from cluster.kube.resources import Resource
 from nodeside import log
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between tries
-_ABSENT = 60.0  # seconds until we ask again for a kind that the API server does not know
-_CROWD = 256  # objects of one crowd that are kept
-_SHORT = 1.0  # seconds; a watch that ends sooner counts as a failure, or we would spin
+_ABSENT = 60.0  # seconds until the next try for a kind that the API server does not serve
+_CROWD = 256  # maximum number of objects kept per crowd
+_SHORT = 1.0  # seconds; a watch that ends sooner is followed by a pause to avoid spinning
 
 
 class Named(Protocol):
-    """What a trimmed object must have."""
+    """The interface of a trimmed object."""
 
     @property
     def name(self) -> str: ...
@@ -43,11 +43,12 @@ T = TypeVar("T", bound=Named)
 
 @dataclass(frozen=True, slots=True)
 class WatchHealth:
-    """`silent` is for how many seconds nothing was heard; `trouble` says why, in words.
+    """The state of a reflector.
 
-    `refusal` is set where trying again changes nothing. `watches` is how many were begun. `about`
-    says which objects these are, where a kind is watched more than once. One that is `optional`
-    holds nothing else up.
+    `silent` is the number of seconds since the last answer; `trouble` is the error message, empty
+    if there is none. `refusal` is an error that retrying does not fix. `watches` counts the
+    watches started. `about` tells the objects apart if a kind is watched more than once. If
+    `optional`, nothing else waits for this reflector.
     """
 
     kind: str
@@ -61,21 +62,22 @@ class WatchHealth:
 
     @property
     def name(self) -> str:
-        """What people call it: `Node`, `Pod (build pods)`."""
+        """The display name: `Node`, `Pod (build pods)`."""
         return f"{self.kind} ({self.about})" if self.about else self.kind
 
 
 @dataclass(frozen=True, slots=True)
 class Selection(Generic[T]):
-    """Which objects of a kind, and what is kept of them.
+    """The objects of a kind to watch, and the parts of them to keep.
 
-    `optional`: the API server may not know this kind; then there is none of them. Such kinds are
-    often served by another server, which may be down for itself.
-    `left_out` names an object to which `trim` answered None: it is none of ours, or no longer.
-    `about` is what people call these objects, where others of the kind are watched too.
-    `is_news`: whether a change, which is kept already, wakes the controller.
-    `crowd`: what many objects may have in common, as the node that writes them; of each crowd
-    `_CROWD` are kept.
+    `optional`: the API server may not serve this kind, which means there are no objects. Such
+    kinds are often served by another server, which may be down on its own.
+    `left_out` returns the name of an object for which `trim` returned None: it is not ours, or no
+    longer ours.
+    `about` is the display name of these objects if the kind is watched more than once.
+    `is_news` returns whether a change wakes the controller; the change is stored either way.
+    `crowd` returns a key that many objects may share, such as the node that writes them; at most
+    `_CROWD` objects are kept per key.
     """
 
     resource: Resource
@@ -91,15 +93,14 @@ class Selection(Generic[T]):
 
 
 class _Crowds(Generic[T]):
-    """Counts objects by their crowd: whoever makes more of them than there is use for is not
-    listened to any more."""
+    """Object counts by crowd: objects beyond the limit of a crowd are ignored."""
 
     def __init__(self, of: Callable[[T], str] | None) -> None:
         self._of = of
         self._sizes: Counter[str] = Counter()
 
     def admits(self, item: T) -> bool:
-        """Whether there is room for one more; then it is counted."""
+        """Return whether the crowd has room for this object, and count it if so."""
         if self._of is None:
             return True
         crowd = self._of(item)
@@ -115,7 +116,7 @@ class _Crowds(Generic[T]):
 
 
 class Reflector(Generic[T]):
-    """Start it, read `objects`, stop it."""
+    """A list and watch of one selection. Start it, read `objects`, stop it."""
 
     def __init__(
         self,
@@ -135,7 +136,7 @@ class Reflector(Generic[T]):
         self._objects: dict[str, T] = {}
         self._crowds: _Crowds[T] = _Crowds(selection.crowd)
         self._snapshot: Mapping[str, T] | None = None
-        self._version = ""  # where the watch goes on; empty: list anew
+        self._version = ""  # where the watch resumes; empty: list again
         self._seen = 0
         self._synced = self._absent = False
         self._heard = now()
@@ -144,8 +145,8 @@ class Reflector(Generic[T]):
         self._failures = self._watches = 0
         self._watch: Watch | None = None
         self._anew = False
-        self._listed = float("-inf")  # when the last list that was read whole began
-        self._wanted = float("-inf")  # no list that began earlier will do
+        self._listed = float("-inf")  # start time of the last complete list
+        self._wanted = float("-inf")  # a list that started earlier is too old
         self._stopping = threading.Event()
         self._poked = threading.Event()
         self._thread = threading.Thread(
@@ -156,18 +157,18 @@ class Reflector(Generic[T]):
         self._thread.start()
 
     def stop(self) -> None:
-        """Begin to end; `join` waits for it."""
+        """Request the end of the thread; `join` waits for it."""
         self._stopping.set()
         self._poked.set()
         if (watch := self._watch) is not None:
             watch.close()
 
     def poke(self) -> None:
-        """There is reason to believe that trying again now makes sense."""
+        """Retry now instead of waiting out the pause."""
         self._poked.set()
 
     def anew(self) -> None:
-        """List again, since `trim` keeps other objects from now on; not synced before."""
+        """List again because `trim` selects other objects from now on; unsynced until then."""
         with self._changed:
             self._anew, self._synced = True, False
         self._poked.set()
@@ -175,9 +176,9 @@ class Reflector(Generic[T]):
             watch.close()
 
     def renew(self, since: float) -> None:
-        """List again unless that was begun after `since`; what is known stays until then.
+        """List again unless a list started after `since`; the current objects stay until then.
 
-        A watch whose connection is dead says nothing for minutes, and only then is it trouble.
+        A watch on a dead connection is silent for minutes before that is noticed.
         """
         with self._changed:
             if self._listed >= since:
@@ -192,7 +193,7 @@ class Reflector(Generic[T]):
             self._thread.join(timeout)
 
     def objects(self) -> Mapping[str, T] | None:
-        """A snapshot by name; None if the API server does not know this kind."""
+        """Return a snapshot by name; None if the API server does not serve this kind."""
         with self._changed:
             if self._absent:
                 return None
@@ -214,25 +215,25 @@ class Reflector(Generic[T]):
             )
 
     def wait_synced(self, timeout: float) -> bool:
-        """Whether a whole list was read, within so many seconds."""
+        """Wait up to `timeout` seconds for a complete list; return whether there is one."""
         with self._changed:
             return self._changed.wait_for(lambda: self._synced, timeout)
 
     def wait_current(self, timeout: float) -> bool:
-        """Whether the API server answered us last, and nothing is to be listed again."""
+        """Wait until the last request succeeded and no list is due; return whether that is so."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: self._synced and not self._trouble and not self._is_old, timeout
             )
 
     def wait_seen(self, resource_version: str, timeout: float) -> bool:
-        """Whether a write that was answered with this version has come back to us by now."""
+        """Wait until our own write with this version has arrived; return whether it has."""
         wanted = _number(resource_version)
         with self._changed:
             return self._changed.wait_for(lambda: self._seen >= wanted, timeout)
 
     def wait_gone(self, name: str, uid: str, timeout: float) -> bool:
-        """Whether the object is no longer there, or is being deleted, or is another one."""
+        """Wait until the object is gone, is being deleted or has another uid; return whether so."""
 
         def gone() -> bool:
             found: Any = self._objects.get(name)
@@ -251,7 +252,7 @@ class Reflector(Generic[T]):
                 pause = self._once()
             except ApiError as error:
                 pause = self._failed(error)
-            except Exception as exc:  # a bug of ours in trimming: said, and tried again
+            except Exception as exc:  # a bug of ours in trimming: report and retry
                 traceback.print_exc()
                 pause = self._failed(ApiError(f"a bug in nodeside, please report it: {exc!r}"))
             self._poked.wait(pause)
@@ -259,7 +260,7 @@ class Reflector(Generic[T]):
                 self._poked.clear()
 
     def _once(self) -> float:
-        """List if need be, and one watch to its end; seconds until the next."""
+        """List if needed and watch once to the end. Return the seconds until the next call."""
         if self._anew or self._is_old:
             self._version, self._anew = "", False
         if not self._version:
@@ -309,7 +310,7 @@ class Reflector(Generic[T]):
             self._wake()
 
     def _none(self, began: float) -> None:
-        """The API server knows no such kind. It may learn it: an operator may be installed."""
+        """Record that the kind is not served. It may be later: an operator may be installed."""
         with self._changed:
             first = not self._absent
             self._absent, self._synced, self._listed = True, not self._anew, began
@@ -334,7 +335,7 @@ class Reflector(Generic[T]):
         with self._changed:
             self._heard_from("")  # the next event may be a minute away
         try:
-            # `stop`, `anew` or `renew` may have come before there was a watch.
+            # `stop`, `anew` or `renew` may have been called before the watch existed.
             if self._stopping.is_set() or self._anew or self._is_old:
                 self._watch.close()
             for event in self._watch:
@@ -360,7 +361,7 @@ class Reflector(Generic[T]):
             self._wake()
 
     def _put(self, item: T, *, deleted: bool) -> bool:
-        """Whether this changed anything that matters."""
+        """Store or remove an object. Return whether the change wakes the controller."""
         if deleted:
             return self._drop(item.name)
         before = self._objects.get(item.name)
@@ -378,7 +379,7 @@ class Reflector(Generic[T]):
         return gone is not None
 
     def _keep(self, document: Mapping[str, Any]) -> T | None:
-        """What we keep of an object. One that cannot be read hurts only itself."""
+        """Return the part of an object that we keep. An unreadable object affects no others."""
         try:
             return self._of.trim(document)
         except Exception as exc:
@@ -388,18 +389,18 @@ class Reflector(Generic[T]):
             return None
 
     def _heard_from(self, version: str) -> None:
-        """Called with the lock: the API server spoke to us."""
+        """Record an answer of the API server. The caller holds the lock."""
         self._seen = max(self._seen, _number(version))
         self._heard = self._now()
         if self._trouble:
             log.fact("the API server answers again", kind=self._of.resource.kind)
         if self._refusal is not None:
-            self._wake()  # somebody said so
+            self._wake()  # the refusal was reported; now it is cleared
         self._trouble, self._refusal, self._failures = "", None, 0
         self._changed.notify_all()
 
     def _failed(self, error: ApiError) -> float:
-        """Say once what is wrong; seconds until the next try."""
+        """Log a new error once. Return the seconds until the next try."""
         with self._changed:
             new, self._trouble = str(error) != self._trouble, str(error)
             self._refusal = None if error.retryable else error
@@ -408,23 +409,23 @@ class Reflector(Generic[T]):
         say = log.warning if new else log.detail
         say(f"not up to date: {error}", kind=self._of.resource.kind, hint=error.hint)
         if new and self._refusal is not None:
-            self._wake()  # somebody says so
+            self._wake()  # the refusal has to be reported
         return max(pause * (0.5 + self._jitter() / 2), error.retry_after or 0.0)
 
 
 def _number(resource_version: str) -> int:
-    """Versions are comparable numbers; an answer without one is as old as can be.
+    """Return the version as a number, 0 if it is not one. Versions are comparable numbers.
 
     https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
     """
     return int(resource_version) if resource_version.isdecimal() else 0
 
 
-_LONGEST = 3600.0  # seconds from one look to the next, whatever a plan says
+_LONGEST = 3600.0  # maximum seconds between reconciles, whatever the plan says
 
 
 class Wakeup:
-    """Something changed: look again. Any thread may say so; one waits."""
+    """A signal that something changed. Any thread may call `wake`; one thread waits."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -437,8 +438,10 @@ class Wakeup:
             self._changed.notify_all()
 
     def wait(self, timeout: float | None) -> bool:
-        """Until somebody wakes us, or an hour is over; forgets it, so that what comes from now on
-        wakes again. A longer time may be more than the operating system takes."""
+        """Wait for `wake`, at most an hour, then clear the signal. Return whether it was set.
+
+        A longer timeout may exceed what the operating system accepts.
+        """
         limit = _LONGEST if timeout is None else min(timeout, _LONGEST)
         with self._changed:
             woken = self._changed.wait_for(lambda: self._woken, limit)

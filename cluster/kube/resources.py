@@ -1,7 +1,7 @@
-"""The kinds of objects that the controller touches, and their URLs.
+"""The object kinds that the controller accesses, and their URLs.
 
-A `Resource` is what a REST path and an RBAC rule are made of; nobody spells a path a second time.
-`resource_of` finds it for a document that is to be applied.
+A `Resource` is the only place that spells a REST path or the names for an RBAC rule.
+`resource_of` returns the one for a document to apply.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nodeside.errors import NodesideError
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind and where the API server keeps it. `group` is empty for the core group."""
+    """A kind and its location in the API. `group` is empty for the core group."""
 
     kind: str
     plural: str
@@ -30,7 +30,10 @@ class Resource:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, name: str = "", *, namespace: str = "", subresource: str = "") -> str:
-        """The path of one object, or of all of them; without `namespace`, of all namespaces."""
+        """Return the path of one object, or of the collection if `name` is empty.
+
+        Without `namespace`, the path covers all namespaces.
+        """
         parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
         if self.namespaced and namespace:
             parts += ["namespaces", namespace]
@@ -109,13 +112,13 @@ _BY_KIND = {(known.api_version, known.kind): known for known in KNOWN}
 
 
 class UnknownKind(NodesideError):
-    """A document of a kind that nothing here knows the URL of."""
+    """A document whose kind is not in `KNOWN`."""
 
     reason = "UnknownKind"
 
 
 def resource_of(document: Mapping[str, Any]) -> Resource:
-    """The resource of a document, by its `apiVersion` and `kind`."""
+    """Return the resource of a document by its `apiVersion` and `kind`, or raise UnknownKind."""
     found = (str(document.get("apiVersion", "")), str(document.get("kind", "")))
     if found not in _BY_KIND:
         raise UnknownKind(f"no resource known for kind {found[1]!r} of {found[0]!r}")

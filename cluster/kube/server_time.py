@@ -1,10 +1,10 @@
-"""What time it is by the API server: the clock that every deadline is counted with.
+"""Estimates the API server's clock, which all deadlines are measured against.
 
-Since when a node is silent stands in the API server's objects, in its time. A controller whose own
-clock is a minute ahead would call every node of a rollout failed, and one that is behind none. Each
-answer of the API server has the time in its `Date` header, in whole seconds; that is near enough.
-Once it is known, one answer with quite another time is no proof: some in a row have to say so.
-Used by transport.py; any thread may ask.
+The API server's objects record in its time since when a node is silent. A controller whose own
+clock is a minute ahead would report every node of a rollout as failed; one whose clock is behind
+would report none. Each response of the API server carries its time in the `Date` header, in whole
+seconds, which is precise enough. Once the offset is set, a single response with a very different
+time does not change it: several in a row must agree. Any thread may read the time.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Final
 
 from nodeside import log
 
-_NEAR: Final = 2.0  # seconds: Date is rounded down, and an answer is on its way for a while
-_ODD: Final = 30.0  # seconds, from which on somebody should know
-_IN_A_ROW: Final = 5  # answers, before the time is quite another one
+_NEAR: Final = 2.0  # seconds of tolerance: Date is rounded down, and responses take time to arrive
+_ODD: Final = 30.0  # seconds of offset from which a warning is logged
+_IN_A_ROW: Final = 5  # responses that must agree before a very different time is accepted
 
 
 class ServerTime:
-    """`wall` is the clock of this machine, which counts until the first answer."""
+    """The API server's clock. `wall` is the local clock, which is used until the first response."""
 
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
         self._wall = wall
-        self._ahead = 0.0  # of our clock, in seconds
+        self._ahead = 0.0  # seconds by which our clock is ahead
         self._heard = ""
         self._known = False
         self._doubted: list[float] = []
@@ -36,7 +36,7 @@ class ServerTime:
         return self._wall() - self._ahead
 
     def heard(self, date: str) -> None:
-        """The `Date` of an answer that came just now; nothing is concluded from another text."""
+        """Record the `Date` header of a response that just arrived; other text is ignored."""
         if date == self._heard:
             return
         self._heard = date
@@ -46,7 +46,7 @@ class ServerTime:
             self._known = True
 
     def _take(self, ahead: float) -> None:
-        """Only what is no matter of rounding: time should not go to and fro."""
+        """Adopt a new offset, unless rounding explains it: the time should not jitter."""
         if abs(ahead - self._ahead) < _NEAR:
             self._doubted.clear()
             return

@@ -1,21 +1,21 @@
-"""Times that others wrote, and how far ahead of ours one may be and still be believed.
+"""Guards against timestamps written by others that lie too far in the future.
 
-A kubelet writes since when its node is not ready, and whoever may write an object can write when it
-was changed. Pure; used wherever something is counted from such a time.
+A kubelet records since when its node is not ready, and anyone who may write an object can set the
+time of its last change. Pure.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-APART: Final = 600.0  # seconds that clocks are apart at most
-_LONG_AGO: Final = 1.0  # not 0, which is unknown
+APART: Final = 600.0  # maximum clock skew in seconds
+_LONG_AGO: Final = 1.0  # not 0, which means unknown
 
 
 def believed(moment: float, now: float) -> float:
-    """A time by the wall clock, or one that is long ago where it is too far ahead to be true.
+    """Return a wall clock time, or a time long ago if `moment` is too far in the future.
 
-    As it stands nothing that is counted from it would ever be over, and neither as `now`, which is
-    another one at the next look. With `now` 0 no time passes.
+    A timeout counted from a future time would never expire. Clamping to `now` would not help,
+    since `now` differs at every call. If `now` is 0, `moment` is returned unchanged.
     """
     return moment if not now or moment <= now + APART else _LONG_AGO

@@ -1,8 +1,8 @@
-"""One request to the API server and its answer: deadlines, repetitions, a token that expired.
+"""Sends a single request to the API server: deadlines, retries, expired tokens.
 
-What passes by itself (no answer, 429 with its Retry-After, 5xx) is tried again with jitter until
-the deadline of the request; after a 401 the credentials are read again once. Everything that
-urllib3 raises stops here and becomes an ApiError. Used by many threads.
+Transient failures (no answer, 429 with its Retry-After, 5xx) are retried with jitter until the
+deadline of the request. After a 401 the credentials are reloaded once. Every urllib3 exception is
+converted to ApiError here. Thread-safe.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 Document = Mapping[str, Any]
 
 USER_AGENT = "nodeside-cluster"
-DEADLINE = 30.0  # seconds for a request with its repetitions, if nobody says otherwise
+DEADLINE = 30.0  # default deadline in seconds for a request including retries
 
 _CONNECT = 5.0  # seconds
-_READ = 15.0  # seconds without a byte
+_READ = 15.0  # read timeout in seconds
 _PIECE = 1 << 16  # bytes
 _ANSWER_LIMIT = 256 << 20  # bytes
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds between repetitions
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds between retries
 
-# Answers with the metadata only: a patched Node would come back with its 10-30 kB of status.
+# Requests metadata only: a patched Node would be returned with its 10-30 kB of status.
 # https://kubernetes.io/docs/reference/using-api/api-concepts/#metadata-only-fetches
 _METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 
@@ -56,7 +56,7 @@ class Call:
 
 
 class Exchange:
-    """Sends calls. Every method raises ApiError only."""
+    """A sender of calls. All methods raise only ApiError."""
 
     def __init__(
         self,
@@ -84,13 +84,13 @@ class Exchange:
         self._access.close()
 
     def open(self, call: Call, *, read: float) -> BaseHTTPResponse:
-        """The answer to a watch, not read. One try; `read` is how long it may be silent."""
+        """Return the unread response to a watch. One try; `read` is the read timeout in seconds."""
         return self._answered(call, read=read)
 
     def send(self, call: Call, *, deadline: float | None = None, patient: bool = True) -> bytes:
-        """The body of a successful answer.
+        """Return the body of a successful response.
 
-        `deadline` is in seconds, repetitions included; not `patient`: one try.
+        `deadline` is in seconds and includes retries; without `patient` there is only one try.
         """
         ends = self._now() + (self._deadline if deadline is None else deadline)
         failures = 0
@@ -114,10 +114,10 @@ class Exchange:
             return self._body(call.asked, response, ends)
 
     def _answered(self, call: Call, *, read: float, whole: float | None = None) -> BaseHTTPResponse:
-        """A successful answer whose body was not read; an expired token is renewed once.
+        """Return a successful response with its body unread; an expired token is renewed once.
 
-        `whole`: seconds for connecting, sending and the first word of the answer, None for a
-        watch: a request has had its effect by then, or it has failed here.
+        `whole` limits the seconds for connecting, sending and the start of the response; None for
+        a watch. By then the request has either taken effect or failed here.
         """
         ends = self._now() + (whole or _READ)
         response, generation = self._request(call, read, whole)
@@ -161,14 +161,14 @@ class Exchange:
                 status = response.status
                 self.time.heard(response.headers.get("Date", ""))
             except SSLError:
-                self._access.renew(generation)  # the cluster's CA may be another one by now
+                self._access.renew(generation)  # the cluster's CA may have changed
                 raise
             finally:
                 self.tally.count(call.asked, status)
         return response, generation
 
     def _body(self, asked: RequestInfo, response: BaseHTTPResponse, ends: float) -> bytes:
-        """All of it, within deadline and size limit; then the connection serves the next one."""
+        """Read the whole body within deadline and size limit, then release the connection."""
         data = bytearray()
         while piece := response.read1(_PIECE):
             data += piece
@@ -178,7 +178,7 @@ class Exchange:
         return bytes(data)
 
     def _wait(self, error: ApiError, failures: int) -> float:
-        """Seconds until the next try: never sooner than the server asks for, never in step."""
+        """Return the seconds until the next try, with jitter and never less than Retry-After."""
         pause: float = min(_FIRST_PAUSE * 2 ** (failures - 1), _LONGEST_PAUSE)
         if error.retry_after is not None:
             return error.retry_after + pause * self.jitter()
@@ -186,7 +186,7 @@ class Exchange:
 
 
 def _repeatable(error: ApiError) -> bool:
-    """409 and 410 will be the same the next time, however long one waits."""
+    """Return whether a retry can succeed; 409 and 410 stay the same however long we wait."""
     return error.retryable and error.status not in (401, 409, 410)
 
 
@@ -199,12 +199,12 @@ _OF_OPENSSL = re.compile(r"^\[SSL[^]]*\] | \(_ssl\.c:[0-9]+\)$")
 
 
 def no_answer(asked: RequestInfo) -> str:
-    """What the message of an Unreachable begins with."""
+    """Return the prefix of an Unreachable message."""
     return f"no answer from the API server to {asked}: "
 
 
 class in_words:  # noqa: N801  (a context manager, written as a class for its speed)
-    """What urllib3 and the system raise, as Unreachable."""
+    """A context manager that converts urllib3 and system errors to Unreachable."""
 
     __slots__ = ("_asked",)
 
@@ -223,7 +223,7 @@ class in_words:  # noqa: N801  (a context manager, written as a class for its sp
 
 
 def _cause(exc: BaseException) -> str:
-    """The innermost cause: urllib3 wraps `Connection refused` into three layers."""
+    """Return the innermost cause: urllib3 wraps `Connection refused` into three layers."""
     seen: list[BaseException] = []
     here: BaseException | None = exc
     while here is not None and here not in seen:
@@ -236,35 +236,35 @@ def _cause(exc: BaseException) -> str:
     return "".join(c for c in str(text) if c.isprintable())[:300]
 
 
-NO_ANSWER = "none"  # the code of a request that was not answered
+NO_ANSWER = "none"  # the code counted for a request without an answer
 
 
 @dataclass
 class RequestCounts:
-    """`requests` by verb, resource and code; `repeats` by verb and resource."""
+    """Request counters: `requests` by verb, resource and code; `repeats` by verb and resource."""
 
     requests: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     repeats: Counter[tuple[str, str]] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def count(self, asked: RequestInfo, status: int) -> None:
-        """One request; `status` is the HTTP status, 0 for no answer."""
+        """Count one request; `status` is the HTTP status, 0 for no answer."""
         with self._lock:
             self.requests[asked.verb, asked.plural, str(status or NO_ANSWER)] += 1
 
     def repeat(self, asked: RequestInfo) -> None:
-        """A request is about to be made again."""
+        """Count one retry."""
         with self._lock:
             self.repeats[asked.verb, asked.plural] += 1
 
     def read(self) -> tuple[dict[tuple[str, str, str], int], dict[tuple[str, str], int]]:
-        """Both as they are now."""
+        """Return copies of both counters."""
         with self._lock:
             return dict(self.requests), dict(self.repeats)
 
     @property
     def verbs(self) -> dict[str, int]:
-        """How many requests of each verb."""
+        """The number of requests by verb."""
         found: Counter[str] = Counter()
         for (verb, _, _), number in self.read()[0].items():
             found[verb] += number

@@ -1,6 +1,6 @@
-"""`nodeside-cluster run`: leader election, the loop, probes and metrics.
+"""`nodeside-cluster run`: leader election, the reconcile loop, probes and metrics.
 
-manager               wires it all and ends it
+manager               wiring and shutdown
 probes                /healthz and /readyz
 metrics, metrics_server, metrics_auth, tls    Prometheus metrics over HTTPS
 """

@@ -1,9 +1,8 @@
-"""`nodeside-cluster run`: what is wired to what, and how it ends.
+"""`nodeside-cluster run`: wires the components together and shuts them down.
 
-Health checks, metrics, the view of the cluster and the election live side by side; whoever is
-elected works.
-SIGTERM and SIGINT end the work, give the lease back and return: the next replica, whose view is
-warm already, leads within a second.
+Health checks, metrics, the cluster cache and the election run side by side in every replica; the
+elected replica also runs the controller. SIGTERM and SIGINT end the work, release the lease and
+return. The next replica, whose cache is already warm, leads within a second.
 """
 
 from __future__ import annotations
@@ -40,16 +39,16 @@ from nodeside import log
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
-# Objects made, less those freed, between two searches for garbage in cycles. Python's own 700 are
-# one event of a watch, of which nothing is in a cycle.
+# Net number of allocated objects between two runs of the cyclic garbage collector. Python's default
+# of 700 is reached by a single watch event, which contains no cycles.
 _UNSEARCHED = 20_000
 
 
 @dataclass(frozen=True)
 class Options:
-    """What `run` is told. `identity` is one process at a time: see election.py.
+    """The options of `run`. `identity` belongs to one process at a time: see election.py.
 
-    `certificate` is a directory with a certificate for the metrics, which may come later.
+    `certificate` is a directory with a certificate for the metrics; the files may appear later.
     """
 
     settings: Settings
@@ -64,12 +63,12 @@ class Options:
 
 
 def identity(environ: Mapping[str, str]) -> str:
-    """The name of our pod; outside of one, a name that nobody else has."""
+    """Return the name of our pod; outside of a pod, a unique name."""
     return environ.get("POD_NAME") or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 def run(api: Api, options: Options, planner: Planner, stopping: threading.Event) -> None:
-    """Until `stopping`. Ends with nothing under way."""
+    """Run until `stopping` is set. Nothing is under way when it returns."""
     gc.set_threshold(_UNSEARCHED)
     wakes, pulse = Wakeup(), Heartbeat()
     with ExitStack() as stack:
@@ -124,7 +123,7 @@ def run(api: Api, options: Options, planner: Planner, stopping: threading.Event)
 def _measured(
     api: Api, options: Options, election: Election, view: View
 ) -> Iterator[tuple[Metrics, int]]:
-    """The metrics, served on the port that comes with them."""
+    """Serve the metrics; yields them and their port."""
     answers: Counter[int] = Counter()
     metrics = Metrics(
         tally=api.tally,
@@ -145,10 +144,10 @@ def _measured(
 
 @contextmanager
 def ending_signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM or SIGINT sets. Enter it before any thread is started.
+    """Yield an event that SIGTERM or SIGINT sets. Enter it before any thread is started.
 
-    A handler runs in the middle of anything, locks held; so the signals are blocked, in every
-    thread to come, and one thread waits for them.
+    A signal handler may run at any point, with locks held. So the signals are blocked in all later
+    threads, and one thread waits for them.
     """
     stopping = threading.Event()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
@@ -157,7 +156,7 @@ def ending_signals() -> Iterator[threading.Event]:
         number = signal.sigwait(_ENDING)
         log.fact("ending", signal=signal.Signals(number).name)
         stopping.set()
-        signal.sigwait(_ENDING)  # a second one is impatience
+        signal.sigwait(_ENDING)  # a second signal forces the exit
         os._exit(128 + number)
 
     threading.Thread(target=wait, name="signals", daemon=True).start()
@@ -169,7 +168,7 @@ def ending_signals() -> Iterator[threading.Event]:
 
 @contextmanager
 def _waking(stopping: threading.Event, wake: Callable[[], None]) -> Iterator[None]:
-    """Wake the loop when it is to stop."""
+    """Wake the loop when it must stop."""
 
     def wait() -> None:
         stopping.wait()

@@ -1,11 +1,11 @@
-"""What the controller tells Prometheus: `FAMILIES` is the list, docs/cluster.md says the same.
+"""The Prometheus metrics of the controller; `FAMILIES` lists them, docs/cluster.md documents them.
 
-Everything is read from what is known anyway: the counts of the last plan, the tally of requests,
-the health of the watches. A scrape asks the API server nothing and looks at no node, and no series
-is about a single node, so an answer stays small in any cluster. A replica that does not lead has
-made no plan, so it tells of itself only.
+All values are already in memory: the counts of the last plan, the tally of requests, the health of
+the watches. A scrape sends no request to the API server and iterates over no nodes. No series is
+per node, so an answer stays small in any cluster. A replica that does not lead has made no plan, so
+it reports only about itself.
 
-A new number is a line in `FAMILIES`, with a function that finds it in a `Look`.
+To add a metric, add an entry to `FAMILIES` with a function that reads it from a `Look`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 @dataclass(frozen=True)
 class Look:
-    """What there is to tell at the moment of a scrape. By Driver, and empty if we do not lead."""
+    """The data for one scrape. Per-Driver mappings are empty if this replica does not lead."""
 
     leads: bool
     kinds: Sequence[WatchHealth]
@@ -50,7 +50,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Family:
-    """One metric, and where its samples are in a `Look`: label values and a number."""
+    """One metric; `samples` reads its label values and numbers from a `Look`."""
 
     name: str
     made_as: type[GaugeMetricFamily] | type[CounterMetricFamily]
@@ -59,7 +59,7 @@ class Family:
     samples: Callable[[Look], Iterable[Sample]]
 
 
-# --- where the numbers are -------------------------------------------------------------------
+# --- samples ---------------------------------------------------------------------------------
 
 
 def _requests(look: Look) -> Iterator[Sample]:
@@ -81,7 +81,7 @@ def _current(look: Look) -> Iterator[Sample]:
 
 
 def _by_kind(look: Look) -> Mapping[str, Sequence[WatchHealth]]:
-    """Some kinds are watched twice, such as pods; a series is there once."""
+    """Group the watches by kind. Some kinds, such as pods, have two watches but only one series."""
     kinds: dict[str, list[WatchHealth]] = {}
     for each in look.kinds:
         kinds.setdefault(each.kind, []).append(each)
@@ -186,11 +186,11 @@ HISTOGRAMS: Final = {
 }
 
 
-# --- telling them ----------------------------------------------------------------------------
+# --- collector -------------------------------------------------------------------------------
 
 
 class Metrics(Collector):
-    """Told of every round by the main loop, read by scrapes in threads of their own."""
+    """The collector. The main loop updates it after every round; other threads read it."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class Metrics(Collector):
         ProcessCollector(registry=self._registry)
 
     def after(self, made: Reconciled) -> None:
-        """Remember what the last round found. It costs nothing that grows with the nodes."""
+        """Store the results of the last round. The cost does not grow with the number of nodes."""
         self._rounds.observe(made.planning + made.doing)
         self._plans.observe(made.planning)
         told = {a.driver: a.status for a in made.plan.actions if isinstance(a, SetStatus)}
@@ -240,6 +240,6 @@ class Metrics(Collector):
             yield made
 
     def exposition(self, accept: str) -> tuple[str, bytes]:
-        """Content type and text, in the format that the scraper asks for."""
+        """Return content type and text in the format that the scraper accepts."""
         encode, content_type = choose_encoder(accept)
         return content_type, encode(self._registry)

@@ -1,9 +1,9 @@
-"""Who may read the metrics: whoever the API server knows, and lets `get` the path.
+"""Token auth for the metrics: the API server decides who may `get` the path.
 
-A TokenReview says who a bearer token is, a SubjectAccessReview whether he may; it is what other
-components do behind a proxy. Verdicts are kept for a short while, so a token that was revoked is
-good for a minute longer, and only so many new tokens are asked about in a second: what a stranger
-sends costs the API server nothing worth mentioning.
+A TokenReview identifies the user of a bearer token, and a SubjectAccessReview checks the
+permission; other components do the same behind a proxy. Verdicts are cached briefly, so a revoked
+token stays valid for up to a minute. New tokens are rate-limited, so requests from strangers put no
+significant load on the API server.
 
 https://kubernetes.io/docs/reference/access-authn-authz/authorization/#non-resource-attributes
 """
@@ -26,15 +26,15 @@ from cluster.model.names import METRICS_READER
 from nodeside import log
 
 _REQUEST = 5.0  # seconds for one review
-_ALLOWED, _REFUSED = 60.0, 10.0  # seconds that a verdict is kept
-_KEPT = 256  # verdicts
-_PER_SECOND, _AT_ONCE = 5.0, 20.0  # tokens that were never seen before
-_TOKEN_LIMIT = 16 << 10  # characters; a service account's has about a thousand
+_ALLOWED, _REFUSED = 60.0, 10.0  # seconds that a verdict is cached
+_KEPT = 256  # maximum number of cached verdicts
+_PER_SECOND, _AT_ONCE = 5.0, 20.0  # rate and burst of tokens that were never seen before
+_TOKEN_LIMIT = 16 << 10  # characters; a service account token has about a thousand
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """An HTTP status, and the words for one that is no success."""
+    """An HTTP status, with a message if it is not a success."""
 
     status: HTTPStatus
     words: str = ""
@@ -42,7 +42,7 @@ class Verdict:
 
 @dataclass
 class Budget:
-    """A token bucket: so many at once, and so many a second from then on."""
+    """A token bucket with a burst of `_AT_ONCE` and a refill of `_PER_SECOND`."""
 
     now: Callable[[], float]
     _left: float = _AT_ONCE
@@ -61,7 +61,7 @@ class Budget:
 
 @dataclass
 class Reviews:
-    """Asks the API server, and remembers for a while what it said."""
+    """Reviews by the API server, with a short-lived cache."""
 
     api: Api
     now: Callable[[], float] = time.monotonic
@@ -72,7 +72,7 @@ class Reviews:
         self._budget = Budget(self.now)
 
     def decision(self, authorization: str, path: str) -> Verdict:
-        """Whether whoever sent this header may get `path`."""
+        """Return whether the sender of this Authorization header may get `path`."""
         kind, _, token = authorization.strip().partition(" ")
         token = token.strip()
         if kind.lower() != "bearer" or not token:
@@ -123,7 +123,7 @@ class Reviews:
         return Verdict(HTTPStatus.FORBIDDEN, words)
 
     def _create(self, resource: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The status of a review, which is not kept anywhere."""
+        """Create a review and return its status. The API server does not store reviews."""
         review = {
             "apiVersion": resource.api_version,
             "kind": resource.kind,

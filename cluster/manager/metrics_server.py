@@ -1,8 +1,9 @@
-"""/metrics over HTTPS, for whoever may read it. A scraper cannot hurt the controller.
+"""/metrics over HTTPS for authorized clients. A scraper cannot harm the controller.
 
-So many connections at once, and the next one is closed without a word; each may last so many
-seconds from its first byte to its last, handshake included, however slowly it trickles. One request
-for each connection. Nothing is read but the head of a GET, in the limits of http.server.
+The number of concurrent connections is limited; further ones are closed without an answer. The
+total time of a connection is limited too, handshake included, so a client that sends slowly cannot
+hold it open. Each connection serves one request. Only the head of a GET is read, within the limits
+of http.server.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from cluster.model.names import METRICS_PATH as PATH
 from nodeside import log
 from nodeside.errors import SystemRefused
 
-_CONNECTIONS = 8  # at once
+_CONNECTIONS = 8  # maximum number of concurrent connections
 _SECONDS = 10.0  # for a whole connection
-_STEP = 5.0  # seconds for the client's next byte
-_SWEEP = 0.5  # seconds between two looks for connections that last too long
+_STEP = 5.0  # seconds to wait for the client's next byte
+_SWEEP = 0.5  # seconds between two checks for expired connections
 
 Exposition = Callable[[str], tuple[str, bytes]]
 Judge = Callable[[str, str], Verdict]
 
 
 class _Server(Server):
-    """The base class keeps its limits."""
+    """The HTTPS server; the base class enforces the limits."""
 
     serving: Serving
     judge: Judge
@@ -45,7 +46,7 @@ class _Server(Server):
         super().__init__(host, port, _Handler)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """The handshake happens here, in the connection's own thread."""
+        """Serve a connection. The handshake happens here, in the connection's own thread."""
         request.settimeout(_STEP)
         context = self.serving.context()
         with (
@@ -94,9 +95,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class MetricsServer:
-    """Use as a context manager. `port` 0 takes a free one; the property says which.
+    """The metrics server. Use as a context manager. `port` 0 picks a free port; see the property.
 
-    Without `host` it listens on all addresses. `answers` counts by HTTP status.
+    Without `host` it listens on all addresses. `answers` counts answers by HTTP status. Raises
+    SystemRefused if it cannot listen.
     """
 
     def __init__(
@@ -126,7 +128,7 @@ class MetricsServer:
         }
         for name, value in wired.items():
             setattr(self._server, name, value)
-        serving.context()  # what is wrong with the certificate is said now
+        serving.context()  # logs problems with the certificate at startup
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_SWEEP,), name="metrics", daemon=True
         )

@@ -1,10 +1,10 @@
-"""/healthz and /readyz for the kubelet, and for whoever asks with curl.
+"""/healthz and /readyz for the kubelet, also readable with curl.
 
-`/healthz` fails only where a restart would help: the main loop has not come round for long. An API
-server that is gone is no such reason. `/readyz` says per kind whether what we know is up to date.
-Standard library, no authentication: nothing secret is said. So many connections at once, and the
-next one is closed without a word; each may last so many seconds from its first byte to its last,
-however slowly it trickles.
+`/healthz` fails only if a restart would help: one round of the main loop has taken too long. An
+unreachable API server is not such a case. `/readyz` reports for each kind whether our cache is up
+to date. Standard library, no authentication: the answers contain nothing secret. The number of
+concurrent connections is limited; further ones are closed without an answer. The total time of a
+connection is limited too, so a client that sends slowly cannot hold it open.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from cluster.kube.reflector import WatchHealth
 from nodeside import log
 from nodeside.errors import SystemRefused
 
-STALE = 180.0  # seconds without a word from the API server, after which we are not ready
-_CONNECTIONS = 64  # at once: more than one client that is slow
-_SECONDS = 2.0  # for a whole connection: the kubelet waits one
-_SWEEP = 0.5  # seconds between two looks for connections that last too long
+STALE = 180.0  # seconds without an answer from the API server after which we are not ready
+_CONNECTIONS = 64  # concurrent connections: enough for several slow clients
+_SECONDS = 2.0  # for a whole connection; the kubelet waits one second
+_SWEEP = 0.5  # seconds between two checks for expired connections
 
 
 @dataclass(frozen=True)
 class Report:
-    """An answer: whether all is well, and a line for each thing."""
+    """The result of a check, with one line for each item."""
 
     well: bool
     lines: tuple[str, ...]
@@ -44,7 +44,7 @@ class Report:
 
 
 def alive(pulse: Heartbeat) -> Report:
-    """Whether the process does its work."""
+    """Return whether the main loop makes progress."""
     busy = pulse.busy_for
     if busy > STUCK:
         return Report(False, (f"stuck: one round has taken {busy:.0f} s",))
@@ -52,7 +52,10 @@ def alive(pulse: Heartbeat) -> Report:
 
 
 def ready(kinds: list[WatchHealth]) -> Report:
-    """Whether everything but what is optional was listed, and the API server is heard."""
+    """Return whether all non-optional kinds are listed and the API server answers.
+
+    A kind that fails counts as unanswered after `STALE` seconds of silence.
+    """
     lines = [_line(kind) for kind in kinds]
     return Report(all(_current(kind) for kind in kinds), tuple(lines))
 
@@ -70,9 +73,9 @@ def _line(kind: WatchHealth) -> str:
 
 
 class Server(ThreadingHTTPServer):
-    """On every address, of IPv6 and IPv4: the kubelet asks the address that the pod has.
+    """An HTTP server that listens on all IPv6 and IPv4 addresses; the kubelet uses the pod's.
 
-    A thread for each connection, as the base class has it, but only so many, and for so long.
+    Uses one thread per connection, like the base class, but limits their number and duration.
     """
 
     daemon_threads = True
@@ -87,7 +90,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("::" if everywhere else host, port), handler)
 
     def server_bind(self) -> None:
-        """Without the base class's look into DNS for a name that nobody uses."""
+        """Bind without the base class's DNS lookup for a name that is never used."""
         if self.address_family == socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         socketserver.TCPServer.server_bind(self)
@@ -114,7 +117,7 @@ class Server(ThreadingHTTPServer):
 
     @contextmanager
     def timed(self, connection: socket.socket) -> Iterator[None]:
-        """Its time begins, unless it has begun already."""
+        """Start the connection's time limit unless it is already running."""
         self._open.setdefault(connection, time.monotonic() + self.seconds)
         try:
             yield
@@ -122,31 +125,35 @@ class Server(ThreadingHTTPServer):
             self._open.pop(connection, None)
 
     def service_actions(self) -> None:
-        """Called again and again by the thread that accepts: end what lasts too long."""
+        """End expired connections. The accepting thread calls this periodically."""
         now = time.monotonic()
         for connection, ends in list(self._open.items()):
             if now > ends:
                 _cut(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that left, or never spoke, is no concern of anybody's. The rest is a bug."""
+        """Log a failed request. OSError means the client left or stayed silent; others are bugs."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
         log.detail("a request was not finished", client=str(client_address[0]))
 
 
 def _cut(connection: socket.socket) -> None:
-    """Wake the thread that waits for it. An SSLSocket's own method is not for other threads."""
+    """Wake the thread that waits on a connection.
+
+    SSLSocket.shutdown must not be called from other threads.
+    """
     try:
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
     except OSError:
-        return  # it is gone already
+        return  # already closed
 
 
 class HealthServer:
-    """Use as a context manager. `port` 0 takes a free one; the property says which.
+    """The health server. Use as a context manager. `port` 0 picks a free port; see the property.
 
-    Without `host` it listens on all addresses. A connection may last `seconds`.
+    Without `host` it listens on all addresses. A connection may last `seconds`. Raises
+    SystemRefused if it cannot listen.
     """
 
     def __init__(
@@ -184,7 +191,7 @@ class HealthServer:
 
 class _Handler(BaseHTTPRequestHandler):
     checks: dict[str, Callable[[], Report]]
-    timeout = _SECONDS  # for the client's next byte
+    timeout = _SECONDS  # wait for the client's next byte
 
     def do_GET(self) -> None:
         check = self.checks.get(self.path.partition("?")[0])

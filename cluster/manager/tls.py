@@ -1,9 +1,9 @@
-"""What the metrics are served with: a certificate from a mounted Secret, or one of our own.
+"""The TLS certificate of the metrics server: from a mounted Secret, or self-signed.
 
-OpenShift's service CA and cert-manager write `tls.crt` and `tls.key` into a Secret, and renew them;
-the kubelet brings the change into the directory. Both files are looked at for each connection, so
-no restart is needed. Where there are none (yet), or they do not fit, a certificate is made at start
-and signed by itself: the connection is private then, but nobody can tell whose it is.
+OpenShift's service CA and cert-manager write `tls.crt` and `tls.key` into a Secret and renew them;
+the kubelet updates the mounted directory. Both files are checked for each connection, so no restart
+is needed. If they do not exist (yet) or do not match, a self-signed certificate is made at startup.
+The connection is then encrypted, but clients cannot authenticate the server.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from nodeside import log
 
 CERTIFICATE, KEY = "tls.crt", "tls.key"  # of a Secret of type kubernetes.io/tls
 
-_DAYS = 3650  # a process does not live that long
-_CLOCKS = timedelta(hours=1)  # by which somebody's clock may be behind ours
+_DAYS = 3650  # longer than any process lives
+_CLOCKS = timedelta(hours=1)  # by which a client's clock may be behind ours
 
 _Stamp = tuple[tuple[int, int], ...]
 
 
 class Serving:
-    """`context()` is for the next connection."""
+    """The source of TLS contexts; `context()` returns the one for the next connection."""
 
     def __init__(self, directory: Path | None, names: Sequence[str]) -> None:
         self._directory = directory
@@ -37,7 +37,10 @@ class Serving:
         self._context: ssl.SSLContext | None = None
 
     def context(self) -> ssl.SSLContext:
-        """With the certificate as it is now. Raises nothing for a bad one: the last good serves."""
+        """Return the context with the current certificate.
+
+        Raises nothing if it is bad: the last good one stays in use.
+        """
         with self._lock:
             stamp = self._look()
             if self._context is None or stamp != self._stamp:
@@ -46,7 +49,7 @@ class Serving:
             return self._context
 
     def _look(self) -> _Stamp | None:
-        """What changes when a file does; None where they are not both there."""
+        """Return a stamp that changes with either file; None unless both exist."""
         if self._directory is None:
             return None
         with suppress(OSError):
@@ -79,12 +82,12 @@ class Serving:
 def _context(certificate: Path, key: Path | None) -> ssl.SSLContext:
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
-    made.load_cert_chain(certificate, key, password="")  # none is asked for on a terminal
+    made.load_cert_chain(certificate, key, password="")  # prevents a prompt on the terminal
     return made
 
 
 def self_signed(names: Sequence[str]) -> bytes:
-    """A key and a certificate for it, as PEM."""
+    """Return a new key and a self-signed certificate for it, as PEM."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,14 +1,14 @@
-"""Values: what the controller sees (Snapshot), what it wants done (Plan), and the names of both.
+"""Value types: the observed state (Snapshot), the planned actions (Plan), and the names of both.
 
     names                 labels, annotations and object names that users see
-    states                the words that decisions are made of
-    snapshot, stages      the cluster as it was seen at one moment
-    fields, parse, parse_pods, parse_stages    the API server's JSON as these values
-    labelmap, index       label sets in little memory; look-ups in one pass
-    actions, lanes        what a plan wants done, and what rests on what
-    annotations           what is remembered in annotations
-    status_schema, limits the schema of a Driver's status, and how a status is fitted to it
-    log_pattern           what a stage waits for in a log (RE2)
+    states                the enums that decisions are based on
+    snapshot, stages      the cluster state at one moment
+    fields, parse, parse_pods, parse_stages    parsers from the API server's JSON to these values
+    labelmap, index       compact label sets; cached single-pass lookups
+    actions, lanes        the actions of a plan, and their dependencies
+    annotations           state stored in annotations
+    status_schema, limits the schema of a Driver's status, and trimming a status to fit it
+    log_pattern           the log pattern a stage waits for (RE2)
 
-Nothing here asks, writes or decides.
+Nothing here sends requests or makes decisions.
 """

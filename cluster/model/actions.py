@@ -1,8 +1,9 @@
-"""What a plan says is to be done: values that controller.py carries out, in their order.
+"""The actions of a plan, which the executor carries out in order.
 
-An action that failed ends the plan for its driver: a later one may rest on it (a node is labelled
-only after the DaemonSet of that label is there, a finalizer goes last). Only on a status rests
-nothing but what is told with it, and on what is done to one node what else is done to it.
+A failed action ends the plan for its driver, since later actions may depend on it (a node is
+labelled only after the DaemonSet of that label exists, a finalizer is removed last). There are two
+exceptions: only Events about the status depend on a status update, and only actions on the same
+node depend on an action on one node.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Server-side apply of a whole document, field manager nodeside-cluster, forced.
+    """Server-side apply of a whole document with force, as field manager nodeside-cluster.
 
-    `over` is what is there already, None if nothing is.
+    `over` describes the existing object, None if there is none.
     """
 
     driver: str
@@ -41,9 +42,9 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create an object whose name says all of what it is for: one that is there already will do.
+    """Create an object whose name identifies its purpose, so an existing one is just as good.
 
-    `node` is the only one that it is for.
+    `node` is the only node it is for.
     """
 
     driver: str
@@ -57,7 +58,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete one object, if it is still the one with this uid ("" where it does not matter)."""
+    """Delete one object if it still has this uid ("": any uid)."""
 
     driver: str
     resource: Resource
@@ -72,7 +73,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class LabelNode:
-    """Set these labels of a node, if they still are as they were seen; None takes one away."""
+    """Set these labels of a node if they are unchanged since the snapshot; None removes one."""
 
     driver: str
     node: str
@@ -87,7 +88,7 @@ class LabelNode:
 
 @dataclass(frozen=True, slots=True)
 class AnnotateJob:
-    """Note on a build Job what came of it: its pods, which said so, go one day."""
+    """Record the outcome of a build on its Job, since the pods that reported it do not last."""
 
     driver: str
     name: str
@@ -102,9 +103,9 @@ class AnnotateJob:
 
 @dataclass(frozen=True, slots=True)
 class Cordon:
-    """Begin to drain a node: these labels, and no new pods, in one request.
+    """Start to drain a node: set these labels and cordon it in one request.
 
-    A node that is cordoned already stays as it is: who did that ends it.
+    A node that is already cordoned is left to whoever cordoned it.
     """
 
     driver: str
@@ -119,7 +120,7 @@ class Cordon:
 
 @dataclass(frozen=True, slots=True)
 class Uncordon:
-    """Take back our own cordon, with these labels; labels alone unless it `opens` the node."""
+    """End our drain of a node: set these labels, and uncordon it if `opens`."""
 
     driver: str
     node: str
@@ -133,7 +134,7 @@ class Uncordon:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Ask a pod to leave through the eviction API, if it is still the one with this uid."""
+    """Evict a pod through the eviction API if it still has this uid."""
 
     driver: str
     node: str
@@ -148,9 +149,9 @@ class Evict:
 
 @dataclass(frozen=True, slots=True)
 class SetStatus:
-    """Replace the status of a Driver (merge patch of its status subresource does, lists are whole).
+    """Replace the status of a Driver by a merge patch of its status subresource.
 
-    The status is complete: what it does not hold is to be removed.
+    The status is complete: fields it does not contain are removed. Lists are replaced as a whole.
     """
 
     driver: str
@@ -163,9 +164,10 @@ class SetStatus:
 
 @dataclass(frozen=True, slots=True)
 class SetFinalizers:
-    """Make these the finalizers of a Driver, if it is still the one with this uid.
+    """Set the finalizers of a Driver if it still has this uid and resource version.
 
-    And if nobody changed it since: the list is written as a whole, with what others put into it.
+    The list is written as a whole and includes the finalizers of others, so a concurrent change
+    must not be overwritten.
     """
 
     driver: str
@@ -182,9 +184,9 @@ class SetFinalizers:
 
 @dataclass(frozen=True, slots=True)
 class EmitEvent:
-    """An Event about a Driver. Said once: the plan that says it also changes what caused it.
+    """An Event about a Driver. It is emitted once, since the same plan also changes its cause.
 
-    `of_status`: what changes is the status, before it; without that it would be said each time.
+    `of_status`: that change is the preceding status update; if it failed, the Event would repeat.
     """
 
     driver: str
@@ -215,9 +217,9 @@ Action = (
 
 
 def rests_on(action: Action) -> tuple[str, ...]:
-    """The lanes of which each stops this action when something was refused there.
+    """Return the lanes in which a failure blocks this action.
 
-    A refused status stops only what is told of the Driver; what else is refused, the status tells.
+    A failed status update blocks only Events about the status; the status reports other failures.
     """
     match action:
         case SetStatus():
@@ -231,7 +233,7 @@ def rests_on(action: Action) -> tuple[str, ...]:
 
 
 def node_of(action: Action) -> str:
-    """The only node that an action is about, "" if it is about more."""
+    """Return the only node that an action concerns, "" if it is not limited to one node."""
     match action:
         case LabelNode() | Cordon() | Uncordon() | Evict() | Create():
             return action.node
@@ -242,8 +244,10 @@ def node_of(action: Action) -> str:
 
 
 def waits_for_all(action: Action, lanes: Collection[str]) -> bool:
-    """Whether something may be taken away from a node that, in one of these `lanes` of trouble,
-    could not be given what comes after it."""
+    """Return whether a deletion must wait because a node of the driver has a failure in `lanes`.
+
+    That node may still use the object to delete, since it could not be moved to its replacement.
+    """
     takes = isinstance(action, Delete) and action.resource in (DAEMON_SETS, CONFIG_MAPS)
     return takes and any(
         is_node_lane(lane) and whole_lane_of(lane) == action.driver for lane in tuple(lanes)
@@ -252,11 +256,12 @@ def waits_for_all(action: Action, lanes: Collection[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`again_in`: seconds after which to plan again though nothing changed; None: never.
+    """A list of actions, and what the next plan needs.
 
-    `censuses` are the nodes of each Driver, counted: for metrics. `demand`: the pods that have to
-    be known to go on; None: none. `tags`: those whose images should be known. `templates`: those of
-    stages that should be rendered. `alone`: of one Driver, and it rests on nothing of others.
+    `again_in`: seconds until the next plan even if nothing changes; None: never. `censuses`: node
+    counts of each Driver, for metrics. `demand`: the pods that must be watched to continue; None if
+    there are none. `tags`: image stream tags whose image labels are needed. `templates`: stage
+    templates to render. `alone`: the plan is for one Driver and depends on nothing of others.
     """
 
     actions: tuple[Action, ...] = ()
@@ -268,16 +273,16 @@ class Plan:
     alone: bool = False
 
     def of(self, driver: str) -> tuple[Action, ...]:
-        """The actions for one driver, in order: drivers do not wait for each other."""
+        """Return the actions for one driver, in order: drivers do not wait for each other."""
         return tuple(action for action in self.actions if action.driver == driver)
 
     def drivers(self) -> Iterator[str]:
-        """Whom there is something to do for, in order."""
+        """Return the drivers that have actions, in order."""
         return iter(dict.fromkeys(action.driver for action in self.actions))
 
 
 def together(plans: Sequence[Plan], *more: Action) -> Plan:
-    """One plan of several, in their order, and `more` actions behind them."""
+    """Merge plans in their order, followed by the actions in `more`."""
     actions = [action for plan in plans for action in plan.actions]
     waits = [plan.again_in for plan in plans if plan.again_in is not None]
     censuses = {name: found for plan in plans for name, found in plan.censuses.items()}
@@ -292,7 +297,10 @@ Labels = frozenset[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Pods with one of these resources, or all labels of one selector. No `namespaces`: of all."""
+    """Pods that request one of the resources, or have all labels of one selector.
+
+    Empty `namespaces` means all namespaces.
+    """
 
     resources: frozenset[str]
     selectors: frozenset[Labels]
@@ -308,14 +316,14 @@ class Demand:
 
 
 def all_of(demands: Iterable[Demand | None]) -> Demand | None:
-    """One demand for all of them; None if there is none."""
+    """Return the union of the demands; None if there is none."""
     asked = [demand for demand in demands if demand is not None]
     return reduce(Demand.__or__, asked) if asked else None
 
 
 @dataclass(frozen=True, slots=True)
 class PoolCount:
-    """A pool, the link of the chain that found its toolkit image, and its nodes."""
+    """A pool, the rule that found its toolkit image, and its number of nodes."""
 
     pool: Pool
     link: str
@@ -324,7 +332,10 @@ class PoolCount:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Nodes by place and by their own last word. `unavailable` is counted against `allowed`."""
+    """Node counts of a Driver by place and by last reported state.
+
+    `unavailable` is counted against `allowed`.
+    """
 
     phase: Phase
     places: Mapping[Place, int]

@@ -1,4 +1,4 @@
-"""What annotations remember: images that could not be pulled, toolkits that were refused."""
+"""State stored in annotations: images that could not be pulled, toolkits that were refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 
 @dataclass(frozen=True, slots=True)
 class ImageFallback:
-    """Since when a pool builds, and why; `note` is how an annotation keeps it."""
+    """Since when a pool falls back to building, and why; `note` is the annotation text."""
 
     since: float
     why: str
@@ -36,23 +36,23 @@ class ImageFallback:
 
 
 def read_note(note: str) -> ImageFallback:
-    """Of an annotation; one that somebody has edited is old."""
+    """Parse the annotation; an invalid one, edited by hand, counts as expired."""
     moment, _, why = note.partition(" ")
     with suppress(ValueError):
         return ImageFallback(float(timegm(time.strptime(moment, _MOMENT))), why)
     return ImageFallback(0.0, note)
 
 
-_MOST_WORDS = 1000  # of what a note says
+_MOST_WORDS = 1000  # characters of a reason
 
 
-_MOST = 64  # images that a note names
+_MOST = 64  # images in an annotation
 
 
 _NOTE_LIMIT = 64 << 10  # bytes of an annotation
 
 
-_LONGEST = 1024  # characters of an image, as long as driver.yaml has them
+_LONGEST = 1024  # characters of an image reference, as in driver.yaml
 
 
 _COUNT = re.compile(r"^(\d{1,6}) nodes refuse it")
@@ -64,10 +64,10 @@ def _refused_by(why: str) -> int:
 
 
 def note(refused: Mapping[str, str]) -> str:
-    """How an annotation keeps it, "" for nothing: what most nodes refuse, as far as there is room.
+    """Return the annotation text, "" if empty; images that most nodes refuse go first.
 
-    All annotations of an object have 256 KiB together, and a word of a node may take 12 bytes for
-    each of its letters.
+    Images beyond the size limit are dropped: all annotations of an object are limited to 256 KiB
+    in total, and one character of a node's report may take 12 bytes.
     """
     order = sorted(refused.items(), key=lambda each: (-_refused_by(each[1]), each[0]))
     kept = dict(order[:_MOST])
@@ -77,7 +77,7 @@ def note(refused: Mapping[str, str]) -> str:
 
 
 def read_refused(text: str) -> Mapping[str, str]:
-    """Of an annotation; one that somebody has edited counts as far as it can be read."""
+    """Parse the annotation; one that was edited by hand counts as far as it can be read."""
     with suppress(ValueError, RecursionError):
         found = json.loads(text or "{}")
         if isinstance(found, dict) and found:

@@ -1,6 +1,6 @@
-"""Fields of the API server's JSON, read without trusting who wrote them.
+"""Reads fields of the API server's JSON without trusting their writers.
 
-Every function gives a value of the wanted kind, whatever stands there.
+Every function returns a value of the declared type, whatever the field contains.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ def part(data: Document, key: str) -> Document:
 
 
 def text(data: Document, key: str) -> str:
-    """One copy in memory of what 5,000 objects repeat."""
+    """Return an interned text: one copy in memory for what 5,000 objects repeat."""
     return intern(str(data.get(key) or ""))
 
 
 def said(data: Document, key: str) -> str:
-    """A text of a node, as long as nodes of ours write it; older ones wrote more."""
+    """Return a text from a node, cut to the length our nodes write; older ones wrote more."""
     return intern(printable(str(data.get(key) or "")))
 
 
 def printable(text: str) -> str:
-    """What a node says comes into Events, conditions and terminals: no escape sequences."""
+    """Replace control characters: texts from nodes go into Events, conditions and terminals."""
     text = text[:REPORT_TEXT]
     return text if text.isprintable() else _UNPRINTABLE.sub("\ufffd", text)
 
 
 def word(data: Document, key: str, words: re.Pattern[str] = _UNAME) -> str:
-    """A word of `uname`, "" if it cannot be one: it goes into the pull spec of a toolkit image."""
+    """Return a `uname` field, "" if invalid: it goes into the pull spec of a toolkit image."""
     found = str(data.get(key) or "")
     return intern(found) if words.fullmatch(found) else ""
 
@@ -56,7 +56,7 @@ def condition(status: Document, kind: str) -> Document:
 
 @lru_cache(maxsize=1024)
 def seconds(moment: str | None) -> float:
-    """A metav1.Time by the wall clock; 0 for none."""
+    """Parse a metav1.Time to seconds since the epoch; 0 if missing or invalid."""
     with suppress(TypeError, ValueError):
         return float(timegm(strptime(moment or "", "%Y-%m-%dT%H:%M:%SZ")))
     return 0.0

@@ -1,7 +1,7 @@
-"""What is found in a snapshot by one pass over all objects of a kind, for all Drivers at once.
+"""Caches lookups made by one pass over all objects of a kind, for all Drivers at once.
 
-Each Driver's plan asks for its own part. A pass for each of them would cost the square of their
-number: fifty Drivers on 5,000 nodes have 250,000 pods.
+Each Driver's plan reads its own part. A pass per Driver would cost the square of the number of
+Drivers: fifty Drivers on 5,000 nodes have 250,000 pods.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ T = TypeVar("T")
 
 
 class Index:
-    """Passes over the very mappings that they were made of: another mapping is passed over anew.
+    """A cache of lookups, keyed by the identity of the mappings they were made from.
 
-    So it may go from one snapshot to the next, and one that is partly replaced keeps the rest.
+    A new mapping causes a new pass. So an index may be reused for the next snapshot: lookups from
+    unchanged mappings stay valid.
     """
 
     def __init__(self) -> None:
         self._kept: dict[Callable[..., Any], tuple[tuple[object, ...], Any]] = {}
 
     def once(self, make: Callable[..., T], *sources: object) -> T:
-        """What `make` says of these sources."""
+        """Return the result of `make` for these sources, cached."""
         before, found = self._kept.get(make, ((), None))
         same = len(before) == len(sources) and all(map(operator.is_, before, sources))
         if not same:

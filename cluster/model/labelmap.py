@@ -1,11 +1,9 @@
-"""The labels of a node, small in memory.
+"""Node labels as a memory-efficient mapping.
 
-Node Feature Discovery sets a hundred labels and more on each node, and which ones a Driver asks for
-nobody knows before it is there; so all of them are kept, but their keys only once for all nodes
-that have the same. Our own labels, which come and go, are apart, or each of them would make other
-keys of all the rest; with fifty Drivers a node has a hundred of them.
-
-Made by parse.py; everybody else sees a mapping.
+Node Feature Discovery sets a hundred labels and more on each node. Which ones a Driver selects by
+is not known in advance, so all are kept, but nodes with the same keys share one copy of them. Our
+own labels come and go, up to a hundred per node with fifty Drivers. They are stored separately:
+otherwise each change of one would need a new copy of all keys.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ _OWN: Final = f"{API_GROUP}/"
 
 
 class _Keys(dict[str, int]):
-    """The place of each key among the values; weak references to it are possible."""
+    """The index of each key in the tuple of values. Supports weak references."""
 
     __slots__ = ("__weakref__",)
 
@@ -32,7 +30,7 @@ _KNOWN: WeakValueDictionary[tuple[str, ...], _Keys] = WeakValueDictionary()
 
 
 class Labels(Mapping[str, str]):
-    """Never changed in place."""
+    """An immutable mapping of labels."""
 
     __slots__ = ("_keys", "_own_keys", "_own_values", "_values")
 
@@ -77,7 +75,7 @@ class Labels(Mapping[str, str]):
     @overload
     def get(self, key: str, default: str | T, /) -> str | T: ...
     def get(self, key: str, default: Any = None, /) -> Any:
-        """What Mapping has, without an exception for what is not there."""
+        """Return the value or `default`; unlike Mapping.get, without an internal exception."""
         place = self._own_keys.get(key)
         if place is not None:
             return self._own_values[place]
@@ -85,20 +83,20 @@ class Labels(Mapping[str, str]):
         return default if place is None else self._values[place]
 
     def with_own(self, changes: Mapping[str, str | None]) -> Labels:
-        """The same after labels of ours were set, or with None taken away."""
+        """Return a copy with changes to our own labels; None removes a label."""
         own = dict(zip(self._own_keys, self._own_values, strict=True))
         return Labels(self._keys, self._values, *_shared(_merged(own, changes)))
 
 
 def labels_of(found: Mapping[str, str]) -> Labels:
-    """The labels of an object of the API server."""
+    """Return the labels of an API object as Labels."""
     own = {key: value for key, value in found.items() if key.startswith(_OWN)}
     rest = {key: value for key, value in found.items() if key not in own} if own else found
     return Labels(*_shared(rest), *_shared(own))
 
 
 def _shared(found: Mapping[str, str]) -> tuple[_Keys, tuple[str, ...]]:
-    """Keys, once for all that have the same, and the values at their places."""
+    """Return the shared keys and the values in the order of the keys."""
     names = tuple(sorted(found))
     keys = _KNOWN.get(names)
     if keys is None:
@@ -108,7 +106,7 @@ def _shared(found: Mapping[str, str]) -> tuple[_Keys, tuple[str, ...]]:
 
 
 def changed(labels: Mapping[str, str], changes: Mapping[str, str | None]) -> Mapping[str, str]:
-    """Labels of a node after some were set, or with None taken away."""
+    """Return a node's labels with `changes` made; None removes a label."""
     if isinstance(labels, Labels) and all(key.startswith(_OWN) for key in changes):
         return labels.with_own(changes)
     return _merged(labels, changes)

@@ -1,22 +1,22 @@
-"""Lanes: each is a sequence of actions that rest on each other; what fails stops the rest of it.
+"""Lanes: sequences of dependent actions, in which a failure stops the remaining actions.
 
-A Driver has one, each of its stages has one, and so have its status, its cordons, and each node of
-which something was refused.
+Each Driver has a lane. Its stages, its status, its cordons, and each node with a failed action have
+lanes of their own.
 """
 
 from __future__ import annotations
 
 
 def lane_of(driver: str, content: str) -> str:
-    """The lane in which objects of stages are written: what is refused there stops no rollout.
+    """Return the lane for writing stage objects; a failure in it does not stop a rollout.
 
-    `content` is a hash of what there is to write: something else is tried at once.
+    `content` is a hash of what is written, so that changed content is tried at once.
     """
     return f"{driver}/stages.{content}"
 
 
 def driver_of(lane: str) -> str:
-    """The Driver that an action is about, in whatever lane."""
+    """Return the Driver that any lane belongs to."""
     return lane.partition("/")[0]
 
 
@@ -25,22 +25,22 @@ def is_stage_lane(lane: str) -> bool:
 
 
 def cordon_lane_of(driver: str) -> str:
-    """The lane in which our cordons are ended: nothing of the Driver rests on it."""
+    """Return the lane for ending our cordons; no other action of the Driver depends on it."""
     return f"{driver}/cordons"
 
 
 def status_lane_of(driver: str) -> str:
-    """By this name a refused status is remembered: it holds up no other action of the Driver."""
+    """Return the lane for status failures, which block no other action of the Driver."""
     return f"{driver}/status"
 
 
 def node_lane_of(lane: str, node: str) -> str:
-    """By this name is remembered what was refused of one node: others do not wait for it."""
+    """Return the lane for failures on one node; other nodes do not wait for it."""
     return f"{lane}{_OF_NODE}{node}"
 
 
 def whole_lane_of(lane: str) -> str:
-    """The lane itself, of one of its nodes."""
+    """Return the lane that a node lane belongs to."""
     return lane.partition(_OF_NODE)[0]
 
 

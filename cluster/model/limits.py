@@ -1,8 +1,9 @@
-"""What a status may be: as long as its schema allows, and as large as the API server takes.
+"""Trims a status to the limits of its schema and of the API server.
 
-What stands in a status is said by nodes, compilers and people, at any length. A status that is too
-long anywhere is refused as a whole, so what is made goes through `fitted` before it is compared or
-written. Limits are counted in bytes, which is at least as strict as the schema's characters. Pure.
+The texts in a status come from nodes, compilers and people and have any length. The API server
+rejects the whole status if any field is too long, so a status goes through `fitted` before it is
+compared or written. Limits are in bytes, which is at least as strict as the schema's characters.
+Pure.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from typing import Any, Final
 
 from cluster.model.status_schema import STATUS, WORD_LIMIT
 
-TEXT_LIMIT: Final = 4096  # bytes of a sentence
-_SENTENCES: Final = 256 << 10  # bytes of one such field in all rows; etcd takes 1.5 MiB an object
+TEXT_LIMIT: Final = 4096  # bytes of a message
+_SENTENCES: Final = 256 << 10  # bytes of one text field over all rows; etcd's limit is 1.5 MiB
 _CUT: Final = " [cut]"
-_CONDITIONS: Final = "conditions"  # few, and read first: they are not cut for the rows
+_CONDITIONS: Final = "conditions"  # few, and read first: not shortened for the sake of the rows
 
 Schema = Mapping[str, Any]
 
 
 def fitted(status: Mapping[str, Any]) -> dict[str, Any]:
-    """A status that is not refused. Where a list has many rows, their sentences are shorter."""
+    """Return a status that the API server accepts. Many rows share a limit for their messages."""
     rows = sum(len(value) for key, value in status.items() if _is_rows(key, value))
     share = min(TEXT_LIMIT, _SENTENCES // max(1, rows))
     fields = STATUS["properties"]
@@ -32,7 +33,7 @@ def fitted(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def clipped(text: str, limit: int = TEXT_LIMIT) -> str:
-    """At most so many bytes of UTF-8, marked where something is missing."""
+    """Return `text` cut to at most `limit` bytes of UTF-8, with a mark at the cut."""
     if 4 * len(text) <= limit:
         return text
     data = text.encode(errors="replace")
@@ -59,7 +60,7 @@ def _fit(value: Any, schema: Schema, share: int) -> Any:
 
 
 def _bounded(rows: Sequence[Any], schema: Schema) -> Sequence[Any]:
-    """As many rows as there may be; the last one stands for all that are left out then."""
+    """Return at most `maxItems` rows; if some are left out, the last row summarizes them."""
     limit = schema.get("maxItems", len(rows))
     if len(rows) <= limit:
         return rows
@@ -69,7 +70,7 @@ def _bounded(rows: Sequence[Any], schema: Schema) -> Sequence[Any]:
 
 
 def _rest(left: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A row with what the others count together."""
+    """Return a row with the summed counts of the rows that are left out."""
     row: dict[str, Any] = {}
     for key, value in left[0].items():
         if isinstance(value, Mapping):

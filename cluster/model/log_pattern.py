@@ -1,7 +1,7 @@
-"""What a stage waits for in a log, as RE2 judges it: never for longer than the text is long.
+"""Matches log lines against a stage's pattern with RE2, in time linear in the text.
 
-The expression is somebody else's program. Python's own engine can take hours for a short line, and
-keeps every other thread from running meanwhile; RE2 can do neither. The one module that uses it.
+The expression is untrusted. Python's own engine can take hours for a short line and blocks every
+other thread meanwhile; RE2 does neither. This is the only module that uses RE2.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from functools import lru_cache
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.spec.expressions import EXPECTED
 
-_SIZE = 1000  # instructions of RE2; a search takes at most as many steps for each character
+_SIZE = 1000  # RE2 instructions; a search takes at most this many steps per character
 _MEMORY = 1 << 20  # bytes for one expression
 
 
 class PatternRefused(NodesideError):
-    """An expression that RE2 does not have, or that is too large."""
+    """An expression that RE2 does not support or that is too large."""
 
     exit_code = ExitCode.SPEC
     reason = "StageInvalid"
 
 
 def refusal(pattern: str) -> str:
-    """Why logs cannot be judged by an expression, or ""."""
+    """Return why an expression cannot be used, "" if it can."""
     try:
         search(pattern)
     except PatternRefused as error:
@@ -34,7 +34,7 @@ def refusal(pattern: str) -> str:
 
 @lru_cache(maxsize=256)
 def search(pattern: str) -> Callable[[str], object]:
-    """What says of a line whether the expression matches somewhere in it. Raises PatternRefused."""
+    """Return a function that searches a line for the expression. Raises PatternRefused."""
     import re2
 
     options = re2.Options()

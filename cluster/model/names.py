@@ -1,6 +1,6 @@
-"""Names that the controller gives and reads: labels, annotations, object names, fixed keys.
+"""Names that the controller sets and reads: labels, annotations, object names, fixed keys.
 
-Users see most of them, so they do not change without a line in the CHANGELOG.
+Users see most of them, so a change needs an entry in the CHANGELOG.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "nodeside"
 
 
-BUILDER: Final = "nodeside-build"  # manages the pods of build Jobs: they are no driver pods
+BUILDER: Final = "nodeside-build"  # managed-by value of build Job pods, which are not driver pods
 
 
-OURS: Final = f"{MANAGED_BY}={MANAGER}"  # the label selector of every list but that of the nodes
+OURS: Final = f"{MANAGED_BY}={MANAGER}"  # the label selector of every list except that of nodes
 
 
-# On a DaemonSet: the pool it is for, the toolkit image in it, and the hash of what was applied.
+# DaemonSet annotations: the pool, the toolkit image, and the hash of the applied document.
 ARCHITECTURE_NOTE: Final = f"{API_GROUP}/architecture"
 
 
@@ -58,15 +58,15 @@ REFUSED_NOTE: Final = f"{API_GROUP}/refused-toolkits"
 APPLIED_NOTE: Final = f"{API_GROUP}/applied"
 
 
-# On a build Job: what came of it, which outlives its pods.
+# Annotation of a build Job: its outcome, which outlives its pods.
 OUTCOME_NOTE: Final = f"{API_GROUP}/outcome"
 
 
-# Containers of such a Job whose termination messages are believed: no vendor code runs in them.
+# Containers of a build Job whose termination messages are trusted: they run no vendor code.
 TELLING: Final = ("order", "finish")
 
 
-# The file in the ConfigMap of a Driver's policy, which is listed with those of its revisions.
+# The file in the ConfigMap of a Driver's policy, which is listed with the revision ConfigMaps.
 POLICY_KEY: Final = "policy.json"
 
 
@@ -76,7 +76,7 @@ DRIVER_CONTAINER: Final = "driver"
 STAGE_LABEL: Final = f"{API_GROUP}/stage"
 
 
-# Of objects of stages. Not the one of other objects of ours: those are listed by it.
+# managed-by value of stage objects. It differs from MANAGER, by which our other objects are listed.
 STAGE_MANAGER: Final = "nodeside-stages"
 
 
@@ -87,15 +87,15 @@ CLOSED: Final = "closed"
 
 
 def stage_label(driver: str, stage: str) -> str:
-    """The node label that says that a stage of a driver is ready there.
+    """Return the node label that marks a driver's stage as ready.
 
-    Under a prefix of its own, since the part after it holds 63 characters.
+    It has a prefix of its own, since the name part of a label is limited to 63 characters.
     """
     return f"stage.{API_GROUP}/{driver}.{stage}"
 
 
 def closed_label(driver: str) -> str:
-    """The node label that keeps pods of all stages away: the driver there is about to change."""
+    """Return the node label that keeps pods of all stages away before the driver changes."""
     return f"{API_GROUP}/{driver}.stages"
 
 
@@ -112,19 +112,19 @@ def undrained_label(driver: str) -> str:
     return f"{API_GROUP}/{driver}.undrained"
 
 
-UNLOAD_LABEL: Final = f"{API_GROUP}/unload"  # its value is the mark of the boot
+UNLOAD_LABEL: Final = f"{API_GROUP}/unload"  # its value is a boot mark
 
 
-LEAVE_MODULES: Final = f"{API_GROUP}/leave-modules"  # annotation of a Driver: unload nothing
+LEAVE_MODULES: Final = f"{API_GROUP}/leave-modules"  # Driver annotation: unload nothing
 
 
 def boot_mark(node: str, boot_id: str) -> str:
-    """12 hex digits for a boot of a node: what a pod was to unload there is gone after a reboot."""
+    """Return 12 hex digits that identify a boot of a node; a reboot makes an unload obsolete."""
     return hashlib.sha256(f"{node}\n{boot_id}".encode()).hexdigest()[:12]
 
 
 def unloader_name(driver: str, marked: str) -> str:
-    """At most 40 + 8 + 12 characters. One name for one boot: no second pod can be made for it."""
+    """Return a name of at most 40 + 8 + 12 characters, unique per boot to rule out a second pod."""
     return f"{driver}-unload-{marked}"
 
 
@@ -135,10 +135,10 @@ KERNEL_LABEL: Final = "feature.node.kubernetes.io/kernel-version.full"
 
 
 def before_label(driver: str) -> str:
-    """The node label with the assignment under which the node was ready before its last change.
+    """Return the node label for the assignment under which the node was ready before its change.
 
-    It comes and goes in the same request as `assigned`, and tells a later controller which of the
-    nodes that are not ready are so by our doing.
+    It is set and removed in the same request as `assigned`. It shows a later controller which
+    unready nodes became unready through our change.
     """
     return f"{API_GROUP}/{driver}.before"
 
@@ -161,32 +161,32 @@ CONTROLLER = "nodeside-controller"  # its service account, roles, Deployment
 DRIVER = "nodeside-driver"  # the service account and the roles of driver pods; their SCC
 
 
-METRICS = f"{CONTROLLER}-metrics"  # Service, Secret with its certificate, ServiceMonitor
+METRICS = f"{CONTROLLER}-metrics"  # the Service, its certificate Secret, and the ServiceMonitor
 
 
-EVICTION = "nodeside-eviction"  # the role of the controller that only Drivers that evict need
+EVICTION = "nodeside-eviction"  # the controller's role that only Drivers with eviction need
 
 
 METRICS_PATH = "/metrics"
 
 
-METRICS_READER = "nodeside-metrics-reader"  # the ClusterRole of whoever scrapes
+METRICS_READER = "nodeside-metrics-reader"  # the ClusterRole for scraping metrics
 
 
-EXPLAIN = "nodeside-explain"  # the ClusterRole of whoever has `view` and wants to know why
+EXPLAIN = "nodeside-explain"  # the ClusterRole that `explain` needs in addition to `view`
 
 
-PREFLIGHT = "nodeside-preflight"  # the roles of whoever tries a build; who manages those Jobs
+PREFLIGHT = "nodeside-preflight"  # the roles for trial builds; managed-by value of their Jobs
 
 
-CERTIFICATE = "/etc/nodeside/metrics"  # where the Secret is mounted
+CERTIFICATE = "/etc/nodeside/metrics"  # the mount path of the Secret
 
 
-SILENT = "silent"  # the state of a node whose pod has said nothing in this boot
+SILENT = "silent"  # the state of a node whose pod has not reported in this boot
 
 
 def daemonset_name(driver: str, assigned: str) -> str:
-    """At most 40 + 1 + 12 characters."""
+    """Return a name of at most 40 + 1 + 12 characters."""
     return f"{driver}-{assigned}"
 
 
@@ -195,7 +195,7 @@ def config_map_name(driver: str, revision: str) -> str:
 
 
 def object_labels(driver: str, revision: str) -> dict[str, str]:
-    """The labels of every object of ours that belongs to a revision."""
+    """Return the labels of all our objects that belong to a revision."""
     return {MANAGED_BY: MANAGER, DRIVER_LABEL: driver, REVISION_LABEL: revision}
 
 

@@ -1,7 +1,7 @@
-"""From the API server's JSON to the values of snapshot.py.
+"""Parses the API server's JSON into the values of snapshot.py.
 
-Each `*_from` takes an object and keeps what is read somewhere, which is a hundredth of a Node; the
-reflectors call them, once for each object that comes.
+Each `*_from` takes an object and keeps only the fields that are used, about 1% of a Node. The
+reflectors call them once for each object they receive.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from nodeside.buildjob import read_message
 from nodeside.errors import SpecError
 from nodeside.spec import parse
 
-# The kubelet speaks Go's words, `uname -m` its own; the latter are ours.
+# The kubelet uses Go's architecture names; we use those of `uname -m`.
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 _ARCHITECTURE = re.compile(r"[a-z0-9]([a-z0-9_]{0,30}[a-z0-9])?")
 _DRIVER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
@@ -60,7 +60,7 @@ def node_from(data: Document) -> Node:
         name=text(metadata, "name"),
         uid=text(metadata, "uid"),
         labels=labels_of(part(metadata, "labels")),
-        # A kernel for nobody knows what machine is none to build for.
+        # Without a valid architecture there is nothing to build for.
         kernel=word(info, "kernelVersion") if architecture else "",
         os_image=said(info, "osImage"),
         architecture=intern(_ARCHITECTURES.get(architecture, architecture)),
@@ -73,9 +73,9 @@ def node_from(data: Document) -> Node:
 
 
 def driver_from(data: Document) -> DriverObject:
-    """A Driver; one with mistakes has them in `mistakes`, and does nobody else any harm.
+    """Parse a Driver. An invalid one has its errors in `mistakes` and does not affect others.
 
-    Its metadata are the API server's, which may be newer and have fields that we never heard of.
+    Its metadata is not validated: a newer API server may have fields that are unknown here.
     """
     metadata = part(data, "metadata")
     name = text(metadata, "name")
@@ -127,9 +127,9 @@ def daemonset_from(data: Document) -> DaemonSetObject:
 
 
 def node_driver_from(data: Document) -> NodeDriverObject | None:
-    """A NodeDriver; None if its name is not `<driver>.<node>`.
+    """Parse a NodeDriver; None if its name is not `<driver>.<node>`.
 
-    Of whom it speaks its name says, which the admission policy ties to the pod that writes it.
+    Driver and node are taken from the name, which the admission policy ties to the writing pod.
     """
     metadata, status = part(data, "metadata"), part(data, "status")
     name = text(metadata, "name")
@@ -183,7 +183,7 @@ def revision_from(data: Document) -> RevisionObject:
 
 
 def image_stream_from(data: Document) -> ImageStream:
-    """The tags whose images are named by a pull spec; an empty tag name has been seen, and is none.
+    """Parse the tags that name a pull spec. Tags with an empty name occur and are ignored.
 
     The registry's own copy (`status.tags`) is not needed: nodes pull the release's image.
     """
@@ -197,10 +197,10 @@ def image_stream_from(data: Document) -> ImageStream:
 
 
 def toolkit_labels_from(data: Document, image: str) -> ToolkitLabels | None:
-    """Of an ImageStreamTag; None while the image that it has is not the one that its tag names.
+    """Parse the labels of an ImageStreamTag; None while its image is not the one its tag names.
 
-    That is so until a tag that moved was imported: the two have generations. A list of images for
-    several architectures has no labels of its own.
+    That is the case until a moved tag is imported; their generations differ until then. A
+    multi-architecture image list has no labels of its own.
     https://docs.redhat.com/en/documentation/openshift_container_platform/4.18/html/image_apis/imagestreamtag-image-openshift-io-v1
     """
     tag = part(data, "tag")
@@ -215,7 +215,7 @@ def toolkit_labels_from(data: Document, image: str) -> ToolkitLabels | None:
 
 
 def _touched(metadata: Document, by: str = "") -> float:
-    """When anybody, or `by`, changed a field: the API server keeps that for each field manager.
+    """Return when any manager, or `by`, last changed a field, as managedFields records it.
 
     https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
     """
@@ -225,10 +225,10 @@ def _touched(metadata: Document, by: str = "") -> float:
 
 
 def _labelled(metadata: Document) -> float:
-    """When we changed a label of a node, or when it was at the latest.
+    """Return when we last changed a label of a node, or an upper bound for that time.
 
-    Of more than ten who update an object the API server puts the oldest together, with the time of
-    the last of them. capmanagers.go in
+    If more than ten managers update an object, the API server merges the oldest entries into one,
+    with the latest of their times. capmanagers.go in
     https://github.com/kubernetes/apimachinery/tree/master/pkg/util/managedfields/internal
     """
     return _touched(metadata, by=FIELD_MANAGER) or _touched(metadata, by=_ANCIENT)

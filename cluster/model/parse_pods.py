@@ -1,4 +1,4 @@
-"""Pods as the API server has them, as values: driver pods, build pods, unload pods, consumers."""
+"""Parses pods from the API server's JSON: driver pods, build pods, unload pods, consumers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def pod_from(data: Document) -> DriverPod:
 
 
 def build_pod_from(data: Document) -> BuildPod:
-    """A pod of a build Job. Only containers in which no vendor code runs are believed."""
+    """Parse a pod of a build Job. Only containers that run no vendor code are trusted."""
     metadata, status = part(data, "metadata"), part(data, "status")
     owners = metadata.get("ownerReferences") or ()
     outcome, ended = None, ""
@@ -64,7 +64,7 @@ def build_pod_from(data: Document) -> BuildPod:
 
 
 def _pinned_to(spec: Document) -> str:
-    """The node of a daemon pod that is not bound yet: the controller pins it by affinity."""
+    """Return the node of an unbound daemon pod, which the DaemonSet controller pins by affinity."""
     required = part(part(part(spec, "affinity"), "nodeAffinity"), _REQUIRED)
     for term in required.get("nodeSelectorTerms") or ():
         for match in term.get("matchFields") or ():
@@ -77,7 +77,7 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def _waiting(status: Document) -> Mapping[str, str]:
-    """Why containers wait, without those that are merely being started."""
+    """Return why containers wait, except those that are just starting."""
     found: dict[str, str] = {}
     for kind in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(kind) or ():
@@ -97,7 +97,7 @@ def words_of(cause: Document) -> str:
 
 
 def unloader_from(data: Mapping[str, Any]) -> Unloader | None:
-    """Of a pod; None if it is another kind of pod."""
+    """Parse an unload pod; None if it is another kind of pod."""
     metadata, status = data.get("metadata") or {}, data.get("status") or {}
     marked = (metadata.get("labels") or {}).get(UNLOAD_LABEL)
     if not marked:
@@ -121,18 +121,18 @@ def _terminated(status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _why(status: Mapping[str, Any], ended: Mapping[str, Any]) -> str:
-    """The kubelet's own reason (an eviction), else how the container ended."""
+    """Return the kubelet's own reason (an eviction), else how the container ended."""
     told = [str(status[key]) for key in ("reason", "message") if status.get(key)]
     if not told and "exitCode" in ended:
         told = [f"exit code {ended['exitCode']}"]
     return ": ".join(told)[:REPORT_TEXT] or "nobody says why"
 
 
-# What the API server leaves out by itself: pods that were never bound, or have ended.
+# A field selector that excludes pods that are not bound or have ended.
 FIELDS: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 
 
-# A kubelet shows a pod of its own files by it, and nobody else may set it or take it off.
+# Marks a mirror pod of a kubelet's static pod file; only the kubelet may set or remove it.
 MIRROR: Final = "kubernetes.io/config.mirror"
 
 
@@ -140,13 +140,13 @@ _NONE = ("0", "")
 
 
 def pod_name(document: Mapping[str, Any]) -> str:
-    """namespace/name: names of pods are unique in their namespace only."""
+    """Return namespace/name, since pod names are unique only within their namespace."""
     metadata = document.get("metadata", {})
     return f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
 
 
 def consumer_from(document: Mapping[str, Any], demand: Demand) -> Consumer | None:
-    """What of a pod matters to this demand; None if nothing."""
+    """Return the parts of a pod that match this demand; None if nothing matches."""
     metadata, spec = document["metadata"], document.get("spec", {})
     if demand.namespaces and metadata.get("namespace") not in demand.namespaces:
         return None
@@ -166,7 +166,7 @@ def consumer_from(document: Mapping[str, Any], demand: Demand) -> Consumer | Non
 
 
 def _requested(spec: Mapping[str, Any]) -> frozenset[str]:
-    """Resources that a container asks for; of an extended one request and limit are the same."""
+    """Return the requested resources; for an extended resource, request and limit are equal."""
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     return frozenset(
         name
@@ -177,7 +177,7 @@ def _requested(spec: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _stays(document: Mapping[str, Any]) -> bool:
-    """Whether nobody may or need evict it."""
+    """Return whether the pod need not or must not be evicted."""
     metadata = document["metadata"]
     owners = metadata.get("ownerReferences") or ()
     return (
@@ -192,8 +192,11 @@ T = TypeVar("T")
 
 
 def unless_mirror(read: Callable[[Document], T]) -> Callable[[Document], T | None]:
-    """`read` pods, but none that shows a file of a kubelet: whoever is root on its node wrote it,
-    perhaps with a name and labels of ours. Pods of ours are made through the API server."""
+    """Return a parser that skips mirror pods and passes other pods to `read`.
+
+    Root on a node can write static pod files with our names and labels. Our own pods are always
+    created through the API server.
+    """
 
     def trim(data: Document) -> T | None:
         notes = part(part(data, "metadata"), "annotations")

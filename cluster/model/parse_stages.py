@@ -1,4 +1,4 @@
-"""Objects and pods of stages as the API server has them, as values."""
+"""Parses objects and pods of stages from the API server's JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ from cluster.model.stages import Source, StageObject, StagePod
 
 @dataclass(frozen=True, slots=True)
 class StageItem:
-    """An object, or a ConfigMap's files, or both: a stage may not name its own ConfigMap."""
+    """An object of the namespace.
+
+    `source` is set for a ConfigMap unless nodeside created it, since a stage may not use its own
+    ConfigMap as a template.
+    """
 
     name: str
     object: StageObject
@@ -59,7 +63,7 @@ def found_from(kind: str, data: Mapping[str, Any]) -> StageItem:
 
 
 def _rollout(data: Mapping[str, Any]) -> tuple[bool, str]:
-    """As `kubectl rollout status` has it."""
+    """Return whether a Deployment is rolled out, by the rules of `kubectl rollout status`."""
     spec, status = data.get("spec") or {}, data.get("status") or {}
     wanted = int(spec.get("replicas", 1))
     updated, available = (int(status.get(f"{w}Replicas") or 0) for w in ("updated", "available"))

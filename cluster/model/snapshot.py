@@ -1,8 +1,8 @@
-"""What is observed of the cluster, as values: the only input of planner.py.
+"""The observed state of the cluster as value types: the only input of planner.py.
 
-parse.py makes them of the API server's JSON. Nothing here is ever changed in place: a `World`
-is a snapshot. Times are seconds of the wall clock, 0 where nobody knows; a later one alone makes no
-change of an object, so nobody is woken by it.
+parse.py builds them from the API server's JSON. They are immutable. Times are wall clock seconds, 0
+if unknown. An object of which only a time has changed compares as equal, so the controller is not
+woken.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def _nothing() -> Mapping[str, Any]:
-    """One empty mapping for all that have none."""
+    """Return the shared empty mapping."""
     return EMPTY
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Nodes for which one build of a driver serves. `architecture` is a word of `uname -m`."""
+    """Nodes that can share one build of a driver. `architecture` is as in `uname -m`."""
 
     architecture: str
     os_version: str
@@ -46,9 +46,9 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node. Besides the labels, and whether it is cordoned, it is the kubelet's own word.
+    """A node. All fields except the labels and `unschedulable` are reported by the kubelet.
 
-    `ready_since` is when `ready` changed last, `labelled` when we changed a label of it.
+    `ready_since` is when `ready` last changed, `labelled` when we last changed a label.
     """
 
     name: str
@@ -66,9 +66,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class DriverObject:
-    """A Driver as it stands in the API server. `driver` is None if `mistakes` says why.
+    """A Driver object. `driver` is None if the spec is invalid; `mistakes` is the error then.
 
-    With `leave_modules` nothing is unloaded where it goes away.
+    With `leave_modules`, modules stay loaded when the Driver is removed from a node.
     """
 
     name: str
@@ -86,13 +86,13 @@ class DriverObject:
 
 @dataclass(frozen=True, slots=True)
 class DaemonSetObject:
-    """A DaemonSet of ours. `spec` is whole, so that hand edits are seen; there are few of them.
+    """One of our DaemonSets. `spec` is complete, so that hand edits are detected; there are few.
 
-    `applied` is the hash of what we applied last. `toolkit` is the image, "" without a sidecar;
-    `link` says where the image came from. `touched` is when anybody changed anything in it, most
-    often the DaemonSet controller, which counts its pods in the status. `fell_back` is a note of
-    kernel_images.py: its pods build, since the image for their kernel could not be pulled.
-    `refused` is a note of toolkit_evidence.py: by image, why another toolkit was taken.
+    `applied` is the hash of the document applied last. `toolkit` is the sidecar image, "" without a
+    sidecar; `link` is the rule that found the image. `touched` is the time of the last change by
+    anyone, usually by the DaemonSet controller, which counts pods in the status. `fell_back` is a
+    note by kernel_images.py: the pods build because the image for their kernel could not be pulled.
+    `refused` is a note by toolkit_evidence.py: for each refused image, the reason.
     """
 
     name: str
@@ -114,9 +114,10 @@ class DaemonSetObject:
 
 @dataclass(frozen=True, slots=True)
 class NodeDriverObject:
-    """What the pod on a node said last, at `said`. Void if `boot_id` is not the node's.
+    """The last report of the pod on a node, from the time `said`.
 
-    `toolkit` is the image of the pod's sidecar, "" if it has none.
+    It is void if `boot_id` is not the node's. `toolkit` is the image of the pod's sidecar, "" if it
+    has none.
     """
 
     name: str
@@ -137,10 +138,10 @@ class NodeDriverObject:
 
 @dataclass(frozen=True, slots=True)
 class Unloader:
-    """What is particular about a pod that unloads a driver on a node, in one boot of it.
+    """The specific fields of a pod that unloads a driver on a node during one boot.
 
-    `mark` is that of the boot. `code` is the exit code, None before the end; `ended` says why it
-    failed.
+    `mark` is the boot mark. `code` is the exit code, None while the pod runs. `ended` is the reason
+    if the pod failed.
     """
 
     mark: str
@@ -152,10 +153,10 @@ class Unloader:
 
 @dataclass(frozen=True, slots=True)
 class DriverPod:
-    """A pod of a DaemonSet of ours, or, with `unloader`, one that unloads what such a pod loaded.
+    """A pod of one of our DaemonSets, or, with `unloader`, a pod that unloads its modules.
 
-    `waiting` maps a container that cannot start to its reason.
-    The words are `reason: message`; a pod that finds no place has the container name `pod`.
+    `waiting` maps a container that cannot start to `reason: message`. An unschedulable pod has an
+    entry with the container name `pod`.
     """
 
     name: str
@@ -172,11 +173,10 @@ class DriverPod:
 
 @dataclass(frozen=True, slots=True)
 class JobObject:
-    """A build Job. `outcome` is what we noted on it; `finished` says that no pod comes any more.
+    """A build Job. `outcome` is from our annotation; `finished` means that no more pods will run.
 
-    `revision` is the one that its pods mount, perhaps an older one that builds the same.
-
-    `why` is why Kubernetes gave it up, "" if it did not.
+    `revision` is the revision that its pods mount, possibly an older one with the same build.
+    `why` is the reason if Kubernetes marked the Job as failed, else "".
     """
 
     name: str
@@ -191,8 +191,11 @@ class JobObject:
 
 @dataclass(frozen=True, slots=True)
 class BuildPod:
-    """A pod of a build Job. `outcome` is its termination message, `ended` how a container ended
-    that has left none, `waiting` as of a DriverPod."""
+    """A pod of a build Job.
+
+    `outcome` is its termination message, `ended` the failure of a container that left none.
+    `waiting` is as in DriverPod.
+    """
 
     name: str
     job: str = ""
@@ -205,9 +208,9 @@ class BuildPod:
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A pod that some Driver wants to be gone before it changes. `name` is namespace/name.
+    """A pod that must leave a node before a Driver changes there. `name` is namespace/name.
 
-    Of its resources and labels only those are kept that a Driver names.
+    Only resources and labels that a Driver names are kept.
     """
 
     name: str
@@ -220,7 +223,7 @@ class Consumer:
 
 @dataclass(frozen=True, slots=True)
 class EvictionAnswer:
-    """What became of asking a pod to leave. `resting`: it is too early to ask again."""
+    """The response to an eviction. `resting`: it is too early to retry."""
 
     message: str
     resting: bool = True
@@ -228,10 +231,10 @@ class EvictionAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Pods of the whole cluster, which are looked at only while a Driver changes and evicts.
+    """Pods of the whole cluster, watched only while a Driver that evicts is changing.
 
-    Not `known`: nobody looks, or not yet; `trouble` says what keeps us from it. `answers` to
-    evictions are by the uid of the pod, and of this leader's life.
+    `known` is False while the pods are not watched or not listed yet; `trouble` is the error that
+    prevents it. `answers` are the responses to this leader's evictions by pod uid.
     """
 
     consumers: Mapping[str, Consumer] = field(default_factory=_nothing)
@@ -244,7 +247,8 @@ class Occupancy:
 class RevisionObject:
     """The immutable ConfigMap of one revision. `document` is the text of its driver.yaml.
 
-    The one of no `revision` is that of the Driver's policy, see node_policy.py, and may change.
+    With an empty `revision` it is the ConfigMap of the Driver's policy, see node_policy.py, which
+    may change.
     """
 
     name: str
@@ -256,7 +260,7 @@ class RevisionObject:
 
 @dataclass(frozen=True, slots=True)
 class ImageStream:
-    """`name` is namespace/name; `tags` maps a tag to its pull spec."""
+    """An image stream. `name` is namespace/name; `tags` maps a tag to its pull spec."""
 
     name: str
     tags: Mapping[str, str] = field(default_factory=_nothing)
@@ -264,7 +268,7 @@ class ImageStream:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A tag of an image stream, with the pull spec that it stands for."""
+    """A tag of an image stream with its pull spec."""
 
     stream: str
     name: str
@@ -273,7 +277,7 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class ToolkitLabels:
-    """What a Driver Toolkit image says of itself: its kernels, "" where it does not."""
+    """The kernels in the labels of a Driver Toolkit image, "" if a label is missing."""
 
     kernel: str = ""
     rt_kernel: str = ""
@@ -281,22 +285,23 @@ class ToolkitLabels:
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """A kind that may be absent, and could not be asked for yet. `why` says what keeps us."""
+    """An optional kind that could not be listed yet. `why` is the reason."""
 
     why: str
 
 
-# None: the API server has no such kind.
+# None: the API server does not serve this kind.
 ImageStreams = Mapping[str, ImageStream] | Unseen | None
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What whoever installed the controller decided. The first two follow from manifests.py.
+    """Installation settings. The first two are determined by manifests.py.
 
-    `pull_secrets` are Secrets of our namespace: images are pulled with all of them, and bundles
-    fetched with the first. `ca_config_map` has `ca-bundle.crt`. `proxy` are environment variables.
-    `scc` is the SecurityContextConstraints that admits driver pods; "" where there is no OpenShift.
+    `scc` is the SecurityContextConstraints that admits driver pods, "" without OpenShift.
+    `pull_secrets` are Secrets in our namespace: images are pulled with all of them, bundles are
+    fetched with the first. `ca_config_map` contains `ca-bundle.crt`. `proxy` holds environment
+    variables.
     """
 
     namespace: str = "nodeside"
@@ -309,14 +314,14 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything observed, each kind by name.
+    """The observed state, each kind by name.
 
-    `now` is the wall clock of the API server; with 0 no time passes, and nothing is ever late.
-    `about` names the only Driver that is planned for, "" all of them; what belongs to others is
-    left out then.
-    `stages` None: no Driver has any, so nobody looked. `toolkit_labels` are by image, of those that
-    a plan asked for; those of `toolkits_pending` are not read, and may be later. `index` is what is
-    found by one pass over all objects of a kind.
+    `now` is the wall clock of the API server; if 0, no deadline ever expires.
+    `about` names the only Driver to plan for, in which case objects of other Drivers are left out;
+    "" means all Drivers.
+    `stages` is None if no Driver has stages; they are not read then. `toolkit_labels` holds the
+    labels, by image, that a plan requested. Those of the images in `toolkits_pending` are not read
+    yet but may be later. `index` caches lookups over all objects of a kind.
     """
 
     nodes: Mapping[str, Node] = field(default_factory=dict)
@@ -338,12 +343,12 @@ class Snapshot:
     index: Index = field(default_factory=Index, compare=False, repr=False)
 
     def pods_of(self, driver: str) -> Sequence[DriverPod]:
-        """The pods of one Driver."""
+        """Return the pods of one Driver."""
         of: Mapping[str, list[DriverPod]] = self.index.once(_by_driver, self.pods)
         return of.get(driver, ())
 
     def homeless_of(self, driver: str) -> Sequence[NodeDriverObject]:
-        """What nodes said of one Driver that are no nodes any more."""
+        """Return the reports about one Driver from nodes that no longer exist."""
         of: Mapping[str, list[NodeDriverObject]] = self.index.once(
             _homeless, self.node_drivers, self.nodes
         )
@@ -369,8 +374,11 @@ def _homeless(
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What an assignment stands for. `builds`: though there is an image for its kernel by the spec,
-    it could not be pulled."""
+    """The meaning of an assignment.
+
+    `builds`: the pods build because the image that the spec has for their kernel could not be
+    pulled.
+    """
 
     pool: Pool
     revision: str
@@ -379,9 +387,9 @@ class Assignment:
 
 @lru_cache(maxsize=4096)
 def assignment(driver: str, pool: Pool, revision: str, *, builds: bool = False) -> str:
-    """What the node label `assigned` says: 12 hex digits for a driver's revision in a pool.
+    """Return the value of the node label `assigned`: 12 hex digits for a driver, pool and revision.
 
-    `builds`: for the pods that build there since an image could not be pulled (kernel_images.py).
+    `builds`: the pods build because an image could not be pulled (kernel_images.py).
     """
     words = (driver, pool.architecture, pool.os_version, pool.kernel, revision)
     text = "\n".join((*words, "builds") if builds else words)
@@ -389,7 +397,7 @@ def assignment(driver: str, pool: Pool, revision: str, *, builds: bool = False) 
 
 
 def uses(found: DriverObject) -> bool:
-    """Whether a Driver has stages, or had some that may have left something."""
+    """Return whether a Driver has stages, or had stages that may have left objects."""
     wanted = found.driver is not None and found.driver.spec.stages
     return bool(wanted or found.status.get("stages"))
 
@@ -398,15 +406,17 @@ _NUMBER = re.compile(r"([0-9]+)")
 
 
 def tag_order(tag: str) -> tuple[bool, tuple[tuple[int, str], ...]]:
-    """Numbers as numbers: 418.94.9 comes before 418.94.10, and `latest`, which says no version and
-    is another one tomorrow, before all of them. Any text is a tag here, and any length a number.
+    """Return a sort key that compares numbers in tags as numbers: 418.94.9 before 418.94.10.
+
+    `latest` sorts before all versions, since it names no version and moves. Any text is accepted,
+    with numbers of any length.
     """
-    words = _NUMBER.split(tag)  # every second one is a number
+    words = _NUMBER.split(tag)  # every second element is a number
     order = tuple(_number(word) if i % 2 else (-1, word) for i, word in enumerate(words))
     return _NUMBER.match(tag) is not None, order
 
 
 def _number(digits: str) -> tuple[int, str]:
-    """A number of any length in the order of numbers: `int` refuses more than 4,300 digits."""
+    """Return a sort key for a number of any length: `int` rejects more than 4,300 digits."""
     digits = digits.lstrip("0")
     return len(digits), digits

@@ -1,7 +1,7 @@
-"""What is observed of stages, as values.
+"""Value types for the observed state of stages.
 
-A stage is what follows a driver on the nodes where it is ready (docs/stages.md). A `Snapshot` holds
-a `Stages`; `parse_stages` makes them of the API server's JSON.
+A stage is the workload that follows a driver on the nodes where it is ready (docs/stages.md). A
+`Snapshot` holds a `Stages`; `parse_stages` builds the values from the API server's JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cluster.kube.resources import (
     Resource,
 )
 
-# What a stage may have, in the order in which it is applied. RBAC grants these and no more.
+# The kinds a stage may contain, in the order in which they are applied. RBAC grants only these.
 ALLOWED: Final[tuple[Resource, ...]] = (
     SERVICE_ACCOUNTS,
     CONFIG_MAPS,
@@ -36,7 +36,7 @@ ALLOWED: Final[tuple[Resource, ...]] = (
 )
 
 
-# Kinds of the Prometheus operator, which not every cluster has.
+# Kinds of the Prometheus operator, which not every cluster runs.
 OPTIONAL: Final = (SERVICE_MONITORS, POD_MONITORS, PROMETHEUS_RULES)
 
 
@@ -45,10 +45,11 @@ Key = tuple[str, str]  # kind and name of an object
 
 @dataclass(frozen=True, slots=True)
 class StageObject:
-    """An object in our namespace. `driver` and `stage` are "" if it is none of a stage.
+    """An object in our namespace. `driver` and `stage` are "" if it belongs to no stage.
 
-    `document` is whole for one of a stage, so that hand edits are seen. `rolled_out` says whether a
-    Deployment is as it should be; `progress` how far it is, in words.
+    `document` is complete if the object belongs to a stage, so that hand edits are detected.
+    `rolled_out` is whether a Deployment is fully rolled out; `progress` is a description of how far
+    it is.
     """
 
     kind: str
@@ -68,7 +69,7 @@ class StageObject:
 class StagePod:
     """A pod of a DaemonSet or Deployment of a stage. `waiting` is as in DriverPod.
 
-    `container` is its first one.
+    `container` is the name of its first container.
     """
 
     name: str
@@ -85,7 +86,7 @@ class StagePod:
 
 @dataclass(frozen=True, slots=True)
 class LogWanted:
-    """A log in which a line is to match. `seconds` is how long that may take."""
+    """A log in which a line must match `pattern` within `seconds`."""
 
     uid: str
     pod: str
@@ -96,7 +97,7 @@ class LogWanted:
 
 @dataclass(frozen=True, slots=True)
 class LogSight:
-    """What was seen of a log. `words` is why it could not be read, "" if it could."""
+    """The result of reading a log. `words` is the error if it could not be read, else ""."""
 
     matched: bool = False
     late: bool = False
@@ -105,7 +106,7 @@ class LogSight:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A ConfigMap as a person wrote it: file name → template."""
+    """A user's ConfigMap: file name → template."""
 
     name: str
     files: Mapping[str, str] = field(default_factory=dict)
@@ -113,7 +114,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """All that the documents of a stage follow from. `values` is JSON."""
+    """The complete input for rendering the documents of a stage. `values` is JSON."""
 
     config_map: str
     files: tuple[tuple[str, str], ...]
@@ -122,9 +123,9 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """What a template gives: documents, each with its file, or why there are none.
+    """The result of rendering a template: documents, each with its file name, or an error.
 
-    `size` is what the documents take in memory, in bytes, roughly.
+    `size` is the approximate memory use of the documents in bytes.
     """
 
     documents: tuple[tuple[str, Mapping[str, Any]], ...] = ()
@@ -134,10 +135,11 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Everything observed of stages. `unknown` says why nothing may be concluded, "" if it may.
+    """Everything observed of stages.
 
-    `absent` are kinds that this API server does not have. `logs` is by the uid of a pod. `rendered`
-    are templates that a plan asked for; what is not in it is not known yet.
+    `unknown` is the reason why the observations are incomplete and must not be acted on, "" if they
+    are complete. `absent` holds the kinds that the API server does not serve. `logs` is by pod uid.
+    `rendered` holds templates that a plan requested; missing ones are not rendered yet.
     """
 
     objects: Mapping[Key, StageObject] = field(default_factory=dict)
@@ -149,5 +151,5 @@ class Stages:
     rendered: Mapping[Template, Rendered] = field(default_factory=dict)
 
 
-# What is to be applied, in order, and in words what is left out.
+# The documents to apply, in order, and descriptions of what is left out.
 Framed = tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]

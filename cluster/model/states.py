@@ -1,4 +1,4 @@
-"""What a node, a rollout and a build may be like: the words that decisions are made of."""
+"""Enums for the state of a node, a rollout and a build, on which decisions are based."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from enum import Enum
 
 
 class Word(Enum):
-    """A word of the table: hashed by identity, since 5,000 nodes are looked up in every plan."""
+    """A base enum hashed by identity for speed: every plan looks up 5,000 nodes."""
 
     __hash__ = object.__hash__
 
 
 class Place(Word):
-    """Where a node is now, by its label `assigned`."""
+    """The current assignment of a node, by its label `assigned`."""
 
     NOWHERE = "assigned to nothing"
     MOVED = "assigned to another pool: its kernel or OS changed"
@@ -22,7 +22,7 @@ class Place(Word):
 
 
 class Phase(Word):
-    """How the rollout of a Driver stands."""
+    """The phase of a Driver's rollout."""
 
     HELD = "paused before any revision was good"
     FIRST = "no revision was ever good"
@@ -34,7 +34,7 @@ class Phase(Word):
 
 
 class Health(Word):
-    """How the driver is on a node, said in this boot and for the revision it has."""
+    """The driver's health on a node, as reported in this boot for the revision it has."""
 
     WORKING = "works"
     BUSY = "is on its way, or says nothing yet"
@@ -44,14 +44,14 @@ class Health(Word):
 
 
 class Boot(Word):
-    """Whether this boot may have seen the driver. FRESH takes proof: a report of an older boot."""
+    """Whether the driver may have run in this boot. FRESH needs a report of an older boot."""
 
     RUNNING = "the driver may have run in this boot"
     FRESH = "rebooted"
 
 
 class Supply(Word):
-    """Whether the node's pool has what a pod there needs: a toolkit image, or prebuilt modules."""
+    """Whether the node's pool has the toolkit image or prebuilt modules that a pod there needs."""
 
     SERVED = "has"
     UNSERVED = "has not"
@@ -60,7 +60,7 @@ class Supply(Word):
 
 
 class Progress(Enum):
-    """How a build stands, as far as it concerns nodes."""
+    """The progress of a build as far as it matters for nodes."""
 
     RUNNING = "it is being built"
     DONE = "it can be fetched"

@@ -1,4 +1,4 @@
-"""The schema of a Driver's status, as the CRD has it and as `limits` fits a status to it."""
+"""The schema of a Driver's status, for the CRD and for `limits`, which trims a status to it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any, Final
 Schema = dict[str, Any]
 
 
-DEVICE_LIMIT = 128  # of a status: those that are wanted, and some that were
+DEVICE_LIMIT = 128  # device ids in a status: those of the spec and some earlier ones
 
 
-DRAIN_LIMIT = 64  # rows of a status
+DRAIN_LIMIT = 64  # rows in a status
 
 
-CASUALTY_LIMIT = 256  # rows of a status
+CASUALTY_LIMIT = 256  # rows in a status
 
 
-POOL_LIMIT = 256  # rows of a status; a cluster has a pool for each kernel
+POOL_LIMIT = 256  # rows in a status; a cluster has a pool for each kernel
 
 
-STAGE_LIMIT = 32  # those of the spec, and those that have just left it
+STAGE_LIMIT = 32  # stages of the spec, and stages just removed from it
 
 
 WORD_LIMIT = 253  # characters of a name, a kernel, a version
@@ -178,7 +178,7 @@ def _casualty() -> Schema:
 
 
 def _conditions() -> Schema:
-    """As in metav1.Condition."""
+    """Return the schema of metav1.Condition entries."""
     return {
         "type": "array",
         "description": "Ready, Available, Progressing, Degraded, StagesReady, each with a reason.",

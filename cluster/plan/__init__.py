@@ -1,12 +1,12 @@
-"""Pure: from a Snapshot and the time to a Plan. Nothing here asks or writes.
+"""Pure: computes a Plan from a Snapshot and the time. Nothing here reads or writes the cluster.
 
-planner               one Driver after the other; the order of a plan's actions
-settle                labels and cordons, until a second look would change nothing
-unchanged             Drivers whose plan is that of the look before
+planner               plans one Driver after the other and orders the actions of a plan
+settle                labels and cordons, repeated until another pass changes nothing
+unchanged             Drivers whose previous plan still holds
 deletion, build_jobs, stage_actions, announce      make actions
-status/               what a Driver's status says
-stages/               what follows a driver
-rollout/              what happens to each node: update, drain, unload
-builds/, nodes/       which image and Job; how each node stands
-objects/              the documents we create
+status/               the status of a Driver
+stages/               the stages that follow a driver
+rollout/              per-node steps: update, drain, unload
+builds/, nodes/       image and build Job selection; the state of each node
+objects/              the documents that the controller creates
 """

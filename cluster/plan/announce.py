@@ -1,4 +1,4 @@
-"""A status, and with it an Event where what a person should know changed. Pure."""
+"""Status updates, with an Event for every change that a user should notice. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cluster.plan.objects.driver_pod import DaemonSetInput
 
 
 def status_changes(found: DriverObject, status: Mapping[str, Any]) -> Iterator[Action]:
-    """The status if it changed, and an Event if what a person should know did."""
+    """Yields the status if it changed, and an Event for each notable change of a condition."""
     status = fitted(status)
     if status == found.status:
         return
@@ -38,7 +38,10 @@ def falls_told(
     falls: Mapping[Assignment, ImageFallback],
     snapshot: Snapshot,
 ) -> Iterator[EmitEvent]:
-    """That a pool builds since an image could not be pulled: once, then its DaemonSet says it."""
+    """Yields one Event per pool that falls back to building because an image cannot be pulled.
+
+    It is not repeated: the DaemonSet records the fallback.
+    """
     for key, at in wanted.items():
         there = snapshot.daemonsets.get(key)
         if at in falls and (there is None or there.fell_back != falls[at].note):
@@ -48,7 +51,7 @@ def falls_told(
 def refusals_told(
     applied: Sequence[DaemonSetInput], there: Iterable[DaemonSetObject]
 ) -> Iterator[EmitEvent]:
-    """That nodes refuse a toolkit image: once, then DaemonSets remember it."""
+    """Yields one Event per toolkit image that nodes refuse; DaemonSets record the refusal."""
     told = {(kernel, image) for kernel, images in remembered(there).items() for image in images}
     for wanted in applied:
         owner, kernel = wanted.owner, (wanted.pool.kernel, wanted.pool.architecture)
@@ -61,15 +64,15 @@ def refusals_told(
 
 
 def _is_news(kind: str, old: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a condition that holds now is worth an Event, by what was said before.
+    """Returns whether a condition that became true deserves an Event, given the old conditions.
 
-    A node that joins is on its way for a while, which nobody needs to be told each time; but that
-    the driver works again, if anything failed meanwhile, or that it works for the first time.
+    A joining node makes a Driver not ready for a while, which needs no Event each time. An Event is
+    due when the driver works for the first time, or works again after a failure.
     """
     if kind != "Ready":
         return kind == "Degraded"
     ready, degraded = old.get("Ready", {}), old.get("Degraded", {})
     if ready.get("status") == "True":
-        return False  # its reason changed with its stages
+        return False  # only the reason changed, because of stages
     since, failed = ready.get("lastTransitionTime", ""), degraded.get("lastTransitionTime", "")
     return bool(ready.get("reason") != "NodesBusy" or failed >= since)

@@ -1,7 +1,7 @@
-"""The build Jobs of a Driver: made where one is wanted, noted what came of it, retired.
+"""The build Jobs of a Driver: creation, recording of outcomes, and deletion.
 
-Pure. A Job is made once: nothing in it is ever changed, and one that failed stays, so that it is
-not tried for ever. Who deletes it has it tried again.
+Pure. A Job is created once and never changed. A failed Job stays, so that the build is not retried
+endlessly. Deleting the Job triggers another try.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from nodeside.buildjob import BuildOutcome, BuildVerdict, termination_message
 
 
 def builds(context: DriverContext) -> Mapping[str, Build]:
-    """Every build that is wanted, by the name of its Job."""
+    """Returns every desired build by the name of its Job."""
     revisions = (
         context.newest,
         context.standing.good,
-    )  # the newest may just have become the good one
+    )  # the newest may just have become the last good one
     found = [each.build for at, each in context.builds.items() if at.revision in revisions]
     found += context.coming
     found += [each.found.build for each in context.preflight if each.found is not None]
@@ -30,7 +30,7 @@ def builds(context: DriverContext) -> Mapping[str, Build]:
 
 
 def wanted(context: DriverContext) -> Iterator[Action]:
-    """Jobs that are missing, and what came of those that have ended."""
+    """Yields actions that create missing Jobs and record the outcome of those that ended."""
     settings = context.snapshot.settings
     for name, build in sorted(builds(context).items()):
         there = context.snapshot.jobs.get(name)
@@ -43,7 +43,10 @@ def wanted(context: DriverContext) -> Iterator[Action]:
 
 
 def retired(context: DriverContext) -> Iterator[Action]:
-    """While the image streams are not known, what is wanted is not known either."""
+    """Deletes Jobs that are no longer desired.
+
+    Deletes none while the image streams are unknown: then the desired builds are unknown too.
+    """
     if context.unseen:
         return
     kept = builds(context)
@@ -55,19 +58,22 @@ def retired(context: DriverContext) -> Iterator[Action]:
 
 
 def revisions_at_work(context: DriverContext) -> set[str]:
-    """Those that Jobs mount which go on: an older one may build the same as the newest."""
+    """Returns the revisions that running Jobs mount.
+
+    The Job may mount an older revision that builds the same as the newest.
+    """
     kept = builds(context)
     mine = of(context.snapshot, context.driver.name)
     return {job.revision for job in mine if job.name in kept and not job.finished}
 
 
 def of(snapshot: Snapshot, driver: str) -> Iterator[JobObject]:
-    """The Jobs of a Driver that are not going already."""
+    """Yields the Jobs of a Driver that are not being deleted yet."""
     return (job for job in snapshot.jobs.values() if job.driver == driver and not job.deleting)
 
 
 def deleted(snapshot: Snapshot, driver: str) -> Iterator[Action]:
-    """All of them, since the Driver is going."""
+    """Deletes all Jobs of a Driver that is being deleted."""
     return (_deleted(snapshot, each) for each in of(snapshot, driver))
 
 

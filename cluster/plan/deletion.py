@@ -1,9 +1,9 @@
-"""The way out: a Driver that is deleted, and nodes that a Driver is not for any more.
+"""Cleanup after a deleted Driver, and on nodes that a Driver no longer selects.
 
-Pure. On each node first the driver pod goes, then an unload pod takes the modules out (unload.py
-says how far it is), and then what the pods wrote goes: state label, NodeDriver, unload pod. A node
-that is down holds nothing up. One where only a reboot helps does not either: the last word on a
-deleted Driver, an Event, names it.
+Pure. On each node the driver pod is removed first. Then an unload pod unloads the modules
+(unload.py reports its progress). Then the state label, the NodeDriver and the unload pod are
+removed. A node that is down does not block deletion. Neither does a node that needs a reboot: the
+final Event of a deleted Driver names it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from cluster.plan.rollout.unload import REST, SLOW, LeavingNode, Unload, UnloadP
 from cluster.plan.status import conditions
 from nodeside.contract import State, node_driver_name
 
-LIMIT = 100  # unload pods of a Driver that are at work at once; one that waits for holders is not
-_AT_ONCE = 200  # NodeDrivers of Drivers that are gone, in one plan
-_LEFT = "ModulesStay"  # the reason of the last condition, where modules are left behind
+LIMIT = 100  # active unload pods per Driver; a pod that waits for holders does not count
+_AT_ONCE = 200  # orphaned NodeDrivers handled in one plan
+_LEFT = "ModulesStay"  # reason of the final condition if modules stay loaded
 
 
 def delete(snapshot: Snapshot, found: DriverObject, now: float) -> Plan:
-    """The pods go, then the modules, then what was said of them, and at the end the Driver."""
+    """Removes the pods, then the modules, then labels and reports, and finally the Driver."""
     if FINALIZER not in found.finalizers:
         return Plan()
     going = tuple(build_jobs.deleted(snapshot, found.name))
@@ -53,7 +53,7 @@ def delete(snapshot: Snapshot, found: DriverObject, now: float) -> Plan:
 
 
 def leave(leaving: Unload) -> Iterator[Action]:
-    """For a Driver that goes on, on nodes that it is not for any more."""
+    """Cleans up nodes that an existing Driver no longer selects."""
     driver = leaving.found.name
     for each in leaving.leavers:
         if each.stage is not UnloadPhase.GONE and (labels := _changed_labels(driver, each)):
@@ -63,7 +63,10 @@ def leave(leaving: Unload) -> Iterator[Action]:
 
 
 def again_in(leaving: Unload) -> float | None:
-    """Seconds until a pod that failed is made again, or one that is silent is named."""
+    """Returns the seconds until a failed pod is recreated or a silent one is reported.
+
+    None if there is no such pod.
+    """
     waits = []
     for each in leaving.at(UnloadPhase.FAILED, UnloadPhase.STARTING, UnloadPhase.UNLOADING):
         if each.pod is not None:
@@ -73,9 +76,9 @@ def again_in(leaving: Unload) -> float | None:
 
 
 def orphans(snapshot: Snapshot) -> Iterator[Action]:
-    """What is left of Drivers that are gone without us, say by a finalizer taken away by hand.
+    """Removes leftovers of Drivers deleted without cleanup, e.g. a finalizer removed by hand.
 
-    The rest is the garbage collector's.
+    The garbage collector removes the rest.
     """
     for found in snapshot.daemonsets.values():
         if found.driver not in snapshot.drivers and not found.deleting:
@@ -89,10 +92,10 @@ def orphans(snapshot: Snapshot) -> Iterator[Action]:
 
 
 def _last_words(snapshot: Snapshot) -> Iterator[Action]:
-    """What nodes said of such Drivers: the next Driver of that name would take it for its own.
+    """Removes orphaned labels and NodeDrivers: a new Driver of that name would take them over.
 
-    Where a pod is still ending it might say it again. The labels go first: of a label alone nobody
-    would know.
+    Skips nodes where a pod is still terminating, since it may report again. Labels go first: a
+    label without its NodeDriver would never be found.
     """
     speaking = {(pod.driver, pod.node) for pod in snapshot.pods.values()}
     made = {found.driver for found in snapshot.daemonsets.values()}
@@ -119,7 +122,10 @@ def _last_words(snapshot: Snapshot) -> Iterator[Action]:
 
 
 def _taken_out(leaving: Unload) -> Iterator[Action]:
-    """As long as a DaemonSet is there, its controller would make pods again for a clean node."""
+    """Deletes DaemonSets, then unloads and cleans nodes.
+
+    While a DaemonSet exists, its controller would recreate pods on a cleaned node.
+    """
     snapshot, found = leaving.snapshot, leaving.found
     for each in snapshot.daemonsets.values():
         if each.driver == found.name and not each.deleting:
@@ -127,7 +133,7 @@ def _taken_out(leaving: Unload) -> Iterator[Action]:
     yield from _told(leaving)
     if leaving.has_daemonsets:
         return
-    if leaving.lost and found.driver is not None:  # a deletion in the foreground took it first
+    if leaving.lost and found.driver is not None:  # foreground deletion removed it first
         text = revision_text(found.driver)
         yield Apply(found.name, config_map(found, leaving.newest, text, snapshot.settings))
     yield from _unload_pods(leaving)
@@ -135,7 +141,7 @@ def _taken_out(leaving: Unload) -> Iterator[Action]:
 
 
 def _told(leaving: Unload) -> Iterator[Action]:
-    """What is under way; what holds it up comes first, with the way out."""
+    """Sets a status with the progress; obstacles and their remedies come first."""
     found, obstacle = leaving.found, leaving.obstacle
     rest = leaving.said(*(stage for stage in UnloadPhase if not stage.is_obstacle))
     words = "; ".join(part for part in (obstacle, rest) if part) or "pods end"
@@ -146,9 +152,9 @@ def _told(leaving: Unload) -> Iterator[Action]:
 
 
 def _left_behind(leaving: Unload) -> Iterator[Action]:
-    """Once, before the nodes forget it: where modules stay, and why.
+    """Reports once where modules stay loaded and why, before the node state is removed.
 
-    The Event comes first: a controller that is killed between the two says it twice, not never.
+    The Event comes first: a controller killed between the two repeats it instead of losing it.
     """
     left = leaving.said(UnloadPhase.STAYS, UnloadPhase.DOWN)
     if not left or _is_said(leaving.found):
@@ -181,7 +187,7 @@ def _has_objects(snapshot: Snapshot, driver: str) -> bool:
 
 
 def _swept(leaving: Unload) -> Iterator[Action]:
-    """Labels in one request a node, NodeDrivers, pods, and at the end the revisions."""
+    """Removes labels (one request per node), NodeDrivers, pods, and finally the revisions."""
     snapshot, driver = leaving.snapshot, leaving.found.name
     yield from _forgotten(leaving, leaving.leavers)
     yield from (_gone(pod) for pod in snapshot.pods.values() if _is_unload_pod(pod, driver))
@@ -194,7 +200,7 @@ def _swept(leaving: Unload) -> Iterator[Action]:
 
 
 def _unload_pods(leaving: Unload) -> Iterator[Action]:
-    """Those that are of no use go, and a number of new ones come."""
+    """Deletes stray and failed unload pods, and creates new ones up to LIMIT."""
     snapshot, found = leaving.snapshot, leaving.found
     yield from (_gone(pod) for pod in leaving.stray_pods())
     for each in leaving.at(UnloadPhase.FAILED):
@@ -208,14 +214,17 @@ def _unload_pods(leaving: Unload) -> Iterator[Action]:
 
 
 def _cleaned(leaving: Unload) -> Iterator[Action]:
-    """Nodes where it is over."""
+    """Cleans the nodes where unloading is finished."""
     gone = leaving.at(UnloadPhase.GONE)
     yield from _forgotten(leaving, gone)
     yield from (_gone(each.pod) for each in gone if each.pod and not each.pod.deleting)
 
 
 def _forgotten(leaving: Unload, leavers: Sequence[LeavingNode]) -> Iterator[Action]:
-    """What was written about these nodes; neighbours of one kind go out together."""
+    """Removes labels and NodeDrivers of these nodes.
+
+    Actions of one kind are yielded in a row, so that they are sent in parallel.
+    """
     snapshot, driver = leaving.snapshot, leaving.found.name
     for each in leavers:
         labels = {key: None for key in trace_labels(driver) if key in each.node.labels}
@@ -225,12 +234,15 @@ def _forgotten(leaving: Unload, leavers: Sequence[LeavingNode]) -> Iterator[Acti
         report = node_driver_name(driver, each.node.name)
         if report in snapshot.node_drivers:
             yield Delete(driver, NODE_DRIVERS, report)
-    for homeless in snapshot.homeless_of(driver):  # usually the garbage collector was there first
+    for homeless in snapshot.homeless_of(driver):  # usually the garbage collector is faster
         yield Delete(driver, NODE_DRIVERS, homeless.name)
 
 
 def _changed_labels(driver: str, leaver: LeavingNode) -> dict[str, str | None]:
-    """The pod goes by them; where modules stay, nobody else could say that they are to go."""
+    """Returns the label changes that remove the driver pod.
+
+    Where modules stay, it also sets the state label, since no pod is left to set it.
+    """
     assigned, before, state = trace_labels(driver)
     labels: dict[str, str | None] = {
         key: None for key in (assigned, before) if key in leaver.node.labels

@@ -1,8 +1,8 @@
-"""What is to be done: from everything observed to a list of actions. Pure, and read like a list.
+"""The top-level planner: turns everything observed into a list of actions. Pure.
 
-The plan of a world in which its actions were carried out is empty: nothing is remembered here, and
-an action that is not needed any more is not planned again. Only a node that is drained goes through
-several plans, see drain.py. One Driver's plan knows of the others only which modules are theirs.
+Planning is idempotent: once the actions of a plan are carried out, the next plan is empty. Nothing
+is remembered here, and an action that is no longer needed is not planned again. Only draining a
+node takes several plans, see drain.py. A Driver's plan knows only the modules of other Drivers.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from cluster.plan.status.report import census, report_of
 from cluster.plan.status.stages import with_stages
 from cluster.plan.unchanged import Unchanged
 
-_SOON = 1.0  # seconds, after which something that is being deleted may be gone
+_SOON = 1.0  # seconds until an object that is being deleted may be gone
 
 
 class Planner:
-    """Plans again and again, and does not conclude anew what it did before: see memo.py."""
+    """A repeated planner that reuses earlier results, see memo.py."""
 
     def __init__(self) -> None:
         self._memories: dict[str, Memory] = {}
@@ -59,10 +59,10 @@ def plan(
     memories: Mapping[str, Memory] = EMPTY,
     unchanged: Unchanged | None = None,
 ) -> Plan:
-    """The actions for every Driver, and the cleaning up behind those that are gone.
+    """Returns the actions for every Driver, and the cleanup after Drivers that are gone.
 
-    `now` is the wall clock, for the times in conditions and for what is late. `memories` are by
-    Driver, and as `unchanged` alter nothing but how long this takes.
+    `now` is the wall clock, used for condition times and deadlines. `memories` is keyed by Driver.
+    `memories` and `unchanged` only affect how long this takes, not the result.
     """
     snapshot, unchanged = replace(snapshot, now=now), unchanged or Unchanged()
     plans: list[Plan] = []
@@ -80,7 +80,7 @@ def plan(
 def plan_driver(
     snapshot: Snapshot, found: DriverObject, now: float, memory: Memory | None = None
 ) -> Plan:
-    """The actions for one Driver, in the order in which they are to be done."""
+    """Returns the actions for one Driver in execution order."""
     if found.deleting:
         made = take_down(snapshot, found, now) or delete(snapshot, found, now)
         return replace(made, actions=(*let_go(snapshot, found.name), *made.actions))
@@ -92,7 +92,7 @@ def plan_driver(
         DriverContext(snapshot, found, found.driver, memory=memory or Memory())
     )
     staging = StagePlan(context)
-    # A node with pods of stages does not leave before they are gone.
+    # A node with stage pods does not leave before they are gone.
     members = {m.node.name for m in context.members} | context.occupied
     leaving = Unload(snapshot, found, members, now)
     report = report_of(context, leaving)
@@ -129,9 +129,11 @@ def plan_driver(
 
 
 def _is_alone(context: DriverContext) -> bool:
-    """Whether the plan rests on what belongs to the Driver and on nodes, and on nothing else: not
-    on other Drivers' modules or words, on what is known only while somebody asks for it, or on a
-    fall back to building, which is believed for a while."""
+    """Returns whether the plan depends only on the Driver's own objects and on nodes.
+
+    It then does not depend on other Drivers' modules or reports, on data that is only known while
+    it is requested, or on a fallback to building, which expires.
+    """
     spec, in_common = context.driver.spec, context.rivals or context.taken
     asks = spec.rollout.evict or spec.preflight or publish_target(context.driver)
     staged = uses(context.found) or has_left(context.snapshot, context.driver.name)
@@ -140,7 +142,7 @@ def _is_alone(context: DriverContext) -> bool:
 
 
 def _again_in(context: DriverContext, snapshot: Snapshot, leaving: Unload) -> float | None:
-    """Seconds until a plan may be another one though nothing happens."""
+    """Returns the seconds until the plan may change without any event, or None for never."""
     due = min((member.due - snapshot.now for member in context.members), default=math.inf)
     due = min(due, again_in(leaving) or math.inf)
     due = min(due, drain.again_in(context.decisions, context.driver, context.newest, snapshot.now))
@@ -158,14 +160,14 @@ def _finalizer(found: DriverObject) -> Iterator[Action]:
 
 
 def _revisions_made(context: DriverContext) -> Iterator[Action]:
-    """The newest revision; older ones cannot be made again."""
+    """Creates the newest revision; older ones cannot be recreated."""
     wanted = config_map_name(context.driver.name, context.newest)
     there = context.snapshot.revisions.get(wanted)
     if there is None or there.document != context.text:
         document = config_map(
             context.found, context.newest, context.text, context.snapshot.settings
         )
-        if there is not None:  # it is immutable, and not what its name says
+        if there is not None:  # it is immutable, and its content does not match its name
             yield Delete(
                 context.driver.name,
                 CONFIG_MAPS,
@@ -177,7 +179,7 @@ def _revisions_made(context: DriverContext) -> Iterator[Action]:
 
 
 def _policy_made(context: DriverContext) -> Iterator[Action]:
-    """It is there before a pod that mounts it, and changes without one."""
+    """Applies the policy before any pod that mounts it; it can change without a new pod."""
     there = context.snapshot.revisions.get(policy_name(context.driver.name))
     if there is None or there.document != policy_text(context.driver):
         yield Apply(
@@ -213,10 +215,10 @@ def _daemonsets_applied(context: DriverContext, snapshot: Snapshot) -> Iterator[
 def _wanted(
     context: DriverContext, there: DaemonSetObject | None, at: Assignment
 ) -> DaemonSetInput | None:
-    """A DaemonSet as it should be; None if it can only stay as it is, its revision being lost.
+    """Returns the desired DaemonSet; None if its revision is lost, so that it stays as it is.
 
-    One for a pool that no node is in any more keeps its toolkit until its last node has left; so
-    does one whose image stream is not known.
+    The DaemonSet of a pool without nodes keeps its toolkit until its last node has left. So does
+    one whose image stream is unknown.
     """
     driver = context.revisions.get(at.revision)
     if driver is None:
@@ -236,7 +238,10 @@ def _wanted(
 
 
 def _words_taken_back(context: DriverContext, snapshot: Snapshot) -> Iterator[Delete]:
-    """Before the label: a node that is assigned back works when it says so again."""
+    """Deletes outdated NodeDrivers before labels are set.
+
+    A node that is assigned back counts as working only after a new report.
+    """
     if context.snapshot.node_drivers is not snapshot.node_drivers:
         for name in sorted(snapshot.node_drivers.keys() - context.snapshot.node_drivers.keys()):
             yield Delete(context.driver.name, NODE_DRIVERS, name)
@@ -255,10 +260,10 @@ def _daemonsets_retired(context: DriverContext, snapshot: Snapshot) -> Iterator[
 
 
 def _revisions_dropped(context: DriverContext, unloading: Collection[str]) -> Iterator[Action]:
-    """Those that no node has or would be given, or is unloaded with, and no Job is at work on."""
+    """Deletes revisions that no node runs, is to run or unloads with, and no Job works on."""
     needed = {at.revision for at in context.wanted.values()} | set(unloading)
     needed |= build_jobs.revisions_at_work(context)
-    needed |= {context.newest, context.standing.good, ""}  # "" is the policy of all of them
+    needed |= {context.newest, context.standing.good, ""}  # "" is the shared policy
     for found in context.snapshot.revisions.values():
         if found.driver == context.driver.name and found.revision not in needed:
             yield Delete(

@@ -1,4 +1,4 @@
-"""The labels and cordons of a plan, carried on until a second look would change nothing more."""
+"""Labels and cordons of a plan, computed repeatedly until another pass changes nothing."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from cluster.plan.rollout.context import DriverContext
 from cluster.plan.rollout.decisions import Decision, DrainStep, forgiven
 from nodeside.contract import State, assigned_label, state_label
 
-_LOOKS = 8  # at what follows from our own labels; two are usual
+_LOOKS = 8  # maximum passes over the effects of our own labels; two are usual
 
 
 def _nodes_labelled(context: DriverContext) -> Iterator[LabelNode]:
-    """One request for each node that goes somewhere else."""
+    """Yields one request for each node whose labels change."""
     for decision in context.decisions:
         member = decision.member
         if decision.revision is None and decision.step is DrainStep.GO and member.is_untouched:
-            continue  # nearly all nodes, at nearly all times
+            continue  # the usual case
         labels = drain.hold_labels(decision, context.driver.name, context.newest)
         why, falls = decision.detail, decision.revision is None and context.falls_back(member)
         if (decision.revision is not None or falls) and (moves := _labels(context, decision)):
@@ -37,10 +37,10 @@ def _nodes_labelled(context: DriverContext) -> Iterator[LabelNode]:
 
 
 def _labels(context: DriverContext, decision: Decision) -> dict[str, str | None]:
-    """What changes of a node's labels.
+    """Returns the changes of a node's labels; None removes a label.
 
-    The state of one that moved is that of the kernel before. Its new pod, or the wait for one,
-    begins with `waiting`; nobody else could say so until that pod runs.
+    The state label of a node that moved describes its previous kernel. It is reset to `waiting`
+    here, because nothing else can do so until the new pod runs.
     """
     driver, member, target = context.driver.name, decision.member, context.target(decision)
     goes = context.assignment(target) if target else ""
@@ -53,10 +53,10 @@ def _labels(context: DriverContext, decision: Decision) -> dict[str, str | None]
 
 
 def to_rest(context: DriverContext) -> tuple[DriverContext, tuple[LabelNode | Cordon, ...]]:
-    """The labels to be set, and the case once they are: from there nothing more follows.
+    """Returns the context after all label changes, and the actions that make them.
 
-    One look is not always enough: what a node said before may hold again once it is assigned back,
-    which leaves room for another one. The status is written last, and is to be true then.
+    One pass is not always enough: an earlier report may hold again once its node is assigned back,
+    which frees a slot for another node. The status is written last and must be true by then.
     """
     every: dict[str, LabelNode | Cordon] = {}
     for _ in range(_LOOKS):
@@ -76,14 +76,14 @@ def _both(earlier: LabelNode | Cordon, later: LabelNode | Cordon) -> LabelNode |
 
 
 def _nodes_cordoned(context: DriverContext) -> Iterator[Cordon]:
-    """Those that this plan does not cordon already."""
+    """Yields cordons for nodes that this plan does not cordon already."""
     for cordon in drain.cordons(context.decisions, context.driver.name, context.snapshot.now):
         if cordon.node not in context.begun:
             yield cordon
 
 
 def _afterwards(context: DriverContext, labelled: Sequence[LabelNode | Cordon]) -> DriverContext:
-    """The same after these labels were set."""
+    """Returns the context as it is after these labels are set."""
     nodes, begun = dict(context.snapshot.nodes), dict(context.begun)
     for action in labelled:
         node = nodes[action.node]
@@ -123,9 +123,9 @@ def is_left(context: DriverContext, found: DaemonSetObject) -> bool:
 
 
 def old_words(context: DriverContext, labelled: Collection[str]) -> Iterator[str]:
-    """NodeDrivers of nodes that are given back what they spoke of before, and are silent since.
+    """Yields NodeDrivers that describe the revision a node is being assigned back to.
 
-    They would count as said anew, on a node whose pod may never say a word.
+    Such a report is outdated but would count as new, on a node whose pod may never report.
     """
     for decision in context.decisions if labelled else ():
         member, report = decision.member, decision.member.report

@@ -1,7 +1,7 @@
-"""The actions that stages take: labels of nodes, their objects, and their end with the Driver.
+"""Actions for stages: node labels, stage objects, and their removal with the Driver.
 
-Pure. Labels go out with those of the driver, in one request for each node. Objects have a lane of
-their own: what the API server refuses there holds no rollout up.
+Pure. Stage labels are sent with those of the driver, in one request per node. Objects have their
+own lane, so that a rejection by the API server does not block a rollout.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RESOURCES = {each.kind: each for each in ALLOWED}
 def with_stage_labels(
     labelled: Sequence[LabelNode | Cordon], staging: StagePlan
 ) -> Iterator[LabelNode | Cordon]:
-    """The labels that the driver's own plan sets, with those of stages."""
+    """Merges stage labels into the label actions of the driver's own plan."""
     every: dict[str, LabelNode | Cordon] = {action.node: action for action in labelled}
     for action in _stage_labels(staging):
         there = every.get(action.node)
@@ -36,7 +36,7 @@ def with_stage_labels(
 
 
 def _stage_labels(staging: StagePlan) -> Iterator[LabelNode]:
-    """What changes; without stages any more, what was left where a node was down."""
+    """Yields label changes; without stages, removes labels left on nodes that were down."""
     if staging.active:
         for node, labels, why in changed_labels(staging):
             yield LabelNode(staging.driver, node.name, labels, why)
@@ -45,12 +45,12 @@ def _stage_labels(staging: StagePlan) -> Iterator[LabelNode]:
 
 
 def stage_objects(staging: StagePlan) -> Iterator[Action]:
-    """What is to be applied and deleted."""
+    """Yields the stage objects to apply and delete."""
     if not staging.active:
         return
     gone, wanted = list(to_prune(staging)), list(to_apply(staging))
     if not gone and not wanted:
-        return  # nearly always, and the hash of all documents takes its time
+        return  # the usual case; hashing all documents is slow
     lane = lane_of(staging.driver, content(staging))
     namespace = staging.context.snapshot.settings.namespace
     for found in gone:
@@ -60,7 +60,7 @@ def stage_objects(staging: StagePlan) -> Iterator[Action]:
 
 
 def take_down(snapshot: Snapshot, found: DriverObject, now: float) -> Plan | None:
-    """The end of a Driver begins with its stages, the last one first; None when they are gone."""
+    """Removes the stages of a deleted Driver, last one first; None when they are gone."""
     seen = snapshot.stages
     if seen is None or not (uses(found) or has_left(snapshot, found.name)):
         rest = tuple(_cleaned(snapshot, found.name))
@@ -96,12 +96,12 @@ def _said(found: DriverObject, words: str, now: float) -> Iterator[SetStatus]:
 
 
 def _holds_up(snapshot: Snapshot, node: str) -> bool:
-    """A node that is down holds nothing up: its pods never end."""
+    """Returns whether a node's pods delay removal; those of a node that is down never end."""
     return node in snapshot.nodes and snapshot.nodes[node].ready
 
 
 def _rank(found: DriverObject, stage: str) -> tuple[int, str]:
-    """Its place; one that is in no list any more ends first."""
+    """Returns the sort key of a stage; one that is no longer listed ends first."""
     if found.driver is not None:
         order = [each.name for each in found.driver.spec.stages]
     else:
@@ -110,7 +110,7 @@ def _rank(found: DriverObject, stage: str) -> tuple[int, str]:
 
 
 def has_left(snapshot: Snapshot, driver: str) -> bool:
-    """Whether objects of stages of a Driver are there."""
+    """Returns whether stage objects of a Driver exist."""
     seen = snapshot.stages
     return seen is not None and any(each.driver == driver for each in seen.objects.values())
 

@@ -1,10 +1,9 @@
-"""Drivers whose plan is the one of the look before: nothing to do, since nothing of theirs changed.
+"""Reuse of empty plans for Drivers whose objects did not change since the previous snapshot.
 
-Between two looks a few objects change, most often of one Driver; fifty others need not be planned
-for again. As in memo.py nobody tells what changed: the objects of a snapshot are compared with the
-very ones of the snapshot before. A plan is kept only if it does nothing, waits for nothing, and
-rests on nothing of other Drivers (`Plan.alone`); what is not known to concern one Driver alone
-concerns all.
+Between two snapshots a few objects change, most often those of one Driver; fifty others need no new
+plan. As in memo.py, changes are detected by comparing object identity between the two snapshots. A
+plan is kept only if it does nothing, waits for nothing, and does not depend on other Drivers
+(`Plan.alone`). A change that is not known to affect one Driver alone affects all.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ from nodeside.contract import API_GROUP
 
 T = TypeVar("T")
 
-ALL: Final = ""  # in place of the name of a Driver
+ALL: Final = ""  # stands for all Drivers in place of a name
 
-# Labels that say how one Driver stands on a node. Nobody else's plan looks at them, but of those
-# who have a module in common, whose plans are not kept.
+# Labels with the state of one Driver on a node. The only other plans that read them are those of
+# Drivers that share a module with it, and those plans are not kept.
 _LABEL_OF_ONE = re.compile(rf"{re.escape(API_GROUP)}/([a-z0-9-]+)\.(?:assigned|before|state)")
 
 
 class Unchanged:
-    """The plans of the last look that still hold."""
+    """The plans of the previous snapshot that still hold."""
 
     def __init__(self) -> None:
         self._before: Snapshot | None = None
         self._plans: dict[str, Plan] = {}
 
     def look(self, snapshot: Snapshot) -> None:
-        """Forget the plans of those whom a change concerns."""
+        """Drops the plans that a change may affect."""
         before, self._before = self._before, snapshot
         for name in _concerned(before, snapshot) if before else ():
             if name == ALL:
@@ -53,7 +52,7 @@ class Unchanged:
 
 
 def _concerned(before: Snapshot, after: Snapshot) -> Iterator[str]:
-    """The Drivers that a change concerns; it may be found for ALL at any point."""
+    """Yields the Drivers that changes affect; may yield ALL at any point."""
     if _of_all(before) != _of_all(after) or before.drivers.keys() != after.drivers.keys():
         yield ALL
     for name, old, new in _changes(before.drivers, after.drivers):
@@ -83,7 +82,7 @@ def _of_all(snapshot: Snapshot) -> tuple[object, ...]:
 def _changes(
     before: Mapping[str, T], after: Mapping[str, T]
 ) -> Iterator[tuple[str, T | None, T | None]]:
-    """What is not the same object: its name, what it was, and what it is."""
+    """Yields the name, old value and new value of everything that is not the same object."""
     if before is after:
         return
     added = 0
@@ -98,7 +97,7 @@ def _changes(
 
 
 def _is_the_same_wish(before: DriverObject, after: DriverObject) -> bool:
-    """Whether nothing but what we write changed, for which only its own plan asks."""
+    """Returns whether only fields that we write changed; only the Driver's own plan reads those."""
     return _wish(before) == _wish(after)
 
 
@@ -111,7 +110,7 @@ def _serves(found: DaemonSetObject) -> tuple[Any, ...]:
 
 
 def _by_node(before: Node, after: Node) -> Iterator[str]:
-    """Whom a change of a node concerns."""
+    """Yields the Drivers that a change of a node affects."""
     if replace(after, labels=before.labels, labelled=before.labelled) != before:
         yield ALL
         return

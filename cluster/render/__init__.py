@@ -1,8 +1,8 @@
-"""Stages' templates, rendered in a process with limits.
+"""Renders the templates of stages in a process with resource limits.
 
-    templates             a ConfigMap's files as Kubernetes documents
-    worker                the process
-    renderer              starts it, and names the template that ended it
+    templates             renders a ConfigMap's files to Kubernetes documents
+    worker                the rendering process
+    renderer              starts the worker and reports the template that ended it
 
-A template is somebody else's program: it cannot stop, fill or crash the controller.
+A template is an untrusted program: it cannot stop, fill or crash the controller.
 """

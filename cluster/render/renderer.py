@@ -1,9 +1,9 @@
-"""Templates of stages, rendered in a process of its own: the one module here that starts any.
+"""Renders templates of stages in a separate process; the only module in `cluster` that starts one.
 
-What a template says cannot stop, fill or crash the controller: see worker.py for the limits. The
-same Python is started anew, since a copy of this process would count its memory twice and have its
-tokens. A batch of templates costs one start; a template that ends the process is named, and the
-next one gets a new process.
+A template cannot stop, fill or crash the controller: see worker.py for the limits. The worker is a
+fresh start of the same Python, since a fork would count the memory twice and would have our tokens.
+A batch of templates costs one start. A template that ends the process is reported, and the next
+one gets a new process.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from cluster.render.templates import SIZE_AS_JSON
 from nodeside import process
 from nodeside.errors import NodesideError
 
-SECONDS: Final = 30.0  # of the clock, for one template: where the processor is busy elsewhere
-_VALUE = 64  # bytes that a list, a mapping or a value takes in memory, beside its text
-_ANSWER = 2 * SIZE_AS_JSON  # bytes; brackets and names of files come to the documents
-_GRACE = 2.0  # seconds for a process to end, by itself and when it is killed
+SECONDS: Final = 30.0  # wall clock limit per template, for when the processor is busy elsewhere
+_VALUE = 64  # bytes of memory for a list, a mapping or a value, in addition to its text
+_ANSWER = 2 * SIZE_AS_JSON  # bytes; the documents plus brackets and file names
+_GRACE = 2.0  # seconds for the process to end, both by itself and after a kill
 _PACKAGES = Path(__file__).parents[1]
 _PROGRAM = """
 import sys
@@ -35,17 +35,17 @@ sys.path.insert(0, sys.argv[1])
 from cluster.render.worker import main
 main(int(sys.argv[2]))
 """
-_STANDARD_ERROR = 2  # a traceback of ours goes into our log
+_STANDARD_ERROR = 2  # tracebacks of the worker go into our log
 
 
 class RenderingDied(NodesideError):
-    """The process did not answer. The same template may do better where there is more room."""
+    """The worker did not answer. The same template may succeed with more time or memory."""
 
     reason = "StageInvalid"
 
 
 class Renderer:
-    """Use as a context manager: the process ends with it."""
+    """A client of the worker process. Use as a context manager, which ends the process."""
 
     def __init__(self, seconds: float = SECONDS, processor_seconds: int = worker.SECONDS) -> None:
         self._seconds = seconds
@@ -65,7 +65,7 @@ class Renderer:
         self._end()
 
     def render(self, template: Template) -> Rendered:
-        """What a template gives. Raises RenderingDied, which names the ConfigMap."""
+        """Render a template. Raises RenderingDied, which names the ConfigMap."""
         asked = {
             "config_map": template.config_map,
             "files": template.files,
@@ -82,7 +82,7 @@ class Renderer:
         return Rendered(made, size=len(answer) + _VALUE * values)
 
     def _answer(self, question: bytes) -> bytes:
-        """One line; a part of one, or nothing, where the process has ended."""
+        """Return one line, or part of a line or nothing if the process has ended."""
         child = self._started()
         watch = threading.Timer(self._seconds, self._give_up, [child])
         watch.start()
@@ -110,7 +110,7 @@ class Renderer:
         process.kill_group(child.pid)
 
     def _death(self, answer: bytes) -> str:
-        """Why there is no answer, in words."""
+        """End the process and return the reason why there is no answer."""
         code, late = self._end(), self._late
         if len(answer) >= _ANSWER:
             return f"its documents have more than {SIZE_AS_JSON >> 10} KiB"
@@ -123,7 +123,7 @@ class Renderer:
         return f"what renders it ended: {process.in_words(code)}"
 
     def _end(self) -> int:
-        """The exit code. It ends by itself when nobody asks it any more."""
+        """End the process and return its exit code. It exits by itself at the end of its input."""
         child, self._child = self._child, None
         if child is None:
             return 0
@@ -144,7 +144,7 @@ def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
 
 
 def rendered(templates: Iterable[Template]) -> dict[Template, Rendered]:
-    """For who looks once."""
+    """Render templates for a one-shot command."""
     with Renderer() as renderer:
         return {template: or_error(renderer, template) for template in templates}
 

@@ -1,8 +1,8 @@
-"""Templates of a stage's ConfigMap as documents: jinja2 in its sandbox, then YAML.
+"""Renders the templates of a stage's ConfigMap to documents: sandboxed jinja2, then YAML.
 
-A template is somebody else's program: a name that it does not know is an error, and it may not give
-more than a person would write. That is said here in words; what goes on for ever, takes all memory
-or kills the interpreter is ended from outside: this runs in a process of its own, see renderer.py.
+A template is an untrusted program. An undefined name is an error, and so is more output than a
+person would write; both are reported here. An endless loop, memory exhaustion or an interpreter
+crash is handled from outside: this code runs in a separate process, see renderer.py.
 """
 
 from __future__ import annotations
@@ -16,30 +16,32 @@ from nodeside.errors import ExitCode, NodesideError
 
 Document = dict[str, Any]
 
-_SIZE = 512 << 10  # characters that all files of a stage may give; a ConfigMap holds 1 MiB
-SIZE_AS_JSON = 768 << 10  # bytes of all its documents, aliases followed
-_STEPS = 10_000  # numbers that `range` gives in one rendering
-_VALUES = 20_000  # in one document
-_DEPTH = 64  # nested containers
+_SIZE = 512 << 10  # characters of output of all files of a stage; a ConfigMap holds 1 MiB
+SIZE_AS_JSON = 768 << 10  # bytes of all documents of a stage, aliases expanded
+_STEPS = 10_000  # numbers from `range` in one file
+_VALUES = 20_000  # values in one document
+_DEPTH = 64  # levels of nested containers
 _FILES = (".yaml", ".yml", ".json", ".j2")
 
 
 class StageInvalid(NodesideError):
-    """What a stage's ConfigMap holds cannot be applied."""
+    """The content of a stage's ConfigMap cannot be applied."""
 
     exit_code = ExitCode.SPEC
     reason = "StageInvalid"
 
 
 class _Deep(Exception):
-    """More containers in each other than anybody writes."""
+    """Containers nested deeper than any real document."""
 
 
 def documents(
     config_map: str, files: Mapping[str, str], values: Mapping[str, Any]
 ) -> tuple[tuple[str, Document], ...]:
-    """Each document with the file that it is from. Raises StageInvalid, which names both, and the
-    line."""
+    """Return each document with its file name.
+
+    Raises StageInvalid, which names the ConfigMap, the file and the line.
+    """
     made: list[tuple[str, Document]] = []
     left = _SIZE
     for name, text in sorted(files.items()):
@@ -53,7 +55,7 @@ def documents(
 
 
 def _check_size(where: str, made: list[tuple[str, Document]]) -> None:
-    """An alias may stand for a long text a thousand times."""
+    """Limit the size with aliases expanded: an alias may repeat a long text a thousand times."""
     size = 0
     for piece in json.JSONEncoder(ensure_ascii=False).iterencode([each for _, each in made]):
         size += len(piece.encode(errors="replace"))
@@ -79,7 +81,7 @@ def _parsed(where: str, rendered: str) -> Iterator[Document]:
 
 
 def _check_depth(where: str, events: Iterator[Any]) -> None:
-    """Before anything is made of it: what is made of nested containers calls itself for each."""
+    """Check the nesting before documents are constructed, since construction is recursive."""
     from yaml.events import CollectionEndEvent, CollectionStartEvent
 
     depth = 0
@@ -91,7 +93,7 @@ def _check_depth(where: str, events: Iterator[Any]) -> None:
 
 
 def _plain(where: str, document: Document) -> Document:
-    """As JSON would have it: no dates, no fields without a value, no aliases of aliases."""
+    """Return the document restricted to JSON: no dates, no null fields, no alias explosions."""
     if _count(document) > _VALUES:
         raise StageInvalid(f"{where}: more than {_VALUES} values in one document")
     try:
@@ -104,7 +106,7 @@ def _plain(where: str, document: Document) -> Document:
 
 
 def _count(value: Any, depth: int = 0) -> int:
-    """How many values there are, aliases followed; stops a little beyond the limit."""
+    """Count the values with aliases expanded; stops slightly above the limit."""
     if not isinstance(value, dict | list):
         return 1
     if depth >= _DEPTH:
@@ -148,7 +150,7 @@ def _environment() -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Environment(ImmutableSandboxedEnvironment):
-        """No `**`, and `*` for numbers only: either makes gigabytes in one step."""
+        """A sandbox without `**` and with a numeric `*` only: each makes gigabytes in one step."""
 
         intercepted_binops = frozenset(("*", "**"))
 
@@ -158,7 +160,7 @@ def _environment() -> Any:
             return left * right
 
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
-    environment.filters["tojson"] = json.dumps  # jinja's own escapes for HTML
+    environment.filters["tojson"] = json.dumps  # jinja's own filter escapes for HTML
     environment.globals["range"] = _counted_range()
     return environment
 
@@ -177,14 +179,14 @@ def _counted_range() -> Any:
 
 
 def _line(exc: BaseException) -> int | str:
-    """Where in the template: jinja2 gives its frames the lines of the template."""
+    """Return the line in the template: jinja2's frames carry the template's line numbers."""
     frames = traceback.extract_tb(exc.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == "<template>"]
     return (lines[-1] or "?") if lines else "?"
 
 
 def _yaml_words(exc: Exception) -> str:
-    """In one line; the line number is that of the rendered text."""
+    """Return a YAML error in one line; the line number refers to the rendered text."""
     mark = getattr(exc, "problem_mark", None)
     problem = " ".join(str(getattr(exc, "problem", None) or exc).split())
     if mark:

@@ -1,9 +1,9 @@
-"""The process that renders templates of stages: a line of JSON in, a line of JSON out.
+"""The process that renders templates of stages: one line of JSON in, one line of JSON out.
 
-It limits its own memory and the processor time of each template, and may write no file. Whatever a
-template makes of it (a segmentation fault, no memory, no end) is the end of this process and the
-failure of that one stage. It has no secret in its environment, and no connection. Started by
-renderer.py; imports what rendering takes and nothing else.
+It limits its own memory and the processor time of each template, and cannot write files. A
+segmentation fault, memory exhaustion or endless loop in a template ends only this process and fails
+only that stage. There are no secrets in its environment and it has no connections. It imports
+nothing but what rendering needs.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import Any, Final
 from cluster.render.templates import StageInvalid, documents
 
 MEMORY: Final = 128 << 20  # bytes of address space; what rendering imports takes 26 MiB
-SECONDS: Final = 5  # of processor time, for one template
+SECONDS: Final = 5  # seconds of processor time for one template
 NO_MEMORY: Final = 3  # the exit code
 _WORDS = 1000  # characters of an error
 
 
 def main(seconds: int = SECONDS) -> None:
-    """Answer until there is no more to answer; `seconds` of processor time for each template."""
+    """Serve requests until the end of input, with `seconds` of processor time per template."""
     _limit(resource.RLIMIT_AS, MEMORY)
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_FSIZE, 0)
     try:
         for line in sys.stdin.buffer:
-            # Beyond it the kernel sends SIGXCPU, which ends the process.
+            # Beyond this limit the kernel sends SIGXCPU, which ends the process.
             _limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + seconds)
             sys.stdout.buffer.write(_answer(json.loads(line)) + b"\n")
             sys.stdout.buffer.flush()
@@ -40,7 +40,7 @@ def main(seconds: int = SECONDS) -> None:
 
 
 def _limit(what: int, most: int) -> None:
-    """The soft limit; nothing here knows how to raise it again."""
+    """Set the soft limit; no code here raises it again."""
     _, hard = resource.getrlimit(what)
     resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 

@@ -1,1 +1,1 @@
-"""The driver container: decides, fetches or asks to build, loads, proves, and announces."""
+"""The driver container: decides, fetches or requests builds, loads, validates and announces."""

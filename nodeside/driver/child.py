@@ -1,10 +1,10 @@
-"""Run a function in a forked child, and bring back what came of it: bytes, an error, or its death.
+"""Runs a function in a forked child; returns its bytes, raises its error, or reports its death.
 
-Two kinds of work are done so. A call into the kernel may hang or crash in a module's code: its
-child is left behind then. What reads what others wrote may want all memory or never end: its child
-gets `Limits`, and is killed at its deadline. What comes back is data of a bounded size, and is
-taken for nothing else. All imports stand at the top: a fork beside threads must take no lock that
-one of them may hold.
+This is for two kinds of work. A call into the kernel may hang or crash in a module's code; its
+child is then left behind. Code that parses untrusted files may exhaust the memory or never end; its
+child gets `Limits` and is killed at the deadline. The answer has a bounded size and is treated as
+plain data only. All imports are at the top: after a fork in a multi-threaded process, the child
+must not take a lock that another thread may hold.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from typing import Any
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
 from nodeside.process import in_words
 
-_HEAD = struct.Struct("=cQ")  # what kind of an answer, and how many bytes of it follow
+_HEAD = struct.Struct("=cQ")  # kind of the answer, and its size in bytes
 _RETURNED, _REFUSED, _ERRNO, _RAISED = b"R", b"E", b"O", b"X"
 _CHUNK = 1 << 16
-_ANSWER = 1 << 20  # bytes, where no limits are given: an errno, or a traceback
-_left_behind: dict[str, int] = {}  # process ids, by what was not to be done twice
+_ANSWER = 1 << 20  # bytes, if no limits are given: an errno, or a traceback
+_left_behind: dict[str, int] = {}  # process ids of abandoned children, by `alone`
 _GRACE = 5  # seconds of processor time between SIGXCPU and SIGKILL
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a child may take: `memory` in bytes on top of what this process has mapped,
-    `processor` in seconds, and `answer` in bytes, which is what may come back."""
+    """Resource limits of a child: `memory` in bytes beyond the memory this process has mapped,
+    `processor` time in seconds, and the size of its `answer` in bytes."""
 
     memory: int
     processor: int
@@ -45,15 +45,15 @@ class Limits:
 
 
 class ChildDied(NodesideError):
-    """The child ended without a whole answer: a limit, the OOM killer, a crash."""
+    """The child ended without a complete answer: a limit, the OOM killer, or a crash."""
 
     reason = "ChildDied"
 
 
 class ChildRaised(Exception):
-    """An exception in the child that nobody expected. `kind` is its class.
+    """An unexpected exception in the child. `kind` is the name of its class.
 
-    MemoryError is one of them: that is how Python meets a limit of memory.
+    This includes MemoryError, which Python raises at the memory limit.
     """
 
     def __init__(self, kind: str, text: str) -> None:
@@ -69,14 +69,14 @@ def run_in_child(
     limits: Limits | None = None,
     alone: str = "",
 ) -> bytes:
-    """Run `call` in a child process; what it returns, where that is bytes.
+    """Run `call` in a child process and return its result if that is bytes, else empty bytes.
 
-    Raises the OSError or NodesideError that it raises, ChildRaised for any other exception,
-    ChildDied, and DeadlinePassed. Of the open files the child has only `keep`: one that is left
-    behind must not hold our lock or our output. Without limits, signals are blocked in it, and
-    nothing waits for it after the deadline: no signal ends a call that hangs in the kernel, and
-    with a thread in it this process could never exit. While a child that was left behind for
-    what `alone` names is still there, no other one is made for it: DeadlinePassed at once.
+    Re-raises an OSError or NodesideError of `call`. Raises ChildRaised for any other exception,
+    ChildDied, and DeadlinePassed. The child only inherits the open files in `keep`: a child that is
+    left behind must not hold our lock or our output. Without limits, signals are blocked in the
+    child, and it is left behind at the deadline: no signal ends a call that hangs in the kernel,
+    and a thread hanging there would prevent this process from ever exiting. If an earlier child
+    left behind for the same `alone` still exists, raises DeadlinePassed at once.
     """
     if alone and _is_still_there(_left_behind.get(alone)):
         raise DeadlinePassed("the child of an earlier try has not ended")
@@ -103,12 +103,12 @@ def run_in_child(
 def _forked(
     call: Callable[[], object], keep: Sequence[int], limits: Limits | None
 ) -> tuple[int, int]:
-    """The end of a pipe that brings the answer, and the child's process id."""
+    """Fork; return the read end of the pipe for the answer, and the child's process id."""
     reader, writer = os.pipe()
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         with warnings.catch_warnings():
-            # Python warns of forks beside threads; the child takes no lock that one could hold.
+            # Python warns about forks with threads; the child takes no lock that one could hold.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
@@ -123,7 +123,7 @@ def _forked(
 
 
 def _read(reader: int, until: float, limit: int) -> bytes:
-    """All that the child writes until it ends."""
+    """Return everything the child writes until it ends."""
     poll = select.poll()
     poll.register(reader, select.POLLIN)
     data = bytearray()
@@ -139,18 +139,18 @@ def _read(reader: int, until: float, limit: int) -> bytes:
 
 
 def _reap(pid: int) -> str:
-    """How the child ended, in words."""
+    """Wait for the child and return how it ended, in words."""
     try:
         return in_words(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-    except ChildProcessError:  # whoever reaps orphans took it for one
+    except ChildProcessError:  # already reaped as an orphan
         return "ended"
 
 
 def _is_still_there(pid: int | None) -> bool:
-    """Whether a child that was left behind has not ended yet; one that has is collected."""
+    """Return whether a child that was left behind is still running; reap it if not."""
     if pid is None:
         return False
-    with suppress(ChildProcessError):  # whoever reaps orphans took it for one
+    with suppress(ChildProcessError):  # already reaped as an orphan
         return os.waitpid(pid, os.WNOHANG)[0] == 0
     return False
 
@@ -171,7 +171,7 @@ def _unpacked(data: bytes, ended: str) -> bytes:
 
 
 def _rebuilt(said: dict[str, Any]) -> NodesideError:
-    """The error of the child; of its class only what every NodesideError has."""
+    """Recreate the child's error, with only the attributes that every NodesideError has."""
     kinds = (kind for kind in _family(NodesideError) if kind.__qualname__ == said["class"])
     kind = next(kinds, NodesideError)
     error = kind.__new__(kind)
@@ -194,7 +194,7 @@ def _family(kind: type[NodesideError]) -> Iterator[type[NodesideError]]:
 def _live(
     call: Callable[[], object], writer: int, keep: Sequence[int], limits: Limits | None
 ) -> None:
-    """The child's whole life. An exception must not leave here: it would return twice."""
+    """Run the child to its exit. An exception must not escape: the caller would return twice."""
     try:
         kind, data = _outcome(call, (writer, *keep), limits)
         _write(writer, _HEAD.pack(kind, len(data)))
@@ -220,7 +220,7 @@ def _outcome(
         result = call()
     except NodesideError as exc:
         return _REFUSED, _described(exc)
-    except MemoryError:  # to describe it would take more
+    except MemoryError:  # describing it would take more memory
         return _RAISED, b'{"class": "MemoryError", "text": "MemoryError"}'
     except BaseException as exc:
         if isinstance(exc, OSError) and exc.errno:
@@ -251,7 +251,7 @@ def _close_all_but(kept: Sequence[int]) -> None:
 
 
 def _confine(limits: Limits) -> None:
-    """Set the limits. Ctrl-C is the parent's business, who kills the child if it gives up."""
+    """Set the limits. Ctrl-C is left to the parent, which kills the child if it gives up."""
     with open("/proc/self/statm") as file:
         mapped = int(file.read().split()[0]) * resource.getpagesize()
     _limit(resource.RLIMIT_AS, mapped + limits.memory)
@@ -260,12 +260,12 @@ def _confine(limits: Limits) -> None:
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    # What is started from here, such as zstd, must be killable by the limits of its own.
+    # Commands started from here, such as zstd, must be killable by their own limits.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _limit(kind: int, value: int, *, grace: int = 0) -> None:
-    """Lower a limit; one that is lower already stays."""
+    """Lower a limit, unless it is already lower."""
     _, hard = resource.getrlimit(kind)
     highest = value + grace if hard == resource.RLIM_INFINITY else min(value + grace, hard)
     with suppress(ValueError):

@@ -1,8 +1,8 @@
-"""driver.yaml: the one definition of a driver.
+"""driver.yaml: the single definition of a driver.
 
-Everybody who needs to know what a driver is imports this. The start of a node's process is counted
-in milliseconds, so yaml is imported by the first read of a file, and what makes schemas and the
-documentation by its first use.
+Every component that needs this definition imports this package. Startup time on a node counts in
+milliseconds, so yaml is imported on the first read of a file, and the code that makes schemas and
+documentation on first use.
 """
 
 from __future__ import annotations

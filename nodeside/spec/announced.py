@@ -1,6 +1,7 @@
-"""Would an API server accept what a node announces? `nodeside try` asks, where there is none.
+"""Check whether an API server would accept what a node announces.
 
-Pure checks of labels and of the NodeDriver object, by the same shapes that make its schema.
+`nodeside try` uses it, since it has no API server. Pure checks of labels and of the NodeDriver
+object, by the same shapes that make its schema.
 https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/
 """
 
@@ -20,7 +21,7 @@ _NAME_LIMIT = 253  # characters, of an object's name and of a label's prefix
 
 
 def check_labels(labels: Mapping[str, str]) -> list[str]:
-    """What is wrong with labels that a node gives itself, one sentence each."""
+    """Return what is wrong with labels that a node sets on itself, one sentence each."""
     return [
         sentence
         for key, value in labels.items()
@@ -30,7 +31,7 @@ def check_labels(labels: Mapping[str, str]) -> list[str]:
 
 
 def check_node_driver(document: object) -> list[str]:
-    """What is wrong with a NodeDriver object, one sentence each."""
+    """Return what is wrong with a NodeDriver object, one sentence each."""
     reader = Reader(Document("NodeDriver", document))
     if not isinstance(document, Mapping):
         reader.expected("a mapping", (), document)

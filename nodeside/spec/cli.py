@@ -1,4 +1,4 @@
-"""`nodeside spec …`: check a driver.yaml, and print what is made of the one schema."""
+"""`nodeside spec …`: check a driver.yaml, and print what is generated from its schema."""
 
 from __future__ import annotations
 

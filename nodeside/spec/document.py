@@ -1,7 +1,7 @@
-"""A whole driver.yaml: read from a file or from plain values, and made again from a Driver.
+"""A whole driver.yaml: read from a file or from plain values, and written from a Driver.
 
-`load` and `parse` are for what a person wrote; `node_load` and `node_parse` for what a controller
-handed to a node, which may be newer than the node's nodeside.
+`load` and `parse` are for documents that a person wrote. `node_load` and `node_parse` are for
+documents from a controller, which may be newer than the node's nodeside.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from nodeside.spec.reader import Newer, Reader
 from nodeside.spec.schema import Field, ListOf, MapOf, Section, Shape, shape_of
 
 KIND = "Driver"
-SIZE_LIMIT = 256 << 10  # bytes; a long driver.yaml has 5 kB
+SIZE_LIMIT = 256 << 10  # bytes; a long driver.yaml is 5 kB
 
-# ObjectMeta of Kubernetes: accepted and, but for the name, ignored.
+# ObjectMeta of Kubernetes: accepted and, except for the name, ignored.
 _METADATA = (
     "name",
     "namespace",
@@ -44,32 +44,32 @@ _TOP = ("apiVersion", "kind", "metadata", "spec")
 
 
 def load(path: Path) -> Driver:
-    """Read driver.yaml. Raises SpecError that lists every mistake, one per line."""
+    """Read driver.yaml. Raises SpecError, which lists every mistake, one per line."""
     return _read(_document(path), "refuse")
 
 
 def node_load(path: Path) -> Driver:
-    """Read what a controller handed over: fields that are newer are logged and ignored."""
+    """Read a driver.yaml from a controller. Newer fields are logged and ignored."""
     return _read(_document(path), "ignore")
 
 
 def parse(document: object, where: str = "driver.yaml") -> Driver:
-    """The same as `load` for values that were read already, such as an object of the API server."""
+    """Do the same as `load` for plain values, such as an object from the API server."""
     return _read(Document(where, document), "refuse")
 
 
 def node_parse(document: object, where: str = "driver.yaml") -> Driver:
-    """The same as `node_load` for values that were read already."""
+    """Do the same as `node_load` for plain values."""
     return _read(Document(where, document), "ignore")
 
 
 def read_text(text: str, where: str = "driver.yaml") -> Driver:
-    """The same as `load` for text."""
+    """Do the same as `load` for text."""
     return _read(_yaml(text, where), "refuse")
 
 
 def glance(path: Path) -> tuple[str, str]:
-    """Name and version of a driver.yaml that is wrong elsewhere; each "" if it is not to be had."""
+    """Return name and version of a driver.yaml that is invalid elsewhere; "" if invalid itself."""
     try:
         document = _document(path)
     except SpecError:
@@ -84,7 +84,7 @@ def glance(path: Path) -> tuple[str, str]:
 
 
 def to_document(driver: Driver) -> dict[str, Any]:
-    """The document of a driver; what equals its default is left out."""
+    """Return the document of a driver. Fields that equal their default are omitted."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -94,7 +94,7 @@ def to_document(driver: Driver) -> dict[str, Any]:
 
 
 def dump(driver: Driver) -> str:
-    """A driver.yaml as a person would write it."""
+    """Return the text of a driver.yaml, as a person would write it."""
     from nodeside.spec.yamltext import write_yaml  # late: it imports yaml
 
     return write_yaml(to_document(driver))
@@ -149,7 +149,7 @@ def _read(document: Document, newer: Newer) -> Driver:
 
 
 def _top(reader: Reader, top: Mapping[Any, Any]) -> tuple[Any, Any]:
-    """The parts of a Kubernetes object. `status` is the cluster's and is ignored."""
+    """Read the parts of a Kubernetes object. `status` belongs to the cluster and is ignored."""
     name, spec = shape_of(Driver).fields
     for word, value in (("apiVersion", API_VERSION), ("kind", KIND)):
         if word not in top:
@@ -192,7 +192,7 @@ def _if_right(document: Document, shape: Shape, section: str, key: str) -> str:
 
 
 def _written(shape: Shape, value: Any) -> Any:
-    """The inverse of reading."""
+    """Return the plain value of a shape: the inverse of reading."""
     match shape:
         case Section():
             return {

@@ -1,7 +1,7 @@
 """driver.yaml as a JSON schema (draft 2020-12), for editors.
 
-Rules over several fields are not in it: the parser and the API server have those. `openapi.py`
-changes the few things that Kubernetes wants in another way.
+Rules over several fields are not in it: the parser and the API server check those. `openapi.py`
+overrides the few parts that Kubernetes requires differently.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Schema = dict[str, Any]
 
 
 def json_schema() -> Schema:
-    """The schema of a whole document."""
+    """Return the schema of a whole document."""
     name, spec = (JsonSchema().field(field) for field in shape_of(Driver).fields)
     metadata = {"type": "object", "properties": {"name": name}, "required": ["name"]}
     return {
@@ -50,14 +50,14 @@ def json_schema() -> Schema:
 
 
 def document_value(value: Any) -> Any:
-    """A default as it stands in a document; None where the document would leave it out."""
+    """Return a default as written in a document; None if the document would omit it."""
     if isinstance(value, Enum):
         return value.value
     return value if isinstance(value, bool | int | str) and value != "" else None
 
 
 class JsonSchema:
-    """Shapes as schemas."""
+    """A converter from shapes to schemas."""
 
     def field(self, field: Field) -> Schema:
         schema = self.of(field.shape)

@@ -1,8 +1,8 @@
-"""What of Python's regular expressions RE2 refuses, found without RE2.
+"""Find what RE2 refuses in a Python regular expression, without using RE2.
 
-The controller judges logs with RE2, whose searches take time in proportion to the text. Nothing on
-a node or a laptop has it, so what would make a search grow without bound is named here, by its
-syntax; the controller asks RE2 itself. Called by rules.py.
+The controller matches logs with RE2, whose search time is proportional to the text. RE2 is not
+available on a node or a laptop, so this module recognizes by syntax what would make a search grow
+without bound. The controller asks RE2 itself.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 EXPECTED: Final = "expected a regular expression of RE2, without look-around and backreferences"
 
-# Escapes and character classes first: what is inside of them is no operator.
+# Escapes and character classes first: their content is not an operator.
 _TOKEN = re.compile(
     r"""
     \\(?P<reference>[1-9])
@@ -25,11 +25,11 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_REPEATS = 1000  # RE2 refuses more of them
+_REPEATS = 1000  # RE2 refuses higher repeat counts
 
 
 def beyond_re2(pattern: str) -> str:
-    """The first thing in an expression of Python that RE2 does not have, or ""."""
+    """Return the first construct in a Python expression that RE2 does not have, or ""."""
     return next(filter(None, map(_refusal, _TOKEN.finditer(pattern))), "")
 
 

@@ -1,6 +1,6 @@
-"""What is wrong with a document, in words, in the order of the document.
+"""The mistakes in a document, in words and in document order.
 
-The reader collects every mistake before anybody hears of the first: a person corrects a file once.
+The reader collects every mistake before it reports any, so that a person corrects a file once.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from nodeside.errors import SpecError
 
 Path = tuple[str | int, ...]
 
-_USER = re.compile(r"//[^/?#]*@")  # of a URL, with the password
-_SHOWN = 50  # mistakes; more are counted
-_SHOWN_TEXT = 80  # characters of a wrong value
+_USER = re.compile(r"//[^/?#]*@")  # the user part of a URL, with the password
+_SHOWN = 50  # mistakes listed; the rest are only counted
+_SHOWN_TEXT = 80  # characters shown of a wrong value
 _PLAIN_KEY = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]*$")
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """One thing that is wrong, at a path of the document."""
+    """One mistake at a path of the document."""
 
     path: Path
     message: str
@@ -34,10 +34,10 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Document:
-    """A document as plain values, and what is known about where they stood.
+    """A document as plain values, with their positions in the text.
 
-    `lines` has the line of a path; `written` a scalar as it was written, where that is not what its
-    value prints as (`0x10`, `1.10`, `on`). `mistakes` are those that reading it found already.
+    `lines` has the line of a path. `written` has the original text of a scalar if its value prints
+    differently (`0x10`, `1.10`, `on`). `mistakes` are those found while reading the text.
     """
 
     where: str
@@ -47,18 +47,18 @@ class Document:
     mistakes: tuple[Mistake, ...] = ()
 
     def shown(self, path: Path, value: object) -> str:
-        """A wrong value as a person would point at it."""
+        """Return a wrong value as it was written, or in brief."""
         written = self.written.get(path)
         return _without_password(written) if written else in_brief(value)
 
     def line(self, path: Path) -> int:
-        """The line of a path, or of the nearest mapping around it; 0 if no line is known."""
+        """Return the line of a path, or of the nearest enclosing mapping; 0 if none is known."""
         nearest = (path[:length] for length in range(len(path), -1, -1))
         return next((self.lines[start] for start in nearest if start in self.lines), 0)
 
 
 def refuse(document: Document, mistakes: Sequence[Mistake]) -> SpecError:
-    """The error that lists every mistake, one per line, in document order."""
+    """Return the error that lists every mistake, one per line, in document order."""
     rows = sorted(mistakes, key=lambda mistake: _position(document.data, mistake.path))
     lines = [f"{_place(document, mistake.path)}: {mistake}" for mistake in rows[:_SHOWN]]
     if len(rows) > _SHOWN:
@@ -67,12 +67,12 @@ def refuse(document: Document, mistakes: Sequence[Mistake]) -> SpecError:
 
 
 def in_words(path: Path) -> str:
-    """`$.spec.modules[0].name`; a key that is not a plain word stands in brackets and quotes."""
+    """Return `$.spec.modules[0].name`; a key that is not a plain word is in brackets and quotes."""
     return "$" + "".join(_step(step) for step in path)
 
 
 def in_brief(value: object) -> str:
-    """A value in a few words: scalars as JSON, cut if long; containers by their kind."""
+    """Return a value in a few words: scalars as JSON, cut if long; containers by their kind."""
     if value is None:
         return "nothing"
     if isinstance(value, Mapping):
@@ -83,17 +83,17 @@ def in_brief(value: object) -> str:
         return _cut(_without_password(json.dumps(value, ensure_ascii=not _encodable(value))))
     try:
         return _cut(str(value))
-    except ValueError:  # an int of more digits than Python prints
+    except ValueError:  # an int with more digits than Python prints
         return "a very large number"
 
 
 def _without_password(text: str) -> str:
-    """A mistake goes into the log and the status of a Driver, which more people read than it."""
+    """Remove a password: more people read the log and a Driver's status than the document."""
     return _USER.sub("//…@", text)
 
 
 def _encodable(value: object) -> bool:
-    """Whether a terminal can show it: text from YAML or JSON may hold half a surrogate pair."""
+    """Return whether a terminal can show it: YAML or JSON text may hold half a surrogate pair."""
     try:
         str(value).encode()
     except UnicodeEncodeError:
@@ -117,7 +117,7 @@ def _place(document: Document, path: Path) -> str:
 
 
 def _position(data: object, path: Path) -> tuple[int, ...]:
-    """Where a path stands in a document, to sort by; of a missing field, its mapping's place."""
+    """Return a sort key: a path's position in the document, or its mapping's if it is missing."""
     position: list[int] = []
     for step in path:
         if isinstance(data, Mapping) and step in data:

@@ -1,8 +1,8 @@
-"""driver.yaml as typed values: the one definition of a driver.
+"""driver.yaml as typed values: the single definition of a driver.
 
-These classes are the schema: `schema.py` reads their fields, `rules.py` holds what concerns several
-fields at once, and the strict parser, its messages, the JSON schema, the CRD's OpenAPI schema and
-docs/driver-yaml.md follow from them. JSON names are the camelCase of the field names.
+These classes are the schema. `schema.py` reads their fields; `rules.py` holds the rules over
+several fields. The strict parser, its messages, the JSON schema, the CRD's OpenAPI schema and
+docs/driver-yaml.md are derived from them. JSON names are the camelCase of the field names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Upgrade(Enum):
 
 
 class UnloadPolicy(Enum):
-    """What to do with a loaded module that must make way."""
+    """Whether a loaded module may be unloaded."""
 
     WHEN_IDLE = "whenIdle"
     NEVER = "never"

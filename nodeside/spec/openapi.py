@@ -1,8 +1,8 @@
-"""The model as Kubernetes wants it in a custom resource definition: a structural schema.
+"""The model as a structural schema, which Kubernetes requires in a custom resource definition.
 
-A structural schema knows no $ref and no `additionalProperties: false` beside properties (unknown
-fields are pruned, and kubectl refuses them). What patterns cannot say is said in CEL; every text
-and list has a limit, from which the API server computes what a rule may cost.
+A structural schema allows no $ref, and no `additionalProperties: false` beside properties (unknown
+fields are pruned, and kubectl refuses them). CEL expresses what patterns cannot. Every text and
+list has a limit, from which the API server computes the cost of a rule.
 https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/
 """
 
@@ -18,7 +18,7 @@ from nodeside.spec.schema import Field, ListOf, Pattern, Section, Shape, Text, s
 
 
 def openapi_schema() -> Schema:
-    """`openAPIV3Schema` of the Driver; the controller that writes `status` adds its schema."""
+    """Return `openAPIV3Schema` of Driver. The controller writes `status` and adds its schema."""
     name, spec = shape_of(Driver).fields
     return {
         "type": "object",
@@ -30,7 +30,7 @@ def openapi_schema() -> Schema:
 
 
 def node_driver_schema() -> Schema:
-    """`openAPIV3Schema` of the NodeDriver: what a node reports of a driver."""
+    """Return `openAPIV3Schema` of NodeDriver: what a node reports about a driver."""
     status = _OpenApi().of(shape_of(NodeDriverStatus))
     return {
         "type": "object",
@@ -40,10 +40,10 @@ def node_driver_schema() -> Schema:
 
 
 class _OpenApi(JsonSchema):
-    """What differs from a JSON schema for editors."""
+    """The differences from a JSON schema for editors."""
 
     def of(self, shape: Shape) -> Schema:
-        # Order matters in every list of ours, so a list has one owner.
+        # Order matters in all our lists, so a list is atomic: it has one owner.
         whole = {"x-kubernetes-list-type": "atomic"} if isinstance(shape, ListOf) else {}
         return super().of(shape) | whole
 
@@ -62,7 +62,7 @@ class _OpenApi(JsonSchema):
         return {"x-kubernetes-validations": [{"rule": rule, "message": message}]}
 
     def text_or_number(self, pattern: Pattern) -> Schema:
-        """IntOrString, as in a Deployment; the limits each concern one of the types."""
+        """Return IntOrString, as in a Deployment. Each limit applies to one of the two types."""
         return {
             "x-kubernetes-int-or-string": True,
             "anyOf": [{"type": "integer"}, {"type": "string"}],

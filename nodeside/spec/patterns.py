@@ -1,6 +1,6 @@
-"""The regular expressions of the model, each with its words for people.
+"""The regular expressions of the model, each with a description for people.
 
-Python, Go and editors must agree on them: plain classes and repeats, no look around.
+Python, Go and editors must agree on them: plain classes and repeats, no look-around.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VERSION = Pattern(
     "a version: letters, digits and _.+~- after the first, at most 40 characters",
 )
 HEX4 = Pattern(r"^[0-9a-f]{4}$", "four lower-case hex digits")
-MODULE_NAME_LIMIT = 55  # characters; the kernel's MODULE_NAME_LEN, without the end
+MODULE_NAME_LIMIT = 55  # characters; the kernel's MODULE_NAME_LEN, without the final NUL
 MODULE_NAME = Pattern(
     r"^[A-Za-z0-9_-]{1,55}$",
     "a module name: letters, digits, _ and -, without .ko, at most 55 characters",

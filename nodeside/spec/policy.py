@@ -1,8 +1,8 @@
-"""How a driver may be replaced and unloaded on a node: `upgrade` and `unload` of a Driver.
+"""The policy for replacing and unloading a driver on a node: `upgrade` and `unload` of a Driver.
 
-It is no part of the revision: who says `onReboot` wants nothing to be touched, and a new revision
-touches every node. The controller keeps it in a file beside the revision, which changes in place;
-a node reads both. Without such a file a driver.yaml has its own.
+The policy is not part of the revision: `onReboot` means that nothing is touched, and a new revision
+touches every node. The controller keeps the policy in a file beside the revision and updates that
+file in place; a node reads both. Without such a file, the policy in driver.yaml applies.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ FIELDS: Final = ("upgrade", "unload")
 
 
 def without_policy(spec: DriverSpec) -> DriverSpec:
-    """The rest of a driver."""
+    """Return a spec with the policy fields set to their defaults."""
     return replace(spec, upgrade=Upgrade.LIVE, unload=Unload())
 
 
 def policy_of(driver: Driver) -> dict[str, Any]:
-    """The fields of it that differ from their defaults."""
+    """Return the policy fields that differ from their defaults."""
     spec = to_document(driver)["spec"]
     return {field: spec[field] for field in FIELDS if field in spec}
 
 
 def with_policy(driver: Driver, text: str, where: str) -> Driver:
-    """A driver with this policy, and nothing left of its own. Raises SpecError."""
+    """Return a driver with its policy replaced by this one. Raises SpecError."""
     try:
         policy = json.loads(text)
     except ValueError as exc:
@@ -45,7 +45,7 @@ def with_policy(driver: Driver, text: str, where: str) -> Driver:
 
 
 def node_policy(driver: Driver, path: Path) -> Driver:
-    """A driver with the policy that the controller keeps in a file. Raises SpecError."""
+    """Return a driver with the policy from the controller's file. Raises SpecError."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read(SIZE_LIMIT)

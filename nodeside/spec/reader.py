@@ -1,7 +1,7 @@
-"""From plain values to the model, strictly: every mistake is found in one pass.
+"""Read plain values into the model, strictly: one pass finds every mistake.
 
-`newer` says what happens to a field that this version does not know: a person's file is refused;
-what a newer controller hands to a node is read without it, and the log says so.
+`newer` selects what happens to a field that this version does not know. A person's file is refused.
+A document from a newer controller is read without the field, and the log says so.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Newer = Literal["refuse", "ignore"]
 
 
 class Wrong:
-    """The value of a field that could not be read; its mistake is on the list."""
+    """The value of a field that could not be read; its mistake is in the list."""
 
 
 WRONG = Wrong()
 
 
 class Reader:
-    """Reads values of one document by their shapes. `mistakes` is complete after the last read."""
+    """A reader of one document's values by shape. `mistakes` is complete after the last read."""
 
     def __init__(self, document: Document, *, newer: Newer = "refuse") -> None:
         self.document = document
@@ -44,7 +44,7 @@ class Reader:
         self.mistakes = list(document.mistakes)
 
     def read(self, shape: Shape, value: object, path: Path) -> Any:
-        """The value of a shape, or WRONG."""
+        """Return the value of a shape, or WRONG."""
         return _READERS[type(shape)](self, shape, value, path)
 
     def wrong(self, path: Path, message: str, hint: str = "") -> Wrong:
@@ -76,7 +76,7 @@ class Reader:
         return field.default
 
     def unknown(self, known: Sequence[str], key: object, path: Path) -> None:
-        """A field that the schema does not have."""
+        """Report or log a field that the schema does not have."""
         place = (*path, key if isinstance(key, str) else in_brief(key))
         if self.newer == "ignore":
             warning("unknown field ignored: newer than this nodeside", field=in_words(place))
@@ -139,7 +139,7 @@ class Reader:
         return value
 
     def _quote(self, value: object, path: Path) -> str:
-        """YAML reads 3, 11e8, on and y as something else than text."""
+        """Return a hint to quote a value: YAML does not read 3, 11e8, on and y as text."""
         if isinstance(value, bool | int | float):
             return f'write "{self.document.shown(path, value)}"'
         return ""
@@ -182,12 +182,12 @@ _READERS: dict[type[Any], Callable[[Reader, Any, object, Path], Any]] = {
 
 
 def shape_name(shape: Section, name: str) -> str:
-    """The name in the document of an attribute of a section."""
+    """Return the name that an attribute of a section has in the document."""
     return next(field.json_name for field in shape.fields if field.name == name)
 
 
 def _missing(field: Field) -> str:
-    """With the first sentence of the field's description."""
+    """Return the message for a missing field, with the first sentence of its description."""
     words = field.item.description.split(". ")[0].rstrip(".")
     about = words if words[:2].isupper() else words[:1].lower() + words[1:]
     return f"is missing: {about}" if about else "is missing"
@@ -200,7 +200,7 @@ def _entries(shape: ListOf) -> str:
 
 
 def _is_unicode(text: str) -> bool:
-    """False for half a surrogate pair, which no file name and no argument can carry."""
+    """Return False for half a surrogate pair, which no file name and no argument can carry."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -233,7 +233,7 @@ def _list_hint(shape: ListOf, value: object) -> str:
 
 
 def _section_hint(shape: Section, value: object) -> str:
-    """`- edu` where `- name: edu` is meant."""
+    """Return a hint for a plain value such as `- edu`, which should be `- name: edu`."""
     needed = [field for field in shape.fields if field.required]
     if isinstance(value, str) and len(needed) == 1 and isinstance(needed[0].shape, Text):
         return f"write {needed[0].json_name}: {value}"

@@ -1,6 +1,6 @@
-"""docs/driver-yaml.md, made from the model: an introduction, the example, a table for each section.
+"""Generate docs/driver-yaml.md from the model: introduction, example, a table for each section.
 
-`nodeside spec reference` prints it; a test compares it with the file.
+`nodeside spec reference` prints the page; a test compares it with the file.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ spec:
     - name: edu
 """
 
-# What the reader says about WRONG; a test compares them.
+# The introduction shows the reader's messages about this document.
 WRONG = """\
 apiVersion: nodeside.io/v1alpha1
 kind: Driver
@@ -90,7 +90,7 @@ spec:
 
 
 def markdown() -> str:
-    """The whole page."""
+    """Return the whole page."""
     example = EXAMPLE.read_text(encoding="utf-8")
     parts = [_introduction(), f"## A complete example\n\n```yaml\n{example}```\n"]
     parts += ["## Fields\n"]
@@ -99,7 +99,7 @@ def markdown() -> str:
 
 
 def mistakes() -> str:
-    """What the parser says about WRONG."""
+    """Return the parser's messages about WRONG."""
     from nodeside.errors import SpecError
     from nodeside.spec.document import read_text
 
@@ -117,7 +117,7 @@ def _introduction() -> str:
 
 
 def _sections(shape: Section, path: str) -> list[tuple[str, Section]]:
-    """A section and those below it, each under its path."""
+    """Return a section and all sections below it, each with its path."""
     found = [(path, shape)]
     for field in shape.fields:
         place = f"{path}.{field.json_name}"
@@ -137,7 +137,7 @@ def _section(path: str, shape: Section) -> str:
 
 
 def _rules(shape: Section) -> list[str]:
-    """The rules over several fields; those over one field stand in its description."""
+    """Return the rules over several fields; a rule over one field is in its description."""
     messages = [rule.message for rule in rules_of(shape.kind) if len(rule.fields) > 1]
     return ["Besides:\n" + "".join(f"\n- {message}" for message in messages)] if messages else []
 
@@ -197,7 +197,7 @@ def _default(field: Field) -> str:
 
 
 def _meaning(field: Field) -> str:
-    """The description, and the limits that it does not mention."""
+    """Return the description, and the limits that it does not mention."""
     limits = []
     if isinstance(field.shape, Integer) and field.shape.minimum is not None:
         limits.append(f"{field.shape.minimum} to {field.shape.maximum}")

@@ -1,7 +1,7 @@
-"""What a driver.yaml must hold to beyond the type of each field: one table of rules.
+"""The rules for a driver.yaml beyond the type of each field, in one table.
 
-Each rule is told twice: as a predicate for the parser, and as a CEL expression for the API server,
-which evaluates it when somebody applies a Driver. `self` is the section of the rule.
+Each rule has two forms: a predicate for the parser, and a CEL expression for the API server, which
+evaluates it when a Driver is applied. `self` is the section of the rule.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ PLACEHOLDERS = ("{kernel}", "{osVersion}", "{arch}")
 
 @dataclass(frozen=True)
 class Rule(Generic[S]):
-    """`fields` are what the predicate looks at; a mistake is reported at the first, if it is alone.
+    """One rule. The predicate reads `fields`; if there is only one, the mistake is reported there.
 
-    `detail` adds what was found. `cel` is empty where CEL cannot say it.
+    `detail` adds the offending values. `cel` is empty if CEL cannot express the rule.
     """
 
     section: type[S]
@@ -45,7 +45,7 @@ class Rule(Generic[S]):
     detail: Callable[[S], str] = lambda _: ""
 
     def mistake(self, values: S) -> str:
-        """What is wrong with a section, or nothing."""
+        """Return what is wrong with a section, or an empty text."""
         if self.holds(values):
             return ""
         found = self.detail(values)
@@ -62,7 +62,7 @@ def _in_both(spec: DriverSpec) -> list[str]:
     return sorted(wanted & {kernel_name(name) for name in spec.conflicts.modules})
 
 
-# Where case is ignored, Python looks at each character of a range on its own, a million for one.
+# If case is ignored, Python checks each character of a range separately, up to a million for one.
 _IGNORES_CASE = re.compile(r"\(\?[aLmsux]*i")
 _FAR_RANGE = re.compile(r"-(?:\\[uUN]|[^\x00-\x7f])")
 
@@ -82,7 +82,7 @@ def _log_error(pattern: str) -> str:
 
 
 def _one_of(*names: str) -> str:
-    """CEL for: exactly one of these texts is given."""
+    """Return a CEL expression: exactly one of these texts is set."""
     return " + ".join(f"(has(self.{name}) ? 1 : 0)" for name in names) + " == 1"
 
 
@@ -229,7 +229,7 @@ RULES: tuple[Rule[Any], ...] = (
 
 @dataclass(frozen=True)
 class ClusterRule:
-    """A rule that only the API server checks: a file on a laptop need not hold to it."""
+    """A rule that only the API server checks: a file on a laptop need not follow it."""
 
     section: type[Any]
     message: str
@@ -242,5 +242,5 @@ CLUSTER_RULES = (
 
 
 def rules_of(section: type[Any]) -> tuple[Rule[Any], ...]:
-    """The rules of one section."""
+    """Return the rules of one section."""
     return tuple(rule for rule in RULES if rule.section is section)

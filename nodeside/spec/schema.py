@@ -1,10 +1,10 @@
-"""What is said about a field of the model, and the shape of a document that follows from it.
+"""Declarations for the fields of the model, and the document shape that is derived from them.
 
 `section` and `item` declare the classes of `model.py`. `shape_of` turns such a class into a tree of
-shapes: the reader, the Kubernetes schema, the JSON schema and the documentation all walk that one
+shapes. The reader, the Kubernetes schema, the JSON schema and the documentation all walk that one
 tree, so they cannot disagree.
 
-Imports nothing heavy: everybody imports the model.
+Imports nothing heavy: every component imports the model.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ LIST_LIMIT = 64  # entries of a list or mapping, unless its field says otherwise
 
 @dataclass(frozen=True)
 class Pattern:
-    """A regular expression and the same in words: people are shown the words.
+    """A regular expression, and the same in words for people.
 
-    It is matched against the whole text by Python, by Go (in Kubernetes) and by editors: no look
-    around, no named groups. An empty one fits everything.
+    Python, Go (in Kubernetes) and editors match it against the whole text: no look-around, no named
+    groups. An empty one matches everything.
     """
 
     regex: str
@@ -47,10 +47,10 @@ ANYTHING = Pattern("", "any text")
 
 @dataclass(frozen=True)
 class Item:
-    """Everything that is said about a field besides its name, its type and its default.
+    """The attributes of a field except its name, its type and its default.
 
-    For a list or mapping of texts, `pattern` and `max_length` are about each text; `key_pattern` is
-    about the keys of a mapping. `or_number` accepts a whole number where a text is expected.
+    For a list or mapping of texts, `pattern` and `max_length` apply to each text; `key_pattern`
+    applies to the keys of a mapping. `or_number` accepts a whole number where a text is expected.
     """
 
     description: str
@@ -81,7 +81,7 @@ def item(
     default_factory: Callable[[], Any] | None = None,
     **rest: Any,
 ) -> Any:
-    """A field of a section; `rest` are the other attributes of `Item`.
+    """Declare a field of a section; `rest` are the other attributes of `Item`.
 
     A field without a default is required.
     """
@@ -93,7 +93,7 @@ def item(
 
 @dataclass_transform(frozen_default=True, field_specifiers=(item,))
 def section(kind: type[T]) -> type[T]:
-    """A mapping of the document as a frozen dataclass; its docstring is its description."""
+    """Make a frozen dataclass for a mapping of the document; its docstring is its description."""
     return dataclass(frozen=True)(kind)
 
 
@@ -115,7 +115,7 @@ class Integer:
 
 @dataclass(frozen=True)
 class Number:
-    """Seconds and the like; only in what a node reports, never in driver.yaml."""
+    """A number such as seconds; only in a node's report, never in driver.yaml."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ Shape = Text | Integer | Number | Boolean | Choice | ListOf | MapOf | Section
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a section. `default` is a value, or None where `required`."""
+    """A field of a section. `default` is a value, or None if `required`."""
 
     name: str
     shape: Shape
@@ -184,13 +184,13 @@ class Field:
 
 
 def camel_case(name: str) -> str:
-    """The name of a field in a document."""
+    """Return the name of a field in a document."""
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
 
 
 def shape_of(kind: type[Any]) -> Section:
-    """The shape of a section, or of a record of `contract.py`, whose fields may be any text."""
+    """Return the shape of a section, or of a record of `contract.py`, whose texts are unchecked."""
     if kind not in _SHAPES:
         hints = get_type_hints(kind)
         declared = dataclasses.fields(kind)
@@ -211,7 +211,7 @@ def _field(field: dataclasses.Field[Any], hint: Any) -> Field:
 
 
 def _shape(hint: Any, said: Item, text: Pattern = SOME_TEXT) -> Shape:
-    """The shape of a type; `text` is the pattern of a text where the item has none."""
+    """Return the shape of a type; `text` is the pattern of a text if the item has none."""
     origin = get_origin(hint)
     if origin is UnionType:
         (inner,) = (arg for arg in get_args(hint) if arg is not NoneType)

@@ -1,8 +1,8 @@
-"""YAML text as plain values with their lines, and back. Alone imports yaml: import it late.
+"""Convert YAML text to plain values with their lines, and back.
 
-Scalars are resolved as kubectl resolves them, since a Driver goes through both: `y`, `on` and
-`11e8` are no text, a date is. Aliases are followed, but a document that grows too large by them is
-refused.
+This is the only module of the spec that imports yaml: import it late. Scalars are resolved as
+kubectl resolves them, since a Driver goes through both: `y`, `on` and `11e8` are not text, a date
+is. Aliases are followed, but a document that grows too large through them is refused.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from nodeside.errors import SpecError
 from nodeside.spec.mistakes import Document, Mistake, Path, in_brief
 
 _DEPTH = 32  # nested containers; the schema itself needs 7
-_NODES = 20_000  # values after the aliases are followed
+_NODES = 20_000  # values, with all aliases followed
 _TAG = "tag:yaml.org,2002:"
 _TRUE = frozenset({"y", "yes", "true", "on"})
 
 
 class _Composer(Reader, Scanner, Parser, Composer, BaseResolver):
-    """PyYAML as far as nodes, with the scalars of kubectl's YAML (sigs.k8s.io/yaml)."""
+    """PyYAML up to its nodes, with the scalars of kubectl's YAML (sigs.k8s.io/yaml)."""
 
     def __init__(self, text: str) -> None:
         Reader.__init__(self, text)
@@ -51,14 +51,14 @@ _RESOLVED = (
 
 
 class _Writer(yaml.SafeDumper):
-    """Quotes what any reader of YAML might take for something else than text."""
+    """A dumper that quotes every text that some reader of YAML might not take for text."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        super().increase_indent(flow, indentless and False)  # a list stands in from its field
+        super().increase_indent(flow, indentless and False)  # indents a list below its field
 
 
 def _text(writer: yaml.SafeDumper, value: str) -> ScalarNode:
-    """A string; one with a line break that only YAML takes for one is quoted and escaped."""
+    """Represent a string. If it has a line break that only YAML knows, quote and escape it."""
     style = '"' if re.search("[\x85\u2028\u2029]", value) else None
     return writer.represent_scalar(_TAG + "str", value, style=style)
 
@@ -73,13 +73,13 @@ _Composer.add_implicit_resolver(_TAG + "null", re.compile(r"^$"), [""])
 
 
 def write_yaml(data: object) -> str:
-    """Plain values as YAML, in their order."""
+    """Return plain values as YAML, in their order."""
     text = yaml.dump(data, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=100)
     return str(text)
 
 
 def read_yaml(text: str, where: str) -> Document:
-    """The one document of a text. Raises SpecError for what is no YAML at all."""
+    """Return the only document of a text. Raises SpecError if it is not YAML, or too large."""
     try:
         node = _only_node(text, where)
     except yaml.YAMLError as exc:
@@ -104,7 +104,7 @@ def _only_node(text: str, where: str) -> Node:
         )
     while composer.check_node():
         line = composer.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call]
-        if not _is_empty(composer.get_node()):  # kubectl passes over an empty one, too
+        if not _is_empty(composer.get_node()):  # kubectl skips an empty one, too
             raise SpecError(
                 f"{where}:{line}: a second document begins here, expected one",
                 hint="one file describes one driver",
@@ -133,11 +133,11 @@ def _syntax_error(exc: yaml.YAMLError, where: str) -> SpecError:
 
 
 class _TooLargeError(Exception):
-    """Following the aliases of a small document can give a huge or an endless one."""
+    """A document that becomes huge or endless when its aliases are followed."""
 
 
 class _Values:
-    """Nodes as plain values; collects lines, how scalars were written, and mistakes."""
+    """A converter from nodes to plain values; collects lines, scalar texts, and mistakes."""
 
     def __init__(self) -> None:
         self.lines: dict[Path, int] = {}
@@ -174,7 +174,7 @@ class _Values:
         return found
 
     def _key(self, node: Node, path: Path) -> str | None:
-        """A key is text, also for kubectl: there, `on:` would be the key `true`."""
+        """Return a key, which must be text, also for kubectl: it reads `on:` as the key `true`."""
         line = node.start_mark.line + 1
         if not isinstance(node, ScalarNode):
             self._wrong(path, f"expected a string as the key in line {line}")
@@ -202,7 +202,7 @@ class _Values:
 
 
 def _int(text: str) -> int:
-    """YAML 1.1 integers: 0b, 0x, octal by 0 or 0o, underscores anywhere."""
+    """Parse a YAML 1.1 integer: 0b, 0x, octal by 0 or 0o, underscores anywhere."""
     digits = text.replace("_", "").lstrip("+-")
     sign = -1 if text.startswith("-") else 1
     octal = re.fullmatch(r"0o?([0-7]+)", digits)

@@ -1,12 +1,14 @@
-"""The toolkit sidecar: it compiles what the driver container asks for.
+"""The toolkit sidecar: compiles modules on request of the driver container.
 
-It lives in an image that is not ours (a Driver Toolkit: headers, gcc, make; no Python), so it is
-stdlib only, runs on the Python that the driver image puts into the shared directory, and is one
-file there, `toolkit.pyz`. It has no privilege, no key, no token and no need of a network. It talks
-to the driver container by the shared directory alone; `nodeside.shared` draws that protocol.
+It runs in an image that is not ours: a Driver Toolkit with headers, gcc and make, but no Python. It
+is stdlib only, runs on the Python that the driver image puts into the shared directory, and is a
+single file there, `toolkit.pyz`. It has no privilege, no key and no token, and needs no network. It
+communicates with the driver container through the shared directory alone; `nodeside.shared`
+documents that protocol.
 
-    cli ── sidecar ── builder ── toolchain (headers, compiler), jobs, memory
-                              ├─ recipe (kbuild, command), dkms (dkms_conf)
-                              ├─ confinement (descendants, buildlog)   where vendor code runs
-                              └─ collect
+    cli ── supervisor ── sidecar ── builder ── toolchain (headers, compiler), jobs, memory
+                                             ├─ recipe (kbuild, command), dkms (dkms_conf), uname
+                                             ├─ confinement (descendants)   where vendor code runs
+                                             ├─ buildlog (firsterror, remedies)
+                                             └─ collect, tree, failure
 """

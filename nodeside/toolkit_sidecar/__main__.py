@@ -1,4 +1,4 @@
-"""`python -m nodeside.toolkit_sidecar`, and the entry of toolkit.pyz."""
+"""The entry point of `python -m nodeside.toolkit_sidecar` and of toolkit.pyz."""
 
 from __future__ import annotations
 

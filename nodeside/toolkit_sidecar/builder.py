@@ -1,8 +1,8 @@
-"""One build, from a request to its answer.
+"""Runs one build, from the request to its result.
 
-The stages: check the toolchain, copy the source, evaluate what to do, build, collect. Each is
-timed. Whatever happens, `answer` returns a result, except when the request is withdrawn or the
-sidecar is stopped.
+The stages are: check the toolchain, copy the source, evaluate the recipe, build, collect. Each
+stage is timed. `answer` always returns a result, unless the request is withdrawn or the sidecar is
+stopped.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from nodeside.toolkit_sidecar.recipe import (
 from nodeside.toolkit_sidecar.toolchain import LEAST_SPACE, Bench, require_toolchain
 from nodeside.toolkit_sidecar.tree import copy_tree, move_to, remove_tree, tree_size
 
-_CONF_SECONDS = 60.0  # a dkms.conf that computes for longer will never end
+_CONF_SECONDS = 60.0  # seconds; a dkms.conf that runs longer is taken to be endless
 
 
 @dataclass
 class Build:
-    """The state of one build, filled as it goes; what is known stands in the result."""
+    """The state of one build, filled in as it proceeds. The result reports whatever is set."""
 
     request: BuildRequest
     shared: SharedDir
@@ -66,7 +66,7 @@ class Build:
         return self.shared.out_dir(self.request.id)
 
     def run(self) -> None:
-        """The whole build. Raises BuildFailed, Withdrawn, and what the system refuses."""
+        """Run the whole build. Raises BuildFailed, Withdrawn and other NodesideErrors."""
         jobs, request = _jobs(self.root, self.begun), self.request
         self.log.say(
             f"{request.driver} {request.version} for {request.kernel.release}, {jobs} jobs"
@@ -144,14 +144,14 @@ class Build:
         package = tree / plan.name / plan.version
         directory = package / "build"
         move_to(place.directory, directory)
-        # Where dkms keeps what it has built when POST_BUILD runs: the one of zfs copies into it.
+        # dkms's output directory while POST_BUILD runs; the script of zfs copies into it.
         base = package / kernel.release / kernel.architecture
         with disk_errors(base):
             (base / "module").mkdir(parents=True, exist_ok=True)
         return dkms_recipe(plan, place, directory)
 
     def _step(self, step: Step) -> None:
-        """Run one step to the log; raise BuildFailed with what is needed to repeat it."""
+        """Run one step and log its output. Raises BuildFailed with the command that repeats it."""
         self.log.say(step.by_hand)
         started, killed_before = time.monotonic(), memory.kills(self.root)
         try:
@@ -169,7 +169,7 @@ class Build:
         if code == 0:
             return
         problem = self._step_failed(step, code, said, killed_before)
-        # What was killed in the middle (128 + n is how a shell says so) left half of something.
+        # A step that was killed midway (a shell reports 128 + n) left partial output.
         killed = code < 0 or code > 128
         short = problem.kind in (FailureKind.DISK_FULL, FailureKind.OUT_OF_MEMORY)
         if step.required or killed or short:
@@ -204,7 +204,7 @@ class Build:
         roots = [self.out / "output", recipe.directory]
         if recipe.directory == Path():
             roots[1] = self.out / "build"
-        remove_tree(self.out / "modules")  # a build may have planted one
+        remove_tree(self.out / "modules")  # the build may have created one itself
         found = collect(recipe, roots, self.out, self.request.settings.modules)
         self.modules = found.modules
         self.notes += found.notes
@@ -228,11 +228,10 @@ def answer(
     deaths: int = 0,
     first: bool = False,
 ) -> BuildResult:
-    """Build what is asked for. Raises nothing but Withdrawn and Stopped.
+    """Build the request and return its result. Raises nothing but Withdrawn and Stopped.
 
-    `deaths`: how many processes that built it have died in this sidecar's life.
-    `first`: this sidecar has just come, so what began the build before was killed with its
-    container.
+    `deaths`: number of worker processes that died on this build in the sidecar's lifetime.
+    `first`: the sidecar has just started, so any earlier attempt was killed with its container.
     """
     out = shared.out_dir(request.id)
     watch = Watch(seconds=request.timeout, request=shared.request_path(request.id), disk=shared.out)
@@ -252,15 +251,16 @@ def answer(
 
 
 def _jobs(root: Path, begun: int) -> int:
-    """Half as many each time that a build was killed, most likely for want of memory."""
+    """Return the job count, halved for each kill of the build, most likely for lack of memory."""
     return max(1, count_jobs(root) >> (begun - 1))
 
 
 def _begin(out: Path, root: Path, deaths: int, *, first: bool) -> int:
-    """Make a fresh output directory; how often this build has been begun, with this time.
+    """Create a fresh output directory. Return how often this build has begun, this time included.
 
-    A build that is killed again and again gets an answer in the end. The file counts from one
-    container to the next. The build can write it, so in this one's life `deaths` counts too.
+    A build that is killed again and again thus gets a result in the end. The file `begun` counts
+    across container restarts. The build can write that file, so `deaths` counts too while this
+    container lives.
     """
     before = 0
     with suppress(OSError, ValueError, UntrustedFile), open_untrusted(out / "begun", limit=9) as f:
@@ -276,7 +276,7 @@ def _begin(out: Path, root: Path, deaths: int, *, first: bool) -> int:
 
 
 def _give_up(root: Path, times: int, *, killed_with_container: bool) -> None:
-    """Raise BuildFailed if a build was killed so often that it will be killed again."""
+    """Raise BuildFailed if the build was killed so often that it would be killed again."""
     if killed_with_container or memory.kills(root):
         if times >= memory.lives(count_jobs(root)):
             who = "the toolkit container" if killed_with_container else "the build"
@@ -307,7 +307,7 @@ def _outcome(build: Build) -> BuildResult:
 
 
 def result_of(build: Build, failed: BuildFailed | None) -> BuildResult:
-    """What became of a build, as the record that the driver reads."""
+    """Return the outcome of a build as the record that the driver reads."""
     return BuildResult(
         request=build.request.id,
         boot_id=build.request.boot_id,
@@ -328,7 +328,7 @@ def result_of(build: Build, failed: BuildFailed | None) -> BuildResult:
 
 
 def refusal(id: str, boot_id: str, failed: BuildFailed) -> BuildResult:
-    """The answer to a request that never came to a build."""
+    """Return the result for a request that never reached a build."""
     return BuildResult(
         request=id,
         boot_id=boot_id,

@@ -1,7 +1,7 @@
-"""The log of one build: a file that grows as the compiler speaks, its end, and its first error.
+"""The log of one build: a file that grows with the output, its tail, and its first error.
 
-Bytes go to `out/<id>/build.log` and lines to the sidecar's own output the moment they arrive. The
-file is cut at a limit, and a disk that is full never ends a build by itself.
+Bytes go to `out/<id>/build.log` and lines to the sidecar's own output as soon as they arrive. The
+file is cut at a size limit. A failed write to it, such as on a full disk, never ends the build.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nodeside.toolkit_sidecar.remedies import NO_SPACE
 LOG_LIMIT = 64 << 20  # bytes of a build.log; a kernel-sized driver with V=1 stays below 20 MiB
 _TAIL = 60  # lines
 _LINE = 1000  # characters of a line in the tail
-_LONGEST = 64 << 10  # bytes; a longer line is cut in pieces
+_LONGEST = 64 << 10  # bytes; a longer line is cut into pieces
 
 _CONTROL = dict.fromkeys((*range(9), *range(10, 32), 127), "?")
 
@@ -29,11 +29,11 @@ Echo = Callable[[Sequence[str]], None]
 
 
 class BuildLog:
-    """Use as a context manager; `echo` is handed the complete lines of each piece."""
+    """A build's log, used as a context manager. `echo` receives each chunk's complete lines."""
 
     def __init__(self, path: Path, echo: Echo, *, limit: int = LOG_LIMIT) -> None:
         self.path = path
-        self.says_full = False  # the words for a full disk stand somewhere
+        self.says_full = False  # some line reported a full disk
         self.first_error = FirstError()
         self._echo = echo
         self._limit = limit
@@ -41,7 +41,7 @@ class BuildLog:
         self._rest = b""
         self._tail: deque[str] = deque(maxlen=_TAIL)
         self._fd = -1
-        self._refused = False  # the disk had no room for the log itself
+        self._refused = False  # the disk was too full for the log itself
         self._started = time.monotonic()
 
     def __enter__(self) -> BuildLog:
@@ -60,12 +60,12 @@ class BuildLog:
         os.close(self._fd)
 
     def say(self, line: str) -> None:
-        """A line of ours, marked as such."""
+        """Write a line of the sidecar's own, marked with `# `."""
         self.end_line()
         self.feed(f"# {line}\n".encode(errors="replace"))
 
     def feed(self, data: bytes) -> None:
-        """What the build wrote, as it came out of the pipe."""
+        """Take in output of the build, as read from the pipe."""
         self._write(data)
         *complete, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > _LONGEST:
@@ -82,26 +82,26 @@ class BuildLog:
 
     @property
     def out_of_space(self) -> bool:
-        """Whether the disk is full, by our own experience or by the build's first error.
+        """Return whether the disk is full: a log write failed, or the build's first error says so.
 
-        Words after another error, or in a warning before one, may be about anything.
+        The same words after another error, or in a warning before one, may be about anything.
         """
         error = self.first_error.error
         said = self.says_full and (not error or NO_SPACE.search(error) is not None)
         return self._refused or said
 
     def tail(self) -> tuple[str, ...]:
-        """The last lines, each cut to a length a record can hold."""
+        """Return the last lines, each cut to a length that fits a record."""
         return tuple(self._tail)
 
     def said_by_the_build(self) -> tuple[str, ...]:
-        """The last lines that are not ours."""
+        """Return the lines of the tail that the build wrote, without our own."""
         return tuple(line for line in self._tail if line and not line.startswith("# "))
 
     def _remember(self, raw: bytes) -> str:
         line = raw.decode(errors="replace").rstrip("\r").translate(_CONTROL)[:_LINE]
         self._tail.append(line)
-        if not line.startswith("# "):  # a line of ours
+        if not line.startswith("# "):  # not a line of our own
             self.first_error.see(line)
             if not self.says_full and NO_SPACE.search(line):
                 self.says_full = True

@@ -1,4 +1,4 @@
-"""The command line of toolkit.pyz: only here the sidecar prints and picks exit codes."""
+"""The command line of toolkit.pyz, the only place that prints and chooses exit codes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nodeside import __version__
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.toolkit_sidecar.supervisor import Life, Stopped, Supervisor, stop_on_signals
 
-_ECHO_LIMIT = 64 << 20  # bytes of one build's lines in our own output, as of its build.log
+_ECHO_LIMIT = 64 << 20  # bytes of one build's lines in our own output; same as for build.log
 _EPILOG = """exit codes: 0 done or stopped by SIGTERM; 10 the module does not compile;
 11 it builds, but a wanted module did not come out; 21 no headers for exactly this kernel;
 22 the toolkit cannot build here; 45 another sidecar works on the directory; 51 disk full;
@@ -26,7 +26,7 @@ repeat a step."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a verb; its exit code."""
+    """Run a verb and return its exit code."""
     options = _parser().parse_args(arguments)
     stop_on_signals()
     try:
@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _set_up_log(options: argparse.Namespace) -> ModuleType:
-    """The log, imported by those who speak: the process that waits says nothing."""
+    """Set up and return the log. Imported late, because the waiting process logs nothing."""
     from nodeside import log
 
     log.setup("toolkit", format=options.log_format, verbose=options.verbose)
@@ -99,7 +99,7 @@ def _run(options: argparse.Namespace) -> ExitCode:
 
 
 def _answer(options: argparse.Namespace) -> ExitCode:
-    """As `run --once`. Whoever asked reads the answer; a code besides would tell it twice."""
+    """Act like `run --once`, but return OK: the caller reads the result, not an exit code."""
     _run(options)
     return ExitCode.OK
 
@@ -152,9 +152,9 @@ def _check(options: argparse.Namespace) -> ExitCode:
 
 
 class _Echo:
-    """Lines of a build to our own output; given up, once, when nobody reads it.
+    """An echo of build lines to our own output, given up at the first write error.
 
-    Of one request at most `limit` bytes are shown: the log of a container is on the node's disk.
+    At most `limit` bytes are shown per request, because container logs are on the node's disk.
     """
 
     def __init__(self, *, as_json: bool, limit: int = _ECHO_LIMIT) -> None:

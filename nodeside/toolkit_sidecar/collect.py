@@ -1,7 +1,8 @@
-"""Gather the modules that a build left behind, without trusting what it left.
+"""Collects the modules that a build left behind, without trusting its output.
 
 The build's processes are dead, but its links, devices and endless files are still there. Nothing is
-opened through a link; every file is copied, stripped and hashed as the sidecar's own.
+opened through a link. Every file is copied first; the copy, which the sidecar owns, is stripped and
+hashed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.recipe import Product, Recipe
 
 MODULE_LIMIT = 1 << 30  # bytes of one module with its debug information
-MODULES_LIMIT = 2000  # modules of one driver; the largest real one has some 80
+MODULES_LIMIT = 2000  # modules of one driver; the largest real one has about 80
 _STRIP_TIMEOUT = 120.0  # seconds
 _PIECE = 1 << 20
 _SIGNATURE = b"~Module signature appended~\n"
@@ -32,16 +33,16 @@ _NAME = re.compile(rb"\0name=(\w{1,63})\0")
 
 @dataclass(frozen=True)
 class Collected:
-    """The modules, and what a person should know about them."""
+    """The collected modules, and notes for the user."""
 
     modules: tuple[BuiltModule, ...]
     notes: tuple[str, ...]
 
 
 def collect(recipe: Recipe, roots: Sequence[Path], out: Path, wanted: Sequence[str]) -> Collected:
-    """Copy what came out below `roots` to `out/modules`. Raises BuildFailed: no-module.
+    """Copy the modules found below `roots` to `out/modules`. Raises BuildFailed: no-module.
 
-    `wanted` are the names that must be among it; if empty, whatever comes out will do.
+    `wanted` names the modules that must be among them; if empty, any module will do.
     """
     directory = out / "modules"
     directory.mkdir()
@@ -56,12 +57,15 @@ def collect(recipe: Recipe, roots: Sequence[Path], out: Path, wanted: Sequence[s
 
 
 def kernel_name(name: str) -> str:
-    """A module's name as the kernel writes it."""
+    """Return a module's name as the kernel spells it."""
     return name.replace("-", "_")
 
 
 def remove_prebuilt(root: Path) -> tuple[str, ...]:
-    """Delete modules that came with the source: a stale one must not pass for ours."""
+    """Delete modules that came with the source and return their paths relative to `root`.
+
+    A stale module must not pass for a built one.
+    """
     found = tuple(str(path.relative_to(root)) for path in find_modules([root]))
     for name in found:
         (root / name).unlink()
@@ -69,7 +73,7 @@ def remove_prebuilt(root: Path) -> tuple[str, ...]:
 
 
 def find_modules(roots: Iterable[Path]) -> Iterator[Path]:
-    """Every regular `.ko` below `roots`, links not followed, in a stable order."""
+    """Yield every regular `.ko` below `roots` in a stable order, without following links."""
     count = 0
     for entry in _files(roots):
         if entry.name.endswith(".ko") and _is_regular(entry):
@@ -84,11 +88,11 @@ def find_modules(roots: Iterable[Path]) -> Iterator[Path]:
 
 
 def _files(roots: Iterable[Path]) -> Iterator[os.DirEntry[str]]:
-    """What is no directory below `roots`. By hand: `os.walk` calls itself at every level."""
+    """Yield all non-directories below `roots`. Not `os.walk`, which recurses at every level."""
     waiting = [os.fspath(root) for root in roots][::-1]
     while waiting:
         entries: list[os.DirEntry[str]] = []
-        with suppress(OSError), os.scandir(waiting.pop()) as found:  # such as a path too long
+        with suppress(OSError), os.scandir(waiting.pop()) as found:  # e.g. path too long
             entries = sorted(found, key=lambda entry: entry.name)
         yield from (entry for entry in entries if not entry.is_dir(follow_symlinks=False))
         waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)][::-1]
@@ -103,7 +107,7 @@ def _is_regular(entry: os.DirEntry[str]) -> bool:
 def _choose(
     recipe: Recipe, roots: Sequence[Path], wanted: Sequence[str]
 ) -> tuple[list[Product], list[str]]:
-    """The files to take: those announced, and wanted ones that were not; and notes."""
+    """Return the files to take, announced ones and wanted ones that were not, and notes."""
     notes: list[str] = []
     came_out = list(find_modules(roots))
     if not recipe.products:
@@ -126,7 +130,7 @@ def _choose(
 
 
 def _add(chosen: list[Product], product: Product) -> None:
-    """One more, unless it is there. Raises BuildFailed if another file has its name."""
+    """Add a product unless it is present. Raises BuildFailed if another file has its name."""
     for other in chosen:
         if other.installed_as == product.installed_as and other.file != product.file:
             raise BuildFailed(
@@ -140,7 +144,7 @@ def _add(chosen: list[Product], product: Product) -> None:
 
 
 def _newest_of_each(paths: Sequence[Path], strip: bool, notes: list[str]) -> list[Product]:
-    """One file for each name. Some trees copy their modules to a second place."""
+    """Return the newest file of each name. Some trees copy their modules to a second place."""
     best: dict[str, Path] = {}
     for path in paths:
         known = best.get(path.stem)
@@ -152,7 +156,7 @@ def _newest_of_each(paths: Sequence[Path], strip: bool, notes: list[str]) -> lis
 
 
 def _is_inside(path: Path, base: Path) -> bool:
-    """A regular file, reached through no link that leads out of `base`."""
+    """Return whether `path` is a regular file, with no link on the way that leads out of `base`."""
     real = Path(os.path.realpath(path.parent))
     inside = real.is_relative_to(os.path.realpath(base))
     return inside and path.is_file() and not path.is_symlink()
@@ -179,7 +183,7 @@ def _take(product: Product, directory: Path, notes: list[str]) -> BuiltModule:
 
 
 def _copy(source: Path, target: Path) -> bool:
-    """Copy a module out of the build's hands; whether a signature is appended to it."""
+    """Copy a module out of the build's reach. Return whether a signature is appended to it."""
     try:
         with open_untrusted(source, limit=MODULE_LIMIT) as file, disk_errors(target):
             with open(target, "xb") as copy:
@@ -199,7 +203,7 @@ def _strip(path: Path, notes: list[str]) -> None:
 
 
 def _digest(path: Path) -> tuple[str, int, set[str]]:
-    """sha256, size, and the name(s) that its `.modinfo` gives (include/linux/module.h)."""
+    """Return sha256, size, and the name(s) in its `.modinfo` (include/linux/module.h)."""
     digest, size, overlap = hashlib.sha256(), 0, b""
     names: set[str] = set()
     with open_untrusted(path, limit=MODULE_LIMIT) as file:
@@ -213,9 +217,9 @@ def _digest(path: Path) -> tuple[str, int, set[str]]:
 
 
 def _is_near(word: str, name: str) -> bool:
-    """Whether one letter is added, missing or another, or two are swapped; _ does not count.
+    """Return whether one letter is added, missing or changed, or two are swapped; `_` is ignored.
 
-    By hand, since the Python that comes to the toolkit has no difflib.
+    difflib is not an option, since the Python that ships to the toolkit lacks it.
     """
     one, other = (kernel_name(each).replace("_", "") for each in (word, name))
     same = len(os.path.commonprefix([one, other]))  # noqa: RUF071 - letters, not parts of a path
@@ -225,7 +229,7 @@ def _is_near(word: str, name: str) -> bool:
 
 
 def _require(wanted: Sequence[str], modules: Sequence[BuiltModule], files: Sequence[Path]) -> None:
-    """Raise no-module, naming what did come out, unless all wanted modules are there."""
+    """Raise BuildFailed (no-module) unless all wanted modules exist. The error lists the others."""
     names = {module.name for module in modules}
     missing = [name for name in wanted if kernel_name(name) not in names]
     if not missing and (names or not wanted) and modules:

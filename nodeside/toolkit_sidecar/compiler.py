@@ -1,7 +1,7 @@
-"""The compiler that kbuild will use here, and whether it is the kernel's.
+"""The compiler that kbuild will use here, and whether it matches the kernel's compiler.
 
 A module must be compiled by the compiler family and major version that compiled the kernel: flags,
-plugins and struct layout hang on it. The kernel's Makefile only warns.
+plugins and struct layout depend on it. The kernel's Makefile only warns.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ from nodeside.contract import BuildSettings, FailureKind
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.headers import Headers
 
-_TIMEOUT = 20.0  # seconds for a compiler to say its version
-_IN_BRACKETS = re.compile(r"\([^)]*\)")  # who packed it
+_TIMEOUT = 20.0  # seconds for a compiler to print its version
+_IN_BRACKETS = re.compile(r"\([^)]*\)")  # the packager's version
 _VERSION = re.compile(r"(?<![\w.-])(\d+)\.\d+")
 _CC_ARGUMENT = re.compile(r"^CC=(?P<name>.+)$")
-# Debian's headers pin the compiler in a fragment of make; only make can tell what it means.
+# Debian's headers pin the compiler in a make fragment, which only make can evaluate.
 _SHOW_CC = "include .kernelvariables\nshow:\n\t@echo $(CC)\n"
 
 
 @dataclass(frozen=True)
 class Compiler:
-    """`text` is the first line of `--version`; `family` is gcc or clang; 0 is an unknown major."""
+    """A compiler. `text` is the first line of `--version`.
+
+    `family` is gcc or clang. `major` is 0 if unknown.
+    """
 
     name: str
     text: str
@@ -35,7 +38,7 @@ class Compiler:
 
 
 def kernels_compiler(headers: Headers) -> Compiler:
-    """The compiler that compiled the kernel, as its configuration says."""
+    """Return the compiler that compiled the kernel, as recorded in its configuration."""
     config = headers.config
     text = config.get("CONFIG_CC_VERSION_TEXT", "")
     clang = config.get("CONFIG_CC_IS_CLANG") == "y"
@@ -45,7 +48,7 @@ def kernels_compiler(headers: Headers) -> Compiler:
 
 
 def chosen_by_driver(settings: BuildSettings) -> str:
-    """The compiler that driver.yaml asks for, "" if it leaves the choice to the kernel."""
+    """Return the compiler that driver.yaml requests, "" if it leaves the choice to the kernel."""
     for word in settings.make_arguments:
         found = _CC_ARGUMENT.match(word)
         if found:
@@ -54,7 +57,7 @@ def chosen_by_driver(settings: BuildSettings) -> str:
 
 
 def kbuilds_choice(headers: Headers) -> str:
-    """The compiler that kbuild takes when nobody says another: the headers' pin, or the default."""
+    """Return kbuild's default compiler: the one that the headers pin, or gcc or clang."""
     if (headers.directory / ".kernelvariables").is_file():
         said = process.run(
             ["make", "-s", "-f", "-", "show"],
@@ -69,7 +72,7 @@ def kbuilds_choice(headers: Headers) -> str:
 
 
 def ask(name: str) -> Compiler:
-    """The compiler called `name`, which may be several words (`ccache gcc-12`)."""
+    """Return the compiler called `name`, which may be several words (`ccache gcc-12`)."""
     words = shlex.split(name)
     text = process.run([*words, "--version"], timeout=_TIMEOUT).output.partition("\n")[0]
     family = "clang" if "clang" in text.lower() else "gcc"
@@ -77,14 +80,17 @@ def ask(name: str) -> Compiler:
 
 
 def major_version(text: str) -> int:
-    """`gcc-12 (Debian 12.2.0-14) 12.2.0` and `Debian clang version 14.0.6` say it; 0 if not."""
+    """Return the major version in the first line of `--version`, 0 if there is none.
+
+    Examples: `gcc-12 (Debian 12.2.0-14) 12.2.0`, `Debian clang version 14.0.6`.
+    """
     said = _IN_BRACKETS.sub(" ", text)
     found = _VERSION.search(said)
     return int(found[1]) if found else 0
 
 
 def check_compiler(headers: Headers, settings: BuildSettings, root: Path) -> tuple[Compiler, str]:
-    """The compiler of the build, and a note (or ""). Raises BuildFailed: wrong-compiler."""
+    """Return the build's compiler and a note (or ""). Raises BuildFailed: wrong-compiler."""
     kernel = kernels_compiler(headers)
     asked_for = chosen_by_driver(settings)
     name = asked_for or kbuilds_choice(headers)
@@ -108,7 +114,7 @@ def check_compiler(headers: Headers, settings: BuildSettings, root: Path) -> tup
 
 
 def compare(kernel: Compiler, here: Compiler) -> str:
-    """What is wrong with `here` for that kernel; "" if nothing, or if nothing is known."""
+    """Return how `here` differs from the kernel's compiler, "" if it matches or is unknown."""
     if kernel.family != here.family:
         return f"{kernel.family} compiled the kernel, {here.name} is {here.family}"
     if kernel.major and here.major and kernel.major != here.major:
@@ -120,7 +126,7 @@ def compare(kernel: Compiler, here: Compiler) -> str:
 
 
 def _others(root: Path) -> str:
-    """The compilers that are there, for a hint."""
+    """Return the compilers that are installed, for a hint."""
     names = {
         path.name
         for pattern in ("gcc", "gcc-[0-9]*", "clang", "clang-[0-9]*")

@@ -1,7 +1,7 @@
-"""Where vendor code runs: watched, in a session of its own, and gone when its step ends.
+"""Runs vendor code: watched, in a session of its own, with no process left when its step ends.
 
-Its input is closed and its environment is made from nothing. It runs as the same user as the
-sidecar, so nothing that it leaves on disk is believed; see `collect`.
+Its input is closed and its environment is built from scratch. It runs as the same user as the
+sidecar, so nothing that it leaves on disk is trusted; see `collect`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from nodeside.toolkit_sidecar import descendants
 from nodeside.toolkit_sidecar.buildlog import BuildLog
 from nodeside.toolkit_sidecar.failure import BuildFailed, Withdrawn
 
-LEAST_FREE = 8 << 20  # bytes: below this a build is stopped, so that the answer can be written
-_LOOK = 0.2  # seconds between looks at the deadline, the request and the disk
+LEAST_FREE = 8 << 20  # bytes; below this a build is stopped, so that its result can be written
+_LOOK = 0.2  # seconds between checks of the deadline, the request and the disk
 _PIECE = 64 << 10  # bytes read from the build at once
-_DRAIN = 16  # pieces still read after the build's end; a survivor may go on writing for ever
+_DRAIN = 16  # pieces still read after the build's end; a survivor may write endlessly
 
 
 @dataclass(frozen=True)
 class Step:
-    """One command of a build, and how a person repeats it.
+    """One command of a build, and how to repeat it by hand.
 
-    What is not `required` may fail, and the build goes on.
+    If a step that is not `required` fails, the build goes on.
     """
 
     name: str
@@ -42,14 +42,14 @@ class Step:
 
     @property
     def by_hand(self) -> str:
-        """A line for a shell in the toolkit container."""
+        """Return a shell command line for the toolkit container."""
         variables = [f"{name}={value}" for name, value in sorted(self.env.items())]
         words = ["env", *variables, *self.argv] if variables else [*self.argv]
         return f"cd {shlex.quote(str(self.cwd))} && {shlex.join(words)}"
 
 
 class Watch:
-    """What may end a build from outside: its deadline, a withdrawn request, a disk that fills."""
+    """The events that end a build from outside: deadline, withdrawn request, full disk."""
 
     def __init__(
         self, *, seconds: float, request: Path, disk: Path, what: str = "the build"
@@ -62,14 +62,17 @@ class Watch:
         self._next = 0.0
 
     def within(self, seconds: float, what: str) -> Watch:
-        """A watch over a part of the build, which may take `seconds` and no more than is left."""
+        """Return a watch over part of the build, limited to `seconds` and to the time left."""
         left = self._deadline - time.monotonic()
         if left <= seconds:
             return self
         return Watch(seconds=seconds, request=self._request, disk=self._disk, what=what)
 
     def look(self) -> None:
-        """Raise Withdrawn or BuildFailed if the build must not go on. Cheap: mostly a clock."""
+        """Raise Withdrawn or BuildFailed if the build must not go on.
+
+        Cheap: most calls only read the clock.
+        """
         now = time.monotonic()
         if now >= self._deadline:
             raise BuildFailed(
@@ -88,13 +91,13 @@ class Watch:
 
 
 def free_bytes(path: Path) -> int:
-    """Bytes that an ordinary user may still write to the file system of `path`."""
+    """Return the bytes that an ordinary user may still write to the file system of `path`."""
     status = os.statvfs(path)
     return status.f_bavail * status.f_frsize
 
 
 def disk_full(path: Path, free: int) -> BuildFailed:
-    """The failure that says which disk, and how little of it is left."""
+    """Return the failure that names the disk and the space left on it."""
     return BuildFailed(
         FailureKind.DISK_FULL,
         f"no space left in {path}: {free >> 20} MiB free",
@@ -103,9 +106,9 @@ def disk_full(path: Path, free: int) -> BuildFailed:
 
 
 def run_confined(step: Step, *, mark: str, log: BuildLog, watch: Watch) -> int:
-    """Run a step to its end; its exit code. Raises what `Watch.look` raises, and ToolMissing.
+    """Run a step to its end and return its exit code. Raises as `Watch.look`, and ToolMissing.
 
-    Whatever the step started is dead when this returns or raises.
+    Every process that the step started is dead when this returns or raises.
     """
     watch.look()
     descendants.adopt_orphans()
@@ -136,7 +139,7 @@ def run_confined(step: Step, *, mark: str, log: BuildLog, watch: Watch) -> int:
 
 
 def _follow(pid: int, reading: int, log: BuildLog, watch: Watch) -> None:
-    """Feed the log until the process ends. A child of it that keeps the pipe is not waited for."""
+    """Feed the log until the process ends. A child that keeps the pipe open is not waited for."""
     os.set_blocking(reading, False)
     poll = select.poll()
     poll.register(reading, select.POLLIN)
@@ -156,7 +159,7 @@ def _follow(pid: int, reading: int, log: BuildLog, watch: Watch) -> None:
 
 
 def _pump(reading: int, log: BuildLog) -> bool:
-    """Move one piece from the pipe to the log; False at its end or when it is empty."""
+    """Move one piece from the pipe to the log. Return False at its end or when it is empty."""
     try:
         data = os.read(reading, _PIECE)
     except BlockingIOError:
@@ -168,7 +171,7 @@ def _pump(reading: int, log: BuildLog) -> bool:
 
 @contextmanager
 def _exit_notice(pid: int) -> Iterator[int]:
-    """A descriptor that is readable once the process has ended; -1 before Linux 5.3."""
+    """Yield a descriptor that is readable once the process has ended; -1 before Linux 5.3."""
     fd = -1
     with suppress(OSError):
         fd = os.pidfd_open(pid)

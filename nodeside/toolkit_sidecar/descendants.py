@@ -1,11 +1,11 @@
-"""Nothing that a build started may outlive it, however it forked.
+"""Kills every process that a build started, however it forked.
 
 The sidecar makes itself a child subreaper (prctl(2)): a process that detaches from its parent, its
 group and its session becomes the sidecar's own child instead of init's, so a walk down the process
 tree finds it. Where prctl or /proc is missing, the mark in the environment and the process group
 remain.
 
-ctypes is imported on the first build only: an idle sidecar does not pay for it.
+ctypes is imported on the first build only, so an idle sidecar does not pay for it.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from typing import Any
 from nodeside import log
 from nodeside.toolkit_sidecar.memory import be_killed_first
 
-MARK = "NODESIDE_BUILD"  # environment variable of every process of a build: its out directory
+MARK = "NODESIDE_BUILD"  # environment variable of every build process: its out directory
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _PATIENCE = 5.0  # seconds for processes to die; only one stuck in the kernel takes longer
-_SHOWN = 20  # pids in a line of the log
+_SHOWN = 20  # pids in a log line
 _LARGEST_FILE = 8 << 30  # bytes: no build makes a larger one
 
 
 def die_with_parent(parent: int) -> None:
-    """Have this process killed when its parent dies, however that dies."""
+    """Have this process killed when its parent dies, however the parent dies."""
     libc = _libc()
     if libc is not None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before the prctl, and who adopted us is nobody of ours
+    if os.getppid() != parent:  # it died before the prctl, and a stranger adopted us
         os._exit(1)
 
 
 def adopt_orphans() -> None:
-    """Make this process the one that orphaned descendants come back to."""
+    """Make this process the one that adopts its orphaned descendants."""
     libc = _libc()
     if libc is None or libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         log.warning("cannot become a child subreaper: a detached build process may survive")
 
 
 def enclosure() -> Callable[[], None]:
-    """What a build's first process does between fork and exec.
+    """Return the function that a build's first process runs between fork and exec.
 
-    It dies with the sidecar, and before it where memory runs out, can gain no privilege by a
-    set-uid program, writes no core file and no endless one, and receives the signals that the
-    sidecar keeps blocked.
+    The process then dies with the sidecar, and before the sidecar if memory runs out. It cannot
+    gain privileges through a set-uid program, cannot write a core file or an endless file, and
+    receives the signals that the sidecar keeps blocked.
     """
     libc = _libc()
     parent = os.getpid()
@@ -73,7 +73,7 @@ def enclosure() -> Callable[[], None]:
 
 
 def descendants(of: int = 0) -> frozenset[int]:
-    """Every process below this one, or below process `of`."""
+    """Return the pids of all processes below this one, or below process `of`."""
     children: dict[int, list[int]] = {}
     for pid in _processes():
         with suppress(OSError, ValueError, IndexError):
@@ -89,31 +89,31 @@ def descendants(of: int = 0) -> frozenset[int]:
 
 
 def kill_descendants(mark: str, spared: frozenset[int]) -> None:
-    """Kill and reap every descendant but those `spared`, and whatever carries `mark`.
+    """Kill and reap all descendants except those `spared`, and every process that carries `mark`.
 
-    Processes that die hand their children to us: so again, until none is left.
+    Processes that die pass their children to us, so this repeats until none is left.
     """
     _kill_all(lambda: (descendants() - spared) or _marked(mark))
 
 
 def kill_marked(prefix: str) -> int:
-    """Kill what an earlier sidecar's builds left behind; how many processes that was."""
+    """Kill what an earlier sidecar's builds left behind. Return the number of processes."""
     left = _marked(prefix)
     _kill(left)
     return len(left)
 
 
 def kill_others(keeper: int) -> int:
-    """Kill all that is below our parent but us; how many processes that was.
+    """Kill all processes below our parent except us. Return the number of processes.
 
-    What a worker before us left there has no mark if it wanted none. A shell that `kubectl exec`
-    starts is nobody's child in the container, and lives.
+    Processes that an earlier worker left there may have removed their mark. A shell that `kubectl
+    exec` starts has no parent in the container, so it survives.
     """
     return _kill_all(lambda: descendants(keeper) - {os.getpid()})
 
 
 def _kill_all(find: Callable[[], frozenset[int]]) -> int:
-    """Kill and reap what is found until nothing is; how many processes that was."""
+    """Kill and reap what `find` returns until it returns nothing. Return how many were killed."""
     deadline = time.monotonic() + _PATIENCE
     killed: set[int] = set()
     while left := find():
@@ -131,12 +131,12 @@ def _kill_all(find: Callable[[], frozenset[int]]) -> int:
 
 
 def parent_of(stat: str) -> int:
-    """The parent's pid in a `/proc/<pid>/stat`; the command in it may hold any character."""
+    """Return the parent's pid from `/proc/<pid>/stat`, whose command may contain any character."""
     return int(stat.rpartition(")")[2].split()[1])
 
 
 def _marked(prefix: str) -> frozenset[int]:
-    """Processes of ours whose environment has a mark that starts with `prefix`."""
+    """Return the other processes whose environment has a mark that starts with `prefix`."""
     wanted = f"{MARK}={prefix}".encode()
     found: set[int] = set()
     for pid in _processes():
@@ -167,7 +167,7 @@ def _lower(what: int, to: int) -> None:
 
 
 def _libc() -> Any:
-    """The C library, or None where the interpreter comes without ctypes."""
+    """Return the C library, or None if the interpreter has no ctypes."""
     try:
         import ctypes
 

@@ -1,7 +1,7 @@
-"""A dkms tree, unmodified, as a recipe: what its dkms.conf means for this kernel.
+"""Turns an unmodified dkms tree into a recipe: what its dkms.conf means for this kernel.
 
-`interpret` is pure: values in, a plan out. dkms's manual is dkms(8); where it is silent, what
-dkms 3 does is followed (its functions `read_conf`, `prepare_build` and `actual_build`).
+`interpret` is pure: values in, a plan out. It follows the manual, dkms(8); where that is silent, it
+does what dkms 3 does (functions `read_conf`, `prepare_build` and `actual_build`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NOTHING_IS_INSTALLED = (
 
 @dataclass(frozen=True)
 class Plan:
-    """A dkms.conf for one kernel. `make` is shell text, "" for dkms's default."""
+    """A dkms.conf interpreted for one kernel. `make` is shell text, "" for dkms's default."""
 
     name: str
     version: str
@@ -45,7 +45,7 @@ class Plan:
 
 
 def interpret(values: Values, kernel: Kernel, headers: Headers) -> Plan:
-    """What a dkms.conf wants for this kernel. Raises BuildFailed: bad-source or excluded."""
+    """Return a dkms.conf's plan for this kernel. Raises BuildFailed: bad-source or excluded."""
     name, version = values.first("PACKAGE_NAME"), values.first("PACKAGE_VERSION")
     for variable, value in (("PACKAGE_NAME", name), ("PACKAGE_VERSION", version)):
         if not _PATH_NAME.match(value):
@@ -72,9 +72,9 @@ def interpret(values: Values, kernel: Kernel, headers: Headers) -> Plan:
 
 
 def exclusion(values: Values, index: int, kernel: Kernel, headers: Headers) -> str:
-    """Which BUILD_EXCLUSIVE rule excludes the kernel, in words; "" if none does.
+    """Return the BUILD_EXCLUSIVE rule that excludes the kernel, in words; "" if none does.
 
-    The rule at index 0 is for all modules, one at another index for that module.
+    The rule at index 0 applies to all modules, a rule at another index to that module only.
     """
     for variable, subject in (
         ("BUILD_EXCLUSIVE_KERNEL", kernel.release),
@@ -93,12 +93,12 @@ def exclusion(values: Values, index: int, kernel: Kernel, headers: Headers) -> s
 
 
 def padded(version: str) -> str:
-    """A version whose numbers have three digits, so that comparing text compares versions."""
+    """Pad a version's numbers to three digits, so that comparing text compares versions."""
     return re.sub(r"\d+", lambda number: number.group().zfill(3), version)
 
 
 def dkms_recipe(plan: Plan, place: Workplace, directory: Path) -> Recipe:
-    """The steps of a plan in `directory`, the copy of the tree at dkms's own path for it."""
+    """Return the steps of a plan in `directory`, the copy of the tree at dkms's own path."""
     env = {**place.env}
     if place.compiler:
         env.setdefault("CC", place.compiler)  # dkms exports the headers' compiler
@@ -116,7 +116,7 @@ def dkms_recipe(plan: Plan, place: Workplace, directory: Path) -> Recipe:
 
 
 def make_command(plan: Plan, place: Workplace, directory: Path) -> str:
-    """The vendor's MAKE line, or the default one, with the arguments that dkms adds."""
+    """Return the vendor's MAKE line, or the default one, with the arguments that dkms adds."""
     settings, headers = place.request.settings, place.headers
     command = plan.make or f"make -C {headers.directory} M={directory}"
     extra = (*llvm(headers, (command, *settings.make_arguments)), *settings.make_arguments)
@@ -129,7 +129,7 @@ def make_command(plan: Plan, place: Workplace, directory: Path) -> str:
 
 
 def _make(values: Values) -> str:
-    """The last MAKE whose MAKE_MATCH fits; MAKE[0] without a pattern is for every kernel."""
+    """Return the last MAKE whose MAKE_MATCH fits. MAKE[0] without a pattern fits every kernel."""
     makes = values["MAKE"]
     chosen = "" if values["MAKE_MATCH"].get(0) else makes.get(0, "")
     for index, command in makes.items():
@@ -149,7 +149,7 @@ def _patches(values: Values) -> tuple[str, ...]:
 def _products(
     values: Values, package: str, kernel: Kernel, headers: Headers
 ) -> tuple[tuple[Product, ...], list[str]]:
-    """The modules it announces, and a note for each that a rule of its own excludes."""
+    """Return the announced modules, and a note for each one that its own rule excludes."""
     arrays = ("BUILT_MODULE_NAME", "BUILT_MODULE_LOCATION", "DEST_MODULE_NAME")
     indices = sorted({i for name in (*arrays, "DEST_MODULE_LOCATION") for i in values[name]})
     default = package if len(indices) == 1 else ""
@@ -181,7 +181,10 @@ def _product(values: Values, index: int, default: str) -> Product:
 
 
 def _config_exclusion(rules: str, headers: Headers) -> str:
-    """BUILD_EXCLUSIVE_CONFIG: names that must be y or m, and with a ! names that must not."""
+    """Return the failed rule of BUILD_EXCLUSIVE_CONFIG in words, "" if none failed.
+
+    A plain name must be y or m; a name with a ! must not.
+    """
     for rule in rules.split() if headers.config else ():
         forbidden = rule.startswith("!")
         if headers.enabled(rule.lstrip("!")) == forbidden:
@@ -193,9 +196,10 @@ def _config_exclusion(rules: str, headers: Headers) -> str:
 def _script(
     variable: str, text: str, directory: Path, env: Mapping[str, str]
 ) -> tuple[tuple[Step, ...], tuple[str, ...]]:
-    """A PRE_BUILD or POST_BUILD script with its arguments; a note if it cannot be run.
+    """Return the step of a PRE_BUILD or POST_BUILD script; a note if it cannot be run.
 
-    dkms does not look at how they end (3.0, `run_build_script`): some end with a `[ -e x ] && y`.
+    dkms ignores the exit codes of these scripts (3.0, `run_build_script`). Some of them end with `[
+    -e x ] && y`.
     """
     if not text:
         return (), ()

@@ -1,15 +1,15 @@
-"""Evaluate a dkms.conf: a bash program, run by bash, in the way dkms does.
+"""Evaluates a dkms.conf, which is a bash program, with bash and in the way dkms does.
 
-The program may compute its values, read the kernel's configuration, print, fail, or never end; it
-is vendor code and runs where vendor code runs. What is read back is data: variable, index, value.
+The program may compute its values, read the kernel's configuration, print, fail, or never end. It
+is vendor code and is confined like all vendor code. Only data is read back: variable, index, value.
 
-How dkms does it (dkms 3.0, `safe_source` and `read_conf`): the file is sourced in a subshell with
-$kernelver, $arch, $kernel_source_dir and the like set as shell variables that are not exported;
-the values of known variables are printed, white space folded, and expanded once more as a string
-in double quotes. So quotes in a value are lost (`--host=""` is `--host=`); those around white
-space, on which dkms itself stumbles, are kept. Of white space before a MAKE one blank stays, as
-with dkms, which does not take ` make` for a command that begins with make. A file that ends the
-shell gives no values at all.
+How dkms evaluates it (dkms 3.0, `safe_source` and `read_conf`): dkms sources the file in a subshell
+with $kernelver, $arch, $kernel_source_dir and similar set as shell variables that are not exported.
+It prints the values of known variables with white space folded, and expands each one again as a
+string in double quotes. Quotes in a value are therefore lost (`--host=""` becomes `--host=`).
+Quotes around white space, on which dkms itself fails, are kept. White space before a MAKE becomes
+one blank, as in dkms, which does not take ` make` for a command that begins with make. A file that
+exits the shell yields no values at all.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ VARIABLES = (
     *("MODULES_CONF", "MODULES_CONF_OBSOLETES", "MODULES_CONF_ALIAS_TYPE"),
     *("MODULES_CONF_OBSOLETE_ONLY", "SIGN_FILE", "MOK_SIGNING_KEY", "MOK_CERTIFICATE"),
 )
-# Regular expressions are bash's own (regex(7), extended): bash matches them, not Python.
+# The patterns are bash's regular expressions (regex(7), extended): bash matches them, not Python.
 _KERNEL_PATTERNS = ("MAKE_MATCH", "PATCH_MATCH", "BUILD_EXCLUSIVE_KERNEL")
 _ARCH_PATTERNS = ("BUILD_EXCLUSIVE_ARCH",)
 
 _DUMP_LIMIT = 1 << 20  # bytes of all values together
 _END = "nodeside-end"
 
-# Arguments: dkms.conf, dump file, then name=value of the shell variables that dkms sets.
-# The file is read twice, since $module and $module_version are what its first reading says. The
-# second time not in ( ): there bash takes the last program of a file that ends in `a && b` for the
-# last thing of all, and becomes it instead of starting it (execute_cmd.c, should_suppress_fork).
+# Arguments: dkms.conf, dump file, then name=value for the shell variables that dkms sets.
+# The file is read twice, because $module and $module_version come from the first reading. The
+# second reading is not in ( ): in a subshell, bash takes the last program of a file that ends in
+# `a && b` for its last command and execs it without a fork (execute_cmd.c, should_suppress_fork).
 _EVALUATE = r"""
 _ns_conf=$1 _ns_dump=$2; shift 2
 for _ns_word in "$@"; do declare "$_ns_word"; done
@@ -98,7 +98,7 @@ _ns_print >"$_ns_dump"
 
 @dataclass(frozen=True)
 class Values:
-    """The variables of a dkms.conf: index to value, in order of the index."""
+    """The variables of a dkms.conf, each as index to value in order of the index."""
 
     by_name: Mapping[str, Mapping[int, str]]
 
@@ -106,16 +106,16 @@ class Values:
         return self.by_name.get(name, {})
 
     def first(self, name: str) -> str:
-        """The value of a plain variable, which bash keeps at index 0."""
+        """Return the value of a plain variable, which bash keeps at index 0."""
         return self[name].get(0, "")
 
     def matches(self, name: str, index: int) -> bool:
-        """Whether the kernel (or architecture) matches the pattern in that variable."""
+        """Return whether the kernel (or architecture) matches the pattern in that variable."""
         return index in self[f"{name}:matches"]
 
 
 def evaluation(conf: Path, dump: Path, shell: Mapping[str, str], env: Mapping[str, str]) -> Step:
-    """The step that evaluates `conf` and leaves its values in `dump`."""
+    """Return the step that evaluates `conf` and writes its values to `dump`."""
     ours = {
         "_ns_names": " ".join(VARIABLES),
         "_ns_kernel_patterns": " ".join(_KERNEL_PATTERNS),
@@ -137,7 +137,7 @@ def evaluate(
     log: BuildLog,
     watch: Watch,
 ) -> Values:
-    """Run a dkms.conf and read back its values. Raises BuildFailed: bad-source, or timeout."""
+    """Run a dkms.conf and return its values. Raises BuildFailed: bad-source, or timeout."""
     if not conf.is_file():
         raise BuildFailed(
             FailureKind.BAD_SOURCE,
@@ -162,7 +162,7 @@ def evaluate(
 
 
 def parse_dump(data: bytes) -> Values | None:
-    """The values in a dump; None if it is not whole."""
+    """Return the values in a dump, None if it is incomplete."""
     words = data.decode(errors="replace").split("\0")
     if words[-4:-1] != [_END, "", ""]:
         return None
@@ -177,7 +177,7 @@ def parse_dump(data: bytes) -> Values | None:
 def shell_variables(
     headers: Headers, release: str, arch: str, *, tree: Path, jobs: int
 ) -> dict[str, str]:
-    """The shell variables that dkms sets for a dkms.conf; none of them is exported."""
+    """Return the shell variables that dkms sets for a dkms.conf; none of them is exported."""
     return {
         "kernelver": release,
         "arch": arch,

@@ -1,4 +1,4 @@
-"""How a build ends other than with modules."""
+"""The exceptions that end a build without modules."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from nodeside.errors import NodesideError
 
 
 class BuildFailed(NodesideError):
-    """No modules, and the kind that the driver's side acts upon.
+    """A failed build. The driver's side acts on `kind`.
 
-    `command` repeats the failing step by hand; `step_exit_code` is what that step returned.
+    `command` repeats the failing step by hand; `step_exit_code` is that step's exit code.
     """
 
     reason = "BuildFailed"
@@ -31,6 +31,6 @@ class BuildFailed(NodesideError):
 
 
 class Withdrawn(NodesideError):
-    """The driver removed the request while it was being built: nobody waits for an answer."""
+    """Removal of the request by the driver during its build. No result is expected any more."""
 
     reason = "Withdrawn"

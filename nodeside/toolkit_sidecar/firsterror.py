@@ -1,11 +1,12 @@
-"""The first error of a build's output, and what to do about it.
+"""Finds the first error in a build's output, and a hint for it.
 
-Of a build with several jobs the cause stands anywhere: make goes on to print what the others say,
-and ends with words that only tell that something failed. So lines are looked at as they come, and
-the first that is an error of its own is kept. A tool that is not there is an error only if make or
-the step ends with the exit code for it, 127: Makefiles ask for tools that they can do without.
+In the output of several jobs the cause may be anywhere: make goes on to print what the other jobs
+report, and ends with lines that only state that something failed. So every line is scanned as it
+arrives, and the first line that is an error in its own right is recorded. A missing tool is an
+error only if make or the step ends with the exit code for it, 127, because Makefiles also look for
+tools that they can do without.
 
-`remedies` has the words for what to do; `tests/corpus/buildlogs` has real output for each of them.
+`remedies` has the hints; `tests/corpus/buildlogs` has real output for each of them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 
 from nodeside.toolkit_sidecar.remedies import MISSING, remedy
 
-# A line without any of these is passed over: a build has a million lines, and `in` is quick.
+# A line without any of these is skipped: a build may print a million lines, and `in` is fast.
 _LOOKED_AT = (
     *("rror", "ERROR", "***", "not found", "No such file", "Permission denied", "Killed"),
     *("bad interpreter", "exhausted", "undefined ", "in the future", "Clock skew", "cannot find"),
@@ -27,7 +28,7 @@ _ERROR = re.compile(
     r"|undefined reference to |: multiple definition of |\bld(\.\w+)?: cannot find "
     r"|^virtual memory exhausted: |: line \d+: +\d+ Killed |^fixdep: not all data )"
 )
-# make's own errors: the first of these says what is wrong, the others that something is.
+# make's own errors: the first pattern matches causes, the others only that a step failed.
 _OF_MAKE = re.compile(r"^(make(\[\d+\])?|[^\s:]+:\d+): \*\*\* (?!\[|Waiting for |Deleting )")
 _STEP_OF_MAKE = re.compile(r"^make(\[\d+\])?: \*\*\* \[")
 _NOT_THERE = re.compile(r"^make(\[\d+\])?: \*\*\* \[.*\] Error 12[67]$")
@@ -41,19 +42,22 @@ class _Line:
 
 
 class FirstError:
-    """Feed it every line; `line` and `hint` are about what was seen up to now."""
+    """A scanner for the first error of a build. It takes every line of the output.
+
+    `line` and `hint` refer to the lines seen so far.
+    """
 
     def __init__(self) -> None:
         self._count = 0
         self._error: _Line | None = None
         self._of_make = ""
-        self._missing: _Line | None = None  # the last one
+        self._missing: _Line | None = None  # the latest one
         self._first_missing: _Line | None = None
         self._needed: _Line | None = None
         self._clock = ""
 
     def see(self, text: str) -> None:
-        """Look at one line of the output."""
+        """Scan one line of the output."""
         self._count += 1
         if not any(word in text for word in _LOOKED_AT):
             return
@@ -71,17 +75,17 @@ class FirstError:
             self._clock = self._clock or line.text
 
     def missing_was_needed(self) -> None:
-        """Something ended with the exit code of a command that is not there."""
+        """Record that something ended with the exit code of a missing command."""
         self._needed = self._needed or self._missing
 
     @property
     def error(self) -> str:
-        """The first line that is an error of its own: no missing tool, no last words of make."""
+        """Return the first error in its own right: no missing tool, no closing line of make."""
         return self._error.text if self._error else ""
 
     @property
     def line(self) -> str:
-        """The first error; else a tool that is missing; else make's last words; else nothing."""
+        """Return the first error, else a missing tool, else make's closing line, else ""."""
         found = [line for line in (self._error, self._needed) if line is not None]
         if found:
             return min(found, key=lambda line: line.number).text
@@ -89,7 +93,7 @@ class FirstError:
 
     @property
     def hint(self) -> str:
-        """What to do about it, and what else may have to do with it; "" if nothing is known."""
+        """Return what to do about the error and what may be related; "" if nothing is known."""
         words = [remedy(self.line)]
         missing, error = self._first_missing, self._error
         if missing and error and missing.number < error.number and error.text == self.line:

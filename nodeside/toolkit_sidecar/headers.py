@@ -1,8 +1,8 @@
-"""Kernel headers in the toolkit image: those of exactly this kernel, or which others are there.
+"""Kernel headers in the toolkit image: those of exactly this kernel, and which others exist.
 
-A release (`uname -r`) is not enough: a rebuilt kernel has the same one. `uname -v` names one build,
-and the headers carry the same string, in `include/generated/utsversion.h` since Linux 6.1 and in
-`include/generated/compile.h` before (scripts/mkcompile_h).
+A release (`uname -r`) is not enough, because a rebuilt kernel has the same one. `uname -v`
+identifies one build, and the headers carry the same string: in `include/generated/utsversion.h`
+since Linux 6.1, and in `include/generated/compile.h` before (scripts/mkcompile_h).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SETTING = re.compile(r"^(CONFIG_\w+)=(.*)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Headers:
-    """A kernel build directory. `version` is "" where the headers do not carry it."""
+    """A kernel build directory. `version` is "" if the headers do not carry it."""
 
     directory: Path
     release: str
@@ -34,7 +34,7 @@ class Headers:
 
     @property
     def config_file(self) -> Path:
-        """The kernel's configuration as dkms.conf files expect to find it."""
+        """Return the file of the kernel's configuration that dkms.conf files expect."""
         plain = self.directory / ".config"
         return plain if plain.exists() else self.directory / "include/config/auto.conf"
 
@@ -43,7 +43,7 @@ class Headers:
 
 
 def find_headers(root: Path, kernel: Kernel) -> Headers:
-    """The headers of exactly this kernel. Raises BuildFailed: no-headers or wrong-kernel."""
+    """Return the headers of exactly this kernel. Raises BuildFailed: no-headers or wrong-kernel."""
     for directory in places(root, kernel.release):
         if (directory / "Makefile").is_file():
             headers = read_headers(directory)
@@ -53,7 +53,7 @@ def find_headers(root: Path, kernel: Kernel) -> Headers:
 
 
 def read_headers(directory: Path) -> Headers:
-    """What a build directory says of itself."""
+    """Read release, version and configuration of a kernel build directory."""
     generated = directory / "include/generated"
     names = ("utsrelease.h", "utsversion.h", "compile.h")
     said = defines("\n".join(_text(generated / name) for name in names))
@@ -67,17 +67,17 @@ def read_headers(directory: Path) -> Headers:
 
 
 def defines(text: str) -> dict[str, str]:
-    """UTS_RELEASE and UTS_VERSION of generated headers."""
+    """Return UTS_RELEASE and UTS_VERSION from the text of generated headers."""
     return dict(_DEFINE.findall(text))
 
 
 def settings(text: str) -> dict[str, str]:
-    """CONFIG_ settings of a kernel configuration, quotes removed."""
+    """Return the CONFIG_ settings of a kernel configuration, without quotes."""
     return {name: value.strip().strip('"') for name, value in _SETTING.findall(text)}
 
 
 def check_identity(headers: Headers, kernel: Kernel) -> None:
-    """Raise BuildFailed if the headers are of another kernel, or were never prepared."""
+    """Raise BuildFailed if the headers belong to another kernel or were never prepared."""
     where = headers.directory
     if not headers.release:
         raise BuildFailed(
@@ -102,7 +102,7 @@ def check_identity(headers: Headers, kernel: Kernel) -> None:
 
 
 def present(root: Path) -> tuple[str, ...]:
-    """The kernel releases whose headers are there."""
+    """Return the sorted kernel releases whose headers are installed."""
     patterns = ("lib/modules/*/build", "usr/src/kernels/*", "usr/src/linux-headers-*")
     found: set[str] = set()
     for pattern in patterns:
@@ -115,7 +115,7 @@ def present(root: Path) -> tuple[str, ...]:
 
 
 def toolkit_kernels(root: Path) -> tuple[ToolkitKernel, ...]:
-    """Every kernel whose headers are there, with what a build needs to know of it beforehand."""
+    """Return every kernel with headers, with what a build needs to know about it in advance."""
     found = []
     for release in present(root):
         directory = next(d for d in places(root, release) if (d / "Makefile").is_file())
@@ -126,7 +126,7 @@ def toolkit_kernels(root: Path) -> tuple[ToolkitKernel, ...]:
 
 
 def find_any_build(root: Path, release: str) -> str:
-    """The version string of the headers of a release that is not running here, "" if unknown."""
+    """Return the version string in the headers of a release not running here, "" if unknown."""
     for directory in places(root, release):
         if (directory / "Makefile").is_file():
             return read_headers(directory).version
@@ -134,9 +134,9 @@ def find_any_build(root: Path, release: str) -> str:
 
 
 def driver_toolkit_kernels(root: Path) -> tuple[str, ...]:
-    """What `/etc/driver-toolkit-release.json` claims; () if there is none.
+    """Return the kernels that `/etc/driver-toolkit-release.json` claims; () if there are none.
 
-    The file drifts: a key may be absent, hold junk, or lack the architecture.
+    The file is unreliable: a key may be absent, hold junk, or lack the architecture.
     """
     with suppress(ValueError, RecursionError):
         record = json.loads(_text(root / "etc/driver-toolkit-release.json") or "{}")
@@ -167,14 +167,14 @@ def _none_found(root: Path, kernel: Kernel) -> BuildFailed:
 
 
 def places(root: Path, release: str) -> Iterator[Path]:
-    """Where the headers of a kernel may be."""
+    """Yield the directories where the headers of a kernel may be."""
     yield _inside(root, root / "lib/modules" / release / "build")
     yield root / "usr/src/kernels" / release
     yield root / f"usr/src/linux-headers-{release}"
 
 
 def _inside(root: Path, path: Path) -> Path:
-    """`path`, with an absolute link at its end taken as one below `root`."""
+    """Return `path`; if it is an absolute link, return its target below `root`."""
     if root != Path("/") and path.is_symlink():
         target = path.readlink()
         if target.is_absolute():
@@ -183,7 +183,7 @@ def _inside(root: Path, path: Path) -> Path:
 
 
 def _text(path: Path) -> str:
-    """The text of a file of the toolkit image, "" if it cannot be read."""
+    """Return the text of a file of the toolkit image, "" if it cannot be read."""
     with suppress(OSError):
         return path.read_text(errors="replace")
     return ""

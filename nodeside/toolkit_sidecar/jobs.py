@@ -1,6 +1,6 @@
-"""How many jobs make gets: what this container may use, not what the host has.
+"""The number of jobs for make: limited by what this container may use, not by the host.
 
-The pure part reads texts of the cgroup file systems; `count_jobs` finds the files.
+The pure part parses the text of cgroup files; `count_jobs` finds the files.
 
 Sources: Documentation/admin-guide/cgroup-v2.rst (cpu.max, memory.max, memory.high) and
 cgroup-v1/memory.rst, scheduler/sched-bwc.rst for v1.
@@ -14,24 +14,24 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-# A compiler that works on a large kernel file peaks at some 300 MiB (gcc 12 on amdgpu's display
-# code); modpost and the linker come on top once. Half a GiB a job leaves room for the page cache.
+# A compiler that works on a large kernel file peaks at about 300 MiB (gcc 12 on amdgpu's display
+# code); modpost and the linker add to that once. Half a GiB per job leaves room for the page cache.
 MEMORY_PER_JOB = 512 << 20
 
-# cgroup v1 says "no limit" with a number near 2^63, rounded down to a page.
+# cgroup v1 expresses "no limit" as a number near 2^63, rounded down to a page.
 _V1_UNLIMITED = 1 << 60
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a cgroup grants: CPUs (1.5 is three halves of one) and bytes; None is no limit."""
+    """The limits of a cgroup: CPUs (1.5 is one and a half) and bytes of memory; None: no limit."""
 
     cpus: float | None = None
     memory: int | None = None
 
 
 def jobs(affinity: int, limits: Iterable[Limits]) -> int:
-    """The number of jobs for `affinity` usable CPUs under all of `limits`; at least one.
+    """Return the number of jobs for `affinity` usable CPUs under all of `limits`; at least one.
 
     A fraction of a CPU counts as one: a throttled job is better than an idle CPU.
     """
@@ -45,7 +45,7 @@ def jobs(affinity: int, limits: Iterable[Limits]) -> int:
 
 
 def parse_v2(files: Mapping[str, str]) -> Limits:
-    """Limits of one cgroup v2 directory: name of the file to its text."""
+    """Return the limits of one cgroup v2 directory. `files` maps file names to their text."""
     memories = [_number(files.get(name, "")) for name in ("memory.max", "memory.high")]
     known = [value for value in memories if value is not None]
     quota, _, period = files.get("cpu.max", "").strip().partition(" ")
@@ -53,7 +53,7 @@ def parse_v2(files: Mapping[str, str]) -> Limits:
 
 
 def parse_v1(files: Mapping[str, str]) -> Limits:
-    """Limits of one cgroup v1 directory of the cpu and the memory controller."""
+    """Return the limits of one cgroup v1 directory of the cpu or the memory controller."""
     memory = _number(files.get("memory.limit_in_bytes", ""))
     if memory is not None and memory >= _V1_UNLIMITED:
         memory = None
@@ -62,7 +62,7 @@ def parse_v1(files: Mapping[str, str]) -> Limits:
 
 
 def cgroup_paths(text: str) -> dict[str, str]:
-    """`/proc/self/cgroup`: controller to path; "" is the v2 hierarchy. cgroups(7)."""
+    """Parse `/proc/self/cgroup` into controller to path; "" is the v2 hierarchy. See cgroups(7)."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         _, _, rest = line.partition(":")
@@ -73,10 +73,10 @@ def cgroup_paths(text: str) -> dict[str, str]:
 
 
 def upwards(mount: Path, path: str) -> list[Path]:
-    """The directory of a cgroup and all above it, up to the mount.
+    """Return the directory of a cgroup and all its ancestors, up to the mount.
 
-    Inside a container the path may be the host's while the mount shows only the container's part:
-    directories that are not there are left to the reader, who ignores them.
+    Inside a container the path may be the host's while the mount shows only the container's part.
+    Directories that do not exist are returned too; the reader ignores them.
     """
     inner = Path(path.lstrip("/"))
     if ".." in inner.parts:
@@ -87,19 +87,22 @@ def upwards(mount: Path, path: str) -> list[Path]:
 
 
 def count_jobs(root: Path) -> int:
-    """The number of jobs for this process, from the cgroup files under `root`."""
+    """Return the number of jobs for this process, from the cgroup files under `root`."""
     total = Limits(memory=_total_memory(_read(root / "proc/meminfo")))
     return jobs(len(os.sched_getaffinity(0)), [*_limits(root), total])
 
 
 def memory_limit(root: Path) -> int | None:
-    """The tightest limit of memory of this process in bytes, None if there is none."""
+    """Return the tightest memory limit of this process in bytes, None if there is none."""
     found = [limit.memory for limit in _limits(root) if limit.memory is not None]
     return min(found, default=None)
 
 
 def cgroup_files(root: Path, v2: str, v1: str) -> Iterator[str]:
-    """The texts of a file of this process's own memory cgroup, as each version calls it."""
+    """Yield the text of a file of this process's memory cgroup, for cgroup v2 and then v1.
+
+    `v2` and `v1` are the file's names there. A missing file yields "".
+    """
     paths, mount = cgroup_paths(_read(root / "proc/self/cgroup")), root / "sys/fs/cgroup"
     for place, path, name in (
         (mount, paths.get("", "/"), v2),
@@ -110,7 +113,7 @@ def cgroup_files(root: Path, v2: str, v1: str) -> Iterator[str]:
 
 
 def _limits(root: Path) -> list[Limits]:
-    """What each cgroup that this process is in grants."""
+    """Return the limits of each cgroup that this process is in."""
     paths = cgroup_paths(_read(root / "proc/self/cgroup"))
     mount = root / "sys/fs/cgroup"
     found = [
@@ -134,13 +137,13 @@ def _total_memory(meminfo: str) -> int | None:
 
 
 def _ratio(quota: str, period: str) -> float | None:
-    """CPUs from a quota and a period in µs; "max" and -1 are no limit."""
+    """Return the CPUs for a quota and a period in µs; None is no limit ("max" and -1)."""
     wanted, of = _number(quota), _number(period)
     return wanted / of if wanted and of else None
 
 
 def _number(text: str) -> int | None:
-    """A non-negative decimal number, else None ("max", "-1", an empty or odd file)."""
+    """Parse a non-negative decimal number. Return None for "max", "-1", an empty or odd file."""
     text = text.strip()
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 

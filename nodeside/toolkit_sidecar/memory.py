@@ -1,9 +1,9 @@
-"""Memory that runs out in a build: who is killed first, how it is noticed, and what is said of it.
+"""Out of memory in a build: which process is killed first, how it is detected and reported.
 
 The container has a limit (`build.memoryLimitMib` in driver.yaml, set by the controller). At the
-limit the kernel kills. On cgroup v2 a kubelet asks it to kill the whole container at once
-(memory.oom.group), and the next life of the sidecar finds that its predecessor died in the middle
-of a build; elsewhere it kills one process, and counts that in the container's cgroup.
+limit the kernel kills. On cgroup v2 a kubelet makes it kill the whole container at once
+(memory.oom.group); the sidecar's next start then finds that its predecessor died in the middle of a
+build. Elsewhere the kernel kills one process and counts that in the container's cgroup.
 
 Sources: Documentation/admin-guide/cgroup-v2.rst (memory.events, memory.oom.group),
 cgroup-v1/memory.rst (memory.oom_control), proc_pid_oom_score_adj(5).
@@ -19,15 +19,15 @@ from nodeside.contract import FailureKind
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.jobs import cgroup_files, memory_limit
 
-_FIRST_TO_DIE = b"1000"  # the highest score; the sidecar's own is that of a node-critical pod
-MOST_LIVES = 5  # of a build that is killed again and again
+_FIRST_TO_DIE = b"1000"  # the highest score; the sidecar itself has that of a node-critical pod
+MOST_LIVES = 5  # attempts at a build that is killed again and again
 
 
 def be_killed_first() -> None:
-    """Give this process, and what it starts, the highest score of the OOM killer.
+    """Give this process and its children the highest score of the OOM killer.
 
-    No field of a pod does that, and the kubelet protects all containers of a node-critical pod.
-    To raise one's own score takes no privilege.
+    No pod field does that, and the kubelet protects all containers of a node-critical pod. Raising
+    one's own score takes no privilege.
     """
     with suppress(OSError):
         fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
@@ -38,7 +38,7 @@ def be_killed_first() -> None:
 
 
 def kills(root: Path) -> int:
-    """How many processes of this container the kernel has killed since it started, for memory."""
+    """Return how many processes of this container the OOM killer has killed since it started."""
     found = 0
     for text in cgroup_files(root, "memory.events", "memory.oom_control"):
         for line in text.splitlines():
@@ -49,12 +49,12 @@ def kills(root: Path) -> int:
 
 
 def lives(jobs: int) -> int:
-    """How often a build may be killed: each time it gets half the jobs, and twice a single one."""
+    """Return how often a build may be killed. Each kill halves its jobs; one job is tried twice."""
     return min(MOST_LIVES, jobs.bit_length() + 1)
 
 
 def out_of_memory(root: Path, what: str, jobs: int) -> BuildFailed:
-    """The failure that names the limit; `what` happened."""
+    """Return the failure that names the limit. `what` describes the event."""
     limit = memory_limit(root)
     words = f"at the limit of {limit >> 20} MiB" if limit else "where a node has no more memory"
     return BuildFailed(

@@ -1,6 +1,6 @@
-"""From build settings to the commands of a build: what to run, and which modules must come out.
+"""From build settings to a build's steps: what to run, and which modules must come out.
 
-kbuild and plain commands are here; `dkms` makes a recipe out of a dkms.conf.
+This file covers kbuild and plain commands; `dkms` makes a recipe from a dkms.conf.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nodeside.toolkit_sidecar.uname import path_with_uname
 class Product:
     """A module that a dkms.conf announces.
 
-    `file` is relative to the directory of the build, `installed_as` the name without `.ko` under
+    `file` is relative to the build directory. `installed_as` is the name, without `.ko`, under
     which dkms would install it.
     """
 
@@ -33,9 +33,9 @@ class Product:
 
 @dataclass(frozen=True)
 class Recipe:
-    """`before` may fail like any step; `after` runs when the modules have been collected.
+    """The steps of a build, run `before` and `after` its modules are collected.
 
-    Without `products`, whatever comes out is taken.
+    Without `products`, every module that comes out is taken.
     """
 
     before: tuple[Step, ...]
@@ -48,7 +48,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Workplace:
-    """One build: its request, where it happens, and with what."""
+    """The inputs of one build: its request, its directory, and its tools."""
 
     request: BuildRequest
     out: Path
@@ -59,17 +59,17 @@ class Workplace:
 
     @property
     def source(self) -> Path:
-        """The copy of the source."""
+        """Return the directory with the copy of the source."""
         return self.out / "build"
 
     @property
     def directory(self) -> Path:
-        """Where in the copy to build. Raises BuildFailed: bad-source."""
+        """Return the directory of the copy to build in. Raises BuildFailed: bad-source."""
         return inside(self.source, self.request.settings.directory, "build.directory")
 
 
 def build_environment(request: BuildRequest, out: Path) -> dict[str, str]:
-    """What vendor code finds in its environment: nothing of the sidecar's own but the PATH."""
+    """Return the environment for vendor code. Only PATH is taken from the sidecar's own."""
     fixed = {"HOME": str(out), "TMPDIR": str(out / "tmp"), "LC_ALL": "C"}
     env = {**fixed, **request.settings.environment}
     path = process.environment(env)["PATH"]
@@ -77,14 +77,14 @@ def build_environment(request: BuildRequest, out: Path) -> dict[str, str]:
 
 
 def make_recipe(place: Workplace) -> Recipe:
-    """The recipe of a kbuild tree or a plain command."""
+    """Return the recipe of a kbuild tree or a plain command."""
     if place.request.settings.kind is BuildKind.COMMAND:
         return _command(place)
     return _kbuild(place)
 
 
 def inside(base: Path, relative: str, what: str) -> Path:
-    """`base/relative`, which must be there and, links resolved, below `base`."""
+    """Return `base/relative`. Raises BuildFailed unless it exists and is really below `base`."""
     path = base / relative
     real = Path(os.path.realpath(path))
     if not real.is_relative_to(os.path.realpath(base)):
@@ -99,7 +99,7 @@ def inside(base: Path, relative: str, what: str) -> Path:
 
 
 def patch_steps(place: Workplace, patches: tuple[str, ...], base: Path) -> tuple[Step, ...]:
-    """`patch -p1` for each file, in order; its paths are relative to `base`, where it applies."""
+    """Return a `patch -p1` for each file, in order. `base` is patched and holds the files."""
     steps: list[Step] = []
     for name in patches:
         file = inside(base, name, "patch")
@@ -109,7 +109,7 @@ def patch_steps(place: Workplace, patches: tuple[str, ...], base: Path) -> tuple
 
 
 def llvm(headers: Headers, words: tuple[str, ...]) -> tuple[str, ...]:
-    """The argument that makes kbuild use clang where clang compiled the kernel."""
+    """Return the argument that makes kbuild use clang if clang compiled the kernel."""
     chosen = any(word.startswith(("LLVM=", "CC=")) for word in words)
     if headers.config.get("CONFIG_CC_IS_CLANG") == "y" and not chosen:
         return ("LLVM=1",)
@@ -146,7 +146,7 @@ def _command(place: Workplace) -> Recipe:
             "build.kind is command, but build.command is empty",
             hint='name an argv: build.command: ["./build.sh"]',
         )
-    # With names of our own: kbuild sets KERNELRELEASE, and Makefiles take it for a sign of kbuild.
+    # Prefixed names: kbuild sets KERNELRELEASE, and Makefiles take it for a sign of kbuild.
     env = {
         **place.env,
         "NODESIDE_KERNELRELEASE": place.request.kernel.release,
@@ -159,5 +159,5 @@ def _command(place: Workplace) -> Recipe:
 
 
 def wants_strip(place: Workplace) -> bool:
-    """Debug information is removed as dkms does, unless the environment has STRIP=no."""
+    """Return whether to remove debug information: as dkms, yes, unless STRIP=no is set."""
     return not place.request.settings.environment.get("STRIP", "").lower().startswith("n")

@@ -1,14 +1,14 @@
-"""What to do about an error of a build, for somebody who has not written the driver.
+"""Hints for the errors of a build, for readers who did not write the driver.
 
-Packages of the toolkit image, memory, the clock, another version of the driver: each found by the
-line that tells the error, which `firsterror` has chosen.
+They cover packages of the toolkit image, memory, the clock, and other versions of the driver. Each
+is matched against the error line that `firsterror` has chosen.
 """
 
 from __future__ import annotations
 
 import re
 
-# The words of make itself, of env, and of shells: dash, bash, busybox. Two jobs may share a line.
+# Messages of make itself, of env, and of shells: dash, bash, busybox. Two jobs may share a line.
 MISSING = re.compile(
     r"^make(\[\d+\])?: (?P<make>[^\s:]+): (No such file or directory|Permission denied)$"
     r"|^(/usr/bin/)?env: '?(?P<env>[^\s:']+)'?: No such file or directory$"
@@ -19,7 +19,7 @@ MISSING = re.compile(
 NO_SPACE = re.compile(
     r"No space left on device|Disk quota exceeded|^fixdep: not all data was written to the output"
 )
-# Where a package is not called as its tool: Debian, Fedora.
+# Packages that are not named after their tool: Debian, Fedora.
 _PACKAGES = {
     "7z": ("p7zip-full", "p7zip-plugins"),
     "c++": ("g++", "gcc-c++"),
@@ -49,7 +49,7 @@ _MEMORY = "a process was killed, most likely for want of memory: raise the toolk
 _NO_MEMORY = "the memory that the build may use is not enough: raise the toolkit's memory limit"
 _TAKE_ANOTHER = "a version of the driver for this kernel, or a patch (build.patches in driver.yaml)"
 
-# What a line says, and the words for it; \\g<...> is what was found in the line.
+# A pattern for the error line, and its hint; \\g<...> inserts a group of the match.
 _WORDS: tuple[tuple[re.Pattern[str], str], ...] = (
     (NO_SPACE, "free some space: df -h"),
     (
@@ -147,7 +147,7 @@ _WORDS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def remedy(line: str) -> str:
-    """What to do about an error, by the line that tells it; "" if nothing is known."""
+    """Return what to do about an error line; "" if nothing is known."""
     if missing := MISSING.search(line):
         name = next(group for key, group in missing.groupdict().items() if group)
         return _install(name, denied=line.endswith("Permission denied"))
@@ -158,7 +158,7 @@ def remedy(line: str) -> str:
 
 
 def _install(name: str, *, denied: bool) -> str:
-    """How to get a program that could not be run."""
+    """Return how to get a program that could not be run."""
     if denied:
         return f"{name} is not executable: chmod +x in the source, which the image must keep"
     if "/" in name:

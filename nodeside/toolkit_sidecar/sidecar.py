@@ -1,6 +1,6 @@
-"""What there is to do in a shared directory: answer the open requests, clean up behind.
+"""One round of work in a shared directory: answers the open requests and cleans up.
 
-`supervisor` runs this in a process of its own whenever the requests have changed.
+`supervisor` runs this in a separate process whenever the requests have changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from nodeside.toolkit_sidecar.supervisor import MORE, Life
 from nodeside.toolkit_sidecar.tree import remove_tree
 
 Echo = Callable[[str, Sequence[str]], None]
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 16.0  # seconds between attempts to publish an answer
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 16.0  # seconds between attempts to publish a result
 
 
 @dataclass
@@ -43,10 +43,10 @@ class Sidecar:
     _results: list[BuildResult] = field(default_factory=list)
 
     def work(self, life: Life) -> int:
-        """Answer every open request; the exit code of the last answer.
+        """Answer every open request and return the exit code of the last result.
 
-        If the process before us died, only one request, and MORE if there are others: deaths that
-        the supervisor counts are of one build.
+        If the previous worker died, answer only one request and return MORE if others are open. The
+        deaths that the supervisor counts then belong to one build.
         """
         self._life = life
         die_with_parent(life.keeper)
@@ -66,7 +66,10 @@ class Sidecar:
         return last.exit_code if last else ExitCode.OK
 
     def _settle_in(self, boot_id: str) -> None:
-        """Say who is there. A disk that is full must not keep requests from their answers."""
+        """Publish the symbol list and this sidecar's record.
+
+        A full disk must not keep requests from being answered.
+        """
         try:
             self._publish_symbols()
             self._publish_self(boot_id)
@@ -74,15 +77,16 @@ class Sidecar:
             log.warning("cannot say that a sidecar is there", error=str(error))
 
     def _end_earlier_builds(self) -> None:
-        """Kill what a sidecar or a worker before this one left running."""
+        """Kill the processes that an earlier sidecar or worker left running."""
         killed = kill_others(self._life.keeper) + kill_marked(f"{self.shared.out}/")
         if killed:
             log.warning("killed processes of an earlier sidecar's build", count=killed)
 
     def _publish_symbols(self) -> None:
-        """The symbol list of the running kernel: the driver has no headers, and may not need us.
+        """Publish the symbol list of the running kernel, because the driver has no headers.
 
-        It stands before the sidecar's own record, so whoever sees the one finds the other.
+        The driver may need no build, only this list. It is published before the sidecar's own
+        record, so a reader of the record finds the list.
         """
         release = self.host.kernel.release
         self._make_room(self.shared.symvers(release))
@@ -105,7 +109,7 @@ class Sidecar:
         log.fact("toolkit sidecar is there", shared=self.shared.root, kernels=record.toolkit_kernel)
 
     def _remove_leftovers(self) -> None:
-        """Remove what is ours and has no request any more: results, output, temporary files."""
+        """Remove results, output and temporary files of ours that no longer have a request."""
         known = set(self.shared.request_ids())
         for directory in (self.shared.results, self.shared.out):
             for entry in os.scandir(directory):
@@ -122,7 +126,7 @@ class Sidecar:
             log.warning("cannot remove a leftover", path=path, error=str(error))
 
     def _next_request(self, boot_id: str) -> str:
-        """The oldest request of this boot without an answer, "" if there is none."""
+        """Return the oldest request of this boot without a result, "" if there is none."""
         waiting: list[tuple[float, str]] = []
         for name in self.shared.request_ids():
             with suppress(FileNotFoundError):
@@ -147,7 +151,7 @@ class Sidecar:
             return True
 
     def _answer(self, id: str, boot_id: str) -> None:
-        """Build one request and publish the result, whatever happens."""
+        """Build one request and publish the result, whether it succeeded or failed."""
         log.fact("build begins", request=id)
         try:
             result = self._build(id, boot_id)
@@ -198,15 +202,15 @@ class Sidecar:
         return request
 
     def _make_room(self, path: Path) -> None:
-        """Remove what is no file from the place of a record: a build may have put a directory."""
+        """Remove a non-file from the path of a record: a build may have put a directory there."""
         if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
             self._remove(path)
 
     def _publish(self, result: BuildResult) -> None:
-        """Publish an answer. A disk that is full gets the build's files for it.
+        """Publish a result. If the disk is full, first remove the build's files.
 
-        While that is not enough the answer is kept, and published when it can be: to build again
-        would end in the same place.
+        If that does not suffice, keep the result and retry until it can be published: another build
+        would end the same way.
         """
         self._results = [*self._results[-100:], result]
         if self._appears(result) is None:
@@ -230,7 +234,7 @@ class Sidecar:
             self._remove_leftovers()
 
     def _appears(self, result: BuildResult) -> NodesideError | None:
-        """Publish an answer; what is in the way, if something is."""
+        """Publish a result. Return the error that prevents it, or None."""
         try:
             self._make_room(self.shared.result_path(result.request))
             self.shared.publish_result(result)

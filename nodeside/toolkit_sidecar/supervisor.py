@@ -1,13 +1,13 @@
-"""The process that waits: small, because it waits for weeks on every node.
+"""The process that waits for requests. It is small, because it waits for weeks on every node.
 
-It holds the sidecar's lock, watches for requests, and forks a worker for what there is to do. The
-worker imports everything, builds, publishes the answers and ends, and its memory with it. If it is
-killed (out of memory, by hand, by the build), stopped or crashes, another one takes over: a request
-is answered whatever happens to the process that works on it. Deaths are counted here, where no
-build can write.
+It holds the sidecar's lock, watches for requests, and forks a worker to handle them. The worker
+imports everything, builds, publishes the results and exits, which frees its memory. If a worker is
+killed (out of memory, by hand, by the build), stopped or crashes, another one takes over, so a
+request is answered whatever happens to the process that works on it. Deaths are counted here, where
+no build can write.
 
-So this module imports little. It spells the names of three directories and of the lock once more,
-since `nodeside.shared` costs 4 MiB; a test compares them.
+This module therefore imports little. It repeats the names of three directories and of the lock,
+because importing `nodeside.shared` costs 4 MiB; a test compares the names.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from typing import NamedTuple
 from nodeside.directory_watch import DirectoryWatch
 from nodeside.errors import ExitCode, Locked, SystemRefused
 
-# Modules that the worker needs too, as many as fit into the memory goal (13 MiB PSS): what is
+# Modules that the worker needs too, as many as fit into the memory goal (13 MiB PSS). A module
 # imported before the fork need not be imported after it.
 PRELOADED = ("json",)
 
-_WAIT = 60.0  # seconds; a wait ends earlier at every change
-_AGAIN = 0.5  # seconds before a worker that died is replaced
-_GRACE = 0.7  # seconds that a worker has to kill its build at SIGTERM
-# struct flock of fcntl(2): the lock that `SharedDir.sidecar_lives` asks for.
+_WAIT = 60.0  # seconds; every change ends the wait early
+_AGAIN = 0.5  # seconds before a dead worker is replaced
+_GRACE = 0.7  # seconds that a worker has to kill its build on SIGTERM
+# struct flock of fcntl(2): the lock that `SharedDir.sidecar_lives` tests.
 _WRITE_LOCK = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
-# Exit codes of a worker: it met a bug of ours, or a signal; it has left requests to another one.
+# Exit codes of a worker: a bug of ours, a signal, requests left for another worker.
 _CRASHED, _STOPPED, MORE = 120, 121, 122
 
 
 class Life(NamedTuple):
-    """What a worker is told of those before it."""
+    """What a worker learns about the workers before it."""
 
-    first: bool  # it is the first of this sidecar
-    died: str  # how the one before it died, "" if it did not
-    deaths: int  # how many have died in a row while the same requests were there
+    first: bool  # it is this sidecar's first worker
+    died: str  # how the previous worker died, "" if it did not
+    deaths: int  # number of consecutive deaths while the same requests were present
     keeper: int  # the pid of the supervisor
 
 
@@ -57,15 +57,16 @@ Worker = Callable[[Life], int]
 class Stopped(BaseException):
     """SIGTERM or SIGINT. A BaseException, so that no `except Exception` turns it into a result.
 
-    Python loses what a signal handler raises in the wrong moment (the callback of a weak reference,
-    as each import has one), so the signal's name stays in `by`, and the waiting loop looks at it.
+    Python drops an exception that a signal handler raises at the wrong moment (in the callback of a
+    weak reference, such as every import has). The signal's name is therefore also in `by`, which
+    the waiting loop checks.
     """
 
     by = ""
 
 
 def stop_on_signals() -> None:
-    """Have SIGTERM and SIGINT end what goes on, once: a second one must not end the ending."""
+    """Make SIGTERM and SIGINT raise Stopped, once: a second one must not interrupt the shutdown."""
 
     def stop(number: int, _: object) -> None:
         if not Stopped.by:
@@ -73,7 +74,7 @@ def stop_on_signals() -> None:
             raise Stopped(Stopped.by)
 
     def lost(what: sys.UnraisableHookArgs) -> None:
-        if what.exc_type is not Stopped:  # that one is in `by`, and no fault
+        if what.exc_type is not Stopped:  # Stopped is recorded in `by`, and is no fault
             sys.__unraisablehook__(what)
 
     sys.unraisablehook = lost
@@ -82,9 +83,9 @@ def stop_on_signals() -> None:
 
 
 class Supervisor:
-    """Watches one shared directory. `work` runs in a forked process and does all there is to do.
+    """The supervisor of one shared directory. `work` handles the requests in a forked process.
 
-    It gives the exit code of `--once`, or MORE.
+    It returns the exit code of `--once`, or MORE.
     """
 
     def __init__(self, root: Path, work: Worker) -> None:
@@ -93,14 +94,14 @@ class Supervisor:
         self._root = root
         self._work = work
         self._worker = 0
-        self._stopped = ""  # how, if the worker was
+        self._stopped = ""  # how the worker was stopped, if it was
         self._deaths = 0
-        self._deadly: frozenset[str] = frozenset()  # the requests that were there at a death
+        self._deadly: frozenset[str] = frozenset()  # the requests present at a death
 
     def run(self, *, once: bool = False) -> ExitCode:
-        """Have requests answered until stopped; with `once`, those that are there.
+        """Have requests answered until stopped; with `once`, only those already present.
 
-        Raises Locked if another sidecar lives on this directory.
+        Raises Locked if another sidecar works on this directory, and Stopped on a signal.
         """
         self._require_directory()
         for name in PRELOADED:
@@ -122,7 +123,7 @@ class Supervisor:
                 self._forgive(there)
                 life = Life(settled is None, died, self._deaths, os.getpid())
                 status, died = self._have_it_done(lock, life)
-                if not self._stands_there(lock):  # a build runs as our user, and can replace it
+                if not self._stands_there(lock):  # a build runs as our user and can replace it
                     lock = self._hold_lock(stack)
                 if died:
                     self._deaths, self._deadly = self._deaths + 1, _names(there)
@@ -134,7 +135,7 @@ class Supervisor:
             raise Stopped(Stopped.by)
 
     def _look(self) -> tuple[tuple[str, int], ...]:
-        """The requests that are there. The worker decides which of them are open."""
+        """Return the requests that are present. The worker decides which of them are open."""
         found: list[tuple[str, int]] = []
         for entry in os.scandir(self.requests):
             with suppress(FileNotFoundError):
@@ -142,12 +143,12 @@ class Supervisor:
         return tuple(sorted(found))
 
     def _forgive(self, there: Iterable[tuple[str, int]]) -> None:
-        """Count from the start when a request went that may have been what the workers died of."""
+        """Reset the death count if a request has gone that may have caused the deaths."""
         if not self._deadly <= _names(there):
             self._deaths = 0
 
     def _have_it_done(self, lock: int, life: Life) -> tuple[int, str]:
-        """Fork a worker and wait for its end: its exit code, and how it died if it did."""
+        """Fork a worker and wait for its end. Return its exit code, and how it died, if it did."""
         self._worker = os.fork()
         if self._worker == 0:
             os.close(lock)
@@ -168,7 +169,7 @@ class Supervisor:
         return code, ""
 
     def _as_worker(self, life: Life) -> int:
-        """What runs in the fork; nothing may be raised out of it."""
+        """Run the work in the fork. Nothing may be raised out of it."""
         try:
             return self._work(life)
         except Stopped:
@@ -180,9 +181,9 @@ class Supervisor:
             return _CRASHED
 
     def _await_worker(self) -> int:
-        """The wait status of the worker's end. We get orphans too.
+        """Return the wait status of the worker. Orphans are reaped too.
 
-        A worker that was stopped (SIGSTOP) would never end, nor watch over its build: it is killed.
+        A stopped worker (SIGSTOP) would never end, nor watch its build, so it is killed.
         """
         self._stopped = ""
         while True:
@@ -195,7 +196,7 @@ class Supervisor:
             os.kill(pid, signal.SIGKILL)
 
     def _stop_worker(self) -> None:
-        """End the worker, which ends its build; what is left dies with it (PR_SET_PDEATHSIG)."""
+        """End the worker, which ends its build. The rest dies with it (PR_SET_PDEATHSIG)."""
         with suppress(ProcessLookupError, ChildProcessError):  # it has just ended by itself
             os.kill(self._worker, signal.SIGTERM)
             deadline = time.monotonic() + _GRACE
@@ -214,7 +215,7 @@ class Supervisor:
                 )
 
     def _hold_lock(self, stack: ExitStack) -> int:
-        """A descriptor that holds the lock, and that the stack closes."""
+        """Take the lock and return its descriptor, which the stack closes. Raises Locked."""
         fd = self._open_lock()
         stack.callback(os.close, fd)
         try:
@@ -227,8 +228,10 @@ class Supervisor:
         return fd
 
     def _open_lock(self) -> int:
-        """The lock file. What else a build has put in its place is put aside, for the worker to
-        remove."""
+        """Open the lock file. Anything else in its place is renamed, for the worker to remove.
+
+        A build may have put it there.
+        """
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             fd = os.open(self.lock, flags, 0o644)
@@ -251,7 +254,7 @@ class Supervisor:
         )
 
     def _stands_there(self, lock: int) -> bool:
-        """Whether the file that we hold is the one that the driver asks."""
+        """Return whether the lock file that we hold is still the one that the driver tests."""
         try:
             return os.path.samestat(self.lock.lstat(), os.fstat(lock))
         except OSError:
@@ -259,10 +262,10 @@ class Supervisor:
 
 
 def _adopt_orphans() -> None:
-    """Have what a worker leaves behind come to us, so that the next worker finds it and kills it.
+    """Adopt the processes that a worker leaves behind, so that the next worker can kill them.
 
-    To process 1 of a container it comes anyway. Elsewhere ctypes is imported for it, before the
-    first build, so that one who is never asked does not pay.
+    Process 1 of a container adopts them anyway. Elsewhere ctypes is imported for this, just before
+    the first build, so that a sidecar without requests does not pay for it.
     """
     if os.getpid() == 1:
         return
@@ -277,7 +280,7 @@ def _names(there: Iterable[tuple[str, int]]) -> frozenset[str]:
 
 
 def _signal_name(number: int) -> str:
-    """Realtime signals have no name."""
+    """Return the name of a signal; realtime signals have only a number."""
     with suppress(ValueError):
         return signal.Signals(number).name
     return f"signal {number}"

@@ -1,7 +1,7 @@
-"""The checks before a compile: can this toolkit build a module for this kernel, here?
+"""The checks before a compile: whether this toolkit can build a module for this kernel here.
 
-Each check says one fact or raises BuildFailed with a hint. The builder stops at the first failure;
-`check --kernel K` shows them all.
+Each check returns one fact or raises BuildFailed with a hint. The builder stops at the first
+failure; `check --kernel K` shows all of them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from nodeside.toolkit_sidecar.confinement import disk_full, free_bytes
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.headers import Headers, find_headers
 
-LEAST_SPACE = 64 << 20  # bytes free before a build begins, besides what the source needs
-_GROWTH = 3  # objects with debug information are some times their source
+LEAST_SPACE = 64 << 20  # bytes free before a build begins, in addition to what the source needs
+_GROWTH = 3  # objects with debug information are several times as large as their source
 _TIMEOUT = 20.0  # seconds for a small tool
 _NOEXEC_PROBE = b"#!/bin/sh\nexit 0\n"
 
 
 @dataclass
 class Bench:
-    """Where and for what a build will happen, and what the checks found on the way."""
+    """The place and the target of a build, and the findings of the checks so far."""
 
     root: Path
     kernel: Kernel
@@ -62,7 +62,7 @@ class Finding:
 
 
 def require_toolchain(bench: Bench, jobs: int) -> Toolchain:
-    """All checks, the first failure raised; what the build will be made with."""
+    """Run all checks and return the toolchain of the build. Raises the first failure."""
     for _, check in CHECKS:
         check(bench)
     headers, compiler = bench.known_headers, bench.compiler
@@ -77,7 +77,7 @@ def require_toolchain(bench: Bench, jobs: int) -> Toolchain:
 
 
 def inspect(bench: Bench) -> tuple[Finding, ...]:
-    """All checks, each with its outcome. A check that others stand on does not hide them."""
+    """Run all checks and return every outcome. A failed check does not hide dependent ones."""
     found: list[Finding] = []
     for name, check in CHECKS:
         try:
@@ -101,7 +101,7 @@ def _make(_: Bench) -> str:
 
 
 def _required(name: str, why: str) -> str:
-    """The path of a tool. It is not started to see whether it can be: that costs milliseconds."""
+    """Return the path of a tool. It is not started as a test, because that costs milliseconds."""
     path = shutil.which(name, path=process.environment()["PATH"])
     if path is None:
         raise BuildFailed(
@@ -121,7 +121,7 @@ def _compiler(bench: Bench) -> str:
 
 
 def _kbuild_tools(bench: Bench) -> str:
-    """Run the programs that come with the headers: they are compiled for the distribution."""
+    """Run the programs that come with the headers: they were compiled for the distribution."""
     headers = bench.known_headers
     tools = ["scripts/basic/fixdep", "scripts/mod/modpost"]
     if headers.config.get("CONFIG_OBJTOOL") == "y" or "CONFIG_STACK_VALIDATION" in headers.config:
@@ -132,7 +132,7 @@ def _kbuild_tools(bench: Bench) -> str:
 
 
 def _run_kbuild_tool(path: Path, cwd: Path) -> None:
-    """Any exit code is fine (they are run without arguments), as long as the program starts."""
+    """Check that the program starts. It runs without arguments, so any exit code is fine."""
     try:
         said = process.run([path], timeout=_TIMEOUT, cwd=cwd, check=False)
     except process.ToolMissing as exc:
@@ -158,7 +158,7 @@ def _why_not_started(path: Path, cause: BaseException | None) -> str:
 
 
 def _exec(bench: Bench) -> str:
-    """kbuild and configure scripts run programs that they have just made."""
+    """Check that programs may run here: kbuild and configure scripts run what they just built."""
     probe = bench.out / ".tmp-noexec-probe"
     try:
         probe.write_bytes(_NOEXEC_PROBE)

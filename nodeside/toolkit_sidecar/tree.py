@@ -1,4 +1,4 @@
-"""Directory trees of a build: copied from the driver, moved to dkms's place, removed for good."""
+"""Directory trees of a build: copied from the driver, moved to dkms's path, and removed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from nodeside.errors import NoSpace
 from nodeside.files import TEMPORARY_PREFIX, disk_errors
 from nodeside.toolkit_sidecar.failure import BuildFailed
 
-_REMOVE_TIMEOUT = 600.0  # seconds for rm; the largest build is some 100,000 files
+_REMOVE_TIMEOUT = 600.0  # seconds for rm; the largest build has about 100,000 files
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """A writable copy: links as links, times kept, so that make sees the vendor's order."""
+    """Make a writable copy. Links and times are kept, so that make sees the vendor's order."""
     with disk_errors(target):
         try:
             os.scandir(source).close()
@@ -47,7 +47,7 @@ def _make_writable(path: str) -> None:
 
 
 def tree_size(root: Path) -> int:
-    """Bytes of the files below `root`."""
+    """Return the total size in bytes of the files below `root`."""
     total = 0
     for directory, _, files in os.walk(root):
         for name in files:
@@ -57,10 +57,10 @@ def tree_size(root: Path) -> int:
 
 
 def move_to(directory: Path, target: Path) -> None:
-    """Move a tree to where dkms would have it, and leave a link in its place.
+    """Move a tree to dkms's path for it, and leave a link in its place.
 
-    Vendors' MAKE lines name `$dkms_tree/<name>/<version>/build`, and `find` does not follow a
-    link that it is given, so that one must be the real directory.
+    Vendors' MAKE lines name `$dkms_tree/<name>/<version>/build`, and `find` does not follow a link
+    passed as an argument, so that path must be the real directory.
     """
     with disk_errors(target):
         target.parent.mkdir(parents=True)
@@ -70,7 +70,7 @@ def move_to(directory: Path, target: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove whatever is at `path`: a build may have made it deep, read-only, or a link."""
+    """Remove whatever is at `path`. A build may have made it deep, read-only, or a link."""
     if not os.path.lexists(path):
         return
     gone = path

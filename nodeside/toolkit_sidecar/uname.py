@@ -1,11 +1,13 @@
-"""A `uname` for one build, which names the kernel that the build is for.
+"""A `uname` for one build, which reports the kernel that the build is for.
 
 Half of all Makefiles look for their headers below `/lib/modules/$(uname -r)/build`. A toolkit
 container also builds for kernels that its machine does not run: in a build Job, and on a host for a
-throwaway machine. So a `uname` of ours stands first on the PATH of every build. Release, version
-and machine are those of the request; the rest, and every mistake, is left to the real one.
+throwaway machine. Therefore a `uname` of ours comes first on the PATH of every build. It reports
+release, version and machine of the request, and leaves everything else, including invalid options,
+to the real one.
 
-It is for programs that run `uname`; what calls uname(2) itself still sees the running kernel.
+It serves programs that run `uname`; a program that calls uname(2) itself still sees the running
+kernel.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from pathlib import Path
 from nodeside.files import disk_errors
 from nodeside.host import Kernel
 
-# POSIX sh without any program but the real uname. The order of the fields is fixed, whatever the
-# order of the options; `-a` leaves out a processor and a platform that are not known (coreutils).
+# POSIX sh that runs no program but the real uname. The order of the fields is fixed, whatever the
+# order of the options; `-a` omits a processor and a platform that are unknown (coreutils).
 _SCRIPT = """\
 #!/bin/sh
 # Made by nodeside for one build: the kernel that it names is the one that the build is for.
@@ -59,7 +61,7 @@ printf '%s\\n' "$said"
 
 
 def path_with_uname(directory: Path, kernel: Kernel, path: str) -> str:
-    """`path` with a new directory in front of it that has a `uname` for this kernel."""
+    """Create `directory` with a `uname` for this kernel. Return `path` with it in front."""
     words = {
         "@REAL@": shutil.which("uname", path=path) or "/bin/uname",
         "@RELEASE@": kernel.release,

@@ -1,12 +1,12 @@
-"""Debian packages, through apt with state of our own: nothing of the host's apt is changed.
+"""Debian packages, fetched by apt with private state. The host's apt is left unchanged.
 
-On a Debian host the host's own sources serve (those whose origin is Debian), with the host's proxy
-and TLS settings; elsewhere, the sources that mmdebstrap knows for Debian. NODESIDE_MIRROR names
-another mirror, NODESIDE_SUITE another release.
+On a Debian host, the host's own sources are used (those whose origin is Debian), with the host's
+proxy and TLS settings. Elsewhere, the sources that mmdebstrap has for Debian are used.
+NODESIDE_MIRROR selects another mirror, NODESIDE_SUITE another release.
 
     <cache>/archive/<digest of the settings>/
-      apt.conf, sources.list    what apt is told
-      state/, cache/            what apt keeps
+      apt.conf, sources.list    apt's configuration
+      state/, cache/            apt's state
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from nodeside.trial.errors import ArchiveError
 from nodeside.trial.progress import Progress
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-DEFAULT_SUITE = "bookworm"  # where the host is not Debian; what the tests are proven on
-_FRESH = 24 * 3600.0  # seconds for which package lists are used without asking again
+DEFAULT_SUITE = "bookworm"  # if the host is not Debian; the release that the tests run on
+_FRESH = 24 * 3600.0  # seconds before package lists are fetched again
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy")
 
 
 def proxy_environment() -> dict[str, str]:
-    """The proxy variables of the caller: tools that fetch need them, others do not."""
+    """Return the caller's proxy variables. Only the tools that fetch something need them."""
     names = [name for low in _PROXIES for name in (low, low.upper())]
     return {name: os.environ[name] for name in names if name in os.environ}
 
@@ -41,14 +41,14 @@ _OTHER_COMPONENTS = ("contrib", "non-free")
 
 @dataclass(frozen=True)
 class Sources:
-    """Where packages come from: one-line sources, and the suite that mmdebstrap is told."""
+    """The sources of packages in one-line format, and the suite for mmdebstrap."""
 
     suite: str
     lines: tuple[str, ...]
 
 
 class Archive:
-    """One package archive. Everything that needs the network is said on `progress`."""
+    """One package archive. All network access is announced on `progress`."""
 
     def __init__(self, cache: TrialCache, progress: Progress) -> None:
         self.cache = cache
@@ -64,35 +64,35 @@ class Archive:
 
     @property
     def digest(self) -> str:
-        """Names the archive in the names of things that are made from it."""
+        """Return a digest of the sources, for the names of things made from this archive."""
         return digest_of("\n".join((self.sources.suite, *self.sources.lines)))
 
     def not_free(self) -> Archive:
-        """The same archive's other components: contrib and non-free, where zfs-dkms is."""
+        """Return the same archive's other components, contrib and non-free; zfs-dkms is there."""
         other = Archive(self.cache, self.progress)
         other._sources = Sources(self.sources.suite, other_components(self.sources.lines))
         return other
 
     def names(self) -> tuple[str, ...]:
-        """The names of all packages there are."""
+        """Return the names of all packages."""
         if self._names is None:
             self._names = tuple(self._apt_cache("pkgnames").split())
         return self._names
 
     def depends(self, package: str) -> tuple[str, ...]:
-        """Direct dependencies; of alternatives, every one. None if there is no such package."""
+        """Return direct dependencies with all alternatives; empty if there is no such package."""
         rows = self._apt_cache("depends", package, check=False).splitlines()
         found = (re.match(r"^\s*\|?Depends: <?([^\s:>]+)", row) for row in rows)
         return tuple(match[1] for match in found if match)
 
     def show(self, package: str) -> Mapping[str, str]:
-        """The fields of the version that would be installed; empty if there is none."""
+        """Return the fields of the version that would be installed; empty if there is none."""
         text = self._apt_cache("show", "--no-all-versions", package, check=False)
         pairs = (line.split(": ", 1) for line in text.splitlines() if re.match(r"^[\w-]+: ", line))
         return {pair[0]: pair[1] for pair in pairs}
 
     def download(self, packages: Sequence[str], directory: Path) -> tuple[Path, ...]:
-        """Fetch package files into `directory`; lists that are out of date are renewed once."""
+        """Fetch package files into `directory`. If that fails, renew the lists and retry once."""
         try:
             self._download(packages, directory)
         except process.ToolError:
@@ -104,7 +104,7 @@ class Archive:
         return tuple(sorted(directory.glob("*.deb")))
 
     def update(self) -> None:
-        """Renew the package lists. Old lists serve if the archive cannot be reached."""
+        """Renew the package lists. Old lists are used if the archive cannot be reached."""
         self.progress.say("fetching the package lists")
         directory = self._prepare(self.sources)
         try:
@@ -116,7 +116,7 @@ class Archive:
         self._names = None
 
     def fetch_settings(self) -> tuple[str, ...]:
-        """The host's apt settings for fetching (proxy, TLS), as `apt.conf` lines."""
+        """Return the host's apt settings for fetching (proxy, TLS), as `apt.conf` lines."""
         rows = _host_settings().splitlines()
         return tuple(
             row
@@ -137,7 +137,7 @@ class Archive:
         return Sources(suite or DEFAULT_SUITE, self._mmdebstrap_sources(suite or DEFAULT_SUITE))
 
     def _host_sources(self) -> tuple[str, ...]:
-        """The host's sources whose origin is Debian; only the fetched lists know the origin."""
+        """Return the host's sources of origin Debian. Only the fetched lists state the origin."""
         made = self.cache.make("sources", digest_of(_host_sources_text()), self._ask_host_sources)
         return tuple((made / "sources.list").read_text().splitlines())
 
@@ -174,7 +174,7 @@ class Archive:
         return directory
 
     def _adopt_lists(self, directory: Path, sources: Sources) -> None:
-        """The lists that told which of the host's sources are Debian's need no second fetching."""
+        """Reuse the lists fetched to find the host's Debian sources, to save a second fetch."""
         told = self.cache.path("sources", digest_of(_host_sources_text()))
         fetched = told / "apt"
         if not _stamp(fetched).exists():
@@ -204,7 +204,7 @@ class Archive:
 
 
 def unpack(package: Path, directory: Path) -> None:
-    """Unpack a .deb below a directory, without running anything of it."""
+    """Unpack a .deb below a directory without running any of its code."""
     process.run(["dpkg-deb", "-x", package, directory], timeout=600)
 
 
@@ -216,7 +216,7 @@ def _run(
 
 
 def _write_settings(directory: Path, sources: Sources | None, settings: Sequence[str]) -> None:
-    """apt.conf that replaces the host's, and keeps its state below `directory`."""
+    """Write an apt.conf that replaces the host's and keeps its state below `directory`."""
     for name in ("state/lists/partial", "cache/archives/partial"):
         (directory / name).mkdir(parents=True, exist_ok=True)
     (directory / "status").touch()
@@ -245,7 +245,7 @@ def _write_settings(directory: Path, sources: Sources | None, settings: Sequence
 
 
 def _ask_mmdebstrap(suite: str, directory: Path) -> None:
-    """Let mmdebstrap write its sources.list, and stop it there: /bin/false is its second hook."""
+    """Let mmdebstrap write its sources.list and then stop it: its second hook is /bin/false."""
     hooks = [f"--setup-hook=copy-out /etc/apt/sources.list {directory}", "--setup-hook=/bin/false"]
     root = directory / "root"
     argv = ["mmdebstrap", "--variant=custom", "--mode=root", *hooks, suite, str(root)]
@@ -261,7 +261,7 @@ def _ask_mmdebstrap(suite: str, directory: Path) -> None:
 
 
 def debian_lines(targets: str) -> list[str]:
-    """One-line sources out of `apt-get indextargets`, those with the origin Debian."""
+    """Return the one-line sources in `apt-get indextargets` whose origin is Debian."""
     lines = []
     for block in targets.split("\n\n"):
         pairs = (line.split(": ", 1) for line in block.splitlines() if ": " in line)
@@ -273,7 +273,7 @@ def debian_lines(targets: str) -> list[str]:
 
 
 def other_components(lines: Sequence[str]) -> tuple[str, ...]:
-    """The sources that have contrib and non-free of what these have main of."""
+    """Return the sources of contrib and non-free that belong to these sources of main."""
     mains = (line.removesuffix(" main") for line in lines if line.endswith(" main"))
     return tuple(f"{main} {component}" for main in mains for component in _OTHER_COMPONENTS)
 
@@ -287,7 +287,7 @@ def _signed_by() -> str:
 
 
 def _host_suite() -> str:
-    """The code name of the host's release if the host is Debian, else nothing."""
+    """Return the code name of the host's release if the host is Debian, else ""."""
     try:
         rows = Path("/etc/os-release").read_text().splitlines()
     except OSError:

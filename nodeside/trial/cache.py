@@ -1,13 +1,13 @@
-"""The trial's cache: what is dear to make and the same next time, outside the checkout.
+"""The trial's cache, outside the checkout: things that are expensive to make and reusable.
 
     <cache>/                $XDG_CACHE_HOME/nodeside/trial, or NODESIDE_TRIAL_CACHE
       lock                  shared while a trial runs, exclusive while the cache is removed
-      consoles/             what the consoles of the latest machines said
-      <kind>/<name>/        one thing, complete: it appears by rename
-      <kind>/.lock-<name>   held while it is being made, so two trials make it once
-      <kind>/.tmp-<name>    where it is being made; a crash leaves it, the next maker removes it
+      consoles/             console output of the latest machines
+      <kind>/<name>/        one complete entry; it appears by rename
+      <kind>/.lock-<name>   held while the entry is made, so that two trials make it once
+      <kind>/.tmp-<name>    the entry in the making; a crash leaves it, the next maker removes it
 
-Names carry a digest of the recipe, so a changed recipe makes a new thing.
+A name carries a digest of the recipe, so a changed recipe makes a new entry.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from nodeside.files import TEMPORARY_PREFIX, disk_errors
 from nodeside.trial.errors import TrialError
 
 MIB = 1 << 20
-_REMOVING = 120.0  # seconds; the largest caches are gone in ten
-_MAKING = 7200.0  # seconds; a root file system over a slow line may take half an hour
+_REMOVING = 120.0  # seconds; removing the largest caches takes ten
+_MAKING = 7200.0  # seconds; a root file system over a slow connection may take half an hour
 
 Maker = Callable[[Path], None]  # fills a new directory
 
 
 def digest_of(recipe: str | bytes) -> str:
-    """What stands for a recipe in the name of a thing that is made by it."""
+    """Return a short digest of a recipe, for the name of what it makes."""
     data = recipe.encode() if isinstance(recipe, str) else recipe
     return hashlib.sha256(data).hexdigest()[:12]
 
 
 def default_directory() -> Path:
-    """Where the cache is, unless told otherwise."""
+    """Return the directory of the cache, from the environment or the default."""
     if told := os.environ.get("NODESIDE_TRIAL_CACHE"):
         return Path(told).absolute()
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -46,7 +46,7 @@ def default_directory() -> Path:
 
 
 class TrialCache:
-    """Use as a context manager: the cache cannot be removed while it is in use."""
+    """The cache as a context manager. It cannot be removed while it is in use."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self.directory = directory or default_directory()
@@ -73,7 +73,7 @@ class TrialCache:
         return self.directory / kind / name
 
     def make(self, kind: str, name: str, maker: Maker, *, needs_mib: int = 64) -> Path:
-        """The directory `<kind>/<name>`; `maker` fills a new one if it is not there yet."""
+        """Return the directory `<kind>/<name>`. If it does not exist, `maker` fills a new one."""
         wanted = self.path(kind, name)
         if wanted.exists():
             return wanted
@@ -86,7 +86,7 @@ class TrialCache:
 
     @contextmanager
     def locked(self, kind: str, name: str) -> Iterator[None]:
-        """Alone with one thing of the cache, for as long as the block runs."""
+        """Hold the exclusive lock of one entry while the block runs. Raises TrialError."""
         lock = self.directory / kind / f".lock-{name}"
         lock.parent.mkdir(parents=True, exist_ok=True)
         with open(lock, "wb") as file:
@@ -98,7 +98,7 @@ class TrialCache:
             yield
 
     def require_space(self, needs_mib: int, what: str) -> None:
-        """Say that the disk is too full before an hour of work shows it."""
+        """Raise NoSpace if the disk is too full, before an hour of work shows it."""
         free = shutil.disk_usage(self.directory).free // MIB
         if free < needs_mib:
             raise NoSpace(
@@ -128,7 +128,7 @@ class TrialCache:
 
 
 def remove(directory: Path | None = None) -> Path:
-    """Remove the whole cache. Raises TrialError while a trial uses it."""
+    """Remove the whole cache and return its directory. Raises TrialError while a trial uses it."""
     directory = directory or default_directory()
     if not (directory / "lock").exists():
         return directory
@@ -142,6 +142,6 @@ def remove(directory: Path | None = None) -> Path:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory that may hold read-only directories; silent if it is not there."""
+    """Remove a directory that may hold read-only directories; silent if it does not exist."""
     if path.exists():
         shutil.rmtree(path)

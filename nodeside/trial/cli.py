@@ -28,7 +28,7 @@ _EPILOG = (
 
 
 def _split(_context: click.Context, _option: click.Parameter, lines: Sequence[str]) -> list[Argv]:
-    """The commands as argvs, split as a shell would."""
+    """Split the commands into argvs, as a shell would."""
     try:
         argvs = [tuple(shlex.split(line)) for line in lines]
     except ValueError as exc:
@@ -172,5 +172,5 @@ def _list(accelerator: str, output: str) -> None:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """SIGTERM ends a trial the way Ctrl-C does: everything is cleaned up."""
+    """End the trial on SIGTERM the way Ctrl-C does, with a full cleanup."""
     raise KeyboardInterrupt

@@ -1,9 +1,8 @@
-"""What the containers of a node's pod see and may do. Data; `guest/container.py` acts on it.
+"""The containers of a node's pod: what they see and may do. Data for `guest/container.py`.
 
-The driver container has what a container of an ordinary pod has by default, and the four
-capabilities of docs/architecture.md; device nodes of the host cannot be opened in it, as in a pod
-that is not privileged. The toolkit container has nothing: an ordinary user, no capability, no
-network.
+The driver container has the defaults of a container in an ordinary pod, and the four capabilities
+of docs/architecture.md. As in a pod that is not privileged, it cannot open device nodes of the
+host. The toolkit container has nothing: an ordinary user, no capability, no network.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 
 TOOLKIT_UID = 65532
 
-# What containerd and CRI-O give a container that asks for nothing (oci/spec_opts.go,
+# The default capabilities of a container in containerd and CRI-O (oci/spec_opts.go,
 # defaultUnixCaps, without the ones that only a privileged runtime adds).
 _DEFAULT_CAPABILITIES = (
     "chown", "dac_override", "fsetid", "fowner", "mknod", "net_raw", "setgid", "setuid", "setfcap",
@@ -29,10 +28,9 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class ContainerSpec:
     """One kind of container.
 
-    `layers` are directories of the node, the first on top. `binds` are (path on the node, path in
-    the container, options). `capabilities` None keeps all. `limits` are files of the control
-    group, such as {"cpu.max": "50000 100000"}. `privileged` gives the node's devices and a
-    writable /sys.
+    `layers` are directories of the node, topmost first. `binds` are (path on the node, path in the
+    container, options). `capabilities` None keeps all. `limits` are files of the cgroup, such as
+    {"cpu.max": "50000 100000"}. `privileged` gives the node's devices and a writable /sys.
     """
 
     layers: tuple[str, ...]
@@ -86,11 +84,12 @@ PRIVILEGED_DRIVER = ContainerSpec(
     env=DRIVER.env,
 )
 
-# A consumer of the driver, or an engineer's debug shell: the driver's tools, the node's devices.
+# A consumer of the driver, or an engineer's debug shell, with the driver's tools and the node's
+# devices.
 CONSUMER = PRIVILEGED_DRIVER
 
-# The kernel's headers and kbuild tools are the top layer, as they are the last one of a toolkit
-# image.
+# The kernel's headers and kbuild tools are the top layer, because they are the last layer of a
+# toolkit image.
 TOOLKIT = ContainerSpec(
     layers=("/kernel", "/toolkit"),
     binds=((SHARED_ON_NODE, "/shared", ""),),

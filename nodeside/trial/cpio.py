@@ -1,4 +1,4 @@
-"""A cpio archive in the "newc" format, the one the kernel unpacks as its initramfs.
+"""A cpio archive in the "newc" format, which the kernel unpacks as its initramfs.
 
 https://www.kernel.org/doc/html/latest/driver-api/early-userspace/buffer-format.html
 """
@@ -13,7 +13,7 @@ _TRAILER = "TRAILER!!!"
 
 @dataclass
 class CpioArchive:
-    """Add entries, then take `data()`. Everything belongs to root; times are zero."""
+    """An archive under construction. Every entry belongs to root and has the time zero."""
 
     _parts: list[bytes] = field(default_factory=list)
     _directories: set[str] = field(default_factory=set)
@@ -30,7 +30,7 @@ class CpioArchive:
         self._add(name, stat.S_IFLNK | 0o777, target.encode())
 
     def device(self, name: str, major: int, minor: int) -> None:
-        """A character device."""
+        """Add a character device."""
         self._parents(name)
         self._add(name, stat.S_IFCHR | 0o600, b"", device=(major, minor))
 

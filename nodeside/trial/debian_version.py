@@ -1,4 +1,4 @@
-"""Order of version strings as Debian defines it.
+"""The order of version strings as Debian defines it.
 
 https://www.debian.org/doc/debian-policy/ch-controlfields.html#version
 """
@@ -13,7 +13,7 @@ _PARTS = re.compile(r"(\d+)|(\D+)")
 
 
 def _weight(char: str) -> int:
-    """`~` sorts before the end of a string, letters before everything else."""
+    """Return the weight of a character: `~` sorts before the end, letters before the rest."""
     if char == "~":
         return -1
     return ord(char) if char.isalpha() else ord(char) + 256
@@ -21,7 +21,7 @@ def _weight(char: str) -> int:
 
 @total_ordering
 class DebianVersion:
-    """A version that compares as dpkg compares it. Kernel releases are compared this way too."""
+    """A version that compares as in dpkg. Kernel releases are compared this way too."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -43,7 +43,7 @@ class DebianVersion:
 
 
 def _key(text: str) -> tuple[tuple[tuple[int, ...], int], ...]:
-    """Alternating runs of non-digits and digits; 0 ends a run, so that `~` is less than nothing."""
+    """Return alternating runs of non-digits and digits. 0 ends a run, so `~` sorts below it."""
     pairs: list[tuple[tuple[int, ...], int]] = []
     letters: tuple[int, ...] = (0,)
     for number, other in _PARTS.findall(text):
@@ -53,6 +53,6 @@ def _key(text: str) -> tuple[tuple[tuple[int, ...], int], ...]:
             pairs.append((letters, int(number)))
             letters = (0,)
     pairs.append((letters, 0))
-    while pairs and pairs[-1] == _END:  # no number is the same as 0
+    while pairs and pairs[-1] == _END:  # a missing number equals 0
         pairs.pop()
     return (*pairs, _END)

@@ -1,7 +1,7 @@
-"""What a Debian package asks for that the toolkit's root file system does not have.
+"""The dependencies of a Debian package that the toolkit's root file system lacks.
 
 dkms builds where all dependencies of the package are installed; a toolkit image has a compiler and
-headers. Called when a build has failed, to say what may be the reason.
+headers. This is looked up after a failed build, to report a possible reason.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _OF_DKMS = frozenset({"dkms", "kmod", "make"})  # the node side does what dkms d
 
 
 def missing(package: str, archive: Archive, toolkit: Path) -> tuple[str, ...]:
-    """Direct dependencies that are not installed in `toolkit`; nothing for what is no package."""
+    """Return direct dependencies that `toolkit` lacks; empty if `package` is not a package."""
     if "/" in package or package not in archive.names():
         return ()
     there = set(re.findall(r"^Package: (\S+)$", (toolkit / _STATUS).read_text(), re.MULTILINE))

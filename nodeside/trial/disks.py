@@ -1,4 +1,4 @@
-"""Disk images without mounting anything: ext4 out of a directory, qcow2 overlays on top."""
+"""Disk images made without mounting: ext4 from a directory, qcow2 overlays on top."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 from nodeside import process
 from nodeside.trial.cache import MIB
 
-_INODE_COST = 512  # bytes an inode takes in the file system's tables, with room to spare
+_INODE_COST = 512  # bytes per inode in the file system's tables, with room to spare
 
 
 def ext4(tree: Path, image: Path, *, label: str, free_mib: int = 16) -> None:
-    """An ext4 file system with the content and ownership of `tree`, and `free_mib` left free.
+    """Make an ext4 image of `tree`, with its content and ownership, and `free_mib` MiB free.
 
-    The image is sparse: free space costs nothing.
+    The image is sparse, so free space costs nothing.
     """
     used, count = _measure(tree)
     size = (used + count * _INODE_COST) * 11 // 10 + (free_mib + 16) * MIB
@@ -31,7 +31,7 @@ def ext4(tree: Path, image: Path, *, label: str, free_mib: int = 16) -> None:
 
 
 def overlay(base: Path, image: Path) -> None:
-    """A qcow2 image that reads from `base` and keeps what is written to itself."""
+    """Make a qcow2 image that reads from `base` and stores all writes itself."""
     process.run(
         ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", base.resolve(), image],
         timeout=60,
@@ -39,7 +39,7 @@ def overlay(base: Path, image: Path) -> None:
 
 
 def _measure(tree: Path) -> tuple[int, int]:
-    """Bytes that the tree takes in blocks of 4 KiB, and its number of files."""
+    """Return the bytes that the tree takes in blocks of 4 KiB, and its number of files."""
     used = count = 0
     for path in tree.rglob("*"):
         status = path.lstat()

@@ -1,7 +1,7 @@
-"""A driver.yaml for a bare dkms tree: what its dkms.conf says, and nothing that it does not.
+"""A driver.yaml for a bare dkms tree, made from the values in its dkms.conf and nothing else.
 
-dkms.conf is a bash program of a stranger, so it is evaluated in the toolkit's root file system, by
-an ordinary user without network, with the code of the sidecar.
+dkms.conf is a third party's bash program, so it is evaluated in the toolkit's root file system, by
+an ordinary user without network, with the sidecar's code.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Evaluated:
         self.headers = headers
 
     def modules(self) -> tuple[str, ...]:
-        """The modules for this kernel; all of them if it is excluded: the node then says why.
+        """Return the modules for this kernel, or all if it is excluded; the node then reports why.
 
-        As the kernel names them: DEST_MODULE_NAME renames a file, not the module in it.
+        The names are the kernel's: DEST_MODULE_NAME renames a file, not the module in it.
         """
         try:
             plan = dkms.interpret(self.values, self.kernel, self.headers)
@@ -59,7 +59,7 @@ class Evaluated:
 
 
 def evaluator(kernel: KernelDisk, toolkit: Path) -> Evaluator:
-    """Evaluates the dkms.conf of a tree for this kernel."""
+    """Return a function that evaluates the dkms.conf of a tree for this kernel."""
 
     def evaluate(tree: Path) -> Evaluated:
         headers = Path("/usr/src") / f"linux-headers-{kernel.release}"
@@ -78,7 +78,7 @@ def evaluator(kernel: KernelDisk, toolkit: Path) -> Evaluator:
             binds = {seen_tree: "/tree", out: "/out"}
             with entrance((kernel.tree, toolkit), scratch, binds) as enter:
                 argv = [*UNPRIVILEGED, *step.argv]
-                with suppress(process.ToolTimeout):  # it has left no values, then
+                with suppress(process.ToolTimeout):  # then it has left no values
                     process.run(argv, env=ENVIRONMENT, wrapper=enter, timeout=_TIMEOUT, check=False)
             values = dkms_conf.parse_dump(_read(out / "dump"))
         if values is None:
@@ -93,14 +93,14 @@ def evaluator(kernel: KernelDisk, toolkit: Path) -> Evaluator:
 
 
 def _copy_for_everyone(tree: Path, copy: Path) -> None:
-    """A copy that the ordinary user may read, whatever the modes of the original are."""
+    """Make a copy that the ordinary user can read, whatever the modes of the original are."""
     with disk_errors(tree):
         shutil.copytree(tree, copy, symlinks=True)
     process.run(["chmod", "-R", "a+rX", copy], timeout=60)
 
 
 def describe(tree: Path, evaluate: Evaluator) -> dict[str, Any]:
-    """The driver.yaml of a dkms tree, as values."""
+    """Return the driver.yaml of a dkms tree, as values. Raises TargetError."""
     evaluated = evaluate(tree)
     name = evaluated.values.first("PACKAGE_NAME")
     version = evaluated.values.first("PACKAGE_VERSION")
@@ -123,18 +123,18 @@ def describe(tree: Path, evaluate: Evaluator) -> dict[str, Any]:
 
 
 def label(name: str) -> str:
-    """A package name as a DNS label of at most 40 characters."""
+    """Return a package name as a DNS label of at most 40 characters."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].rstrip("-") or "driver"
 
 
 def plain_version(version: str) -> str:
-    """A version as driver.yaml takes it; other characters become dots."""
+    """Return a version as driver.yaml accepts it; other characters become dots."""
     plain = re.sub(r"[^A-Za-z0-9_.+~-]+", ".", version)[:40]
     return plain if re.match(r"[A-Za-z0-9]", plain) else f"0{plain}"[:40]
 
 
 def _read(path: Path) -> bytes:
-    """The dump, written by a stranger's program: a regular file, and no more than it may hold."""
+    """Read the dump of an untrusted program: a regular file of limited size; b"" if missing."""
     try:
         with open_untrusted(path, limit=1 << 20) as file:
             return file.read(1 << 20)

@@ -1,9 +1,9 @@
-"""A large build on this host: the same sidecar, in the toolkit's root file system, natively.
+"""A large build on this host: the same sidecar, natively in the toolkit's root file system.
 
-Under software emulation a compiler runs some fifteen times slower. So where a source has many
-files, the bundle is built here (`host_toolkit`) with the driver side's own `nodeside driver
-build`, and the node finds it in its cache. The kernel, the headers, the compiler and the user are
-the same as on the node.
+Under software emulation a compiler runs about fifteen times slower. If a source has many files, the
+bundle is therefore built here (`host_toolkit`) with the driver side's own `nodeside driver build`,
+and the node finds it in its cache. The kernel, the headers, the compiler and the user are the same
+as on the node.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from nodeside.trial.progress import Progress
 LARGE = 5
 LARGE_BYTES = 300_000
 _SOURCES = (".c", ".S", ".cc", ".cpp", ".rs")
-# The sidecar's hint names a log below /shared, which goes with the root file system.
+# The sidecar's hint names a log below /shared, which is removed with the root file system.
 _OUTPUT_IS_ABOVE = "everything that the build said is above, in the lines marked host"
 _COMMAND = "from nodeside.cli import main; main()"
 
 
 @dataclass(frozen=True)
 class HostBuild:
-    """How a build on the host ended. `cache` is a node's cache that holds the bundle."""
+    """The outcome of a build on the host. `cache` is a node's cache that holds the bundle."""
 
     kernel: str
     exit_code: int
@@ -45,7 +45,7 @@ class HostBuild:
 
 
 def is_large(driver: Driver, image: Path) -> bool:
-    """Whether the source is one that nobody wants to wait for under emulation."""
+    """Return whether the source is too large to build under emulation in reasonable time."""
     source = image / driver.spec.source.path
     sizes = [path.lstat().st_size for path in source.rglob("*") if path.suffix in _SOURCES]
     return len(sizes) > LARGE or sum(sizes) > LARGE_BYTES
@@ -61,7 +61,7 @@ def build(
     driver: Driver,
     progress: Progress,
 ) -> HostBuild:
-    """Build the bundle of the driver in `image` into `cache`. A failed build is no exception."""
+    """Build the bundle of the driver in `image` into `cache`. A failed build does not raise."""
     progress.say(f"building for {kernel.release} in the toolkit's root file system on this host")
     words = [
         *(sys.executable, "-c", _COMMAND, "driver", "build"),
@@ -91,11 +91,11 @@ def build(
 
 
 def version(kernel: KernelDisk) -> str:
-    """`uname -v` of a kernel that is not running, as its headers have it."""
+    """Return the `uname -v` of a kernel that is not running, from its headers."""
     return find_any_build(kernel.tree, kernel.release)
 
 
 def _said(output: str, word: str) -> str:
-    """What follows `error: ` or `hint: ` in the output, up to the next of them."""
+    """Return the text after the last `error: ` or `hint: ` in the output, up to the next hint."""
     _, found, rest = output.rpartition(f"\n{word}")
     return rest.split("\nhint: ")[0].strip() if found else ""

@@ -1,8 +1,8 @@
-"""A container on this machine, for what needs one of the root file systems and no machine.
+"""A container on this machine, for work that needs a root file system but no virtual machine.
 
-`entrance` gives the `wrapper` of a command that `nodeside.process` runs: it takes the child into
-namespaces of its own, onto an overlay whose upper layer lives in memory. The mounts are seen by
-nobody else and end with the command. It takes root.
+`entrance` yields the `wrapper` for a command that `nodeside.process` runs. It moves the child into
+namespaces of its own, onto an overlay whose upper layer is in memory. No other process sees the
+mounts, and they end with the command. Root is required.
 
     with entrance(layers, scratch, binds) as enter:
         process.run(argv, env=ENVIRONMENT, wrapper=enter, timeout=60)
@@ -24,10 +24,10 @@ _NAMESPACES = sc.CLONE_NEWNS | sc.CLONE_NEWNET | sc.CLONE_NEWIPC | sc.CLONE_NEWU
 
 ENVIRONMENT = {"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
-# With --kill-child, whatever the command left behind dies with it.
+# With --kill-child, processes that the command leaves behind die with it.
 OWN_PROCESSES = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
 
-# An ordinary user without any capability: what vendor code runs as, here as in a pod.
+# An ordinary user without any capability. Vendor code runs as this user, here and in a pod.
 UNPRIVILEGED = (
     *OWN_PROCESSES, "setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs",
     f"--reuid={TOOLKIT_UID}", f"--regid={TOOLKIT_UID}", "--clear-groups", "--",
@@ -38,10 +38,10 @@ UNPRIVILEGED = (
 def entrance(
     layers: Sequence[Path], scratch: Path, binds: Mapping[Path, str]
 ) -> Iterator[Callable[[], None]]:
-    """What the child does between fork and exec; if that is refused, it is said in words.
+    """Yield what the child runs between fork and exec. Raises SystemRefused if that is refused.
 
-    `layers` are directories, the first on top; `scratch` a directory of ours; `binds` maps
-    directories of this machine to paths in the container. Raises SystemRefused.
+    `layers` are directories, topmost first. `scratch` is a directory of ours. `binds` maps
+    directories of this machine to paths in the container.
     """
     try:
         yield _entering(layers, scratch, binds)

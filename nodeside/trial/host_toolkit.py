@@ -1,11 +1,12 @@
-"""The toolkit container on this machine instead of in the throwaway one, for builds that are large.
+"""The toolkit container on this machine instead of the throwaway one, for large builds.
 
-A compiler runs some fifteen times slower in an emulated machine. So the same sidecar program, in
-the same root file system with the same headers, as the same ordinary user without capabilities and
-without network, runs here in namespaces of its own; only the load needs the machine.
+A compiler runs about fifteen times slower in an emulated machine. Therefore the same sidecar
+program, in the same root file system with the same headers, as the same ordinary user without
+capabilities and without network, runs here in namespaces of its own. Only the load needs the
+machine.
 
     with HostToolkit(kernel_disk, toolkit_root, scratch) as shared:
-        ...                      # a SharedDir with a sidecar that lives in it
+        ...                      # a SharedDir with a running sidecar
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _GOODBYE = 5.0  # seconds for the sidecar to end after SIGTERM
 class HostToolkit:
     """A toolkit container for one kernel on this machine. `scratch` is a directory of ours.
 
-    `python` is a packed Python (see `relocatable.pack_python`), None to pack this one.
+    `python` is a packed Python (see `relocatable_python.pack_python`); None packs this one.
     """
 
     def __init__(

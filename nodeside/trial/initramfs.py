@@ -1,4 +1,4 @@
-"""The initramfs of a kernel: busybox, the modules it takes to mount the node disk, and `/init`.
+"""The initramfs of a kernel: busybox, the modules for mounting the node disk, and `/init`.
 
 `/init` mounts the three disks and becomes the agent (`guest/`). It runs before anything of ours is
 mounted, so it is a busybox shell script.
@@ -17,7 +17,7 @@ from nodeside.trial.errors import TrialError
 
 BUSYBOX = Path("/usr/bin/busybox")  # Debian's busybox-static
 
-# What a node needs before modprobe is in reach; a name that is built in is left out.
+# The modules a node needs before modprobe is available; built-in ones are left out.
 _NEEDED = ("virtio_pci", "virtio_blk", "virtio_console", "ext4", "crc32c_generic", "overlay")
 _NETWORK = ("virtio_net",)  # loaded only where the machine has a network
 _APPLETS = ("sh", "mount", "mkdir", "insmod", "switch_root", "cat", "ln")
@@ -43,7 +43,7 @@ exec switch_root /node /bin/sh /payload/agent
 
 
 def build(modules: Path) -> bytes:
-    """The archive for the kernel whose `/lib/modules/<release>` is at `modules`."""
+    """Return the archive for the kernel whose `/lib/modules/<release>` is at `modules`."""
     if not BUSYBOX.exists():
         raise TrialError(f"{BUSYBOX} is missing", hint="apt-get install busybox-static")
     archive = CpioArchive()
@@ -69,16 +69,16 @@ def _add_modules(archive: CpioArchive, modules: Path) -> None:
 
 
 def load_order(names: Iterable[str], tree: InTree) -> list[str]:
-    """The modules and all they depend on, each after what it needs.
+    """Return the modules and all their dependencies, each after those it needs.
 
-    A name that is neither a module nor built in is left out: kernels differ.
+    A name that is neither a module nor built in is left out, because kernels differ.
     """
     there = [name for name in names if name in tree.paths]
     return list(dict.fromkeys(module for name in there for module in tree.load_order(name)))
 
 
 def _plain(path: Path) -> bytes:
-    """A module as the kernel's own loader takes it, signature and all."""
+    """Return a module as the kernel's own loader takes it: uncompressed, signature included."""
     if path.suffix == ".xz":
         return lzma.decompress(path.read_bytes())
     if path.suffix == ".zst":

@@ -1,10 +1,10 @@
-"""One kernel as files a machine can boot, made once and kept in the cache.
+"""One kernel as files that a machine can boot, made once and cached.
 
 kernels/<release>-<digest>/
   vmlinuz, initramfs    what QEMU starts
-  kernel.ext4           usr/lib/modules/<release>, usr/src and kbuild's tools: the second disk
-  tree/                 the same headers for a build on the host
-  kernel.json           its release, and the compiler package its headers ask for
+  kernel.ext4           the second disk: usr/lib/modules/<release>, usr/src and kbuild's tools
+  tree/                 the same headers, for a build on the host
+  kernel.json           the release, and the compiler package that its headers require
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from nodeside.trial.errors import TrialError
 from nodeside.trial.kernels import AvailableKernel
 from nodeside.trial.progress import Progress
 
-RECIPE = 1  # raise it when a kernel disk is made differently
+RECIPE = 1  # increase it when kernel disks are made differently
 
 
 @dataclass(frozen=True)
 class KernelDisk:
-    """A kernel that can be booted. `compiler` is the Debian package its headers ask for."""
+    """A bootable kernel. `compiler` is the Debian package that its headers require."""
 
     directory: Path
     release: str
@@ -56,7 +56,7 @@ class KernelDisk:
 def make(
     kernel: AvailableKernel, archive: Archive, cache: TrialCache, progress: Progress
 ) -> KernelDisk:
-    """The kernel's disk, out of the cache or out of the archive."""
+    """Return the kernel's disk from the cache, or make it from the archive."""
     name = f"{kernel.release}-{RECIPE}{'' if kernel.headers else '-bare'}"
     maker = _Maker(kernel, archive, progress)
     directory = cache.make("kernels", name, maker.fill, needs_mib=2048)
@@ -93,7 +93,7 @@ class _Maker:
         publish(directory / "kernel.json", {"release": release, "compiler": compiler})
 
     def _packages(self) -> tuple[tuple[str, ...], str]:
-        """The image, and the headers with what they include; the compiler they were made for."""
+        """Return the image, the headers and what they include; and the compiler of the headers."""
         packages = [self.kernel.image]
         compiler = ""
         waiting = [self.kernel.headers] if self.kernel.headers else []
@@ -107,7 +107,7 @@ class _Maker:
         return tuple(dict.fromkeys(packages)), compiler
 
     def _compiler(self, package: str) -> str:
-        """`gcc-12`, said directly or through a linux-compiler package."""
+        """Return `gcc-12` if the package is it or is a linux-compiler package for it, else ""."""
         if re.fullmatch(r"gcc-\d+", package):
             return package
         if package.startswith("linux-compiler-"):
@@ -117,7 +117,7 @@ class _Maker:
 
 
 def _arrange(tree: Path, release: str) -> Path:
-    """Move `/lib` into `/usr/lib`, as on every merged-/usr system; the modules' directory."""
+    """Move `/lib` into `/usr/lib`, as on merged-/usr systems. Return the modules' directory."""
     if (tree / "lib").is_dir() and not (tree / "lib").is_symlink():
         shutil.copytree(tree / "lib", tree / "usr" / "lib", symlinks=True, dirs_exist_ok=True)
         shutil.rmtree(tree / "lib")
@@ -128,5 +128,5 @@ def _arrange(tree: Path, release: str) -> Path:
 
 
 def _depmod(base: Path, release: str) -> None:
-    """modules.dep and its siblings. depmod looks for `<base>/lib/modules`."""
+    """Make modules.dep and its siblings. depmod looks for `<base>/lib/modules`."""
     process.run(["depmod", "-b", base, release], timeout=120)

@@ -1,7 +1,7 @@
-"""Which Debian kernels there are, and which one a user means.
+"""The available Debian kernels, and which one a user means.
 
-Kernels change every few weeks, so they are found in the archive at run time. Some have an image and
-no headers: they can be booted, and nothing can be built for them.
+Kernels change every few weeks, so they are looked up in the archive at run time. Some have an image
+and no headers: they can be booted, but nothing can be built for them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _IMAGE = re.compile(
 
 @dataclass(frozen=True)
 class AvailableKernel:
-    """A kernel of the archive. `headers` is empty where the archive has none."""
+    """A kernel of the archive. `headers` is "" if the archive has none."""
 
     release: str
     flavour: str
@@ -34,7 +34,7 @@ class AvailableKernel:
 
     @property
     def series(self) -> str:
-        """`6.1` of `6.1.0-47-amd64`: what Debian keeps within one stable release."""
+        """Return `6.1` for `6.1.0-47-amd64`. Debian keeps it within one stable release."""
         return ".".join(self.release.split(".")[:2])
 
     @property
@@ -43,7 +43,7 @@ class AvailableKernel:
 
 
 def from_names(names: Iterable[str]) -> tuple[AvailableKernel, ...]:
-    """The kernels among package names, oldest first. Of two images the one with signed modules."""
+    """Return the kernels among package names, oldest first. Images with signed modules win."""
     known = set(names)
     images: dict[str, re.Match[str]] = {}
     for name in sorted(known):  # the signed name sorts before the one with -unsigned
@@ -67,7 +67,7 @@ def available(archive: Archive) -> tuple[AvailableKernel, ...]:
 
 
 def default_series(archive: Archive) -> str:
-    """The series that Debian's own `linux-image-<flavour>` packages stand for."""
+    """Return the series of Debian's own `linux-image-<flavour>` packages, "" if unknown."""
     for flavour in _FLAVOURS:
         for package in archive.depends(f"linux-image-{flavour}"):
             if match := _IMAGE.match(package):
@@ -76,9 +76,9 @@ def default_series(archive: Archive) -> str:
 
 
 def resolve(wanted: str, kernels: Sequence[AvailableKernel], series: str = "") -> AvailableKernel:
-    """The kernel a user means: a release, a flavour, a version, or `<version>-<flavour>`.
+    """Return the kernel a user means: a release, a flavour, a version, or `<version>-<flavour>`.
 
-    Anything but a release means the newest with headers; without a version it is the newest of
+    Anything but a release means the newest kernel with headers; without a version, the newest of
     `series`. Raises UnknownKernel with the nearest names.
     """
     for kernel in kernels:

@@ -1,7 +1,7 @@
-"""The host's end of the line to the agent in the machine (`guest/agent.py` has the protocol).
+"""The host's end of the connection to the machine's agent (protocol: `guest/agent.py`).
 
-One thread reads the line and hands every event to the call or process it belongs to. When the
-machine is gone, every wait ends with MachineLost.
+One thread reads the connection and passes every event to the call or process it belongs to. When
+the machine is gone, every wait ends with MachineLost.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 from nodeside.errors import DeadlinePassed
 from nodeside.trial.errors import MachineLost, TrialError
 
-OnData = Callable[[str, bytes], None]  # the stream (output, errors, data), and what came
+OnData = Callable[[str, bytes], None]  # the stream (output, errors, data), and its bytes
 
 
 @dataclass
 class Conversation:
-    """Everything the agent says about one id."""
+    """All events from the agent about one id."""
 
     id: int
     events: queue.SimpleQueue[dict[str, Any]] = field(default_factory=queue.SimpleQueue)
@@ -33,7 +33,7 @@ class Conversation:
 
 
 class Link:
-    """The line. `why_lost` gives what an error adds when the machine is gone."""
+    """The connection. `why_lost` returns the text to add to an error when the machine is gone."""
 
     def __init__(self, connection: socket.socket, why_lost: Callable[[], str]) -> None:
         self._socket = connection
@@ -52,7 +52,7 @@ class Link:
         self._reader.join(timeout=5)
 
     def hello(self, timeout: float) -> dict[str, Any]:
-        """The agent's first words: the machine has booted."""
+        """Return the agent's first event: the machine has booted."""
         return self.next(self._conversations[0], timeout, "the agent in the machine")
 
     def ask(self, op: str, *, on_data: OnData | None = None, **fields: object) -> Conversation:
@@ -67,7 +67,7 @@ class Link:
         return talk
 
     def tell(self, op: str, about: Conversation, **fields: object) -> None:
-        """Send a request about something that is already there."""
+        """Send a request about an existing id."""
         line = (json.dumps({"op": op, "id": about.id, **fields}) + "\n").encode()
         try:
             with self._lock:
@@ -76,13 +76,13 @@ class Link:
             raise MachineLost(f"the machine is gone{self._why_lost()}") from exc
 
     def next(self, talk: Conversation, timeout: float, what: str) -> dict[str, Any]:
-        """The next event of a conversation. Raises DeadlinePassed, MachineLost, TrialError."""
+        """Return a conversation's next event. Raises DeadlinePassed, MachineLost, TrialError."""
         try:
             event = talk.events.get(timeout=max(0.0, timeout))
         except queue.Empty:
             raise DeadlinePassed(f"no end after {timeout:g} s: {what}") from None
         if event["event"] == "lost":
-            talk.events.put(event)  # whoever asks again gets the same answer
+            talk.events.put(event)  # so that the next call gets it too
             raise MachineLost(
                 f"the machine ended while it was needed for: {what}{self._why_lost()}"
             )
@@ -91,7 +91,7 @@ class Link:
         return event
 
     def until(self, talk: Conversation, wanted: str, timeout: float, what: str) -> dict[str, Any]:
-        """The first event of this kind; others are dropped."""
+        """Return the first event of kind `wanted`; others are dropped."""
         deadline = time.monotonic() + timeout
         while True:
             event = self.next(talk, deadline - time.monotonic(), what)
@@ -108,7 +108,7 @@ class Link:
                 for line in lines:
                     self._deliver(json.loads(line))
         except (OSError, ValueError):
-            pass  # the machine died in the middle of a line: what follows says so
+            pass  # the machine died in the middle of a line; reported below
         with self._lock:
             self._lost = True
             talks = list(self._conversations.values())

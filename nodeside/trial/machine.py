@@ -1,10 +1,10 @@
-"""One running machine: boot, run commands in it, read and write its files, end it.
+"""One running machine: boot it, run commands in it, read and write its files, end it.
 
     with Machine(settings, files) as machine:
         machine.run(["uname", "-r"], where="node", timeout=10)
 
-However the block ends, QEMU is gone after it. A kernel splat in the console's log is an error then,
-unless one was expected.
+However the block ends, QEMU is gone after it. A kernel splat in the console's log is then an error,
+unless splats are allowed.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from nodeside.trial.containers import KINDS, NODE_ENV, ContainerSpec
 from nodeside.trial.errors import MachineLost, TrialError
 from nodeside.trial.link import Conversation, Link
 
-_BOOT_SECONDS = 600.0  # a large kernel under emulation takes ten, on a machine that is not busy
-_ANSWER_SECONDS = 300.0  # for what the agent does at once, where it is given time to
+_BOOT_SECONDS = 600.0  # a large kernel under emulation takes ten seconds on an idle machine
+_ANSWER_SECONDS = 300.0  # for requests that the agent answers at once when it gets CPU time
 _BOOTS = 3
 _CHUNK = 1 << 18
 
-# QEMU's emulation of several CPUs may run a breakpoint that the kernel, which patches itself while
-# it boots, has taken out already. It takes hundreds of boots to see it once (linux-kernel, July
-# 2023, "qemu-x86_64 booting with 8.0.0 stil see int3"), and says nothing of the kernel or of us.
+# The kernel patches itself while it boots. QEMU's emulation of several CPUs may run a breakpoint
+# that the kernel has already removed. It happens once in hundreds of boots (linux-kernel, July
+# 2023, "qemu-x86_64 booting with 8.0.0 stil see int3"), and is no fault of the kernel or of ours.
 _STALE_BREAKPOINT = re.compile(r"\bint3: 0000 ")
 
 OnLine = Callable[[str], None]
@@ -44,7 +44,7 @@ Where = str | ContainerSpec
 
 
 class _Stream:
-    """What a process wrote to one of its streams, and which of it has been handed over."""
+    """The output of a process on one stream, and how much of it has been passed on."""
 
     def __init__(self, on_line: OnLine | None) -> None:
         self._data = bytearray()
@@ -85,12 +85,12 @@ class GuestProcess:
 
     @property
     def output(self) -> str:
-        """What it has written to its standard output so far."""
+        """Return its standard output so far."""
         return str(self._streams["output"])
 
     @property
     def errors(self) -> str:
-        """What it has written to its standard error so far."""
+        """Return its standard error so far."""
         return str(self._streams["errors"])
 
     @property
@@ -102,7 +102,7 @@ class GuestProcess:
         self._link.until(self._talk, "started", _ANSWER_SECONDS, shlex.join(self.argv))
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal. As PID 1 of its container it may be deaf to all but SIGKILL."""
+        """Send a signal. As PID 1 of its container, the process may ignore all but SIGKILL."""
         self._link.tell("signal", self._conversation, signal=int(number))
 
     def write(self, data: bytes | None) -> None:
@@ -111,17 +111,17 @@ class GuestProcess:
         self._link.tell("input", self._conversation, data=encoded)
 
     def resize(self, rows: int, columns: int) -> None:
-        """Tell its terminal how large it is."""
+        """Set the size of its terminal."""
         self._link.tell("resize", self._conversation, rows=rows, columns=columns)
 
     def poll(self) -> int | None:
-        """The exit code, or None while it runs."""
+        """Return the exit code, or None while it runs."""
         with suppress(DeadlinePassed):
             return self.wait(0).exit_code
         return None
 
     def wait(self, timeout: float) -> Completed:
-        """Wait for the end. Raises DeadlinePassed; the process goes on then."""
+        """Wait for the end. Raises DeadlinePassed; the process then keeps running."""
         if self._code is None:
             event = self._link.until(self._conversation, "exit", timeout, shlex.join(self.argv))
             self._code = int(event["code"])
@@ -149,7 +149,7 @@ class _Running:
 
 
 class Machine:
-    """A throwaway machine. `allow_splats` is for tests that make the kernel complain."""
+    """A throwaway machine. `allow_splats`: kernel splats are not an error."""
 
     def __init__(
         self,
@@ -222,10 +222,11 @@ class Machine:
         terminal: bool = False,
         on_data: Callable[[bytes], None] | None = None,
     ) -> GuestProcess:
-        """Start a process: on the `node`, or as the first one of a new container.
+        """Start a process on the `node`, or as the first one of a new container.
 
         With `join` it enters the container of that process instead, as `kubectl exec` does.
-        `on_line` gets its output line by line, `on_error` its standard error; in the link's thread.
+        `on_line` gets its standard output line by line, `on_error` its standard error, both in the
+        link's thread.
         """
         spec = KINDS[where] if isinstance(where, str) else where
         kind_env = NODE_ENV if spec is None else spec.env
@@ -254,7 +255,7 @@ class Machine:
         on_error: OnLine | None = None,
         join: GuestProcess | None = None,
     ) -> Completed:
-        """Run a command to its end. Raises ToolError if `check` and it failed."""
+        """Run a command to its end. Raises ToolError if `check` is set and the command failed."""
         child = self.start(
             argv, where, env=env, cwd=cwd, on_line=on_line, on_error=on_error, join=join
         )
@@ -290,7 +291,7 @@ class Machine:
     # --- the end
 
     def power_off(self, *, hard: bool = False) -> None:
-        """Shut down; `hard` cuts the power, and what was not synced is lost."""
+        """Shut down. `hard` cuts the power, which loses unsynced data."""
         if hard:
             self._stop()
             return
@@ -301,7 +302,7 @@ class Machine:
         self._stop()
 
     def serial_log(self) -> str:
-        """What the kernel and the initramfs wrote to the console."""
+        """Return the console output of the kernel and the initramfs."""
         with suppress(OSError):
             return self.files.serial.read_text(errors="replace")
         return ""
@@ -330,12 +331,12 @@ class Machine:
             ) from exc
 
     def _emulation_failed(self) -> bool:
-        """Whether the boot ended by a known fault of the emulator, which the next may not meet."""
+        """Return whether a known emulator fault ended the boot; the next boot may not meet it."""
         emulated = self.settings.accelerator == "tcg" and self.settings.cpus > 1
         return emulated and _STALE_BREAKPOINT.search(self.serial_log()) is not None
 
     def _stop(self) -> None:
-        """Make sure that QEMU is gone. Harmless if it is."""
+        """Make sure that QEMU is gone. Harmless if it already is."""
         if self._running is None:
             return
         running, self._running = self._running, None
@@ -344,7 +345,7 @@ class Machine:
         running.link.close()
 
     def _why_lost(self) -> str:
-        """The end of the console and of what QEMU said, as an appendix to an error."""
+        """Return the end of the console and of QEMU's output, as an appendix to an error."""
         said = self._qemu_log.read_text(errors="replace") if self._qemu_log.exists() else ""
         console = self.serial_log().splitlines()
         rows = [*splats(console), *console[-12:], *said.splitlines()[-5:]]

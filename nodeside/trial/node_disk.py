@@ -1,12 +1,12 @@
-"""The node's first disk: a tiny host, with both root file systems on it.
+"""The node's first disk: a tiny host with both root file systems on it.
 
     /bin, /sbin             busybox
     /driver, /toolkit       the two root file systems, lower layers of the containers
-    /var/lib/nodeside       what a node keeps over reboots
+    /var/lib/nodeside       the node's state that persists over reboots
     /var/lib/pod/shared     the directory that the pod's containers share
-    /kernel, /payload       where the other two disks are mounted
+    /kernel, /payload       mount points of the other two disks
 
-The base image is cached; a trial writes to an overlay of its own, which lives as long as the trial
+The base image is cached. A trial writes to an overlay of its own, which lives as long as the trial
 and keeps its content over the machine's reboots.
 """
 
@@ -31,7 +31,7 @@ _DIRECTORIES = (
 
 
 def make(driver: Path, toolkit: Path, cache: TrialCache, progress: Progress) -> Path:
-    """The base image for these root file systems."""
+    """Return the base image for these root file systems."""
     name = f"{driver.parent.name}-{toolkit.parent.name}-{RECIPE}"
 
     def fill(directory: Path) -> None:
@@ -62,7 +62,7 @@ def _lay_out(tree: Path) -> None:
 
 
 def _link_tree(source: Path, target: Path) -> None:
-    """A copy by hard links: it costs no space, and keeps owners and modes."""
+    """Copy by hard links, which costs no space and keeps owners and modes."""
     process.run(["cp", "-al", source, target], timeout=300)
     for name in ("dev", "proc", "sys"):
         shutil.rmtree(target / name, ignore_errors=True)

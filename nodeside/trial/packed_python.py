@@ -1,7 +1,7 @@
-"""The Python that the sidecar runs on, packed out of the driver's root file system.
+"""The sidecar's Python, packed from the driver's root file system.
 
-images/driver.Containerfile does the same when a driver image is built; here it is done once per
-root file system and kept in the cache.
+images/driver.Containerfile does the same when a driver image is built. Here it is done once per
+root file system and cached.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PACK = (
 
 
 def make(driver_root: Path, cache: TrialCache, progress: Progress) -> Path:
-    """The directory of the packed Python."""
+    """Return the directory of the packed Python."""
     packers = (zipapp, relocatable_python)
     code = b"".join(Path(str(module.__file__)).read_bytes() for module in packers)
     name = f"{driver_root.parent.name}-{digest_of(code)}"

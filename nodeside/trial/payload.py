@@ -1,10 +1,10 @@
-"""The third disk, made for every trial: nodeside itself, the driver to try, the toolkit's program.
+"""The third disk, made for each trial: nodeside, the driver to try, the toolkit's program.
 
 /python/nodeside/     this package, byte-compiled for the driver's Python
 /bin/nodeside         its command
-/driver-image/        driver.yaml and the source, as a vendor's image has them
+/driver-image/        driver.yaml and the source, as in a vendor's image
 /toolkit/             what the driver puts into the shared directory for the sidecar
-/agent                what the initramfs ends as
+/agent                what the initramfs starts last
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def make(
     python: Path,
     cache: Path | None = None,
 ) -> Path:
-    """Make the disk `image`. `driver_image` is the directory that becomes /driver-image."""
+    """Make the disk `image` and return it. `driver_image` is the directory for /driver-image."""
     tree = image.parent / f"{image.stem}-tree"
     (tree / "python").mkdir(parents=True)
     package = Path(nodeside.__file__).parent
@@ -89,7 +89,7 @@ def _script(path: Path, text: str) -> None:
 
 
 def compile_package(package: Path, root: Path) -> None:
-    """Byte-compile with the Python that will read it; under emulation this saves seconds."""
+    """Byte-compile with the Python that will read it; this saves seconds under emulation."""
     libraries = root / "usr" / "lib" / "x86_64-linux-gnu"
     process.run(
         [

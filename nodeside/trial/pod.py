@@ -1,11 +1,10 @@
-"""One trial: boot the node, play the pod, run what the user asked for, boot again if asked.
+"""One trial: boots the node, plays the pod, runs the user's commands, reboots on request.
 
-The node side does all the work; this starts its containers in the order a kubelet does and
-listens. What comes out is a `Run` for each kernel; nothing is judged here but the kernel's own
-complaints.
+The node side does all the work. This module starts its containers in the order a kubelet does, and
+listens. The outcome is a `Run` for each kernel. Nothing is judged here but kernel splats.
 
 A kernel that a driver crashes, or for which it does not compile, is a result like any other: the
-next kernel is tried after it, on the same disk, as a node goes on after a power cut.
+next kernel is tried after it on the same disk, as a node goes on after a power cut.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from nodeside.trial.target import Target
 from nodeside.trial.workshop import Node
 
 _PROVIDE_SECONDS = 300.0
-_RUN_SECONDS = 6 * 3600.0  # the node side has deadlines of its own; this one is for a stuck machine
+_RUN_SECONDS = 6 * 3600.0  # the node side has its own deadlines; this is for a stuck machine
 _COMMAND_SECONDS = 600.0
 _OF_THE_BUILD = (
     ExitCode.BUILD_FAILED,
@@ -43,12 +42,12 @@ _OF_THE_BUILD = (
     ExitCode.TOOLCHAIN,
     ExitCode.EXCLUDED,
 )
-_CRASH_LINES = 60  # of the console, from the first complaint on
+_CRASH_LINES = 60  # of the console, from the first splat on
 
 
 @dataclass(frozen=True)
 class Consumed:
-    """A command that used the driver, or that the user asked for."""
+    """A command that used the driver, or that the user requested."""
 
     argv: tuple[str, ...]
     exit_code: int
@@ -57,7 +56,7 @@ class Consumed:
 
 @dataclass(frozen=True)
 class Run:
-    """One boot. `report` is the node side's own, empty if it ended without one."""
+    """One boot. `report` is the node side's own, empty if the node side ended without one."""
 
     kernel: str
     accelerator: str
@@ -76,8 +75,10 @@ class Run:
 
     @property
     def verdict(self) -> int:
-        """The node side's exit code; if that is 0, that of a failed validation if a command failed
-        or the kernel complained. A command's own code would be taken for one of ours.
+        """Return the node side's exit code; if that is 0, VALIDATION_FAILED or OK.
+
+        The validation counts as failed if a command failed or the kernel logged a splat. A
+        command's own exit code could be taken for one of ours.
         """
         failed = self.splats or any(command.exit_code for command in self.commands)
         return self.exit_code or int(ExitCode.VALIDATION_FAILED if failed else ExitCode.OK)
@@ -85,7 +86,7 @@ class Run:
 
 @dataclass(frozen=True)
 class BootOptions:
-    """What the user asked for on the command line."""
+    """The boot options of the command line."""
 
     kernels: tuple[KernelDisk, ...]
     devices: tuple[str, ...] = ()
@@ -99,7 +100,7 @@ def run(
 ) -> tuple[Run, ...]:
     """Boot every kernel in turn on the node's disk, and bring the driver up in each boot.
 
-    `settled` has the runs of kernels, by release, that need no boot: there is nothing to load.
+    `settled` maps releases to the runs of kernels that need no boot, because nothing can be loaded.
     """
     runs: list[Run] = []
     for index, kernel in enumerate(wishes.kernels):
@@ -133,7 +134,7 @@ def _boot(
 
 
 def _power_off(machine: Machine) -> None:
-    """A kernel that has crashed by now is off; its splats tell of it."""
+    """Power off. A machine whose kernel has crashed is off already, which is no error."""
     try:
         machine.power_off()
     except MachineLost:
@@ -172,12 +173,12 @@ class _Pod:
         return self._result(done.exit_code, report, commands)
 
     def _give_shell(self, exit_code: int) -> None:
-        """Where a person wants to look around: after a failed build, that is where it failed."""
+        """Open a shell: after a failed build in the toolkit container, otherwise in a consumer."""
         self.progress.say("the machine keeps running; leave the shell to end it (exit, or Ctrl-D)")
         shell.interact(self.machine, "toolkit" if exit_code in _OF_THE_BUILD else "consumer")
 
     def _crashed(self, moment: str) -> Run:
-        """The run of a driver that took the kernel with it: a result, and no fault of ours."""
+        """Return the run of a driver that crashed the kernel: a result, and no fault of ours."""
         splats, console = self.machine.splats(), self.machine.serial_log()
         for row in console[console.find(splats[0]) :].splitlines()[:_CRASH_LINES]:
             self.progress.line("kernel  |", row)
@@ -211,7 +212,7 @@ class _Pod:
         )
 
     def _fill_cache(self) -> None:
-        """Bundles that were built on the host go where the node keeps its own."""
+        """Copy the bundles that were built on the host into the node's cache."""
         if self.node.host_builds:
             self.machine.run(
                 ["cp", "-a", "/payload/cache", "/var/lib/nodeside/"],
@@ -220,7 +221,7 @@ class _Pod:
             )
 
     def _provide(self) -> None:
-        """The init container: it puts the sidecar's program into the shared directory."""
+        """Run the init container, which puts the sidecar's program into the shared directory."""
         done = self.machine.run(
             ["nodeside", "driver", "provide"],
             timeout=_PROVIDE_SECONDS,
@@ -244,7 +245,7 @@ class _Pod:
         return self.machine.run(argv, where, timeout=_RUN_SECONDS, check=False, on_error=tell)
 
     def _consume(self, *, ready: bool) -> tuple[Consumed, ...]:
-        """The consumers of a ready driver, and what the user asked for in any case."""
+        """Run the consumers if the driver is ready, and the user's commands in any case."""
         argvs = (*(self.target.extras.commands if ready else ()), *self.wishes.commands)
         return tuple(self._command(argv) for argv in argvs)
 
@@ -273,14 +274,14 @@ class _Pod:
 
 
 def _tell(progress: Progress, container: str, line: str) -> None:
-    """A line of a container's log; the build's output is shown once, as the toolkit's."""
+    """Print a line of a container's log. Build output is shown once, as the toolkit's."""
     text = line.removeprefix(f"{container} ")
     if not text.startswith("build | "):
         progress.line(f"{container:7} |", text)
 
 
 def failed_build(target: Target, build: HostBuild) -> Run:
-    """The run of a driver that did not compile on the host: there is nothing to boot for."""
+    """Return the run of a driver that did not compile on the host. There is nothing to boot."""
     spec = target.driver
     report = {
         "driver": spec.name,
@@ -295,7 +296,7 @@ def failed_build(target: Target, build: HostBuild) -> Run:
 
 
 def _report(done: Completed) -> Mapping[str, Any]:
-    """The JSON document that `run --once` printed; nothing if it ended before it had one."""
+    """Return the JSON document that `run --once` printed; empty if it ended before that."""
     try:
         document = json.loads(done.output)
     except ValueError:
@@ -304,7 +305,7 @@ def _report(done: Completed) -> Mapping[str, Any]:
 
 
 def _mistakes(report: Mapping[str, Any]) -> tuple[str, ...]:
-    """What an API server would refuse of what the node announced."""
+    """Return what an API server would refuse in the node's announcements."""
     announced = report.get("announced") or {}
     found = list(check_labels(announced.get("labels", {})))
     if "nodeDriver" in announced:

@@ -1,4 +1,4 @@
-"""Root file systems and mounts take root: another user's command goes on with sudo."""
+"""Root privileges for root file systems and mounts: other users continue with sudo."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KEPT = ("NODESIDE_MIRROR", "NODESIDE_SUITE", "TERM", "LANG", "PATH")
 
 
 def become_root() -> None:
-    """Return if we are root; else start the same command again with sudo, once."""
+    """Return if we are root; otherwise start the same command again with sudo, once."""
     if os.geteuid() == 0:
         return
     sudo = shutil.which("sudo")
@@ -27,11 +27,11 @@ def become_root() -> None:
 
 
 def _environment() -> list[str]:
-    """What the command needs of this environment; sudo drops it all. The cache stays the user's."""
+    """Return the variables that the command needs; sudo drops all. The cache stays the user's."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     kept |= proxy_environment()
     kept["NODESIDE_TRIAL_CACHE"] = str(default_directory())
-    kept["PYTHONDONTWRITEBYTECODE"] = "1"  # no files of root in the user's checkout
+    kept["PYTHONDONTWRITEBYTECODE"] = "1"  # no root-owned files in the user's checkout
     return [f"{name}={value}" for name, value in kept.items()]
 
 

@@ -1,7 +1,7 @@
 """Progress of a trial on stderr: one line per step, with the seconds since the start.
 
-A step that says nothing for long would look like a hang, so what takes seconds is announced before
-it begins.
+A step that prints nothing for long would look like a hang, so every step that takes seconds is
+announced before it begins.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TextIO
 
 @dataclass
 class Progress:
-    """Where progress goes. `quiet` drops it, for tests and `--output json` scripts."""
+    """The progress output. `quiet` drops it, for tests and `--output json` scripts."""
 
     stream: TextIO = field(default_factory=lambda: sys.stderr)
     quiet: bool = False
@@ -26,13 +26,13 @@ class Progress:
         return self.stream.isatty() and not os.environ.get("NO_COLOR")
 
     def say(self, text: str) -> None:
-        """One step, with the seconds since the trial began."""
+        """Print one step, with the seconds since the trial began."""
         if not self.quiet:
             elapsed = time.monotonic() - self.started
             self._write(self._dim(f"[{elapsed:6.1f} s]") + f" {text}")
 
     def line(self, prefix: str, text: str) -> None:
-        """One line of output of a container, marked with whose it is."""
+        """Print one line of a container's output, prefixed with its origin."""
         if not self.quiet:
             self._write(f"{self._dim(prefix)} {text}")
 

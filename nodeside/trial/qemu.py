@@ -1,8 +1,8 @@
-"""The command line of QEMU, and which accelerator really works on this host.
+"""QEMU's command line, and the choice of an accelerator that works on this host.
 
-A /dev/kvm that opens is not a KVM that works: nested ones have been seen to hang after the BIOS,
-or to end on an assertion. So KVM is tried once with a real kernel, and the answer is kept for this
-boot of the host and this version of QEMU.
+A /dev/kvm that opens is no proof that KVM works: nested KVM has been seen to hang after the BIOS,
+or to end on an assertion. So KVM is tried once with a real kernel, and the result is cached for
+this boot of the host and this version of QEMU.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from nodeside.trial.guest import PORT
 from nodeside.trial.kernel_disk import KernelDisk
 
 QEMU = "qemu-system-x86_64"
-_PROBE_SECONDS = 6.0  # the first line of a kernel under a working KVM takes a fraction of one
-# Software emulation without what it is slow at: vector string functions, five-level page tables and
+_PROBE_SECONDS = 6.0  # with a working KVM, a kernel prints its first line in a fraction of that
+# Software emulation without its slow parts: vector string functions, five-level page tables and
 # the checks of supervisor accesses. A build takes three quarters of the time of a plain `max`.
 _EMULATED_CPU = "max,-avx,-avx2,-la57,-smap,-smep,-pku"
-# The last two lines buy another tenth: Debian's kernels clear every page and ask seven LSMs by
-# default.
+# The last two lines save another tenth: by default, Debian's kernels clear every page and call
+# seven LSMs.
 _ALWAYS = (
     "console=ttyS0", "panic=-1", "oops=panic", "loglevel=5", "net.ifnames=0", "mitigations=off",
     "init_on_alloc=0",
     "lsm=lockdown",
 )  # fmt: skip
-# An emulated CPU gets what the host leaves: where that is little, the kernel believes that
-# it hangs, and its complaint would be taken for the driver's doing.
+# An emulated CPU gets the CPU time that the host can spare. If that is little, the kernel reports a
+# stall, which would be blamed on the driver.
 _EMULATED = ("rcupdate.rcu_cpu_stall_timeout=300", "watchdog_thresh=60")
 
 
 @dataclass(frozen=True)
 class MachineSettings:
-    """The hardware of a machine and the words for its kernel's command line."""
+    """The hardware of a machine, and the extra words for its kernel's command line."""
 
     accelerator: str = "tcg"
     memory_mib: int = 1536
@@ -61,7 +61,7 @@ class MachineFiles:
 
 
 def argv(settings: MachineSettings, files: MachineFiles, agent_fd: int) -> list[str]:
-    """The whole command. setpriv makes QEMU die with us, whatever kills us."""
+    """Return the whole command. setpriv makes QEMU die with us, whatever kills us."""
     emulated = _EMULATED if settings.accelerator == "tcg" else ()
     append = [*_ALWAYS, *emulated, *settings.append]
     if settings.network:
@@ -96,7 +96,7 @@ def base(settings: MachineSettings) -> list[str]:
 
 
 def choose_accelerator(wanted: str, kernel: KernelDisk, cache: TrialCache) -> str:
-    """`kvm` where it works, else `tcg`; a wish is taken as it is."""
+    """Return `kvm` if it works, else `tcg`. Anything but "auto" is returned as it is."""
     if wanted != "auto":
         return wanted
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
@@ -113,7 +113,7 @@ def choose_accelerator(wanted: str, kernel: KernelDisk, cache: TrialCache) -> st
 
 
 def kvm_works(kernel: KernelDisk) -> bool:
-    """Whether a kernel says anything within seconds under KVM."""
+    """Return whether a kernel prints its first line within seconds under KVM."""
     with scratch_directory("kvm") as directory:
         serial = directory / "serial"
         settings = MachineSettings(accelerator="kvm", memory_mib=512, cpus=1)
@@ -135,7 +135,7 @@ def kvm_works(kernel: KernelDisk) -> bool:
 
 
 def version() -> str:
-    """The first line of `qemu --version`."""
+    """Return the first line of `qemu --version`. Raises TrialError if QEMU is missing."""
     try:
         return process.run([QEMU, "--version"], timeout=10).output.splitlines()[0]
     except process.ToolMissing as exc:
@@ -143,12 +143,12 @@ def version() -> str:
 
 
 def device_names(words: Sequence[str]) -> tuple[str, ...]:
-    """The models among `-device` arguments: `edu` of `edu,dma_mask=0xffffffff`."""
+    """Return the models among `-device` arguments: `edu` for `edu,dma_mask=0xffffffff`."""
     return tuple(word.split(",", 1)[0] for word in words)
 
 
 def known_devices() -> frozenset[str]:
-    """Every device model this QEMU has."""
+    """Return every device model that this QEMU has."""
     text = process.run([QEMU, "-accel", "tcg", "-M", "pc", "-device", "help"], timeout=30).output
     rows = (row for row in text.splitlines() if row.startswith("name "))
     return frozenset(row.split('"')[1] for row in rows)

@@ -1,7 +1,7 @@
-"""What a trial prints on stdout: a table for people, a JSON document for machines.
+"""The trial's output on stdout: a table for people, a JSON document for machines.
 
-The document is documented in docs/output.md; its keys are stable. `report` is what `nodeside
-driver run --once --output json` printed on the node, unchanged.
+docs/output.md describes the document; its keys are stable. `report` is the unchanged output of
+`nodeside driver run --once --output json` on the node.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _EMULATION = {"kvm": "KVM", "tcg": "software emulation"}
 
 
 def exit_code(runs: Sequence[Run]) -> int:
-    """That of the last run that failed, 0 if none did."""
+    """Return the exit code of the last run that failed, 0 if none did."""
     return next((run.verdict for run in reversed(runs) if run.verdict), ExitCode.OK)
 
 
@@ -112,7 +112,7 @@ def _check(check: Any) -> tuple[str, str, str]:
 
 
 def _announced(run: Run) -> list[tuple[str, str]]:
-    """What an API server would have been told, and whether it would have taken it."""
+    """Return the announcements to the API server, and whether it would accept them."""
     announced = run.report.get("announced") or {}
     rows = [("label", f"{key}={value}") for key, value in announced.get("labels", {}).items()]
     node_driver = announced.get("nodeDriver") or {}

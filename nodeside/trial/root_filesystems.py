@@ -1,8 +1,8 @@
-"""The two root file systems of a node's pod, out of Debian packages by mmdebstrap.
+"""The two root file systems of a node's pod, made from Debian packages by mmdebstrap.
 
-The driver's has what `images/` puts into the driver image; the toolkit's has what a Driver Toolkit
-image has, for the compiler of the kernel, and no Python. Both are directories in the cache, with
-the right owners, so making them takes root.
+The driver's has the packages that `images/` puts into the driver image. The toolkit's has the
+content of a Driver Toolkit image, with the kernel's compiler and no Python. Both are directories in
+the cache with the right owners, so making them takes root.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nodeside.trial.cache import TrialCache, digest_of
 from nodeside.trial.errors import ArchiveError, TrialError
 from nodeside.trial.progress import Progress
 
-RECIPE = 2  # raise it when a root file system is made differently
+RECIPE = 2  # increase it when root file systems are made differently
 NEEDS_MIB = 1536
 
 DRIVER_PACKAGES = (
@@ -29,14 +29,14 @@ TOOLKIT_PACKAGES = (
     "make", "binutils", "kmod", "libelf-dev", "libssl-dev", "openssl", "patch", "xz-utils", "zstd",
     "bc", "bison", "flex", "cpio", "rsync", "file", "gawk", "perl-base", "pahole",
 )  # fmt: skip
-# The oldest kernels of a toolkit without headers of its own still need some compiler.
+# A kernel without headers names no compiler, but its toolkit still needs one.
 DEFAULT_COMPILER = "gcc"
 
 _LEFT_OUT = ("usr/share/doc/*", "usr/share/man/*", "usr/share/locale/*", "usr/share/info/*")
 
 
 class RootFileSystems:
-    """Makes root file systems; each once."""
+    """A maker of root file systems, each of which is made once."""
 
     def __init__(self, archive: Archive, cache: TrialCache, progress: Progress) -> None:
         self.archive = archive
@@ -47,19 +47,19 @@ class RootFileSystems:
         return self.make("driver", DRIVER_PACKAGES)
 
     def toolkit(self, compiler: str) -> Path:
-        """`compiler` is the package the kernel's headers ask for, such as `gcc-12`."""
+        """Return the toolkit's. `compiler` is the package for the kernel's headers: `gcc-12`."""
         return self.make("toolkit", (compiler or DEFAULT_COMPILER, *TOOLKIT_PACKAGES))
 
     @staticmethod
     def _name_compiler(root: Path, compiler: str) -> None:
-        """`gcc` and `cc` are the kernel's compiler, as in a Driver Toolkit image."""
+        """Make `gcc` and `cc` links to the kernel's compiler, as in a Driver Toolkit image."""
         for name in ("gcc", "cc"):
             link = root / "usr" / "bin" / name
             if compiler != DEFAULT_COMPILER and not link.exists():
                 link.symlink_to(compiler)
 
     def make(self, role: str, packages: Sequence[str]) -> Path:
-        """One with these packages; `role` is what it is called."""
+        """Return a root file system with these packages. `role` is the first part of its name."""
         recipe = "\n".join((str(RECIPE), self.archive.digest, *packages, *_LEFT_OUT))
         name = f"{role}-{digest_of(recipe)}"
         made = self.cache.make(
@@ -92,7 +92,10 @@ class RootFileSystems:
 
 
 def require_root() -> None:
-    """Files of a root file system belong to root; so does the loading of what is in it."""
+    """Raise TrialError unless we are root. The files of a root file system belong to root.
+
+    Loading what is in it takes root too.
+    """
     if os.geteuid() != 0:
         raise TrialError(
             "root file systems can only be made by root", hint="run it again with sudo"

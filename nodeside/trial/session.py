@@ -1,4 +1,4 @@
-"""From the words on the command line to the runs: what `nodeside try` does, in order."""
+"""The steps of `nodeside try`, from the command line to the runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from nodeside.trial.workshop import Workshop
 
 @dataclass(frozen=True)
 class TryOptions:
-    """The command line of `nodeside try`. `kernels`: the first boot's, then the reboots'."""
+    """The command line of `nodeside try`. `kernels` has the first boot's, then the reboots'."""
 
     target: str
     kernels: tuple[str, ...]
@@ -35,7 +35,7 @@ class TryOptions:
 
 
 def session(order: TryOptions, progress: Progress | None = None) -> tuple[Run, ...]:
-    """Try a driver. Raises NodesideError; whatever happens, nothing is left running or mounted."""
+    """Try a driver. Raises NodesideError. In any case nothing is left running or mounted."""
     progress = progress or Progress()
     if order.keep:
         shell.require_terminal()
@@ -54,7 +54,7 @@ class _Session:
     progress: Progress
 
     def run(self) -> tuple[Run, ...]:
-        """What the user got wrong is said before what takes minutes is made."""
+        """Run the session. User errors are reported before anything that takes minutes is made."""
         order, workshop = self.order, self.workshop
         _check_devices(order.devices)
         chosen = [workshop.resolve(word) for word in order.kernels]
@@ -71,14 +71,14 @@ class _Session:
         return runs
 
     def _evaluate(self, kernel: AvailableKernel, tree: Path) -> Evaluated:
-        """A dkms.conf: the only thing that takes a kernel before there is a driver to try."""
+        """Evaluate a dkms.conf. Only this takes a kernel before there is a driver to try."""
         disk = self.workshop.kernel(kernel)
         return dkms_tree.evaluator(disk, self.workshop.roots.toolkit(disk.compiler))(tree)
 
     def _try(
         self, wanted: Target, kernels: tuple[KernelDisk, ...], builds: tuple[HostBuild, ...]
     ) -> tuple[Run, ...]:
-        """Boot the kernels; those for which it did not compile here are not booted."""
+        """Boot the kernels, except those for which the driver did not compile on this host."""
         order = self.order
         built = [build.kernel for build in builds if build.exit_code == 0]
         failed = {
@@ -103,7 +103,7 @@ class _Session:
             return pod.run(node, wanted, wishes, self.progress, failed)
 
     def _advise(self, run: Run, toolkit: Path) -> None:
-        """What the node side cannot know of why it would not build: packages, other kernels."""
+        """Print reasons for a failed build that the node side cannot know: packages, kernels."""
         name, exit_code = self.order.target, run.exit_code
         if exit_code == ExitCode.EXCLUDED and "-cloud-" in run.kernel:
             self.progress.say(
@@ -121,7 +121,7 @@ class _Session:
     def _builds(
         self, wanted: Target, kernels: tuple[KernelDisk, ...], toolkit: Path
     ) -> tuple[HostBuild, ...]:
-        """Builds on the host, one for each kernel, if that is what was asked for or is wise."""
+        """Build on the host, once for each kernel, if that was requested or is faster."""
         if not self._on_host(wanted, kernels[0]):
             return ()
         python = self.workshop.packed_python()
@@ -147,7 +147,7 @@ class _Session:
 
 
 def _check_devices(devices: Sequence[str]) -> None:
-    """QEMU's own message about an unknown device would come a minute later."""
+    """Raise UsageError for an unknown device; QEMU's own message would come a minute later."""
     unknown = sorted(set(qemu.device_names(devices)) - qemu.known_devices()) if devices else []
     if unknown:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""A shell in the machine for `--keep`: this terminal, joined to one in a container there."""
+"""A shell in the machine for `--keep`: connects this terminal to one in a container there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from select import select
 from nodeside.errors import UsageError
 from nodeside.trial.machine import GuestProcess, Machine
 
-# Container → where the shell begins, and what it is told first.
+# Container → the shell's working directory, and the first line that it prints.
 _PLACES = {
     "consumer": (
         "/driver-image",
@@ -31,7 +31,7 @@ _PLACES = {
 
 
 def require_terminal() -> None:
-    """Said before minutes of work, not after them."""
+    """Raise UsageError if there is no terminal, before minutes of work rather than after."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(
             "--keep opens a shell and needs a terminal",
@@ -40,7 +40,7 @@ def require_terminal() -> None:
 
 
 def interact(machine: Machine, where: str) -> None:
-    """Hand this terminal over to a shell in a container, "consumer" or "toolkit", until it ends."""
+    """Connect this terminal to a shell in a container, "consumer" or "toolkit", until it ends."""
     directory, welcome = _PLACES[where]
     child = machine.start(
         ["bash", "-c", f"echo {shlex.quote(welcome)}; exec bash"],
@@ -81,7 +81,7 @@ def _raw_terminal() -> Iterator[None]:
 
 @contextmanager
 def _following_size(child: GuestProcess) -> Iterator[None]:
-    """Tell the machine's terminal how large this one is, now and whenever that changes."""
+    """Set the size of the machine's terminal to this one's, now and on every change."""
 
     def tell(*_: object) -> None:
         size = shutil.get_terminal_size()

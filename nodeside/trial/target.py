@@ -1,7 +1,7 @@
-"""What the user wants tried: a driver.yaml, a bare dkms tree, or the name of a Debian dkms package.
+"""The target of a trial: a driver.yaml, a bare dkms tree, or the name of a Debian dkms package.
 
-Whatever it is, it ends as one directory that plays /driver-image: driver.yaml and the source, as a
-vendor's image has them. The original is never changed.
+Each of them becomes one directory that plays /driver-image: driver.yaml and the source, as in a
+vendor's image. The original is never changed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LEFT_OUT = shutil.ignore_patterns(".git", "__pycache__", SIDE_FILE)
 
 @dataclass(frozen=True)
 class Extras:
-    """What a trial.yaml adds: QEMU devices, and argvs of consumers once the driver is ready."""
+    """The content of a trial.yaml: QEMU devices, and argvs of consumers for the ready driver."""
 
     devices: tuple[str, ...] = ()
     commands: tuple[tuple[str, ...], ...] = ()
@@ -52,7 +52,7 @@ class Target:
 
 
 def prepare(word: str, image: Path, archive: Archive, evaluate: Evaluator) -> Target:
-    """Make `image` out of what the user named. Raises TargetError, SpecError."""
+    """Make `image` from the target that the user named. Raises TargetError, SpecError."""
     path = Path(word)
     if path.exists():
         return _from_path(path.absolute(), image, evaluate)
@@ -64,10 +64,10 @@ def prepare(word: str, image: Path, archive: Archive, evaluate: Evaluator) -> Ta
 
 
 def _that_has(name: str, archive: Archive) -> Archive:
-    """The archive, or its components for what is not free if only those have the package."""
+    """Return the archive, or its contrib and non-free if only those have the package."""
     if name in archive.names() or not name.endswith(_DKMS):
         return archive
-    with suppress(ArchiveError):  # a mirror need not have them
+    with suppress(ArchiveError):  # a mirror may lack them
         other = archive.not_free()
         if name in other.names():
             return other
@@ -88,7 +88,7 @@ def _from_path(path: Path, image: Path, evaluate: Evaluator) -> Target:
 
 
 def _from_document(document: Path, image: Path) -> Target:
-    """The directory of a driver.yaml, and its source where that is elsewhere."""
+    """Copy the directory of a driver.yaml, and its source if that is elsewhere."""
     driver = load(document)
     directory = document.parent
     source = (directory / driver.spec.source.path).resolve()
@@ -112,7 +112,7 @@ def _take_source(document: Path, source: Path, image: Path) -> None:
 
 
 def _point_at(document: Path, image: Path, source: str) -> None:
-    """driver.yaml as it is, but for the path of the source."""
+    """Write driver.yaml with another path of the source, otherwise unchanged."""
     values = yaml.safe_load(document.read_text())
     values["spec"].setdefault("source", {})["path"] = source
     (image / "driver.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
@@ -128,7 +128,7 @@ def _from_dkms(tree: Path, image: Path, evaluate: Evaluator, extras: Extras = Ex
 
 
 def _require_dkms_package(name: str, archive: Archive) -> None:
-    """Refuse a word that names no package with a dkms tree, before anything is fetched."""
+    """Raise TargetError if the name is no package with a dkms tree, before fetching anything."""
     names = archive.names()
     if name in names:
         if (
@@ -144,14 +144,14 @@ def _require_dkms_package(name: str, archive: Archive) -> None:
 
 
 def _did_you_mean(name: str, names: Iterable[str]) -> str:
-    """The packages whose names are near; `-dkms`, which all of them end with, does not count."""
+    """Return a hint with similar package names, "" if none. The common `-dkms` does not count."""
     stems = [found.removesuffix(_DKMS) for found in names if found.endswith(_DKMS)]
     near = difflib.get_close_matches(name.removesuffix(_DKMS), stems, n=3)
     return f"did you mean {' or '.join(f'{stem}{_DKMS}' for stem in near)}? " if near else ""
 
 
 def _from_package(name: str, image: Path, archive: Archive, evaluate: Evaluator) -> Target:
-    """A Debian package's tree below /usr/src, unmodified."""
+    """Take the tree of a Debian package below /usr/src, unmodified."""
     archive.progress.say(f"fetching {name}")
     unpacked = image.parent / "package"
     downloads = image.parent / "downloads"
@@ -174,14 +174,17 @@ def _from_package(name: str, image: Path, archive: Archive, evaluate: Evaluator)
 
 
 def _dkms_package_of(name: str, archive: Archive) -> str:
-    """The dkms package that a package without a tree depends on, "" if it is one itself."""
+    """Return the dkms package that the package depends on; "" if none or if it is one itself."""
     if name.endswith(_DKMS):
         return ""
     return next((needed for needed in archive.depends(name) if needed.endswith(_DKMS)), "")
 
 
 def read_side_file(path: Path) -> Extras:
-    """The devices and commands of a trial.yaml; nothing if there is none. Strict."""
+    """Return the devices and commands of a trial.yaml; empty if it does not exist.
+
+    Strict: raises SpecError for anything else in it.
+    """
     if not path.is_file():
         return Extras()
     try:

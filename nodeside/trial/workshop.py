@@ -1,4 +1,4 @@
-"""Everything a trial is made with, behind one door, for `nodeside try` and the tests of tier `vm`.
+"""The interface to all parts of a trial, for `nodeside try` and the tests of tier `vm`.
 
     with Workshop() as workshop:
         with workshop.node("cloud-amd64", driver_image=Path("examples/edu")) as node:
@@ -7,7 +7,7 @@
             with node.boot("amd64", devices=["edu"]) as machine:  # the same disk, another kernel
                 ...
 
-A node is a directory below the system's temporary directory; it is removed with the node.
+A node is a directory below the system's temporary directory. It is removed when the node ends.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from nodeside.trial.progress import Progress
 from nodeside.trial.qemu import MachineFiles, MachineSettings
 from nodeside.trial.root_filesystems import RootFileSystems, require_root
 
-_CONSOLES = 40  # files; a console has 20 kB, and one of QEMU's own messages beside it
+_CONSOLES = 40  # files; a console takes 20 kB, and has a file of QEMU's messages next to it
 
 
 class Workshop:
-    """Kernels, root file systems and nodes. A context manager: it holds the cache."""
+    """Kernels, root file systems and nodes. A context manager that holds the cache."""
 
     def __init__(
         self,
@@ -59,26 +59,26 @@ class Workshop:
         self._stack.close()
 
     def available_kernels(self) -> tuple[AvailableKernel, ...]:
-        """Every kernel of the archive, oldest first."""
+        """Return every kernel of the archive, oldest first."""
         return kernels.available(self.archive)
 
     def resolve(self, wanted: str) -> AvailableKernel:
-        """The kernel that a release, flavour or version means."""
+        """Return the kernel that a release, flavour or version means."""
         return kernels.resolve(
             wanted, self.available_kernels(), kernels.default_series(self.archive)
         )
 
     def kernel(self, wanted: str | AvailableKernel) -> KernelDisk:
-        """A kernel ready to boot."""
+        """Return a kernel that is ready to boot."""
         chosen = self.resolve(wanted) if isinstance(wanted, str) else wanted
         return kernel_disk.make(chosen, self.archive, self.cache, self.progress)
 
     def packed_python(self) -> Path:
-        """The Python that sidecars run on."""
+        """Return the Python that sidecars run on."""
         return packed_python.make(self.roots.driver(), self.cache, self.progress)
 
     def accelerator_for(self, kernel: KernelDisk) -> str:
-        """`kvm` or `tcg`."""
+        """Return `kvm` or `tcg`."""
         return qemu.choose_accelerator(self.accelerator, kernel, self.cache)
 
     def node(
@@ -89,17 +89,17 @@ class Workshop:
         bundles: Path | None = None,
         host_builds: Sequence[str] = (),
     ) -> Node:
-        """A node with this kernel.
+        """Return a node with this kernel.
 
-        `driver_image` is what is at /driver-image in the driver container; `bundles` the content
-        of its cache, with bundles for the releases in `host_builds`.
+        `driver_image` becomes /driver-image in the driver container. `bundles` is the content of
+        its cache, with bundles for the releases in `host_builds`.
         """
         disk = self.kernel(kernel) if isinstance(kernel, str) else kernel
         return Node(self, disk, driver_image, bundles, frozenset(host_builds))
 
 
 class Node:
-    """A node's disk over several boots. Use as a context manager."""
+    """A node's disk over several boots, used as a context manager."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Node:
         cpus: int = 2,
         allow_splats: bool = False,
     ) -> Machine:
-        """A machine on this node's disk; one at a time."""
+        """Return a machine on this node's disk. Only one may run at a time."""
         if kernel is not None:
             self.kernel = self.workshop.kernel(kernel) if isinstance(kernel, str) else kernel
         self._boots += 1
@@ -178,7 +178,7 @@ class Node:
 
 
 def _console(cache: TrialCache, name: str) -> Path:
-    """Where the console of a boot is kept, beyond the trial; of earlier boots, the latest."""
+    """Return the console file of a boot, which outlives the trial. Only the latest are kept."""
     directory = cache.directory / "consoles"
     directory.mkdir(parents=True, exist_ok=True)
     old = sorted(directory.iterdir(), key=lambda path: path.stat().st_mtime)
@@ -188,7 +188,7 @@ def _console(cache: TrialCache, name: str) -> Path:
 
 
 def require_amd64() -> None:
-    """Only amd64 hosts so far."""
+    """Raise TrialError unless the host is amd64, the only architecture supported so far."""
     if platform.machine() != "x86_64":
         raise TrialError(
             f"`nodeside try` needs an amd64 host, this one is {platform.machine()}",

@@ -1,8 +1,7 @@
-"""Builds of a Driver that are made once, for all nodes of a kernel: which there are to be, and how
-each of them stands.
+"""Builds that run once for all nodes of a kernel: which are desired, and the state of each.
 
-Pure; context.py asks for the pools, planner.py makes Jobs of it. A Job's outcome is what its last
-step said; what Kubernetes says alone tells that nothing was found out.
+Pure. A Job's outcome is the report of its last step. If only Kubernetes reports a failure, the
+outcome is unknown.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from cluster.plan.objects.build_job import Build, publish_target
 from nodeside.buildjob import BuildOutcome, BuildVerdict, kernel_variant
 from nodeside.spec import Driver
 
-COMING_TAGS = 2  # of an image stream, newer than any in use: the newest are built for
+COMING_TAGS = 2  # newest image stream tags to build for, of those newer than any in use
 
 
 @dataclass(frozen=True, slots=True)
 class BuildState:
-    """A build, and how it stands. `outcome` is None until it has one."""
+    """A build and its state. `outcome` is None until the build has one."""
 
     build: Build
     progress: Progress
@@ -33,10 +32,10 @@ class BuildState:
 def build_of(
     driver: Driver, revision: str, pool: Pool, resolution: Resolution, publish: str
 ) -> Build:
-    """The build that serves a pool.
+    """Returns the build for a pool.
 
-    A toolkit that was found by the OS version is asked for its own kernel of the pool's variant:
-    the same build was made before the first node had that kernel.
+    A toolkit found by OS version builds for its own kernel of the pool's variant. That is the same
+    build as the one made before the first node had that kernel.
     """
     named = resolution.link in (Link.MAP, Link.TEMPLATE)
     return Build(
@@ -51,7 +50,7 @@ def build_of(
 
 
 def standing(build: Build, snapshot: Snapshot, kernel: str = "") -> BuildState:
-    """How a build stands; for nodes of `kernel`, if one is named."""
+    """Returns the state of a build, for nodes with `kernel` if it is given."""
     job = snapshot.jobs.get(build.name)
     outcome = outcome_of(job, snapshot) if job is not None else None
     if outcome is None:
@@ -74,7 +73,7 @@ def _read(outcome: BuildOutcome, kernel: str) -> tuple[Progress, str]:
 
 
 def outcome_of(job: JobObject, snapshot: Snapshot) -> BuildOutcome | None:
-    """What came of a Job, None while it may still come to an end of its own."""
+    """Returns the outcome of a Job, None while it may still finish on its own."""
     if job.outcome is not None or not job.finished:
         return job.outcome
     pods = sorted(_pods(snapshot, job.name), key=lambda pod: (pod.created, pod.name))
@@ -91,9 +90,10 @@ def _pods(snapshot: Snapshot, job: str) -> Iterator[BuildPod]:
 
 
 def _waiting(snapshot: Snapshot, job: str) -> str:
-    """Why the build cannot begin: nodes do not wait for what may never come.
+    """Returns why the build cannot start, or "": nodes do not wait for a build that may never come.
 
-    A pod that finds no place may find one; if it never does, its Job's deadline ends it.
+    An unschedulable pod does not count: it may be scheduled later, and else its Job's deadline ends
+    it.
     """
     words = (
         f"{name}: {why}"
@@ -113,9 +113,9 @@ def coming(
     snapshot: Snapshot,
     resolutions: Mapping[Pool, Resolution],
 ) -> Iterator[Build]:
-    """Builds of these revisions for tags that are newer than any that a pool uses, the newest ones.
+    """Yields builds of these revisions for the newest tags that are newer than any tag in use.
 
-    `driver` says where toolkits are found and modules are published.
+    `driver` defines where toolkits are found and modules are published.
     """
     publish, chain = publish_target(driver), driver.spec.toolkit
     stream = stream_of(chain, snapshot.image_streams)

@@ -1,13 +1,13 @@
-"""Driver images for one kernel each, and the way back to building where there is none.
+"""Driver images for one kernel each, and the fallback to building if an image is missing.
 
-Pure. With `prebuilt.image` a pool gets pods of the image that was made for its kernel, without a
-sidecar. A node that cannot pull it is assigned to another DaemonSet of the same pool and revision,
-whose pods have `image` and build. Nodes where the image is stay.
+Pure. With `prebuilt.image`, a pool's pods use the image made for its kernel, without a sidecar. A
+node that cannot pull it is assigned to another DaemonSet of the same pool and revision, whose pods
+use `image` and build. Nodes that have the image stay.
 
-That DaemonSet is the memory of it: its annotation says since when, and why. It survives a
-controller, and ends with the revision, or with its last node. Where two nodes or more could not
-pull the image, and most of those that tried, nodes that come new to the pool go there at once for
-`BELIEVED` seconds; then the next of them tries the image again.
+That DaemonSet stores the fallback: its annotation holds the time and the reason. It survives a
+controller restart, and ends with the revision or with its last node. If at least two nodes, and
+most of those that tried, could not pull the image, new nodes of the pool go there directly for
+`BELIEVED` seconds. Then the next new node tries the image again.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from cluster.model.snapshot import Assignment, DaemonSetObject, Pool
 from cluster.plan.builds.toolkit_image import fill
 from nodeside.spec import Driver
 
-_NODES = 2  # that could not pull an image, before others do not try
+_NODES = 2  # nodes that could not pull an image before others stop trying
 NO_IMAGE: Final = "the image for its kernel cannot be pulled"  # why a node moves
-LOST: Final = "an image could not be pulled; building instead"  # where no note says more
-LINK: Final = "prebuilt-image"  # in the place of a link of toolkit_image.py
+LOST: Final = "an image could not be pulled; building instead"  # if no note has the reason
+LINK: Final = "prebuilt-image"  # used in place of a link of toolkit_image.py
 
 
 def image_for(driver: Driver, pool: Pool) -> str:
-    """The driver image for the kernel of a pool, "" if the spec names none."""
+    """Returns the driver image for the kernel of a pool, "" if the spec has none."""
     template = driver.spec.prebuilt.image
     version = driver.spec.version.replace("+", "_")
     return fill(template.replace("{version}", version), pool)
 
 
 def at_of(found: DaemonSetObject) -> Assignment:
-    """What a DaemonSet is for."""
+    """Returns the assignment that a DaemonSet serves."""
     return Assignment(found.pool, found.revision, builds=bool(found.fell_back))
 
 
@@ -44,7 +44,10 @@ def falls(
     failing: Iterable[tuple[Assignment, str, str]],
     now: float,
 ) -> Mapping[Assignment, ImageFallback]:
-    """By what they lead to. `failing` is where an image, which is named, cannot be had, and why."""
+    """Returns the fallbacks by the assignment they lead to.
+
+    `failing` lists (assignment, image, reason) where an image cannot be pulled.
+    """
     found = {at_of(d): read_note(d.fell_back) for d in daemonsets if d.fell_back}
     for at, image, why in failing:
         there = Assignment(at.pool, at.revision, builds=True)
@@ -61,10 +64,10 @@ def without_image(
     having: Mapping[Assignment, int],
     now: float,
 ) -> frozenset[Assignment]:
-    """Of `falls`, those that send other nodes to build as well.
+    """Returns the members of `falls` that make other nodes build as well.
 
-    What one node says of its pulls concerns that node. `lacking` counts the nodes that could not
-    pull the image or build since, `having` those that run it, each by where they are.
+    One node's failed pull affects only that node. By assignment, `lacking` counts the nodes that
+    could not pull the image or have built since, and `having` those that run it.
     """
     found = set[Assignment]()
     for at, fall in falls.items():

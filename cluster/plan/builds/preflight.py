@@ -1,7 +1,7 @@
-"""Would a driver build there? The questions of `spec.preflight`, and how far their answers are.
+"""Test builds of `spec.preflight`: whether a driver would build for a kernel, and their state.
 
-Pure; context.py asks for a Driver's questions, trial_build.py for the one of a person. Nothing is
-published for a question. One that the build of a coming kernel answers anyway is not built twice.
+Pure. A test build publishes nothing. If the build for a coming kernel answers the same question, it
+is not built twice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cluster.plan.objects.build_job import Build, publish_target
 from nodeside.spec import Driver
 from nodeside.spec.fleet import Preflight, Toolkit
 
-USUAL_ARCHITECTURE = "x86_64"  # where no node says another
+USUAL_ARCHITECTURE = "x86_64"  # default if there are no nodes
 
 _VERDICTS = {
     Progress.RUNNING: "Building",
@@ -31,7 +31,7 @@ _VERDICTS = {
 
 @dataclass(frozen=True, slots=True)
 class PreflightAnswer:
-    """A question for one architecture; without `found` there is no toolkit, and `why` says so."""
+    """A preflight entry for one architecture. If `found` is None, `why` says why none is built."""
 
     place: Preflight
     architecture: str
@@ -43,7 +43,7 @@ class PreflightAnswer:
         return _VERDICTS[self.found.progress] if self.found else "Unknown"
 
     def row(self) -> dict[str, Any]:
-        """As the status of the Driver has it."""
+        """Returns the row for the Driver's status."""
         outcome = self.found.outcome if self.found else None
         return {
             "osVersion": self.place.os_version,
@@ -62,7 +62,10 @@ def answers(
     regular: Collection[str],
     used: Collection[Pool],
 ) -> Iterator[PreflightAnswer]:
-    """Of every question, for each architecture in use. `regular` Jobs are wanted anyway."""
+    """Yields the answer to every preflight entry, for each architecture in use.
+
+    `regular` are the names of Jobs that are desired anyway.
+    """
     publish = publish_target(driver)
     architectures = sorted({pool.architecture for pool in used}) or [USUAL_ARCHITECTURE]
     for place in driver.spec.preflight:
@@ -79,9 +82,9 @@ def answers(
 def build_for(
     place: Preflight, driver: Driver, revision: str, snapshot: Snapshot, architecture: str
 ) -> tuple[Build | None, str]:
-    """The build that answers a question; or None, and why there is none.
+    """Returns the build for a preflight entry, or None and the reason.
 
-    A kernel's variant stands in its name; an OS version and a toolkit are asked for the plain one.
+    A kernel's variant is part of its name. An OS version or a toolkit builds for the plain kernel.
     """
     if place.toolkit:
         return Build(driver, revision, place.toolkit, architecture), ""
@@ -98,7 +101,7 @@ def tags(
     snapshot: Snapshot,
     architectures: Collection[str] = (),
 ) -> Iterator[Tag]:
-    """The tags whose images should be known, to answer these."""
+    """Yields the tags whose image labels are needed to answer these entries."""
     chain, known = driver.spec.toolkit, Evidence(snapshot.toolkit_labels)
     for place in places:
         for each in () if place.toolkit else architectures or (USUAL_ARCHITECTURE,):
@@ -110,7 +113,10 @@ def _pool(place: Preflight, architecture: str) -> Pool:
 
 
 def _chain(place: Preflight, chain: Toolkit) -> Toolkit:
-    """Where only an OS version is known, what is named by kernel cannot serve."""
+    """Returns the toolkit spec for an entry.
+
+    With only an OS version, a template that contains the kernel cannot be used.
+    """
     if place.os_version and "{kernel}" in chain.image_template:
         return replace(chain, image_template="")
     return chain

@@ -1,17 +1,17 @@
-"""What is known of toolkit images: for which kernel each of them is. Pure.
+"""Evidence about toolkit images: which kernel each of them is for. Pure.
 
-There are two witnesses. The labels of a Driver Toolkit image, which OpenShift shows with the tag of
-an image stream; they are read before an image is used. And the sidecar of a pod, which has looked
-into its image, and refuses one without headers of the node's kernel. What somebody wrote for one
-kernel in toolkit.images needs no witness.
+There are two sources. One is the labels of a Driver Toolkit image, which OpenShift shows with the
+image stream tag; they are read before an image is used. The other is the sidecar of a pod, which
+inspects its image and refuses one without headers for the node's kernel. An image set for one
+kernel in toolkit.images needs no evidence.
 
-A node's word is believed about that node. One image serves all nodes of a pool, so what some of
-them say of it decides only where they are more than half of those that have it.
+A node's report is trusted for that node. One image serves all nodes of a pool, so a refusal counts
+for the image only if more than half of the nodes that have it refuse it.
 
-What nodes refused is remembered in an annotation of every DaemonSet that the Driver has for that
-kernel: so neither a new controller nor the next revision tries it once more. It ends with those
-DaemonSets, or when a node has built with the image after all. Where nothing else serves, what was
-refused by few of the nodes that are there now is tried again.
+Refusals are stored in an annotation of every DaemonSet that the Driver has for that kernel, so that
+neither a new controller nor the next revision tries the image again. They end with those
+DaemonSets, or once a node has built with the image. If nothing else serves, an image that only few
+of the current nodes refused is tried again.
 """
 
 from __future__ import annotations
@@ -35,22 +35,24 @@ from nodeside.buildjob import kernel_variant
 from nodeside.contract import FailureKind, Rung, State
 
 _REASONS: Final = frozenset(kind.reason for kind in FailureKind if kind.of_the_toolkit)
-_WORDS = 300  # characters of what a node said
-_ENOUGH = 16  # nodes that agree are enough, however many there are
+_WORDS = 300  # maximum characters of a node's message
+_ENOUGH = 16  # this many refusing nodes suffice, however many nodes there are
 
-# Kernel releases as RHEL has them. The labels drift as /etc/driver-toolkit-release.json does: that
-# of rt may be absent, without `+rt`, or no release at all, and early ones lack the architecture.
+# RHEL kernel releases. The labels vary as /etc/driver-toolkit-release.json does: the rt label may
+# be absent, lack `+rt`, or be no release at all, and early labels lack the architecture.
 _RELEASE = re.compile(r"^\d+\.\d+\.\d+-\S+$")
 _TAIL = re.compile(r"(?:\.(x86_64|aarch64|ppc64le|s390x))?(?:\+[\w-]+)*$")
 
 Kernel = tuple[str, str]  # release and architecture
-Refusals = Mapping[Kernel, Mapping[str, str]]  # by image, why it was refused
+Refusals = Mapping[Kernel, Mapping[str, str]]  # per kernel: image -> reason of the refusal
 
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """A node, the toolkit image that its DaemonSet gives it, and its word of this boot and for its
-    revision, None if it has none."""
+    """A node, the toolkit image of its DaemonSet, and its report.
+
+    `word` is the report for this boot and the node's revision, None if there is none.
+    """
 
     node: Node
     image: str
@@ -62,20 +64,20 @@ class Witness:
 
     @property
     def refused(self) -> str:
-        """The image that it refuses."""
+        """Returns the image that the node refuses, "" if none."""
         word = self.word
         return word.toolkit if word is not None and refuses(self.node, word) else ""
 
     @property
     def built(self) -> str:
-        """The image that has built here."""
+        """Returns the image that has built on the node, "" if none."""
         word = self.word
         of_it = word is not None and has_built(self.node, word) and word.toolkit == self.image
         return self.image if of_it else ""
 
     @property
     def has_tried(self) -> bool:
-        """Not if it works with the image of before: its next pod will."""
+        """Returns False if the node still works with the previous image; its next pod will try."""
         word = self.word
         works = word is not None and word.state == State.READY.value
         return not works or (word is not None and word.toolkit == self.image)
@@ -83,8 +85,11 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known for one pool. `proven` are images that have built for its kernel, whatever
-    their labels say. The labels of `pending` are not read, and may be later."""
+    """The evidence for one pool.
+
+    `proven` are images that have built for its kernel, regardless of their labels. The labels of
+    `pending` images are not read yet.
+    """
 
     labels: Mapping[str, ToolkitLabels] = field(default_factory=lambda: EMPTY)
     refused: Mapping[str, str] = field(default_factory=lambda: EMPTY)
@@ -92,7 +97,7 @@ class Evidence:
     pending: frozenset[str] = frozenset()
 
     def against(self, image: str, pool: Pool) -> str:
-        """Why an image is not for the kernel of a pool, "" if nobody says so."""
+        """Returns why an image is not for the kernel of a pool, "" if nothing says so."""
         if image in self.refused:
             return self.refused[image] or "it was refused"
         labels = self.labels.get(image)
@@ -101,7 +106,7 @@ class Evidence:
         return f"its image is for kernel {_said_of(labels, kernel_variant(pool.kernel))}"
 
     def speaks_for(self, image: str, pool: Pool) -> bool:
-        """Whether the labels of an image name the kernel of a pool."""
+        """Returns whether the labels of an image name the kernel of a pool."""
         labels = self.labels.get(image)
         return image not in self.refused and labels is not None and bool(fits(labels, pool))
 
@@ -110,10 +115,10 @@ NO_EVIDENCE: Final = Evidence()
 
 
 def fits(labels: ToolkitLabels, pool: Pool) -> bool | None:
-    """Whether the labels name the kernel of a pool; None if they do not tell.
+    """Returns whether the labels name the kernel of a pool; None if they do not tell.
 
-    No label speaks of kernels for debugging, whose headers come in a package of their own: what is
-    of another release lacks them, and of the rest the sidecar knows more.
+    No label covers debug kernels, whose headers are in a separate package. An image of another
+    release lacks them. For an image of the same release the sidecar decides.
     """
     variant = kernel_variant(pool.kernel)
     said = _said_of(labels, variant)
@@ -128,14 +133,16 @@ def fits(labels: ToolkitLabels, pool: Pool) -> bool | None:
 
 
 def _said_of(labels: ToolkitLabels, variant: str) -> str:
-    """The label about a variant. Kernels with pages of 64 KiB come with the plain one of their
-    release. https://github.com/openshift/driver-toolkit/blob/main/Dockerfile
+    """Returns the label for a kernel variant.
+
+    Kernels with 64 KiB pages come with the plain kernel of the same release.
+    https://github.com/openshift/driver-toolkit/blob/main/Dockerfile
     """
     return labels.rt_kernel if "rt" in variant.split("-") else labels.kernel
 
 
 def remembered(daemonsets: Iterable[DaemonSetObject]) -> Refusals:
-    """What the annotations of a Driver's DaemonSets hold."""
+    """Returns the refusals stored in the annotations of a Driver's DaemonSets."""
     found: dict[Kernel, dict[str, str]] = defaultdict(dict)
     for each in sorted(daemonsets, key=lambda d: d.name):
         for image, why in each.refused.items():
@@ -144,9 +151,9 @@ def remembered(daemonsets: Iterable[DaemonSetObject]) -> Refusals:
 
 
 def heard(witnesses: Sequence[Witness]) -> Refusals:
-    """What most of the nodes that have an image refuse now, each kernel for itself.
+    """Returns the images that most of the nodes that have them refuse now, per kernel.
 
-    An image that none of them has any more is refused by most of all nodes, or by none.
+    For an image that no node has any more, the majority is taken over all nodes of the kernel.
     """
     given = Counter((each.kernel, each.image) for each in witnesses if each.has_tried)
     everyone = Counter(each.kernel for each in witnesses)
@@ -163,7 +170,7 @@ def heard(witnesses: Sequence[Witness]) -> Refusals:
 
 
 def most(nodes: int, of: int) -> bool:
-    """Whether so many nodes speak for all of them."""
+    """Returns whether `nodes` is more than half of `of`."""
     return 2 * nodes > of
 
 
@@ -176,8 +183,10 @@ def _words(nodes: Sequence[Witness]) -> str:
 
 
 def lasting(refused: Mapping[str, str], nodes: int) -> Mapping[str, str]:
-    """Those that still count where nothing else serves: most of the nodes that have the kernel now
-    refused them, or enough."""
+    """Returns the refusals that still count if nothing else serves.
+
+    They come from most of the nodes that have the kernel now, or from at least `_ENOUGH` nodes.
+    """
     return {
         image: why
         for image, why in refused.items()
@@ -186,7 +195,7 @@ def lasting(refused: Mapping[str, str], nodes: int) -> Mapping[str, str]:
 
 
 def refuses(node: Node, word: NodeDriverObject) -> bool:
-    """Whether a node says that the toolkit image of its pod is not for its kernel."""
+    """Returns whether a node reports that its pod's toolkit image is not for its kernel."""
     return (
         word.state == State.FAILED.value
         and bool(word.toolkit)
@@ -196,7 +205,7 @@ def refuses(node: Node, word: NodeDriverObject) -> bool:
 
 
 def has_built(node: Node, word: NodeDriverObject) -> bool:
-    """Whether a node says that the toolkit image of its pod has built for its kernel."""
+    """Returns whether a node reports that its pod's toolkit image has built for its kernel."""
     return (
         word.state == State.READY.value
         and word.source == Rung.BUILT.value
@@ -206,7 +215,7 @@ def has_built(node: Node, word: NodeDriverObject) -> bool:
 
 
 def upheld(refused: Refusals, witnesses: Iterable[Witness]) -> Refusals:
-    """Without images that have built for that kernel after all."""
+    """Returns the refusals without images that have built for that kernel after all."""
     built = {(each.kernel, each.built) for each in witnesses if each.built}
     return {
         kernel: {image: why for image, why in images.items() if (kernel, image) not in built}
@@ -215,8 +224,11 @@ def upheld(refused: Refusals, witnesses: Iterable[Witness]) -> Refusals:
 
 
 def together(older: Refusals, newer: Refusals) -> Refusals:
-    """Both. An older refusal keeps its words, which are written down already, until twice as many
-    nodes refuse the image."""
+    """Returns both merged.
+
+    An older refusal keeps its text, which is stored already, until twice as many nodes refuse the
+    image.
+    """
     return {
         kernel: _both(older.get(kernel, {}), newer.get(kernel, {})) for kernel in {**older, **newer}
     }

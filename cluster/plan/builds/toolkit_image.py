@@ -1,13 +1,12 @@
-"""Where the toolkit image of a pool comes from: a chain, and which link of it served.
+"""Resolution of a pool's toolkit image through a chain of sources.
 
-Pure. The order is that of `nodeside.spec.fleet.Toolkit`: what somebody wrote for this very kernel;
-then of the image stream the tag of the OS version, or else one whose image says that it is for the
-kernel; then the template. Where none of them serves: the image that the pool has now, else one that
-has built for the same kernel elsewhere. What an image stream gave stays while nobody can ask for
-it.
+Pure. The order is that of `nodeside.spec.fleet.Toolkit`: the image set for this exact kernel; then
+the image stream tag of the OS version, or else a tag whose image labels name the kernel; then the
+template. If none of them serves: the image that the pool has now, else one that has built for the
+same kernel elsewhere. An image from an image stream stays while image streams cannot be read.
 
-An image of which toolkit_evidence.py knows that it is for another kernel is passed over. Where it
-is in use and nothing else serves, it stays: modules that are there need no toolkit.
+An image that is for another kernel according to toolkit_evidence.py is skipped. If it is in use and
+nothing else serves, it stays: existing modules need no toolkit.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ from cluster.plan.builds.toolkit_evidence import NO_EVIDENCE, Evidence, has_buil
 from nodeside.contract import assigned_label
 from nodeside.spec.fleet import Toolkit
 
-# By kernel release and architecture, images that have compiled a module for it.
+# Images that have compiled a module, by kernel release and architecture.
 Proven = Mapping[tuple[str, str], tuple[str, ...]]
 NO_PROOF: Proven = MappingProxyType({})
 
-_READ = 50  # tags of an image stream whose labels are read: the newest
+_READ = 50  # newest tags of an image stream whose labels are read
 
 
 class Link(Enum):
-    """Which link of the chain gave the image."""
+    """The link of the chain that gave the image."""
 
     MAP = "map"
     STREAM = "image-stream"
@@ -69,11 +68,12 @@ NOTHING_KEPT = CurrentImage()
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """`image` is empty exactly if `link` is NONE; then `remedy` says what to do.
+    """The result of a resolution.
 
-    `why` says which link served and why none before, of those that somebody set up. `tags_seen` are
-    those of the image stream, newest text last. `in_doubt`: some image was passed over since it is
-    for another kernel, or stays though it is, since nothing else serves.
+    `image` is empty exactly if `link` is NONE; then `remedy` says what to do. `why` says which link
+    served and why the configured links before it did not. `tags_seen` are the tags of the image
+    stream, sorted as text. `in_doubt` means that an image for another kernel was skipped, or is
+    kept because nothing else serves.
     """
 
     image: str
@@ -96,10 +96,11 @@ def resolve(
     *,
     lost: bool = False,
 ) -> Resolution:
-    """The toolkit image of a pool.
+    """Returns the toolkit image of a pool.
 
-    `kept` is what the pool has now: a tag that vanishes changes nothing there. `lost`: it had one,
-    and what knew of it was deleted. Then what a node refused is what was used, if nothing serves.
+    `kept` is the image that the pool has now: a tag that vanishes does not change it. `lost` means
+    that the pool had an image but its record was deleted. If nothing serves then, an image that a
+    node refused counts as the one used before.
     """
     passed: list[str] = []
     doubted: dict[str, None] = {}
@@ -128,7 +129,7 @@ def resolve(
 def asked(
     pool: Pool, toolkit: Toolkit, streams: ImageStreams, evidence: Evidence = NO_EVIDENCE
 ) -> Iterator[Tag]:
-    """The tags whose labels should be known: that of the OS version; if it does not serve, more."""
+    """Yields the tags whose labels are needed: the OS version's; all recent ones if it is unfit."""
     stream = stream_of(toolkit, streams)
     if stream is None or not pool.kernel or pool.kernel in toolkit.images:
         return
@@ -141,15 +142,15 @@ def asked(
 
 
 def stream_of(toolkit: Toolkit, streams: ImageStreams) -> ImageStream | None:
-    """The image stream that a Driver names, None if it is not there or not known."""
+    """Returns the image stream that a Driver names, None if it is absent or unknown."""
     return streams.get(toolkit.image_stream) if isinstance(streams, Mapping) else None
 
 
 def proven(snapshot: Snapshot) -> Proven:
-    """Toolkit images that have built a module, by kernel release and architecture.
+    """Returns the toolkit images that have built a module, by kernel release and architecture.
 
-    Nodes say it, each of the image that a DaemonSet of ours gives it now, and in this boot: what is
-    run elsewhere since it is proven is never an image that only a node named.
+    A node's report counts only for this boot and for the image that one of our DaemonSets gives it
+    now. An image that is named only by a node is therefore never run elsewhere.
     """
     given = {(d.driver, d.assignment): d for d in snapshot.daemonsets.values() if d.toolkit}
     images: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -164,7 +165,7 @@ def proven(snapshot: Snapshot) -> Proven:
 
 
 def _is_of(word: NodeDriverObject, found: DaemonSetObject) -> bool:
-    """Whether a node can have said this of what a DaemonSet gives it."""
+    """Returns whether a node's report can be about what a DaemonSet gives it."""
     said = (word.toolkit, word.revision, word.kernel)
     return said == (found.toolkit, found.revision, found.pool.kernel)
 
@@ -176,7 +177,7 @@ def _chain(
     evidence: Evidence,
     kept: CurrentImage,
 ) -> Iterator[tuple[Link, str, str]]:
-    """Each link in order: its image or nothing, and why; without words if nobody set it up."""
+    """Yields each link in order with its image or "", and why; no reason if not configured."""
     mapped = toolkit.images.get(pool.kernel, "")
     word = "names" if mapped else "does not name"
     yield Link.MAP, mapped, f"toolkit.images {word} kernel {pool.kernel}" if toolkit.images else ""
@@ -208,7 +209,7 @@ def _remedy(
 
 
 def _of_before(streams: Unseen, kept: CurrentImage) -> tuple[Link, str, str]:
-    """While nobody can ask an image stream, what it gave stays, by the same link."""
+    """Keeps an image that came from an image stream, by the same link, while none can be read."""
     link = next((each for each in Link if each.of_a_stream and each.value == kept.link), None)
     why = f"the image streams are not known: {streams.why}"
     return link or Link.STREAM, kept.image if link else "", why
@@ -221,7 +222,10 @@ def _of_os_version(
     evidence: Evidence,
     kept: CurrentImage,
 ) -> tuple[str, str]:
-    """What took its place because of its labels stays until they are read again."""
+    """Returns the image tagged with the OS version, and why.
+
+    An image chosen by labels in its place stays until the tag's labels are read again.
+    """
     if streams is None:
         return "", "this cluster has no image streams"
     if name not in streams:
@@ -240,7 +244,7 @@ def _of_os_version(
 def _by_labels(
     pool: Pool, stream: ImageStream | None, evidence: Evidence, kept: CurrentImage
 ) -> tuple[str, str]:
-    """The newest tag whose image is for the kernel; the one that is used, while it is there."""
+    """Returns the image of the newest tag for the kernel; the image in use wins while tagged."""
     used = kept.image if kept.link == Link.LABELS.value else ""
     tags = stream.tags.items() if stream else ()
     fitting = (
@@ -253,7 +257,7 @@ def _by_labels(
 
 
 def fill(template: str, pool: Pool) -> str:
-    """A pull spec for a pool. A tag holds no `+`, as kernel releases do: `_` stands for it."""
+    """Fills in a pull spec for a pool; `_` replaces the `+` of releases, which a tag forbids."""
     values = {
         "{kernel}": pool.kernel.replace("+", "_"),
         "{osVersion}": pool.os_version,

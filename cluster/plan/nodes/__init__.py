@@ -1,8 +1,8 @@
-"""How each node stands for a Driver.
+"""The state of each node with respect to a Driver.
 
-hardware, os_version, pools   whether it has the hardware, and which pool it is in
-members, conflicts    its observations in one value; Drivers that want the same modules
-deadlines             since when something is overdue
-consumers, drain_labels, stage_pods   who uses the driver there, and how it is held
-memo                  results kept from one look to the next
+hardware, os_version, pools   hardware selection, and the pool of a node
+members, conflicts    a node's observations as one value; Drivers with modules in common
+deadlines             timeouts for nodes that do not report
+consumers, drain_labels, stage_pods   pods that use the driver, and drain labels on the node
+memo                  per-node results cached between two snapshots
 """

@@ -1,9 +1,9 @@
-"""Drivers that have a module in common: which nodes another one has, or had the right to first.
+"""Drivers with a module in common: the nodes that another Driver has, or has first claim to.
 
-Pure. A kernel holds one module of a name, so two Drivers that each load theirs take the other's
-out, again and again. Of two that are for one node the one that came first gets it; but whoever is
-there already stays. So no node gets a revision whose module another Driver has there, whichever of
-the two came first: somebody has to decide, and both say so.
+Pure. A kernel holds only one module of a name, so two such Drivers would keep unloading each
+other's module. If both select a node, the older Driver gets it, but a Driver that is already there
+stays. So no node gets a revision whose module another Driver has there, whichever is older: the
+administrator has to decide, and both Drivers report the conflict.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nodeside.spec import Driver
 
 
 def elders(snapshot: Snapshot, found: DriverObject) -> tuple[Driver, ...]:
-    """Drivers that came first and have a module of this one."""
+    """Returns older Drivers that have a module in common with this one."""
     mine = _modules(found.driver)
     return tuple(
         other.driver
@@ -34,7 +34,7 @@ def elders(snapshot: Snapshot, found: DriverObject) -> tuple[Driver, ...]:
 def taken(
     snapshot: Snapshot, driver: Driver, came_first: Sequence[Driver]
 ) -> Mapping[str, set[str]]:
-    """By rival, the nodes that are not to get the newest revision of a Driver."""
+    """Returns the nodes that must not get the newest revision of a Driver, by rival."""
     found: dict[str, set[str]] = {}
     own = assigned_label(driver.name)
     ours = [node for node in snapshot.nodes.values() if own in node.labels] if came_first else []
@@ -51,10 +51,10 @@ def _is_for(driver: Driver, node: Node) -> bool:
 
 
 def _holders(snapshot: Snapshot, driver: Driver) -> Iterator[tuple[str, set[str]]]:
-    """Other Drivers, with the nodes on which they have a module of this one.
+    """Yields other Drivers with the nodes where they have a module in common with this one.
 
-    That is by the revision that each node is assigned to: a mere edit of another Driver takes
-    nothing away. Where the DaemonSet is still to be made, that Driver's newest revision counts.
+    The revision that each node is assigned to decides: an edit of another Driver alone takes no
+    node away. Where the DaemonSet does not exist yet, that Driver's newest revision counts.
     """
     mine = _modules(driver)
     there: dict[str, dict[str, bool]] = {}
@@ -93,9 +93,9 @@ def _modules(driver: Driver | None) -> frozenset[str]:
 
 
 def contested(snapshot: Snapshot, driver: Driver, rivals: Sequence[Driver]) -> frozenset[str]:
-    """Nodes that `rivals`, which have a module in common with `driver` and came first, are for.
+    """Returns the nodes selected by `rivals`: older Drivers with a module in common with `driver`.
 
-    Where this driver is assigned already it stays: to take it away would help nobody.
+    A node where this driver is assigned already is not included: removing it would help no one.
     """
     own = assigned_label(driver.name)
     return frozenset(

@@ -1,8 +1,8 @@
-"""Pods that use a device: which ones a Driver wants to be gone before it is replaced on their node.
+"""Pods that use a device and must leave before a Driver is replaced on their node.
 
-Pure. `Demand` is what of the pods of a whole cluster has to be known for all Drivers that evict;
-`consumer_from` keeps of a pod what that is, and nothing of a pod that nobody asks for, or that is
-never evicted: those of DaemonSets, static ones, our own, and those that have ended.
+Pure. `Demand` describes the pod data that all evicting Drivers need from the whole cluster.
+`consumer_from` keeps only that data. It drops pods that no Driver asks for and pods that are never
+evicted: DaemonSet pods, static pods, our own, and those that have ended.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nodeside.spec.model import Upgrade
 
 
 def evicts(driver: Driver) -> Evict | None:
-    """Whom a Driver evicts; None if nobody: a reboot empties a node by itself."""
+    """Returns which pods a Driver evicts, None for none: a reboot empties a node by itself."""
     return driver.spec.rollout.evict if driver.spec.upgrade is Upgrade.LIVE else None
 
 
@@ -32,7 +32,7 @@ def demand_of(evict: Evict) -> Demand:
 
 
 def consumes(consumer: Consumer, evict: Evict) -> bool:
-    """Whether one Driver means this pod."""
+    """Returns whether a Driver's `evict` matches this pod."""
     if evict.namespaces and consumer.name.partition("/")[0] not in evict.namespaces:
         return False
     if not consumer.resources.isdisjoint(evict.resources):
@@ -41,7 +41,7 @@ def consumes(consumer: Consumer, evict: Evict) -> bool:
 
 
 def by_node(snapshot: Snapshot, evict: Evict | None) -> Mapping[str, Sequence[Consumer]] | None:
-    """The pods that one Driver means, by node; None if they are not known."""
+    """Returns the pods that a Driver's `evict` matches, by node; None if they are unknown."""
     if evict is None:
         return EMPTY
     if not snapshot.occupancy.known:

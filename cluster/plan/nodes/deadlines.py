@@ -1,19 +1,19 @@
-"""How long a node may be on its way: until when silence is patience, and what is said after that.
+"""Timeouts for nodes in progress: how long a silent node is waited for, and what is reported then.
 
-Pure. Everything is counted from times that stand in the API server (who changed an object when, and
-when a pod was made), so another controller goes on counting where the last one stopped, and with
-its clock (server_time.py). Times are of the wall clock, 0 is unknown; where one cannot be true yet
-nobody waits (timestamps.py).
+Pure. All deadlines count from times stored in the API server (managed fields, pod creation), so
+another controller continues where the last one stopped, on the server's clock (server_time.py).
+Times are wall-clock times; 0 is unknown. After a time that is too far in the future nothing is
+waited for (timestamps.py).
 
-    no pod         `NO_POD` after the node was assigned, and after the DaemonSet controller was last
-                   at work: it makes thousands by and by, so work on others counts for a while too
-    no word        `NO_WORD` after the pod was made, or the node came up with it
-                   not at all where the name of its NodeDriver would be too long
-    the last word  `LAST_WORD` and the deadline of a build after it was said: the node has deadlines
-                   for everything it does, and says how each of them ended
-    a correction   `NO_WORD` after a failure that the next pod will not meet, and after the
-                   DaemonSet controller was last at work on it
-    the machine    `LOST` after it went down, say in the middle of its change: nobody waits then
+    no pod         `NO_POD` after the node was assigned and the DaemonSet controller was last active
+                   (it creates thousands of pods gradually, so for a while work on others counts)
+    no report      `NO_WORD` after the pod was created, or after the node came up with it;
+                   no wait at all if the name of its NodeDriver would be too long
+    last report    `LAST_WORD` plus the build deadline after that report: the node has deadlines
+                   for everything it does and reports how each of them ended
+    correction     `NO_WORD` after a failure that the next pod will not have, and after the
+                   DaemonSet controller was last active on it
+    node down      `LOST` after it went down, e.g. in the middle of a change; then it is given up
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ NO_POD: Final = 60.0  # seconds
 NO_WORD: Final = 600.0
 LAST_WORD: Final = 3600.0
 LOST: Final = 600.0
-_OTHERS = 900.0  # seconds for which pods that are made for other nodes count as progress
-_LONGEST_NAME: Final = 253  # characters, of any object
+_OTHERS = 900.0  # seconds for which creating pods for other nodes counts as progress
+_LONGEST_NAME: Final = 253  # characters, the limit for object names
 _NEVER = math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """`until` is when waiting ends; `words` is what is said from then on, "" until then."""
+    """A deadline. `until` is when waiting ends; `words` is the report after that, "" before."""
 
     until: float = _NEVER
     words: str = ""
@@ -52,7 +52,7 @@ PATIENT: Final = Deadline()
 
 
 def gone(node: Node, now: float) -> Deadline:
-    """How long a machine is waited for that went down; the words are of one in its change."""
+    """Returns the deadline for a node that is down; the text applies to a node being changed."""
     until = believed(node.ready_since, now) + LOST
     if not node.ready_since:
         return PATIENT
@@ -64,13 +64,16 @@ def gone(node: Node, now: float) -> Deadline:
 
 @dataclass(frozen=True)
 class Deadlines:
-    """Listens to the nodes of one Driver."""
+    """The deadlines for the nodes of one Driver."""
 
     snapshot: Snapshot
     driver: Driver
 
     def hear(self, node: Node, assigned: str, word: NodeDriverObject | None) -> Deadline:
-        """`word` is what the node said in this boot and for the revision that it has, if it did."""
+        """Returns how long the node may stay silent.
+
+        `word` is its report for this boot and its revision, None if there is none.
+        """
         if word is not None and word.state:
             return self._waiting(
                 self._believed(word.said),
@@ -94,7 +97,7 @@ class Deadlines:
         return self._without_a_pod(node, daemonset)
 
     def corrected(self, assigned: str, word: NodeDriverObject) -> Deadline:
-        """`word` is a failure that its next pod will not meet."""
+        """Returns the deadline for the next pod, which will not repeat the failure in `word`."""
         found = self.snapshot.daemonsets.get(daemonset_name(self.driver.name, assigned))
         said = self._believed(word.said)
         return self._waiting(
@@ -107,7 +110,10 @@ class Deadlines:
         )
 
     def _without_a_pod(self, node: Node, daemonset: str) -> Deadline:
-        """A node whose DaemonSet is still to be made waits for us."""
+        """Returns the deadline for a node without a pod.
+
+        There is none while its DaemonSet does not exist: then the node waits for the controller.
+        """
         found = self.snapshot.daemonsets.get(daemonset)
         if found is None or found.deleting or not node.labelled:
             return PATIENT
@@ -136,12 +142,12 @@ class Deadlines:
 
     @cached_property
     def _at_work(self) -> float:
-        """When the DaemonSet controller was last seen to do anything for us."""
+        """Returns when the DaemonSet controller was last active on any of our DaemonSets."""
         return max((found.touched for found in self.snapshot.daemonsets.values()), default=0.0)
 
     @cached_property
     def _pods(self) -> Mapping[tuple[str, str], DriverPod]:
-        """By node and DaemonSet; one that is ending is a pod too, until it is gone."""
+        """Returns the driver pods by node and DaemonSet; terminating pods count until gone."""
         mine = (pod for pod in self.snapshot.pods_of(self.driver.name) if pod.unloader is None)
         return {(pod.node, pod.daemonset): pod for pod in mine}
 

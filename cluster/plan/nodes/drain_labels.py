@@ -1,10 +1,10 @@
-"""What stands on a node while it is drained: three labels, by which any later controller goes on.
+"""The labels of a node that is drained: three labels, from which any later controller continues.
 
-`nodeside.io/<driver>.draining=<since>`: it is this node's turn, its consumers are asked to leave,
-and it stays closed until the driver works again. `nodeside.io/cordoned=true`: it was schedulable,
-and we cordoned it; it comes and goes in the same request as the cordon. Two Drivers may drain one
-node: each takes away its own label, and who finds our cordon without any holder ends it.
-`nodeside.io/<driver>.undrained=<revision>`: the consumers did not leave in time.
+`nodeside.io/<driver>.draining=<since>`: this node is being drained. Its consumers are evicted, and
+it stays cordoned until the driver works again. `nodeside.io/cordoned=true`: the node was
+schedulable and we cordoned it; the label is set and removed in the same request as the cordon. Two
+Drivers may drain one node: each removes its own label, and our cordon is removed once no Driver
+holds the node. `nodeside.io/<driver>.undrained=<revision>`: the consumers did not leave in time.
 
 Pure.
 """
@@ -22,16 +22,16 @@ from cluster.kube.timestamps import believed
 from cluster.model.names import CORDONED, draining_label, undrained_label
 from nodeside.contract import API_GROUP
 
-_STAMP = "%Y%m%dT%H%M%SZ"  # ISO 8601 without what a label may not have
+_STAMP = "%Y%m%dT%H%M%SZ"  # ISO 8601 without characters that a label value forbids
 _PEOPLE = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @dataclass(frozen=True, slots=True)
 class DrainMark:
-    """How one Driver holds a node. `since` is "" if it does not.
+    """The hold of one Driver on a node. `since` is "" if it does not hold it.
 
-    `given_up` is the revision for which the node could not be drained in time. `ending`: nobody
-    holds it any more, and our cordon is still there.
+    `given_up` is the revision for which the node could not be drained in time. `ending` means that
+    no Driver holds the node any more, but our cordon is still there.
     """
 
     since: str = ""
@@ -43,7 +43,7 @@ FREE: Final = DrainMark()
 
 
 def hold_of(labels: Mapping[str, str], driver: str) -> DrainMark:
-    """How a Driver holds the node of these labels."""
+    """Returns a Driver's hold on the node with these labels."""
     since, given_up = (
         labels.get(draining_label(driver), ""),
         labels.get(undrained_label(driver), ""),
@@ -53,12 +53,12 @@ def hold_of(labels: Mapping[str, str], driver: str) -> DrainMark:
 
 
 def stamp(now: float) -> str:
-    """A time as the value of a label."""
+    """Returns a time as a label value."""
     return time.strftime(_STAMP, time.gmtime(now))
 
 
 def lasts(since: str, now: float) -> float:
-    """Seconds since a stamp; 0 if somebody wrote something else than a time."""
+    """Returns the seconds since a stamp; 0 if it is not a time."""
     try:
         return now - believed(calendar.timegm(time.strptime(since, _STAMP)), now)
     except ValueError:
@@ -66,7 +66,7 @@ def lasts(since: str, now: float) -> float:
 
 
 def for_people(since: str) -> str:
-    """A stamp as it stands in a status."""
+    """Returns a stamp in the format used in a status."""
     try:
         return time.strftime(_PEOPLE, time.strptime(since, _STAMP))
     except ValueError:
@@ -77,7 +77,7 @@ _HOLDER = re.compile(rf"^{re.escape(API_GROUP)}/([a-z0-9-]+)\.draining$")
 
 
 def holders(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Label and Driver."""
+    """Yields the label and the Driver of each hold on a node."""
     for key in labels:
         if found := _HOLDER.match(key):
             yield key, found[1]

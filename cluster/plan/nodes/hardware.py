@@ -1,4 +1,4 @@
-"""Which nodes have a Driver's hardware, by the labels of node feature discovery."""
+"""Selection of nodes with a Driver's hardware by the labels of Node Feature Discovery."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from cluster.plan.nodes.os_version import ostree_version
 from cluster.plan.nodes.pools import _LINUX, _OS_LABEL
 from nodeside.spec.model import Hardware, PciId
 
-# feature.node.kubernetes.io/pci-<fields>.present, fields by NFD's deviceLabelFields: any of class,
-# vendor, device, subsystem_vendor, subsystem_device, in this order, joined by `_`.
+# feature.node.kubernetes.io/pci-<fields>.present. NFD's deviceLabelFields sets the fields: any of
+# class, vendor, device, subsystem_vendor, subsystem_device, in this order, joined by `_`.
 # https://kubernetes-sigs.github.io/node-feature-discovery/stable/usage/features.html#pci
 _PCI = re.compile(r"^feature\.node\.kubernetes\.io/pci-([0-9a-f_]+)\.present$")
 
@@ -25,7 +25,7 @@ _NFD = re.compile(r"^([a-z0-9.-]+\.)?feature\.node\.kubernetes\.io/")
 
 
 class Fit(Enum):
-    """Whether a Driver is for a node."""
+    """The result of matching a Driver to a node."""
 
     HAS = "has the hardware"
     KEPT = "is assigned, and its labels of Node Feature Discovery are absent"
@@ -39,7 +39,7 @@ class Fit(Enum):
 
 
 def disagreement(node: Node) -> str:
-    """What Node Feature Discovery says otherwise than the kubelet; for people, decides nothing."""
+    """Returns how Node Feature Discovery contradicts the kubelet, "" if not; informational only."""
     labelled = node.labels.get(KERNEL_LABEL, "")
     if labelled and labelled != node.kernel:
         return f"the label {KERNEL_LABEL} still says {labelled}, the kubelet says {node.kernel}"
@@ -52,14 +52,13 @@ def disagreement(node: Node) -> str:
 def has_hardware(
     node: Node, hardware: Hardware, *, assigned: bool, former: tuple[PciId, ...] = ()
 ) -> Fit:
-    """Whether the hardware selector of a Driver holds for a node.
+    """Returns whether the hardware selector of a Driver matches a node.
 
-    A node that is `assigned` leaves only when a label *says* so: one of the selector's own keys
-    with another value or, if it is not Node Feature Discovery's, gone; a device label that says
-    something else than `true`. A device that was taken out looks to us exactly like a Node Feature
-    Discovery that was: there the administrator decides, by taking away the label `assigned`. Not
-    so of a device that is labelled still, and that the spec has named until it was changed: that is
-    one of the `former`.
+    An `assigned` node leaves only if a label *says* so: a selector key has another value or, if it
+    is not a key of Node Feature Discovery, is missing; or a device label has a value other than
+    `true`. A removed device looks exactly like a removed Node Feature Discovery. In that case the
+    administrator decides, by removing the label `assigned`. `former` are devices that the spec no
+    longer names: a node also leaves if only such a device is still labelled.
     """
     if node.labels.get(_OS_LABEL, _LINUX) != _LINUX:
         return Fit.FOREIGN
@@ -75,13 +74,13 @@ def has_hardware(
 
 
 def devices(hardware: Hardware, status: Mapping[str, Any]) -> list[str]:
-    """Every device that the Driver is or was for, as its status has them; the first are wanted."""
+    """Returns every device the Driver selects or selected, as in its status; current ones first."""
     wanted = [f"{each.vendor}:{each.device}".rstrip(":") for each in hardware.pci]
     return list(dict.fromkeys([*wanted, *(status.get("devices") or ())]))[:DEVICE_LIMIT]
 
 
 def former_devices(hardware: Hardware, status: Mapping[str, Any]) -> tuple[PciId, ...]:
-    """Those of the status that are not wanted any more."""
+    """Returns the devices in the status that the Driver no longer selects."""
     known = (PciId(*str(each).split(":")[:2]) for each in status.get("devices") or ())
     return tuple(each for each in known if each not in hardware.pci)
 
@@ -118,7 +117,7 @@ def _devices(
 
 
 def _said_of(labels: Mapping[str, str], devices: tuple[PciId, ...]) -> list[str]:
-    """The values of all labels that speak of one of these devices."""
+    """Returns the values of all labels about one of these devices."""
     return [
         value
         for key, value in labels.items()
@@ -128,7 +127,7 @@ def _said_of(labels: Mapping[str, str], devices: tuple[PciId, ...]) -> list[str]
 
 @lru_cache(maxsize=64)
 def _usual_labels(wanted: tuple[PciId, ...]) -> tuple[str, ...]:
-    """Labels that need no search among a node's hundred: those without a class."""
+    """Returns the labels without a class, which can be looked up without scanning all labels."""
     ids = [device.vendor for device in wanted]
     ids += [f"{device.vendor}_{device.device}" for device in wanted if device.device]
     return tuple(f"feature.node.kubernetes.io/pci-{each}.present" for each in ids)
@@ -136,7 +135,7 @@ def _usual_labels(wanted: tuple[PciId, ...]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=65536)
 def _names(key: str, device: PciId) -> bool:
-    """Whether a label speaks of a device. One without device ids speaks of all of the vendor's."""
+    """Returns whether a label is about a device; without a device id it covers the whole vendor."""
     found = _PCI.match(key)
     fields = found[1].split("_") if found else []
     if device.vendor not in fields[:2]:  # the first, or the second after a class

@@ -1,8 +1,8 @@
-"""How a Driver stands on each of its nodes: what is observed, put into the words of table.py.
+"""The state of a Driver on each of its nodes: observations translated to the terms of table.py.
 
-Pure; the first half of planner.py. A `Member` is a node that has the hardware of a Driver. Nothing
-is believed that is not about this boot and the revision that the node has: a report of an older
-boot is void, one for another revision comes from the pod before.
+Pure. A `Member` is a node that has the hardware of a Driver. A report counts only for the current
+boot and the revision that the node has: a report of an older boot is void, and one for another
+revision comes from the previous pod.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FAILED, _READY, _REBOOT = State.FAILED.value, State.READY.value, State.REBOOT_R
 
 
 class Seen(NamedTuple):
-    """What of a node a member is made of. `pod` is its pod if that cannot start."""
+    """The observations a member is built from. `pod` is set only if the pod cannot start."""
 
     node: Node
     report: NodeDriverObject | None
@@ -50,16 +50,16 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A node of a Driver. `at` is None if nobody knows the assignment.
+    """A node of a Driver. `at` is None if the assignment is unknown.
 
     `before` is the assignment under which the driver worked there until we changed the node.
-    `was_ready` is what the node said last, in whatever boot. `trouble` is what is wrong though the
-    node does not say so: its pod cannot start, or nothing is heard; `due` is the wall clock time at
-    which that will be said if nothing is heard until then. `consumers` are the pods that have to
-    leave before its driver is replaced, `stage_pods` those of stages that are ending there, as
-    namespace/name; None: not known. `pod` is its pod if that cannot start.
-    `taken`: another Driver has a module of the newest revision there. `lost`: it is down
-    for so long that nobody waits for it any more.
+    `was_ready` says whether the last report was "ready", in any boot. `trouble` is a problem that
+    the node does not report itself: its pod cannot start, or the node is silent; `due` is the
+    wall-clock time at which silence becomes a problem. `consumers` are the pods that have to leave
+    before its driver is replaced. `stage_pods` are the terminating stage pods there, as
+    namespace/name. Both are None if unknown. `pod` is set only if the pod cannot start. `taken`
+    means that another Driver has a module of the newest revision there. `lost` means that the node
+    has been down for too long to wait for it.
     """
 
     node: Node
@@ -83,26 +83,26 @@ class Member:
 
     @property
     def is_vacant(self) -> bool:
-        """Whether nothing is left that was in the way of a change."""
+        """Returns whether no pod blocks a change any more."""
         return self.consumers == () and self.stage_pods == ()
 
     @property
     def is_untouched(self) -> bool:
-        """Whether nothing stands on the node but its assignment, and its pod starts."""
+        """Returns whether the node has no drain labels and its pod starts."""
         return self.hold is FREE and self.pod is None
 
     @property
     def word(self) -> NodeDriverObject | None:
-        """What the node said in this boot, for the revision that it has."""
+        """Returns the node's report for this boot and its revision, None if there is none."""
         return _word(self.node, self.at, self.report, changed=bool(self.before))
 
     @property
     def unpulled(self) -> str:
-        """Why its pod cannot have the image of the driver."""
+        """Returns why its pod cannot pull the driver image, "" if it can."""
         return cannot_pull(self.pod) if self.pod else ""
 
     def rests_on(self, seen: Seen) -> bool:
-        """Whether it was made of these very values."""
+        """Returns whether the member was built from exactly these values."""
         return (
             self.node is seen.node
             and self.report is seen.report
@@ -123,7 +123,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class NotMember:
-    """A node that a Driver is not for."""
+    """A node that a Driver does not select."""
 
     node: Node
 
@@ -138,10 +138,10 @@ def members(
     without: Collection[str] = (),
     memory: Memo[Member | NotMember] | None = None,
 ) -> Iterator[Member]:
-    """Every node that the Driver is for, in the order of the world's nodes.
+    """Yields every node that the Driver selects, in the order of the snapshot's nodes.
 
-    `known` maps assignments to what they stand for. `without` are names that another Driver has.
-    `memory` has the members of earlier looks; each has in it all that it was made of.
+    `known` resolves assignment labels. `without` are the names of nodes that another Driver has.
+    `memory` caches members from earlier snapshots; each member holds all values it was built from.
     """
     memory = Memo() if memory is None else memory
     memory.forget(snapshot.nodes)
@@ -175,7 +175,7 @@ def members(
 
 @dataclass(frozen=True)
 class _Maker:
-    """Makes members of one Driver."""
+    """A builder for the members of one Driver."""
 
     driver: Driver
     known: Mapping[str, Assignment]
@@ -190,7 +190,7 @@ class _Maker:
         return before_label(self.driver.name)
 
     def member(self, seen: Seen) -> Member | NotMember:
-        """All that these values tell, whatever the time."""
+        """Returns the member as far as it does not depend on the time."""
         node, report, pod, consumers, stage_pods = seen
         labels, spec = node.labels, self.driver.spec
         assigned = labels.get(self.assigned, "")
@@ -227,9 +227,9 @@ class _Maker:
 
 
 def _heard(member: Member, listener: Deadlines) -> Member:
-    """How long a node that is on its way may say nothing; it may wait for its reboot for ever.
+    """Applies the deadlines to a node in progress; one that waits for its reboot has none.
 
-    `due` may be too early, since to look once more does no harm.
+    `due` may be too early, since another pass does no harm.
     """
     word = member.word
     if word is not None and word.state == _REBOOT:
@@ -242,7 +242,10 @@ def _heard(member: Member, listener: Deadlines) -> Member:
 
 
 def _missed(member: Member, now: float) -> Member:
-    """A node that is down; said where we changed it. When it is back, it is as any other."""
+    """Applies the deadline to a node that is down; it is reported only if we changed the node.
+
+    A node that comes back is treated as any other.
+    """
     silence = gone(member.node, now)
     trouble = silence.words if member.before else ""
     lost = bool(silence.words)
@@ -252,10 +255,10 @@ def _missed(member: Member, now: float) -> Member:
 def _word(
     node: Node, at: Assignment | None, report: NodeDriverObject | None, *, changed: bool
 ) -> NodeDriverObject | None:
-    """What the node said in this boot, for the revision that it has.
+    """Returns the node's report for this boot and its revision, None if there is none.
 
-    Where nobody knows any more what was assigned, the node's own word is all there is, unless we
-    `changed` it after that word.
+    If the assignment is no longer known, any report of this boot counts, unless we `changed` the
+    node after that report.
     """
     if report is None or report.boot_id != node.boot_id:
         return None
@@ -269,14 +272,14 @@ def _health(node: Node, word: NodeDriverObject | None, *, on_reboot: bool) -> He
         return Health.DOWN
     if word is not None and word.state == _READY:
         return Health.WORKING
-    # Where a change waits for a reboot by the administrator's wish, to wait is no failure.
+    # With `upgrade: onReboot`, waiting for the administrator's reboot is not a failure.
     if word is not None and (word.state == _FAILED or (word.state == _REBOOT and not on_reboot)):
         return Health.BROKEN
     return Health.BUSY
 
 
 def _troubles(snapshot: Snapshot, driver: str) -> Iterator[tuple[tuple[str, str], DriverPod]]:
-    """By node and assignment, pods that cannot start."""
+    """Yields the pods that cannot start, by node and assignment."""
     for pod in snapshot.pods_of(driver):
         if pod.waiting and not pod.deleting and pod.unloader is None:
             yield (pod.node, pod.daemonset.rpartition("-")[2]), pod
@@ -288,7 +291,7 @@ def _words(pod: DriverPod) -> str:
 
 
 def cause(member: Member) -> str:
-    """Why the driver does not work on a node, in the node's own words if it said anything."""
+    """Returns why the driver does not work on a node; the node's own message if it has one."""
     report = member.report
     if member.trouble or report is None:
         return member.trouble or "no report"
@@ -296,12 +299,12 @@ def cause(member: Member) -> str:
     return words or report.state
 
 
-# What the kubelet says of an image that it cannot have.
+# The kubelet's reasons for an image that it cannot pull.
 # https://kubernetes.io/docs/concepts/containers/images/#imagepullbackoff
 _CANNOT_PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
 
 
 def cannot_pull(pod: DriverPod) -> str:
-    """Why the image of the driver container cannot be had, "" if it can."""
+    """Returns why the driver container's image cannot be pulled, "" if it can."""
     why = pod.waiting.get(DRIVER_CONTAINER, "")
     return why if why.partition(":")[0] in _CANNOT_PULL else ""

@@ -1,10 +1,9 @@
-"""What was concluded of nodes in the look before, where all that it rests on is still the same.
+"""A cache of per-node results from the previous snapshot, valid while their inputs are unchanged.
 
-Between two looks at 5,000 nodes a handful of them change. What was concluded of the others is not
-concluded again. Nobody tells a memory what changed: each conclusion is kept beside the very values
-that it was drawn from, and is taken only for these. So an event that was missed does no harm, and a
-plan that is made with a memory is the plan that is made without one. It
-is held for the life of a controller.
+Between two snapshots of 5,000 nodes only a few nodes change; results for the others are reused. The
+cache needs no change notifications: each result is stored with the exact values it was computed
+from, and is reused only for those. So a missed event does no harm, and a plan made with a cache
+equals the plan made without one. A cache lives as long as its controller.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ T = TypeVar("T")
 
 @dataclass
 class Memo(Generic[T]):
-    """Conclusions of one kind by the name of a node, all of them drawn on one `ground`."""
+    """Results of one kind by node name, all computed from the same shared inputs, the `ground`."""
 
     ground: object = None
     conclusions: dict[str, T] = field(default_factory=dict)
 
     def on(self, ground: object) -> dict[str, T]:
-        """What holds on this ground, to be looked up and added to: nothing if it is another one."""
+        """Returns the mutable results for this ground; empty if the ground changed."""
         if ground != self.ground:
             self.ground, self.conclusions = ground, {}
         return self.conclusions
 
     def forget(self, there: Collection[str]) -> None:
-        """All nodes but those that are there."""
+        """Drops the results of all nodes that are not in `there`."""
         if len(self.conclusions) > len(there):
             kept = {name: each for name, each in self.conclusions.items() if name in there}
             self.conclusions = kept

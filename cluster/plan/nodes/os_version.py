@@ -1,8 +1,8 @@
-"""The version of a node's operating system, from what the kubelet says of it.
+"""The version of a node's operating system, as reported by the kubelet.
 
 Pure. On CoreOS it is the OSTREE_VERSION, which is also the name of the image stream tag of its
-Driver Toolkit; elsewhere the id and version of /etc/os-release as far as `osImage` shows them, such
-as `ubuntu22.04`: coarse on purpose, since the kernel release stands beside it in a pool.
+Driver Toolkit. Elsewhere it is the id and version of /etc/os-release as far as `osImage` shows
+them, such as `ubuntu22.04`. It is coarse on purpose, since a pool also has the kernel release.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OSTREE = re.compile(r"(?<![\w.-])[0-9]{1,4}\.[0-9]{1,4}\.(?:[0-9]{8}|[0-9]{12})
 _VERSION = re.compile(r"(?<![\w.])v?([0-9]+(?:\.[0-9]+)?)(?:[.+-][\w.+-]*)?(?: SP([0-9]))?")
 _NOT_IN_A_SLUG = re.compile(r"[^a-z0-9.]+")
 
-# PRETTY_NAME begins with -> ID, as in /etc/os-release. The longer one first.
+# Prefix of PRETTY_NAME -> ID, as in /etc/os-release. Longer prefixes come first.
 _IDS: Final = (
     ("Red Hat Enterprise Linux CoreOS", "rhcos"),
     ("CentOS Stream CoreOS", "scos"),
@@ -43,17 +43,20 @@ _IDS: Final = (
 
 
 def ostree_version(labels: Mapping[str, str], os_image: str) -> str:
-    """The OSTREE_VERSION of a node, "" if it has none.
+    """Returns the OSTREE_VERSION of a node, "" if it has none.
 
-    The kubelet's `osImage` wins: it is fresh after a reboot, when the label of Node Feature
-    Discovery may still be that of the old system.
+    The kubelet's `osImage` takes precedence: it is up to date after a reboot, when the label of
+    Node Feature Discovery may still describe the old system.
     """
     return _ostree_in(os_image) or _ostree_in(labels.get(OSTREE_LABEL, ""))
 
 
 @lru_cache(maxsize=1024)
 def os_version(os_image: str) -> str:
-    """OSTREE_VERSION, or id and version of any other system: `debian12`, `rhel9.4`, `sles15.5`."""
+    """Returns the OSTREE_VERSION, or else id and version, such as `debian12`, `rhel9.4`.
+
+    Returns "unknown" if there is neither.
+    """
     if found := _ostree_in(os_image):
         return found
     name = next((word for begin, word in _IDS if os_image.startswith(begin)), "")

@@ -1,8 +1,8 @@
-"""Which nodes a Driver is for, and which of them one build serves: pools.
+"""Pools: groups of a Driver's nodes that one build serves.
 
-Pure. The kubelet's own word (`status.nodeInfo`) decides what a node is. The labels of Node Feature
-Discovery confirm it: they lag a reboot by up to a minute and vanish when it is restarted, so they
-can bring a driver to a node, but their absence takes none away.
+Pure. The kubelet's report (`status.nodeInfo`) decides what a node is. The labels of Node Feature
+Discovery only confirm it: they lag a reboot by up to a minute and vanish when it is restarted. So
+they can bring a driver to a node, but their absence removes none.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from functools import lru_cache
 from cluster.model.snapshot import Node, Pool
 from cluster.plan.nodes.os_version import os_version, ostree_version
 
-_OS_LABEL, _LINUX = "kubernetes.io/os", "linux"  # a label of every kubelet's own
+_OS_LABEL, _LINUX = "kubernetes.io/os", "linux"  # a label that every kubelet sets
 
 
 def pool_of(
     node: Node, assigned: Pool | None = None, *, rebooted: bool = True, works: bool = True
 ) -> Pool:
-    """The pool of a node that is in pool `assigned` until now.
+    """Returns the pool of a node that has been in pool `assigned` so far.
 
-    It stays there while its kernel does, unless it `rebooted` into another OS version, or the
-    driver does not work there and only a label tells the version, which may have been late.
-    So a package that changes /etc/os-release, or a label that flaps, moves nothing that runs. Nor
-    does a kubelet that has not told its kernel; one that never did is in a pool without one, which
-    nothing serves.
+    The node stays there while its kernel is the same, unless it `rebooted` into another OS version,
+    or the driver does not work there and only a label, which may have been late, has the version.
+    So a package that changes /etc/os-release or a flapping label moves no running driver. Neither
+    does a kubelet that has not reported its kernel yet. If it never did, the node is in a pool
+    without a kernel, which nothing serves.
     """
     if assigned is not None and not node.kernel:
         return assigned
@@ -41,7 +41,7 @@ def pool_of(
 
 
 def _tells_version(os_image: str) -> bool:
-    """Whether the kubelet tells a version, and not only a name such as that of CoreOS."""
+    """Returns whether `osImage` contains a version, not only a name as it may on CoreOS."""
     return any(letter.isdigit() for letter in os_version(os_image))
 
 
@@ -51,5 +51,5 @@ def _label_tells_version(node: Node) -> bool:
 
 @lru_cache(maxsize=4096)
 def _pool(architecture: str, version: str, kernel: str) -> Pool:
-    """One object for each pool: it is a key in many mappings."""
+    """Returns one shared object per pool, since pools are keys in many mappings."""
     return Pool(architecture, version, kernel)

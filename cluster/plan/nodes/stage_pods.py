@@ -1,4 +1,4 @@
-"""What of stages is on a node: the labels that let their pods on, and the pods that are there."""
+"""Stages on a node: the labels that admit their pods, and the pods that are there."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ def label_keys(driver: str, node: Node) -> Iterator[str]:
 
 
 def is_open(driver: str, node: Node) -> bool:
-    """Whether pods of the first stage may come to a node."""
+    """Returns whether pods of the first stage may run on a node."""
     ready = node.labels.get(state_label(driver)) == State.READY.value
     return ready and node.labels.get(closed_label(driver)) != CLOSED
 
 
 def occupied(snapshot: Snapshot, found: DriverObject) -> frozenset[str]:
-    """Nodes that have pods of stages of a Driver, or may get some at any moment.
+    """Returns the nodes that have stage pods of a Driver, or may get some at any moment.
 
-    While nobody knows, every node counts. Nodes that are down do not: their pods never end.
+    While the stages are unknown, every node counts. Nodes that are down do not count: their pods
+    never end.
     """
     seen = snapshot.stages
     if seen is None:
@@ -41,7 +42,7 @@ def occupied(snapshot: Snapshot, found: DriverObject) -> frozenset[str]:
 
 
 def ending_pods(snapshot: Snapshot, driver: str) -> Mapping[str, Sequence[str]] | None:
-    """By node, the pods of stages that are on their way out, as namespace/name; None: not known."""
+    """Returns the terminating stage pods by node, as namespace/name; None if they are unknown."""
     seen, owner = snapshot.stages, snapshot.drivers.get(driver)
     if seen is None or (seen.unknown and not (owner and uses(owner))):
         return EMPTY

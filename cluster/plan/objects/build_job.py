@@ -1,11 +1,11 @@
-"""The Job that builds a driver once for a kernel, for nodes to fetch: its name and its document.
+"""The Job that builds a driver once per kernel for nodes to fetch: its name and its document.
 
-Pure; builds.py says which of them are wanted. The steps are those of nodeside/buildjob.py, each a
-container; what they find here is what `nodeside driver order|finish` and `toolkit.pyz` read.
+Pure; builds.py decides which Jobs are desired. Each step of nodeside/buildjob.py is a container.
+Mounts and environment match what `nodeside driver order|finish` and `toolkit.pyz` read.
 
-Nothing in the pod has a privilege, a host path or a token. What the vendor's code can write is what
-its own container mounts writable: its answer and its output. The signing key is mounted for the
-last step alone, which believes nothing but the order, and the order lies out of reach.
+No container is privileged or has a host path or a token. Vendor code can write only what its own
+container mounts writable: its answer and its output. Only the last step mounts the signing key. It
+trusts only the order, which vendor code cannot write.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from nodeside.spec.model import PrebuiltSource
 
 Document = dict[str, Any]
 
-# Containers, in the order in which they run.
+# Containers, in execution order.
 PROVIDE: Final = "provide"
 KERNELS: Final = "kernels"
 ORDER, FINISH = TELLING
@@ -57,8 +57,8 @@ _BUILD_USER: Final = 65533
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 RETRIES: Final = 3  # Kubernetes waits 10 s before the first, and twice as long before each next
-_PULLS: Final = 1800  # seconds for images, beside the deadline of the build
-# What another try would not change. A failure that is not among them may pass.
+_PULLS: Final = 1800  # seconds for image pulls, added to the deadline of the build
+# Failures that a retry would not change. Any other failure may be transient.
 _FINAL: Final = (
     ExitCode.BUG,
     ExitCode.USAGE,
@@ -78,10 +78,10 @@ _SCRATCH_LIMIT = "4Gi"
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """One build: `driver` is as of `revision`; `publish` is as `--to` says it, "" for nowhere.
+    """One build: `driver` as of `revision`; `publish` in the syntax of `--to`, "" for nowhere.
 
-    `kernel` is a release. If it is "", the toolkit's one kernel of `variant` is meant, or with
-    `variant` None its only one: a toolkit image is known before a node has its kernel.
+    `kernel` is a release. If it is "", the build uses the toolkit's one kernel of `variant`, or its
+    only kernel if `variant` is None: a toolkit image is known before a node has its kernel.
     """
 
     driver: Driver
@@ -94,8 +94,11 @@ class Build:
 
     @property
     def name(self) -> str:
-        """Of the Job, at most 40 + 7 + 12 characters. Equal builds have equal names, before and
-        after a reboot, and under revisions that build the same."""
+        """Returns the Job name, at most 40 + 7 + 12 characters.
+
+        Equal builds have equal names, before and after a reboot, and across revisions that build
+        the same.
+        """
         spec = to_document(self.driver)["spec"]
         inputs = {key: spec.get(key) for key in ("image", "version", "source", "build", "signing")}
         inputs["modules"] = [module.name for module in self.driver.spec.modules]
@@ -105,18 +108,18 @@ class Build:
 
     @property
     def what(self) -> str:
-        """For people."""
+        """Returns a readable description of the build."""
         variant = f"its {self.variant} kernel" if self.variant else "its kernel"
         return f"{self.kernel or variant} with {self.toolkit}"
 
 
 def publish_target(driver: Driver) -> str:
-    """Where a Driver's bundles are published, as `--to` says it; "" for nowhere."""
+    """Returns where a Driver's bundles are published, in the syntax of `--to`; "" for nowhere."""
     return next((_to(each) for each in driver.spec.prebuilt.sources if each.publish), "")
 
 
 def stores(driver: Driver) -> tuple[str, ...]:
-    """The registries that a Driver's nodes fetch from, in the same words."""
+    """Returns the registries that a Driver's nodes fetch from, in the same syntax."""
     return tuple(_to(each) for each in driver.spec.prebuilt.sources if each.oci)
 
 
@@ -125,7 +128,7 @@ def _to(source: PrebuiltSource) -> str:
 
 
 def job(build: Build, found: DriverObject, settings: Settings) -> Document:
-    """The Job, which is made once and never changed."""
+    """Returns the Job, which is created once and never changed."""
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -140,7 +143,7 @@ def job(build: Build, found: DriverObject, settings: Settings) -> Document:
 
 
 def job_spec(build: Build, settings: Settings, config_map: str = "") -> Document:
-    """`config_map` holds driver.yaml; by itself that of the revision."""
+    """Returns the Job spec. `config_map` holds driver.yaml; it defaults to that of the revision."""
     notes = {"openshift.io/required-scc": "restricted-v2"} if settings.scc else {}
     revision = config_map or config_map_name(build.driver.name, build.revision)
     return {
@@ -166,7 +169,7 @@ def job_spec(build: Build, settings: Settings, config_map: str = "") -> Document
 
 
 def _pod(build: Build, settings: Settings, config_map: str) -> Document:
-    """Each container is one step; each ends before the next begins."""
+    """Returns the pod spec; each container is one step and ends before the next begins."""
     spec: Document = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
@@ -191,7 +194,10 @@ def _pod(build: Build, settings: Settings, config_map: str) -> Document:
 
 
 def _pod_security(settings: Settings) -> Document:
-    """On OpenShift, restricted-v2 gives user and group, those of the namespace."""
+    """Returns the pod's security context.
+
+    On OpenShift, restricted-v2 sets the user and group of the namespace.
+    """
     common: Document = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     return common if settings.scc else common | {"fsGroup": TOOLKIT_USER}
 
@@ -202,7 +208,7 @@ def _security(user: int, settings: Settings) -> Document:
 
 
 def _chosen(build: Build) -> Iterator[str]:
-    """Which kernel, and where to publish."""
+    """Yields the options that select the kernel and the publish target."""
     if build.kernel:
         yield from ("--kernel", build.kernel)
     elif build.variant is not None:
@@ -254,7 +260,10 @@ def _credential_files(settings: Settings) -> Iterator[str]:
 
 
 def _toolkit_step(step: str, build: Build, settings: Settings) -> Document:
-    """The shared directory read-only, but for what the protocol says is the sidecar's."""
+    """Returns a toolkit container.
+
+    The shared directory is read-only except for the parts that the protocol assigns to the sidecar.
+    """
     command = [word.replace(SHARED, _SHARED, 1) for word in SIDECAR_COMMAND]
     command[command.index("run")] = step
     return {
@@ -288,7 +297,7 @@ def _volumes(build: Build, settings: Settings, config_map: str) -> list[Document
 def _given(
     build: Build, settings: Settings
 ) -> Iterator[tuple[str, str, tuple[str, ...], Mapping[str, Any]]]:
-    """What a step is given to read: volume, path, the steps, source. Each may be missing."""
+    """Yields the read-only inputs as (volume, path, steps, source). Each source is optional."""
     if secret := signing_secret(build.driver):
         whole = {"secretName": secret, "defaultMode": 0o440, "optional": True}
         only = {
@@ -308,7 +317,7 @@ def _given(
 
 
 def _certificates(driver: Driver) -> Iterator[str]:
-    """The keys of the signing Secret that are no secrets."""
+    """Yields the keys of the signing Secret that hold public certificates."""
     spec = driver.spec
     paths = [spec.signing.certificate] if spec.signing else []
     for path in dict.fromkeys((*paths, spec.prebuilt.trust.certificate)):

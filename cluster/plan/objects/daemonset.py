@@ -1,4 +1,4 @@
-"""The DaemonSet that puts a driver's pod on the nodes of one pool and revision.
+"""The DaemonSet that runs a driver's pod on the nodes of one pool and revision.
 
 Pure.
 """
@@ -34,7 +34,7 @@ from cluster.plan.objects.revision import owner
 
 
 def daemonset(wanted: DaemonSetInput) -> Document:
-    """The DaemonSet, with the hash of itself as an annotation."""
+    """Returns the DaemonSet with its own hash as an annotation."""
     document: Document = {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
@@ -42,8 +42,8 @@ def daemonset(wanted: DaemonSetInput) -> Document:
         "spec": {
             "revisionHistoryLimit": 1,
             "selector": {"matchLabels": _selector(wanted)},
-            # A new pod finds its modules loaded and touches nothing, so replacing pods is cheap;
-            # what must go slowly, a new revision, is a DaemonSet of its own.
+            # A new pod finds its modules loaded and changes nothing, so replacing pods is cheap. A
+            # new revision must roll out slowly and therefore gets its own DaemonSet.
             "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
             "template": {"metadata": _pod_metadata(wanted), "spec": pod(wanted)},
         },
@@ -58,9 +58,9 @@ def digest(document: Mapping[str, Any]) -> str:
 
 
 def differs(document: Mapping[str, Any], found: DaemonSetObject) -> Overwrite | None:
-    """What is to be overwritten, if another one is wanted or somebody edited it; else None.
+    """Returns what to overwrite if the desired state changed or the object was edited; else None.
 
-    Fields that we do not set are the API server's defaults as long as nobody owns them.
+    Fields that we do not set count as API server defaults as long as nobody owns them.
     """
     ours = daemonset_from(document)
     marked = _marks(ours) == _marks(found)
@@ -71,13 +71,13 @@ def differs(document: Mapping[str, Any], found: DaemonSetObject) -> Overwrite | 
 
 
 def _marks(found: DaemonSetObject) -> tuple[object, ...]:
-    """What stands in its labels and annotations."""
+    """Returns the values stored in its labels and annotations."""
     notes = found.applied, found.toolkit, found.link, found.refused
     return found.pool, found.driver, found.revision, *notes
 
 
 def is_same(one: DaemonSetObject, other: DaemonSetObject) -> bool:
-    """Whether `differs` says the same of both: no status, and no times, count there."""
+    """Returns whether `differs` gives the same result for both: it ignores status and times."""
     if one is other:
         return True
     return one == other and _owners(one) == _owners(other)

@@ -1,13 +1,12 @@
 """The pod of a driver.
 
-Pure; daemonset.py puts it on the nodes of one pool and revision. What the containers find here is
-what `nodeside driver run` reads and what `nodeside try`
-plays (trial/containers.py).
+Pure; daemonset.py runs it on the nodes of one pool and revision. Mounts and environment match what
+`nodeside driver run` reads and what `nodeside try` emulates (trial/containers.py).
 
-There are no probes. The ready file in the host's /run/nodeside and the node's state label tell
-whether a driver works; an exec probe would start a process every few seconds on every node to say
-the same, an HTTP probe would need a server and a port, and neither knows more. Restarting the
-container helps no driver that failed, so there is nothing for a liveness probe to do either.
+There are no probes. The ready file in the host's /run/nodeside and the node's state label show
+whether a driver works. An exec probe would start a process every few seconds on every node, an HTTP
+probe would need a server and a port, and neither would know more. A liveness probe is useless too:
+restarting the container does not help a failed driver.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from nodeside.spec import Driver
 TOOLKIT_CONTAINER: Final = "toolkit"
 PROVIDE_CONTAINER: Final = "provide"
 
-# The driver image has its driver.yaml here; the revision's takes its place, so that relative paths
-# in it mean the same. A file mounted alone is never updated: a revision never changes either.
+# The driver image has its driver.yaml here. The revision's file is mounted over it, so that its
+# relative paths keep their meaning. A subPath mount is never updated; a revision never changes.
 DRIVER_FILE: Final = "/driver-image/driver.yaml"
 SHARED: Final = "/shared"
 TOKEN_DIRECTORY: Final = "/var/run/secrets/nodeside.io/api"  # noqa: S105
@@ -43,18 +42,18 @@ CA_DIRECTORY: Final = "/ca"
 
 TOOLKIT_USER: Final = 65532
 
-# What `nodeside.driver.handoff.provide` puts into the shared directory, and how it is started.
+# Starts what `nodeside.driver.handoff.provide` puts into the shared directory.
 SIDECAR_COMMAND: Final = (
     f"{SHARED}/python/loader", "--library-path", f"{SHARED}/python/libs",
     f"{SHARED}/python/bin/python3", "-I", "-S", "-B", f"{SHARED}/toolkit.pyz",
     "run", "--shared", SHARED, "--log-format", "json",
 )  # fmt: skip
 
-# On top of what a container runtime gives by default: to load; to read the kernel's log; to name
-# who holds a module, which takes the last two.
+# In addition to the container runtime's defaults. SYS_MODULE loads modules, SYSLOG reads the kernel
+# log; the last two are needed to find the processes that hold a module.
 _CAPABILITIES = ("SYS_MODULE", "SYSLOG", "SYS_PTRACE", "DAC_READ_SEARCH")
 
-# Path on the host, its type, whether read only. All of them appear below /host.
+# Host path, hostPath type, whether read-only. All are mounted below /host.
 _HOST_PATHS = (
     ("/sys", "Directory", False),
     ("/proc", "Directory", False),
@@ -65,7 +64,7 @@ _HOST_PATHS = (
     ("/var/lib/nodeside", "DirectoryOrCreate", False),
 )
 
-# Whoever fills more than this is evicted by the kubelet: a build gone mad, not a large driver.
+# The kubelet evicts a pod that exceeds this. Only a runaway build does, not a large driver.
 _SHARED_LIMIT = "16Gi"
 _SCRATCH_LIMIT = "4Gi"
 _TOKEN_SECONDS = 3607  # the kubelet renews it after 80 %
@@ -75,10 +74,10 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class DaemonSetInput:
-    """A driver on one pool: `driver` is as of this revision, `toolkit` "" is no sidecar.
+    """A driver on one pool: `driver` as of this revision; `toolkit` is "" for no sidecar.
 
-    `image` is a driver image for this kernel, "" for that of all kernels; `fell_back` is a note of
-    kernel_images.py; `refused` are toolkit images that are for another kernel, with what says so.
+    `image` is a driver image for this kernel, "" for the image of all kernels. `fell_back` is a
+    note of kernel_images.py. `refused` maps toolkit images for another kernel to the reason.
     """
 
     owner: DriverObject
@@ -103,12 +102,15 @@ class DaemonSetInput:
 
     @property
     def name(self) -> str:
-        """Of the DaemonSet."""
+        """Returns the name of the DaemonSet."""
         return daemonset_name(self.driver.name, self.assignment)
 
 
 def pod(wanted: DaemonSetInput) -> Document:
-    """The driver container stands first: containers start in this order, each pulled before."""
+    """Returns the pod spec.
+
+    The driver container is first: containers are pulled and started one by one in this order.
+    """
     built = bool(wanted.toolkit)
     spec: Document = {
         "serviceAccountName": wanted.settings.service_account,
@@ -117,10 +119,10 @@ def pod(wanted: DaemonSetInput) -> Document:
         "nodeSelector": {assigned_label(wanted.driver.name): wanted.assignment},
         "tolerations": [{"operator": "Exists"}],
         "priorityClassName": "system-node-critical",
-        # SIGTERM ends both containers at once, unless the kernel is in the middle of a load.
+        # SIGTERM ends both containers immediately, unless the kernel is loading a module.
         "terminationGracePeriodSeconds": 60,
-        # One level for both containers, whose types differ: else each start of one of them would
-        # relabel the shared directory away from the other.
+        # Both containers use one level because their types differ. Otherwise each container start
+        # would relabel the shared directory and lock out the other container.
         "securityContext": {"seLinuxOptions": {"level": "s0"}},
         "initContainers": [_provide(wanted)] if built else [],
         "containers": [_driver(wanted), *([_toolkit(wanted)] if built else [])],
@@ -132,7 +134,7 @@ def pod(wanted: DaemonSetInput) -> Document:
 
 
 def unprivileged(**who: Any) -> Document:
-    """The security context of a container that may do nothing to its node, run as whom."""
+    """Returns the security context of an unprivileged container; `who` sets its user and group."""
     return {
         **who,
         "allowPrivilegeEscalation": False,
@@ -143,7 +145,7 @@ def unprivileged(**who: Any) -> Document:
 
 
 def _provide(wanted: DaemonSetInput) -> Document:
-    """Puts the sidecar's program and its Python into the shared directory."""
+    """Returns the init container that copies the sidecar and its Python to the shared directory."""
     return {
         "name": PROVIDE_CONTAINER,
         "image": wanted.driver_image,
@@ -190,7 +192,10 @@ def _driver_env(wanted: DaemonSetInput) -> list[Document]:
 
 
 def _driver_security(*, privileged: bool) -> Document:
-    """This prevents accidents, no more: whoever can load a module is root on the node."""
+    """Returns the driver's security context.
+
+    It only prevents accidents: a process that can load a module is root on the node.
+    """
     if privileged:
         return {"privileged": True, "runAsUser": 0, "readOnlyRootFilesystem": True}
     return {
@@ -219,7 +224,10 @@ def _driver_mounts(wanted: DaemonSetInput) -> list[Document]:
 
 
 def _toolkit(wanted: DaemonSetInput) -> Document:
-    """Vendor code compiles in an image that is not ours: no privilege, no key, no token."""
+    """Returns the sidecar that compiles vendor code in a foreign image.
+
+    It has no privilege, no key and no token.
+    """
     return {
         "name": TOOLKIT_CONTAINER,
         "image": wanted.toolkit,
@@ -236,10 +244,11 @@ def _toolkit(wanted: DaemonSetInput) -> Document:
 
 
 def memory_limit(driver: Driver) -> str:
-    """Of what compiles vendor code: a pod that may not be evicted must not eat its node.
+    """Returns the memory limit for compiling vendor code.
 
-    Spelled as the API server gives it back, with the largest unit: another spelling would be taken
-    for somebody's edit, and put back for ever.
+    The pod may not be evicted, so it must not exhaust its node's memory. The quantity uses the
+    largest unit, as the API server returns it: any other form would look like an edit and would be
+    reverted on every pass.
     """
     mib, units = driver.spec.build.memory_limit_mib, ["Mi", "Gi", "Ti"]
     while mib % 1024 == 0 and len(units) > 1:
@@ -275,9 +284,9 @@ def _token_sources() -> list[Document]:
 
 
 def signing_secret(driver: Driver) -> str:
-    """The Secret `<driver>-signing`, if a path of driver.yaml lies below /signing; else "".
+    """Returns the Secret `<driver>-signing` if a path of driver.yaml is below /signing; else "".
 
-    Keys that are files of the driver image, or of a debug shell, need none.
+    Keys that are files of the driver image or of a debug shell need no Secret.
     """
     spec = driver.spec
     paths = [spec.prebuilt.trust.certificate]
@@ -287,16 +296,16 @@ def signing_secret(driver: Driver) -> str:
 
 
 def _credentials(driver: Driver, settings: Settings) -> str:
-    """The pull secret that bundles are fetched with, if any are fetched from a registry."""
+    """Returns the pull secret for fetching bundles; "" if none are fetched from a registry."""
     fetches = any(source.oci for source in driver.spec.prebuilt.sources)
     return settings.pull_secrets[0] if fetches and settings.pull_secrets else ""
 
 
 def _optional(wanted: DaemonSetInput) -> list[tuple[str, str, Document]]:
-    """Volumes that not every driver has: name, mount path, source.
+    """Returns the volumes that not every driver has, as (name, mount path, source).
 
-    Each may be missing: then the driver says which file it cannot read, and comes back when the
-    file is there; a pod that waits for a volume says nothing to anybody.
+    Each source is optional. If it is missing, the driver reports which file it cannot read and
+    retries once the file exists. A pod that waits for a volume would report nothing.
     """
     found: list[tuple[str, str, Document]] = []
     if secret := signing_secret(wanted.driver):
@@ -316,7 +325,10 @@ def _optional(wanted: DaemonSetInput) -> list[tuple[str, str, Document]]:
 
 
 def _env(values: Mapping[str, str]) -> list[Document]:
-    """Without what is empty: the API server drops an empty value, which would look edited."""
+    """Returns the environment without empty values.
+
+    The API server drops an empty value, which would look like an edit.
+    """
     return [{"name": key, "value": value} for key, value in values.items() if value]
 
 

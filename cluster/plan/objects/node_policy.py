@@ -1,7 +1,7 @@
-"""The ConfigMap with what of a Driver changes without a new revision: `upgrade` and `unload`.
+"""The ConfigMap for Driver settings that need no new revision: `upgrade` and `unload`.
 
-There is one for each Driver, which every driver pod mounts, and which changes in place: the kubelet
-renews the file within a minute or so, and no pod is replaced for it. Pure.
+There is one per Driver. Every driver pod mounts it, and it changes in place: the kubelet refreshes
+the file within about a minute, and no pod is replaced. Pure.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def policy_map(found: DriverObject, driver: Driver, settings: Settings) -> dict[
 
 
 def as_told(snapshot: Snapshot, driver: Driver) -> Driver:
-    """A driver of some revision with the policy that nodes were told last, if it can be read."""
+    """Returns the driver with the policy last sent to nodes, or unchanged if it is unreadable."""
     there = snapshot.revisions.get(policy_name(driver.name))
     if there is not None:
         with suppress(SpecError):

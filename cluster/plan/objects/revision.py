@@ -1,8 +1,8 @@
-"""The revision of a Driver: what a node sees of it, hashed, in an immutable ConfigMap.
+"""The revision of a Driver: the part that nodes see, hashed, in an immutable ConfigMap.
 
-Pure. `rollout`, `hardware`, `toolkit`, `preflight`, `stages` and where to publish are the
-controller's business and stay out: to pause a rollout, or to select one more node, makes no new
-revision. Nor do `upgrade` and `unload`: node_policy.py brings them to the nodes. The ConfigMap's
+Pure. `rollout`, `hardware`, `toolkit`, `preflight`, `stages` and the publish target concern only
+the controller and are left out: pausing a rollout or selecting one more node makes no new revision.
+Neither do `upgrade` and `unload`: node_policy.py delivers them to the nodes. The ConfigMap's
 driver.yaml is JSON, which is YAML; a node reads it with `nodeside.spec.node_load`.
 """
 
@@ -28,7 +28,7 @@ from nodeside.spec.policy import without_policy
 
 
 def revision_text(driver: Driver) -> str:
-    """The driver.yaml of a revision: canonical, so that equal drivers have equal texts."""
+    """Returns the driver.yaml of a revision in canonical form: equal drivers have equal texts."""
     sources = tuple(replace(each, publish=False) for each in driver.spec.prebuilt.sources)
     seen = replace(
         without_policy(driver.spec),
@@ -44,16 +44,16 @@ def revision_text(driver: Driver) -> str:
 
 
 def revision_of(text: str) -> str:
-    """The revision: 12 hex digits of what a node sees."""
+    """Returns the revision: 12 hex digits of the hash of the text that nodes see."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 @lru_cache(maxsize=1024)
 def read_revision(found: RevisionObject) -> Driver | None:
-    """The Driver of a revision; None if the ConfigMap is not what its label says.
+    """Returns the Driver of a revision; None if the ConfigMap does not match its label.
 
-    A newer controller may have written it, which an older one followed: fields that are unknown
-    here are left out, once with a log line, as a node does it. Its pods mount it as it is.
+    After a downgrade, a newer controller may have written it. Fields that are unknown here are left
+    out and logged once, as on a node. Pods mount the ConfigMap unchanged.
     """
     if revision_of(found.document) != found.revision:
         return None
@@ -64,7 +64,7 @@ def read_revision(found: RevisionObject) -> Driver | None:
 
 
 def owner(driver: DriverObject) -> list[dict[str, Any]]:
-    """The owner reference to a Driver: were the controller gone, the garbage collector cleans."""
+    """Returns the owner reference to a Driver; the garbage collector cleans up without us."""
     reference = {
         "apiVersion": API_VERSION,
         "kind": "Driver",
@@ -78,7 +78,7 @@ def owner(driver: DriverObject) -> list[dict[str, Any]]:
 def config_map(
     driver: DriverObject, revision: str, text: str, settings: Settings
 ) -> dict[str, Any]:
-    """The ConfigMap that a pod of this revision mounts."""
+    """Returns the ConfigMap that a pod of this revision mounts."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -1,9 +1,9 @@
-"""The pod that unloads a driver on a node: the driver's own pod, without what an unload can spare.
+"""The unload pod of a node: the driver's own pod, minus everything unloading does not need.
 
-Pure. It is pinned to its node, tolerates everything, and ends: with 0 when the modules are gone,
-with 44 where only a reboot helps (see `nodeside driver unload`). It is never privileged, sees
-neither the signing key nor the credentials, and no part of the host but what tells of modules and
-their holders, the locks of the driver, and its firmware.
+Pure. It is pinned to its node, tolerates all taints, and terminates: with 0 when the modules are
+gone, with 44 where only a reboot helps (see `nodeside driver unload`). It is never privileged and
+mounts neither the signing key nor the credentials. From the host it mounts only what shows modules
+and their holders, the driver's locks, and its firmware.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _FIRMWARE = "host-var-lib-nodeside"
 def unload_pod(
     found: DriverObject, driver: Driver, revision: str, node: Node, settings: Settings
 ) -> Document:
-    """`driver` is as of this revision, which is the one that the node had."""
+    """Returns the unload pod. `driver` is as of `revision`, the one that the node had."""
     marked = boot_mark(node.name, node.boot_id)
     notes = {"kubectl.kubernetes.io/default-container": DRIVER_CONTAINER}
     if settings.scc:
@@ -93,7 +93,7 @@ def _spec(
 
 
 def _only(node: str) -> Document:
-    """As the DaemonSet controller pins its pods."""
+    """Returns the affinity that the DaemonSet controller uses to pin its pods to a node."""
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}

@@ -1,10 +1,10 @@
-"""What happens to each node, by three tables: update, drain, unload.
+"""The rollout logic: decides what happens to each node, using tables for update, drain and unload.
 
-table                 what a node in any situation gets
-state                 where the rollout stands: phase, budget, canaries
+table                 the action for a node in any situation
+state                 the state of the rollout: phase, budget, canaries
 decisions             the decision for each node, within the budget
-casualties            nodes that a revision has cost
-drain_table, drain    how a node is emptied before its driver changes
-unload                how a driver leaves a node
-context               all of it for one Driver, computed when it is asked for
+casualties            nodes that a revision has broken or taken down
+drain_table, drain    draining a node before its driver changes
+unload                unloading a driver from a node
+context               everything above for one Driver, computed lazily
 """

@@ -1,18 +1,18 @@
-"""Nodes that a change has cost: remembered in the Driver's status, since nodes do not remember.
+"""Casualties: the nodes that a change has broken or taken down, recorded in the Driver's status.
 
-A failure stands on its node until the node gets another kernel, or is replaced by another machine.
-So it is written down too, with the revision that it is about, and counts against `maxFailed` from
-there, whichever controller leads. Pure.
+The failure recorded on a node is lost when the node gets another kernel or is replaced by another
+machine. It is therefore also stored in the status, together with its revision, and counts against
+`maxFailed` from there, whichever controller leads. Pure.
 
-    Failed   it failed in its change, or went down in it again and again
-    Lost     it went down in its change, and was not seen again
-    Down     it went down in its change, which may be chance
+    Failed   it failed during its change, or went down repeatedly during it
+    Lost     it went down during its change and was not seen again
+    Down     it went down during its change, which may be a coincidence
 
-Each of them lasts until the revision works on that node; `Down` also ends when the node is back
+Each entry lasts until the revision works on that node. `Down` also ends when the node comes back
 with another kernel, and so with another revision.
 
-All of it ends with the revision, and when somebody changes the Driver and lets it go on: who pauses
-and resumes a rollout has it tried again.
+All entries end with the revision. They also end when somebody changes the Driver while it is not
+paused: pausing and resuming a rollout retries it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cluster.plan.nodes.deadlines import LOST
 from cluster.plan.nodes.members import Member, cause
 from nodeside.contract import State
 
-_WORDS: Final = 512  # bytes of what is remembered of a failure
+_WORDS: Final = 512  # maximum length of a recorded failure message in bytes
 
 
 class Fate(Enum):
@@ -42,7 +42,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Casualty:
-    """A node that a change has cost. `boot` is the one in which it went down."""
+    """A node that a change has broken or taken down. `boot` is the boot in which it went down."""
 
     node: str
     fate: Fate
@@ -51,7 +51,7 @@ class Casualty:
     message: str = ""
 
     def row(self) -> dict[str, Any]:
-        """As the status of the Driver has it."""
+        """Return the entry as it appears in the Driver's status."""
         return {
             "node": self.node,
             "state": self.fate.value,
@@ -62,7 +62,7 @@ class Casualty:
 
 
 def recorded(found: DriverObject, newest: str) -> tuple[Casualty, ...]:
-    """What the status remembers of the newest revision."""
+    """Return the casualties of the newest revision that the status records."""
     status, driver = found.status, found.driver
     paused = driver is not None and driver.spec.rollout.paused
     is_changed = status.get("observedGeneration") != found.generation
@@ -74,7 +74,7 @@ def recorded(found: DriverObject, newest: str) -> tuple[Casualty, ...]:
 def casualties(
     before: Iterable[Casualty], members: Sequence[Member], newest: str, good: str, now: float
 ) -> tuple[Casualty, ...]:
-    """What is to be remembered from now on; a rollout that is over has none."""
+    """Return the casualties to record from now on; empty once the rollout is complete."""
     if newest == good:
         return ()
     known = {each.node: each for each in before}
@@ -91,7 +91,7 @@ def casualties(
 
 
 def within_limits(every: Sequence[Casualty], members: Mapping[str, Member]) -> list[dict[str, Any]]:
-    """Rows for the status: of too many those stay that no node could tell us anew."""
+    """Return rows for the status; of too many, those that no node still reports come first."""
     told = (each.node in members and members[each.node].health is Health.BROKEN for each in every)
     pairs = zip(told, every, strict=True)
     order = sorted(pairs, key=lambda pair: (pair[0], pair[1].fate is Fate.DOWN))[:CASUALTY_LIMIT]
@@ -106,7 +106,7 @@ def _read(row: Mapping[str, Any]) -> Casualty:
 
 
 def _later(old: Casualty, member: Member | None, place: Place) -> Casualty | None:
-    """What became of it: None where the node shows that there is nothing to remember."""
+    """Update an earlier casualty; None if the node shows that nothing needs to be recorded."""
     if member is not None and place is Place.NEWEST:
         return None if member.health is Health.WORKING else old
     if old.fate is not Fate.DOWN:
@@ -117,7 +117,7 @@ def _later(old: Casualty, member: Member | None, place: Place) -> Casualty | Non
 
 
 def _suffered(member: Member, old: Casualty | None, now: float) -> Casualty | None:
-    """What a node suffers in its change now."""
+    """Return the new casualty of a node during its change; None if there is none."""
     if old is not None and old.fate is Fate.FAILED:
         return None
     since = old.since if old else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
@@ -135,9 +135,9 @@ def _suffered(member: Member, old: Casualty | None, now: float) -> Casualty | No
 
 
 def _ended_boot(member: Member) -> str:
-    """The boot in which the machine went down with the revision that it was changed to.
+    """Return the boot in which the machine went down with its new revision; "" if it did not.
 
-    A driver that had worked there for a while is not what brought it down.
+    If the driver had worked there for at least `LOST` seconds, it is not blamed.
     """
     word, report = member.word, member.report
     if member.health is Health.DOWN:
@@ -151,8 +151,11 @@ def _ended_boot(member: Member) -> str:
 
 
 def failures(changed: Sequence[Member], every: Sequence[Casualty]) -> tuple[str, ...]:
-    """Nodes that count against maxFailed. One machine may die by chance in the middle of its
-    change; of a second one it is not believed any more."""
+    """Return the nodes that count against maxFailed.
+
+    A single machine lost during its change may be a coincidence and does not count. If there are
+    two or more, all of them count.
+    """
     broken = [member.node.name for member in changed if member.health is Health.BROKEN]
     broken += [each.node for each in every if each.fate is Fate.FAILED]
     lost = [member.node.name for member in changed if member.lost]

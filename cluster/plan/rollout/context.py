@@ -1,6 +1,6 @@
-"""A Driver in a world: everything that follows from the two, each thing computed once.
+"""A Driver in a snapshot: everything derived from the two, each value computed once.
 
-Pure; planner.py makes actions of it.
+Pure; planner.py turns it into actions.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ from nodeside.spec import Driver
 
 @dataclass(frozen=True)
 class Memory:
-    """What was concluded for one Driver in earlier looks.
+    """Results of earlier plans for one Driver.
 
-    `daemonsets` are those that were found as they are wanted, by name; `framed` are the documents
-    of stages, with what they were made of.
+    `daemonsets` are those found to be as desired, by name. `framed` are the documents of stages,
+    with the inputs they were made from.
     """
 
     members: Memo[Member | NotMember] = field(default_factory=Memo)
@@ -86,12 +86,12 @@ class Memory:
 
 @dataclass(frozen=True)
 class DriverContext:
-    """A Driver in a world, with everything that follows from the two, each computed once.
+    """A Driver in a snapshot, with everything derived from the two, each value computed once.
 
-    `given` are assignments that this plan gives, whose DaemonSets are still to be made; `fallen`
-    are those among them that build, since an image could not be pulled; `begun` are nodes that it
-    cordons, with the reason. `recalled` are refusals that it found: a DaemonSet that remembers
-    them may be retired by it.
+    `given` are assignments made by this plan whose DaemonSets do not exist yet. `fallen` are those
+    among them that build because an image could not be pulled. `begun` are nodes that this plan
+    cordons, with the reason. `recalled` are refusals that this plan found; they are passed on
+    because the plan may retire the DaemonSet that records them.
     """
 
     snapshot: Snapshot
@@ -114,12 +114,12 @@ class DriverContext:
 
     @cached_property
     def owner(self) -> DriverObject:
-        """Without its status, which is no part of what it owns."""
+        """The Driver without its status, which does not affect the objects it owns."""
         return replace(self.found, status=EMPTY)
 
     @cached_property
     def revisions(self) -> Mapping[str, Driver]:
-        """The Driver as of every revision that can still be given to a node."""
+        """The Driver as of every revision that can still be assigned to a node."""
         found = {
             each.revision: read_revision(each)
             for each in self.snapshot.revisions.values()
@@ -130,7 +130,7 @@ class DriverContext:
 
     @cached_property
     def good(self) -> str:
-        """The last good revision, "" if there is none that can still be given."""
+        """The last good revision; "" if there is none that can still be assigned."""
         good = str(self.found.status.get("lastGoodRevision") or "")
         return good if good in self.revisions else ""
 
@@ -141,7 +141,8 @@ class DriverContext:
 
     @cached_property
     def known(self) -> Mapping[str, Assignment]:
-        """What assignments stand for: those of DaemonSets, and those that a DaemonSet had here."""
+        """Assignments by name: those of existing DaemonSets, and those of deleted DaemonSets with
+        which nodes are still labelled."""
         there = {
             found.assignment: at_of(found)
             for found in self.daemonsets
@@ -162,7 +163,7 @@ class DriverContext:
 
     @cached_property
     def rivals(self) -> Sequence[Driver]:
-        """Drivers that came first and have a module of ours."""
+        """Older Drivers that share a module with this one."""
         return rivals.elders(self.snapshot, self.found)
 
     @cached_property
@@ -171,7 +172,8 @@ class DriverContext:
 
     @cached_property
     def taken(self) -> Mapping[str, frozenset[str]]:
-        """By rival, our nodes that get no other revision since it has a module of ours there."""
+        """By rival, our nodes that keep their revision because the rival has one of our modules
+        there."""
         found = rivals.taken(self.snapshot, self.driver, self.rivals)
         names = {member.node.name for member in self.observed} if any(found.values()) else set()
         return {name: frozenset(nodes & names) for name, nodes in found.items()}
@@ -183,9 +185,9 @@ class DriverContext:
 
     @cached_property
     def members(self) -> Sequence[Member]:
-        """As observed; but one that has another way than the one that failed is only on its way.
+        """The members as observed, except that a failed one with an alternative counts as busy.
 
-        It cannot pull its image, and can build; or its toolkit image is changed for another.
+        Either it cannot pull its image but can build, or it gets another toolkit image.
         """
         taken = frozenset().union(*self.taken.values())
         if not taken and not any(m.health is Health.BROKEN for m in self.observed):
@@ -205,7 +207,7 @@ class DriverContext:
 
     @cached_property
     def refusals(self) -> Refusals:
-        """Toolkit images that nodes refuse, or refused before; not if they have built after all."""
+        """Toolkit images that nodes refuse or refused before, minus those that built after all."""
         before = together(self.recalled, remembered(self.daemonsets))
         if not before and not any(refuses(m.node, m.word) for m in self._broken if m.word):
             return {}
@@ -216,7 +218,7 @@ class DriverContext:
         return self.refusals.get((pool.kernel, pool.architecture), EMPTY)
 
     def _witnesses(self) -> Iterator[Witness]:
-        """Nodes that are up, with the image that they were given, "" where nobody knows it."""
+        """Yield the nodes that are up, with the toolkit image they were given, "" if unknown."""
         given = {(d.assignment, d.pool.kernel): d.toolkit for d in self.daemonsets}
         for member in self.observed:
             if member.health is not Health.DOWN:
@@ -255,20 +257,23 @@ class DriverContext:
         return found | untold
 
     def _refused_for_good(self, pool: Pool) -> Mapping[str, str]:
-        """Where nothing else serves: what few nodes refused is tried again."""
+        """Return the lasting refusals, without images that only few nodes refused.
+
+        Those are retried if nothing else serves.
+        """
         kernel = (pool.kernel, pool.architecture)
         nodes = Counter((m.node.kernel, m.node.architecture) for m in self.observed)
         return lasting(self.refused(pool), nodes[kernel])
 
     @cached_property
     def _without_daemonsets(self) -> frozenset[Pool]:
-        """Pools with nodes whose DaemonSet somebody deleted."""
+        """Pools that have nodes but whose DaemonSet was deleted externally."""
         there = {each.pool for each in self.daemonsets}
         mine = (m.at.pool for m in self.observed if m.at and m.assigned not in self.given)
         return frozenset(pool for pool in mine if pool not in there)
 
     def evidence(self, pool: Pool) -> Evidence:
-        """What is known of toolkit images, as far as it concerns a pool."""
+        """Return the evidence about toolkit images that concerns a pool."""
         snapshot = self.snapshot
         return Evidence(
             snapshot.toolkit_labels, self.refused(pool), pending=snapshot.toolkits_pending
@@ -276,7 +281,7 @@ class DriverContext:
 
     @cached_property
     def tags(self) -> frozenset[Tag]:
-        """The tags whose images should be known, to plan this."""
+        """The tags whose images this plan needs resolved."""
         streams, toolkit = self.snapshot.image_streams, self.driver.spec.toolkit
         pools = {member.pool for member in self.observed}
         mine = (tag for pool in pools for tag in asked(pool, toolkit, streams, self.evidence(pool)))
@@ -285,8 +290,8 @@ class DriverContext:
         return frozenset((*mine, *asking))
 
     def _corrected(self, member: Member) -> Deadline | None:
-        """How long a node is waited for whose pod gets another toolkit image than the one that it
-        refuses; None: that is not so."""
+        """Return the deadline of a node whose next pod gets another toolkit image than the refused
+        one; None if that is not the case."""
         word = member.word
         if member.pod is not None or word is None or not refuses(member.node, word):
             return None
@@ -296,9 +301,9 @@ class DriverContext:
 
     @cached_property
     def builds(self) -> Mapping[Assignment, BuildState]:
-        """Builds once for all nodes of a pool, where there is a store to fetch from.
+        """Builds that serve all nodes of a pool; empty if there is no store to fetch from.
 
-        Where there are images for each kernel, somebody else has built.
+        Also empty if the Driver names an image for each kernel: those were built elsewhere.
         """
         found: dict[Assignment, BuildState] = {}
         publish = "" if _has_images(self.driver) else publish_target(self.driver)
@@ -312,7 +317,7 @@ class DriverContext:
         return found
 
     def _is_built_once(self, at: Assignment, build: Build) -> bool:
-        """Where an older revision is built on the nodes already, no Job is begun for it."""
+        """Return whether a Job builds it. If the nodes already build it, no new Job is started."""
         on_nodes = any(found.toolkit for found in self.daemonsets if at_of(found) == at)
         return not on_nodes or build.name in self.snapshot.jobs
 
@@ -320,7 +325,8 @@ class DriverContext:
     def coming(self) -> Sequence[Build]:
         """Builds for kernels that no node has yet.
 
-        The good revision's too: it is what a node gets that comes there in the middle of a rollout.
+        This includes the good revision, because a node that gets such a kernel during a rollout is
+        assigned the good revision.
         """
         if _has_images(self.driver):
             return ()
@@ -337,7 +343,7 @@ class DriverContext:
 
     @property
     def unseen(self) -> bool:
-        """Whether nobody knows what the image streams are."""
+        """Whether the image streams have not been read."""
         return isinstance(self.snapshot.image_streams, Unseen)
 
     def _fetches(self, revision: str, publish: str) -> bool:
@@ -346,7 +352,7 @@ class DriverContext:
 
     @cached_property
     def supplies(self) -> Mapping[Pool, Supply]:
-        """By pool, what a pod there would find to run with."""
+        """By pool, the supply that a pod there would find."""
         return {pool: self._supply(pool) for pool in self.resolutions}
 
     def _supply(self, pool: Pool) -> Supply:
@@ -358,7 +364,8 @@ class DriverContext:
         return Supply.GOOD_ONLY if good_only else Supply.UNSERVED
 
     def _is_supplied(self, at: Assignment) -> bool:
-        """A toolkit image serves, unless one build for all nodes is still to come, or refused."""
+        """Return whether there is a supply. A toolkit image suffices unless a shared build for all
+        nodes is still pending or was refused."""
         build = self.builds.get(at)
         if build is None and not self._may_be_built_yet(at.pool):
             prebuilt = bool(self.driver.spec.prebuilt.sources) or _has_images(self.driver)
@@ -369,14 +376,15 @@ class DriverContext:
         return at in there
 
     def _may_be_built_yet(self, pool: Pool) -> bool:
-        """Whether one build for all is to come, with a toolkit that nobody can name yet."""
+        """Return whether a shared build is expected whose toolkit image cannot be resolved yet."""
         unnamed = self.unseen and not self.resolutions[pool].image
         return unnamed and bool(publish_target(self.driver))
 
     def builds_on_nodes(self, at: Assignment, there: DaemonSetObject | None) -> bool:
-        """Whether pods get a sidecar; what a DaemonSet has it keeps, unless nodes cannot fetch.
+        """Return whether pods get a build sidecar.
 
-        A node that comes to a kernel for which the good revision is not built yet does not wait.
+        An existing DaemonSet keeps its choice unless nodes cannot fetch. A node that comes to a
+        kernel for which the good revision is not built yet does not wait.
         """
         build = self.builds.get(at)
         if build is None or (there is not None and there.toolkit):
@@ -390,25 +398,26 @@ class DriverContext:
                 return there is None
 
     def _cannot_fetch(self, at: Assignment) -> bool:
-        """Whether most nodes say that what was built for them is not there, or does not fit."""
+        """Return whether most nodes report that their build is missing or does not fit."""
         there = [m for m in self.members if m.at == at and m.health is not Health.DOWN]
         without = [m for m in there if _has_found_nothing(m)]
         return most(len(without), len(there)) if without else False
 
     @cached_property
     def served(self) -> frozenset[Pool]:
-        """Pools where a pod of some revision has what it needs."""
+        """Pools where a pod of at least one revision has a supply."""
         return frozenset(p for p, each in self.supplies.items() if each is not Supply.UNSERVED)
 
     def image(self, at: Assignment) -> str:
-        """The driver image for one kernel that pods there have, "" for that of all kernels."""
+        """Return the kernel-specific driver image of the pods there; "" if they use the image for
+        all kernels."""
         driver = self.revisions.get(at.revision)
         return "" if driver is None or at.builds else image_for(driver, at.pool)
 
     def falls_back(self, member: Member) -> bool:
-        """Whether it is to build, since the image for its kernel cannot be pulled.
+        """Return whether the node should build because the image for its kernel cannot be pulled.
 
-        Where the driver works, a pod that was restarted has time until the registry is back.
+        If the driver works there, a restarted pod can wait until the registry is back.
         """
         at = member.at
         if member.health is Health.WORKING:
@@ -419,7 +428,7 @@ class DriverContext:
 
     @cached_property
     def falls(self) -> Mapping[Assignment, ImageFallback]:
-        """Where pods build though there should be an image, and why."""
+        """Assignments whose pods build although there should be an image, with the reason."""
         failing = (
             (m.at, self.image(m.at), m.unpulled)
             for m in self.observed
@@ -436,7 +445,7 @@ class DriverContext:
 
     @cached_property
     def casualties(self) -> Sequence[Casualty]:
-        """What the newest revision has cost, as it is to be remembered."""
+        """The casualties of the newest revision, to be recorded."""
         before, now = recorded(self.found, self.newest), self.snapshot.now
         return casualties(before, self.members, self.newest, self.good, now)
 
@@ -447,7 +456,7 @@ class DriverContext:
 
     @cached_property
     def decisions(self) -> Sequence[Decision]:
-        """Whose turn it is, and what has to leave the node first."""
+        """The decision for each member, after the drain step has been applied."""
         turns = decide_all(
             self.members, self.driver, self.standing, self.supplies, self.memory.decisions
         )
@@ -455,12 +464,12 @@ class DriverContext:
 
     @cached_property
     def held(self) -> Sequence[Member]:
-        """Nodes that keep what they have until their stages have ended."""
+        """Nodes that keep their revision until their stages have ended."""
         return tuple(v.member for v in self.decisions if v.step is DrainStep.END_STAGES)
 
     @cached_property
     def wanted(self) -> Mapping[str, Assignment]:
-        """By name, the DaemonSets that a node is assigned to once this plan is carried out."""
+        """By name, the DaemonSets that have nodes assigned once this plan is carried out."""
         targets = (self.target(decision) for decision in self.decisions)
         ats = {id(at): at for at in targets if at is not None}  # most nodes share one
         return {
@@ -468,7 +477,7 @@ class DriverContext:
         }
 
     def target(self, decision: Decision) -> Assignment | None:
-        """Where a member is after this plan."""
+        """Return the assignment of a member after this plan; None if it has none."""
         member = decision.member
         if decision.revision is None:
             falls_back = member.at and self.falls_back(member)
@@ -481,7 +490,7 @@ class DriverContext:
 
     @cached_property
     def _without_image(self) -> frozenset[Assignment]:
-        """Where nodes that come new build at once, though there is an image by the spec."""
+        """Assignments where new nodes build at once although the spec names an image."""
         there = {
             at: fall for at, fall in self.falls.items() if self.image(replace(at, builds=False))
         }

@@ -1,15 +1,16 @@
-"""Whose turn it is: the phase of a rollout, its budget, its canaries, and when it is complete.
+"""Decides which nodes change now, from the phase of a rollout, its budget and its canaries.
 
-Pure, between members.py and planner.py. Everything is counted anew from what is observed; what must
-outlive a controller stands in the Driver's status (the last good revision, and the casualties of
-the newest) and on the nodes (the label `before`, under which assignment the driver worked until we
-changed the node).
+Pure, between members.py and planner.py. Everything is recomputed from the observed state. State
+that must outlive a controller is stored in the Driver's status (the last good revision and the
+casualties of the newest) and on the nodes (the label `before`: the assignment under which the
+driver worked until we changed the node).
 
-Amounts: `maxUnavailable` nodes may be without a working driver at a time, whoever's fault it is:
-failed ones among them, so with a budget of one the first failure holds the rollout, and nodes that
-are down, but for the few machines of a cluster that are dead for long. A percentage is
-rounded down, to at least one; 0 changes no working node at all. `maxFailed` is the number of
-failures that stops a rollout, at least one: it decides where `maxUnavailable` leaves room for more.
+Amounts: `maxUnavailable` nodes may be without a working driver at a time, whatever the cause. This
+includes failed nodes, so with a budget of one the first failure holds the rollout. It also includes
+nodes that are down, except for the few machines of a cluster that have been dead for long. A
+percentage is rounded down, to at least one; 0 changes no working node at all. `maxFailed` is the
+number of failures that stops a rollout, at least one. It matters where `maxUnavailable` would allow
+more failures.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from nodeside.spec.model import Upgrade
 
 
 class DrainStep(Enum):
-    """What drain.py makes of a verdict: the first three leave it as it is."""
+    """The drain step that drain.py assigns to a verdict; the first three leave it unchanged."""
 
     GO = "the verdict holds"
     RELEASE = "let go of the node"
@@ -49,10 +50,10 @@ class DrainStep(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What happens to a member now. `revision` is what it gets, "" for none; None: no change.
+    """The decision for a member. `revision` is the one to assign, "" for none; None: no change.
 
-    `before` is the assignment under which it worked until now, "" if it did not. `detail` is why
-    `step` is what it is.
+    `before` is the assignment under which it worked until now, "" if it did not. `detail` is the
+    reason for `step`.
     """
 
     member: Member
@@ -71,9 +72,9 @@ def decide_all(
     supplies: Mapping[Pool, Supply],
     memory: Memo[Decision] | None = None,
 ) -> tuple[Decision, ...]:
-    """What happens to each member, in the order given.
+    """Return the decision for each member, in the same order.
 
-    `memory` has what was decided in earlier looks of members whose turn it was not.
+    `memory` caches earlier decisions for members whose turn it was not.
     """
     upgrade, memory = driver.spec.upgrade, Memo() if memory is None else memory
     kept = memory.on((now.phase, now.newest, now.good, upgrade, supplies))
@@ -104,9 +105,10 @@ def _out_of_turn(
 
 
 def forgiven(every: Sequence[Decision], now: RolloutState) -> tuple[Member, ...]:
-    """Members whose label `before` goes, since the rollout that harmed them is over.
+    """Return the members that lose their label `before`: the rollout that broke them is over.
 
-    Only of those that do not work: it stays on thousands that do, for whom it changes nothing.
+    Only members that do not work are included. On working members the label has no effect, and
+    there may be thousands of them, so it stays.
     """
     if now.phase is not Phase.SETTLED or any(
         decision.place is Place.STALE and decision.member.health is not Health.DOWN
@@ -123,10 +125,11 @@ def forgiven(every: Sequence[Decision], now: RolloutState) -> tuple[Member, ...]
 
 
 def _grant(changing: Collection[Decision], now: RolloutState) -> Collection[int]:
-    """Whose turn it is: first those who lose nothing by it, then by name.
+    """Select the members that change now, as ids: first those that lose nothing, then by name.
 
-    A canary must be able to prove something: a node where the driver worked before. A node whose
-    drain has begun keeps its turn, which is counted already. One that was given up on comes last.
+    A canary must be a node where the driver worked before; others prove nothing. A node whose drain
+    has begun keeps its turn, which is already counted. A node that was given up on comes last in
+    its group.
     """
     unavailable = frozenset(now.unavailable)
     waiting = [
@@ -147,7 +150,7 @@ def _grant(changing: Collection[Decision], now: RolloutState) -> Collection[int]
 
 
 def _takes_turn(member: Member, now: RolloutState) -> bool:
-    """Whether it stands in the queue. Not if it could not be drained, until its pods are gone."""
+    """Return whether the member is queued; after a failed drain only once its pods are gone."""
     if member.hold.since:
         return False
     return member.hold.given_up != now.newest or member.is_vacant
@@ -161,12 +164,12 @@ def _may_change(decision: Decision) -> bool:
 
 
 def _disturbs(member: Member, place: Place) -> bool:
-    """Whether pods have to leave though the driver does not work: then it is a matter of turns."""
+    """Return whether pods may have to leave although the driver does not work; it then queues."""
     return place in (Place.GOOD, Place.STALE) and bool(member.consumers is None or member.consumers)
 
 
 def _costs(member: Member, unavailable: Collection[str]) -> bool:
-    """Whether a change makes one more node unavailable."""
+    """Return whether a change makes one more node unavailable."""
     if is_working(member):
         return True
     occupied = member.consumers is None or bool(member.consumers)
@@ -190,9 +193,10 @@ def _verdict(member: Member, place: Place, row: Row, now: RolloutState, *, turn:
 def _given(
     member: Member, place: Place, row: Row, revision: str, *, counts: bool = False
 ) -> Decision:
-    """`counts`: a change of the rollout, which it answers for if the driver worked before.
+    """Assign a revision. With `counts`, the rollout is accountable if the driver worked before.
 
-    What was harmed already stays so until it works again, whatever it is given next.
+    A member that an earlier change broke keeps its `before` until it works again, whatever it is
+    assigned next.
     """
     before = member.assigned if counts and worked_before(member, place) else ""
     if was_harmed(member, place):
@@ -201,7 +205,7 @@ def _given(
 
 
 def _is_echo(member: Member, newest: str) -> bool:
-    """Whether, given the newest revision, the node would seem to work by an old report."""
+    """Return whether an old report would make the node seem to work with the newest revision."""
     return (
         member.health is Health.BUSY
         and member.boot is Boot.RUNNING

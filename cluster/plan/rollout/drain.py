@@ -1,14 +1,13 @@
-"""Whether a node is emptied before its driver is replaced: one table, between decisions.py and
-planner.py.
+"""Decides whether a node is drained before its driver is replaced.
 
-decisions.py says whose turn it is; here each such verdict passes, or waits for a cordon, for the
-consumers to leave, and for the pods of stages after them. `TABLE` has exactly one row for each
-`Situation` (a test counts them). A drain is the one thing that a plan does not do in one go: a node
-is cordoned, and what runs there then is looked at anew by the next plan, since the scheduler may
-have bound one more pod meanwhile.
+Runs between decisions.py and planner.py. decisions.py selects the nodes that change. Here each of
+these verdicts passes, or waits for a cordon, then for the consumers to leave, then for the pods of
+stages to end. `TABLE` has exactly one row for each `Situation` (a test counts them). A drain is the
+only step that takes more than one plan: a node is cordoned, and the next plan looks again at what
+runs there, because the scheduler may have bound one more pod in the meantime.
 
 A node is held from its cordon until the driver works with the new revision, or until its change is
-off: the rollout is paused or goes back, the node goes down, nobody asks for eviction any more.
+called off: the rollout is paused or rolled back, the node goes down, or eviction is disabled.
 """
 
 from __future__ import annotations
@@ -53,16 +52,16 @@ def drained(
     staged: Collection[str],
     now: float,
 ) -> Iterator[Decision]:
-    """The verdicts with their steps; one that has to wait changes nothing now.
+    """Yield the verdicts with their steps; a verdict that has to wait changes nothing now.
 
-    `begun` are nodes that this very plan cordons, with the reason; `staged` those where pods of
-    stages are, or may come.
+    `begun` are nodes that this same plan cordons, with the reason. `staged` are nodes where pods of
+    stages exist or may appear.
     """
     policy = evicts(driver)
     for decision in decisions:
         stages = stages_in_the_way(decision, staged)
         if policy is None and not stages and not decision.member.hold.since:
-            yield decision  # all nodes of nearly all Drivers
+            yield decision  # the common case: all nodes of nearly all Drivers
             continue
         name = decision.member.node.name
         row = decide(_situation(decision, driver, now, stages=stages))
@@ -78,7 +77,7 @@ def drained(
 
 
 def demand(decisions: Sequence[Decision], driver: Driver) -> Demand | None:
-    """The pods that have to be known: none while nothing changes."""
+    """Return the demand for pods to be watched; None while nothing changes."""
     policy = evicts(driver)
     if policy is None or not any(_matters(decision) for decision in decisions):
         return None
@@ -86,7 +85,7 @@ def demand(decisions: Sequence[Decision], driver: Driver) -> Demand | None:
 
 
 def cordons(decisions: Iterable[Decision], driver: str, now: float) -> Iterator[Cordon]:
-    """A node is held from now on, if it is not already, and gets another chance."""
+    """Yield the cordons. Each holds its node, unless it is held already, and clears a give-up."""
     for decision in decisions:
         if decision.step is DrainStep.CORDON:
             hold, node = decision.member.hold, decision.member.node
@@ -99,7 +98,7 @@ def cordons(decisions: Iterable[Decision], driver: str, now: float) -> Iterator[
 def evictions(
     decisions: Iterable[Decision], driver: str, answers: Mapping[str, EvictionAnswer]
 ) -> Iterator[Evict]:
-    """For every consumer that is neither leaving already nor asked a moment ago."""
+    """Yield an eviction for every consumer that is neither terminating nor in backoff."""
     for decision in decisions:
         if decision.step is DrainStep.EVICT:
             for each in decision.member.consumers or ():
@@ -110,7 +109,7 @@ def evictions(
 
 
 def hold_labels(decision: Decision, driver: str, newest: str) -> dict[str, str | None]:
-    """What changes of the labels that hold a node, besides what a cordon brings."""
+    """Return the changes to the labels that hold a node, except those a cordon makes."""
     hold = decision.member.hold
     changed: dict[str, str | None] = {}
     if decision.step in _ENDS and hold.since:
@@ -123,7 +122,7 @@ def hold_labels(decision: Decision, driver: str, newest: str) -> dict[str, str |
 
 
 def again_in(decisions: Iterable[Decision], driver: Driver, newest: str, now: float) -> float:
-    """Seconds until the time of a node is up; without end if there is no such node."""
+    """Return the seconds until the next node reaches its timeout; infinity if there is none."""
     limit = _limit(driver)
     left = (
         limit - _lasted(decision.member, driver, now)
@@ -179,13 +178,14 @@ def _time(decision: Decision, driver: Driver, now: float) -> Time:
 
 
 def _limit(driver: Driver) -> float:
-    """Seconds; without end if that is wished. Stages have to end where nobody is evicted too."""
+    """Return the timeout in seconds; infinity if there is none. It applies to stages without
+    eviction too."""
     policy = driver.spec.rollout.evict or Policy()
     return policy.timeout_seconds or math.inf
 
 
 def _is_timed(decision: Decision, newest: str) -> bool:
-    """Whether it will be given up on when its time is up."""
+    """Return whether the node will be given up on at its timeout."""
     hold = decision.member.hold
     if decision.step is DrainStep.WAIT:
         return bool(hold.since)
@@ -193,7 +193,7 @@ def _is_timed(decision: Decision, newest: str) -> bool:
 
 
 def _lasted(member: Member, driver: Driver, now: float) -> float:
-    """Seconds since the node is held; if it is not, since its stages were closed."""
+    """Return the seconds since the node was held or, if it is not held, since its stages closed."""
     node = member.node
     if member.hold.since:
         return lasts(member.hold.since, now)
@@ -203,7 +203,7 @@ def _lasted(member: Member, driver: Driver, now: float) -> float:
 
 
 def _matters(decision: Decision) -> bool:
-    """Whether the pods of this node decide something, now or when it is its turn."""
+    """Return whether the pods of this node affect a decision, now or when its turn comes."""
     if decision.member.hold.since:
         return decision.place is not Place.NEWEST
     replaced = decision.place in (Place.GOOD, Place.STALE)
@@ -211,9 +211,9 @@ def _matters(decision: Decision) -> bool:
 
 
 def stages_in_the_way(decision: Decision, busy: Collection[str]) -> bool:
-    """Whether a node has to wait for the end of its stages before it changes.
+    """Return whether a node has to wait for the end of its stages before it changes.
 
-    One that rebooted has nothing that holds a module: its stages wait for the driver of this boot.
+    After a reboot nothing holds a module: the stages wait for the driver of this boot.
     """
     return (
         decision.revision is not None
@@ -224,10 +224,10 @@ def stages_in_the_way(decision: Decision, busy: Collection[str]) -> bool:
 
 
 def uncordons(snapshot: Snapshot, actions: Collection[Action]) -> Iterator[Uncordon]:
-    """The end of each cordon of ours that no Driver holds, or that somebody else has ended.
+    """Yield the end of each cordon of ours that no Driver holds, or that somebody else has ended.
 
-    A label of a Driver that is not there any more holds nothing. A node on which a Driver begins
-    in this very plan is left to the next.
+    The label of a Driver that no longer exists holds nothing. A node that a Driver starts to drain
+    in this same plan is left to the next plan.
     """
     begun = {action.node for action in actions if isinstance(action, Cordon)}
     for node in snapshot.nodes.values():
@@ -241,9 +241,9 @@ def uncordons(snapshot: Snapshot, actions: Collection[Action]) -> Iterator[Uncor
 
 
 def _lane(snapshot: Snapshot, node: Node) -> str:
-    """The lane of a Driver that says so where the cordon cannot be ended; "" if there is none.
+    """Return the lane of the Driver that reports a failure to uncordon; "" if there is none.
 
-    Who set it is not known any more: one that evicts, best on this node.
+    The Driver that cordoned the node is no longer known. Prefers one that evicts, on this node.
     """
     evicts = {d.name for d in snapshot.drivers.values() if d.driver and d.driver.spec.rollout.evict}
     here = {name for name in snapshot.drivers if assigned_label(name) in node.labels}
@@ -252,7 +252,7 @@ def _lane(snapshot: Snapshot, node: Node) -> str:
 
 
 def let_go(snapshot: Snapshot, driver: str, members: Collection[str] = ()) -> Iterator[LabelNode]:
-    """Nodes that a Driver is not for, or not any more: their change will not come."""
+    """Yield the removal of drain labels from nodes that are not, or no longer, members."""
     held, given_up = draining_label(driver), undrained_label(driver)
     for node in snapshot.nodes.values():
         labels = node.labels

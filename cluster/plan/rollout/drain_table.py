@@ -1,4 +1,4 @@
-"""What happens to a node that pods have to leave: a decision for every situation, in one table."""
+"""The drain table: one step for every situation of a node that pods may have to leave."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cluster.plan.rollout.decisions import DrainStep
 
 
 class Asked(Word):
-    """Whether the Driver evicts at all: `rollout.evict`, and no `upgrade: onReboot`."""
+    """Whether the Driver evicts at all: `rollout.evict` is set, without `upgrade: onReboot`."""
 
     NO = "eviction is not asked for"
     YES = "eviction is asked for"
@@ -39,7 +39,7 @@ class Company(Word):
 
 
 class Aim(Word):
-    """How the driver is on the node."""
+    """The state of the driver on the node."""
 
     WORKS = "works"
     FAULTY = "does not work"
@@ -47,7 +47,7 @@ class Aim(Word):
 
 
 class Time(Word):
-    """A node is given up on once for a revision: then there is time again."""
+    """Whether the timeout has passed. A node is given up on once per revision; then it is LEFT."""
 
     LEFT = "there is time"
     UP = "timeoutSeconds are over"
@@ -113,7 +113,7 @@ TABLE: Final = (
         DrainStep.GIVE_UP, "its stages did not end in time"),
     Row(NO, ANY_WISH, CLOSED, ANY_COMPANY, ANY_AIM, ANY_TIME,
         DrainStep.RELEASE, "eviction is not asked for any more"),
-    # Nothing changes now, or nothing that a pod could be in the way of.
+    # Nothing changes now, or no pod can be in the way of the change.
     Row(YES, NOTHING + GIVE, FREE, ANY_COMPANY, ANY_AIM, ANY_TIME,
         DrainStep.GO, "there is nothing to be emptied"),
     Row(YES, GIVE, CLOSED, ANY_COMPANY, ANY_AIM, ANY_TIME,
@@ -162,5 +162,5 @@ _ROWS: Final[Mapping[tuple[object, ...], Row]] = {
 
 
 def decide(situation: Situation) -> Row:
-    """The one row for a situation."""
+    """Return the one row for a situation."""
     return _ROWS[situation]

@@ -1,4 +1,4 @@
-"""Where a rollout stands: its phase, what is unavailable, and how many more nodes may change."""
+"""The state of a rollout: its phase, the unavailable nodes, and how many more nodes may change."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ Supplies = Callable[[Pool], Supply]
 
 @dataclass(frozen=True, slots=True)
 class RolloutState:
-    """How a rollout stands. `unavailable` and `failed` name nodes; `limit` is maxFailed in nodes.
+    """The state of a rollout. `unavailable` and `failed` name nodes; `limit` is maxFailed in nodes.
 
-    `budget` nodes that work may be changed now; `slots` nodes may become canaries (None: all).
+    `budget` is how many working nodes may change now; `slots` is how many nodes may become canaries
+    (None: no limit).
     """
 
     phase: Phase
@@ -38,7 +39,7 @@ class RolloutState:
 
 
 def amount(text: str, nodes: int) -> int:
-    """A number, or a percentage of `nodes`, rounded down but not to nothing."""
+    """Return a number, or a percentage of `nodes` rounded down to at least one; 0% is 0."""
     if not text.endswith("%"):
         return int(text)
     percent = int(text[:-1])
@@ -54,7 +55,10 @@ def assess(
     *,
     remembered: Sequence[Casualty] = (),
 ) -> RolloutState:
-    """Count. `good` is the last good revision so far, "" for none; `remembered` counts too."""
+    """Return the state. `good` is the last good revision so far, "" for none.
+
+    The `remembered` casualties count as well.
+    """
     rollout, nodes = driver.spec.rollout, len(all_members)
     settled = good == newest
     placed = [(member, member.place(newest, good)) for member in all_members]
@@ -91,11 +95,12 @@ def assess(
 
 
 def _absent(down: Sequence[Member], nodes: int) -> frozenset[str]:
-    """Nodes that are down and count against the budget: those that may be rebooting.
+    """Return the nodes that are down and count against the budget: those that may be rebooting.
 
-    In every large cluster some machine is dead, and holds no rollout up; nor does one that went
-    down in the middle of its change and does not come back. But more than one in a hundred (or than
-    one) at the same time are an outage: then all count, and what is left is not touched.
+    Every large cluster has some dead machines, and these must not hold up a rollout. The same goes
+    for a machine that went down during its change and does not come back. But if more than 1% of
+    the nodes, and more than one, are dead at the same time, it is an outage. Then all of them
+    count, so that the remaining nodes are not touched.
     """
     dead = {m.node.name for m in down if m.lost or not (m.node.ready_since or m.before)}
     is_outage = len(dead) > max(1, nodes // 100)
@@ -103,11 +108,11 @@ def _absent(down: Sequence[Member], nodes: int) -> frozenset[str]:
 
 
 def _is_unavailable(member: Member, place: Place) -> bool:
-    """Whether it counts against the budget: by our doing, or because it is just coming back.
+    """Return whether a node counts against the budget: because of us, or because it comes back.
 
-    One that failed without our doing does not: it would block a correction for ever. One that
-    failed in a rollout that is over is forgiven: see `forgiven`. One that is held is cordoned until
-    that is undone. Of one that is down `_absent` decides besides.
+    A node that failed on its own does not count, since it would block a correction indefinitely. A
+    node that failed in a completed rollout is forgiven: see `forgiven`. A held node counts until it
+    is uncordoned. For a node that is down, `_absent` decides as well.
     """
     if member.lost:
         return False
@@ -121,7 +126,7 @@ def _is_unavailable(member: Member, place: Place) -> bool:
 
 
 def _candidates(placed: Iterable[tuple[Member, Place]], upgrade: Upgrade, supply: Supplies) -> int:
-    """How many nodes could still become canaries: at once, or with `onReboot` one day."""
+    """Return how many nodes could still become canaries: now, or with `onReboot` eventually."""
     one_day = upgrade is Upgrade.ON_REBOOT
     places = (Place.GOOD, Place.STALE, Place.MOVED) if one_day else (Place.GOOD, Place.STALE)
     return sum(
@@ -149,10 +154,10 @@ def _phase(
 def _is_complete(
     placed: Sequence[tuple[Member, Place]], phase: Phase, good: str, supply: Supplies
 ) -> bool:
-    """Whether the newest revision has proven itself.
+    """Return whether the newest revision has proven itself.
 
-    The very first does so with the first node where it works: anything better than nothing is good.
-    Later ones when every node that is up has it and has said how it went.
+    The very first revision has as soon as it works on one node, since there was nothing before it.
+    A later one has when every node that is up has it and has reported the result.
     """
     newest = [member for member, place in placed if place is Place.NEWEST]
     if not any(is_working(member) for member in newest):
@@ -172,7 +177,7 @@ def _is_complete(
 
 
 def supply_of(member: Member, supply: Supplies) -> Supply:
-    """What there is for a node: that of its pool, if no other Driver has the module."""
+    """Return the supply of a node: that of its pool, or TAKEN if another Driver has a module."""
     found = supply(member.pool)
     return Supply.TAKEN if member.taken and found is not Supply.UNSERVED else found
 
@@ -182,13 +187,13 @@ def is_working(member: Member) -> bool:
 
 
 def worked_before(member: Member, place: Place) -> bool:
-    """Whether a failure after a change would be the change's."""
+    """Return whether a failure after a change would be caused by the change."""
     rebooted = member.boot is Boot.FRESH and member.was_ready
     return is_working(member) or was_harmed(member, place) or rebooted
 
 
 def was_harmed(member: Member, place: Place) -> bool:
-    """Whether it does not work since an earlier change of ours, which it still has, or which was to
-    something that nobody knows any more."""
+    """Return whether an earlier change of ours broke the node. The node still has that revision, or
+    one that is no longer known."""
     changed = place is Place.STALE or (place is Place.MOVED and member.at is None)
     return changed and bool(member.before) and not is_working(member)

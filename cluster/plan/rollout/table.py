@@ -1,11 +1,11 @@
-"""What happens to a node: one table over everything that matters. The policy is here only.
+"""The update table: one action for every situation of a node. The whole policy is in this table.
 
-`TABLE` has exactly one row for each `Situation` (a test counts them), so no row depends on its
-place in the table, and who asks "why was this node not changed" reads one line.
+`TABLE` has exactly one row for each `Situation` (a test counts them). So the order of the rows does
+not matter, and one row answers the question "why was this node not changed".
 
-Words: the *newest* revision is that of the Driver's spec as it is now. The *good* one is the last
-that a whole rollout ended with. Relabelling a node is the only act: it moves the node to the
-DaemonSet of another pool or revision. decisions.py counts who may change now; planner.py acts.
+Terms: the *newest* revision is that of the current Driver spec. The *good* revision is the last one
+that completed a rollout. Relabelling a node is the only act: it moves the node to the DaemonSet of
+another pool or revision. decisions.py decides how many nodes may change now; planner.py acts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Situation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`why` is said to people: "node n1: <why>"."""
+    """A row of the table. `why` is shown to users: "node n1: <why>"."""
 
     places: tuple[Place, ...]
     phases: tuple[Phase, ...]
@@ -74,23 +74,23 @@ UP = HEARD + ECHO
 THERE = GOOD + STALE
 
 TABLE: Final = (
-    # Nothing for its kernel: no toolkit image, or no build yet.
+    # No supply for its kernel: no toolkit image, or no build yet.
     Row(MOVED, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, UNSERVED,
         Act.RELEASE, "its kernel changed, the pod of the old one cannot serve it, "
         "and there is nothing for the new one yet"),
     Row(NOWHERE + GOOD + STALE + NEWEST, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, UNSERVED,
         Act.KEEP, "there is nothing for its kernel yet"),
-    # Where it should be, in any case.
+    # Already has the newest revision.
     Row(NEWEST, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED + GOOD_ONLY + TAKEN,
         Act.KEEP, "has the newest revision"),
-    # The newest revision is built once for all first, and nobody waits for it without a driver.
+    # The newest revision is first built once for all nodes; no node waits for it without a driver.
     Row(NOWHERE + MOVED, SETTLED + UNDER_WAY + HALTED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, GOOD_ONLY,
         Act.GIVE_GOOD, "the newest revision is not built for its kernel, the good one is"),
     Row(NOWHERE + MOVED, HELD + FIRST, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, GOOD_ONLY,
-        Act.KEEP, "no revision was ever good"),  # so this cannot be
+        Act.KEEP, "no revision was ever good"),  # unreachable
     Row(THERE, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, GOOD_ONLY,
         Act.KEEP, "the newest revision is not built for its kernel yet"),
-    # Two Drivers for one module: nothing new comes to where another one has it.
+    # Two Drivers for one module: a node where another Driver has it gets nothing new.
     Row(NOWHERE + GOOD + STALE, ANY_PHASE, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, TAKEN,
         Act.KEEP, "another Driver has a module of the same name there"),
     Row(MOVED, SETTLED + UNDER_WAY + HALTED, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, TAKEN,
@@ -98,7 +98,7 @@ TABLE: Final = (
     Row(MOVED, HELD + FIRST, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, TAKEN,
         Act.RELEASE, "another Driver has a module of the same name there, "
         "and no revision was ever good"),
-    # Paused, and nothing to fall back on.
+    # Paused, with no good revision to fall back on.
     Row(NOWHERE + MOVED + GOOD + STALE, HELD, ANY_HEALTH, ANY_BOOT, ANY_UPGRADE, SERVED,
         Act.KEEP, "the rollout is paused, and no revision was ever good"),
     # New and moved nodes.
@@ -112,17 +112,17 @@ TABLE: Final = (
         Act.GIVE_GOOD, "a moved node gets the last good revision, and its turn later"),
     Row(MOVED, UNDER_WAY, ANY_HEALTH, ANY_BOOT, ON_REBOOT, SERVED,
         Act.IN_TURN_OR_GOOD, "it rebooted, which is when it may change"),
-    # Whoever took a node down brings it up again first.
+    # A node that is down changes only after it is up again.
     Row(THERE, FIRST + SETTLED + UNDER_WAY + HALTED, DOWN, ANY_BOOT, ANY_UPGRADE, SERVED,
         Act.KEEP, "the node is not ready"),
-    # Somebody, or too many failures, said stop.
+    # Paused by a user, or stopped by too many failures.
     Row(THERE, PAUSED, UP, ANY_BOOT, ANY_UPGRADE, SERVED,
         Act.KEEP, "the rollout is paused"),
     Row(THERE, STOPPED, UP, ANY_BOOT, ANY_UPGRADE, SERVED,
         Act.KEEP, "the rollout is stopped by failures"),
-    # The good revision where there is a newer one.
+    # The node has the good revision, and there is a newer one.
     Row(GOOD, FIRST + SETTLED, UP, ANY_BOOT, ANY_UPGRADE, SERVED,
-        Act.KEEP, "has the good revision"),  # which is the newest, or there is none: cannot be
+        Act.KEEP, "has the good revision"),  # unreachable: it is the newest, or there is none
     Row(GOOD, UNDER_WAY, WORKING, ANY_BOOT, LIVE, SERVED,
         Act.IN_TURN, "its turn to change comes"),
     Row(GOOD, UNDER_WAY, BUSY + ECHO, ANY_BOOT, LIVE, SERVED,
@@ -135,7 +135,7 @@ TABLE: Final = (
         Act.IN_TURN, "it rebooted, which is when it may change"),
     Row(GOOD, UNDER_WAY, UP, RUNNING, ON_REBOOT, SERVED,
         Act.KEEP, "changes at its next reboot"),
-    # A revision that was given up: a correction follows, or the way back.
+    # The node has an abandoned revision: it gets a correction, or the good revision again.
     Row(STALE, FIRST + SETTLED + UNDER_WAY, ECHO, ANY_BOOT, ANY_UPGRADE, SERVED,
         Act.KEEP, "goes back once it has said how it is: its old word would pass for a new one"),
     Row(STALE, FIRST + SETTLED, WORKING, ANY_BOOT, LIVE, SERVED,
@@ -164,5 +164,5 @@ _ROWS: Final[Mapping[tuple[object, ...], Row]] = {
 
 
 def decide(situation: Situation) -> Row:
-    """The one row for a situation."""
+    """Return the one row for a situation."""
     return _ROWS[situation]

@@ -1,8 +1,8 @@
-"""Nodes that a Driver goes away from: how far each one is, by a table, and how that is said.
+"""Nodes that a Driver leaves: the unload phase of each, by a table, and how it is reported.
 
-Pure; deletion.py makes actions of it, conditions.py and explain.py repeat its words. A driver
-may be loaded on a node if the node said anything of it in its current boot but that it was
-unloaded; a reboot ends that. The modules are taken out by a pod, after the driver pod is gone.
+Pure; deletion.py turns it into actions, conditions.py and explain.py repeat its messages. A driver
+may be loaded on a node if the node reported anything about it in its current boot, except that it
+was unloaded; a reboot ends that. A pod unloads the modules after the driver pod is gone.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from nodeside.errors import ExitCode
 from nodeside.spec import Driver
 from nodeside.spec.model import UnloadPolicy
 
-REST = 60.0  # seconds until a pod that failed is replaced by another one
-SLOW = 120.0  # seconds, after which a pod that has done nothing is named
-_NAMED = 20  # nodes that a message names
+REST = 60.0  # seconds until a failed pod is replaced by another one
+SLOW = 120.0  # seconds after which a pod that has done nothing is reported
+_NAMED = 20  # maximum number of nodes that a message names
 
 
 class UnloadPhase(Enum):
-    """How far a node is; the value is what is said of it."""
+    """The unload phase of a node; the value is the text shown for it."""
 
     GONE = "nothing of it is left there"
     ENDING = "pods end"
@@ -55,22 +55,22 @@ class UnloadPhase(Enum):
 
     @property
     def is_last(self) -> bool:
-        """Whether nothing more is to be expected there."""
+        """Whether the phase is final."""
         return self in (UnloadPhase.GONE, UnloadPhase.STAYS, UnloadPhase.DOWN)
 
     @property
     def is_under_way(self) -> bool:
-        """Whether it is one of those that keep the cluster busy."""
+        """Whether an unload is in progress and keeps the cluster busy."""
         return self in (UnloadPhase.STARTING, UnloadPhase.UNLOADING)
 
     @property
     def is_obstacle(self) -> bool:
-        """Whether somebody should look."""
+        """Whether somebody should investigate."""
         return self in (UnloadPhase.HELD, UnloadPhase.STUCK, UnloadPhase.FAILED)
 
 
 class UnloadPodState(Enum):
-    """The unload pod of this boot."""
+    """The state of the unload pod of this boot."""
 
     NONE = "none"
     STARTING = "starting"
@@ -95,8 +95,8 @@ _AT: Mapping[UnloadPodState, UnloadPhase] = {
 
 
 def stage(*, up: bool, ending: bool, loaded: bool, kept: bool, run: UnloadPodState) -> UnloadPhase:
-    """The table. `ending`: a pod that may act there is there or may come; `loaded`: modules may be
-    in the kernel; `kept`: they are not to be touched."""
+    """Return the phase: the table. `ending`: a pod that may act on the node exists or may appear;
+    `loaded`: modules may be in the kernel; `kept`: they must not be touched."""
     match up, ending, loaded, kept, run:
         case True, True, _, _, _:
             return UnloadPhase.ENDING
@@ -112,8 +112,8 @@ def stage(*, up: bool, ending: bool, loaded: bool, kept: bool, run: UnloadPodSta
 
 @dataclass(frozen=True, slots=True)
 class LeavingNode:
-    """A node that a Driver goes away from. `why` are the node's words, or ours; `pod` is its unload
-    pod of this boot, `revision` the one to unload with ("": none is known)."""
+    """A node that a Driver leaves. `why` is the message of the node, or ours; `pod` is its unload
+    pod of this boot; `revision` is the one to unload with ("": none is known)."""
 
     node: Node
     stage: UnloadPhase
@@ -124,9 +124,9 @@ class LeavingNode:
 
 @dataclass(frozen=True)
 class Unload:
-    """All nodes that have a trace of a Driver and are not among its `members`, in their order.
+    """All nodes that have a trace of a Driver and are not among its `members`, in snapshot order.
 
-    `now` is the wall clock.
+    `now` is wall clock time.
     """
 
     snapshot: Snapshot
@@ -145,7 +145,7 @@ class Unload:
 
     @cached_property
     def revisions(self) -> Mapping[str, Driver]:
-        """The Driver as of each revision that a pod could be made of."""
+        """The Driver as of each revision that a pod could be made from."""
         name = self.found.name
         mine = [each for each in self.snapshot.revisions.values() if each.driver == name]
         read = {each.revision: read_revision(each) for each in mine}
@@ -158,26 +158,26 @@ class Unload:
 
     @property
     def needed(self) -> frozenset[str]:
-        """Revisions that a pod has, or will have."""
+        """Revisions that an unload pod has or will have."""
         return frozenset(each.revision for each in self.leavers if not each.stage.is_last)
 
     @property
     def lost(self) -> bool:
-        """Whether the newest revision is needed, and its ConfigMap is not there any more."""
+        """Whether the newest revision is needed but its ConfigMap no longer exists."""
         name = config_map_name(self.found.name, self.newest)
         return self.newest in self.needed and name not in self.snapshot.revisions
 
     @property
     def waits(self) -> bool:
-        """Whether there is a node where more is to be expected."""
+        """Whether any node is in a phase that is not final."""
         return any(not each.stage.is_last for each in self.leavers)
 
     def at(self, *stages: UnloadPhase) -> list[LeavingNode]:
         return [each for each in self.leavers if each.stage in stages]
 
     def stray_pods(self) -> Iterator[DriverPod]:
-        """Unload pods that have nothing to do any more: of a node that is gone, rebooted, or the
-        Driver's again, or where modules are to stay."""
+        """Yield unload pods without work: the node is gone, rebooted, or a member again, or its
+        modules must stay."""
         wanted = {
             each.pod.name
             for each in self.leavers
@@ -187,26 +187,26 @@ class Unload:
             if pod.name not in wanted and not pod.deleting:
                 yield pod
 
-    # --- how it is said -----------------------------------------------------------------------
+    # --- messages -----------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
         return sum(each.stage is not UnloadPhase.GONE for each in self.leavers)
 
     def said(self, *stages: UnloadPhase) -> str:
-        """The nodes that are at these stages, in words."""
+        """Return a message that names the nodes in these phases; "" if there are none."""
         at = ((each, self.at(each)) for each in stages if each is not UnloadPhase.GONE)
         return "; ".join(f"{each.value}: {nodes_named(nodes)}" for each, nodes in at if nodes)
 
     @property
     def obstacle(self) -> str:
-        """What keeps modules in the kernel though they are to go, and the way out."""
+        """What keeps modules loaded that should be unloaded, with the command to leave them."""
         said = self.said(*(each for each in UnloadPhase if each.is_obstacle))
         return f"{said}; to leave the modules loaded: {self.way_out}" if said else ""
 
     @property
     def way_out(self) -> str:
-        """A command, for who cannot wait."""
+        """A command for users who cannot wait."""
         return f"kubectl annotate driver {self.found.name} {LEAVE_MODULES}=true"
 
     # --- one node -----------------------------------------------------------------------------
@@ -236,14 +236,15 @@ class Unload:
         )
 
     def _report(self, node: Node) -> NodeDriverObject | None:
-        """What was said in this boot."""
+        """Return the report of this boot; None if there is none."""
         report = self.snapshot.node_drivers.get(node_driver_name(self.found.name, node.name))
         return report if report is not None and report.boot_id == node.boot_id else None
 
     def _is_loaded(self, node: Node, report: NodeDriverObject | None) -> bool:
-        """Whether modules may be in the kernel. With another Driver for them, they are that one's.
+        """Return whether modules may be in the kernel.
 
-        A state label without any NodeDriver is of nobody knows which boot.
+        If another Driver is assigned for them, they belong to it. A state label without a
+        NodeDriver may be from any boot.
         """
         name = self.found.name
         if any(assigned_label(rival) in node.labels for rival in self._rivals):
@@ -254,21 +255,22 @@ class Unload:
         return state_label(name) in node.labels and not said
 
     def _ending(self, node: Node, pod: DriverPod | None, run: UnloadPodState) -> bool:
-        """A DaemonSet may make a pod as long as the label is there, or the DaemonSet."""
+        """Return whether a pod may act on the node. A DaemonSet may create one while the label is
+        there, unless the Driver is being deleted and its DaemonSets are gone."""
         assigned = assigned_label(self.found.name) in node.labels
         assigned = assigned and (self.has_daemonsets or not self.found.deleting)
         unloading = pod is not None and pod.deleting and run is not UnloadPodState.DONE
         return assigned or unloading or node.name in self._driver_pods
 
     def _revision(self, report: NodeDriverObject | None, pod: DriverPod | None) -> str:
-        """The one that the node had; else the newest, else any."""
+        """Return the revision that the node had; else the newest; else any; "" if there is none."""
         had = report.revision if report is not None else ""
         had = pod.unloader.revision if pod is not None and pod.unloader is not None else had
         known = [had, self.newest, *sorted(self.revisions)]
         return next((each for each in known if each in self.revisions), "")
 
     def _kept(self, revision: str) -> str:
-        """Why modules are not to be touched; the newest document decides, as long as it is one."""
+        """Return why modules must not be touched, or "". The newest document decides if valid."""
         if self.found.leave_modules:
             return f"annotation {LEAVE_MODULES}"
         driver = self.found.driver or self.revisions.get(revision)
@@ -278,7 +280,7 @@ class Unload:
         never = driver.spec.unload.policy is UnloadPolicy.NEVER
         return "unload.policy: never" if never else ""
 
-    # --- what is there ------------------------------------------------------------------------
+    # --- objects of the snapshot --------------------------------------------------------------
 
     @cached_property
     def _pods(self) -> Sequence[DriverPod]:
@@ -290,7 +292,7 @@ class Unload:
 
     @cached_property
     def _unload_pods(self) -> Mapping[tuple[str, str], DriverPod]:
-        """By node and boot."""
+        """Unload pods by node and boot."""
         return {(p.node, p.unloader.mark): p for p in self._pods if p.unloader is not None}
 
     @cached_property
@@ -299,13 +301,13 @@ class Unload:
 
     @cached_property
     def _nodes_with_pods(self) -> frozenset[str]:
-        """A pod that is to end on a node that is down never does, and is no trace to wait for."""
+        """Nodes with pods. A terminating pod on a node that is down never ends and is ignored."""
         down = {node.name for node in self.snapshot.nodes.values() if not node.ready}
         return frozenset(pod.node for pod in self._pods if not (pod.deleting and pod.node in down))
 
     @cached_property
     def _rivals(self) -> Sequence[str]:
-        """Other Drivers, not on their way out, with a module in common."""
+        """Other Drivers that share a module and are not being deleted."""
         mine = _modules(self.revisions.values())
         return [
             other.name
@@ -318,12 +320,12 @@ class Unload:
 
 
 def trace_labels(driver: str) -> tuple[str, str, str]:
-    """Of a node: two by which the controller assigns it, and what the node said."""
+    """Return the labels of a Driver on a node: two set by the controller, one by the node."""
     return assigned_label(driver), before_label(driver), state_label(driver)
 
 
 def nodes_named(leavers: Iterable[LeavingNode]) -> str:
-    """`n1, n2 (unload.policy: never), n3 (edu is held by …) and 7 more nodes`."""
+    """Return e.g. `n1, n2 (unload.policy: never), n3 (edu is held by …) and 7 more nodes`."""
     every = list(leavers)
     by_why: dict[str, list[str]] = {}
     for each in every[:_NAMED]:

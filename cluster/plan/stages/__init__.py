@@ -1,6 +1,6 @@
-"""What follows a driver: the stages of a Driver, their objects and gates.
+"""The stages of a Driver, which follow the driver itself: their objects and gates.
 
 stages                which stage may begin on which node
-manifests             a stage's documents, checked and framed
-labels                the node labels that let a stage's pods on
+manifests             a stage's documents, checked and completed
+labels                the node labels that admit a stage's pods
 """

@@ -1,4 +1,4 @@
-"""Which node labels stages take, and which nodes may not change before their stages have ended.
+"""The node labels of stages, including the label that closes all stages on a node.
 
 Pure. All labels of a node change in one request: those of the stages that are ready there, and the
 one that closes all of them.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def changed_labels(staging: StagePlan) -> Iterator[tuple[Node, dict[str, str | None], str]]:
-    """What changes of each node's labels, and why."""
+    """Yields the label changes of each node and the reason."""
     held = {member.node.name for member in staging.context.held}
     members = {member.node.name for member in staging.context.members}
     for member in staging.context.members:
@@ -45,7 +45,7 @@ _ENDING = "its stages end before the driver there changes"
 
 
 def _wanted(staging: StagePlan, member: Member, *, held: bool) -> tuple[Mapping[str, str], str]:
-    """The stages whose label the node has from now on; "" stands for the label that closes."""
+    """Returns the stages whose label the node should have; "" stands for the closing label."""
     if held:
         return _SHUT, _ENDING
     if member.health is not Health.WORKING:
@@ -77,6 +77,3 @@ def _difference(
     changes |= dict.fromkeys(sorted(there - labels.keys()))
     if changes:
         yield node, changes, why
-
-
-# --- what waits for stages -----------------------------------------------------------------------

@@ -1,9 +1,9 @@
-"""The objects of a stage: what its ConfigMap gives, checked, marked as ours, and gated.
+"""The objects of a stage: the documents of its ConfigMap, checked, marked as ours, and gated.
 
-Pure. Which kinds a stage may have is a closed list: what only RBAC could undo is not applied for
-anybody. A DaemonSet gets a node selector, which keeps its pods to nodes where the driver and the
-stage before are ready, and an init container, which waits for the ready file of this boot: after a
-reboot the labels are of the boot before.
+Pure. The kinds that a stage may have are a closed list: what only RBAC could undo is not applied
+for anybody. A DaemonSet gets a node selector, which limits its pods to nodes where the driver and
+the previous stage are ready. It also gets an init container that waits for the ready file of this
+boot: after a reboot the labels still describe the previous boot.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Document = dict[str, Any]
 
 GATE: Final = "nodeside-wait"  # the init container
 _RUN: Final = "nodeside-run"  # its volume
-_GATE_SECONDS = 3600  # then it says so, and the kubelet starts it again
+_GATE_SECONDS = 3600  # then the gate reports a timeout and the kubelet restarts it
 _GATE_USER = 65532
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _KINDS = {(each.api_version, each.kind): each for each in ALLOWED}
@@ -52,9 +52,9 @@ _AFFINITY = "requiredDuringSchedulingIgnoredDuringExecution"
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What the documents of a stage are put into. `driver` is as of the good revision.
+    """The context that a stage's documents are completed with. `driver` is of the good revision.
 
-    `after` is the stage before that has pods on nodes, "" for none.
+    `after` is the previous stage with pods on nodes, "" for none.
     """
 
     owner: DriverObject
@@ -70,8 +70,10 @@ def objects(
     documents: Sequence[tuple[str, Mapping[str, Any]]],
     absent: frozenset[str],
 ) -> Framed:
-    """What is applied of the documents of a ConfigMap, each given with its file; what is of an
-    absent kind is left out. Raises StageInvalid."""
+    """Returns the objects to apply, and messages about those left out because of an absent kind.
+
+    `documents` are those of the ConfigMap, each with its file. Raises StageInvalid.
+    """
     made: dict[tuple[str, str], Document] = {}
     skipped: list[str] = []
     for file, document in documents:
@@ -135,7 +137,7 @@ def _pod_problems(document: Mapping[str, Any], settings: Settings) -> Iterator[s
     if not _is_template(pod, metadata) or affinity is None:
         yield "spec.template is no template of a pod"
         return
-    # Where the one is empty, the API server takes the other, its old name.
+    # If serviceAccountName is empty, the API server uses serviceAccount, its old name.
     account = pod.get("serviceAccountName") or pod.get("serviceAccount") or ""
     if not isinstance(account, str):
         yield "serviceAccountName is no name"
@@ -146,13 +148,13 @@ def _pod_problems(document: Mapping[str, Any], settings: Settings) -> Iterator[s
 
 
 def _part(of: Any, name: str) -> Any:
-    """A mapping inside of a mapping, an empty one if it is not there; None where it is another."""
+    """Returns a nested mapping, empty if it is missing; None if it has another type."""
     inner = of.get(name, {}) if isinstance(of, dict) else None
     return inner if isinstance(inner, dict) else None
 
 
 def _is_template(pod: Any, metadata: Any) -> TypeGuard[dict[str, Any]]:
-    """Whether everything that we look at or add to is of its type."""
+    """Returns whether every field that we read or extend has its expected type."""
     if pod is None or _part(metadata, "labels") is None or _part(pod, "nodeSelector") is None:
         return False
     lists = [pod.get(name, []) for name in _LISTS]
@@ -165,7 +167,7 @@ def _is_template(pod: Any, metadata: Any) -> TypeGuard[dict[str, Any]]:
 
 
 def _framed(document: Mapping[str, Any], frame: Frame) -> Document:
-    """A copy that is ours; a DaemonSet is gated."""
+    """Returns a copy marked as ours; a DaemonSet is also gated."""
     made = copy.deepcopy(dict(document))
     made.pop("status", None)
     metadata = made["metadata"]
@@ -174,7 +176,7 @@ def _framed(document: Mapping[str, Any], frame: Frame) -> Document:
     metadata["ownerReferences"] = owner(frame.owner)
     if made["kind"] in _WORKLOADS:
         _pod_framed(made, frame)
-    # Written last: what is added belongs to what was applied.
+    # Computed last, so that the digest covers our additions.
     notes = {**metadata.get("annotations", {}), APPLIED_NOTE: digest(made)}
     metadata["annotations"] = notes
     return made
@@ -205,7 +207,7 @@ def _secrets(pod: Document, names: Sequence[str]) -> None:
 
 
 def gate_labels(driver: str, after: str) -> dict[str, str]:
-    """The labels that a node has where a stage may be."""
+    """Returns the labels that a node needs for a stage to run there."""
     before = {stage_label(driver, after): READY} if after else {}
     return {state_label(driver): State.READY.value, **before}
 
@@ -222,9 +224,10 @@ def _gate(pod: Document, frame: Frame) -> None:
 
 
 def _wait(driver: Driver) -> Document:
-    """Waits for the ready file of this boot; reads one directory, and may do nothing else.
+    """Returns the container that waits for the ready file of this boot.
 
-    The image's own environment is that of a driver container, which sees the host below /host.
+    It can read one directory and nothing else. `--host-root` overrides the image's environment,
+    which is made for a driver container with the host below /host.
     """
     return {
         "name": GATE,
@@ -235,7 +238,7 @@ def _wait(driver: Driver) -> Document:
         ],
         "securityContext": {
             **unprivileged(runAsUser=_GATE_USER, runAsGroup=_GATE_USER, runAsNonRoot=True),
-            # Where SELinux enforces, a container reads nothing of the host with its usual type.
+            # With SELinux enforcing, the default container type cannot read host files.
             "seLinuxOptions": {"type": "spc_t"},
         },
         "resources": {"requests": {"cpu": "5m", "memory": "32Mi"}},

@@ -1,13 +1,13 @@
-"""What follows a driver: which stage may be where, what of it is applied, and when it must go.
+"""The stages of a Driver: where each may run, what is applied, and when it must end.
 
-Pure. On each node the stages come one after the other: pods of the first go where the driver's
-state label says `ready`, pods of the next where the label of the one before says so. These labels
-are the controller's: set when the pods of a stage on a node are ready, taken away when the driver
-no longer works there. A pod that restarts takes none away, or one restart of a device plugin would
-end everything behind it.
+Pure. On each node the stages come one after the other. Pods of the first run where the driver's
+state label is `ready`, pods of the next where the label of the previous stage is. The controller
+sets these labels when a stage's pods on a node are ready, and removes them when the driver no
+longer works there. A pod restart removes none: otherwise one restart of a device plugin would end
+all later stages.
 
-A device plugin holds the device. So before a node is given another revision, or the driver leaves
-it, all stages on it are closed by one label, and only when their pods are gone the node goes on.
+A device plugin holds the device. So before a node gets another revision, or the driver leaves it,
+one label closes all stages on it. The node proceeds only when their pods are gone.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class StageState:
-    """A stage as it is wanted and as it is. `after` is the stage before with pods on nodes.
+    """The desired and actual state of a stage. `after` is the previous stage with pods on nodes.
 
-    `error` says why the documents are none; `awaited`: they are being rendered. `opened`: it may be
-    applied, or was already.
+    `error` says why there are no documents; `awaited` means that they are being rendered. `opened`
+    means that the stage may be applied, or was applied already.
     """
 
     stage: Stage
@@ -71,7 +71,7 @@ class StageState:
 
     @cached_property
     def daemonsets(self) -> tuple[tuple[str, Mapping[str, str]], ...]:
-        """Each by name with the labels that its author asks of a node."""
+        """Returns the DaemonSets by name with the node labels that their author selects."""
         return tuple(
             (each["metadata"]["name"], each["spec"]["template"]["spec"].get("nodeSelector", {}))
             for each in self.documents
@@ -80,13 +80,13 @@ class StageState:
 
     @property
     def on_nodes(self) -> bool:
-        """Whether it has, or had when it could still be read, pods on nodes."""
+        """Returns whether the stage has pods on nodes, or had while it could still be read."""
         there = any(kind == "DaemonSet" for kind, _ in self.found)
         return there if self.error else bool(self.daemonsets)
 
     @property
     def behind(self) -> tuple[str, ...]:
-        """What is not applied yet or not rolled out, in words."""
+        """Returns messages about objects that are not applied or not rolled out yet."""
         return tuple(filter(None, (self._behind(each) for each in self.documents)))
 
     def _behind(self, document: Document) -> str:
@@ -103,7 +103,7 @@ def key_of(document: Document) -> Key:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """The stages of a Driver in a world. Each thing is computed once."""
+    """The stages of a Driver in a snapshot. Each property is computed once."""
 
     context: DriverContext
 
@@ -117,7 +117,7 @@ class StagePlan:
 
     @property
     def active(self) -> bool:
-        """Whether there is anything to do at all, and enough is known to do it."""
+        """Returns whether the Driver uses stages and their objects are known."""
         return uses(self.context.found) and not self.seen.unknown
 
     @cached_property
@@ -126,7 +126,7 @@ class StagePlan:
 
     @cached_property
     def pods(self) -> Mapping[tuple[str, str], tuple[StagePod, ...]]:
-        """By DaemonSet and node, those that are not ending."""
+        """Returns the pods that are not terminating, by DaemonSet and node."""
         found: dict[tuple[str, str], tuple[StagePod, ...]] = {}
         for pod in self.seen.pods.values():
             if pod.driver == self.driver and pod.daemonset and not pod.deleting:
@@ -135,7 +135,7 @@ class StagePlan:
 
     @cached_property
     def working(self) -> Sequence[Member]:
-        """Members on which stages may be: the driver works, and is not about to change."""
+        """Returns members where stages may run: the driver works and is not about to change."""
         held = {member.node.name for member in self.context.held}
         return tuple(
             m
@@ -154,7 +154,7 @@ class StagePlan:
 
     @property
     def templates(self) -> frozenset[Template]:
-        """What is to be rendered, to go on."""
+        """Returns the templates that have to be rendered."""
         steps = self.steps if self.active else ()
         return frozenset(step.template for step in steps if step.template)
 
@@ -184,7 +184,7 @@ class StagePlan:
         return Template(source.name, files, json.dumps(self.values(stage), sort_keys=True))
 
     def _framed(self, stage: Stage, after: str, rendered: Rendered) -> Framed:
-        """What is to be applied, and what is left out."""
+        """Returns the objects to apply and messages about those left out."""
         if rendered.error:
             raise StageInvalid(rendered.error)
         frame, kept = self._frame(stage, after), self.context.memory.framed
@@ -196,13 +196,16 @@ class StagePlan:
         return made
 
     def _frame(self, stage: Stage, after: str) -> Frame:
-        """Stages are of the revision that new nodes get: a canary must not replace all of them."""
+        """Returns the frame of a stage.
+
+        Stages use the revision that new nodes get: a canary must not replace all stages.
+        """
         context = self.context
         driver = context.revisions.get(context.standing.good, context.driver)
         return Frame(context.owner, driver, stage.name, after, context.snapshot.settings)
 
     def values(self, stage: Stage) -> dict[str, Any]:
-        """What templates know."""
+        """Returns the values for the templates."""
         context = self.context
         good = context.standing.good or context.newest
         driver = context.revisions.get(good, context.driver)
@@ -223,7 +226,7 @@ class StagePlan:
         return [self._pool(name) for name in sorted(self.context.wanted)]
 
     def _pool(self, daemonset: str) -> dict[str, Any]:
-        """A pool of nodes with one revision: what a DaemonSet of the driver is for."""
+        """Returns the values of a pool with one revision, which one DaemonSet serves."""
         at = self.context.wanted[daemonset]
         driver = self.context.revisions.get(at.revision, self.context.driver)
         resolution = self.context.resolutions.get(at.pool)
@@ -243,7 +246,7 @@ class StagePlan:
     def _check_owned(
         self, documents: Sequence[Document], stage: Stage, earlier: Sequence[StageState]
     ) -> None:
-        """Nobody's object is overwritten, and none has two stages."""
+        """Raises StageInvalid if an object belongs to someone else or to another stage."""
         taken = {key_of(each): step.name for step in earlier for each in step.documents}
         for document in documents:
             kind, name = key = key_of(document)
@@ -258,9 +261,10 @@ class StagePlan:
                 )
 
     def _may_open(self, step: StageState, earlier: Sequence[StageState]) -> bool:
-        """What was applied once stays; a new stage waits until the one before is ready somewhere.
+        """Returns whether a stage may be applied.
 
-        What has no pods on nodes waits for its Deployments alone.
+        A stage that was applied once stays. A new stage waits until the previous one is ready on
+        some node; if that one has no pods on nodes, only its Deployments have to be ready.
         """
         if step.found or step.error:
             return bool(step.found)
@@ -278,7 +282,7 @@ class StagePlan:
     # --- on one node ---
 
     def passed(self, step: StageState, node: Node) -> bool:
-        """Whether the stage is ready on a node, or was, which is enough for those behind it."""
+        """Returns whether the stage is or was ready on a node; either admits later stages."""
         if step.after and stage_label(self.driver, step.after) not in node.labels:
             return False
         if node.labels.get(stage_label(self.driver, step.name)) == READY:
@@ -289,12 +293,12 @@ class StagePlan:
         )
 
     def lacks(self, step: StageState, node: Node) -> str:
-        """What of a stage is not ready on a node, "" if nothing."""
+        """Returns what is not ready of a stage on a node, "" if everything is."""
         for daemonset, selector in step.daemonsets:
             gate = gate_labels(self.driver, step.after)
             asked = {key: value for key, value in selector.items() if key not in gate}
             if any(node.labels.get(key) != value for key, value in asked.items()):
-                continue  # its author leaves this node out
+                continue  # its nodeSelector excludes this node
             pods = self.pods.get((daemonset, node.name), ())
             if not pods:
                 return f"DaemonSet {daemonset} has no pod there yet"
@@ -308,7 +312,7 @@ class StagePlan:
         return ""
 
     def unsaid(self, step: StageState, pod: StagePod) -> str:
-        """What a pod that is ready has not said yet, "" if nothing is waited for."""
+        """Returns which log line of a ready pod is missing, "" if none is awaited."""
         wait = step.stage.wait_for
         sight = self.seen.logs.get(pod.uid, LogSight())
         if wait is None or sight.matched:
@@ -318,7 +322,7 @@ class StagePlan:
         return f"{words}: {sight.words}" if sight.words else words
 
     def silent(self, step: StageState) -> Iterator[tuple[StagePod, str]]:
-        """Pods of Deployments of a stage that have not said what is waited for."""
+        """Yields a stage's Deployment pods whose awaited log line is missing."""
         for pod in self.seen.pods.values() if step.stage.wait_for else ():
             mine = (pod.driver, pod.stage) == (self.driver, step.name)
             up = pod.ready and not pod.deleting and not pod.daemonset
@@ -339,7 +343,7 @@ def _not_ready(pod: StagePod) -> str:
 
 
 def to_apply(staging: StagePlan) -> Iterator[tuple[Document, Overwrite | None]]:
-    """What is wanted and not so, in order of the stages, and what it is applied over."""
+    """Yields documents that differ from the cluster, in stage order, and what they overwrite."""
     for step in staging.steps:
         for document in step.documents if step.opened else ():
             there = staging.mine.get(key_of(document))
@@ -359,7 +363,10 @@ def _differs(document: Document, there: StageObject, step: StageState) -> Overwr
 
 
 def to_prune(staging: StagePlan) -> Iterator[StageObject]:
-    """What no stage has any more, workloads first. Of one that cannot be read nothing goes."""
+    """Yields objects that no stage has any more, workloads first.
+
+    Objects of a stage that cannot be read are kept.
+    """
     kept = {key for step in staging.steps for key in _keys(step)}
     unread = {step.name for step in staging.steps if step.error}
     gone = [
@@ -375,5 +382,5 @@ def end_order(found: StageObject) -> tuple[bool, str, str]:
 
 
 def content(staging: StagePlan) -> str:
-    """A hash of what there is to write: trouble with it is over when it is something else."""
+    """Returns a hash of all documents: once they change, an earlier error no longer applies."""
     return digest({"documents": [list(step.documents) for step in staging.steps]})

@@ -1,7 +1,7 @@
-"""What a Driver's status says.
+"""The status of a Driver.
 
-report                everything a status is made of; counts for metrics
-conditions, progress  Ready, Progressing, Degraded, and their sentences
+report                the inputs of a status; counts for metrics
+conditions, progress  Ready, Progressing, Degraded, and their messages
 pool_rows, drains, stages   the rows
-messages              phrases that several sentences have in common
+messages              phrases shared by several messages
 """

@@ -1,8 +1,8 @@
-"""The status of a Driver: conditions, and a row for each pool. What stands there was observed.
+"""The status of a Driver: conditions, and a row for each pool. It contains observed state only.
 
-Pure. A condition's reason is that of the first line of its table that applies, so each table is
-read from the worst to the best. Every field is always there: a merge patch of the status leaves
-nothing of an older one behind.
+Pure. A condition's reason is that of the first line of its table that applies; each table is
+ordered from worst to best. Every field is always present, so that a merge patch of the status
+leaves no old values behind.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Condition:
 
 
 def status(picture: StatusReport, *, now: float) -> dict[str, Any]:
-    """The whole status."""
+    """Returns the whole status."""
     motion = moving(picture)
     said = (
         _ready(picture, motion),
@@ -68,7 +68,7 @@ def _casualties(picture: StatusReport) -> list[dict[str, Any]]:
 
 
 def unreadable(found: DriverObject, mistakes: str, *, now: float) -> dict[str, Any]:
-    """The status of a Driver that cannot be read: what runs stays, and what was said of it too."""
+    """Returns the status of an invalid Driver: what runs stays, and so do its status fields."""
     message = cut(f"{mistakes}; what runs on the nodes stays as it is")
     said = (
         Condition("Ready", False, "InvalidSpec", message),
@@ -87,7 +87,7 @@ def going(
     reason: str = "Deleting",
     now: float,
 ) -> dict[str, Any]:
-    """The status of a Driver that is being deleted; `obstacle` is what somebody should look at."""
+    """Returns the status of a Driver that is being deleted; `obstacle` needs a user's attention."""
     degraded = Condition("Degraded", False, reason, message)
     if obstacle:
         degraded = Condition("Degraded", True, "ModulesHeld", obstacle)
@@ -112,7 +112,7 @@ def _kept(found: DriverObject) -> dict[str, Any]:
 def conditions(
     found: DriverObject, said: Iterable[Condition], *, now: float
 ) -> list[dict[str, Any]]:
-    """As in metav1.Condition; the time is that of the last change of true to false or back."""
+    """Returns conditions as in metav1.Condition; the time is that of the last status change."""
     old = {c.get("type"): c for c in found.status.get("conditions") or ()}
     moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
     return [
@@ -133,7 +133,7 @@ def _since(old: Mapping[str, Any] | None, status: str) -> str:
 
 
 def _degraded(picture: StatusReport) -> Condition:
-    """Somebody should look."""
+    """Returns the Degraded condition: true if someone should investigate."""
     for reason, message in _complaints(picture):
         if message:
             return Condition("Degraded", True, reason, message)
@@ -141,7 +141,7 @@ def _degraded(picture: StatusReport) -> Condition:
 
 
 def _complaints(picture: StatusReport) -> Iterable[tuple[str, str]]:
-    """From the worst. A complaint without a message does not apply."""
+    """Yields complaints, worst first. A complaint without a message does not apply."""
     yield "ModuleConflict", _conflict(picture)
     yield "RolloutStopped", stopped(picture)
     yield "BuildFailed", refused(picture.builds, picture.decisions)
@@ -151,9 +151,9 @@ def _complaints(picture: StatusReport) -> Iterable[tuple[str, str]]:
 
 
 def _ready(picture: StatusReport, motion: Moving | None) -> Condition:
-    """Whether the newest revision is everywhere and works; the reason is the one word on the whole.
+    """Returns whether the newest revision works everywhere; the reason sums up the whole status.
 
-    That is what a script waits for that applied it, so it is false while a rollout is paused too.
+    A script that applied a Driver waits for this, so it is also false while a rollout is paused.
     """
     for reason, message in chain(_complaints(picture), _obstacles(picture, motion)):
         if message:
@@ -166,9 +166,9 @@ def _ready(picture: StatusReport, motion: Moving | None) -> Condition:
 
 
 def _available(picture: StatusReport) -> Condition:
-    """Whether it works on every node that is up, whichever revision it has there.
+    """Returns whether the driver works on every node that is up, in any revision.
 
-    That is what somebody waits for who needs the driver.
+    This is the condition to wait for if you need the driver.
     """
     lacking = [m.node.name for m in picture.lacking if m.health is not Health.DOWN]
     up = picture.counts["ready"] + len(lacking)
@@ -181,13 +181,13 @@ def _available(picture: StatusReport) -> Condition:
 
 
 def _lame(picture: StatusReport) -> str:
-    """Where it works by what the node said before, and yet its pod is in trouble now."""
+    """Returns nodes that still work by their earlier report but whose pod is in trouble now."""
     lame = [v.member for v in picture.decisions if v.member.trouble]
     return f"but on {some(m.node.name for m in lame)} {lame[0].trouble}" if lame else ""
 
 
 def _obstacles(picture: StatusReport, motion: Moving | None) -> Iterable[tuple[str, str]]:
-    """What is no fault, and yet not ready. In the middle of a rollout, how far it is."""
+    """Yields reasons for not being ready that are no faults, such as a rollout's progress."""
     yield "NoNodes", _no_nodes(picture)
     if motion is not None:
         yield motion.reason, motion.message
@@ -197,7 +197,7 @@ def _obstacles(picture: StatusReport, motion: Moving | None) -> Iterable[tuple[s
 
 
 def _down(picture: StatusReport) -> str:
-    """Nodes that are down, and those of which nothing is known yet."""
+    """Returns nodes that are down and nodes whose kernel is still unknown."""
     known = (m for m in picture.lacking if m.pool.kernel)
     down = [m.node.name for m in known if m.health is Health.DOWN]
     words = f"not ready as nodes: {some(down)}" if down else ""
@@ -206,7 +206,7 @@ def _down(picture: StatusReport) -> str:
 
 
 def _progressing(picture: StatusReport, motion: Moving | None) -> Condition:
-    """Whether something changes by itself."""
+    """Returns the Progressing condition: true if something changes without user action."""
     if motion is not None:
         return Condition("Progressing", motion.by_itself, motion.reason, motion.message)
     if words := _leaving(picture):
@@ -215,7 +215,7 @@ def _progressing(picture: StatusReport, motion: Moving | None) -> Condition:
 
 
 def _leaving(picture: StatusReport) -> str:
-    """Nodes that the Driver is not for any more; they hold nothing up."""
+    """Returns nodes that the Driver no longer selects; they do not affect readiness."""
     if picture.leaving is None or not picture.leaving.count:
         return ""
     held, rest = picture.leaving.obstacle, (stage for stage in UnloadPhase if not stage.is_obstacle)
@@ -245,7 +245,7 @@ def _failed(picture: StatusReport) -> str:
 
 
 def _stuck(picture: StatusReport) -> str:
-    """Pods of stages that do not end, where a node was given up on for that."""
+    """Returns stage pods that do not terminate, on nodes whose drain was given up for that."""
     left = stuck(picture.decisions, picture.standing.newest)
     if not left:
         return ""

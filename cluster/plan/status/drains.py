@@ -1,4 +1,4 @@
-"""What people are told of nodes that are drained: rows and sentences of a Driver's status.
+"""Status rows and messages about nodes that are drained.
 
 Pure.
 """
@@ -19,7 +19,7 @@ _CHANGES = (Act.IN_TURN, Act.IN_TURN_OR_GOOD, Act.GIVE_NEWEST)
 
 
 def drains(decisions: Iterable[Decision], occupancy: Occupancy) -> list[dict[str, str]]:
-    """A row for each node that is held, the longest first."""
+    """Returns a row for each held node, longest held first."""
     held = [decision for decision in decisions if decision.member.hold.since]
     held.sort(key=lambda decision: (decision.member.hold.since, decision.member.node.name))
     return [
@@ -33,7 +33,7 @@ def drains(decisions: Iterable[Decision], occupancy: Occupancy) -> list[dict[str
 
 
 def open_drains(decisions: Iterable[Decision], occupancy: Occupancy) -> list[str]:
-    """Nodes that are not empty yet, each with what it waits for; first those that were refused."""
+    """Returns nodes that are not empty yet and what they wait for; refused evictions first."""
     found = [
         (decision.member.node.name, in_words(decision, occupancy))
         for decision in decisions
@@ -44,7 +44,7 @@ def open_drains(decisions: Iterable[Decision], occupancy: Occupancy) -> list[str
 
 
 def ending(decisions: Iterable[Decision], occupancy: Occupancy) -> list[str]:
-    """Nodes that nobody cordoned, and that wait for the end of their stages."""
+    """Returns nodes that are not cordoned and wait for the end of their stages."""
     return [
         f"{decision.member.node.name}: {in_words(decision, occupancy)}"
         for decision in decisions
@@ -53,7 +53,7 @@ def ending(decisions: Iterable[Decision], occupancy: Occupancy) -> list[str]:
 
 
 def occupied(decisions: Iterable[Decision], newest: str) -> list[str]:
-    """Nodes whose pods did not leave in time and are still there, each with a pod."""
+    """Returns nodes whose pods did not leave in time and still run, each with one pod."""
     return [
         f"{decision.member.node.name} ({_leftover(decision)})"
         for decision in decisions
@@ -62,7 +62,7 @@ def occupied(decisions: Iterable[Decision], newest: str) -> list[str]:
 
 
 def stuck(decisions: Iterable[Decision], newest: str) -> list[tuple[str, str]]:
-    """Nodes with a pod of a stage that did not end in time, and the pod as namespace/name."""
+    """Returns nodes with a stage pod that did not end in time, and that pod as namespace/name."""
     return [
         (decision.member.node.name, decision.member.stage_pods[0])
         for decision in decisions
@@ -71,7 +71,7 @@ def stuck(decisions: Iterable[Decision], newest: str) -> list[tuple[str, str]]:
 
 
 def stalled(decisions: Sequence[Decision], newest: str) -> bool:
-    """Whether such nodes are all that is left to change."""
+    """Returns whether only nodes that were not emptied in time are left to change."""
     rest = [decision for decision in decisions if not _is_occupied(decision, newest)]
     return len(rest) < len(decisions) and not any(
         decision.row.act in _CHANGES or decision.member.health is Health.BUSY for decision in rest
@@ -79,7 +79,10 @@ def stalled(decisions: Sequence[Decision], newest: str) -> bool:
 
 
 def held_up(found: DriverObject, decision: Decision, newest: str) -> Iterator[str]:
-    """What keeps a node from being changed, for `explain`: best what the controller heard last."""
+    """Yields what blocks a change of a node, for `explain`.
+
+    The row in the status is preferred: it has the controller's latest information.
+    """
     name, since = decision.member.node.name, decision.member.hold.since
     rows = (row for row in found.status.get("draining", ()) if row["node"] == name)
     told = next((row["message"] for row in rows), in_words(decision, Occupancy()))
@@ -93,7 +96,7 @@ def held_up(found: DriverObject, decision: Decision, newest: str) -> Iterator[st
 
 
 def in_words(decision: Decision, occupancy: Occupancy) -> str:
-    """What a held node, or one that should be, waits for."""
+    """Returns what a node waits for that is held or should be."""
     match decision.step:
         case DrainStep.EVICT:
             return "waiting for " + _pods(decision.member.consumers or (), occupancy.answers)
@@ -117,7 +120,10 @@ def _is_occupied(decision: Decision, newest: str) -> bool:
 
 
 def _ends_by_the_way(decision: Decision) -> bool:
-    """A matter of seconds on every node of a rollout, which nobody need be told of as a drain."""
+    """Returns whether a node only waits for its stages to end.
+
+    That takes seconds on every node of a rollout and is not reported as a drain.
+    """
     waits = decision.step is DrainStep.END_STAGES or _cannot_see_stages(decision)
     return waits and not decision.member.hold.since
 
@@ -132,7 +138,7 @@ def _cannot_see_stages(decision: Decision) -> bool:
 
 
 def _leftover(decision: Decision) -> str:
-    """What is still there of that which had to leave."""
+    """Returns the pods that had to leave and are still there."""
     member = decision.member
     if member.consumers or not member.stage_pods:
         return _pods(member.consumers or (), {})
@@ -140,7 +146,7 @@ def _leftover(decision: Decision) -> str:
 
 
 def _pods(consumers: Sequence[Consumer], answers: Mapping[str, EvictionAnswer]) -> str:
-    """One pod, best one that refuses to go, and how many more."""
+    """Returns one pod, preferably one whose eviction was refused, and how many more."""
     if not consumers:
         return "pods"
     order = sorted(consumers, key=lambda each: (not _refusal(each, answers), each.name))

@@ -1,4 +1,4 @@
-"""Words that several messages have in common: a few of many nodes, causes, versions. Pure."""
+"""Phrases that several messages share: shortened lists of names, causes, versions. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cluster.plan.builds.toolkit_image import Resolution
 from cluster.plan.nodes.members import Member
 from cluster.plan.rollout.decisions import Decision
 
-_NAMED = 3  # nodes or tags that a message names
+_NAMED = 3  # nodes or tags listed in a message
 _MESSAGE_LIMIT = 2000  # bytes
 
 
@@ -23,14 +23,14 @@ def toolkit_message(resolution: Resolution) -> str:
 
 
 def untold(members: Iterable[Member]) -> str:
-    """Nodes whose kernel nobody knows, as right after they joined; "" if there is none."""
+    """Returns nodes whose kernel is unknown, as right after they joined; "" if there are none."""
     names = [member.node.name for member in members]
     have = "has not told its" if len(names) == 1 else "have not told their"
     return f"{nodes(len(names))} {have} kernel yet: {some(names)}" if names else ""
 
 
 def some(names: Iterable[str], of: str = "nodes", shown: int = _NAMED) -> str:
-    """A few names, and how many more: `n1, n2, n3 and 7 more nodes`."""
+    """Returns a few names, and how many more: `n1, n2, n3 and 7 more nodes`."""
     every = list(names)
     rest = len(every) - shown
     first = ", ".join(every[:shown])
@@ -51,7 +51,7 @@ def nodes(count: int) -> str:
 
 
 def pool_reason(build: BuildState, decisions: Sequence[Decision]) -> tuple[str, str] | None:
-    """Why nodes of a pool wait for a build, None if they do not."""
+    """Returns why nodes of a pool wait for a build, as (reason, message); None if they do not."""
     if all(decision.place is Place.NEWEST for decision in decisions):
         return None
     if build.progress is Progress.REFUSED:
@@ -60,7 +60,7 @@ def pool_reason(build: BuildState, decisions: Sequence[Decision]) -> tuple[str, 
 
 
 def refused(builds: Mapping[Pool, BuildState], decisions: Sequence[Decision]) -> str:
-    """The first build that says no, "" if none does."""
+    """Returns a message about the first build that was refused, "" if none was."""
     found = sorted(_of(Progress.REFUSED, builds, decisions), key=lambda each: each[0].kernel)
     if not found:
         return ""
@@ -73,7 +73,7 @@ def refused(builds: Mapping[Pool, BuildState], decisions: Sequence[Decision]) ->
 
 
 def running(builds: Mapping[Pool, BuildState], decisions: Sequence[Decision]) -> str:
-    """The builds that nodes wait for, "" if there are none."""
+    """Returns a message about the builds that nodes wait for, "" if there are none."""
     found = [build.words for _, build in _of(Progress.RUNNING, builds, decisions)]
     more = f" and {len(found) - 1} more" if found[1:] else ""
     return f"{found[0]}{more}" if found else ""

@@ -1,4 +1,4 @@
-"""A row of the status for each pool, with the first reason that holds for it. Pure."""
+"""A row of the status for each pool, with the first reason that applies to it. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _pool(picture: StatusReport, pool: Pool, decisions: Sequence[Decision]) -> d
 def _pool_reason(
     picture: StatusReport, pool: Pool, decisions: Sequence[Decision]
 ) -> tuple[str, str]:
-    """The first reason that there is."""
+    """Returns the first reason that applies."""
     return next(_pool_reasons(picture, pool, decisions))
 
 

@@ -1,7 +1,7 @@
-"""What goes on with a Driver's nodes, or would if it were not held: one table.
+"""The progress of a Driver's nodes, including progress that is held up, as one table.
 
-Pure. The first row that has something to say is the reason of the condition Progressing, and of
-Ready where nobody has a complaint.
+Pure. The first row with a message is the reason of the condition Progressing, and of Ready if there
+is no complaint.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nodeside.spec.model import Upgrade
 
 
 class Moving(NamedTuple):
-    """`by_itself`: it goes on without anybody's doing."""
+    """A kind of progress. `by_itself` means that it continues without user action."""
 
     reason: str
     by_itself: bool
@@ -32,7 +32,7 @@ class Moving(NamedTuple):
 
 @dataclass(frozen=True)
 class Movement:
-    """What there is to say of each kind, "" where it does not apply."""
+    """The messages of each kind of progress, "" where it does not apply."""
 
     picture: StatusReport
 
@@ -106,7 +106,7 @@ class Movement:
         ]
         return f"{self._works}; on the way: {some(busy)}" if busy else ""
 
-    # --- what several of them say ----------------------------------------------------------------
+    # --- shared by several of them ---------------------------------------------------------------
 
     @cached_property
     def _progress(self) -> str:
@@ -115,12 +115,12 @@ class Movement:
 
     @cached_property
     def _failing(self) -> Mapping[str, Member]:
-        """Nodes that show that they failed, and need not be remembered for it."""
+        """Returns nodes that show their failure themselves, without the recorded casualties."""
         members = (decision.member for decision in self.picture.decisions)
         return {m.node.name: m for m in members if m.health is Health.BROKEN or m.lost}
 
     def _cause(self, failed: str) -> str:
-        """In the node's own words; in those that are remembered, if it is gone or has changed."""
+        """Returns the node's own message, or the recorded one if it is gone or has changed."""
         if failed in self._failing:
             return cause(self._failing[failed])
         return next(each.message for each in self.picture.casualties if each.node == failed)
@@ -149,7 +149,7 @@ class Movement:
 
     @cached_property
     def _holding(self) -> Sequence[Member]:
-        """What counts against the budget."""
+        """Returns the members that count against the budget."""
         held = set(self.picture.standing.unavailable)
         return [v.member for v in self.picture.decisions if v.member.node.name in held]
 
@@ -159,7 +159,7 @@ class Movement:
 
     @cached_property
     def _only_failures(self) -> bool:
-        """Whether nothing that holds the budget will come back by itself, or be given up."""
+        """Returns whether no member that uses the budget will recover by itself or be given up."""
         stays = [
             member.health is Health.BROKEN or (member.health is Health.DOWN and member.due == inf)
             for member in self._holding
@@ -174,7 +174,7 @@ class Movement:
         return ", ".join(filter(None, (failed, down)))
 
 
-# Reason, whether it goes on by itself, what is said. From what a person decided to what passes.
+# Reason, whether it continues by itself, message. From user decisions to transient states.
 TABLE: Final[Sequence[tuple[str, bool, Callable[[Movement], str]]]] = (
     ("RolloutPaused", False, Movement.paused),
     ("RolloutStopped", False, Movement.stopped),
@@ -191,7 +191,7 @@ TABLE: Final[Sequence[tuple[str, bool, Callable[[Movement], str]]]] = (
 
 
 def moving(picture: StatusReport) -> Moving | None:
-    """The first row that applies; None if everything is as it should be."""
+    """Returns the first row that applies; None if there is nothing in progress."""
     movement = Movement(picture)
     for reason, by_itself, said in TABLE:
         if message := said(movement):
@@ -200,7 +200,7 @@ def moving(picture: StatusReport) -> Moving | None:
 
 
 def stopped(picture: StatusReport) -> str:
-    """Why a rollout was stopped, "" if it was not."""
+    """Returns why a rollout was stopped, "" if it was not."""
     return Movement(picture).stopped()
 
 

@@ -1,4 +1,4 @@
-"""Everything about a Driver that is looked at to say how it stands. Pure."""
+"""The inputs of a Driver's status. Pure."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ from nodeside.spec import Driver
 
 @dataclass(frozen=True)
 class StatusReport:
-    """Everything that conditions and pool rows look at.
+    """The inputs of conditions and pool rows.
 
-    `contested` maps a rival Driver to nodes that are not ours for it, `taken` to those that stay as
-    they are.
-    `versions` are those of the revisions that are still known, `fell_back` says of a pool why it
-    builds though there should be an image.
-    `builds` are those of the newest revision that are made once for all nodes of a pool,
-    `casualties` the nodes that it has cost.
+    `contested` maps a rival Driver to the nodes that we do not get because of it, `taken` to the
+    nodes that stay unchanged because of it. `versions` maps known revisions to versions.
+    `fell_back` says why a pool builds instead of using its image. `builds` are the newest
+    revision's builds that run once for all nodes of a pool. `casualties` are the nodes that the
+    newest revision has broken or taken down.
     """
 
     found: DriverObject
@@ -58,7 +57,7 @@ class StatusReport:
 
     @cached_property
     def lacking(self) -> Sequence[Member]:
-        """Where it does not work, for whatever reason."""
+        """Returns the members where the driver does not work, for any reason."""
         members = (decision.member for decision in self.decisions)
         return [member for member in members if member.health is not Health.WORKING]
 
@@ -66,12 +65,12 @@ class StatusReport:
         return [decision.member.node.name for decision in self.decisions if wanted(decision)]
 
     def called(self, revision: str) -> str:
-        """What people call a revision: `2.0.0 (248fd032616a)`."""
+        """Returns the display name of a revision: `2.0.0 (248fd032616a)`."""
         return called(revision, self.versions.get(revision, ""))
 
 
 def report_of(context: DriverContext, leaving: Unload | None = None) -> StatusReport:
-    """What the status of a Driver is made of."""
+    """Returns the inputs of a Driver's status."""
     return StatusReport(
         found=context.found,
         driver=context.driver,
@@ -93,7 +92,7 @@ def report_of(context: DriverContext, leaving: Unload | None = None) -> StatusRe
 
 def counts(decisions: Iterable[Decision]) -> dict[str, int]:
     wanted = assigned = updated = ready = failed = 0
-    for decision in decisions:  # plain names: this runs for 5,000 nodes, several times in a plan
+    for decision in decisions:  # local variables: this runs for 5,000 nodes, several times per plan
         member = decision.member
         wanted += 1
         assigned += member.assigned != ""
@@ -109,11 +108,11 @@ def counts(decisions: Iterable[Decision]) -> dict[str, int]:
     }
 
 
-_POOLS = 256  # rows, as in the status of a Driver
+_POOLS = 256  # maximum rows, as in the status of a Driver
 
 
 def census(picture: StatusReport) -> Counts:
-    """Count what a plan has found."""
+    """Returns the counts of a plan for metrics."""
     decisions, now = picture.decisions, picture.standing
     pools = Counter(decision.member.pool for decision in decisions).most_common(_POOLS)
     return Counts(
@@ -128,7 +127,7 @@ def census(picture: StatusReport) -> Counts:
 
 
 def _states(decisions: Iterable[Decision]) -> Iterable[str]:
-    """What each node's pod said last in this boot."""
+    """Yields the last state that each node's pod reported in this boot, or SILENT."""
     for decision in decisions:
         report, boot = decision.member.report, decision.member.boot
         yield SILENT if report is None or boot is Boot.FRESH else report.state or SILENT

@@ -1,8 +1,8 @@
-"""What is said of stages: rows and a condition of the status, and the lines of `explain`.
+"""Status of stages: rows and a condition of the status, and the lines of `explain`.
 
-Pure. The condition Ready stays one about the driver: a dashboard that does not start makes no
-driver unready. But its reason, the one word that `kubectl get drivers` shows, is the stages' where
-the driver has no worse one.
+Pure. The condition Ready is only about the driver: a dashboard that does not start does not make a
+driver unready. But its reason, which `kubectl get drivers` shows, is that of the stages if the
+driver has no worse one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A stage in the status. `wanted` are nodes where the driver works."""
+    """A stage in the status. `wanted` is the number of nodes where the driver works."""
 
     name: str
     state: str
@@ -53,7 +53,7 @@ class Row:
 
 
 def with_stages(staging: StagePlan, status: Status, now: float) -> Status:
-    """The status with what there is to say of stages; without any, as it is."""
+    """Adds the rows and conditions of stages to a status; without stages it stays unchanged."""
     rows = tuple(_rows(staging))
     if not rows:
         return status
@@ -67,7 +67,7 @@ def with_stages(staging: StagePlan, status: Status, now: float) -> Status:
 
 
 def _said(rows: Sequence[Row], status: Status) -> Iterator[Condition]:
-    """StagesReady; and what that changes of the others."""
+    """Yields StagesReady, and the other conditions that it changes."""
     bad = next((row for row in rows if row.state in _BAD), None)
     first = bad or next((row for row in rows if row.state != "Ready"), None)
     if first is None:
@@ -91,7 +91,7 @@ def _rows(staging: StagePlan) -> Iterator[Row]:
     names = {step.name for step in staging.steps}
     for step in staging.steps:
         yield _row(staging, step)
-    # Those that left the spec, until their objects are gone.
+    # Stages that were removed from the spec, until their objects are gone.
     left = {each.stage for each in staging.mine.values()} - names
     if staging.seen.unknown:
         left = {row["name"] for row in staging.context.found.status.get("stages", ())} - names
@@ -122,7 +122,7 @@ def _is_ready(staging: StagePlan, step: StageState, node: Node) -> bool:
 
 
 def _obstacles(staging: StagePlan, step: StageState, ready: set[str]) -> Iterator[tuple[str, str]]:
-    """From the worst; one without a message does not apply."""
+    """Yields states with messages, worst first; one without a message does not apply."""
     yield "Failed", _failing(staging, step)
     if not step.opened:
         yield "Waiting", _before(staging, step)
@@ -135,7 +135,7 @@ def _obstacles(staging: StagePlan, step: StageState, ready: set[str]) -> Iterato
 
 
 def _failing(staging: StagePlan, step: StageState) -> str:
-    """Pods that cannot start, or start again and again, or never say what is waited for."""
+    """Returns pods that cannot start, restart repeatedly, or never log the awaited line."""
     stuck = [
         pod
         for pod in staging.seen.pods.values()
@@ -192,18 +192,21 @@ def _step(staging: StagePlan, name: str) -> StageState:
 
 
 def on_node(staging: StagePlan, node: Node) -> Iterator[str]:
-    """A line for each stage on a node."""
+    """Yields a line for each stage on a node."""
     for step in staging.steps:
         yield f"stage {step.name}: {_on_node(staging, step, node) or 'ready'}"
 
 
 def blocking(staging: StagePlan, node: Node) -> str:
-    """The first stage that is not ready on a node where the driver works, and why; or ""."""
+    """Returns the first stage that is not ready on a node where the driver works, and why.
+
+    Returns "" if there is none.
+    """
     member = next((m for m in staging.context.members if m.node is node), None)
     if member is None or member.health is not Health.WORKING:
         return ""
     if member in staging.context.held:
-        return ""  # said with the verdict: see drains.py
+        return ""  # reported with the decision: see drains.py
     for step in staging.steps:
         if why := _on_node(staging, step, node):
             return f"stage {step.name}: {why}"
@@ -221,7 +224,7 @@ def _on_node(staging: StagePlan, step: StageState, node: Node) -> str:
 
 
 def blocking_everywhere(found: Mapping[str, Any]) -> Iterator[str]:
-    """From a status: a line for each stage that is not ready."""
+    """Yields a line for each stage that is not ready according to a status."""
     for row in found.get("stages", ()):
         if row["state"] != "Ready":
             yield f"stage {row['name']}: {row['state']}: {row['message']}"

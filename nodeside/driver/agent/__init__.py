@@ -1,6 +1,6 @@
-"""The driver pod's main process: bring the driver up, and keep it up until told to stop.
+"""The driver pod's main process: bring the driver up, and keep it up until it is stopped.
 
 run                   the loop
-watch                 what wakes it: uevents, files, signals
-resolution            driver.yaml read again when it has changed
+watch                 what wakes the loop: uevents, files, signals
+resolution            resolves driver.yaml again after a change
 """

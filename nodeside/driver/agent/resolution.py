@@ -1,8 +1,8 @@
-"""Resolve a task, and tell the cluster if that fails: with a wrong driver.yaml there is no journal.
+"""Resolve a task, and report a failure to the cluster: an invalid driver.yaml has no journal.
 
-A node whose driver cannot even be read must not look as if nobody had tried. Told is what can be
-known all the same: the driver's name, from the file if that much of it is right, else from the last
-time that it was.
+A node whose driver.yaml cannot be read must not look as if nothing had been tried. The status has
+what is still known: the driver's name comes from the file if that part is valid, otherwise from the
+last successful read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UNKNOWN = "unknown"  # a NodeDriver must have a version
 
 @dataclass
 class LastRead:
-    """What this process has learned of its driver, for the time when it cannot be read."""
+    """Name and version from the last successful read, for when driver.yaml cannot be read."""
 
     name: str = ""
     version: str = ""
@@ -34,10 +34,10 @@ def resolve_or_tell(
     *,
     expected_kernel: str = "",
 ) -> Task:
-    """The task of a place. What `task.resolve` raises is announced as a failure, and raised; what
-    nobody expected is a Bug.
+    """Resolve the task of a config. On an error, announce it as a failure and raise it.
 
-    A pod that was made for another kernel says nothing: whoever is there for this one does.
+    Raises what `task.resolve` raises; an unexpected exception becomes a Bug. A pod that was made
+    for another kernel announces nothing: the pod for the running kernel does.
     """
     try:
         task = resolve(config)

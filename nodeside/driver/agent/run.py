@@ -1,13 +1,15 @@
-"""`nodeside driver run`: the driver container's whole life, once or for ever.
+"""`nodeside driver run`: the main process of the driver container, as one attempt or as a loop.
 
-Once: bring the driver up, announce, exit with the code. For ever: the same, then wait for a reason
-to look again (a kernel event, a changed driver.yaml, a slow poll). A failed driver never ends the
-process: it stays, unready, says why, retries what is retryable and wakes when its inputs change.
-Neither does a bug of ours: it is told like any other failure, with its traceback in the log.
-SIGTERM ends the process and leaves the modules alone.
+One attempt brings the driver up, announces the result, and exits with its exit code. The loop does
+the same, then waits for a reason to look again: a kernel event, a changed driver.yaml, a slow poll.
+A failed driver never ends the process. The process stays unready, reports why, retries what is
+retryable, and wakes when its inputs change. A bug in nodeside does not end it either: it is
+reported like any other failure, with its traceback in the log. SIGTERM ends the process and leaves
+the modules loaded.
 
-For ever, it is also the one pod of its driver on the node from its first act to its end: where a
-revision replaces another, the pod of the new one waits for the end of the old one's.
+The loop also holds the pod lock of its driver from its first action to its end, so it is the only
+such pod on the node. If a new revision replaces an old one, the new pod waits until the old pod has
+ended.
 """
 
 from __future__ import annotations
@@ -40,14 +42,14 @@ if TYPE_CHECKING:
 
 Tell = Callable[[NodeDriverStatus], None]
 
-_LOCK_TIMEOUT = 60.0  # seconds; another actor of this driver is a person or the pod of before
-_FIRST_RETRY = 5.0  # seconds, doubled up to the longest
+_LOCK_TIMEOUT = 60.0  # seconds; another holder of the lock is a person or the previous pod
+_FIRST_RETRY = 5.0  # seconds, doubled up to _LONGEST_RETRY
 _LONGEST_RETRY = 300.0
-_CALM = 2.0  # seconds after a good look in which uevents wait
+_CALM = 2.0  # seconds after a successful look during which uevents are deferred
 
 
 class _Looked(Enum):
-    """What came of one look."""
+    """The result of one look."""
 
     READY = "ready"
     RETRYABLE = "retryable"
@@ -55,20 +57,20 @@ class _Looked(Enum):
 
 
 class KernelChanged(SystemRefused):
-    """This pod was made for another kernel than the one that runs now: it must do nothing."""
+    """A pod that was made for a kernel other than the running one; it must do nothing."""
 
     reason = "KernelChanged"
 
 
 @dataclass
 class PodLock:
-    """Whether this is the one pod of its driver on the node. Taken once, and kept by the stack."""
+    """The lock of the only pod of a driver on the node. Taken once, and released by `stack`."""
 
     stack: ExitStack
     taken: bool = False
 
     def take(self, task: Task, clock: Clock) -> None:
-        """Raises Locked, which names the pod that is there still."""
+        """Take the lock. Raises Locked, which names the pod that still holds it."""
         if self.taken:
             return
         lock = hold_pod_lock(task.host, task.name, timeout=_LOCK_TIMEOUT, clock=clock)
@@ -78,10 +80,10 @@ class PodLock:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a driver in one place. `expected_kernel` is the release this pod was made for.
+    """A run of one driver in one place. `expected_kernel` is the release this pod was made for.
 
-    `loader` is how modules get into the kernel; None: by its system calls. Without a `turn` it is
-    no pod: the lock of an act is enough.
+    `loader` loads the modules; None means by system calls. Without a `turn` this is not a pod, and
+    the lock of a single attempt is enough.
     """
 
     config: Config
@@ -93,10 +95,10 @@ class Run:
     turn: PodLock | None = None
 
     def once(self) -> tuple[Journal, Report]:
-        """Bring the driver up. Expected failures are in the report; what is told is observed.
+        """Bring the driver up. Expected failures are in the report. Only observations are sent.
 
-        Raises NodesideError only where there is not even a task: a wrong driver.yaml, which is
-        told too.
+        Raises NodesideError only if no task can be resolved, as for an invalid driver.yaml. That
+        failure is announced too.
         """
         task = resolve_or_tell(
             self.config, self.tell, self.known, expected_kernel=self.expected_kernel
@@ -111,8 +113,8 @@ class Run:
             with hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT, clock=self._clock()):
                 return journal, self._bring_up(task, journal, listener)
         except (Locked, KernelChanged, StoppedWaiting) as error:
-            # Nothing was observed of the driver, so nothing is announced: whoever is at work on
-            # it, or will be, says how it is.
+            # Nothing was observed of the driver, so nothing is announced: the process that works
+            # on it, now or later, reports its state.
             log.warning(str(error), driver=task.name, reason=error.reason, hint=error.hint)
             return journal, journal.failed(error, announce=False)
         except NodesideError as error:
@@ -120,7 +122,7 @@ class Run:
             return journal, journal.failed(error)
 
     def _bring_up(self, task: Task, journal: Journal, listener: Listener) -> Report:
-        """Bring the driver up. A bug on the way there says nothing about what is loaded."""
+        """Bring the driver up. After a bug, judge what is loaded: the bug says nothing about it."""
         try:
             return bring_up(task, journal, listener, loader=self.loader)
         except NodesideError:
@@ -155,8 +157,8 @@ class Run:
                     process.reap_orphans()
                 if watch.stopping is not None:
                     break
-                # What a look loads, unloads or resets is told as uevents, which would wake the next
-                # one at once, for ever.
+                # A look that loads, unloads or resets something causes uevents. Those would wake
+                # the next look at once, in an endless loop.
                 patience = retry if looked is _Looked.RETRYABLE else None
                 reason = watch.wait(patience, calm=_CALM if looked is _Looked.READY else retry)
                 if looked is _Looked.READY:
@@ -172,7 +174,7 @@ class Run:
         log.fact("stopping; the modules stay loaded", signal=name)
 
     def _heeding(self, watch: Watch, *, repeat_failed: bool) -> Run:
-        """This run, but no wait in it goes on once the watch was told to stop."""
+        """Return this run, whose waits end once the watch was asked to stop."""
         heard = replace(
             self.listener,
             stopping=lambda: watch.stopping is not None,
@@ -181,7 +183,7 @@ class Run:
         return replace(self, listener=heard)
 
     def _clock(self) -> Clock:
-        """For the wait for the lock, which must not outlive a SIGTERM."""
+        """Return a clock for the wait for the lock, which must not outlive a SIGTERM."""
 
         def sleep(seconds: float) -> None:
             if self.listener.stopping():
@@ -191,13 +193,13 @@ class Run:
         return Clock(sleep=sleep)
 
     def _try_once(self) -> _Looked:
-        """One look, and what came of it."""
+        """Look once, and return the result."""
         try:
             _, report = self.once()
         except NodesideError as error:
             log.warning(str(error), reason=error.reason, hint=error.hint)
             log.fact("waiting until that changes", file=self.config.driver_file)
-            # A wrong driver.yaml: only a new one helps.
+            # An invalid driver.yaml: only a new one helps.
             return _Looked.RETRYABLE if error.retryable else _Looked.FAILED
         except Exception as exc:
             log.traceback(exc)
@@ -207,11 +209,11 @@ class Run:
         return _Looked.RETRYABLE if report.retryable else _Looked.FAILED
 
     def _watched(self) -> tuple[tuple[str, ...], tuple[Path, ...]]:
-        """The modules whose coming and going matters, and the files whose change does."""
+        """Return the modules and the files whose changes are a reason to look again."""
         config = self.config
         files = [config.driver_file, config.policy_file, config.ca_file, config.credentials_file]
         names: tuple[str, ...] = ()
-        with suppress(Exception):  # whatever is wrong with it, a look says so
+        with suppress(Exception):  # a look reports what is wrong with it
             spec = read_driver(config).spec
             names = tuple(module.name for module in spec.modules)
             signing, trust = spec.signing, spec.prebuilt.trust

@@ -1,15 +1,15 @@
-"""Wait until there is a reason to look again at a driver that is ready, or that failed.
+"""Wait until there is a reason to look again at a ready or failed driver.
 
-Called by the run loop, in the main thread, between two looks. `Watch.wait` sleeps in one select(2)
-and returns the first reason: a kernel uevent about our modules or a PCI device, a changed input
-file, SIGTERM or SIGINT, the slow poll, or the end of the caller's own patience.
+`Watch.wait` runs in the main thread, between two looks. It sleeps in one select(2) and returns the
+first reason: a kernel uevent about our modules or a PCI device, a changed input file, SIGTERM or
+SIGINT, the slow poll, or the caller's timeout.
 
-Uevents come from the kernel itself (pyudev source `kernel`), not from udevd: those of udevd reach
-only the host's network namespace, those of the kernel reach an ordinary pod too. Where netlink is
-not permitted, or libudev is not there, the poll becomes faster and the log says so.
+Uevents come from the kernel itself (pyudev source `kernel`), not from udevd. Events from udevd
+reach only the host's network namespace; events from the kernel reach an ordinary pod too. If
+netlink is not permitted or libudev is missing, the poll becomes faster and the log says so.
 
-A signal never interrupts what runs between two waits: `stopping` says that one came, and
-`on_signal` is called from the handler for whoever wants to know at once.
+A signal never interrupts work between two waits. `stopping` holds the signal that arrived, and
+`on_signal` is called from the handler for callers that must react at once.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from nodeside import log
 from nodeside.clock import Clock
 from nodeside.modulenames import kernel_name
 
-POLL = 300.0  # seconds between looks where uevents work: a net for what they do not say
+POLL = 300.0  # seconds between looks if uevents work: a safety net for missed changes
 POLL_WITHOUT_UEVENTS = 30.0
-INPUTS = 5.0  # seconds between two looks at the input files: one stat(2) each
+INPUTS = 5.0  # seconds between two polls of the input files: one stat(2) each
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _MODULE_ACTIONS = ("add", "remove")
@@ -39,7 +39,7 @@ _PCI_ACTIONS = ("add", "remove", "bind", "unbind")
 
 
 class Why(Enum):
-    """Why to look again, the most urgent first."""
+    """The reasons to look again, most urgent first."""
 
     STOP = "stop"
     INPUT = "input"
@@ -50,7 +50,7 @@ class Why(Enum):
 
 @dataclass(frozen=True)
 class Reason:
-    """`detail` is for the log: the signal, the file, or the events."""
+    """A reason to look again. `detail` is for the log: the signal, the file, or the events."""
 
     why: Why
     detail: str = ""
@@ -58,7 +58,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Uevent:
-    """What the kernel said: `remove` `module` `edu`, or `unbind` `pci` `0000:00:04.0`."""
+    """A kernel event, such as `remove` `module` `edu`, or `unbind` `pci` `0000:00:04.0`."""
 
     action: str
     subsystem: str
@@ -69,17 +69,18 @@ class Uevent:
 
 
 def concerns(event: Uevent, modules: frozenset[str]) -> bool:
-    """Whether an event is a reason to look: our modules, and any PCI device that comes or goes."""
+    """Return whether an event concerns one of our modules, or is a change of any PCI device."""
     if event.subsystem == "module":
         return event.action in _MODULE_ACTIONS and kernel_name(event.name) in modules
     return event.subsystem == "pci" and event.action in _PCI_ACTIONS
 
 
 class Watch:
-    """Use as a context manager in the main thread; create it before the first look.
+    """A watch on uevents, input files and stop signals.
 
-    `modules` are the names whose coming and going matters. `inputs` are files and directories
-    (driver.yaml, a ConfigMap's directory) whose replacement does; they need not exist.
+    Use it as a context manager in the main thread, and create it before the first look. It wakes if
+    one of `modules` is loaded or unloaded, or one of `inputs` is replaced. `inputs` are files and
+    directories (driver.yaml, a ConfigMap's directory); they need not exist.
     """
 
     def __init__(
@@ -130,20 +131,20 @@ class Watch:
             self._uevents.close()
 
     def follow(self, modules: Iterable[str], inputs: Iterable[Path]) -> None:
-        """From now on these matter, for instance because an input said so."""
+        """Replace the watched modules and inputs, for instance after an input has changed."""
         self._modules = frozenset(kernel_name(name) for name in modules)
         self._inputs = {path: self._inputs.get(path, _identity(path)) for path in inputs}
 
     def drain(self) -> None:
-        """Forget the events so far. Call it right before a look, which sees what they did."""
+        """Discard the events so far. Call it right before a look, which sees their effects."""
         for _ in self._events():
             pass
 
     def wait(self, timeout: float | None = None, *, calm: float = 0.0) -> Reason:
         """Sleep until there is a reason to look again; `timeout` seconds at most.
 
-        Uevents are no reason for the first `calm` seconds. None is lost: some may be of what the
-        last look did, and others may not.
+        Uevents are deferred for the first `calm` seconds, but not dropped: the last look may have
+        caused some of them, and not others.
         """
         started = self._clock.now()
         until = None if timeout is None else started + timeout
@@ -162,7 +163,7 @@ class Watch:
             return Reason(Why.INPUT, str(changed))
         now = self._clock.now()
         patient = until is None or now < until
-        if patient and now >= heard_from:  # a look for want of patience does more than one for them
+        if patient and now >= heard_from:  # a look after the timeout does more than one for uevents
             events = [str(event) for event in self._events() if concerns(event, self._modules)]
             if events:
                 more = f" and {len(events) - 3} more" if len(events) > 3 else ""
@@ -200,7 +201,7 @@ class Watch:
         return None
 
     def _note_signal(self, number: int, _frame: FrameType | None) -> None:
-        """The first one is noted; a second Ctrl-C means: now."""
+        """Record the first signal. A second Ctrl-C interrupts at once."""
         if self.stopping is signal.SIGINT and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.stopping = signal.Signals(number)
@@ -208,7 +209,7 @@ class Watch:
 
 
 class Uevents:
-    """The kernel's uevents about modules and PCI devices, through pyudev."""
+    """The kernel's uevents about modules and PCI devices, read through pyudev."""
 
     def __init__(self, monitor: Any) -> None:
         self._monitor = monitor
@@ -217,7 +218,7 @@ class Uevents:
         return int(self._monitor.fileno())
 
     def read(self) -> Iterator[Uevent]:
-        """Every event that has arrived. Where some were lost, an event that says so."""
+        """Yield every event that has arrived. If some were lost, yield an event that says so."""
         try:
             while (device := self._monitor.poll(timeout=0)) is not None:
                 yield Uevent(device.action or "", device.subsystem or "", device.sys_name)
@@ -226,12 +227,12 @@ class Uevents:
             yield Uevent("bind", "pci", "(events were lost)")
 
     def close(self) -> None:
-        """pyudev closes the socket when the last reference to the monitor goes."""
+        """Drop the monitor: pyudev closes the socket with the last reference to it."""
         self._monitor = None
 
 
 def open_uevents() -> Uevents | None:
-    """The kernel's uevents, or None, with a log line, where they cannot be had."""
+    """Open the kernel's uevents. Return None, with a log line, if they are not available."""
     try:
         import pyudev
 
@@ -250,7 +251,10 @@ def open_uevents() -> Uevents | None:
 
 
 def _identity(path: Path) -> tuple[int, ...] | None:
-    """What changes when a file is rewritten or replaced, or a ConfigMap's `..data` is swapped."""
+    """Return what changes when a file is rewritten or replaced, or a ConfigMap's `..data` swapped.
+
+    None if the file does not exist.
+    """
     try:
         status = path.stat()
     except OSError:

@@ -1,24 +1,25 @@
-"""Tell the node and the cluster how a driver is, without ever being in the way of the driver.
+"""Reports the state of a driver to the node and the cluster without ever blocking the driver.
 
-The run loop calls `Announcer.state(status)` with every state it observes. What concerns the node
-happens at once: the ready file, and the ready marker on stderr. What concerns the cluster is left
-to one background thread, which sends only the newest state: a label PATCH, a NodeDriver apply,
-and an Event when the driver became ready or failed. It retries; no error reaches the caller.
+The run loop calls `Announcer.state(status)` with every state it observes. The node is updated
+immediately: the ready file, and the ready marker on stderr. The cluster is updated by one
+background thread, which sends only the newest state: a label PATCH, a NodeDriver apply, and an
+Event when the driver became ready or failed. It retries; no error reaches the caller.
 
-What keeps it quiet (a first rollout to 5,000 nodes is 15,000 requests, and then none):
+These rules limit the requests (a first rollout to 5,000 nodes is 15,000 requests, and then none):
 
-- A passing state (waiting, building, loading, unloading) is sent only if it lasts `Pace.settle`
-  seconds; a driver that loads from a bundle says `ready` and nothing before. Only where the cluster
-  believes `ready` is it told at once that this is over.
+- A transient state (waiting, building, loading, unloading) is sent only if it lasts `Pace.settle`
+  seconds; a driver that loads from a bundle reports `ready` and nothing before. The exception: if
+  the cluster believes that the driver is `ready`, the end of that state is sent immediately.
 - A state that was superseded before it was sent is not sent.
-- The same news is not sent twice. How long stages took, and that modules were found loaded, is no
-  news of a driver that is ready already, and supersedes none: the load itself makes the run loop
-  look again at once. How the driver came up holds for the life of the process. No heartbeat.
-- The node's uid, for the owner reference, comes with the answer to the label PATCH, and is asked
-  for only where that is refused.
+- An unchanged status is not sent again. Stage durations, and the observation that modules are
+  loaded, are not a change for a ready driver and do not supersede its status: a load makes the run
+  loop observe again immediately. The rung that brought the driver up is reported for the life of
+  the process. There is no heartbeat.
+- The node's uid, for the owner reference, comes from the response to the label PATCH. It is
+  requested separately only if that PATCH is refused.
 
-A container that restarts beside a good module clears nothing: `waiting` as the first state is
-ignored while this boot's ready file stands, and the next state is an observed one.
+A container restart next to a healthy module clears nothing: `waiting` as the first state is ignored
+while the ready file of this boot exists, and the next state is an observed one.
 """
 
 from __future__ import annotations
@@ -42,14 +43,15 @@ from nodeside.driver.node.run_directory import ReadyRecord, clear_ready, read_re
 from nodeside.errors import NodesideError
 from nodeside.host import Host
 
-_GOODBYE = 1.0  # seconds for the thread to end; it may be in the middle of a request
+_GOODBYE = 1.0  # seconds to wait for the thread to end; it may be in the middle of a request
 
 
 class Announcer:
-    """Use as a context manager around the run loop; leaving it flushes for `grace` seconds.
+    """Reporter of driver states. Use as a context manager around the run loop.
 
-    `state` and `flush` may be called from any one thread. The background thread starts with the
-    first state and takes no signals: SIGIO of a `Notice`, SIGTERM and the like stay with others.
+    Exit flushes for up to `grace` seconds. `state` and `flush` may be called from any one thread.
+    The background thread starts with the first state and blocks all signals: SIGIO of a `Notice`,
+    SIGTERM and others are delivered to other threads.
     """
 
     def __init__(
@@ -91,7 +93,7 @@ class Announcer:
             self._thread.join(_GOODBYE)
 
     def state(self, status: NodeDriverStatus) -> None:
-        """This is how the driver is now. Returns within milliseconds, and never raises."""
+        """Report the current state of the driver. Returns within milliseconds and never raises."""
         known = self._known_ready(status)
         if self._newest is None and status.state is State.WAITING and known:
             return
@@ -108,9 +110,9 @@ class Announcer:
             self._thread = _start(self._work)
 
     def flush(self, timeout: float) -> bool:
-        """Tell now what is not told yet; whether that was done within `timeout` seconds.
+        """Send pending updates now; return whether that finished within `timeout` seconds.
 
-        What the cluster refuses for good counts as done: waiting longer would not help.
+        A permanent refusal by the cluster counts as finished: waiting longer would not help.
         """
         with self._changed:
             self._hurry = True
@@ -120,7 +122,10 @@ class Announcer:
         return done
 
     def _as_it_came_up(self, status: NodeDriverStatus) -> NodeDriverStatus:
-        """A look that finds the modules loaded does not know how this process loaded them."""
+        """Restore the rung by which this process loaded the modules.
+
+        An observation that finds them loaded does not know it.
+        """
         before = self._came_up
         if status.state is State.READY:
             if before and before.key == status.key and status.source is Rung.LOADED:
@@ -129,9 +134,10 @@ class Announcer:
         return status
 
     def _known_ready(self, status: NodeDriverStatus) -> bool:
-        """Whether this boot's ready file stood before this process said anything.
+        """Return whether this boot's ready file existed before the first report of this process.
 
-        For WAITING any version counts: an upgrade has not touched the old module yet.
+        For READY the version must match. For any other state any version counts: at WAITING, an
+        upgrade has not touched the old module yet.
         """
         if self._newest is not None:
             return False
@@ -141,7 +147,7 @@ class Announcer:
         return status.state is not State.READY or ready.version == status.version
 
     def _on_the_node(self, status: NodeDriverStatus) -> None:
-        """Ready file, then marker: who saw the marker finds the file."""
+        """Update the ready file, then the marker: the file exists when the marker appears."""
         try:
             if status.state is State.READY:
                 write_ready(self._host, _ready_record(status))
@@ -153,7 +159,7 @@ class Announcer:
         self._mark(status)
 
     def _mark(self, status: NodeDriverStatus) -> None:
-        """Write the marker once per becoming ready: a line of its own in every log format."""
+        """Write the marker once per transition to ready, on its own line in every log format."""
         if status.state is not State.READY:
             self._marked = ""
             return
@@ -162,7 +168,7 @@ class Announcer:
         self._marked = status.version
         source = status.source or Rung.LOADED
         line = ready_marker(status.driver, status.version, status.kernel, source, status.modules)
-        with suppress(OSError, ValueError):  # a closed stderr is no reason to fail a driver
+        with suppress(OSError, ValueError):  # a closed stderr must not fail a driver
             to = self._marker_to or sys.stderr
             to.write(f"{line}\n")
             to.flush()
@@ -172,7 +178,7 @@ class Announcer:
             self._delivery.step()
 
     def _rest(self) -> bool:
-        """Wait until there is something to tell; False at the end."""
+        """Wait until there is something to send; return False on close."""
         with self._changed:
             while not self._closing:
                 if self._mail is not None:
@@ -189,7 +195,7 @@ class Announcer:
 
 
 def announcing(host: Host) -> Announcer:
-    """Tells the node, and the cluster if there is one. Use as a context manager."""
+    """Return an Announcer for the node, and for the cluster if there is one."""
     return Announcer(host, Delivery(connect(os.environ)))
 
 
@@ -206,7 +212,7 @@ def _ready_record(status: NodeDriverStatus) -> ReadyRecord:
 
 
 def _start(work: Callable[[], None]) -> threading.Thread:
-    """A daemon thread that inherits a mask of all signals blocked."""
+    """Start a daemon thread that inherits a signal mask with all signals blocked."""
     thread = threading.Thread(target=work, name="announce", daemon=True)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:

@@ -1,14 +1,14 @@
 """The four requests that a driver container makes to the Kubernetes API server.
 
-`Cluster` sends the calls of documents.py; `NoCluster` keeps them, so that `nodeside try` and a run
-by hand show, and check, what a cluster would be told.
+`Cluster` sends the calls of documents.py. `NoCluster` records them, so that `nodeside try` and a
+manual run can show and check what would be sent to a cluster.
 
-Credentials are those that Kubernetes mounts into a pod: the token is read anew for every request
-(the kubelet replaces it before it expires) and stands in no log line and no exception. Proxies and
-netrc are ignored on purpose: the API server is inside the cluster, and netrc would replace the
+Credentials are those that Kubernetes mounts into a pod. The token is read again for every request
+(the kubelet replaces it before it expires) and never appears in a log line or an exception. Proxies
+and netrc are ignored on purpose: the API server is inside the cluster, and netrc would replace the
 token.
 
-`requests` is imported with the first call, and no connection stays open between announcements.
+`requests` is imported with the first call. No connection stays open between announcements.
 """
 
 from __future__ import annotations
@@ -54,27 +54,27 @@ _READ = 10.0  # seconds without a byte
 _REQUEST = 15.0  # seconds for a whole request
 _ANSWER_LIMIT = 1 << 20  # bytes; a NodeDriver is 2 kB
 _PIECE = 1 << 14  # bytes
-_KEPT = 100  # calls that `NoCluster` keeps, so that a long run does not grow
+_KEPT = 100  # calls that `NoCluster` keeps, so that memory stays bounded in a long run
 
-# Answers with a Node carry its name, uid and labels only, not its 10-30 kB of status.
+# Responses with a Node hold only its name, uid and labels, not its 10-30 kB of status.
 # https://kubernetes.io/docs/reference/using-api/api-concepts/#metadata-only-fetches
 _METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 
 
 class Api(Protocol):
-    """What announcer.py needs of a cluster. Every method raises KubernetesError only."""
+    """The cluster interface for announcements. Every method raises KubernetesError only."""
 
     def patch_node_labels(self, node: str, labels: Mapping[str, str]) -> str:
-        """Set labels of a node; returns the node's uid, empty if it is not known."""
+        """Set labels of a node. Return the node's uid, "" if unknown."""
 
     def get_node(self, name: str) -> str:
-        """The uid of a node, empty if it is not known."""
+        """Return the uid of a node, "" if unknown."""
 
     def apply_node_driver(self, document: Mapping[str, Any]) -> None:
-        """Make a NodeDriver be what the document says, its status included."""
+        """Apply a NodeDriver document, including its status."""
 
     def create_event(self, event: Mapping[str, Any]) -> None:
-        """Create an Event; harmless if the very same one is there already."""
+        """Create an Event. An existing Event of the same name is not an error."""
 
     def close(self) -> None:
         """Close the connection; the next call opens a new one."""
@@ -82,14 +82,17 @@ class Api(Protocol):
 
 @dataclass(frozen=True)
 class Access:
-    """Where the API server is, and the directory with `token` and `ca.crt`."""
+    """The URL of the API server, and the directory with `token` and `ca.crt`."""
 
     url: str
     directory: Path
 
     @staticmethod
     def from_environment(environ: Mapping[str, str]) -> Access | None:
-        """As in a pod; None outside of one. NODESIDE_TOKEN_DIR names a projected token."""
+        """Return the access of this pod, or None outside of a pod.
+
+        NODESIDE_TOKEN_DIR overrides the token directory, for a projected token.
+        """
         host = environ.get("KUBERNETES_SERVICE_HOST", "")
         if not host:
             return None
@@ -99,7 +102,7 @@ class Access:
         return Access(f"https://{address}:{port}", Path(directory))
 
     def token(self) -> str:
-        """The token as it is now. Raises KubernetesError that does not quote it."""
+        """Read the current token. Raises KubernetesError, which never quotes it."""
         path = self.directory / "token"
         try:
             token = path.read_text("ascii", errors="replace").strip()
@@ -110,7 +113,7 @@ class Access:
                 f"{self.directory} of the driver container",
                 retryable=True,
             ) from exc
-        # Whatever the HTTP library would not send, it would quote in its exception.
+        # The HTTP library quotes a header value that it refuses to send in its exception.
         if not token or set(token) - set(string.ascii_letters + string.digits + "-._~+/="):
             raise KubernetesError(f"{path} does not hold a token", retryable=True)
         return token
@@ -118,7 +121,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Response:
-    """What came back: HTTP status, JSON body (empty if none), Retry-After in seconds."""
+    """An HTTP response: status, JSON body (empty if none), Retry-After in seconds."""
 
     status: int
     document: Mapping[str, Any] = field(default_factory=dict)
@@ -126,7 +129,7 @@ class Response:
 
 
 class Cluster:
-    """Sends calls to the API server of the cluster that this pod runs in."""
+    """Client of the API server of the cluster that this pod runs in."""
 
     def __init__(
         self,
@@ -141,21 +144,21 @@ class Cluster:
         self._whole = whole
         self._session: requests.Session | None = None
         self._deadline: Deadline | None = None
-        self._status_apart = False  # learnt from the answers
+        self._status_apart = False  # learned from responses
 
     def patch_node_labels(self, node: str, labels: Mapping[str, str]) -> str:
         return _uid(self._send(label_call(node, labels)))
 
     def get_node(self, name: str) -> str:
-        """The uid of a node."""
+        """Return the uid of a node."""
         return _uid(self._send(node_call(name)))
 
     def apply_node_driver(self, document: Mapping[str, Any]) -> None:
-        """One request; two where the CRD has a status subresource and the object is new.
+        """Apply a NodeDriver in one request; two if it is new and has a status subresource.
 
-        With that subresource the API server leaves `status` out of what is written to the object
-        itself, without it `status` is a field like others: the answer tells which it is. (The
-        other order, status first, costs a 404 on every node of a first rollout.)
+        With a status subresource in the CRD, the API server drops `status` from a write to the
+        object itself. Without it, `status` is an ordinary field. The response shows which case it
+        is. (The other order, status first, costs a 404 on every node of a first rollout.)
         """
         if self._status_apart and self._apply_status(document):
             return
@@ -165,7 +168,7 @@ class Cluster:
             self._status_apart = self._apply_status(document)
 
     def _apply_status(self, document: Mapping[str, Any]) -> bool:
-        """False if there is no such object, or no such subresource."""
+        """Apply the status; return False if the object or the subresource does not exist."""
         only = {key: document[key] for key in ("apiVersion", "kind", "status")}
         only["metadata"] = {"name": document["metadata"]["name"]}
         try:
@@ -180,7 +183,7 @@ class Cluster:
         try:
             self._send(event_call(event))
         except KubernetesError as error:
-            if error.status != 409:  # there already: the answer to our first try was lost
+            if error.status != 409:  # 409: exists; our first response was lost
                 raise
 
     def close(self) -> None:
@@ -201,12 +204,12 @@ class Cluster:
         return answer.document
 
     def _exchange(self, call: Call, token: str) -> Response:
-        """One request and its answer. What the library and the system raise stops here."""
+        """Send one request. Errors of the library and the system become KubernetesError."""
         deadline = self._timed()
         try:
             with deadline.anew(), closing(self._request(call, token)) as response:
                 answer = self._read(call, response)
-                if deadline.passed:  # what was cut there may look like the end
+                if deadline.passed:  # a body cut off there may look complete
                     raise self._too_much(call)
                 return answer
         except OSError as exc:  # requests.RequestException is one
@@ -248,7 +251,7 @@ class Cluster:
         return self._deadline
 
     def _read(self, call: Call, response: requests.Response) -> Response:
-        """The answer, within the size cap."""
+        """Read a response. Raises KubernetesError if it exceeds the size limit."""
         data = b""
         for piece in response.iter_content(_PIECE):
             data += piece
@@ -266,10 +269,10 @@ class Cluster:
 
 
 class NoCluster:
-    """Where there is no cluster: keeps what would be sent, newest last.
+    """Replacement for a cluster that records the calls instead, newest last.
 
-    `record` is a JSON file that always holds the same as `would_write`: the driver process runs
-    inside a throwaway machine, and `nodeside try` reads it from outside.
+    `record` is a JSON file with the same content as `would_write`: the driver process runs inside a
+    throwaway machine, and `nodeside try` reads the file from outside.
     """
 
     def __init__(self, record: Path | None = None) -> None:
@@ -290,7 +293,7 @@ class NoCluster:
         self._keep(event_call(event))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
     def _keep(self, call: Call) -> None:
         self.would_write = [*self.would_write[1 - _KEPT :], call]
@@ -304,13 +307,13 @@ class NoCluster:
 
 
 def connect(environ: Mapping[str, str], record: Path | None = None) -> Cluster | NoCluster:
-    """The cluster of this pod; outside of one, a record of what it would be told."""
+    """Return the cluster of this pod; outside of a pod, a NoCluster that records the calls."""
     access = Access.from_environment(environ)
     return NoCluster(record) if access is None else Cluster(access)
 
 
 def api_error(call: Call, answer: Response) -> KubernetesError:
-    """An answer that is no success, in words, with what to do about it."""
+    """Return the error for an unsuccessful response, with a hint on how to fix it."""
     said = words_of(answer.document)
     meant = meant_status(answer.status, said)
     kind, hint = _meaning(call, meant)
@@ -324,7 +327,7 @@ def api_error(call: Call, answer: Response) -> KubernetesError:
 
 
 def _meaning(call: Call, status: int) -> tuple[str, str]:
-    """The first words of the message, and the hint."""
+    """Return the beginning of the message, and the hint."""
     match status:
         case 401:
             return (
@@ -346,8 +349,8 @@ def _meaning(call: Call, status: int) -> tuple[str, str]:
             return f"the API server {'failed' if status >= 500 else 'refuses'} to", ""
 
 
-# What the driver pod's role must allow: API group and verbs by resource. A server-side apply is a
-# patch, and needs `create` too when it makes the object.
+# Permissions that the driver pod's role needs: API group and verbs by resource. A server-side apply
+# is a patch, and also needs `create` if it creates the object.
 _RULES = {
     "nodes": ("", ("get", "patch")),
     "nodedrivers": (API_GROUP, ("create", "patch")),
@@ -357,7 +360,7 @@ _RULES = {
 
 
 def _rule(call: Call) -> str:
-    """The RBAC rule that is missing, as one would add it."""
+    """Return a hint with the missing RBAC rule, in the form to add to a ClusterRole."""
     group, verbs = _RULES[call.resource]
     words = ", ".join(f'"{verb}"' for verb in verbs)
     return (
@@ -383,7 +386,7 @@ def _uid(document: Mapping[str, Any]) -> str:
 
 
 def _cause(exc: BaseException) -> str:
-    """The innermost cause: the library wraps `Connection refused` into three layers."""
+    """Return the innermost cause: the library wraps `Connection refused` in three layers."""
     while exc.__cause__ is not None or exc.__context__ is not None:
         exc = exc.__cause__ or exc.__context__ or exc
     return str(exc)[:WORDS_LIMIT] or type(exc).__name__

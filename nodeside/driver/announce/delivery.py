@@ -1,8 +1,8 @@
-"""Delivers a driver's newest state to the cluster: its label, its NodeDriver, its Events.
+"""Sends a driver's newest state to the cluster: its label, its NodeDriver, its Events.
 
-Passing states that end soon, superseded states and repetitions are not sent. How long stages took,
-and that modules were found loaded, is no news of a driver that is ready already. There is no
-heartbeat: a first rollout to 5,000 nodes is 15,000 requests, and then none.
+Short transient states, superseded states and repetitions are not sent. Stage durations, and the
+observation that modules are loaded, are not a change for a ready driver. There is no heartbeat: a
+first rollout to 5,000 nodes is 15,000 requests, and then none.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from nodeside.driver.announce.documents import occasion
 
 @dataclass(frozen=True)
 class Pace:
-    """When to send and when to try again, in seconds.
+    """Delays before sending and before retries, in seconds.
 
-    `settle`: a passing state younger than this is not worth a request. `first_retry` doubles up to
-    `longest_retry`. `refused_retry`: after an answer that only an administrator can change, such as
-    a missing RBAC rule; slow, so that the node heals by itself once it is there.
+    `settle`: a transient state younger than this is not sent. `first_retry` doubles up to
+    `longest_retry`. `refused_retry`: the delay after a refusal that only an administrator can fix,
+    such as a missing RBAC rule; it is slow, but the node recovers by itself after the fix.
     """
 
     settle: float = 10.0
@@ -40,7 +40,10 @@ class Pace:
 
 
 class Part(Enum):
-    """What can be told, in this order: the label's answer has the uid that the others name."""
+    """The parts of an announcement, in the order of sending.
+
+    The response to the label PATCH has the node uid that the other parts refer to.
+    """
 
     LABEL = "label"
     NODE_DRIVER = "NodeDriver"
@@ -48,15 +51,16 @@ class Part(Enum):
 
 
 def same_news(old: NodeDriverStatus | None, new: NodeDriverStatus) -> bool:
-    """Whether the cluster needs to hear of `new` after `old`."""
+    """Return whether `new` needs no update after `old`: at most source and stages differ."""
     return old is not None and replace(new, source=old.source, stages=old.stages) == old
 
 
 @dataclass
 class Delivery:
-    """What the cluster was told, what it is to be told, and when. Used by one thread only.
+    """The state sent to the cluster, the state to send, and the schedule.
 
-    `step` makes at most one request, so that a newer state never waits for an older one.
+    Used by one thread only. `step` sends at most one part, so that a newer state never waits for an
+    older one.
     """
 
     api: Api
@@ -69,7 +73,7 @@ class Delivery:
         self._wanted: NodeDriverStatus | None = None
         self._told: dict[Part, NodeDriverStatus] = {}
         self._node_uid = ""
-        self._event: Mapping[str, Any] = {}  # begun; its name makes a repetition harmless
+        self._event: Mapping[str, Any] = {}  # in progress; its name makes a retry harmless
         self._news_since: float | None = None
         self._not_before = 0.0
         self._failures = 0
@@ -77,7 +81,10 @@ class Delivery:
         self._complaint = ""
 
     def want(self, status: NodeDriverStatus, *, known: bool = False) -> None:
-        """Make this the state to tell. `known`: an Event told of it in an earlier life."""
+        """Set the state to send.
+
+        `known`: an earlier process already sent the Event for it.
+        """
         if same_news(self._wanted, status):
             return
         self._wanted, self._event = status, {}
@@ -90,7 +97,7 @@ class Delivery:
             self._news_since = self.clock.now()
 
     def due(self, *, hurry: bool = False) -> float | None:
-        """Seconds until `step` has something to do; None: all is told."""
+        """Return the seconds until `step` has something to do; None if everything is sent."""
         if not self._open_parts():
             return None
         now, part = self.clock.now(), self._next_part()
@@ -99,11 +106,11 @@ class Delivery:
         return max(0.0, self._not_before - now, 0.0 if hurry else self._settled_at() - now)
 
     def settled(self) -> bool:
-        """Whether there is nothing left that trying again soon could change."""
+        """Return whether nothing is left that an early retry could change."""
         return self._next_part() is None
 
     def step(self) -> None:
-        """Tell the next part of the newest state."""
+        """Send the next part of the newest state."""
         part = self._next_part()
         if part is None or self._wanted is None:
             return
@@ -113,7 +120,7 @@ class Delivery:
         except KubernetesError as error:
             self._put_off(part, error)
             return
-        except Exception as exc:  # a bug of ours: shown, and no reason to announce nothing more
+        except Exception as exc:  # a bug in nodeside: print it and keep announcing
             traceback.print_exc()
             self._put_off(part, KubernetesError(f"a bug in nodeside, please report it: {exc!r}"))
             return
@@ -121,7 +128,7 @@ class Delivery:
         self._refused_until.pop(part, None)
         self._failures = 0
         if part is Part.LABEL and status.state not in documents.NOTABLE:
-            self._told.pop(Part.EVENT, None)  # what follows is news again
+            self._told.pop(Part.EVENT, None)  # the next notable state needs a new Event
         if not self._open_parts():
             self._complete(status)
 
@@ -136,7 +143,7 @@ class Delivery:
         return None
 
     def _is_open(self, part: Part) -> bool:
-        """Whether this part does not yet say what is wanted."""
+        """Return whether this part still has to be sent."""
         wanted, told = self._wanted, self._told.get(part)
         if wanted is None:
             return False
@@ -150,7 +157,7 @@ class Delivery:
                 return notable and (told is None or occasion(told) != occasion(wanted))
 
     def _settled_at(self) -> float:
-        """When the wanted state is old enough to be told."""
+        """Return the time from which the wanted state may be sent; 0 means immediately."""
         told = (self._told.get(Part.LABEL), self._told.get(Part.NODE_DRIVER))
         believed_ready = any(part is not None and part.state is State.READY for part in told)
         if believed_ready or (self._wanted and self._wanted.state in documents.NOTABLE):
@@ -171,10 +178,11 @@ class Delivery:
                 self.api.create_event(self._event)
 
     def _known_uid(self, node: str) -> str:
-        """The node's uid, asked for where its label may not be set; "" if that is refused too.
+        """Return the node's uid, "" if the API server refuses to return the node.
 
-        Where owner references are checked, as on OpenShift, an owner cannot be added later on:
-        that takes the right to delete the object, which no driver pod has.
+        The node is read only if the response to the label PATCH gave no uid. If owner references
+        are checked, as on OpenShift, an owner cannot be added later: that requires permission to
+        delete the object, which no driver pod has. Raises KubernetesError if a retry can help.
         """
         if not self._node_uid:
             try:
@@ -186,7 +194,7 @@ class Delivery:
         return self._node_uid
 
     def _put_off(self, part: Part, error: KubernetesError) -> None:
-        """Say once what is wrong, and decide when to try again."""
+        """Warn once about an error, and schedule the retry."""
         now, spread = self.clock.now(), 0.5 + self.jitter() / 2
         if error.retryable:
             wait = min(self.pace.first_retry * 2**self._failures, self.pace.longest_retry)

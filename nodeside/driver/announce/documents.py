@@ -1,8 +1,8 @@
-"""What a cluster is told about a driver on a node: documents, and the requests that carry them.
+"""The documents that report a driver on a node to a cluster, and the requests to send them.
 
-Pure: made from a `NodeDriverStatus` by announcer.py, sent by api.py, shown and checked by
-`nodeside try`. The node says three things: its state label, the NodeDriver object
-`<driver>.<node>`, and an Event when the driver became ready or failed.
+Pure: everything is computed from a `NodeDriverStatus`; `nodeside try` shows and checks it. The node
+reports in three ways: its state label, the NodeDriver object `<driver>.<node>`, and an Event when
+the driver became ready or failed.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from nodeside.records import encode
 from nodeside.spec.schema import camel_case
 
 FIELD_MANAGER = "nodeside-node"
-EVENT_NAMESPACE = "default"  # where the API server wants events about objects without a namespace
+EVENT_NAMESPACE = "default"  # required for events about cluster-scoped objects
 
-# States that an administrator wants in `kubectl get events`; the others pass by.
+# States that an administrator wants to see in `kubectl get events`; the others are transient.
 NOTABLE = (State.READY, State.FAILED, State.REBOOT_REQUIRED)
 
-_NOTE_LIMIT = 1024  # bytes, of an Event's note; a longer one is refused
+_NOTE_LIMIT = 1024  # bytes; the API server refuses an Event with a longer note
 
 
 @dataclass(frozen=True)
 class Call:
-    """One request. `verb` and `resource` are the words that RBAC rules are written in."""
+    """One request. `verb` and `resource` use the terms of RBAC rules."""
 
     verb: str
     resource: str
@@ -51,12 +51,12 @@ class Call:
 
     @property
     def words(self) -> str:
-        """What is asked for: `patch nodes "n1"`."""
+        """Return the request as text: `patch nodes "n1"`."""
         return f'{self.verb} {self.resource} "{self.name}"'
 
 
 def label_call(node: str, labels: Mapping[str, str]) -> Call:
-    """Set these labels of a node and touch nothing else (RFC 7386 merge patch)."""
+    """Set these labels of a node and change nothing else (RFC 7386 merge patch)."""
     body = {"metadata": {"labels": dict(labels)}}
     path = f"/api/v1/nodes/{quote(node, safe='')}"
     return Call("patch", "nodes", node, "PATCH", path, "application/merge-patch+json", body)
@@ -67,7 +67,7 @@ def node_call(node: str) -> Call:
 
 
 def node_driver_call(document: Mapping[str, Any], subresource: str = "") -> Call:
-    """Server-side apply of a NodeDriver or of its status; JSON is YAML."""
+    """Apply a NodeDriver or its status server-side. The body is JSON, which is valid YAML."""
     name = str(document["metadata"]["name"])
     resource = "nodedrivers" + (f"/{subresource}" if subresource else "")
     path = f"/apis/{API_VERSION}/nodedrivers/{quote(name, safe='')}"
@@ -86,17 +86,17 @@ def event_call(event: Mapping[str, Any]) -> Call:
 
 
 def labels(status: NodeDriverStatus) -> dict[str, str]:
-    """The one label that the node writes; names and messages go to the NodeDriver."""
+    """Return the only label that the node writes. Details go to the NodeDriver."""
     return {state_label(status.driver): status.state.value}
 
 
 def node_driver(status: NodeDriverStatus, *, node_uid: str = "") -> dict[str, Any]:
-    """The NodeDriver object, complete: what is left out of a server-side apply is removed.
+    """Return the complete NodeDriver object: a server-side apply removes fields that are left out.
 
-    Its one owner is the Node. The garbage collector deletes an object only when the last of its
-    owners is gone, so with the Driver as a second one neither's deletion would collect it; the
-    controller deletes the NodeDrivers of a Driver that it deletes. A node whose uid is not known is
-    not named: a reference with a wrong uid gets the object collected at once.
+    Its only owner is the Node. The garbage collector deletes an object only when its last owner is
+    gone, so with the Driver as a second owner, deleting one of them would not collect it. The
+    controller deletes the NodeDrivers of a Driver that it deletes. A node with unknown uid gets no
+    owner reference: an object whose owner reference has a wrong uid is collected immediately.
     """
     metadata: dict[str, Any] = {"name": node_driver_name(status.driver, status.node)}
     if node_uid:
@@ -111,15 +111,16 @@ def node_driver(status: NodeDriverStatus, *, node_uid: str = "") -> dict[str, An
 
 
 def occasion(status: NodeDriverStatus) -> tuple[object, ...]:
-    """What makes an Event another one; messages vary from attempt to attempt."""
+    """Return the identity of an Event. The message is left out; it varies between attempts."""
     return status.state, status.version, status.reason, status.boot_id
 
 
 def event(status: NodeDriverStatus, *, node_uid: str, now: float) -> dict[str, Any]:
-    """An Event about the node, with the NodeDriver as its related object.
+    """Return an Event about the node, with the NodeDriver as its related object.
 
-    `now` is the wall clock; it also makes the name, so that a repeated request makes no second
-    Event. https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/
+    `now` is the wall clock in seconds. It is also part of the name, so that a repeated request
+    creates no second Event.
+    https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/
     """
     name = node_driver_name(status.driver, status.node)
     node = {"apiVersion": "v1", "kind": "Node", "name": status.node}
@@ -143,7 +144,7 @@ def event(status: NodeDriverStatus, *, node_uid: str, now: float) -> dict[str, A
 
 
 def _status(status: NodeDriverStatus) -> dict[str, Any]:
-    """camelCase, without what is empty, and no longer than the API server takes it."""
+    """Return the status in camelCase, without empty fields, within the API server's limits."""
     record = {camel_case(key): _clipped(value) for key, value in encode(status).items()}
     return {key: value for key, value in record.items() if value not in ("", None, [], {})}
 
@@ -161,7 +162,7 @@ def _clipped(value: object) -> object:
 
 
 def _event_reason(status: NodeDriverStatus) -> str:
-    """A CamelCase word: that of the error, else that of the state."""
+    """Return the CamelCase reason of the error; without one, a reason made from the state."""
     word = "".join(part.capitalize() for part in status.state.value.split("-"))
     return status.reason[:128] or f"Driver{word}"
 

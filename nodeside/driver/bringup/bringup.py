@@ -1,7 +1,7 @@
-"""Bring a driver up: climb the ladder, install what was found, validate.
+"""Bring a driver up: climb the ladder, install the bundle it yields, validate.
 
-The order of things, for whoever reads only one file. Decisions are `plan.py`'s, looks at the rungs
-`rungs.py`'s, the way into the kernel `installation.py`'s.
+This file holds the control flow. `plan.py` makes the decisions, `rungs.py` looks at the rungs, and
+`installation.py` loads the modules.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from nodeside.driver.node.run_directory import read_loaded, write_loaded
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.records import encode
 
-_PAUSE = 0.1  # seconds between looks at a module that comes or goes
+_PAUSE = 0.1  # seconds between polls of a module that is loading or unloading
 
 
 class NoRungServed(NodesideError):
-    """Neither loaded, nor cached, nor fetched, nor compatible, nor built."""
+    """Failure of every rung: loaded, cached, fetched, compatible and built."""
 
     exit_code = ExitCode.FETCH
     reason = NOTHING_SERVED
@@ -47,12 +47,12 @@ def bring_up(
     closed: Collection[Rung] = (),
     loader: Loader | None = None,
 ) -> Report:
-    """Make the wanted modules the loaded ones, and prove it. Raises NodesideError.
+    """Load the desired modules unless they are loaded already, and validate them.
 
-    The rungs in `closed` are not looked at. `loader` is how modules get into the kernel.
+    The rungs in `closed` are skipped. `loader` makes the module system calls. Raises NodesideError.
     """
     loader = loader or Loader(task.host)
-    trust_mark(task.trust)  # what cannot be judged is not touched
+    trust_mark(task.trust)  # raises if the certificate is unreadable: then touch nothing
     _await_settled(task, journal, loader, listener)
     known = observe(task, loader)
     decided = ascend(task, known, journal, listener, closed=closed)
@@ -77,8 +77,10 @@ def bring_up(
 
 
 def judge_loaded(task: Task, journal: Journal, *, loader: Loader | None = None) -> Report | None:
-    """The report of a driver whose right modules are loaded, if that can be told without asking
-    anybody; else None. Raises NodesideError if they do not validate."""
+    """Return the report of the loaded modules if they are provably the desired ones, else None.
+
+    Validates them, but queries no prebuilt source. Raises NodesideError if the validation fails.
+    """
     loader = loader or Loader(task.host)
     known = observe(task, loader, ask=False)
     proof, _ = plan.loaded_rung(task.wanted, known)
@@ -90,9 +92,9 @@ def judge_loaded(task: Task, journal: Journal, *, loader: Loader | None = None) 
 
 
 def _await_settled(task: Task, journal: Journal, loader: Loader, listener: Listener) -> None:
-    """Let a load end that a killed driver began: until then nobody can say what is loaded.
+    """Wait for a load that a killed driver process began: until it ends, the state is undefined.
 
-    One that does not end within the deadline of an init function is left to the plan.
+    A load that does not end within the deadline of an init function is left to the plan.
     """
     until = loader.clock.now() + loader.deadlines.init
     told = False
@@ -119,7 +121,7 @@ def ascend(
     *,
     closed: Collection[Rung] = (),
 ) -> plan.Decision:
-    """Look at one rung after the other until one serves or none is left."""
+    """Look at the rungs in order until one serves or none is left."""
     while True:
         decided = plan.climb(task.wanted, known)
         journal.verdicts = decided.verdicts
@@ -152,10 +154,11 @@ def _prove(
     *,
     mark: Mark | None = None,
 ) -> None:
-    """Validate, and keep what came of it with the record. Raises ValidationFailed.
+    """Validate, and store the result in the record. Raises ValidationFailed.
 
-    The load wakes us, a driver may be killed after it, a command may be typed again: whoever looks
-    next must not take modules for good of which the kernel complained, or nobody knows.
+    The result must outlive this process: our own load triggers the next look, the driver may be
+    killed after the load, and a command may be repeated. The next look must not accept modules
+    about which the kernel complained, or whose kernel log was never checked.
     """
     try:
         validate_loaded(task, journal, loader, loaded, record, mark=mark)
@@ -165,7 +168,7 @@ def _prove(
             write_loaded(task.host, replace(record, splat=found))
         raise
     if record is not None and record.mark is not None:
-        write_loaded(task.host, replace(record, mark=None))  # what the log says now is of others
+        write_loaded(task.host, replace(record, mark=None))  # later log lines are unrelated
 
 
 def validate_loaded(
@@ -177,10 +180,10 @@ def validate_loaded(
     *,
     mark: Mark | None = None,
 ) -> None:
-    """The checks of driver.yaml, and the kernel log after a mark, that of the record if none is
-    given. Raises ValidationFailed.
+    """Run the checks of driver.yaml, and check the kernel log after a mark.
 
-    The table of checks is in the journal in any case.
+    Without `mark`, the mark of the record is used. Raises ValidationFailed. The journal gets the
+    table of checks in either case.
     """
     splat = ""
     if record is not None and record.has_one_of(loaded):
@@ -198,10 +201,10 @@ def validate_loaded(
 
 
 def _remember(task: Task, record: LoadedRecord | None, proof: plan.Proof) -> LoadedRecord:
-    """Bring loaded.json up to date where the right modules were found loaded.
+    """Update loaded.json after the desired modules were found loaded.
 
-    It lacks what a killed process could not write any more, or names the version before, if the new
-    one has the same modules, or the trust before.
+    The record may be missing because a process was killed before it wrote it. It may also name the
+    previous version, if the new one has the same modules, or the previous trust.
     """
     now = (proof.key, task.version, trust_mark(task.trust))
     if record is not None and (record.key, record.version, record.trust) == now:
@@ -230,7 +233,7 @@ def _no_rung(task: Task, decided: plan.Decision, closed: Collection[Rung]) -> No
 
 
 def _collect(task: Task) -> None:
-    """Drop the bundles that nobody will go back to."""
+    """Delete the cached bundles that no version or kernel is likely to return to."""
     record = read_loaded(task.host, task.name, task.boot_id)
     shelf = task.cache.manifests(task.name)
     keep = retention.kept(shelf, task.tag, task.kernel, record.key if record else "")

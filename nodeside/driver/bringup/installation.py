@@ -1,9 +1,9 @@
-"""From a bundle to loaded modules: check, make room, load, record; or put everything back.
+"""Install a bundle: check, unload, load, record; on failure, restore the previous state.
 
-The order is the one in which least is disturbed when something is refused: first what the kernel
-need not be asked for, then the old modules (in use: nothing has been touched yet), then firmware
-and conflicting drivers, then the load. What fails after the old modules went brings them back, and
-the conflicting drivers too.
+The steps are ordered so that a refusal disturbs as little as possible. Checks that do not involve
+the kernel come first. Then the old modules are unloaded; if they are in use, nothing has been
+touched yet. Firmware and conflicting drivers follow, then the load. A failure after the old modules
+were unloaded restores them, and the conflicting drivers too.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from nodeside.modulenames import kernel_name
 
 
 class Refused(NodesideError):
-    """A check before the load refused the module; the kernel never saw it."""
+    """Refusal of a module by a check before the load; the kernel never saw the module."""
 
     exit_code = ExitCode.REFUSED
     reason = "RefusedBeforeLoad"
 
 
 def check_bundle(task: Task, bundle: Bundle) -> tuple[list[ModuleFile], tuple[Refusal, ...]]:
-    """The wanted modules of a bundle in load order, and every reason not to load them.
+    """Return the desired modules of a bundle in load order, and every reason not to load them.
 
-    Raises SigningError: with a key configured, what it did not sign is never loaded.
+    Raises SigningError: if a key is configured, a module that it did not sign is never loaded.
     """
     given = read_modules([bundle.module_path(name) for name in task.wanted.names])
     files = list(in_load_order(given))
@@ -73,7 +73,7 @@ def check_bundle(task: Task, bundle: Bundle) -> tuple[list[ModuleFile], tuple[Re
 
 
 def wanted_modules(task: Task, proof: plan.Proof) -> tuple[LoadedModule, ...]:
-    """The modules with these build-ids as they must be in the kernel, in load order."""
+    """Return the modules with these build-ids as they must be in the kernel, in load order."""
     build_ids = {module.name: module.build_id for module in proof.modules}
     parameters = {kernel_name(m.name): m.parameters for m in task.driver.spec.modules}
     names = dict.fromkeys((*(n for n in build_ids if n in parameters), *parameters))
@@ -85,7 +85,7 @@ def wanted_modules(task: Task, proof: plan.Proof) -> tuple[LoadedModule, ...]:
 def record_of(
     task: Task, proof: plan.Proof, source: Rung, devices: Sequence[str] = ()
 ) -> LoadedRecord:
-    """What loaded.json says of these modules."""
+    """Return the loaded.json record of these modules."""
     return LoadedRecord(
         driver=task.name,
         version=task.version,
@@ -100,7 +100,7 @@ def record_of(
 
 @dataclass(frozen=True)
 class Installation:
-    """One bundle on its way into the kernel. `known` is what was observed before."""
+    """The installation of one bundle. `known` is the observation made before it."""
 
     task: Task
     journal: Journal
@@ -110,9 +110,9 @@ class Installation:
     rung: Rung
 
     def run(self) -> tuple[LoadedRecord, Mark]:
-        """Load; the record of what is loaded now, and the moment in the kernel log before it.
+        """Load the modules. Return their record, and the kernel log's mark from before the load.
 
-        Raises Refused, RebootRequired, InUse, SequenceFailed, and what the system refuses.
+        Raises Refused, RebootRequired, InUse, SequenceFailed, and SystemRefused.
         """
         with self.journal.stage("check"):
             files, refusals = check_bundle(self.task, self.bundle)
@@ -135,9 +135,10 @@ class Installation:
         return record, mark
 
     def _record(self, mark: Mark) -> LoadedRecord:
-        """What is about to be loaded, as whoever comes after us must judge it.
+        """Return the record of the modules about to be loaded, as later processes must judge them.
 
-        The kernel says some things once in a boot, so what it said of these builds still holds.
+        The kernel reports some splats only once per boot, so an earlier splat of these builds
+        still counts.
         """
         fresh = record_of(self.task, self.bundle.manifest, self.rung)
         before = self.known.record
@@ -145,7 +146,7 @@ class Installation:
         return replace(fresh, mark=None if mark.unreadable else mark.lines, splat=splat)
 
     def _unload(self) -> None:
-        """Unload what is loaded of this driver, all of it or nothing."""
+        """Unload all loaded modules of this driver, or none of them."""
         record = self.known.record
         ours = [module.name for module in record.modules] if record else []
         names = [*reversed(self.task.wanted.names), *reversed(list(self.known.in_kernel))]
@@ -162,7 +163,7 @@ class Installation:
     def _load(
         self, wanted: Sequence[Insertion], previous: Sequence[Insertion], record: LoadedRecord
     ) -> None:
-        """Make the node ready for the modules and load them; if that fails, put it back."""
+        """Install firmware, clear conflicts and load the modules; on failure, restore the node."""
         spec = self.task.driver.spec
         cleared = Cleared()
         try:
@@ -171,8 +172,8 @@ class Installation:
             cleared = conflicts.clear(spec.conflicts, self.loader, ours=self.task.wanted.names)
             for words in cleared.words:
                 self.journal.note(words)
-            # Before the load: whoever is killed in the middle of it must find the parameters. A
-            # record is believed only for modules that have its build-ids.
+            # Before the load: if this process is killed during it, the next one needs the
+            # parameters. A record counts only for modules that have its build-ids.
             write_loaded(self.task.host, record)
             load_sequence(wanted, self.loader, previous=previous)
         except SequenceFailed as error:
@@ -186,7 +187,7 @@ class Installation:
             raise
 
     def _put_back(self, rolled: RollBack, cleared: Cleared) -> None:
-        """After a roll-back: the record says what is loaded now, conflicting drivers return."""
+        """After a roll-back, correct the record and restore the conflicting drivers."""
         host, record = self.task.host, self.known.record
         if rolled.restored and record is not None:
             write_loaded(host, record)
@@ -202,10 +203,10 @@ class Installation:
             self.journal.note(f"put back after the failed load: {names}")
 
     def _previous(self) -> tuple[Insertion, ...]:
-        """What is loaded now and ours, as verified files to load again if the new ones fail.
+        """Return our loaded modules as verified files, to load again if the new ones fail.
 
-        Whatever today's trust says of it: it ran until now, and a trust that pins the digests of
-        the new version alone would leave the node without any driver.
+        The current trust is not applied: these modules ran until now, and a trust that pins only
+        the digests of the new version would leave the node without any driver.
         """
         record = self.known.record
         if record is None or plan.occupant(self.known) is not plan.Occupant.OURS:
@@ -223,7 +224,7 @@ class Installation:
         return ()
 
     def _bundles(self, key: str) -> Iterator[Bundle]:
-        """The bundles in the cache with this key that are whole."""
+        """Yield the intact bundles with this key in the cache."""
         cache, driver = self.task.cache, self.task.name
         for tag in [cached.tag for cached in cache.manifests(driver) if cached.manifest.key == key]:
             try:
@@ -249,7 +250,7 @@ class Installation:
 
 
 def _may_replace(task: Task, known: plan.Observed) -> plan.Replacement:
-    """May what is in the kernel be replaced? Raises RebootRequired, Refused."""
+    """Decide whether the loaded modules may be replaced. Raises RebootRequired, Refused."""
     wanted = task.wanted
     who = plan.occupant(known)
     decision, why = plan.replacement(who, wanted.upgrade, wanted.unload, wanted.foreign)

@@ -1,7 +1,7 @@
-"""What happened during one run: verdicts, stage durations, and the report made of them.
+"""The record of one run: verdicts, stage durations, and the report made from them.
 
-The report is what `--output json` prints, what the table is drawn from, and what the status of a
-NodeDriver is filled with. Its JSON form is documented in docs/output.md and is stable.
+`--output json` prints the report; the table and the status of a NodeDriver are made from it. Its
+JSON form is documented in docs/output.md and is stable.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nodeside.errors import ExitCode, NodesideError
 
 @dataclass(frozen=True)
 class Report:
-    """The outcome of a run. `stages` maps a stage to its seconds, in the order they ran."""
+    """The outcome of a run. `stages` maps each stage to its duration in seconds, in run order."""
 
     driver: str
     version: str
@@ -42,7 +42,7 @@ class Report:
 
 @dataclass
 class Journal:
-    """Filled while a task runs; `tell` is called with every new state."""
+    """A record that is filled while a task runs; `tell` is called with every new state."""
 
     task: Task
     tell: Callable[[NodeDriverStatus], None] = field(default=lambda _: None)
@@ -52,11 +52,11 @@ class Journal:
     stages: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     source: Rung | None = None
-    told: NodeDriverStatus | None = None  # the last state that was announced
+    told: NodeDriverStatus | None = None  # the last status that was announced
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time a stage; a stage that runs twice adds up."""
+        """Time a stage. The durations of a stage that runs twice are added up."""
         started = self.clock()
         try:
             with log.step(name, driver=self.task.name):
@@ -66,16 +66,16 @@ class Journal:
             self.stages[name] = round(self.stages.get(name, 0.0) + spent, 3)
 
     def note(self, text: str) -> None:
-        """Something a person should know, though it is no failure."""
+        """Record something that a person should know but that is not a failure."""
         log.fact(text, driver=self.task.name)
         self.notes.append(text)
 
     def state(self, state: State, message: str = "", *, reason: str = "") -> None:
-        """Announce that the work is now here."""
+        """Announce a new state."""
         self._announce(self.report(state, reason=reason, message=message))
 
     def waits(self, error: NodesideError) -> None:
-        """What is to be unloaded waits for this to pass; it is no failure."""
+        """Announce that the unload waits for this obstacle to pass; this is not a failure."""
         self._announce(
             self.report(State.UNLOADING, reason=error.reason, message=str(error), hint=error.hint)
         )
@@ -86,11 +86,11 @@ class Journal:
         return report
 
     def failed(self, error: NodesideError, *, announce: bool = True) -> Report:
-        """The report of a failure. A loaded module that cannot go is a state of its own.
+        """Return the report of a failure. A loaded module that cannot be unloaded needs a reboot.
 
-        That holds for one that is in use too, though it is retried: whoever holds it may let go,
-        and then the next try makes the driver ready. Until then a reboot is all that is sure to
-        help, and whoever reads the label may as well begin with it. The message says who holds it.
+        That includes a module in use, although its unload is retried: its holder may release it,
+        and then the next try makes the driver ready. Until then only a reboot is certain to help,
+        so the label may as well ask for one. The message names the holder.
         """
         stuck = error.exit_code in (ExitCode.REBOOT_REQUIRED, ExitCode.IN_USE)
         state = State.REBOOT_REQUIRED if stuck else State.FAILED
@@ -141,7 +141,7 @@ class Journal:
         self.tell(self.told)
 
     def status(self, report: Report) -> NodeDriverStatus:
-        """The report as the status of this node's NodeDriver."""
+        """Return the report as the status of this node's NodeDriver."""
         return NodeDriverStatus(
             driver=report.driver,
             node=self.task.config.node,

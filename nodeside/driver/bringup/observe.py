@@ -1,8 +1,8 @@
-"""Observes a node: what is in the kernel, what we know of having loaded, and what could prove it.
+"""Observe a node: loaded modules, our record of them, and manifests that could prove them right.
 
-A loaded module is proven to be the wanted one by its build-id, so manifests are enough, and no file
-of a bundle is read. What was fetched must be trusted as driver.yaml says today. `plan.loaded_rung`
-compares.
+The build-id proves that a loaded module is the desired one. Manifests are therefore enough, and no
+file of a bundle is read. A fetched bundle must satisfy the trust in the current driver.yaml.
+`plan.loaded_rung` does the comparison.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nodeside.driver.node.run_directory import read_loaded
 
 
 def acceptable_manifests(task: Task, record: LoadedRecord | None) -> tuple[BundleManifest, ...]:
-    """Those in the cache: of the wanted bundle, and of a compatible one that we loaded."""
+    """Return the cached manifests of the desired bundle and of a compatible one that we loaded."""
     found = []
     own = task.cache.described(task.tag, task.name)
     if own is not None and own.manifest.key == task.key:
@@ -36,14 +36,14 @@ def acceptable_manifests(task: Task, record: LoadedRecord | None) -> tuple[Bundl
 
 
 def remote_manifest(task: Task) -> BundleManifest | None:
-    """That of the wanted bundle, from a prebuilt source."""
+    """Return the manifest of the desired bundle from a prebuilt source, or None."""
     return ask_sources(task).manifest
 
 
 def observe(task: Task, loader: Loader, *, ask: bool = True) -> plan.Observed:
-    """What is in the kernel, what we know of having loaded, and what could prove it right.
+    """Return the loaded modules, our record of them, and what could prove them right.
 
-    `ask`: prebuilt sources are asked for a proof that the cache does not have.
+    `ask`: whether prebuilt sources are queried for a proof that the cache does not have.
     """
     record = read_loaded(task.host, task.name, task.boot_id)
     in_kernel = {
@@ -64,7 +64,7 @@ def observe(task: Task, loader: Loader, *, ask: bool = True) -> plan.Observed:
 
 
 def loaded_now(task: Task, known: plan.Observed) -> tuple[tuple[LoadedModule, ...], str]:
-    """The modules that must be loaded for this task; why they are not proven to be, or ""."""
+    """Return the modules that must be loaded for this task, and why that is not proven, or ""."""
     proof, why = plan.loaded_rung(task.wanted, known)
     if proof is not None:
         return wanted_modules(task, proof), ""

@@ -1,9 +1,8 @@
-"""Prove that a loaded driver works: what driver.yaml declares is looked at, not inferred.
+"""Prove that a loaded driver works: check what driver.yaml declares, and infer nothing.
 
-Effects may take a moment after the load, so a check that does not hold yet is tried again until
-the deadline; every try begins with the write a check asks for. Last of all, the kernel must not
-have complained since the mark. `check_all` returns a table; `validate` raises if a row of it is
-wrong.
+Effects of a load may take a moment, so a failing check is repeated until the deadline. Every try
+begins with the write that the check specifies. The last check is that the kernel has not complained
+since the mark. `check_all` returns a table; `validate` raises if a row of it failed.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from nodeside.spec.model import BoundCheck, CommandCheck, SysfsCheck, Validate
 
 _FIRST_PAUSE = 0.02  # seconds; doubled after every round
 _LONGEST_PAUSE = 0.5
-_TEXT = 200  # characters of what was found
+_TEXT = 200  # characters shown of an observed value
 _LOG, _CALM = "kernel log", "no splat since the load"
-# An ordinary expression such as (a+)+$ may take longer than any node lives: 2 to the power of the
-# length. An attribute has 4 KiB, for which one that is meant well takes a millisecond.
+# The time of an ordinary expression such as (a+)+$ may grow as 2 to the power of the length: longer
+# than any node lives. An attribute has 4 KiB; a reasonable expression needs a millisecond for it.
 _REGEX_SECONDS = 5
 _REGEX_LIMITS = Limits(memory=128 << 20, processor=_REGEX_SECONDS, answer=16)
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One row: what was looked at, what was expected, what was found, after how many seconds."""
+    """One row: the check, the expected and the observed value, and the seconds since the start."""
 
     name: str
     ok: bool
@@ -51,7 +50,7 @@ Look = Callable[[], CheckResult]
 
 @dataclass(frozen=True)
 class Validation:
-    """All rows, in the order of driver.yaml."""
+    """The table of all checks, in the order of driver.yaml."""
 
     checks: tuple[CheckResult, ...]
 
@@ -61,7 +60,7 @@ class Validation:
 
     @property
     def splat(self) -> str:
-        """What the kernel complained of, "" if it did not."""
+        """Return the kernel's complaint, or "" if there is none."""
         return next((row.found for row in self.checks if row.name == _LOG and not row.ok), "")
 
     @property
@@ -70,7 +69,7 @@ class Validation:
 
 
 class ValidationFailed(NodesideError):
-    """The module is loaded, but does not do what was declared; `validation` is the table."""
+    """A loaded module that does not do what driver.yaml declares; `validation` is the table."""
 
     exit_code = ExitCode.VALIDATION_FAILED
     reason = "ValidationFailed"
@@ -89,9 +88,9 @@ class ValidationFailed(NodesideError):
 
 @dataclass(frozen=True)
 class Scene:
-    """Where a validation looks: the node, the kernel's log, and the moment before the load.
+    """The inputs of a validation: the node, the kernel log, and the mark from before the load.
 
-    `splat` is what an earlier validation found in the log since then.
+    `splat` is the complaint that an earlier validation found in the log after that mark.
     """
 
     host: Host
@@ -102,7 +101,7 @@ class Scene:
 
 
 def validate(spec: Validate, modules: Sequence[LoadedModule], scene: Scene) -> Validation:
-    """The table, every row of it right. Raises ValidationFailed, SpecError."""
+    """Return the table if every check passed. Raises ValidationFailed, SpecError."""
     validation = check_all(spec, modules, scene)
     if not validation.ok:
         raise ValidationFailed(validation)
@@ -110,7 +109,7 @@ def validate(spec: Validate, modules: Sequence[LoadedModule], scene: Scene) -> V
 
 
 def check_all(spec: Validate, modules: Sequence[LoadedModule], scene: Scene) -> Validation:
-    """Look at everything, again until it holds or `spec.timeout_seconds` have passed."""
+    """Run all checks; repeat failing ones until they pass or `spec.timeout_seconds` have passed."""
     looks = _looks(spec, modules, scene.host)
     started = scene.clock.now()
     rows = [_timed(look, scene, started) for look in looks]
@@ -134,7 +133,7 @@ def _timed(look: Look, scene: Scene, started: float) -> CheckResult:
 
 
 def _looks(spec: Validate, modules: Sequence[LoadedModule], host: Host) -> list[Look]:
-    """The checks that can be repeated, cheapest first."""
+    """Return the checks that can be repeated, cheapest first."""
     for check in spec.sysfs:
         _refuse_nonsense(host, check)
     return [
@@ -147,7 +146,7 @@ def _looks(spec: Validate, modules: Sequence[LoadedModule], host: Host) -> list[
 
 
 def module_is_live(expected: LoadedModule, host: Host) -> CheckResult:
-    """In the kernel, initialised, and the very file that was meant."""
+    """Check that a module is loaded, initialised, and has the expected build-id."""
     name = f"module {expected.name}"
     state = KernelModules(host).state(expected.name)
     wanted = f"live, build-id {expected.build_id[:12]}" if expected.build_id else "live"
@@ -160,7 +159,10 @@ def module_is_live(expected: LoadedModule, host: Host) -> CheckResult:
 
 
 def device_exists(path: str, host: Host) -> CheckResult:
-    """A character or block device; looked at, not opened: that may be forbidden, or do things."""
+    """Check that a path is a character or block device.
+
+    The device is not opened: that may be forbidden or have side effects.
+    """
     parts = [part for part in path.removeprefix("/dev/").split("/") if part not in ("", ".")]
     if path.removeprefix("/dev/").startswith("/") or ".." in parts or not parts:
         raise SpecError(f"{path}: expected a path below /dev, without ..")
@@ -178,7 +180,7 @@ def device_exists(path: str, host: Host) -> CheckResult:
 
 
 def devices_are_bound(check: BoundCheck, host: Host) -> CheckResult:
-    """There is such a PCI device, and every one has the driver."""
+    """Check that a matching PCI device exists, and that every one is bound to the driver."""
     name = f"PCI {check.vendor}:{check.device or '*'}"
     expected = f"bound to {check.driver}"
     found = [item for item in pci_devices(host) if item.is_of(check.vendor, check.device)]
@@ -189,7 +191,7 @@ def devices_are_bound(check: BoundCheck, host: Host) -> CheckResult:
 
 
 def attribute_has_value(check: SysfsCheck, host: Host) -> CheckResult:
-    """Every attribute that the path names has the value, after `write` was written to it."""
+    """Check that every attribute the path matches has the value, after writing `write` to it."""
     name = f"/sys/{check.path.removeprefix('/sys/')}"
     expected = _expected(check)
     paths = sysfs.expand(host, check.path)
@@ -210,7 +212,7 @@ def attribute_has_value(check: SysfsCheck, host: Host) -> CheckResult:
 
 
 def command_succeeds(check: CommandCheck) -> CheckResult:
-    """Exit code 0 within its own deadline."""
+    """Check that a command exits with code 0 within its own timeout."""
     name = " ".join(check.command)[:_TEXT]
     expected = f"exit code 0 within {check.timeout_seconds} s"
     try:
@@ -224,7 +226,7 @@ def command_succeeds(check: CommandCheck) -> CheckResult:
 
 
 def _kernel_is_calm(scene: Scene, started: float) -> tuple[CheckResult, ...]:
-    """No splat since the mark. A log that cannot be read proves nothing, and fails nothing."""
+    """Check for splats since the mark. An unreadable log proves nothing, but fails nothing."""
     if scene.splat:
         return (CheckResult(_LOG, False, _CALM, scene.splat),)
     if scene.mark is None:
@@ -249,7 +251,7 @@ def _fits(check: SysfsCheck, content: str) -> bool:
 
 
 def _matches(pattern: str, content: str) -> bool:
-    """Whether an expression matches, found out in a child: no thread of ours can be stopped."""
+    """Return whether an expression matches. A child process searches: a thread cannot be killed."""
 
     def search() -> bytes:
         return b"yes" if re.search(pattern, content) else b"no"
@@ -264,7 +266,7 @@ def _matches(pattern: str, content: str) -> bool:
 
 
 def _refuse_nonsense(host: Host, check: SysfsCheck) -> None:
-    """Before the first look: a path that leaves /sys, or a regular expression that is none."""
+    """Refuse, before the first look, a path that leaves /sys or an invalid regular expression."""
     sysfs.expand(host, check.path)
     try:
         re.compile(check.matches)

@@ -1,10 +1,10 @@
-"""The bundle: modules, firmware and a manifest, built for one kernel under one key.
+"""Bundles: the modules of a driver and a manifest, built for one kernel under one key.
 
-    manifest              what a bundle says of itself
-    bundle                a bundle in a directory: made, verified, read
-    archive               a bundle as a hostile tar.gz
-    trust                 whether what a manifest says may be believed
-    cache, retention      the node's bundles, and which of them to keep
+    manifest              the manifest: format, parsing, checks
+    bundle                a bundle in a directory: write, verify, read
+    archive               a bundle as a tar.gz, read as untrusted input
+    trust                 whether a manifest can be trusted
+    cache, retention      the node's bundle cache, and which bundles to keep
 
-Touches the cache and directories that it is given.
+Touches only the cache and the directories passed in.
 """

@@ -1,10 +1,10 @@
-"""A bundle as one file: a tar archive, compressed with gzip, that is the same for the same bundle.
+"""Bundle archives: reproducible gzip-compressed tar files, read as untrusted input.
 
-Whoever can write to a store decides what is in an archive, so it is read by a loop of our own,
-entry by entry, from a stream, and everything is refused that is not `manifest.json`, its signature
-or `modules/<name>.ko` as an ordinary file. `tarfile` only parses the 512 bytes of a header: its own
-extraction knows links, devices and extended headers of any size. The size limit holds for packed
-and unpacked bytes alike. A partially unpacked tree is never visible.
+Anyone who can write to a store controls the contents of an archive. So our own loop reads it entry
+by entry from a stream and accepts only `manifest.json`, its signature and `modules/<name>.ko` as
+regular files. `tarfile` only parses the 512-byte headers: its own extraction supports links,
+devices and extended headers of any size. The size limit applies to packed and to unpacked bytes.
+A partially unpacked tree is never visible.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from nodeside.driver.bundle.manifest import (
 )
 from nodeside.files import disk_errors
 
-_SIP = 1 << 15  # packed bytes at a time: zlib copies what is left of them for each header
+_SIP = 1 << 15  # packed bytes per read; zlib copies the unconsumed rest for each header
 _BLOCK = 512
 _ENTRY_LIMIT = 10_000
 _LIMITS = {MANIFEST: MANIFEST_LIMIT, SIGNATURE: SIGNATURE_LIMIT}
@@ -61,16 +61,16 @@ _KINDS = {
 
 
 class Readable(Protocol):
-    """What an archive is read from: a file, or the body of an HTTP response."""
+    """A byte source for an archive: a file or the body of an HTTP response."""
 
     def read(self, count: int, /) -> bytes: ...
 
 
 def pack(bundle: Bundle, to: Path) -> None:
-    """Write the archive of a bundle to the new file `to`, synced.
+    """Write the archive of a bundle to the new file `to` and sync it.
 
-    The same bundle gives the same bytes: fixed order, no times, no owners. The manifest comes
-    first and its signature second, so that a reader who wants only them need not read on.
+    Equal bundles give equal bytes: fixed order, no timestamps, no owners. The manifest comes first
+    and its signature second, so a reader that needs only these can stop early.
     """
     signed = [SIGNATURE] if (bundle.directory / SIGNATURE).exists() else []
     files = [MANIFEST, *signed, *sorted(file.file for file in bundle.manifest.files())]
@@ -93,12 +93,12 @@ def unpack(
     what: str = "",
     accept: Callable[[Described], None] | None = None,
 ) -> Bundle:
-    """Make the bundle in `archive` appear at `to`, verified, whole or not at all.
+    """Unpack `archive` into a verified bundle at `to`, atomically.
 
-    `size_limit` is in bytes, packed and unpacked. `what` names the archive in messages (where it
-    came from), if not its path; `accept` may refuse what the manifest says by raising. Nothing is
-    synced before that: ten thousand small files cost a store little and a disk much. Raises
-    BundleError, NoSpace, SystemRefused.
+    `size_limit` in bytes applies to packed and to unpacked data. `what` names the archive in
+    messages (its origin); the default is its path. `accept` rejects a manifest by raising. Nothing
+    is synced before `accept` returns: ten thousand small files cost a store little and a disk much.
+    Raises BundleError, NoSpace, SystemRefused.
     """
     name = what or str(archive)
     with open_archive(archive, size_limit, name) as raw, appearing(to) as temporary:
@@ -123,8 +123,10 @@ def unpack(
 
 
 def peek_manifest(stream: Readable, size_limit: int, what: str) -> Described:
-    """The manifest in an archive, reading no further than needed; and its signature, if that comes
-    next, as `pack` has it."""
+    """Return the manifest of an archive, reading no further than needed.
+
+    The signature is included if it comes next, where `pack` puts it.
+    """
     unzipped = _Unzipped(stream, size_limit, what)
     said: dict[str, bytes] = {}
     for entry in _entries(unzipped):
@@ -143,9 +145,9 @@ def peek_manifest(stream: Readable, size_limit: int, what: str) -> Described:
 
 
 def open_archive(archive: Path, size_limit: int, what: str) -> BufferedReader:
-    """Open an archive for reading. Raises BundleError if that cannot be, or it is too large."""
+    """Open an archive for reading. Raises BundleError if it cannot be opened or is too large."""
     try:
-        # A fifo would be waited for, for ever.
+        # O_NONBLOCK: opening a fifo would block forever.
         file = os.fdopen(os.open(archive, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     except OSError as exc:
         raise BundleError(f"cannot read {what}: {exc.strerror}") from exc
@@ -168,7 +170,7 @@ class _Entry:
 
 
 class _Unzipped:
-    """The bytes inside one gzip member, counted. A reader gets all it asks for, or an error."""
+    """The decompressed bytes of one gzip member, counted. A read is complete or raises."""
 
     def __init__(self, packed: Readable, limit: int, what: str) -> None:
         self._packed = packed
@@ -181,14 +183,14 @@ class _Unzipped:
         return BundleError(f"{self.what}: {problem}")
 
     def exactly(self, count: int) -> bytes:
-        """`count` bytes; fewer means that the archive ends too early."""
+        """Return `count` bytes. Raises BundleError if the archive ends early."""
         data = b"".join(self.chunks(count))
         if len(data) < count:
             raise self.error("it ends in the middle: truncated")
         return data
 
     def chunks(self, count: int) -> Iterator[bytes]:
-        """`count` bytes and the padding to a whole block, in pieces, without the padding."""
+        """Yield `count` bytes in pieces, then skip the padding to a whole block."""
         left, padding = count, -count % _BLOCK
         while left:
             piece = self._some(min(left, CHUNK))
@@ -198,7 +200,7 @@ class _Unzipped:
             padding -= len(self._some(padding))
 
     def finish(self) -> None:
-        """Read what follows the last entry: nothing but zeros, then the end of the file."""
+        """Read to the end of the file. Only zeros may follow the last entry."""
         while piece := self._some(CHUNK, may_end=True):
             if piece.strip(b"\0"):
                 raise self.error("something follows the end of the archive")
@@ -206,7 +208,7 @@ class _Unzipped:
             raise self.error("something follows the end of the compressed data")
 
     def _some(self, count: int, *, may_end: bool = False) -> bytes:
-        """At least one and at most `count` bytes; none only where the stream may end."""
+        """Return 1 to `count` bytes; none only if the stream has ended and `may_end` is set."""
         while not self._inflate.eof:
             data = self._inflate.unconsumed_tail or self._more()
             try:
@@ -222,7 +224,7 @@ class _Unzipped:
         raise self.error("it ends in the middle: truncated")
 
     def _more(self) -> bytes:
-        """An error of the disk that an archive is read from is no error of the one written to."""
+        """Read packed bytes. A read error here must not be blamed on the disk being written to."""
         try:
             return self._packed.read(_SIP)
         except OSError as exc:
@@ -239,7 +241,7 @@ class _Unzipped:
 
 
 def _entries(stream: _Unzipped) -> Iterator[_Entry]:
-    """The files of an archive; the caller reads each one's bytes before the next."""
+    """Yield the files of an archive. The caller must read each file before the next one."""
     for _ in range(_ENTRY_LIMIT):
         info = _header(stream)
         if info is None:
@@ -251,7 +253,7 @@ def _entries(stream: _Unzipped) -> Iterator[_Entry]:
 
 
 def _header(stream: _Unzipped) -> tarfile.TarInfo | None:
-    """The next header, or None at the end of the archive."""
+    """Return the next header, or None at the end of the archive."""
     block = stream.exactly(_BLOCK)
     if not block.strip(b"\0"):
         return None
@@ -278,7 +280,7 @@ def _write(stream: _Unzipped, entry: _Entry, to: Path) -> BundleFile:
 
 
 def _small(stream: _Unzipped, entry: _Entry) -> bytes:
-    """The manifest or its signature."""
+    """Return the contents of the manifest or of its signature."""
     limit = _LIMITS[entry.name]
     if entry.size > limit:
         what = "the manifest" if entry.name == MANIFEST else "the signature"
@@ -295,7 +297,7 @@ def _described(stream: _Unzipped, said: Mapping[str, bytes]) -> Described:
 
 
 def _compare(manifest: BundleManifest, found: dict[str, BundleFile], what: str) -> None:
-    """Every file of the manifest is there and is the one described, and there is no other."""
+    """Raise BundleError unless the files are exactly those that the manifest describes."""
     wanted = {file.file: file for file in manifest.files()}
     for name in sorted(wanted.keys() - found.keys()):
         raise BundleError(f"{what}: {name} is missing")

@@ -1,13 +1,13 @@
-"""A bundle: the modules of one driver for one kernel, as a directory that proves itself.
+"""A bundle directory: the modules of one driver for one kernel, verifiable by its manifest.
 
     <bundle>/
       manifest.json      BundleManifest; the sha256 of this file is the digest of the bundle
       manifest.json.p7s  its detached signature (CMS in DER), if signing is configured
-      modules/<name>.ko  as the kernel gets them: not compressed, signed if signing is configured
+      modules/<name>.ko  as loaded: not compressed, signed if signing is configured
 
-A bundle appears by renaming a complete, synced directory; whatever a crash leaves behind is called
-`.tmp-*` and is not a bundle. Written by the build rung and by `archive.unpack`; read by the cache,
-the checks and the load. Nothing else may be in the directory.
+Nothing else may be in the directory. A bundle appears when a complete, synced directory is renamed
+into place. A crash leaves at most `.tmp-*` directories, which are not bundles. The build rung and
+`archive.unpack` write bundles; the cache, the checks and the load read them.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ SIGNATURE = "manifest.json.p7s"  # RFC 8551's name for a detached signature
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle on disk whose files are those of its manifest: whoever makes one has compared them.
+    """A bundle on disk. Its creator must have compared the files with the manifest.
 
-    `digest` is that of `manifest.json` as it stands there.
+    `digest` is the digest of `manifest.json` as stored on disk.
     """
 
     directory: Path
@@ -89,7 +89,7 @@ class Bundle:
     digest: str
 
     def module_path(self, name: str) -> Path:
-        """The file of a module; `-` and `_` are the same."""
+        """Return the file of a module; `-` and `_` are equivalent. Raises BundleError."""
         wanted = kernel_name(name)
         for module in self.manifest.modules:
             if module.name == wanted:
@@ -105,10 +105,10 @@ def write_bundle(
     *,
     signature: bytes = b"",
 ) -> Bundle:
-    """Make a bundle appear at `directory`, whole or not at all, also after a power cut.
+    """Create a bundle at `directory`, atomically even across a power loss.
 
-    `modules` maps the names of the manifest to files; `signature` is of its canonical form. Raises
-    BundleError if one is not the file that the manifest describes.
+    `modules` maps the module names in the manifest to files. `signature` covers the canonical form
+    of the manifest. Raises BundleError if a file does not match the manifest.
     """
     check(manifest, str(directory))
     with appearing(directory) as temporary:
@@ -124,7 +124,10 @@ def write_bundle(
 
 
 def read_bundle(directory: Path) -> Bundle:
-    """The bundle at `directory`, every file verified. Raises BundleError, SystemRefused."""
+    """Return the bundle at `directory`, with every file verified.
+
+    Raises BundleError, SystemRefused.
+    """
     described = read_manifest(directory)
     bundle = Bundle(directory, described.manifest, described.digest)
     verify(bundle)
@@ -132,7 +135,7 @@ def read_bundle(directory: Path) -> Bundle:
 
 
 def read_manifest(directory: Path) -> Described:
-    """The manifest of the bundle at `directory`; no module is looked at."""
+    """Return the manifest of the bundle at `directory`, without looking at the modules."""
     data = _read(directory / MANIFEST, MANIFEST_LIMIT)
     if data is None:
         raise BundleError(f"{directory}: no manifest.json there, so it is no bundle")
@@ -153,7 +156,7 @@ def _read(path: Path, limit: int) -> bytes | None:
 
 
 def verify(bundle: Bundle) -> None:
-    """Compare every file with the manifest once more. Raises BundleError naming the first."""
+    """Compare every file with the manifest. Raises BundleError for the first mismatch."""
     wanted = {file.file: file for file in bundle.manifest.files()}
     found = {name for name in files_below(bundle.directory) if name not in (MANIFEST, SIGNATURE)}
     for name in sorted(wanted.keys() - found):
@@ -165,7 +168,10 @@ def verify(bundle: Bundle) -> None:
 
 
 def files_below(directory: Path) -> tuple[str, ...]:
-    """Every file below `directory`, relative and sorted. Links and devices are refused."""
+    """Return the relative paths of all files below `directory`, sorted.
+
+    Raises BundleError for links and devices.
+    """
     found: list[str] = []
     pending = [directory]
     while pending:
@@ -182,10 +188,10 @@ def files_below(directory: Path) -> tuple[str, ...]:
 
 @contextmanager
 def appearing(directory: Path) -> Iterator[Path]:
-    """A temporary directory that becomes `directory` when the block ends without an error.
+    """Yield a temporary directory that is renamed to `directory` if the block succeeds.
 
-    Files in it must have been synced by who wrote them (`write_file` does, or `sync_files`). Raises
-    NoSpace and SystemRefused for what the disk says, BundleError if `directory` is there already.
+    The block must sync the files it writes (`write_file` does; `sync_files` syncs all). Raises
+    NoSpace and SystemRefused for disk errors, BundleError if `directory` already exists.
     """
     with disk_errors(directory):
         temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=directory.parent))
@@ -202,14 +208,14 @@ def appearing(directory: Path) -> Iterator[Path]:
 
 
 def sync_files(directory: Path) -> None:
-    """Make the files below `directory` survive a power cut."""
+    """Sync the files below `directory`, so that they survive a power loss."""
     for name in files_below(directory):
         with open(directory / name, "rb") as file:
             os.fsync(file.fileno())
 
 
 def write_file(path: Path, chunks: Iterable[bytes], *, sync: bool = True) -> tuple[str, int]:
-    """Write and `sync` one file, its directory made if need be; its sha256 and its size."""
+    """Write and `sync` one file, creating its directory. Returns its sha256 and size in bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     hashed, size = hashlib.sha256(), 0
     with open(path, "xb") as file:
@@ -245,7 +251,7 @@ def _verify_file(path: Path, expected: BundleFile) -> None:
 
 
 def _hash(file: BufferedReader, path: Path) -> str:
-    """The sha256 of a file: 0.6 to 3 ms per MiB, depending on the processor."""
+    """Return the sha256 of a file. Takes 0.6 to 3 ms per MiB, depending on the processor."""
     try:
         return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as exc:
@@ -253,7 +259,7 @@ def _hash(file: BufferedReader, path: Path) -> str:
 
 
 def _opened(path: Path) -> BufferedReader:
-    """A regular file, its last component not a link."""
+    """Open a regular file. The last component of its path must not be a link."""
     try:
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
     except OSError as exc:

@@ -1,20 +1,21 @@
-"""The node's cache of bundles: a host path that survives pod deletion, reboots and power cuts.
+"""The node's bundle cache: a host path that survives pod deletion, reboots and power loss.
 
     <root>/
       .tmp-*/                 staging: bundles being built or fetched, locked while in use
       <driver>/
         .lock                 held shared while a bundle is verified, exclusive while one changes
         <tag>/                a bundle: manifest.json, its .p7s, modules/*.ko
-        .built-<sha256>       the bundle with this digest was built here, and not fetched
-        .tmp-*/               a bundle on its way out
-        .damaged-<tag>-<n>/   set aside because it does not verify; removed by the next `collect`
+        .built-<sha256>       marker: the bundle with this digest was built here, not fetched
+        .tmp-*/               a bundle being removed
+        .damaged-<tag>-<n>/   a bundle that failed verification; removed by the next `collect`
 
-A bundle appears by renaming a complete, synced directory, and goes by being renamed away first, so
-at any moment a tag is there whole or not at all. A crash leaves at most `.tmp-*` directories, which
-nobody takes for bundles; those that no process has locked are removed by `collect`, and by whoever
-stages next. Whatever is found is verified before it is used: what does not verify is set aside, and
-is absent from then on.
-Whether it may be used is not decided here: `trust.py` judges what was fetched, each time anew.
+A bundle appears when a complete, synced directory is renamed into place. It is renamed away before
+it is deleted, so a tag is always either complete or absent. A crash leaves at most `.tmp-*`
+directories, which are never taken for bundles; `collect` and the next `staging` remove those that
+no process has locked. Every bundle is verified before use. One that fails verification is set aside
+and treated as absent from then on.
+
+Whether a bundle may be used is not decided here: `trust.py` judges fetched bundles on every use.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ from nodeside.files import TEMPORARY_PREFIX, disk_errors, publish_bytes, sync_di
 _DAMAGED_PREFIX = ".damaged-"
 _BUILT_PREFIX = ".built-"
 _LOCK = ".lock"
-_LOCK_TIMEOUT = 60.0  # seconds; a lock is held for one verification, a second for a GiB or so
+_LOCK_TIMEOUT = 60.0  # seconds; a lock is held for one verification, about 1 s per GiB
 
 
 @dataclass(frozen=True)
 class CachedManifest:
-    """What a bundle in the cache says it is. Nothing was verified, so it leads to no file."""
+    """The manifest of a cached bundle, unverified and therefore without a path to its files."""
 
     tag: str
     manifest: BundleManifest
@@ -61,16 +62,16 @@ class CachedManifest:
 
 @dataclass(frozen=True)
 class Cache:
-    """Bundles below `root`. Several processes may use it at once."""
+    """The bundles below `root`. Several processes may use it at once."""
 
     root: Path
     clock: Clock = field(default_factory=Clock, compare=False, repr=False)
 
     def lookup(self, tag: str, key: str, driver: str = "") -> Bundle | None:
-        """The bundle of this tag and key, every file verified, or None.
+        """Return the bundle with this tag and key, with every file verified, or None.
 
-        One of another version serves too: equal keys mean the same source, settings and kernel. A
-        damaged one is set aside and said. Without `driver`, bundles of every driver are seen.
+        A bundle of another version also matches: equal keys mean equal source, settings and kernel.
+        A damaged one is set aside and logged. Without `driver`, all drivers are searched.
         """
         for directory in self._places(tag, driver):
             with self._locked(directory.parent, shared=True):
@@ -82,8 +83,10 @@ class Cache:
         return None
 
     def peek(self, tag: str, key: str, driver: str) -> Bundle | None:
-        """As `lookup`, for who must change nothing: a damaged bundle stays, and is a BundleError if
-        no other one serves."""
+        """Look up a bundle like `lookup`, but change nothing.
+
+        A damaged bundle stays in place. Raises BundleError for it if no other one matches.
+        """
         problems = []
         for directory in self._places(tag, driver):
             with self._locked(directory.parent, shared=True):
@@ -97,37 +100,37 @@ class Cache:
         return None
 
     def manifest_for(self, tag: str, driver: str = "") -> BundleManifest | None:
-        """The manifest of a bundle, its files not verified."""
+        """Return the manifest of a bundle without verifying its files; None if there is none."""
         found = self.described(tag, driver)
         return found.manifest if found else None
 
     def described(self, tag: str, driver: str = "") -> Described | None:
-        """The manifest and its signature, nothing verified: to compare with what is loaded."""
+        """Return manifest and signature, unverified, to compare with the loaded modules."""
         for directory in self._places(tag, driver):
             with suppress(BundleError, SystemRefused), self._locked(directory.parent, shared=True):
                 return read_manifest(directory)
         return None
 
     def built_here(self, driver: str, digest: str) -> bool:
-        """Whether the bundle with this digest was built on this node."""
+        """Return whether the bundle with this digest was built on this node."""
         return _mark(self.root / driver, digest).exists()
 
     def manifests(self, driver: str) -> Iterator[CachedManifest]:
-        """What every bundle of a driver says it is, newest first; `peek` or `lookup` verifies."""
+        """Yield the manifests of a driver's bundles, newest first; `peek` or `lookup` verifies."""
         for directory in sorted(self._tags(driver), key=_modified, reverse=True):
             try:
                 manifest = read_manifest(directory).manifest
-            except (BundleError, SystemRefused) as exc:  # also a disk that cannot read it
+            except (BundleError, SystemRefused) as exc:  # includes disk read errors
                 log.detail("not a bundle", path=directory, problem=exc)
             else:
                 yield CachedManifest(directory.name, manifest)
 
     @contextmanager
     def staging(self) -> Iterator[Path]:
-        """A directory on the cache's file system, removed at the end of the block.
+        """Yield a directory on the cache's file system and remove it at the end of the block.
 
-        What killed processes left goes first: a driver that is killed again and again while it
-        takes a build, a GiB each time, never comes to `collect`. Raises NoSpace, SystemRefused.
+        Leftovers of killed processes are removed first: a driver that is killed repeatedly while it
+        stores a build, a GiB each time, never reaches `collect`. Raises NoSpace, SystemRefused.
         """
         with disk_errors(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
@@ -141,10 +144,10 @@ class Cache:
             shutil.rmtree(directory, ignore_errors=True)
 
     def adopt(self, directory: Path, *, built_here: bool = False) -> Bundle:
-        """Verify the bundle at `directory` and move it to its place; the bundle that is there now.
+        """Verify the bundle at `directory` and move it into place. Returns the bundle now in place.
 
-        `built_here`: it was not fetched, so that no trust in a store is needed. If an equal one is
-        there already, that one stays; a damaged or different one makes way.
+        `built_here`: it was not fetched, so it needs no trust in a store. An equal bundle already
+        in place stays; a damaged or different one is replaced.
         Raises BundleError, NoSpace, SystemRefused, Locked.
         """
         bundle = read_bundle(directory)
@@ -161,9 +164,9 @@ class Cache:
                 return self._replace(place, bundle)
 
     def collect(self, driver: str, keep: set[str]) -> tuple[str, ...]:
-        """Remove the driver's bundles but those whose tags are in `keep`; the tags removed.
+        """Remove the driver's bundles except those tagged in `keep`. Returns the removed tags.
 
-        Also removes what crashes left behind. Never fails a load: what cannot be removed is said.
+        Also removes leftovers of crashes. Never fails a load: removal errors are only logged.
         """
         removed = []
         try:
@@ -182,7 +185,7 @@ class Cache:
     # --- places and locks ---------------------------------------------------------------------
 
     def _places(self, tag: str, driver: str) -> Iterator[Path]:
-        """Where a bundle of this tag is, then where those are whose tags end with its key."""
+        """Yield the directory of this tag, then those of other tags that end with the same key."""
         if not tag or "/" in tag or tag.startswith("."):
             raise BundleError(f"{tag!r} is not the tag of a bundle")
         parents = [self.root / driver] if driver else _directories(self.root)
@@ -197,9 +200,9 @@ class Cache:
 
     @contextmanager
     def _locked(self, directory: Path, *, shared: bool = False) -> Iterator[None]:
-        """Hold the driver's lock. On a read-only file system nobody writes: no lock is needed."""
+        """Hold the driver's lock. Readers need none on a read-only file system: nobody writes."""
         try:
-            # For nobody else to open: whoever can open a lock can hold it.
+            # Mode 0600, since any process that can open the lock file can hold the lock.
             fd = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             with suppress(PermissionError):
                 os.fchmod(fd, 0o600)
@@ -219,17 +222,17 @@ class Cache:
             os.close(fd)
 
     def _new_staging(self) -> tuple[Path, int]:
-        """A new directory and a locked descriptor of it, which says that it is in use."""
+        """Create a directory. Returns it and a locked descriptor, which marks it as in use."""
         while True:
             directory = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=self.root))
             with suppress(FileNotFoundError):
                 fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                # Before it was locked, another process may have taken it for a leftover.
+                # Another process may have removed it as a leftover before it was locked.
                 if take_lock(fd) and directory.is_dir():
                     return directory, fd
                 os.close(fd)
 
-    # --- changes, all of them renames ---------------------------------------------------------
+    # --- changes, all made by rename ----------------------------------------------------------
 
     def _replace(self, place: Path, bundle: Bundle) -> Bundle:
         existing, problem = _examine(place)
@@ -256,7 +259,7 @@ class Cache:
             log.warning("a damaged bundle is not used", path=directory, problem=exc)
 
     def _remove(self, directory: Path) -> None:
-        """Remove a directory so that it is never seen half removed."""
+        """Remove a directory without ever exposing it half removed."""
         going = directory
         if not directory.is_dir() or directory.is_symlink():
             directory.unlink()
@@ -278,7 +281,7 @@ class Cache:
                         self._remove(path)
 
     def _remove_marks(self, driver: str) -> None:
-        """Forget of bundles that are gone where they came from."""
+        """Remove the `.built-*` markers of bundles that are gone."""
         parent = self.root / driver
         there = (directory / MANIFEST for directory in self._tags(driver))
         kept = {_mark(parent, sha256_of(path)) for path in there if path.is_file()}
@@ -292,17 +295,17 @@ def _mark(parent: Path, digest: str) -> Path:
 
 
 def _as_signed(place: Path, bundle: Bundle) -> bool:
-    """Whether the bundle at `place` has the signature of one with the same manifest."""
+    """Return whether the bundle at `place` has the same signature as `bundle`, its equal."""
     return read_manifest(place).signature == read_manifest(bundle.directory).signature
 
 
 def _examine(directory: Path) -> tuple[Bundle | None, str]:
-    """The verified bundle at `directory`, or None and what is wrong ("": nothing is there)."""
+    """Return the verified bundle at `directory`, or None and the problem ("": nothing there)."""
     if not directory.is_dir():
         return None, ""
     try:
         bundle = read_bundle(directory)
-    except (BundleError, SystemRefused) as exc:  # also a disk that cannot read it any more
+    except (BundleError, SystemRefused) as exc:  # includes disk read errors
         return None, str(exc)
     return bundle, ""
 
@@ -325,7 +328,7 @@ def _rename_damaged(directory: Path) -> Path:
 
 @contextmanager
 def _unused(staging: Path) -> Iterator[bool]:
-    """Whether no process has locked this staging directory; none can while the block runs."""
+    """Yield whether no process has locked this staging directory; hold its lock meanwhile."""
     try:
         fd = os.open(staging, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -338,7 +341,7 @@ def _unused(staging: Path) -> Iterator[bool]:
 
 
 def _directories(parent: Path) -> list[Path]:
-    """The directories in `parent` that are somebody's: no temporary and no damaged ones."""
+    """Return the driver or bundle directories in `parent`, without temporary and damaged ones."""
     return [path for path in _entries(parent) if not path.name.startswith(".") and path.is_dir()]
 
 
@@ -357,7 +360,7 @@ def _modified(path: Path) -> float:
 
 
 def _sync_tree(directory: Path) -> None:
-    """Make files and directories survive a power cut, whoever wrote them."""
+    """Sync all files and directories, since their writer may not have done so."""
     sync_files(directory)
     for path in (*(p for p in directory.rglob("*") if p.is_dir()), directory):
         sync_directory(path)

@@ -1,11 +1,11 @@
-"""The manifest of a bundle: what was built, from what, for which kernel, and every file's sha256.
+"""Bundle manifests: the modules, their source, their kernel, and the sha256 of every file.
 
-The manifest is written as canonical JSON, and the sha256 of those bytes is the digest of the
-bundle: `sha256sum manifest.json` shows it, and since every file of the bundle stands in the
-manifest with its own sha256, it covers all of them. Where signing is configured, those bytes are
-signed (`signing.sign_manifest`), and the signature goes with them. The manifest also carries what
-tells a person, or a program of theirs, for which kernels the modules fit. Firmware is no part of a
-bundle: it comes with the driver image. Nothing here touches the disk.
+The manifest is canonical JSON, and the sha256 of its bytes is the digest of the bundle, as shown by
+`sha256sum manifest.json`. The digest covers every file of the bundle, since the manifest lists each
+with its own sha256. If signing is configured, the manifest's bytes are signed
+(`signing.sign_manifest`) and the signature is stored next to them. The manifest also tells people
+and their tools which kernels the modules fit. Firmware is not part of a bundle: it comes with the
+driver image. Nothing here touches the disk.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 SCHEMA = 1
 MANIFEST_LIMIT = 8 << 20  # bytes; a driver of 100 modules with 500 imports each has about 3 MiB
 
-SIGNATURE_LIMIT = 1 << 16  # bytes; a real one has 400 to 6,000
-MODULES_LIMIT = 2000  # in one bundle; a tree of the largest subsystems has some 900
+SIGNATURE_LIMIT = 1 << 16  # bytes; real signatures have 400 to 6,000
+MODULES_LIMIT = 2000  # per bundle; a tree of the largest subsystems has about 900
 
 MODULE_FILE = re.compile(r"modules/[A-Za-z0-9_-]{1,55}\.ko")
 _MODULE_NAME = re.compile(r"[A-Za-z0-9_]{1,55}")
-_TEXT_LIMIT = 1024  # characters; all of it stands in messages and in names of directories
+_TEXT_LIMIT = 1024  # characters; these texts appear in messages and directory names
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+~-]{0,39}")
 _DRIVER = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 _HEX64 = re.compile(r"[0-9a-f]{64}")
@@ -42,7 +42,7 @@ _CRC = re.compile(r"(0x[0-9a-f]{8})?")
 
 
 class BundleError(NodesideError):
-    """A bundle or its archive is damaged, hostile, or not what it claims to be."""
+    """A bundle or archive that is damaged, hostile, or not what it claims to be."""
 
     exit_code = ExitCode.BUNDLE
     reason = "BadBundle"
@@ -52,9 +52,8 @@ class BundleError(NodesideError):
 class BundleModule:
     """One module of a bundle. `name` has `_`, never `-`; `file` is relative to the bundle.
 
-    `imports`, `weak_imports` (those it can do without) and `exports` map a symbol to its CRC as
-    `0x%08x`, or to "" where the kernel has no CONFIG_MODVERSIONS. `signer` is empty for a module
-    without a signature.
+    `imports`, `weak_imports` (optional symbols) and `exports` map a symbol to its CRC as `0x%08x`,
+    or to "" for a kernel without CONFIG_MODVERSIONS. `signer` is empty for an unsigned module.
     """
 
     name: str
@@ -75,7 +74,7 @@ class BundleModule:
 
 @dataclass(frozen=True)
 class BundleFile:
-    """A file that the manifest answers for. `file` is relative to the bundle."""
+    """A file listed in the manifest. `file` is relative to the bundle."""
 
     file: str
     sha256: str
@@ -84,7 +83,7 @@ class BundleFile:
 
 @dataclass(frozen=True)
 class BundleManifest:
-    """`manifest.json`. `modules` are in load order; `created` is UTC, as in RFC 3339.
+    """The content of `manifest.json`. `modules` is in load order; `created` is UTC (RFC 3339).
 
     `certificate` is the sha256 of the signing certificate, "" if the modules are not signed.
     """
@@ -102,15 +101,17 @@ class BundleManifest:
     schema: int = SCHEMA
 
     def files(self) -> Iterator[BundleFile]:
-        """Every file that the manifest answers for: all but the manifest itself."""
+        """Yield every file that the manifest lists, which excludes the manifest itself."""
         for module in self.modules:
             yield BundleFile(module.file, module.sha256, module.size)
 
 
 @dataclass(frozen=True)
 class Described:
-    """A manifest as it stands in a store or in a cache: its very bytes, and the detached signature
-    (CMS in DER) that is beside it, b"" for none. Nothing of it was checked but its form."""
+    """A manifest as stored: its exact bytes and its detached signature (CMS in DER, b"" if none).
+
+    Only its form has been checked.
+    """
 
     manifest: BundleManifest
     data: bytes = field(repr=False)
@@ -122,7 +123,7 @@ class Described:
 
 
 def describe(module: ModuleFile, file: str) -> BundleModule:
-    """What the manifest says of a module; `file` is where it will stand in the bundle."""
+    """Return the manifest entry of a module; `file` is its future path in the bundle."""
     return BundleModule(
         name=kernel_name(module.name),
         file=file,
@@ -142,27 +143,27 @@ def describe(module: ModuleFile, file: str) -> BundleModule:
 
 
 def canonical(manifest: BundleManifest) -> bytes:
-    """The bytes of `manifest.json`: equal for equal manifests."""
+    """Return the bytes of `manifest.json`: equal for equal manifests."""
     return (json.dumps(encode(manifest), sort_keys=True, indent=1) + "\n").encode()
 
 
 def digest(manifest: BundleManifest) -> str:
-    """The digest of the bundle that this manifest describes."""
+    """Return the digest of the bundle that this manifest describes."""
     return digest_of(canonical(manifest))
 
 
 def digest_of(data: bytes) -> str:
-    """`sha256:<hex>` of some bytes."""
+    """Return the digest of `data` as `sha256:<hex>`."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def same_modules(one: BundleManifest, other: BundleManifest) -> bool:
-    """Whether two bundles hold the same files, though built at different times."""
+    """Return whether two bundles hold the same files, even if built at different times."""
     return one.key == other.key and set(one.files()) == set(other.files())
 
 
 def parse(data: bytes, where: str) -> BundleManifest:
-    """The manifest in some bytes that anybody may have written. Raises BundleError.
+    """Parse a manifest from untrusted bytes. Raises BundleError.
 
     `where` names the file or the archive in error messages.
     """
@@ -189,7 +190,7 @@ def parse(data: bytes, where: str) -> BundleManifest:
 
 
 def check(manifest: BundleManifest, where: str) -> None:
-    """Refuse a manifest whose names or digests could do harm or mean nothing."""
+    """Raise BundleError if names or digests in the manifest are unsafe or malformed."""
     for what, problem in _problems(manifest):
         raise BundleError(f"{where}: the manifest's {what} {problem}")
 
@@ -242,7 +243,7 @@ def _doubles(what: str, names: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _unprintable(manifest: BundleManifest) -> Iterator[tuple[str, str]]:
-    """What a person sees of a manifest must not move the cursor of a terminal."""
+    """Yield problems with displayed text, which must not move the cursor of a terminal."""
     kernel, toolchain = manifest.kernel, manifest.toolchain
     words = [manifest.version, manifest.source_digest, manifest.certificate, manifest.created]
     words += [kernel.release, kernel.version, kernel.architecture]

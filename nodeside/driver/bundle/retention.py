@@ -1,7 +1,7 @@
-"""Which bundles stay in the node's cache; the others are collected once a driver is ready.
+"""Selects the bundles to keep in the node's cache; the rest go once a driver is ready.
 
-A node goes back to a kernel or a version more often than one thinks, and then a bundle that is
-still there costs no build. Pure.
+Nodes often go back to an earlier kernel or version. A bundle that is still cached then saves a
+build. Pure.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Iterable
 from nodeside.driver.bundle.cache import CachedManifest
 from nodeside.host import Kernel
 
-KERNELS = 2  # kernels besides the running one of which one bundle stays, that of the last version
-VERSIONS = 2  # other bundles that stay for the running kernel
+KERNELS = 2  # other kernels that keep their latest bundle
+VERSIONS = 2  # further bundles kept for the running kernel
 
 
 def kept(
     shelf: Iterable[CachedManifest], wanted: str, kernel: Kernel, loaded_key: str = ""
 ) -> set[str]:
-    """The tags of the bundles that stay. `shelf` is a driver's, newest first.
+    """Return the tags of the bundles to keep. `shelf` holds a driver's bundles, newest first.
 
-    Besides the last ones, that is the wanted one, and one that the kernel holds now, which may be
-    for another kernel: it proves what is loaded, and is loaded again if an upgrade fails. Versions
-    whose sources are equal have one key and a tag each; one of them is enough.
+    The result includes the wanted bundle, the loaded one and the latest others. The loaded one may
+    be for another kernel. It proves what is loaded, and it is loaded again if an upgrade fails.
+    Versions with equal sources share a key but have different tags; one of them is enough.
     """
     shelf = list(shelf)
     keep = {wanted}

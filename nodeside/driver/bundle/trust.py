@@ -1,10 +1,10 @@
-"""Whether what a manifest says may be believed: `spec.prebuilt.trust`, in one place.
+"""Decides whether a manifest can be trusted, according to `spec.prebuilt.trust`.
 
-Asked of what a store says before anything of it is used, and again of what the cache holds from
-then on: a trust that was tightened is the trust of what was fetched before, too. What was built
-here needs none. A signed module proves nothing about the manifest that it comes with: an old one in
-a forged manifest is a replay. So it is the manifest that must be signed, and it names every file by
-its sha256.
+A manifest from a store is checked before anything else from there is used. Cached bundles are
+checked again on every use, so tightened trust settings also apply to bundles fetched earlier.
+Bundles built on this node need no trust. A signed module proves nothing about its manifest: an old
+module in a forged manifest is a replay. So the manifest itself must be signed, and it lists every
+file with its sha256.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from nodeside.spec.model import Trust
 
 
 def check_trust(described: Described, trust: Trust) -> None:
-    """Raises BundleError for a digest that is not pinned, SigningError for a manifest that is not
-    signed as it must be."""
+    """Check a manifest against the trust settings.
+
+    Raises BundleError if its digest is not pinned, SigningError if it is not signed as required.
+    """
     if trust.digests and described.digest not in trust.digests:
         raise BundleError(
             f"the bundle has the digest {described.digest}, which is not among those pinned in "
@@ -35,7 +37,7 @@ def check_trust(described: Described, trust: Trust) -> None:
 
 
 def distrust(trust: Trust, cache: Cache, driver: str, described: Described) -> str:
-    """Why a bundle of a driver in the cache may not be used; "" if it may."""
+    """Return why a cached bundle of a driver may not be used; "" if it may."""
     if trust == Trust() or cache.built_here(driver, described.digest):
         return ""
     try:
@@ -46,10 +48,10 @@ def distrust(trust: Trust, cache: Cache, driver: str, described: Described) -> s
 
 
 def trust_mark(trust: Trust) -> str:
-    """What `loaded.json` remembers of the trust under which modules were loaded; "" for none.
+    """Return a hash of the trust settings for `loaded.json`; "" if no trust is configured.
 
-    Raises SigningError for a certificate that cannot be read: without it nothing can be judged, and
-    that is no reason to replace what is loaded.
+    Raises SigningError if the certificate cannot be read: without it nothing can be verified, and
+    that is no reason to replace the loaded modules.
     """
     if trust == Trust():
         return ""

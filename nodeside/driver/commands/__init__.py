@@ -1,9 +1,9 @@
-"""The verbs of `nodeside driver`, one file each, and what they print.
+"""The verbs of `nodeside driver`, and their output.
 
-    options, outcome, report, console     shared: flags, results, tables, the build's output
+    options, outcome, report, console     shared: flags, results, tables, build output
     run, load, unload, wait               what a pod does, and the same by hand
     bundles, job                          fetch, build, publish; the two halves of a build Job
-    dry_run, status, doctor, env          looks that change nothing
+    dry_run, status, doctor, env          read-only
 
-`driver.cli` imports each of them when it is called.
+`driver.cli` imports each file when its verb is called.
 """

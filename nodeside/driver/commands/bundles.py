@@ -1,8 +1,8 @@
-"""The verbs of `nodeside driver` that end with a bundle: fetch, build, publish. One function each,
-made of the same parts as the container's own run; each returns what is to be printed.
+"""The verbs of `nodeside driver` that end with a bundle: fetch, build, publish.
 
-They touch neither kernel nor cluster, so nothing that does is imported: a build of one second
-should not wait for it.
+Each verb is one function, made of the same parts as the container's own run, and returns what is
+printed. The verbs touch neither kernel nor cluster, so nothing that does is imported: a build of
+one second should not wait for imports.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class NothingFetched(NodesideError):
 
 
 class NothingCached(NodesideError):
-    """The cache does not hold the bundle that is asked for."""
+    """The requested bundle is not in the cache."""
 
     exit_code = ExitCode.FETCH
     reason = "NothingCached"
 
 
 def fetch(task: Task) -> Outcome:
-    """Fetch into the cache, unless it is there already."""
+    """Fetch the bundle into the cache, unless it is there already."""
     if not task.sources:
         raise SpecError(
             "driver.yaml names no prebuilt sources", hint="add spec.prebuilt.sources, or build"
@@ -58,18 +58,18 @@ def fetch(task: Task) -> Outcome:
 
 
 def build(task: Task, *, local: bool = False, again: bool = False) -> Outcome:
-    """Build into the cache, unless it is there already; `local`: with a sidecar started here."""
+    """Build the bundle into the cache, unless it is there. `local`: start a sidecar here."""
     finding = Finding("") if again else rungs.look_in_cache(task)
     if finding.bundle is None:
         with _toolkit(task.config, local=local) as config:
             finding = rungs.build(replace(task, config=config), listener(SIDECAR_TIMEOUT))
-    assert finding.bundle is not None  # a build raises or delivers
+    assert finding.bundle is not None  # a build raises or returns a bundle
     return _bundle(task, finding.bundle, finding)
 
 
 @contextmanager
 def _toolkit(config: Config, *, local: bool) -> Iterator[Config]:
-    """The place with a shared directory in which a sidecar lives."""
+    """Yield the config with the shared directory of a sidecar. Raises UsageError."""
     if local:
         from nodeside.driver.handoff.local_sidecar import local_sidecar
 
@@ -90,7 +90,7 @@ def _toolkit(config: Config, *, local: bool) -> Iterator[Config]:
 
 
 def publish(task: Task, to: str | None, *, overwrite: bool) -> Outcome:
-    """Publish the cached bundle of this kernel."""
+    """Publish the cached bundle for this kernel."""
     from nodeside.driver.store.publish import publish as publish_bundle
 
     source = target(task, to)
@@ -100,7 +100,7 @@ def publish(task: Task, to: str | None, *, overwrite: bool) -> Outcome:
 
 
 def cached(task: Task, finding: Finding) -> Bundle:
-    """The bundle that was found in the cache. Raises NothingCached."""
+    """Return the bundle that was found in the cache. Raises NothingCached."""
     if finding.bundle is None:
         raise NothingCached(
             f"nothing to use: {finding.why}",
@@ -110,8 +110,10 @@ def cached(task: Task, finding: Finding) -> Bundle:
 
 
 def target(task: Task, to: str | None) -> PrebuiltSource:
-    """Where to publish: what the command line says, else the source of driver.yaml that says
-    `publish`, else its first."""
+    """Return where to publish: `to` from the command line, else a source of driver.yaml.
+
+    That is the source with `publish`, else the first one. Raises UsageError if there is none.
+    """
     if to is None:
         sources = [source for source in task.sources if source != OWN_BUNDLES]
         if not sources:
@@ -124,7 +126,7 @@ def target(task: Task, to: str | None) -> PrebuiltSource:
 
 
 def parse_target(to: str) -> PrebuiltSource:
-    """What `--to` says. Raises UsageError for what names neither a registry nor a directory."""
+    """Parse `--to`. Raises UsageError if it names neither a registry nor a directory."""
     kind, colon, rest = to.partition(":")
     if colon and kind in ("oci", "docker"):  # as skopeo and others write it: oci://, docker://
         return PrebuiltSource(oci=rest.removeprefix("//"))
@@ -145,7 +147,7 @@ def parse_target(to: str) -> PrebuiltSource:
 
 
 def _looks_like_host(name: str) -> bool:
-    """Whether a name is what docker takes for a registry's host."""
+    """Return whether docker would take a name for a registry's host."""
     return name == "localhost" or ":" in name or "." in name.strip(".")
 
 

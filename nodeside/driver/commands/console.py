@@ -1,4 +1,4 @@
-"""What whoever started us sees while the toolkit sidecar builds: its output, as it happens."""
+"""Print the output of the toolkit sidecar's build on the console, as it happens."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import click
 from nodeside import log
 from nodeside.driver.handoff.listener import Listener, Patience
 
-SIDECAR_TIMEOUT = 60.0  # seconds for a sidecar to appear; a person waits less long than a pod
+SIDECAR_TIMEOUT = 60.0  # seconds for a sidecar to appear; a person waits less than a pod
 
 
 def listener(sidecar_timeout: float) -> Listener:
-    """Show the build's output as it happens: marked lines in a log of text, facts in JSON."""
+    """Return a listener that shows build output: prefixed lines in a text log, facts in JSON."""
     return Listener(
         patience=Patience(appear=sidecar_timeout),
         on_build_line=_plain_line if log.log_format() == "text" else _json_line,

@@ -1,8 +1,8 @@
-"""`nodeside driver doctor`: everything that could keep a build or a load from working.
+"""`nodeside driver doctor`: check for everything that could make a build or a load fail.
 
-Looks, and changes nothing. Each row is one question with what was found; a row that is not right
-says what to do about it. The questions about compiler and headers are the sidecar's own: it is
-asked with its `check` verb, here or in the toolkit container.
+The verb changes nothing. Each row is one question and its answer; a row that is not ok says what to
+do. The sidecar's own `check` verb answers the questions about compiler and headers, here or in the
+toolkit container.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from nodeside.errors import ExitCode, NodesideError
 from nodeside.host import Kernel
 from nodeside.table import table
 
-_LITTLE_SPACE = 512 << 20  # bytes; a large driver's build tree
+_LITTLE_SPACE = 512 << 20  # bytes; the build tree of a large driver
 _CHECK_TIMEOUT = 60.0
 _SECURE_BOOT = "firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
 
 class Level(Enum):
-    """How a row is meant: `bad` will fail, `warn` may."""
+    """Severity of a row: `bad` will fail, `warn` may."""
 
     OK = "ok"
     WARN = "warn"
@@ -55,7 +55,7 @@ class Row:
 
 
 def examine(config: Config, kernel: Kernel | None) -> Outcome:
-    """All rows; the exit code is 0 if none is bad."""
+    """Answer all questions. The exit code is 0 if no row is bad."""
     rows = [row for question in _QUESTIONS for row in question(config, kernel)]
     document = {"checks": as_document(rows)}
     lines = [
@@ -148,7 +148,7 @@ def _disks(config: Config, _: Kernel | None) -> Iterator[Row]:
 
 
 def _disk(question: str, path: Path, *, programs: bool = False) -> Row:
-    """Room and rights; `programs`: whether something must be able to run there."""
+    """Check space and permissions; `programs`: whether programs must be able to run there."""
     there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     flags = os.statvfs(there).f_flag
     if flags & os.ST_RDONLY:
@@ -167,7 +167,7 @@ def _disk(question: str, path: Path, *, programs: bool = False) -> Row:
 
 
 def _mounts(config: Config, _: Kernel | None) -> Iterator[Row]:
-    """In a pod each of these is a mount of its own, and each is forgotten sometimes."""
+    """Check the mounts. In a pod each one is separate, and each is sometimes forgotten."""
     host = config.host
     for path, without in (
         (host.sys / "module", "nobody can tell what is loaded"),
@@ -185,7 +185,7 @@ def _mounts(config: Config, _: Kernel | None) -> Iterator[Row]:
 
 
 def _limits(_place: Config, _: Kernel | None) -> Iterator[Row]:
-    """Of the container that this runs in; the toolkit container has its own."""
+    """Show the limits of this container; the toolkit container has its own."""
     group = Path("/sys/fs/cgroup")
     found = []
     for name in ("cpu.max", "memory.max"):
@@ -228,12 +228,12 @@ def _toolkit(config: Config, kernel: Kernel | None) -> Iterator[Row]:
 
 
 def _ask_the_toolkit() -> str:
-    """How to ask the toolkit itself."""
+    """Return the instruction for checking in the toolkit container itself."""
     return "in the toolkit container: toolkit.pyz check"
 
 
 def _sidecar(config: Config) -> Row:
-    assert config.shared is not None  # asked for only then
+    assert config.shared is not None  # the caller has checked
     lives = config.shared.sidecar_lives()
     record = config.shared.sidecar(config.host.boot_id)
     if lives and record is not None:

@@ -1,7 +1,7 @@
-"""What the verbs would do, without doing it: `plan` and every `--dry-run`.
+"""Show what the verbs would do, without doing it: `plan` and every `--dry-run`.
 
-Pure decisions with harmless looks: the cache is read, prebuilt sources are asked for the manifest
-only, nothing is fetched, built, loaded, unloaded or waited for.
+Pure decisions with read-only looks. The cache is read, and prebuilt sources are asked for the
+manifest only. Nothing is fetched, built, loaded, unloaded or waited for.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nodeside.table import table
 
 
 def preview(task: Task) -> Outcome:
-    """The verdict on each rung, and what a run would do."""
+    """Return the verdict on each rung, and what a run would do."""
     known = _observe(task)
     would, verdicts = _climb(task, known)
     document = {
@@ -51,7 +51,7 @@ def _runs_here(task: Task) -> bool:
 
 
 def _observe(task: Task) -> plan.Observed:
-    """What is in the kernel; of a kernel that does not run here, nothing is."""
+    """Return the observed state; empty for a kernel that does not run here."""
     return observe(task, Loader(task.host)) if _runs_here(task) else plan.Observed({})
 
 
@@ -83,7 +83,7 @@ _MAKE = {Rung.FETCHED: "fetch the bundle", Rung.BUILT: "ask the toolkit to build
 
 
 def _peek(task: Task, rung: Rung) -> Finding | None:
-    """What a look at this rung would find; None: it would fetch, or build."""
+    """Return what a look at this rung would find; None if it would fetch or build."""
     match rung:
         case Rung.LOADED | Rung.CACHED:
             return rungs.peek_in_cache(task)
@@ -101,7 +101,7 @@ def _peek(task: Task, rung: Rung) -> Finding | None:
 
 
 def _loading(task: Task, known: plan.Observed) -> list[str]:
-    """What would be done once there is a bundle."""
+    """Return the steps that would follow once there is a bundle."""
     if not _runs_here(task):
         return []
     wanted = task.wanted
@@ -127,7 +127,7 @@ def _loading(task: Task, known: plan.Observed) -> list[str]:
 
 
 def fetch(task: Task) -> Outcome:
-    """Whether a source has the bundle."""
+    """Return whether a source has the bundle."""
     if rungs.peek_in_cache(task).bundle is not None:
         return _would(task, "fetch nothing: the cache has it")
     if not task.sources:
@@ -139,7 +139,7 @@ def fetch(task: Task) -> Outcome:
 
 
 def build(task: Task, *, local: bool = False, again: bool = False) -> Outcome:
-    """Whether the cache has it already."""
+    """Return whether and where the bundle would be built."""
     if not again and rungs.peek_in_cache(task).bundle is not None:
         return _would(task, "build nothing: the cache has it")
     if not local and task.config.shared is None:
@@ -149,7 +149,7 @@ def build(task: Task, *, local: bool = False, again: bool = False) -> Outcome:
 
 
 def load(task: Task) -> Outcome:
-    """What would be loaded, and every reason not to."""
+    """Return what would be loaded, or every reason to refuse it."""
     known = _observe(task)
     if plan.loaded_rung(task.wanted, known)[0] is not None:
         return _would(task, _KEEP, "validate")
@@ -162,7 +162,7 @@ def load(task: Task) -> Outcome:
 
 
 def validate(task: Task) -> Outcome:
-    """What would be looked at."""
+    """Return what would be checked."""
     spec = task.driver.spec.validate
     lines = [f"check that the module {name} is live" for name in task.wanted.names]
     lines += [f"check that {path} is a device" for path in spec.devices]
@@ -179,7 +179,7 @@ def validate(task: Task) -> Outcome:
 
 
 def unload(task: Task) -> Outcome:
-    """What would be unloaded, and what is in the way."""
+    """Return what would be unloaded, or what blocks it."""
     record = run_directory.read_loaded(task.host, task.name, task.boot_id)
     ours = [module.name for module in record.modules] if record else []
     names = [*reversed(task.wanted.names), *reversed(ours)]
@@ -191,7 +191,7 @@ def unload(task: Task) -> Outcome:
 
 
 def publish(task: Task, to: str | None, *, overwrite: bool) -> Outcome:
-    """Where the bundle would go."""
+    """Return where the bundle would be published."""
     source = bundles.target(task, to)
     bundle = bundles.cached(task, rungs.peek_in_cache(task))
     where = source.oci or source.directory or source.http

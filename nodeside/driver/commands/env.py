@@ -1,7 +1,7 @@
 """`nodeside driver env`: a driver on a node as shell variables, for scripts and bug reports.
 
-Built from an allow-list of facts; nothing of the process's own environment is printed, so no token
-or password can be.
+The output is built from an allow-list of facts. Nothing of the process's own environment is
+printed, so no token or password can leak.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nodeside.host import Kernel
 
 
 def describe(config: Config, kernel: Kernel | None) -> Outcome:
-    """One `NAME='value'` a line; `eval "$(nodeside driver env)"` works. Raises SpecError."""
+    """Return one `NAME='value'` a line, for `eval "$(nodeside driver env)"`. Raises SpecError."""
     facts = dict(_facts(config, kernel))
     return Outcome(facts, text="\n".join(f"{n}={shlex.quote(value)}" for n, value in facts.items()))
 

@@ -1,9 +1,9 @@
-"""The driver's half of a build in steps: `order` before the toolkit's part, `finish` after it.
+"""The driver's half of a build Job: `order` runs before the toolkit's part, `finish` after it.
 
-Each runs in a container of its own and ends; `nodeside/buildjob.py` draws the whole. Everything
-that they do is what a node does for itself: same key, same request, same checks, same signing, same
-bundle. `finish` believes nothing but the order, which lies where the vendor's code cannot write,
-and its own copy of what was built. Called by `nodeside driver order|finish`.
+Each is `nodeside driver order` or `finish` in a container of its own, and ends when it is done.
+`nodeside/buildjob.py` shows all steps. They do what a node does for itself: same key, same request,
+same checks, same signing, same bundle. `finish` trusts only two things: the order, which lies where
+the vendor's code cannot write, and its own copy of the build output.
 """
 
 from __future__ import annotations
@@ -41,15 +41,17 @@ from nodeside.shared import SharedDir
 
 
 class StepMissing(NodesideError):
-    """The step before this one has left nothing."""
+    """The previous step left no result."""
 
     reason = "StepMissing"
 
 
 @dataclass(frozen=True)
 class OrderOptions:
-    """What an order asks for. The kernel by its release, by its variant, or the only one there is;
-    `publish`: to `to`, "" for what driver.yaml says."""
+    """What an order asks for. The kernel is selected by release, by variant, or as the only one.
+
+    `publish`: whether to publish, to `to`; "" means the store in driver.yaml.
+    """
 
     release: str = ""
     variant: str | None = None
@@ -58,8 +60,8 @@ class OrderOptions:
 
 
 def order(config: Config, wish: OrderOptions, *, dry_run: bool = False) -> Outcome:
-    """Put source and request into the shared directory, unless the store has the bundle."""
-    read_driver(config)  # first: a mistake in it is what a person wants to know
+    """Write source and build request to the shared directory, unless the store has the bundle."""
+    read_driver(config)  # first: report mistakes in it before anything else
     shared = _shared(config)
     boot_id = config.host.boot_id
     said = shared.kernels(boot_id)
@@ -90,7 +92,7 @@ def order(config: Config, wish: OrderOptions, *, dry_run: bool = False) -> Outco
 
 
 def finish(config: Config) -> tuple[Outcome, BuildOutcome]:
-    """Check, sign and publish what the toolkit answered. Raises ToolkitBuildFailed and others."""
+    """Check, sign and publish the toolkit's result. Raises ToolkitBuildFailed and others."""
     task, ordered = _ordered(config)
     made = _publish(task, _shared(config), ordered) if ordered.request else _present(ordered)
     rows = [("bundle", made.tag), ("verdict", made.verdict.value), ("how", made.message)]
@@ -99,7 +101,7 @@ def finish(config: Config) -> tuple[Outcome, BuildOutcome]:
 
 
 def would_finish(config: Config) -> Outcome:
-    """What `finish` would do, in words."""
+    """Return what `finish` would do, in words."""
     task, ordered = _ordered(config)
     if not ordered.request:
         return _would(task, "do nothing: the store has it")
@@ -109,7 +111,7 @@ def would_finish(config: Config) -> Outcome:
 
 
 def _ordered(config: Config) -> tuple[Task, BuildOrder]:
-    """The order, and the task that it is for, which must not have changed meanwhile."""
+    """Return the task and its order. Raises StepMissing if the task changed since the order."""
     read_driver(config)
     shared = _shared(config)
     ordered = shared.order(config.host.boot_id)
@@ -135,7 +137,7 @@ def _would(task: Task, *would: str) -> Outcome:
 
 @contextmanager
 def told(path: Path | None, kernel: str = "") -> Iterator[list[BuildOutcome]]:
-    """Leave the outcome that the block appends, or the failure that it raises, in `path`."""
+    """Write the outcome that the block appends, or the failure that it raises, to `path`."""
     started, outcomes = time.monotonic(), list[BuildOutcome]()
     try:
         yield outcomes
@@ -145,12 +147,12 @@ def told(path: Path | None, kernel: str = "") -> Iterator[list[BuildOutcome]]:
     finally:
         if path is not None and outcomes:
             seconds = round(time.monotonic() - started, 2)
-            with disk_errors(path):  # a termination message is there already, and no rename away
+            with disk_errors(path):  # a termination message exists already; no rename over it
                 path.write_text(termination_message(replace(outcomes[-1], seconds=seconds)))
 
 
 def ordered_kernel(config: Config) -> str:
-    """The release that was ordered, for who must tell of a failure; "" if nobody knows."""
+    """Return the ordered kernel release, for a failure report; "" if it is not known."""
     try:
         found = config.shared.order(config.host.boot_id) if config.shared else None
     except NodesideError:
@@ -202,7 +204,7 @@ def _failure(error: NodesideError, kernel: str) -> BuildOutcome:
 
 
 def _own_store(task: Task) -> str:
-    """Where driver.yaml says that bundles are published."""
+    """Return the store to which bundles are published according to driver.yaml."""
     source = target(task, None)
     if source.oci:
         return f"{'oci+http' if source.insecure else 'oci'}:{source.oci}"
@@ -210,8 +212,10 @@ def _own_store(task: Task) -> str:
 
 
 def _in_store(task: Task, to: str) -> str:
-    """The digest of the wanted bundle in the store, "" if it is not there or not signed as
-    driver.yaml asks. Raises FetchError, BundleError."""
+    """Return the digest of the desired bundle in the store.
+
+    "" if it is not there or not signed as driver.yaml requires. Raises FetchError, BundleError.
+    """
     from nodeside.driver.store.base import WantedBundle
     from nodeside.driver.store.sources import acceptance, open_source
 
@@ -222,7 +226,7 @@ def _in_store(task: Task, to: str) -> str:
         return ""
     try:
         acceptance(wanted, task.trust)(described)
-    except BadSignature as problem:  # no node would have it; `publish` decides what is replaced
+    except BadSignature as problem:  # no node would accept it; `publish` decides what is replaced
         log.warning(str(problem), store=to, tag=task.tag)
         return ""
     return described.digest

@@ -1,6 +1,7 @@
-"""The verbs of `nodeside driver` about what is loaded: load, validate. One function each, made of
-the same parts as the container's own run; each returns what is to be printed. For unload, see
-unload.py.
+"""The verbs of `nodeside driver` about loaded modules: load, validate.
+
+Each verb is one function, made of the same parts as the container's own run, and returns what is
+printed. For unload, see unload.py.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
 from nodeside.errors import ExitCode, NodesideError
 
-_LOCK_TIMEOUT = 10.0  # seconds; a person waits less long than a pod
+_LOCK_TIMEOUT = 10.0  # seconds; a person waits less than a pod
 
 
 class NotProven(NodesideError):
-    """What is loaded passes the checks, and nothing proves that it is the right thing."""
+    """Loaded modules that are not proven to be the right ones, even if they pass the checks."""
 
     exit_code = ExitCode.VALIDATION_FAILED
     reason = "NotProven"
@@ -45,12 +46,12 @@ def _bring_up(task: Task, journal: Journal, heard: Listener, closed: tuple[Rung,
     try:
         return bringup.bring_up(task, journal, heard, closed=closed)
     except NodesideError as error:
-        # What was refused before anything was touched is said to who asked, and to nobody else.
+        # A refusal before anything was touched is reported to the caller, but not announced.
         return journal.failed(error, announce=journal.told is not None)
 
 
 def validate(task: Task) -> Outcome:
-    """The checks of driver.yaml against what is loaded now."""
+    """Run the checks of driver.yaml against the loaded modules."""
     journal = Journal(task)
     loader = Loader(task.host)
     known = observe(task, loader)

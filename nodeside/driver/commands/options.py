@@ -1,7 +1,7 @@
-"""The options that the verbs of `nodeside driver` share, and what they mean.
+"""The options that the verbs of `nodeside driver` share, and their meaning.
 
-Each has an environment variable, which is how a pod sets it: the same words work on a node, in a
-debug shell of the container, and on a laptop.
+Each option has an environment variable, which a pod sets. The same commands therefore work on a
+node, in a debug shell of the container, and on a laptop.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ dry_run_option = click.option(
 
 
 def in_place(verb: Verb) -> Verb:
-    """Give a verb the common options, as one argument: its `Place`."""
+    """Give a verb the common options, as one argument: a `Config`."""
 
     @functools.wraps(verb)
     def with_place(
@@ -153,7 +153,7 @@ def in_place(verb: Verb) -> Verb:
 
 
 def _first_there(path: Path | None) -> Path | None:
-    """One path stands for itself, there or not; of several, none need be there."""
+    """Return a single path unchanged; of several, the first that exists, or None."""
     if path is None or os.pathsep not in str(path):
         return path
     named = (Path(word) for word in str(path).split(os.pathsep))
@@ -178,7 +178,7 @@ def for_kernel(verb: Verb) -> Verb:
 
 
 def _kernel(host: Host, release: str, version: str | None) -> Kernel:
-    """A kernel by its release; its version string stands in its headers."""
+    """Return a kernel by its release; without `version`, that is read from its headers."""
     running = host.kernel
     if release == running.release and version in (None, running.version):
         return running

@@ -1,6 +1,6 @@
-"""What a verb prints: text for people, a document for machines, and an exit code.
+"""The result of a verb: text for people, a document for machines, and an exit code.
 
-The documents are described in docs/output.md, which a test compares with what the verbs print.
+docs/output.md describes the documents; a test compares it with what the verbs print.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`rows` are (what, value) for the table; `document` is what `--output json` prints."""
+    """A result. `rows` are (what, value) for the table; `--output json` prints `document`."""
 
     document: Mapping[str, Any]
     rows: Sequence[Sequence[str]] = ()
@@ -36,7 +36,7 @@ class Outcome:
 
 
 def identity(task: Task) -> dict[str, Any]:
-    """What a document begins with that is about one driver and one kernel."""
+    """Return the first fields of a document about one driver and one kernel."""
     return {
         "driver": task.name,
         "version": task.version,
@@ -47,9 +47,9 @@ def identity(task: Task) -> dict[str, Any]:
 
 
 def as_document(value: Any) -> Any:
-    """A dataclass as a JSON object with camelCase keys. The keys of a mapping are data and stay.
+    """Convert a dataclass to a JSON object with camelCase keys. Keys of a mapping are kept as is.
 
-    Empty values are left in, so that a reader can rely on every key.
+    Empty values are included, so that a reader can rely on every key.
     """
     if is_dataclass(value):
         return {

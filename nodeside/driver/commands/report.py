@@ -1,4 +1,4 @@
-"""A `Report` for people (a table) and for machines (JSON, documented in docs/output.md)."""
+"""Format a `Report` for people (a table) and for machines (JSON, see docs/output.md)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from nodeside.table import table
 
 
 def as_outcome(report: Report, announced: Mapping[str, Any] | None = None) -> Outcome:
-    """The report as a document, and with it what was announced (None: nothing)."""
+    """Return the report as a document, including what was announced (None: nothing)."""
     document = as_document(report) | {"announced": announced}
     return Outcome(document, text=as_table(report, announced), exit_code=report.exit_code)
 
 
 def as_table(report: Report, announced: Mapping[str, Any] | None = None) -> str:
-    """What happened, for a person: the outcome, each rung, each check, where the time went."""
+    """Return the run as text: the outcome, each rung, each check, the duration of each stage."""
     labels = announced["labels"] if announced else {}
     head = [*_head(report), *(("label", f"{key}={value}") for key, value in labels.items())]
     parts = [table(head)]
@@ -38,7 +38,10 @@ def as_table(report: Report, announced: Mapping[str, Any] | None = None) -> str:
 
 
 def announcement(journal: Journal) -> dict[str, Any] | None:
-    """What a cluster is told last, and what stands on the node: the documents themselves."""
+    """Return the last documents for the cluster, and the node's ready file and marker.
+
+    None if nothing was announced.
+    """
     status = journal.told
     if status is None:
         return None

@@ -1,7 +1,7 @@
-"""What the driver container's main process does: wire the run to the log, the node and the cluster.
+"""The driver container's main process: connect the run to the log, the node and the cluster.
 
-In a pod the API server is told; anywhere else nothing is sent, and what would be sent stands in the
-JSON output (`announced`).
+In a pod the status is sent to the API server. Elsewhere nothing is sent; the JSON output
+(`announced`) shows what would be.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nodeside.driver.ladder.task import Config
 
 
 def run_once(config: Config, expected_kernel: str, listener: Listener) -> Outcome:
-    """Bring the driver up, announce what came of it, and say it."""
+    """Bring the driver up, announce the result, and return it."""
     with announcing(config.host) as announcer:
         run = Run(config, listener, announcer.state, expected_kernel)
         journal, report = run.once()

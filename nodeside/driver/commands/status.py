@@ -1,4 +1,4 @@
-"""`nodeside driver status`: what is true on this node now, observed and not remembered."""
+"""`nodeside driver status`: the current state on this node, observed and not remembered."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from nodeside.table import table
 
 
 def read_status(task: Task) -> Outcome:
-    """Exit code 0 only if the ready file of this boot stands and the kernel agrees with it.
+    """Return the status. Exit code 0 only if this boot has a ready file and the kernel agrees.
 
-    Nothing outside the node is asked: a registry that stalls must not delay an answer about here.
+    Nothing outside the node is queried: a stalled registry must not delay the answer.
     """
     known = observe(task, Loader(task.host), ask=False)
     proof, why = plan.loaded_rung(task.wanted, known)
@@ -41,7 +41,7 @@ def read_status(task: Task) -> Outcome:
 
 
 def _record(record: LoadedRecord) -> dict[str, Any]:
-    """loaded.json without its lines of the kernel log, which are for our own next look."""
+    """Return loaded.json without its kernel log lines, which are for our own next look."""
     document = as_document(record)
     return {name: value for name, value in document.items() if name != "mark"}
 

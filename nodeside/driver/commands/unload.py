@@ -1,9 +1,9 @@
-"""Take a driver's modules out of the kernel: at once, or as soon as nobody holds them any more.
+"""Unload a driver's modules: at once, or as soon as nothing holds them.
 
-The first is what a person types. The second is what the pod does that the controller starts on a
-node when a Driver is deleted, or the node leaves it: it keeps the lock of the driver while it
-waits, so that a driver pod that still runs loads nothing again, says who holds the modules each
-time that this changes, and tells the cluster what came of it before it lets the lock go. SIGTERM
+A person uses the first form. The second form runs in a pod that the controller starts on a node
+when a Driver is deleted, or the node leaves it. That pod keeps the driver's lock while it waits, so
+that a driver pod that is still running loads nothing again. It reports the holders of the modules
+whenever they change, and reports the result to the cluster before it releases the lock. SIGTERM
 ends it between two tries. Nothing is ever unloaded by force.
 """
 
@@ -28,15 +28,15 @@ from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
 from nodeside.errors import ExitCode, Locked, NodesideError
 
-_LOCK_TIMEOUT = 10.0  # seconds; a person waits less long than a pod
-_LOCK_LOOK = 10.0  # seconds, after which a pod says who has the lock, and goes on waiting
-_FIRST_LOOK = 1.0  # seconds until the next try, doubled up to the longest
+_LOCK_TIMEOUT = 10.0  # seconds; a person waits less than a pod
+_LOCK_LOOK = 10.0  # seconds, after which a pod logs the holder of the lock and keeps waiting
+_FIRST_LOOK = 1.0  # seconds until the next try, doubled up to _LONGEST_LOOK
 _LONGEST_LOOK = 10.0
-_TELL = 5.0  # seconds for the cluster to hear what came of it
+_TELL = 5.0  # seconds to report the result to the cluster
 
 
 class UnloadStopped(NodesideError):
-    """We were asked to stop before the modules could go; they stay as they are."""
+    """A stop request that came before the modules could be unloaded; they stay as they are."""
 
     exit_code = ExitCode.INTERRUPTED
     reason = "Stopped"
@@ -44,9 +44,10 @@ class UnloadStopped(NodesideError):
 
 
 def unload(task: Task) -> Outcome:
-    """Unload what is loaded of this driver; what is in the way is said before anything is touched.
+    """Unload this driver's modules. Obstacles are reported before anything is touched.
 
-    A driver that is about to go is not ready, whatever comes of it, and the cluster is told.
+    From the start of the unload the driver counts as not ready, whatever the result, and this is
+    announced to the cluster.
     """
     with announcing(task.host) as announcer:
         journal = Journal(task, announcer.state)
@@ -61,9 +62,9 @@ def unload(task: Task) -> Outcome:
 
 
 def unload_when_idle(task: Task) -> Outcome:
-    """The same, but wait for whoever holds the lock or the modules, however long that takes.
+    """Unload, but wait without a deadline until the lock and the modules are released.
 
-    Raises RebootRequired where no waiting helps, UnloadStopped after SIGTERM or SIGINT.
+    Raises RebootRequired if waiting cannot help, UnloadStopped after SIGTERM or SIGINT.
     """
     with Watch((), uevents=lambda: None) as watch, announcing(task.host) as announcer:
         journal = Journal(task, announcer.state)
@@ -72,7 +73,7 @@ def unload_when_idle(task: Task) -> Outcome:
 
 @dataclass(frozen=True)
 class _Patience:
-    """One wait for a driver to be unloaded."""
+    """One wait until a driver is unloaded."""
 
     task: Task
     journal: Journal
@@ -80,7 +81,7 @@ class _Patience:
     watch: Watch
 
     def unload(self) -> Outcome:
-        """Whoever has the lock next says the newer thing, so the cluster hears ours before."""
+        """Unload, and report the result before the next lock holder can report newer state."""
         with self._lock():
             try:
                 removed = self._until_idle()
@@ -96,9 +97,9 @@ class _Patience:
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
-        """Be the one actor for this driver here, once whoever is it now has ended.
+        """Hold the driver's lock, once its current holder has released it.
 
-        Until then nothing is announced: how the driver is, is for the other one to say.
+        Until then nothing is announced: the current holder reports the driver's state.
         """
         task, clock = self.task, Clock(sleep=self._sleep)
         with ExitStack() as stack:

@@ -1,8 +1,8 @@
-"""Hold something back until a driver is ready on this node: `nodeside driver wait`.
+"""`nodeside driver wait`: wait until a driver is ready on this node.
 
-What runs in the init container of whatever needs the driver. It knows nothing of driver.yaml and
-needs no privilege: the host's /run/nodeside, read only, is all that it looks at. A node label may
-be of an earlier boot; the ready file cannot be.
+Runs in the init container of a workload that needs the driver. It does not read driver.yaml and
+needs no privilege: it reads only the host's /run/nodeside, mounted read-only. A node label may be
+from an earlier boot; the ready file cannot be.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from nodeside.errors import DeadlinePassed, UsageError
 from nodeside.host import Host
 from nodeside.spec.patterns import DRIVER_NAME
 
-_LOOK = 0.25  # seconds between two looks: one open(2) each
+_LOOK = 0.25  # seconds between two polls: one open(2) each
 
 
 def await_ready(
     host: Host, driver: str, boot_id: str, *, timeout: float, clock: Clock | None = None
 ) -> ReadyRecord:
-    """The ready file of this boot, as soon as it is there.
+    """Return the ready file of this boot as soon as it exists.
 
-    Raises DeadlinePassed after `timeout` seconds; 0 looks once. UsageError for what is no name.
+    Raises DeadlinePassed after `timeout` seconds; 0 looks once. Raises UsageError for a bad name.
     """
     if not DRIVER_NAME.fits(driver):
         raise UsageError(f"{driver!r} is no name of a driver: expected {DRIVER_NAME.words}")

@@ -1,16 +1,16 @@
-"""The driver's side of the shared directory: ask a toolkit sidecar for a build.
+"""The driver's side of the shared directory: requests builds from a toolkit sidecar.
 
     provide               put the sidecar's program and Python into the shared directory
-    zipapp                the sidecar's program, packed
+    zipapp                the sidecar's program as one file
     relocatable_python    a Python that runs wherever it is unpacked
     source, source_tree   which files are source; their digest; their copy for the sidecar
-    request               the request for a build
-    listener              what the caller wants to hear, and how long it waits
-    result                wait for the answer
-    log_follower          the build's output as it happens
-    artifacts             what a build delivered, copied before it is used
-    local_sidecar         a sidecar without a pod, for an engineer
+    request               build requests: publish, withdraw, read the answer
+    listener              the caller's callbacks and timeouts
+    result                wait for the sidecar and its answer
+    log_follower          stream the build's output
+    artifacts             copy the built modules before they are used
+    local_sidecar         a sidecar without a pod, for engineers
 
-The sidecar's side is `nodeside.toolkit_sidecar`; they share `nodeside.contract` and
-`nodeside.shared`. Everything the sidecar writes is another party's data.
+The sidecar's side is `nodeside.toolkit_sidecar`; both sides share `nodeside.contract` and
+`nodeside.shared`. Everything the sidecar writes is untrusted.
 """

@@ -1,8 +1,7 @@
-"""The modules that a build delivered, copied out of a directory that vendor code can write.
+"""Copies the modules that a build delivered out of a directory that vendor code can write.
 
 Files are opened component by component without following links, copied with a size cap into a
-directory of ours, and hashed while they are copied: only the copy is ever used. Called by
-`rungs.py`.
+private directory, and hashed while they are copied. Only the copy is ever used.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ _READ_ONLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def copy_modules(shared: SharedDir, result: BuildResult, to: Path) -> dict[str, Path]:
-    """Copy the modules of a result into `to`, a directory of ours: name -> path of the copy.
+    """Copy the modules of a result into the private directory `to`. Returns paths by module name.
 
-    Raises UntrustedFile if a file is not the one the result speaks of.
+    Raises UntrustedFile if a file does not match the result.
     """
     taken: dict[str, Path] = {}
     left = _MODULES_LIMIT
@@ -42,10 +41,10 @@ def copy_modules(shared: SharedDir, result: BuildResult, to: Path) -> dict[str, 
 
 
 def _take(out: Path, module: BuiltModule, target: Path, limit: int) -> int:
-    """Copy one module, hashing the copy; its size.
+    """Copy one module, hashing the copy. Returns its size in bytes.
 
-    The size is capped while it is read: the file may grow. What was copied and is not wanted goes
-    with the directory that it was copied to.
+    The size is capped while reading, since the file may grow. A rejected copy is removed together
+    with the directory it was copied to.
     """
     digest, size = hashlib.sha256(), 0
     with ExitStack() as stack:
@@ -67,7 +66,7 @@ def _too_large(name: str) -> UntrustedFile:
 
 
 def _open_module(stack: ExitStack, out: Path, name: str, limit: int) -> IO[bytes]:
-    """A regular file below `out`, no component of its path being a link."""
+    """Open a regular file below `out`. No component of its path may be a link."""
     parts = PurePosixPath(name).parts
     if not parts or any(part in ("..", "/") for part in parts):
         raise UntrustedFile(f"the sidecar named the file {name!r}")

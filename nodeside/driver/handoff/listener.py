@@ -1,4 +1,4 @@
-"""What the caller of a build wants to hear while it waits, and how long it waits."""
+"""The callbacks and timeouts of a caller that waits for a build."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Patience:
-    """Deadlines in seconds: for a sidecar to appear (its image may be large and still on its way),
-    and for one that was lost to come back (the kubelet restarts it)."""
+    """Timeouts in seconds for a sidecar.
+
+    `appear`: until it starts (its image may be large and still being pulled). `come_back`: until a
+    lost one returns (the kubelet restarts it).
+    """
 
     appear: float = 1800.0
     come_back: float = 360.0
@@ -17,12 +20,12 @@ class Patience:
 
 @dataclass(frozen=True)
 class Listener:
-    """The same for every rung of the ladder.
+    """The caller's callbacks and options, the same for every rung of the ladder.
 
     `on_build_line` gets the build's output. `on_sidecar` gets the reason why there is no sidecar,
-    and "" when there is one again. `stopping`: whether the caller no longer wants to wait.
-    `repeat_failed`: whether a build that failed for good is tried again. Where nothing has changed
-    since, it would only fail again, on every node, at every look.
+    and "" when there is one again. `stopping` returns whether to stop waiting. `repeat_failed`:
+    whether to repeat a build that failed permanently. If nothing has changed since, it would only
+    fail again, on every node, at every check.
     """
 
     patience: Patience = field(default_factory=Patience)

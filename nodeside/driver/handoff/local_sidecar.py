@@ -1,7 +1,7 @@
-"""A build without a pod: start a toolkit sidecar here, with this machine's compiler and headers.
+"""Builds without a pod: starts a toolkit sidecar with this machine's compiler and headers.
 
-For an engineer on a node or a laptop (`nodeside driver build --local`). The protocol and the code
-are those of the pod; only the toolkit image is missing.
+For engineers on a node or a laptop (`nodeside driver build --local`). The protocol and the code are
+the same as in the pod; only the toolkit image is missing.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from nodeside.scratch import scratch_directory
 from nodeside.shared import SharedDir
 
 _STDERR = 2
-_GOODBYE = 5.0  # seconds for the sidecar to end after SIGTERM
+_GOODBYE = 5.0  # seconds for the sidecar to exit after SIGTERM
 
 
 @contextmanager
 def local_sidecar() -> Iterator[SharedDir]:
-    """A shared directory with a sidecar that lives in it."""
+    """Yield a shared directory that a running sidecar serves."""
     with scratch_directory("build") as scratch:
         shared = SharedDir(scratch / "shared")
         shared.create()
@@ -46,7 +46,7 @@ def local_sidecar() -> Iterator[SharedDir]:
 
 
 def _end(child: process.Child) -> None:
-    """Let the sidecar end its build. Nothing of it outlives this, also if a Ctrl-C comes now."""
+    """Let the sidecar end its build, then kill what is left of it, even on a Ctrl-C here."""
     try:
         process.kill_group(child.pid, signal.SIGTERM)
         with suppress(process.StillRunning):

@@ -1,6 +1,6 @@
-"""The build's output as it happens: a file that somebody else writes, handed over line by line.
+"""Streams the build's output line by line while the build runs.
 
-Vendor code writes it, and may write anything.
+Vendor code writes the file, and may write anything.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 from nodeside.log import escaped
 
 _READ_ONLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_CHUNK = 1 << 18  # bytes of the build log handed over at once
-_TOTAL = 128 << 20  # bytes handed over; the sidecar cuts a log at 64 MiB, and may begin it anew
-_CHUNKS = 64  # chunks between two looks at the result; at the end, all that is handed over
+_CHUNK = 1 << 18  # bytes of the build log read at once
+_TOTAL = 128 << 20  # bytes passed on in total; the sidecar cuts a log at 64 MiB, and may restart it
+_CHUNKS = 64  # chunks read between two checks of the result, and the most read at the end
 
 
 class LogFollower:
-    """Hand over the lines of a growing file that somebody else writes."""
+    """A reader that passes on the lines of a growing file written by another process."""
 
     def __init__(self, path: Path, on_line: Callable[[str], None]) -> None:
         self.path = path
@@ -43,17 +43,17 @@ class LogFollower:
         if not stat.S_ISREG(status.st_mode) or self.left < 0:
             return
         if self.identity != (status.st_dev, status.st_ino) or status.st_size < self.offset:
-            # A sidecar that was restarted begins the log anew.
+            # A restarted sidecar starts a new log.
             self.identity = (status.st_dev, status.st_ino)
             self.offset, self.rest = 0, b""
-        for _ in range(_CHUNKS):  # whoever writes may write faster than we read, and for ever
+        for _ in range(_CHUNKS):  # a limit: the writer may be faster than we are, and never stop
             data = os.pread(fd, min(_CHUNK, self.left), self.offset)
             if not data:
                 break
             self.offset += len(data)
             self.left -= len(data)
             *lines, self.rest = (self.rest + data).split(b"\n")
-            if len(self.rest) > _CHUNK:  # no line of a tool: hand it over in pieces
+            if len(self.rest) > _CHUNK:  # too long for a tool's output: pass it on in pieces
                 lines, self.rest = [*lines, self.rest], b""
             for line in lines:
                 self.on_line(escaped(line.decode(errors="replace")))

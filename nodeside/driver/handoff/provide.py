@@ -1,7 +1,7 @@
-"""What the init container does: fill the shared directory before the toolkit container starts.
+"""Fills the shared directory, in the init container, before the toolkit container starts.
 
-The program and its Python appear by rename, and are left alone if they are there: a sidecar that
-runs already keeps what it runs on.
+The program and its Python appear by rename. Current ones are left alone, so a running sidecar keeps
+the files that it runs on.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from nodeside.shared import SharedDir
 
 
 def provide(shared: SharedDir, python: Path | None = None, *, host: Host | None = None) -> None:
-    """Make the shared directory ready for a sidecar.
+    """Prepare the shared directory for a sidecar.
 
-    `python` is a Python that `pack_python` packed when the image was built; None: pack the one
-    that is running now, which takes some seconds. `host` is asked for the boot id.
+    `python` is a Python that `pack_python` packed when the image was built. None packs the running
+    one, which takes some seconds. `host` provides the boot id.
     """
     boot_id = (host or Host()).boot_id
     shared.create()
@@ -36,11 +36,11 @@ def provide(shared: SharedDir, python: Path | None = None, *, host: Host | None 
 
 
 def command(root: Path, verb: str = "run") -> tuple[str, ...]:
-    """The argv that starts the sidecar on the shared directory `root`, on any architecture.
+    """Return the argv that starts the sidecar on the shared directory `root`, on any architecture.
 
-    With another verb: a step of a build in steps (nodeside/buildjob.py).
+    Another `verb` runs one step of a build in steps (nodeside/buildjob.py).
 
-    -I ignores PYTHON* variables and the user's directories, -S the site, -B writes no .pyc.
+    -I ignores PYTHON* variables and the user's directories, -S skips `site`, -B writes no .pyc.
     """
     python = root / "python"
     return (
@@ -55,7 +55,7 @@ def command(root: Path, verb: str = "run") -> tuple[str, ...]:
 
 
 def _provide_python(shared: SharedDir, python: Path | None, boot_id: str) -> None:
-    """Put the Python into place. One of another boot may be torn by a power cut: not believed."""
+    """Install the Python. One from another boot is replaced: a power loss may have torn it."""
     stamp = shared.python / "STAMP"
     mark = f"boot {boot_id}\n"
     wanted = (python / "STAMP").read_text() + mark if python else None
@@ -74,10 +74,10 @@ def _provide_python(shared: SharedDir, python: Path | None, boot_id: str) -> Non
 
 @contextmanager
 def _aside(path: Path) -> Iterator[Path]:
-    """A temporary place beside `path` that takes its name at the end of the block."""
+    """Yield a temporary path that is renamed to `path` if the block succeeds."""
     new = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}")
     old = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-old-{path.name}")
-    for leftover in (new, old):  # of a life that was killed here, with the same pid
+    for leftover in (new, old):  # from a killed run with the same pid
         shutil.rmtree(leftover, ignore_errors=True)
     try:
         yield new

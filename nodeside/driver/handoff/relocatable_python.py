@@ -1,7 +1,7 @@
-"""A Python that needs nothing of the image it runs in.
+"""Packs a relocatable Python that needs nothing from the image it runs in.
 
-The toolkit image is not ours and has no Python to rely on. So this interpreter, the driver image's
-own, is packed with its ELF loader, its libraries and the part of the standard library that a
+The toolkit image is not ours, and we cannot rely on a Python in it. So the driver image's own
+interpreter is packed with its ELF loader, its libraries and the part of the standard library that a
 sidecar can need:
 
     <to>/
@@ -9,10 +9,10 @@ sidecar can need:
       bin/python3            the interpreter
       libs/                  the loader and every shared library, found by the loader itself
       lib/python3.X/         the standard library as .pyc without sources, and lib-dynload/
-      STAMP                  what is in it; written last
+      STAMP                  its version and the digest of the files; written last
 
-`loader --library-path libs bin/python3` starts it: no variable that children would inherit, no file
-of the image, and no line of ours in between.
+`loader --library-path libs bin/python3` starts it. This needs no environment variable that children
+would inherit, no file of the image, and no wrapper script.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _FACTS = (
     "'python%d.%d' % sys.version_info[:2], sysconfig.get_path('stdlib'), "
     "sysconfig.get_config_var('DESTSHARED') or '', sys.version]))"
 )
-# Extension modules of the standard library, where they are not built in. Without _hashlib, hashlib
+# Extension modules of the standard library to pack, unless built in. Without _hashlib, hashlib
 # falls back on the interpreter's own SHA-2, which saves libcrypto: 5 MB on disk, 3 MiB of memory.
 _EXTENSIONS = re.compile(
     r"^(_bisect|_blake2|_contextvars|_ctypes|_datetime|_heapq|_json|_md5|_opcode|_pickle"
     r"|_posixsubprocess|_queue|_random|_sha1|_sha2|_sha256|_sha3|_sha512|_socket|_struct|_typing"
     r"|array|binascii|fcntl|grp|math|mmap|resource|select|syslog|termios|unicodedata|zlib)\."
 )
-# Parts of the standard library that no sidecar can need: tests, windows, networks, tools.
+# Parts of the standard library that no sidecar can need: tests, GUIs, networking, tools.
 _LEFT_OUT = frozenset(
     [
         "__pycache__",
@@ -119,12 +119,12 @@ _LEFT_OUT = frozenset(
 _ENCODINGS = re.compile(r"^(__init__|aliases|ascii|latin_1|utf_8|idna|raw_unicode_escape|cp437)$")
 _LISTED = re.compile(r"^\s*(?P<name>\S+)(?: => (?P<path>\S+))? \(0x[0-9a-f]+\)$")
 _PT_INTERP = 3
-_NO_DOCSTRINGS = 2  # an idle sidecar is 1 MiB smaller without those of the standard library
+_NO_DOCSTRINGS = 2  # an idle sidecar is 1 MiB smaller without the standard library's docstrings
 
 
 @dataclass(frozen=True)
 class Interpreter:
-    """What an interpreter says of itself."""
+    """The paths and version that an interpreter reports."""
 
     executable: Path
     library_name: str  # lib, or lib64 on some distributions
@@ -135,9 +135,9 @@ class Interpreter:
 
 
 def pack_python(to: Path, interpreter: Path | None = None) -> None:
-    """Pack an interpreter (this one) into the directory `to`, which must not exist.
+    """Pack an interpreter (default: this one) into the directory `to`, which must not exist.
 
-    Raises SystemRefused if it is not an ELF program with a loader, as on musl's static builds.
+    Raises SystemRefused if it is not an ELF program with a loader, such as a static musl build.
     """
     found = ask(interpreter or Path(sys.executable))
     loader = elf_loader(found.executable)
@@ -157,7 +157,7 @@ def pack_python(to: Path, interpreter: Path | None = None) -> None:
 
 
 def ask(interpreter: Path) -> Interpreter:
-    """Where an interpreter has its parts; a virtual environment's is its base's."""
+    """Return where an interpreter keeps its parts; for a virtual environment, those of its base."""
     said = process.run([interpreter, "-I", "-S", "-c", _FACTS], timeout=_TIMEOUT).output
     executable, library_name, version, stdlib, extensions, full_version = json.loads(said)
     return Interpreter(
@@ -171,7 +171,7 @@ def ask(interpreter: Path) -> Interpreter:
 
 
 def elf_loader(program: Path) -> Path:
-    """The PT_INTERP of a 64-bit ELF program: elf(5)."""
+    """Return the PT_INTERP of a 64-bit ELF program, see elf(5). Raises SystemRefused if none."""
     with open(program, "rb") as file:
         header = file.read(64)
         if header[:5] == b"\x7fELF\x02":
@@ -189,7 +189,7 @@ def elf_loader(program: Path) -> Path:
 
 
 def shared_libraries(loader: Path, files: Iterable[Path]) -> set[Path]:
-    """The libraries that ELF files need, all the way down, as the loader itself finds them."""
+    """Return all direct and indirect libraries of ELF files, as the loader itself finds them."""
     found: set[Path] = set()
     for file in files:
         listed = process.run([loader, "--list", file], timeout=_TIMEOUT, check=False).output
@@ -201,7 +201,7 @@ def shared_libraries(loader: Path, files: Iterable[Path]) -> set[Path]:
 
 
 def parse_listing(text: str) -> Iterator[Path]:
-    """Paths in the output of `ld.so --list`; the kernel's own vdso has none."""
+    """Yield the paths in the output of `ld.so --list`; the kernel's vdso has none."""
     for line in text.splitlines():
         match = _LISTED.match(line)
         path = (match["path"] or match["name"]) if match else ""
@@ -210,7 +210,7 @@ def parse_listing(text: str) -> Iterator[Path]:
 
 
 def _pack_library(source: Path, target: Path) -> None:
-    """The standard library, compiled, without sources."""
+    """Pack the standard library, compiled, without sources."""
     for directory, names, files in os.walk(source):
         here = Path(directory).relative_to(source)
         names[:] = sorted(name for name in names if _is_wanted(here / name))
@@ -248,7 +248,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _digest(root: Path) -> str:
-    """sha256 over the names and contents of all files below `root`."""
+    """Return the sha256 over the names and contents of all files below `root`."""
     digest = hashlib.sha256()
     for path in sorted(item for item in root.rglob("*") if item.is_file()):
         digest.update(f"{path.relative_to(root)}\0".encode())

@@ -1,8 +1,7 @@
-"""The driver's half of the hand-off: ask the toolkit sidecar to build, and read its answer.
+"""Requests builds from the toolkit sidecar and reads its answers.
 
-The protocol is drawn in `nodeside/shared.py`. Nothing that lies in `out/` or `results/` is trusted,
-neither the answer nor the log. How the answer is waited for stands in `result.py`, how the modules
-are taken in `artifacts.py`.
+`nodeside/shared.py` describes the protocol. Nothing in `out/` or `results/` is trusted, neither the
+answer nor the log. `result.py` waits for the answer; `artifacts.py` copies the modules.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from nodeside.records import publish, read_untrusted
 from nodeside.shared import REQUEST_ID, SharedDir, request_id
 
 _LOCK = "driver.lock"
-_ERROR_LENGTH = 300  # characters of the first error that are shown
+_ERROR_LENGTH = 300  # characters of the first error to show
 
 
 class ToolkitBuildFailed(NodesideError):
-    """The sidecar's answer was no: its kind of failure, message and hint."""
+    """A build that the sidecar reports as failed, with its kind of failure, message and hint."""
 
     reason = "BuildFailed"
 
@@ -43,18 +42,18 @@ class ToolkitBuildFailed(NodesideError):
 
 
 class RequestWithdrawn(NodesideError):
-    """Another process took our request back: no answer will come."""
+    """A request that another process withdrew: no answer will come."""
 
     reason = "RequestWithdrawn"
     retryable = True
 
 
 def request_build(shared: SharedDir, request: BuildRequest) -> BuildRequest:
-    """Publish a request, or join the attempt that runs; `request.id` is chosen here.
+    """Publish a request, or join an attempt that runs or has succeeded. Chooses `request.id`.
 
-    A failed attempt is tried again under the next number; an attempt of another boot never
-    counts. Every other request is withdrawn: one driver, one build at a time, and the output of an
-    attempt that failed stays until the next one begins.
+    A failed attempt is repeated under the next number; attempts of another boot never count. All
+    other requests are withdrawn: a driver has one build at a time, and the output of a failed
+    attempt stays until the next one begins.
     """
     _forget_refusals(shared)
     for earlier in _attempts(shared, request):
@@ -71,9 +70,9 @@ def request_build(shared: SharedDir, request: BuildRequest) -> BuildRequest:
 
 
 def note_refusal(shared: SharedDir, request: BuildRequest, error: NodesideError) -> None:
-    """Leave a note that what this build delivered cannot be used: another would deliver the same.
+    """Record that this build's output cannot be used: a repetition would deliver the same.
 
-    A disk that is full takes no note; the build is repeated then.
+    On a full disk nothing is recorded, and the build is repeated.
     """
     note = {"boot_id": request.boot_id, "message": str(error), "hint": error.hint}
     with suppress(NodesideError):
@@ -81,9 +80,9 @@ def note_refusal(shared: SharedDir, request: BuildRequest, error: NodesideError)
 
 
 def refuse_repetition(shared: SharedDir, request: BuildRequest) -> None:
-    """Raise what came of the same request before, if that was a failure for good.
+    """Raise the error of an earlier equal request if it failed permanently.
 
-    That is ToolkitBuildFailed with the toolkit's answer, or BundleError.
+    Raises ToolkitBuildFailed with the toolkit's answer, or BundleError.
     """
     note = read_untrusted(shared.refusal_path(request.id))
     if note is not None and note.get("boot_id") == request.boot_id:
@@ -102,9 +101,10 @@ def refuse_repetition(shared: SharedDir, request: BuildRequest) -> None:
 
 @contextmanager
 def sole_builder(shared: SharedDir) -> Iterator[None]:
-    """Be the only process on the driver's side that asks this sidecar. Raises Locked.
+    """Hold the lock that admits one process on the driver's side at a time. Raises Locked.
 
-    The pod's own run and a person in its debug shell would withdraw each other's requests.
+    Without it, the pod's own run and a person in its debug shell would withdraw each other's
+    requests.
     """
     shared.create()
     path = shared.root / _LOCK
@@ -118,21 +118,24 @@ def sole_builder(shared: SharedDir) -> Iterator[None]:
 
 
 def withdraw(shared: SharedDir, request: BuildRequest) -> None:
-    """Take a request back; the sidecar stops the build and removes what is its own."""
+    """Withdraw a request. The sidecar then stops the build and removes its own files."""
     path = shared.request_path(request.id)
     with disk_errors(path):
         path.unlink(missing_ok=True)
 
 
 def answer_to(shared: SharedDir, id: str, boot_id: str) -> BuildResult | None:
-    """The answer to a request of this boot, or None if there is none that could be one."""
+    """Return the answer to a request of this boot, or None if there is none yet.
+
+    A forged answer counts as a failed build.
+    """
     try:
         return shared.result(id, boot_id)
     except UntrustedFile:
-        # A build may plant a link or a directory there; the sidecar puts its answer in its place.
+        # A build may plant a link or a directory there; the sidecar replaces it with its answer.
         return None
     except NodesideError as error:
-        # Whoever forged it runs as the sidecar's user: it is the build that failed.
+        # Only code running as the sidecar's user can forge it, so the build has failed.
         return BuildResult(
             request=id,
             boot_id=boot_id,
@@ -143,14 +146,14 @@ def answer_to(shared: SharedDir, id: str, boot_id: str) -> BuildResult | None:
 
 
 def _attempts(shared: SharedDir, request: BuildRequest) -> Iterator[BuildRequest]:
-    """The requests of this boot for the same bundle, oldest attempt first."""
+    """Yield the requests of this boot for the same bundle, oldest attempt first."""
     key = request.id.partition("-")[0]
     for name in shared.request_ids():
         if not name.startswith(f"{key}-"):
             continue
         try:
             found = shared.request(name)
-        except NodesideError as problem:  # of another nodeside, before the image was replaced
+        except NodesideError as problem:  # by another nodeside, before the image was replaced
             log.warning(
                 "a request cannot be read and does not count", request=name, problem=problem
             )
@@ -160,10 +163,10 @@ def _attempts(shared: SharedDir, request: BuildRequest) -> Iterator[BuildRequest
 
 
 def _next_id(shared: SharedDir, request: BuildRequest) -> str:
-    """An id that nothing in the shared directory speaks of, not even an answer left over.
+    """Return an id that nothing in the shared directory uses, not even a leftover answer.
 
-    The next after the highest; a build may plant the highest that there is, and then it is a free
-    one: what is beyond it is no id, and no sidecar would look at it.
+    Its number is the highest one plus 1. A build may plant the highest valid number; then the
+    lowest free number is used, since a higher one is not a valid id and every sidecar ignores it.
     """
     key = request.id.partition("-")[0]
     numbers = [0]
@@ -193,7 +196,7 @@ def _forget_refusals(shared: SharedDir) -> None:
 
 
 def _private(path: str, flags: int) -> int:
-    """Nobody else may open the lock, for whoever can open it can hold it."""
+    """Open with mode 0600, since any process that can open the lock file can hold the lock."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
@@ -207,6 +210,6 @@ def _failure_text(result: BuildResult) -> str:
 
 
 def _one_line(said: str) -> str:
-    """What vendor code may have written, as a part of one line of ours."""
+    """Escape and shorten text that vendor code may have written, for use within a line."""
     line = escaped(said.strip())
     return line if len(line) <= _ERROR_LENGTH else f"{line[:_ERROR_LENGTH]}…"

@@ -1,8 +1,7 @@
-"""Wait for a toolkit sidecar, and for its answer, and never for what cannot come.
+"""Waits for a toolkit sidecar and for its answer, but not if the answer cannot come.
 
-A sidecar that is lost in the middle is given time to come back; one that reads another boot id than
-we do, or something that is no answer in the place of one, ends the wait within seconds. Called by
-`rungs.py`, and by `compatible.py` for the kernel's symbol list.
+A sidecar lost during the build gets time to come back. The wait ends within seconds if the sidecar
+reads another boot id than we do, or if the answer's path holds something that is not an answer.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
 from nodeside.files import UntrustedFile
 from nodeside.shared import SharedDir
 
-_LOOK = 0.25  # seconds between looks at the sidecar's lock while nothing else happens
-_SETTLING = 5.0  # seconds in which a sidecar that has just come may not have said who it is
-_LATE = 2.0  # seconds without a sidecar until somebody is told; most are there within one
-_LOSSES = 6  # of the sidecar in one wait; it gives up a build that kills it five times by itself
-_UNUSABLE = 30.0  # seconds in which the sidecar puts its answer in the place of what is none
+_LOOK = 0.25  # seconds between checks of the sidecar's lock while nothing else happens
+_SETTLING = 5.0  # seconds that a new sidecar may take to write its record
+_LATE = 2.0  # seconds without a sidecar before it is reported; most start within one
+_LOSSES = 6  # sidecar losses in one wait; the sidecar itself gives up a build after five
+_UNUSABLE = 30.0  # seconds for the sidecar to replace a file that is not an answer
 
 
 class StoppedWaiting(NodesideError):
-    """We were asked to stop while waiting; the build goes on and can be joined again."""
+    """A wait that we were asked to stop; the build goes on and can be joined again."""
 
     exit_code = ExitCode.INTERRUPTED
     reason = "Stopped"
@@ -43,14 +42,14 @@ class StoppedWaiting(NodesideError):
 
 
 class SidecarMissing(DeadlinePassed):
-    """No toolkit sidecar has been there, or the one that was has gone."""
+    """A toolkit sidecar that never appeared, or was lost."""
 
     exit_code = ExitCode.TIMEOUT
     reason = "SidecarMissing"
 
 
 class SidecarElsewhere(NodesideError):
-    """The sidecar that lives there reads another boot id: it ignores everything that we ask."""
+    """A live sidecar that reads another boot id: it ignores all our requests."""
 
     reason = "BootIdMismatch"
     retryable = True
@@ -63,9 +62,10 @@ def await_result(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> BuildResult:
-    """Wait for the answer, handing over the build's output as it appears.
+    """Wait for the answer, passing on the build's output as it appears.
 
-    Raises ToolkitBuildFailed, SidecarMissing, SidecarElsewhere, DeadlinePassed, UntrustedFile.
+    Raises ToolkitBuildFailed, SidecarMissing, SidecarElsewhere, DeadlinePassed, UntrustedFile,
+    StoppedWaiting, RequestWithdrawn.
     """
     waiting = _Waiting(shared, request, listener, clock)
     with waiting:
@@ -82,7 +82,7 @@ def await_sidecar(
     stopping: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Wait until a sidecar has been there in this boot; with it comes the kernel's symbol list.
+    """Wait until a sidecar has appeared in this boot; it provides the kernel's symbol list.
 
     Raises SidecarMissing after `patience.appear` seconds, SidecarElsewhere, StoppedWaiting.
     """
@@ -101,7 +101,7 @@ def await_sidecar(
 
 
 class _Waiting:
-    """One wait for one result: the log being followed, and what is known of the sidecar."""
+    """The state of a wait for one result: the followed log and the observed sidecar."""
 
     def __init__(
         self,
@@ -183,9 +183,9 @@ class _Waiting:
             self._miss("waiting for the toolkit container, whose image may be on its way")
 
     def _count_loss(self) -> None:
-        """Raise ToolkitBuildFailed if the build ends its sidecar again and again.
+        """Count a loss. Raises ToolkitBuildFailed if the build keeps ending its sidecar.
 
-        The sidecar counts as well, but where it counts the build can write.
+        The sidecar counts as well, but the build can write to its counter.
         """
         self.losses += 1
         if self.losses < _LOSSES:
@@ -205,16 +205,16 @@ class _Waiting:
         )
 
     def _miss(self, words: str) -> None:
-        """Say that there is no sidecar, or, without words, that there is one; each once."""
+        """Report once that there is no sidecar, or, with empty `words`, that there is one again."""
         if self.missed != bool(words):
             self.missed = bool(words)
             self.listener.on_sidecar(words)
 
     def _check_what_stands_there(self, now: float) -> None:
-        """Raise UntrustedFile if something that is no answer stays in the answer's place.
+        """Raise UntrustedFile if a file that is not an answer stays at the answer's path.
 
-        What a build plants there the sidecar replaces when it answers; what a process that
-        outlived the build leaves there afterwards it does not.
+        When the sidecar answers, it replaces a file planted by the build. It does not replace one
+        that a process which outlived the build leaves there afterwards.
         """
         path = self.shared.result_path(self.request.id)
         if not os.path.lexists(path):
@@ -229,15 +229,15 @@ class _Waiting:
             )
 
     def _check_deadline(self, now: float) -> None:
-        # The sidecar keeps the deadline of the build itself; this one is for a sidecar that lives
-        # but does nothing, so it leaves room for copying and for a build queued before this one.
+        # The sidecar enforces the build's own deadline. This one catches a sidecar that lives but
+        # does nothing, so it leaves room for copying and for a build queued before this one.
         limit = self.patience.appear + 2 * self.request.timeout + 60
         if now - self.started > limit:
             raise DeadlinePassed(f"no result for build {self.request.id} after {limit:g} s")
 
 
 class _Elsewhere:
-    """Notices a living sidecar that sees another boot than we do."""
+    """A detector of a live sidecar that reads another boot id than we do."""
 
     def __init__(self, shared: SharedDir, boot_id: str) -> None:
         self.shared = shared
@@ -245,7 +245,7 @@ class _Elsewhere:
         self.since: float | None = None
 
     def check(self, now: float) -> None:
-        """Raise SidecarElsewhere if that has been so for longer than it takes to settle in."""
+        """Raise SidecarElsewhere if the mismatch lasts longer than `_SETTLING` seconds."""
         theirs = self._their_boot()
         if theirs in ("", self.boot_id):
             self.since = None

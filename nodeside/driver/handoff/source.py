@@ -1,7 +1,8 @@
 """The driver's source tree: its digest, and its read-only copy in the shared directory.
 
 The digest is part of the bundle's key, so it must not depend on times, owners or the order of a
-directory: only on names, contents, links and the executable bit of what is source (`sourcetree`).
+directory. It depends only on the names, contents, links and executable bits of the source files
+(see `source_tree`).
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from nodeside.modulenames import kernel_name
 from nodeside.shared import SharedDir
 from nodeside.spec.model import DriverSpec
 
-EVERYTHING = NotSource()  # nothing is left out but what never is source
+EVERYTHING = NotSource()  # excludes only files that are never source
 
 
 def source_digest(tree: Path, not_source: NotSource = EVERYTHING) -> str:
-    """sha256 of a source tree, hex. Raises SpecError for what a source cannot be."""
+    """Return the sha256 of a source tree in hex. Raises SpecError if it is no valid source."""
     if not tree.is_dir():
         raise SpecError(
             f"the source {tree} is not a directory",
@@ -41,7 +42,7 @@ def source_digest(tree: Path, not_source: NotSource = EVERYTHING) -> str:
 
 
 def build_settings(spec: DriverSpec, tree: Path) -> BuildSettings:
-    """The settings of a build with the kind resolved: dkms where there is a dkms.conf."""
+    """Return the settings of a build with the kind resolved: dkms if there is a dkms.conf."""
     build = spec.build
     kind = build.kind
     if kind is None:
@@ -61,10 +62,10 @@ def build_settings(spec: DriverSpec, tree: Path) -> BuildSettings:
 def provide_source(
     tree: Path, shared: SharedDir, digest: str, not_source: NotSource = EVERYTHING
 ) -> None:
-    """Make the tree appear at `source/<digest>`, whole or not at all.
+    """Copy the tree to `source/<digest>`, atomically.
 
-    A copy that is there is used only if it has the digest: the shared directory may outlive a power
-    cut, which leaves names without contents.
+    An existing copy is used only if its digest matches: the shared directory may outlive a power
+    loss, which leaves names without contents.
     """
     target = shared.source(digest)
     if target.is_dir():
@@ -120,7 +121,7 @@ def _copy(tree: Path, to: Path, not_source: NotSource) -> None:
 
 
 def drop_sources(shared: SharedDir, keep: set[str]) -> None:
-    """Remove source copies that no request needs, and half-made ones."""
+    """Remove source copies not listed in `keep`, and incomplete ones."""
     with suppress(FileNotFoundError):
         for path in shared.sources.iterdir():
             if path.name not in keep:

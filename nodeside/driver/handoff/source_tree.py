@@ -1,10 +1,10 @@
-"""Which files of a directory are a driver's source, and which only lie beside it.
+"""Decides which files of a directory are a driver's source.
 
-The digest and the copy in the shared directory both go by `source_files`, so what is left out is
-part of what the digest means. Left out are, besides the patterns of `source.exclude`: descriptions
-of the driver, `.git`, backups of editors, what nodeside writes (bundles, its cache, the shared
-directory), the secrets of the driver's side, and what kbuild made and would make again. No file is
-left out for being called `*.o` or `Module.symvers`: vendors ship such.
+The digest and the copy in the shared directory both use `source_files`, so the exclusions are part
+of what the digest means. Excluded are the patterns of `source.exclude`, descriptions of the driver,
+`.git`, editor backups, files written by nodeside (bundles, its cache, the shared directory), the
+secrets of the driver's side, and files that kbuild made and would make again. No file is excluded
+just for being named `*.o` or `Module.symvers`: vendors ship such files.
 
 Reads names, and the `.NAME.cmd` files of kbuild; writes nothing.
 """
@@ -25,10 +25,10 @@ from nodeside.contract import STORE_TAG
 from nodeside.errors import SpecError
 from nodeside.files import TEMPORARY_PREFIX
 
-# Descriptions of a driver that may lie beside its source; what of them decides the build is in
-# the key already.
+# Descriptions of a driver that may lie next to its source. The parts of them that affect the build
+# are already in the key.
 _NOT_SOURCE = frozenset({"driver.yaml", "trial.yaml", ".git"})
-_BACKUPS = ("*~", "#*#", ".#*", ".*.sw[a-p]")  # of any editor, Emacs, Emacs's locks, Vim
+_BACKUPS = ("*~", "#*#", ".#*", ".*.sw[a-p]")  # of many editors, Emacs, Emacs's locks, Vim
 _BUNDLE = re.compile(rf"{STORE_TAG.pattern}(\.tar\.gz(\.sha256)?)?")
 _BESIDE_BUNDLES = (
     ".lock",
@@ -36,18 +36,18 @@ _BESIDE_BUNDLES = (
     ".damaged-*",
     ".built-*",
 )  # see `cache`, `directory_store`
-_CMD_LIMIT = 1 << 20  # bytes; that of the largest compiler command has some 100 KiB
+_CMD_LIMIT = 1 << 20  # bytes; the file of the largest compiler command has about 100 KiB
 _CMD = re.compile(r"(?:saved)?cmd_(?P<target>\S+) :=(?P<command>[^\n]*)")
 _CMD_SOURCE = re.compile(r"^source_\S+ := (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class NotSource:
-    """What is left out for one driver on one machine.
+    """The exclusions for one driver on one machine.
 
-    `patterns` are those of `source.exclude`, `caches` the directories that hold bundles, `shared`
-    the directory shared with a sidecar, and `ours` files that no build may see, such as the key
-    that signs; they need not exist.
+    `patterns` come from `source.exclude`, `caches` are the directories that hold bundles, `shared`
+    is the directory shared with a sidecar, and `ours` are files that no build may see, such as the
+    signing key; they need not exist.
     """
 
     patterns: tuple[str, ...] = ()
@@ -57,9 +57,9 @@ class NotSource:
 
 
 def source_files(tree: Path, not_source: NotSource) -> Iterator[tuple[Path, Path]]:
-    """Every file and link of the source, relative and whole, in a stable order.
+    """Yield the relative and the full path of every file and link of the source, sorted.
 
-    Directories are there only through what is in them. Raises SpecError where one cannot be read.
+    Directories appear only through their contents. Raises SpecError if one cannot be read.
     """
     found = []
     caches = {os.path.realpath(path) for path in not_source.caches}
@@ -84,7 +84,7 @@ def source_files(tree: Path, not_source: NotSource) -> Iterator[tuple[Path, Path
 
 
 def _file(path: Path) -> tuple[int, int] | None:
-    """What tells a file by whatever name and link, None if there is none."""
+    """Return device and inode, which identify a file under any name or link; None if missing."""
     try:
         status = path.stat()
     except OSError:
@@ -100,9 +100,9 @@ def _is_excluded(relative: Path, not_source: NotSource) -> bool:
 
 
 def _matches(relative: Path, pattern: str) -> bool:
-    """Whether a pattern means this path: by its name, or by each part if the pattern has a `/`.
+    """Return whether a pattern matches the name, or all parts of the path if it has a `/`.
 
-    `fnmatch` needs no more than length times length steps, whatever the pattern.
+    `fnmatch` needs at most length times length steps, for any pattern.
     """
     words = [word for word in pattern.split("/") if word not in ("", ".")]
     if "/" not in pattern.rstrip("/"):
@@ -111,7 +111,7 @@ def _matches(relative: Path, pattern: str) -> bool:
 
 
 def _ours(directory: Path, names: set[str], caches: set[str]) -> set[str]:
-    """What nodeside wrote: bundles wherever they lie, and what lies beside them or in the cache."""
+    """Return nodeside's own files: bundles anywhere, and files next to them or in a cache."""
     bundles = {name for name in names if _BUNDLE.fullmatch(name)}
     if not bundles and os.path.realpath(directory) not in caches:
         return set()
@@ -119,22 +119,22 @@ def _ours(directory: Path, names: set[str], caches: set[str]) -> set[str]:
 
 
 def _products(tree: Path, directory: Path, files: set[str]) -> set[str]:
-    """What kbuild made here, with its notes of how: `NAME` has `.NAME.cmd` beside it."""
+    """Return kbuild's products here and their command files: `.NAME.cmd` belongs to `NAME`."""
     found: set[str] = set()
     for name in files:
         notes = f".{name}.cmd"
         if notes in files and _is_product(tree, directory, name):
             found |= {name, notes}
             if name.endswith(".mod.o"):
-                found.add(f"{name[:-1]}c")  # made by modpost, which leaves no note
+                found.add(f"{name[:-1]}c")  # made by modpost, which writes no .cmd file
     return found
 
 
 def _is_product(tree: Path, directory: Path, name: str) -> bool:
-    """Whether kbuild made this file, and can make it again.
+    """Return whether kbuild made this file and can make it again.
 
-    An object of which neither source nor parts are there is a blob that came with the notes of its
-    maker; an empty file of notes keeps kbuild from complaining of one.
+    An object whose source or parts are missing is a blob that came with its maker's .cmd file. An
+    empty .cmd file belongs to a blob too: it keeps kbuild from complaining about one.
     """
     text = _text(directory / f".{name}.cmd")
     made = _CMD.match(text)
@@ -149,7 +149,7 @@ def _is_product(tree: Path, directory: Path, name: str) -> bool:
 
 
 def _parts(directory: Path, command: str, target: str) -> list[str]:
-    """The objects that a link or an archive is made of; those of a module stand in a file."""
+    """Return the objects that are linked or archived; those of a module are listed in a file."""
     words = []
     for word in command.split():
         if word.startswith("@"):
@@ -160,7 +160,7 @@ def _parts(directory: Path, command: str, target: str) -> list[str]:
 
 
 def _is_in(tree: Path, directory: Path, part: str, base: str) -> bool:
-    """Whether a part of a product is in the tree, which may have moved since it was made."""
+    """Return whether a part of a product is in the tree, which may have moved since the build."""
     with suppress(OSError, ValueError):
         path = Path(os.path.normpath(directory / posixpath.relpath(part, base or ".")))
         return path.is_relative_to(os.path.normpath(tree)) and path.is_file()
@@ -168,7 +168,7 @@ def _is_in(tree: Path, directory: Path, part: str, base: str) -> bool:
 
 
 def _text(path: Path) -> str:
-    """The text of a regular file, "" if there is none or it is no text of kbuild's size."""
+    """Return the text of a regular file; "" if there is none or it exceeds `_CMD_LIMIT`."""
     with suppress(OSError):
         if path.is_file() and not path.is_symlink() and path.stat().st_size <= _CMD_LIMIT:
             return path.read_text(errors="replace")
@@ -176,12 +176,12 @@ def _text(path: Path) -> str:
 
 
 def _cannot_list(exc: OSError) -> NoReturn:
-    """What cannot be read must not be left out: the digest would be that of another source."""
+    """Raise SpecError. Skipping an unreadable directory would give another source's digest."""
     raise unreadable(f"cannot read {exc.filename}: {exc.strerror}") from exc
 
 
 def unreadable(problem: str) -> SpecError:
-    """The error for a source that cannot be read whole."""
+    """Return the error for a source that cannot be read completely."""
     return SpecError(
         f"the source cannot be read: {problem}",
         hint="spec.source.path in driver.yaml must be a tree that can be read",

@@ -1,6 +1,6 @@
-"""toolkit.pyz: the sidecar and the common ground it stands on, as one file that Python runs.
+"""Builds toolkit.pyz: the sidecar and the modules it shares, as one file that Python runs.
 
-Made by the driver's side, which reads the package's files and imports nothing of the sidecar. The
+The driver's side builds it by reading the package's files; it imports nothing of the sidecar. The
 same sources and the same Python give the same bytes.
 """
 
@@ -31,15 +31,15 @@ COMMON = (
 )
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _MAIN = b"import sys\n\nfrom nodeside.toolkit_sidecar.cli import main\n\nsys.exit(main())\n"
-_UNCHECKED_HASH = (1).to_bytes(4, "little")  # PEP 552: valid without a look at the source
+_UNCHECKED_HASH = (1).to_bytes(4, "little")  # PEP 552: valid without checking the source
 _MARSHAL_WITHOUT_REFERENCES = 2  # later formats depend on what else the process has loaded
 
 
 def program() -> bytes:
-    """The bytes of toolkit.pyz.
+    """Return the bytes of toolkit.pyz.
 
-    Every module is there as source, for tracebacks and for another version of Python, and compiled,
-    which starts the sidecar in half the time. A compiled file of another version is passed over.
+    Every module is included as source, for tracebacks and for other Python versions, and compiled,
+    which starts the sidecar in half the time. Python skips compiled files of another version.
     Nothing is compressed: the file is small, and reading is faster than inflating.
     """
     buffer = io.BytesIO()
@@ -51,7 +51,7 @@ def program() -> bytes:
 
 
 def compiled(source: bytes, filename: str, *, optimize: int = 0) -> bytes:
-    """A .pyc that is never checked against its source, equal for equal sources."""
+    """Return a .pyc that is never checked against its source; equal for equal sources."""
     code = compile(source, filename, "exec", dont_inherit=True, optimize=optimize)
     data = marshal.dumps(code, _MARSHAL_WITHOUT_REFERENCES)
     header = importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + importlib.util.source_hash(source)

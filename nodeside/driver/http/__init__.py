@@ -1,8 +1,8 @@
-"""HTTP that ends: one deadline for a whole exchange, bounded answers, causes in plain words.
+"""HTTP with limits: a deadline per exchange, bounded responses, readable failure causes.
 
-    deadline              a `requests` adapter under which no exchange outlives its deadline
-    bounded_response      no line and no single read of an answer is without a limit
-    failures              the cause at the bottom of an exception; a URL that is safe to show
+    deadline              a `requests` adapter that enforces one deadline for a whole exchange
+    bounded_response      limits every line and every single read of a response
+    failures              the root cause of an exception; URLs that are safe to show
 
-The stores and the client of the API server are built on it.
+The stores and the API server client are built on it.
 """

@@ -1,10 +1,10 @@
-"""What a server's answer is read from: no line of it, and no single read, is without a limit.
+"""An HTTP response with a limit on every line and every single read.
 
-http.client and urllib3 look for the end of a line wherever the server puts it, and take a negative
-chunk size for "all there is". Both fill the memory with what an endless answer sends. The file
-below them is bounded here instead, so that it does not matter which of them reads, in which of
-their versions. Cookies go no further than here: a session would keep every one that a server sets,
-and no server that is asked needs one.
+http.client and urllib3 read until the end of a line, however long the line is, and treat a negative
+chunk size as "read everything". With either, an endless response fills the memory. The file below
+them is bounded here instead, so it works with either library and any version of them. Cookies are
+dropped here: a session would store every cookie that a server sets, and no server used here needs
+one.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import http.client
 import io
 from typing import Any
 
-LINE_LIMIT = 1 << 16  # bytes; what http.client allows for a header
+LINE_LIMIT = 1 << 16  # bytes; http.client's own limit for a header
 
 
 class BoundedResponse(http.client.HTTPResponse):
-    """Reads as its parent does, but from a file that is bounded."""
+    """An HTTPResponse that reads from a bounded file."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -1,8 +1,8 @@
-"""A deadline for a whole transfer, which a server cannot stretch by sending a byte now and then.
+"""A deadline for a whole transfer, which a server cannot extend by sending single bytes.
 
-The timeouts of `requests` are for one read of a socket. So every socket that a session opens is
-noted here, and when the time is up all of them are shut down: whatever read or write is under way
-ends at once.
+The timeouts of `requests` apply to a single socket read. So every socket that a session opens is
+recorded here, and all of them are shut down when the deadline passes. This ends every pending read
+or write at once.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from nodeside.driver.http.bounded_response import BoundedResponse
 
-# Kept for one conversation. It has one request at a time, so that older ones are done with.
+# Sockets recorded per session. A session has one request at a time, so older ones are finished.
 _CONNECTIONS = 32
 
 
 class Deadline:
-    """`seconds` from now on, for every socket of a session that `watch` was given."""
+    """A deadline `seconds` from now for all sockets of the sessions passed to `watch`."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -38,14 +38,14 @@ class Deadline:
     def _begin(self) -> None:
         self._end = time.monotonic() + self.seconds
         self._passed = threading.Event()
-        # The event is this time's own: a timer that is late does not end the next request.
+        # Each period has its own event, so a late timer does not end the next request.
         self._timer = threading.Timer(self.seconds, self._expire, [self._passed])
         self._timer.daemon = True
         self._timer.start()
 
     @contextmanager
     def anew(self) -> Iterator[None]:
-        """All the seconds again, for one request of a session that lives on."""
+        """Restart the deadline with its full time, for one request of a long-lived session."""
         self._timer.cancel()
         if self.passed:
             self._forget()
@@ -61,15 +61,15 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds, never negative."""
+        """The remaining seconds, never negative."""
         return max(0.0, self._end - time.monotonic())
 
     def pause(self, seconds: float) -> None:
-        """Wait, but not beyond the deadline."""
+        """Wait for `seconds`, or until the deadline if that is sooner."""
         self._passed.wait(min(seconds, self.left))
 
     def close(self) -> None:
-        """Forget the sockets. The session must have been closed before."""
+        """Drop all sockets. Close the session first."""
         self._timer.cancel()
         self._forget()
 
@@ -80,12 +80,12 @@ class Deadline:
             self._sockets.clear()
 
     def watch(self, session: requests.Session) -> None:
-        """Note every socket that this session opens, also those to a proxy."""
+        """Record every socket that this session opens, including those to a proxy."""
         for prefix in ("http://", "https://"):
             session.mount(prefix, _Adapter(self))
 
     def note(self, sock: socket.socket) -> None:
-        """Keep a duplicate: shutting it down ends the connection, also below TLS."""
+        """Store a duplicate of the socket; shutting it down ends the connection, also under TLS."""
         with self._guard:
             self._sockets.append(sock.dup())
             if len(self._sockets) > _CONNECTIONS:
@@ -119,7 +119,7 @@ class _Adapter(HTTPAdapter):
 
 
 def _note_sockets(manager: PoolManager, deadline: Deadline) -> None:
-    """Make the manager's connections tell the deadline of their sockets, and read within bounds."""
+    """Make the manager's connections register their sockets and use BoundedResponse."""
 
     class Plain(HTTPConnection):
         response_class = BoundedResponse

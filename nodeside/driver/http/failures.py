@@ -1,7 +1,7 @@
-"""Plain words for failed HTTP exchanges: the cause at the bottom of an exception; URLs to show.
+"""Readable messages for failed HTTP exchanges: root causes of exceptions, and printable URLs.
 
-The text of urllib3 is a pile of class names. A URL is shown without its query, for the addresses of
-blobs are often signed. What a server says is cut, and cannot move the cursor of a terminal.
+urllib3's messages are mostly nested class names. URLs are shown without their query, because blob
+URLs often contain signatures. Text from a server is truncated and stripped of control characters.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     pass
 
 
-_DETAIL = 200  # characters of a server's own words
+_DETAIL = 200  # characters of server text
 
 
 _ADDRESS = 400  # characters of a URL
 
 
 def shown(url: str) -> str:
-    """A URL without user, password, query and fragment."""
+    """Return a URL without user, password, query and fragment."""
     try:
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2]
@@ -31,7 +31,7 @@ def shown(url: str) -> str:
 
 
 def root_cause(exc: BaseException) -> str:
-    """The innermost reason in words: `Connection refused`, `certificate verify failed`."""
+    """Return the innermost reason as text: `Connection refused`, `certificate verify failed`."""
     seen = list(causes(exc))
     last = next((e for e in reversed(seen) if isinstance(e, OSError) and e.strerror), seen[-1])
     text = getattr(last, "strerror", None) or str(last) or type(last).__name__
@@ -39,7 +39,7 @@ def root_cause(exc: BaseException) -> str:
 
 
 def causes(exc: BaseException) -> Iterator[BaseException]:
-    """An exception and what it is about, down to the bottom."""
+    """Yield an exception and its chain of causes, outermost first."""
     seen: list[BaseException] = []
     here: BaseException | None = exc
     while here is not None and here not in seen:
@@ -49,12 +49,12 @@ def causes(exc: BaseException) -> Iterator[BaseException]:
 
 
 def printable(text: str, limit: int = _DETAIL) -> str:
-    """Words of others as a part of one line of ours."""
+    """Return foreign text cut and without control characters, to embed in a single line."""
     return "".join(c for c in text if c.isprintable())[:limit]
 
 
 def _inner(exc: BaseException) -> BaseException | None:
-    """What an exception is about: urllib3 keeps it in one of three places, Python in two more."""
+    """Return the direct cause: urllib3 stores it in one of three places, Python in two more."""
     places = (
         getattr(exc, "reason", None),
         getattr(exc, "original_error", None),

@@ -1,12 +1,12 @@
-"""Modules going into the kernel and out of it.
+"""Loading modules into the kernel and unloading them.
 
-    checks                refusals that can be known before a load
-    conflicts             in-tree drivers that hold the hardware, and how they let go
-    firmware              firmware files, put where the kernel looks
+    checks                checks before a load, for refusals that can be predicted
+    conflicts             in-tree drivers that hold the hardware: unbind, remove, restore
+    firmware              firmware files in the kernel's search path
     loader                finit_module and delete_module, with deadlines
-    sequence              several modules: all, or none
-    unload                what has to go, in which order, and what stands in the way
-    errors                the kernel's refusals in words: who holds it, what the log said
+    sequence              load several modules: all or none
+    unload                which modules to unload, in which order, and the obstacles
+    errors                explained kernel refusals: the holders, the kernel's log lines
 
-The only place that loads or unloads.
+The only package that loads or unloads modules.
 """

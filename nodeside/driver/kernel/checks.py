@@ -1,10 +1,10 @@
-"""The checks before a load: what the kernel would refuse, refused first and in words.
+"""Checks before a load: predict and explain what the kernel would refuse.
 
-Pure: modules, wishes and facts in, refusals out. A check refuses only what it can prove; where a
-fact is not known, the kernel decides. What some kernels load by force only (taint F, where
-CONFIG_MODULE_FORCE_LOAD is set) is refused too: nodeside never forces. The order of the checks is
-the order in which the kernel makes them (load_module in kernel/module/main.c), so the first refusal
-is the one it would have hit.
+Pure: takes modules, desired modules and kernel facts, returns refusals. A check refuses only what
+it can prove; if a fact is unknown, the kernel decides. Modules that some kernels load only by force
+(taint F, with CONFIG_MODULE_FORCE_LOAD) are refused too: nodeside never forces. The checks run in
+the kernel's own order (load_module in kernel/module/main.c), so the first refusal is the one that
+the kernel would have raised.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FAMILIES = {"i386": "i686", "i486": "i686", "i586": "i686", "armv6l": "armv7l",
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a module must not be loaded. `check` is a stable word: which check said so."""
+    """A reason not to load a module. `check` is the stable name of the check that found it."""
 
     module: str
     check: str
@@ -53,10 +53,10 @@ def check_before_load(
     *,
     certificate: Certificate | None = None,
 ) -> tuple[Refusal, ...]:
-    """Every reason not to load `modules`, which are given in load order; empty: go ahead.
+    """Return every reason not to load `modules`, which are in load order. Empty means none.
 
-    `symbols` is the kernel's Module.symvers, if it is at hand. `certificate` is the one that
-    driver.yaml names; it tells whose signature a module carries.
+    `symbols` is the kernel's Module.symvers, if available. `certificate` is the one that
+    driver.yaml names; it identifies the signer of a module.
     """
     one_by_one: tuple[Callable[[ModuleFile, KernelFacts], Iterator[Refusal]], ...] = (
         _check_machine,
@@ -85,7 +85,7 @@ def _check_allowed(modules: Sequence[ModuleFile], facts: KernelFacts) -> Iterato
 
 
 def _check_names(modules: Sequence[ModuleFile], wanted: Sequence[Module]) -> Iterator[Refusal]:
-    """Every wanted module must be there, under the name that the kernel will know it by."""
+    """Check that every desired module is present under the name that the kernel will use."""
     there = {module.name for module in modules}
     for wish in wanted:
         name = kernel_name(wish.name)
@@ -117,7 +117,7 @@ def _check_machine(module: ModuleFile, facts: KernelFacts) -> Iterator[Refusal]:
 
 
 def _check_vermagic(module: ModuleFile, facts: KernelFacts) -> Iterator[Refusal]:
-    """As same_magic() in kernel/module/version.c, with what is known of the kernel's side."""
+    """Mirror same_magic() in kernel/module/version.c, as far as the facts are known."""
     if not module.vermagic:
         message = f"{module.path.name} has no vermagic: it was not linked by a kernel build"
         yield Refusal(module.name, "vermagic", message, "build it with kbuild")
@@ -155,7 +155,7 @@ def _vermagic_problem(module: ModuleFile, facts: KernelFacts) -> str:
 def _check_signature(
     module: ModuleFile, facts: KernelFacts, certificate: Certificate | None
 ) -> Iterator[Refusal]:
-    """As module_sig_check() in kernel/module/signing.c, as far as it can be known."""
+    """Mirror module_sig_check() in kernel/module/signing.c, as far as the facts are known."""
     why = _enforcement(facts)
     if not why:
         return
@@ -187,10 +187,10 @@ def _enforcement(facts: KernelFacts) -> str:
 
 
 def _not_enrolled(module: ModuleFile, facts: KernelFacts, certificate: Certificate | None) -> bool:
-    """Whether it is certain that no trusted keyring has the signer's certificate.
+    """Return whether it is certain that no trusted keyring has the signer's certificate.
 
-    A signature names its certificate by issuer and serial number, /proc/keys by subject key id.
-    Only the certificate itself connects the two; without it the kernel has to say.
+    A signature identifies its certificate by issuer and serial number, /proc/keys by subject key
+    id. Only the certificate itself connects the two; without it the kernel has to decide.
     """
     signature = module.signature
     if facts.enrolled is None or signature is None:
@@ -206,7 +206,7 @@ def _not_enrolled(module: ModuleFile, facts: KernelFacts, certificate: Certifica
 
 
 def _check_dependencies(modules: Sequence[ModuleFile], facts: KernelFacts) -> Iterator[Refusal]:
-    """What `depends` names must be loaded, loadable from the kernel's tree, or come before."""
+    """Check that each entry of `depends` is loaded, in the kernel's tree, or comes earlier."""
     before = set(facts.loaded | facts.available | facts.builtin)
     siblings = {module.name for module in modules}
     for module in modules:

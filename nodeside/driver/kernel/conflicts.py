@@ -1,8 +1,8 @@
-"""Make room before a load: unbind devices and remove in-tree modules that driver.yaml names.
+"""Clears the way for a load: unbinds devices and removes modules that driver.yaml names.
 
-`plan_clear` is pure, `clear` carries it out and returns what it did, `restore` takes that back
-after a load that failed. Done twice, the second time does nothing. Only declared modules are
-removed: what else uses one of them is named and left alone.
+`plan_clear` is pure, `clear` carries out its plan and returns what it did, and `restore` undoes
+that after a failed load. A second `clear` does nothing. Only declared in-tree modules are removed:
+other modules that use one of them are reported and left alone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from nodeside.spec.model import Conflicts
 
 
 class ConflictBuiltIn(NodesideError):
-    """A driver in the way is part of the kernel image: nothing can remove it."""
+    """A conflicting driver that is built into the kernel image and cannot be removed."""
 
     exit_code = ExitCode.REFUSED
     reason = "ConflictBuiltIn"
@@ -39,28 +39,28 @@ class ConflictBuiltIn(NodesideError):
 
 @dataclass(frozen=True)
 class ClearPlan:
-    """Devices to unbind, then modules to remove."""
+    """The devices to unbind, then the modules to remove."""
 
     unbind: tuple[PciDevice, ...]
     remove: UnloadPlan
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What would be done, one line each."""
+        """The planned actions, one line each."""
         lines = [f"unbind {item.address} from {item.driver}" for item in self.unbind]
         return (*lines, *(f"remove the module {name}" for name in self.remove.order))
 
 
 @dataclass(frozen=True)
 class Cleared:
-    """What was done: devices that were unbound, with the driver they had, and modules removed."""
+    """The completed actions: devices unbound, with their previous drivers, and modules removed."""
 
     unbound: tuple[PciDevice, ...] = ()
     removed: tuple[str, ...] = ()
 
     @property
     def words(self) -> tuple[str, ...]:
-        """One line for each thing done."""
+        """The completed actions, one line each."""
         lines = [f"unbound {item.address} from {item.driver}" for item in self.unbound]
         return (*lines, *(f"removed the module {name}" for name in self.removed))
 
@@ -71,7 +71,7 @@ def plan_clear(
     devices: Sequence[PciDevice],
     ours: Iterable[str] = (),
 ) -> ClearPlan:
-    """What is in the way. Devices that one of `ours` has already stay with it."""
+    """Return what has to be cleared. Devices already bound to one of `ours` stay bound."""
     own = {kernel_name(name) for name in ours}
     return ClearPlan(
         unbind=tuple(
@@ -92,9 +92,9 @@ def clear(
     ours: Iterable[str] = (),
     write: sysfs.Write = sysfs.write,
 ) -> Cleared:
-    """Make room. Raises InUse, RebootRequired, ConflictBuiltIn, SystemRefused.
+    """Clear the conflicts. Raises InUse, RebootRequired, ConflictBuiltIn, SystemRefused.
 
-    If it fails half way, what was done is taken back first.
+    If it fails partway, the completed actions are undone first.
     """
     _refuse_built_in(conflicts, loader)
     plan = plan_clear(conflicts, loader.modules.rows(), pci_devices(loader.host), ours)
@@ -115,7 +115,7 @@ def clear(
 def restore(
     cleared: Cleared, loader: Loader, *, write: sysfs.Write = sysfs.write
 ) -> tuple[str, ...]:
-    """Load again what was removed and let devices find their drivers. Returns what did not work."""
+    """Reload removed modules and reprobe unbound devices. Returns a message for each failure."""
     problems = []
     for name in reversed(cleared.removed):
         try:
@@ -144,7 +144,7 @@ def _refuse_built_in(conflicts: Conflicts, loader: Loader) -> None:
 
 
 def _refuse_hopeless(blocked: Iterable[Blocked], loader: Loader) -> None:
-    """Before anything is touched: what unbinding devices cannot change."""
+    """Raise for obstacles that unbinding cannot remove. Runs before anything is changed."""
     for item in blocked:
         if not item.obstacle.may_pass:
             raise _in_the_way(item, loader)
@@ -169,7 +169,7 @@ def _in_the_way(item: Blocked, loader: Loader) -> InUse | RebootRequired:
 
 
 def _unbind(device: PciDevice, loader: Loader, write: sysfs.Write) -> None:
-    """Take a device from its driver; it waits until the driver has let go."""
+    """Unbind a device from its driver. Blocks until the driver has released it."""
     path = loader.host.sys / "bus" / "pci" / "devices" / device.address / "driver"
     write(path / "unbind", device.address)
     if sysfs.link_name(path):

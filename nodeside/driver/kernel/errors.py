@@ -1,8 +1,7 @@
-"""What the kernel answers to a load or an unload, in words a person can act on.
+"""The errors of a load or an unload, explained in actionable words.
 
-The kernel gives one errno and says the rest in its log; `explain` puts the two together by a table.
-Raised by `loader.py`, `unload.py` and `conflicts.py`. Sources of the lines: kernel/module/main.c
-and version.c, kernel/params.c, security/lockdown.
+The kernel returns one errno and writes the rest to its log; `explain` combines the two by a table.
+Sources of the log lines: kernel/module/main.c and version.c, kernel/params.c, security/lockdown.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from nodeside.driver.node.holders import Holding
 from nodeside.driver.node.kernel_log import Excerpt, splats
 from nodeside.errors import ExitCode, NodesideError
 
-_LINES = 20  # of the kernel's own words in a message
-_NAMES = 6  # symbols named in a message
+_LINES = 20  # kernel log lines shown in a message
+_NAMES = 6  # symbols shown in a message
 
 
 class LoadFailed(NodesideError):
-    """The kernel refused a module. `reason` says in one word why; `lines` are the kernel's own."""
+    """A module that the kernel refused. `reason` is one word; `lines` are from the kernel log."""
 
     exit_code = ExitCode.LOAD_FAILED
     reason = "LoadFailed"
@@ -48,15 +47,15 @@ class LoadFailed(NodesideError):
 
 
 class CannotUnload(NodesideError):
-    """A module did not go. `removed` are those of the same act that had gone before it."""
+    """A failed unload. `removed` lists the modules that the same operation unloaded before it."""
 
     removed: tuple[str, ...] = ()
 
 
 class InUse(CannotUnload):
-    """A module cannot go because something holds it; `holding` says what.
+    """A module that cannot be unloaded because something holds it; `holding` lists the holders.
 
-    Retryable, and announced as reboot-required until a try succeeds: see `Journal.failed`.
+    Retryable, and reported as reboot-required until a retry succeeds: see `Journal.failed`.
     """
 
     exit_code = ExitCode.IN_USE
@@ -69,21 +68,21 @@ class InUse(CannotUnload):
 
 
 class RebootRequired(CannotUnload):
-    """A module cannot go before the next boot: permanent, stuck, or kept by the policy."""
+    """A module that must stay until the next boot: permanent, stuck, or kept by the policy."""
 
     exit_code = ExitCode.REBOOT_REQUIRED
     reason = "RebootRequired"
 
 
 class UnloadFailed(CannotUnload):
-    """The kernel did not let us unload, for a reason that is not the module's."""
+    """An unload that the kernel refused for a reason unrelated to the module."""
 
     reason = "UnloadFailed"
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why the kernel refused: a CamelCase word, a clause that follows the errno, what to do."""
+    """The cause of a refusal: a CamelCase word, a clause that follows the errno, a hint."""
 
     reason: str
     meaning: str
@@ -92,10 +91,10 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Circumstances:
-    """The state of the node, where errno and log leave it open what was meant.
+    """The state of the node, for cases where errno and kernel log are ambiguous.
 
-    `lockdown` is none, integrity or confidentiality; `loaded`: a module of the name is in the
-    kernel; `heard`: the kernel log could be read, so that what it does not say was not said.
+    `lockdown` is none, integrity or confidentiality. `loaded`: a module of that name is in the
+    kernel. `heard`: the kernel log could be read, so a line missing from it was never logged.
     """
 
     may_load: bool = True
@@ -107,10 +106,10 @@ class Circumstances:
 
 @dataclass(frozen=True)
 class _Rule:
-    """A row of the table: it holds if the errno is one of these and the log has the pattern.
+    """A row of the table. It matches if the errno is listed and the log contains the pattern.
 
-    No errno: any. No pattern: the log need not say anything. Groups of the pattern may stand in
-    `meaning`; where a name was found several times, all are shown.
+    Empty `errnos` match any errno; an empty `pattern` matches any log. `meaning` and `hint` may use
+    the groups of the pattern. If a group matched several names, up to `_NAMES` of them are shown.
     """
 
     errnos: tuple[int, ...]
@@ -263,7 +262,7 @@ _LOADED_HINT = "see what is loaded: nodeside driver status"
 def explain(
     module: str, error: int, lines: Sequence[str], circumstances: Circumstances
 ) -> Explanation:
-    """The errno of a refused load and the kernel's lines, as a reason, a meaning and a hint."""
+    """Turn the errno of a refused load and the kernel's lines into reason, meaning and hint."""
     special = _by_circumstances(module, error, lines, circumstances)
     if special is not None:
         return special
@@ -280,12 +279,12 @@ def explain(
 
 
 def errno_name(error: int) -> str:
-    """`ENOEXEC (Exec format error)`."""
+    """Return an errno as text, such as `ENOEXEC (Exec format error)`."""
     return f"{errno.errorcode.get(error, f'errno {error}')} ({os.strerror(error)})"
 
 
 def _telling(lines: Sequence[str]) -> Sequence[str]:
-    """The lines worth showing: a splat from its head on, else the last ones."""
+    """Return the lines worth showing: a splat from its first line on, otherwise the last lines."""
     heads = splats(lines)
     for number, line in enumerate(lines):
         if heads and line.endswith(heads[0]):
@@ -294,7 +293,7 @@ def _telling(lines: Sequence[str]) -> Sequence[str]:
 
 
 def _matched(rule: _Rule, error: int, lines: Sequence[str]) -> dict[str, str] | None:
-    """The names the rule found, or None if it does not hold."""
+    """Return the names that the rule matched, or None if the rule does not match."""
     if rule.errnos and error not in rule.errnos:
         return None
     if not rule.pattern:
@@ -319,7 +318,7 @@ def _some(names: list[str]) -> str:
 def _by_circumstances(
     module: str, error: int, lines: Sequence[str], circumstances: Circumstances
 ) -> Explanation | None:
-    """What the log does not say: some errnos depend on the state of the node."""
+    """Explain errnos whose meaning depends on the node's state, not on the log; None for others."""
     if error == errno.EPERM and not any("Lockdown:" in line for line in lines):
         return _not_permitted(circumstances)
     if error == errno.ENOENT and not circumstances.heard:

@@ -1,17 +1,17 @@
-"""Firmware files where the kernel looks for them: one directory on the node for all drivers.
+"""Installs firmware where the kernel looks for it: one directory per node for all drivers.
 
 The kernel has one extra search path, /sys/module/firmware_class/parameters/path
 (Documentation/driver-api/firmware/fw_search_path.rst). It is set only if it is empty or ours, and
-the last driver to leave gives it back. Both live as long as the boot, as /run does.
+the last driver to leave clears it. The directory and the search path last until reboot, like /run.
 
     <host>/run/nodeside/
-      firmware/...                 all drivers   files by the names drivers ask for
+      firmware/...                  all drivers  files under the names that drivers request
       firmware-owners/<driver>.json one driver   which of them it needs, with their sha256
     <host>/run/nodeside-locks/
       firmware.lock                              held during a change
 
-A crash between the two leaves a file that an owner names and is not there, or a file that nobody
-names: installing again puts both right. Called before a load and after an unload.
+A crash during a change leaves an owner that lists a missing file, or a file that no owner lists.
+The next install repairs both. Called before a load and after an unload.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from nodeside.records import publish
 
 _LOCK_SECONDS = 10.0
 _FILE_LIMIT = 1 << 30  # bytes; the largest firmware in linux-firmware is below 100 MB
-_EMPTY = "\0"  # a write of nothing never reaches the kernel, and a newline would be kept
+_EMPTY = "\0"  # an empty write never reaches the kernel, and a newline would be stored
 
 
 class FirmwareRefused(NodesideError):
-    """The firmware cannot be put where the kernel looks for it."""
+    """Firmware that cannot be put where the kernel looks for it."""
 
     exit_code = ExitCode.REFUSED
     reason = "FirmwareRefused"
@@ -46,7 +46,7 @@ class FirmwareRefused(NodesideError):
 
 @dataclass(frozen=True)
 class FirmwareDirectory:
-    """The node's directory of firmware files, and who needs which."""
+    """The node's firmware files, and the record of which driver needs which file."""
 
     host: Host
     clock: Clock = field(default_factory=Clock)
@@ -62,7 +62,7 @@ class FirmwareDirectory:
 
     @property
     def search_path(self) -> Path:
-        """The kernel's attribute."""
+        """The kernel's sysfs attribute for the extra search path."""
         return self.host.sys_module / "firmware_class" / "parameters" / "path"
 
     @property
@@ -71,7 +71,7 @@ class FirmwareDirectory:
         return "/" + str(self.files.relative_to(self.host.root))
 
     def install(self, directory: Path, driver: str) -> tuple[str, ...]:
-        """Make every file below `directory` findable. Returns their names.
+        """Install every file below `directory`. Returns their names.
 
         Raises FirmwareRefused, SystemRefused, NoSpace, Locked.
         """
@@ -91,7 +91,7 @@ class FirmwareDirectory:
         return tuple(digests)
 
     def remove(self, driver: str) -> None:
-        """Take away what only this driver needs; the last driver gives the search path back."""
+        """Remove files that only this driver needs. The last driver clears the search path."""
         if not self.owners.is_dir():
             return
         with self._locked():
@@ -104,7 +104,7 @@ class FirmwareDirectory:
         log.fact("firmware removed", driver=driver)
 
     def _current_path(self) -> str | None:
-        """What the kernel has now; None if this kernel has no such attribute."""
+        """Return the current search path; None if this kernel has no such attribute."""
         text = sysfs.read(self.search_path)
         return None if text is None else text.strip("\0 \n")
 
@@ -124,7 +124,7 @@ class FirmwareDirectory:
             )
 
     def _refuse_other_content(self, driver: str, digests: Mapping[str, str]) -> None:
-        """Two drivers may share a file, not a name for two different ones."""
+        """Raise FirmwareRefused if another driver uses one of the names for different content."""
         for other in self._drivers():
             if other == driver:
                 continue
@@ -159,7 +159,7 @@ class FirmwareDirectory:
         publish_bytes(target, data)
 
     def _drop(self, names: set[str]) -> None:
-        """Remove files that no driver needs any more, and directories that are empty then."""
+        """Remove files that no driver needs any more, and directories that become empty."""
         still = {name for driver in self._drivers() for name in self._needed_by(driver)}
         for name in sorted(names - still):
             path = self.files / name
@@ -173,7 +173,7 @@ class FirmwareDirectory:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """One driver at a time: the lock of a driver does not keep another one out."""
+        """Hold the firmware lock. A driver's own lock does not exclude other drivers."""
         with disk_errors(self.host.run):
             self.owners.mkdir(parents=True, exist_ok=True)
             self.files.mkdir(parents=True, exist_ok=True)
@@ -182,17 +182,17 @@ class FirmwareDirectory:
 
 
 def install(directory: Path, driver: str, host: Host) -> tuple[str, ...]:
-    """Make the firmware of a driver findable by the kernel; see `FirmwareDirectory.install`."""
+    """Install the firmware of a driver; see `FirmwareDirectory.install`."""
     return FirmwareDirectory(host).install(directory, driver)
 
 
 def remove(driver: str, host: Host) -> None:
-    """The opposite; nothing happens if the driver has no firmware."""
+    """Remove the firmware of a driver; do nothing if it has none."""
     FirmwareDirectory(host).remove(driver)
 
 
 def _tree(directory: Path) -> dict[str, Path]:
-    """The files below a directory by the names the kernel will ask for. Links must stay inside."""
+    """Map the names the kernel will request to files below a directory. Links must stay inside."""
     if not directory.is_dir():
         raise FirmwareRefused(
             f"no firmware directory {directory}", hint="see firmware.path in driver.yaml"
@@ -211,7 +211,7 @@ def _tree(directory: Path) -> dict[str, Path]:
 
 
 def _is_below(name: str) -> bool:
-    """Whether a name that somebody wrote stays in the directory it is meant for."""
+    """Return whether a name read from a record stays inside its directory."""
     parts = PurePosixPath(name).parts
     return bool(parts) and not name.startswith("/") and ".." not in parts and "\0" not in name
 

@@ -1,8 +1,8 @@
-"""Put modules into the running kernel and take them out, one at a time; never by force.
+"""Loads modules into the running kernel and unloads them, one at a time; never by force.
 
-`Loader` is the only caller of the module system calls. What the kernel refuses comes back as an
-exception that holds the errno in words and the kernel's own lines. Order, policy and roll-back
-are elsewhere: `sequence.py`, `unload.py`, `conflicts.py`.
+`Loader` is the only caller of the module system calls. A refusal by the kernel raises an exception
+with an explanation of the errno and the kernel's own log lines. Order, policy and rollback are
+elsewhere: `sequence.py`, `unload.py`, `conflicts.py`.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ from nodeside.host import Host
 from nodeside.modulenames import kernel_name
 from nodeside.scratch import scratch_directory
 
-_PAUSE = 0.05  # seconds between tries
-_INIT_REFUSALS = 2  # tries after which an EBUSY without a module of that name is init()'s own
+_PAUSE = 0.05  # seconds between attempts
+_INIT_REFUSALS = 2  # attempts after which EBUSY without a module of that name comes from init()
 
 
 @dataclass(frozen=True)
 class Deadlines:
-    """Seconds. `init` and `exit` bound the module's own functions, `busy` the tries of a load.
+    """Limits in seconds. `init` and `exit` bound the module's own functions.
 
-    `idle` bounds the tries of an unload: udev may hold a new device open for a moment.
+    `busy` bounds the retries of a load, `idle` those of an unload: udev may briefly hold a new
+    device open.
     """
 
     init: float = 300.0
@@ -61,7 +62,7 @@ class Deadlines:
 
 @dataclass(frozen=True)
 class Loader:
-    """Loads into and unloads from the kernel of `host`, which is the one that runs here."""
+    """A loader for the kernel of `host`, which must be the running kernel."""
 
     host: Host
     syscalls: Syscalls = field(default_factory=KernelSyscalls)
@@ -83,7 +84,7 @@ class Loader:
     ) -> None:
         """Load an uncompressed module file. Raises LoadFailed, SystemRefused.
 
-        `name` is what the kernel will call it, if that is not the file's name.
+        `name` is the name in the kernel, if it differs from the file name.
         """
         module = kernel_name(name or path.name.removesuffix(".ko"))
         line = parameter_line(module, parameters or {})
@@ -92,9 +93,9 @@ class Loader:
         log.fact("module loaded", module=module, parameters=line)
 
     def load_in_tree(self, name: str) -> tuple[str, ...]:
-        """Load a module that came with the kernel, and what it depends on.
+        """Load an in-tree module and its dependencies.
 
-        Returns the names that were not loaded before, in load order. Raises NotInTree, LoadFailed.
+        Returns the names of newly loaded modules, in load order. Raises NotInTree, LoadFailed.
         """
         tree = read_in_tree(self.host, self.host.kernel.release)
         present = self.modules.rows()
@@ -118,7 +119,7 @@ class Loader:
                     raise
 
     def _insert(self, fd: int, module: str, line: str) -> None:
-        """finit_module, once no module of that name is coming or going any more."""
+        """Call finit_module once no module of that name is coming or going."""
         until = self.clock.now() + self.deadlines.busy
         tries = 0
         while True:
@@ -136,7 +137,7 @@ class Loader:
             self.clock.sleep(_PAUSE)
 
     def _await_settled(self, module: str, until: float) -> None:
-        """Wait for one of the name that comes or goes: the kernel would wait too, without end."""
+        """Wait while a module of that name comes or goes. The kernel would wait without limit."""
         while (state := self.modules.rows().get(module)) and state.initstate != "live":
             if self.clock.now() >= until:
                 explanation = Explanation(
@@ -153,14 +154,14 @@ class Loader:
         try:
             self.syscalls.finit_module(fd, line, self.deadlines.init)
         except OSError as exc:
-            # SELinux judges the file's label in finit_module, and none in init_module.
+            # SELinux checks the file's label in finit_module, and no label in init_module.
             if exc.errno != errno.EACCES:
                 raise
             log.detail("finit_module denied, trying init_module", module=module)
             self.syscalls.init_module(_content(fd), line, self.deadlines.init)
 
     def _worth_another(self, module: str, exc: OSError, tries: int) -> bool:
-        """EBUSY: one of the name was coming or going a moment ago, or else init() says so."""
+        """Return whether to retry. EBUSY means a module of that name in transition, or init()."""
         if exc.errno not in (errno.EBUSY, errno.EAGAIN):
             return False
         state = self.modules.rows().get(module)
@@ -193,9 +194,10 @@ class Loader:
     # --- unload ---------------------------------------------------------------------------
 
     def remove(self, name: str, *, devices: frozenset[str] = frozenset()) -> bool:
-        """Unload a module; False if it was not there. Raises InUse, RebootRequired, UnloadFailed.
+        """Unload a module. Returns False if it was not loaded.
 
-        `devices` are device numbers known to be the module's: see `who_holds`.
+        `devices` are device numbers known to belong to the module: see `who_holds`. Raises InUse,
+        RebootRequired, UnloadFailed.
         """
         module = kernel_name(name)
         state = self.modules.state(module)
@@ -209,7 +211,7 @@ class Loader:
         return True
 
     def _unload(self, module: str, devices: frozenset[str]) -> None:
-        """delete_module, again for a moment while something holds it."""
+        """Call delete_module. Retries briefly while something holds the module."""
         until = self.clock.now() + self.deadlines.idle
         while True:
             try:
@@ -230,7 +232,7 @@ class Loader:
     def _kept(
         self, module: str, exc: OSError, devices: frozenset[str]
     ) -> InUse | RebootRequired | UnloadFailed:
-        """Why delete_module refused: EAGAIN is a reference, EBUSY a module that cannot go."""
+        """Return the error for a refusal: EAGAIN is a reference, EBUSY an unremovable module."""
         if exc.errno == errno.EAGAIN:
             return in_use_error(module, self.host, devices)
         if exc.errno == errno.EBUSY:
@@ -256,7 +258,7 @@ class Loader:
 
 
 def in_use_error(module: str, host: Host, devices: frozenset[str] = frozenset()) -> InUse:
-    """The exception that names who holds the module."""
+    """Return the exception that names the holders of the module."""
     holding = who_holds(module, host, devices)
     return InUse(
         f"cannot unload {module}: {holding.sentence()}",
@@ -266,7 +268,7 @@ def in_use_error(module: str, host: Host, devices: frozenset[str] = frozenset())
 
 
 def stuck_error(module: str, state: LoadedState | None) -> RebootRequired:
-    """The exception for a module that no waiting will remove."""
+    """Return the exception for a module that will not go away by waiting."""
     if state is not None and state.permanent:
         why = "it is permanent, that is, it has no exit function"
     elif state is not None and state.initstate == "going":
@@ -284,10 +286,10 @@ _PARAMETER = re.compile(r"^[A-Za-z0-9_.-]+$")
 
 
 def parameter_line(module: str, parameters: Mapping[str, str]) -> str:
-    """Parameters as the kernel's parse_args() reads them (kernel/params.c, lib/cmdline.c).
+    """Format parameters for the kernel's parse_args() (kernel/params.c, lib/cmdline.c).
 
-    A value with white space stands in double quotes, and so does one with bytes above ASCII, of
-    which the kernel counts 0xa0 as white space. There is no escape for a quote: refused.
+    A value with white space or bytes above ASCII is put in double quotes: the kernel counts 0xa0 as
+    white space. A quote cannot be escaped, so it raises LoadFailed.
     """
     words = []
     for name, value in parameters.items():
@@ -307,7 +309,7 @@ def parameter_line(module: str, parameters: Mapping[str, str]) -> str:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    """The module file, a regular one and no link. Raises SystemRefused."""
+    """Open the module file. Raises SystemRefused if it is a link or not a regular file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as exc:

@@ -1,4 +1,4 @@
-"""Load several modules in order; if one fails, bring back what was there before."""
+"""Loads several modules in order; if one fails, restores the previous ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nodeside.errors import NodesideError
 
 @dataclass(frozen=True)
 class Insertion:
-    """A module file to load. `needs` are in-tree modules that must be there first."""
+    """A module file to load. `needs` are in-tree modules that must be loaded first."""
 
     path: Path
     name: str
@@ -23,14 +23,14 @@ class Insertion:
 
 @dataclass(frozen=True)
 class RollBack:
-    """What a roll-back did, and in `problems` what of it did not work."""
+    """The result of a rollback. `problems` has a message for each failure."""
 
     removed: tuple[str, ...] = ()
     restored: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
     def sentence(self) -> str:
-        """One line for a message."""
+        """Return the result as one line for a message."""
         done = []
         if self.removed:
             done.append(f"unloaded {', '.join(self.removed)} again")
@@ -42,7 +42,7 @@ class RollBack:
 
 
 class SequenceFailed(NodesideError):
-    """One of several modules was refused; exit code, reason and hint are those of its cause."""
+    """A refused module in a sequence; exit code, reason and hint are those of its cause."""
 
     def __init__(self, cause: NodesideError, rolled_back: RollBack) -> None:
         super().__init__(
@@ -57,10 +57,10 @@ class SequenceFailed(NodesideError):
 def load_sequence(
     wanted: Sequence[Insertion], loader: Loader, *, previous: Sequence[Insertion] = ()
 ) -> tuple[str, ...]:
-    """Load modules in this order; returns their names. Raises SequenceFailed.
+    """Load modules in this order. Returns their names. Raises SequenceFailed.
 
-    `previous` are the modules that were loaded in their place before, already unloaded, in load
-    order. In-tree modules that were loaded on the way stay.
+    `previous` are the modules they replace, already unloaded, in load order. In-tree modules loaded
+    on the way stay loaded.
     """
     inserted: list[str] = []
     for item in wanted:
@@ -73,16 +73,16 @@ def load_sequence(
 
 
 def insert(item: Insertion, loader: Loader) -> None:
-    """Load one module and before it what it needs of the kernel's own."""
+    """Load one module after the in-tree modules that it needs."""
     for name in item.needs:
         loader.load_in_tree(name)
     loader.insert(item.path, item.parameters, name=item.name)
 
 
 def roll_back(inserted: Sequence[str], previous: Sequence[Insertion], loader: Loader) -> RollBack:
-    """Unload `inserted`, last first, then load `previous`. Never raises for a module's sake.
+    """Unload `inserted`, last first, then load `previous`. Module errors are returned, not raised.
 
-    If one of `inserted` cannot go, `previous` is not tried: its names are taken.
+    If one of `inserted` cannot be unloaded, `previous` is not loaded: its names are taken.
     """
     removed: list[str] = []
     for name in reversed(inserted):

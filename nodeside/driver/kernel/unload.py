@@ -1,8 +1,8 @@
-"""Unload a set of modules, leaf first, or say why not before any of them is touched.
+"""Unloads a set of modules, leaf first; reports known obstacles before touching any module.
 
-`plan_unload` decides purely from what is in the kernel; `unload_modules` carries it out. Whether
-modules may be replaced at all is decided in `plan.py`; here only `policy: never` is honoured once
-more, as the last door.
+`plan_unload` decides purely from the modules in the kernel; `unload_modules` carries out the plan.
+`plan.py` decides whether modules may be replaced at all; here only `policy: never` is enforced once
+more, as the last safeguard.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from nodeside.driver.node.modules import LoadedState
 from nodeside.modulenames import kernel_name
 from nodeside.spec.model import UnloadPolicy
 
-_PAUSE = 0.05  # seconds between looks at a module that is still held
+_PAUSE = 0.05  # seconds between checks of a module that is still held
 
 
 class Obstacle(Enum):
-    """Why a module cannot be unloaded now."""
+    """A reason why a module cannot be unloaded now."""
 
     PERMANENT = "permanent"
     COMING_OR_GOING = "coming-or-going"
@@ -31,7 +31,7 @@ class Obstacle(Enum):
 
     @property
     def may_pass(self) -> bool:
-        """Whether a moment's wait may help: udev opens new devices, a module finishes going."""
+        """Whether a short wait may help: udev opens new devices, a module finishes going."""
         match self:
             case Obstacle.HELD | Obstacle.COMING_OR_GOING:
                 return True
@@ -42,7 +42,7 @@ class Obstacle(Enum):
 
 @dataclass(frozen=True)
 class Blocked:
-    """A module that cannot go; `by` are the modules that need it, if that is why."""
+    """A module that cannot be unloaded; `by` are the modules that need it, if any."""
 
     module: str
     obstacle: Obstacle
@@ -51,7 +51,7 @@ class Blocked:
 
 @dataclass(frozen=True)
 class UnloadPlan:
-    """`order` is leaf first. With anything in `blocked`, nothing is to be removed."""
+    """An unload plan. `order` is leaf first. Unless `blocked` is empty, nothing may be removed."""
 
     order: tuple[str, ...]
     blocked: tuple[Blocked, ...] = ()
@@ -60,7 +60,7 @@ class UnloadPlan:
 def plan_unload(
     names: Iterable[str], states: Mapping[str, LoadedState], ours: Iterable[str] = ()
 ) -> UnloadPlan:
-    """What to remove, and in which order, so that none of `names` remains.
+    """Return which modules to remove, and in which order, so that none of `names` remains.
 
     Modules that use one of them go too if they are in `ours`. Names not in the kernel are ignored.
     """
@@ -80,11 +80,11 @@ def unload_modules(
     ours: Iterable[str] = (),
     devices: frozenset[str] = frozenset(),
 ) -> tuple[str, ...]:
-    """Unload `names` and what of `ours` uses them. Returns what was removed, in that order.
+    """Unload `names` and the modules in `ours` that use them. Returns the removed names in order.
 
-    `devices` are device numbers recorded at the load (`moduledevices.device_numbers`). Raises InUse
-    with the holders named, RebootRequired or UnloadFailed; its `removed` says how far it came,
-    which is not at all if anything was known to be in the way.
+    `devices` are device numbers recorded at load time (`moduledevices.device_numbers`). Raises
+    InUse with the holders named, RebootRequired or UnloadFailed. The exception's `removed` lists
+    the modules already unloaded; it is empty if an obstacle was known beforehand.
     """
     wanted = tuple(names)
     plan = settled_plan(wanted, loader, tuple(ours))
@@ -101,7 +101,7 @@ def unload_modules(
 def remove_all(
     order: Iterable[str], loader: Loader, devices: frozenset[str] = frozenset()
 ) -> tuple[str, ...]:
-    """Remove modules in this order. An exception carries those that went before it."""
+    """Remove modules in this order. On failure the exception lists those already removed."""
     removed: list[str] = []
     for name in order:
         try:
@@ -116,7 +116,7 @@ def remove_all(
 def obstacle_error(
     item: Blocked, loader: Loader, devices: frozenset[str] = frozenset()
 ) -> InUse | RebootRequired:
-    """A blocked module as the exception that says so."""
+    """Return the exception for a blocked module."""
     match item.obstacle:
         case Obstacle.PERMANENT | Obstacle.COMING_OR_GOING:
             return stuck_error(item.module, loader.modules.state(item.module))
@@ -126,7 +126,7 @@ def obstacle_error(
 
 
 def settled_plan(names: tuple[str, ...], loader: Loader, ours: tuple[str, ...] = ()) -> UnloadPlan:
-    """The plan, after a moment's wait if what is in the way may pass."""
+    """Return the plan, after a short wait if all obstacles may pass."""
     until = loader.clock.now() + loader.deadlines.idle
     while True:
         plan = plan_unload(names, loader.modules.rows(), ours)

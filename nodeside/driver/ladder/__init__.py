@@ -1,11 +1,11 @@
-"""The ladder: what is wanted, and the rungs that may deliver it.
+"""The ladder: the desired driver, and the rungs that may deliver it.
 
     task                  one driver on one node for one kernel, resolved
-    plan                  pure: which rung to look at next, and whether what is loaded is right
-    rungs                 the looks: cache, prebuilt sources, a build
-    compatible            another kernel's bundle whose symbols all fit
-    usable                whether a bundle that was found may be used here
-    assemble              a bundle from what a build delivered
+    plan                  pure: which rung to try next, and whether the loaded modules are right
+    rungs                 tries one rung: cache, prebuilt sources, a build
+    compatible            another kernel's bundle whose symbols all match
+    usable                whether a bundle may be used here
+    assemble              makes a bundle from the output of a build
 
-A look leaves a verified bundle in the cache and changes nothing else.
+A look at a rung leaves a verified bundle in the cache and changes nothing else.
 """

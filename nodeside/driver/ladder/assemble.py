@@ -1,7 +1,7 @@
-"""What follows a build: take delivery, check, sign, make a bundle of it, adopt it into the cache.
+"""Turns the output of a build into a cached bundle: copy, check, sign, pack, adopt into the cache.
 
-From here on the sidecar has no part: what it delivered was copied, and only the copy is read,
-signed with a key that it never saw, and used.
+The sidecar cannot influence these steps. Its output is copied first, and only the copy is read,
+signed (with a key that the sidecar never sees) and used.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from nodeside.shared import SharedDir
 
 
 def assemble_bundle(task: Task, shared: SharedDir, result: BuildResult) -> Bundle:
-    """The bundle in the cache made of what a build delivered.
+    """Make a bundle from the output of a build and return it from the cache.
 
-    Raises BundleError if that cannot be used; SigningError, NoSpace, SystemRefused.
+    Raises BundleError if the output cannot be used; SigningError, NoSpace, SystemRefused.
     """
     try:
         with task.cache.staging() as staging:
@@ -56,7 +56,10 @@ def assemble_bundle(task: Task, shared: SharedDir, result: BuildResult) -> Bundl
 def _take_delivery(
     task: Task, shared: SharedDir, result: BuildResult, raw: Path
 ) -> Mapping[str, Path]:
-    """Our own copies of the modules, by name; every wanted one is among them."""
+    """Copy the built modules; return the copies by name.
+
+    Raises BundleError if a wanted module is missing.
+    """
     taken = copy_modules(shared, result, raw)
     if absent := missing(task, taken):
         raise BundleError(
@@ -81,7 +84,7 @@ def _sign(task: Task, modules: Iterable[Path]) -> None:
 
 
 def _signature(task: Task, manifest: BundleManifest) -> bytes:
-    """The signature of the manifest by the key of driver.yaml, b"" without one."""
+    """Sign the manifest with the key of driver.yaml; b"" without a key."""
     if task.signing is None:
         return b""
     from nodeside.driver.module.signing import sign_manifest
@@ -107,7 +110,7 @@ def _manifest(task: Task, result: BuildResult, taken: Mapping[str, Path]) -> Bun
 
 
 def _read(task: Task, taken: Mapping[str, Path]) -> list[ModuleFile]:
-    """The wanted modules in the order of driver.yaml, then any others."""
+    """Read the wanted modules in the order of driver.yaml, then any others."""
     wanted = list(task.wanted.names)
     order = wanted + sorted(name for name in taken if name not in wanted)
     files = read_modules([taken[name] for name in order])

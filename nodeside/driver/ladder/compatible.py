@@ -1,7 +1,7 @@
-"""The compatible rung: a bundle for another kernel whose imported symbols all fit this one.
+"""The compatible rung: a bundle for another kernel whose imported symbols all match this one.
 
-With CONFIG_MODVERSIONS the kernel compares CRCs of symbols instead of the release in vermagic; here
-the same is done beforehand, for bundles in the cache.
+With CONFIG_MODVERSIONS the kernel compares CRCs of symbols instead of the release in vermagic. This
+module makes the same comparison before the load, for bundles in the cache.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from nodeside.driver.ladder.usable import usable
 from nodeside.driver.module.modulefile import ModuleFile, NotAModule, read_modules
 from nodeside.driver.module.symvers import KernelSymbol, Mismatch, compare, symbols_of
 
-_NAMED = 3  # symbols that differ, named in the verdict
+_NAMED = 3  # mismatched symbols listed in the verdict
 
 
 def look_for_compatible(task: Task, listener: Listener | None) -> Finding:
-    """A cached bundle of the same source for another kernel whose symbols all fit this one.
+    """Find a cached bundle of the same source for another kernel whose symbols all match this one.
 
-    The kernel's symbol list may come from the toolkit; without a listener nobody waits for it.
+    The kernel's symbol list may come from the toolkit. Without a listener, do not wait for it.
     """
     candidates = [c for c in task.cache.manifests(task.name) if of_same_source(task, c.manifest)]
     if not candidates:
@@ -44,7 +44,7 @@ def look_for_compatible(task: Task, listener: Listener | None) -> Finding:
 
 
 def of_same_source(task: Task, manifest: BundleManifest) -> bool:
-    """Whether a bundle differs from the wanted one in nothing but the kernel it is for."""
+    """Return whether a bundle differs from the wanted one only in its kernel."""
     return (
         manifest.source_digest == task.source_digest
         and manifest.settings == task.settings
@@ -55,7 +55,10 @@ def of_same_source(task: Task, manifest: BundleManifest) -> bool:
 
 
 def _symbols(task: Task, listener: Listener | None) -> Mapping[str, KernelSymbol] | None:
-    """This kernel's symbols, waited for if only a toolkit can tell them."""
+    """Return this kernel's symbols, or None if there is no symbol list.
+
+    Waits for the sidecar if the list can only come from a toolkit.
+    """
     release, shared = task.kernel.release, task.config.shared
     symbols = symbols_of(task.host, release, shared)
     if symbols is None and shared is not None and listener is not None:
@@ -67,7 +70,7 @@ def _symbols(task: Task, listener: Listener | None) -> Mapping[str, KernelSymbol
 def _compared(
     task: Task, tag: str, manifest: BundleManifest, symbols: Mapping[str, KernelSymbol]
 ) -> Finding:
-    """The bundle, verified, if this kernel would take its modules; else what is wrong with it."""
+    """Return the verified bundle if this kernel would load its modules; else the reason why not."""
     read = _read(task, tag, manifest.key)
     if isinstance(read, Finding):
         return read
@@ -83,7 +86,7 @@ def _compared(
 
 
 def _read(task: Task, tag: str, key: str) -> tuple[Bundle, Sequence[ModuleFile]] | Finding:
-    """A bundle of the cache that is whole and trusted, with its modules; else what it is."""
+    """Return an intact, trusted bundle of the cache with its modules; else the problem."""
     try:
         bundle = task.cache.peek(tag, key, task.name)
     except BundleError as problem:
@@ -99,7 +102,7 @@ def _read(task: Task, tag: str, key: str) -> tuple[Bundle, Sequence[ModuleFile]]
 
 
 def _refusals(task: Task, modules: Sequence[ModuleFile]) -> tuple[Refusal, ...]:
-    """What besides symbols keeps modules of another kernel out: machine, vermagic, MODVERSIONS."""
+    """Return the refusals not caused by symbols: machine, vermagic, MODVERSIONS."""
     refusals = check_before_load(modules, task.driver.spec.modules, read_facts(task.host))
     return tuple(r for r in refusals if r.check in ("machine", "vermagic", "modversions"))
 

@@ -1,9 +1,9 @@
-"""The ladder, as a pure decision: from what is wanted and what is known to the next action.
+"""The ladder as a pure decision: from the desired driver and the observations to the next action.
 
-`climb` is called again after every look and every build; each time it says, for every rung from the
-cheapest to the dearest, whether it served and why not, and what to do next. It touches nothing,
-so `--dry-run` and `nodeside driver plan` are free. `replacement` decides, also purely, what to do
-about modules that are in the kernel already. Policy lives here only.
+`climb` is called again after every look and every build. Each time it returns the next action and,
+for every rung from the cheapest to the most expensive, whether the rung served and why not. It has
+no side effects, so `--dry-run` and `nodeside driver plan` cost nothing. `replacement` decides, also
+purely, what to do about modules that are in the kernel already. Policy is decided only here.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WantedDriver:
-    """What should be in the kernel, and which rungs are open to get it.
+    """The modules that should be in the kernel, and the rungs that may provide them.
 
-    `key` and `tag` are those of the bundle for this kernel; `modules` are in load order.
+    `key` and `tag` identify the bundle for this kernel; `modules` are in load order.
     """
 
     driver: str
@@ -48,7 +48,7 @@ class WantedDriver:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a look at one rung found: a bundle, or nothing and why."""
+    """The result of a look at one rung: a bundle and its origin, or None and the reason."""
 
     why: str
     bundle: Bundle | None = None
@@ -56,12 +56,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Observed:
-    """What has been observed so far.
+    """The observations so far.
 
-    `in_kernel` are the loaded modules of the wanted names, and those of an earlier version of the
-    driver that nodeside loaded. `manifests` are those whose build-ids prove a loaded module to be
-    the right one: the manifest of the wanted key, and that of a compatible bundle if one was loaded
-    in this boot. `record_proves`: the record was written under the trust of today.
+    `in_kernel` holds the loaded modules with the wanted names, and the modules that nodeside loaded
+    for an earlier version of the driver. `manifests` holds the manifests whose build-ids prove that
+    a loaded module is the right one: the manifest of the wanted key, and the manifest of a
+    compatible bundle if one was loaded in this boot. `record_proves` means that the record was
+    written under the current trust settings.
     """
 
     in_kernel: Mapping[str, LoadedState]
@@ -76,7 +77,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a rung served, and why or why not, in words for the table."""
+    """Whether a rung served, and the reason as text for the table."""
 
     rung: Rung
     served: bool
@@ -84,7 +85,7 @@ class Verdict:
 
 
 class ProvenModule(Protocol):
-    """A module by the only thing that identifies it."""
+    """A module with its build-id, the only reliable identity."""
 
     @property
     def name(self) -> str: ...
@@ -94,7 +95,7 @@ class ProvenModule(Protocol):
 
 
 class Proof(Protocol):
-    """What tells the build-ids of the right modules: the manifest of a bundle, or loaded.json."""
+    """A source of the right modules' build-ids: the manifest of a bundle, or loaded.json."""
 
     @property
     def key(self) -> str: ...
@@ -105,7 +106,7 @@ class Proof(Protocol):
 
 @dataclass(frozen=True)
 class Keep:
-    """The right modules are loaded: touch nothing."""
+    """The right modules are loaded: change nothing."""
 
     proof: Proof
 
@@ -119,7 +120,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Use:
-    """This bundle is the one: check it, and load it."""
+    """Check this bundle and load it."""
 
     rung: Rung
     bundle: Bundle
@@ -143,10 +144,10 @@ _BELOW_LOADED = (Rung.CACHED, Rung.FETCHED, Rung.COMPATIBLE, Rung.BUILT)
 
 
 def climb(wanted: WantedDriver, known: Observed) -> Decision:
-    """The verdict on each rung so far, and the next action.
+    """Return the verdict on each rung so far, and the next action.
 
-    A bundle that was found may turn out to be what is loaded already, because its manifest was not
-    known before: then too nothing is touched.
+    A bundle may turn out to be the one that is loaded already, because its manifest was not known
+    before. Nothing is changed in that case either.
     """
     proven, why = loaded_rung(wanted, known)
     verdicts = [Verdict(Rung.LOADED, proven is not None, why)]
@@ -170,7 +171,7 @@ def climb(wanted: WantedDriver, known: Observed) -> Decision:
 
 
 def closed_rung(wanted: WantedDriver, rung: Rung) -> str:
-    """Why this rung is not open at all; empty if it is."""
+    """Return why this rung cannot be used at all; "" if it can."""
     match rung:
         case Rung.LOADED | Rung.CACHED:
             return ""
@@ -184,10 +185,10 @@ def closed_rung(wanted: WantedDriver, rung: Rung) -> str:
 
 
 def loaded_rung(wanted: WantedDriver, known: Observed) -> tuple[Proof | None, str]:
-    """What proves the loaded modules to be the wanted ones, or None and why.
+    """Return the proof that the loaded modules are the wanted ones, or None; and the reason.
 
-    Where the cache was lost, loaded.json serves too: it has the key and the build-ids of what we
-    loaded in this boot.
+    If the cache was lost, loaded.json serves as proof too: it has the key and the build-ids of the
+    modules that we loaded in this boot.
     """
     present = [name for name in wanted.names if name in known.in_kernel]
     absent = [name for name in wanted.names if name not in known.in_kernel]
@@ -217,7 +218,7 @@ def loaded_rung(wanted: WantedDriver, known: Observed) -> tuple[Proof | None, st
 
 
 def _contradiction(wanted: WantedDriver, known: Observed, proof: Proof) -> str:
-    """The first way in which the kernel is not what the build-ids and the parameters ask."""
+    """Return the first mismatch of build-id, initstate or parameters; "" if there is none."""
     expected = {module.name: module.build_id for module in proof.modules}
     for module in wanted.modules:
         name = kernel_name(module.name)
@@ -237,7 +238,10 @@ def _contradiction(wanted: WantedDriver, known: Observed, proof: Proof) -> str:
 def _parameter_contradiction(
     module: Module, state: LoadedState, record: LoadedRecord | None
 ) -> str:
-    """What we asked for stands in loaded.json; sysfs can only contradict it."""
+    """Return the first parameter mismatch; "" if there is none.
+
+    loaded.json has the parameters that we asked for; sysfs can only contradict them.
+    """
     asked = dict(module.parameters)
     ours = _recorded(kernel_name(module.name), state, record)
     if ours is not None and ours != asked:
@@ -259,10 +263,10 @@ def _recorded(name: str, state: LoadedState, record: LoadedRecord | None) -> dic
 
 
 def _same_value(asked: str, seen: str) -> bool:
-    """Whether sysfs shows what was asked, as far as that can be told.
+    """Return whether the value in sysfs is compatible with the value that was asked for.
 
-    A bool given as 1 reads `Y`, 0x10 reads 16, and a string may be cut or decorated by its own
-    getter; only a clear difference between two booleans or two numbers is a contradiction.
+    A bool set as 1 reads `Y`, 0x10 reads 16, and a string may be truncated or decorated by its own
+    getter. Only a clear difference between two booleans or two numbers is a contradiction.
     """
     if asked == seen:
         return True
@@ -288,16 +292,16 @@ def _words(parameters: Mapping[str, str]) -> str:
 
 
 class Replacement(Enum):
-    """What to do about modules of the wanted names that are loaded but are not the wanted ones."""
+    """The action for loaded modules that have the wanted names but are not the wanted ones."""
 
     LOAD = "load"  # nothing is in the way
     REPLACE = "replace"  # unload, then load
-    AFTER_REBOOT = "after-reboot"  # leave it; the next boot brings the wanted one
-    REFUSE = "refuse"  # not ours, and we may not touch it
+    AFTER_REBOOT = "after-reboot"  # leave it; the next boot loads the wanted one
+    REFUSE = "refuse"  # foreign, and we may not unload it
 
 
 class Occupant(Enum):
-    """Whose module is in the way."""
+    """The owner of the modules that are in the way."""
 
     NOBODY = "nobody"
     OURS = "ours"
@@ -305,7 +309,7 @@ class Occupant(Enum):
 
 
 def occupant(known: Observed) -> Occupant:
-    """Whose modules are in the way. One foreign module makes the whole foreign."""
+    """Return the owner of the modules in the way. One foreign module makes all of them foreign."""
     present = tuple(known.in_kernel.values())
     if not present:
         return Occupant.NOBODY
@@ -318,7 +322,7 @@ def occupant(known: Observed) -> Occupant:
 def replacement(
     who: Occupant, upgrade: Upgrade, unload: UnloadPolicy, foreign: Foreign
 ) -> tuple[Replacement, str]:
-    """The decision for every combination, and its reason in words."""
+    """Return the decision for a combination, and its reason as text."""
     match who:
         case Occupant.NOBODY:
             return Replacement.LOAD, ""

@@ -1,8 +1,8 @@
-"""The looks at each rung of the ladder: cache, prebuilt sources, other kernels' bundles, a build.
+"""Looks at one rung of the ladder: cache, prebuilt sources, other kernels' bundles, a build.
 
-`plan.climb` says which rung to look at; `look` does it and says in words what was found. Each look
-that finds something leaves a verified bundle in the node's cache. What follows a build is in
-`assemble.py`, what makes another kernel's bundle a compatible one in `compatible.py`.
+`plan.climb` decides which rung to look at; `look` does it and describes the result. Each successful
+look leaves a verified bundle in the node's cache. The steps after a build are in `assemble.py`, the
+comparison with another kernel's bundle is in `compatible.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def look(task: Task, rung: Rung, listener: Listener) -> plan.Finding:
-    """Look at one rung. Raises what a build raises; the other rungs only say why not."""
+    """Look at one rung. Raises the errors of a build; other rungs only report why they failed."""
     match rung:
         case Rung.CACHED:
             return look_in_cache(task)
@@ -53,12 +53,12 @@ def look(task: Task, rung: Rung, listener: Listener) -> plan.Finding:
 
 
 def look_in_cache(task: Task) -> plan.Finding:
-    """The wanted bundle in the node's cache; a damaged one is set aside."""
+    """Look up the wanted bundle in the node's cache. A damaged one is set aside."""
     return _cached(task, task.cache.lookup(task.tag, task.key, task.name))
 
 
 def peek_in_cache(task: Task) -> plan.Finding:
-    """As `look_in_cache`, but a damaged bundle stays where it is: for who must change nothing."""
+    """Look up the wanted bundle read-only: as `look_in_cache`, but a damaged bundle stays."""
     try:
         bundle = task.cache.peek(task.tag, task.key, task.name)
     except BundleError as problem:
@@ -75,7 +75,7 @@ def _cached(task: Task, bundle: Bundle | None) -> plan.Finding:
 
 
 def fetch(task: Task) -> plan.Finding:
-    """Ask the prebuilt sources in order; what they deliver is verified, then in the cache."""
+    """Try the prebuilt sources in order; verify the bundle and adopt it into the cache."""
     from nodeside.driver.store import sources  # late: imports requests
 
     with task.cache.staging() as staging:
@@ -97,14 +97,17 @@ def fetch(task: Task) -> plan.Finding:
 
 
 def _readable(bundle: Bundle) -> None:
-    """Else the cache would keep what nobody can load. Raises NotAModule."""
+    """Raise NotAModule if a module of the bundle cannot be read.
+
+    Otherwise the cache would keep a bundle that cannot be loaded.
+    """
     from nodeside.driver.module.modulefile import read_modules
 
     read_modules([bundle.directory / file.file for file in bundle.manifest.modules])
 
 
 def ask_sources(task: Task) -> ManifestOutcome:
-    """Whether a prebuilt source has the wanted bundle, and what each of them said."""
+    """Return the manifest of the wanted bundle from the prebuilt sources, and each one's result."""
     from nodeside.driver.store import sources
 
     asked = _asked_of_store(task)
@@ -112,7 +115,7 @@ def ask_sources(task: Task) -> ManifestOutcome:
 
 
 def fetch_options(task: Task) -> FetchOptions:
-    """Limits from driver.yaml, CA and credentials from the place."""
+    """Return the limits of driver.yaml, with the CA and credentials of the task's Config."""
     from nodeside.driver.store import base
 
     prebuilt = task.driver.spec.prebuilt
@@ -131,26 +134,26 @@ def _asked_of_store(task: Task) -> WantedBundle:
 
 
 def build(task: Task, listener: Listener) -> plan.Finding:
-    """Have the sidecar build, sign what came out, and put it into the cache."""
+    """Let the sidecar build the modules, then sign them and put the bundle into the cache."""
     shared = task.config.shared
-    assert shared is not None  # plan.closed_rung sees to it
+    assert shared is not None  # ensured by plan.closed_rung
     with sole_builder(shared):
         if not listener.repeat_failed:
             refuse_repetition(shared, request_of(task))
         provide_source(task.source, shared, task.source_digest, task.not_source)
         request = request_build(shared, request_of(task))
         from nodeside.driver.ladder.assemble import (
-            assemble_bundle,  # late: the sidecar is at work meanwhile
+            assemble_bundle,  # late: the sidecar builds meanwhile
         )
 
         try:
             result = await_result(shared, request, listener)
             bundle = assemble_bundle(task, shared, result)
-        except KeyboardInterrupt:  # a person gave up; SIGTERM leaves the build to be joined
+        except KeyboardInterrupt:  # a person gave up; after SIGTERM the next run joins the build
             withdraw(shared, request)
             raise
         except (BundleError, UntrustedFile) as error:
-            # The same answer would be joined again and again, or the same build made.
+            # Otherwise every retry would join the same answer, or repeat the same build.
             withdraw(shared, request)
             note_refusal(shared, request, error)
             raise
@@ -161,7 +164,7 @@ def build(task: Task, listener: Listener) -> plan.Finding:
 
 
 def request_of(task: Task) -> BuildRequest:
-    """The request for a build; its id is that of the first attempt."""
+    """Return the build request, with the id of the first attempt."""
     return BuildRequest(
         id=request_id(task.key, 1),
         driver=task.name,

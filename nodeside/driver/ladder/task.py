@@ -1,7 +1,7 @@
-"""One driver on one node for one kernel, with everything that can be known beforehand resolved.
+"""One driver on one node for one kernel, with all its inputs resolved.
 
-A `Task` is made from a driver.yaml and a host; it computes the bundle's key without a toolkit, so
-that the driver container, a build Job and an engineer all come to the same one.
+A `Task` is made from a driver.yaml and a host. The bundle's key is computed without a toolkit, so
+that the driver container, a build Job and an engineer all get the same key.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from nodeside.spec import load, node_load
 from nodeside.spec.model import Driver, PrebuiltSource, Signing, Trust
 from nodeside.spec.policy import node_policy
 
-# Where a driver image that was made for one kernel has its bundle: beside no source tree, whose
-# digest it would change.
+# The bundle directory of a driver image that was made for one kernel. It is outside of the source
+# tree, because it would change the tree's digest.
 OWN_BUNDLES = PrebuiltSource(directory="/prebuilt")
 
 
 @dataclass(frozen=True)
 class Config:
-    """Where a command works; every field has a flag and an environment variable.
+    """The environment of a command; every field has a flag and an environment variable.
 
-    `driver_file` is the driver.yaml, `shared` the directory shared with a toolkit sidecar (None:
-    there is no toolkit), `node` the name of the Kubernetes node, `revision` what the controller
-    calls this driver.yaml ("": a person wrote it), `toolkit` the image that its sidecar is of,
-    `policy_file` what it says beside it of upgrade
-    and unload, `signature_hash` what a kernel that is not here signs with ("": look at the host).
+    `driver_file` is the driver.yaml. `shared` is the directory shared with a toolkit sidecar (None:
+    there is no toolkit). `node` is the name of the Kubernetes node. `revision` is the controller's
+    name for this driver.yaml ("": a person wrote it). `toolkit` is the image of its sidecar.
+    `policy_file` is the controller's separate file for upgrade and unload. `signature_hash` is the
+    signature hash of a kernel that is not on this machine ("": look at the host).
     """
 
     driver_file: Path
@@ -51,13 +51,13 @@ class Config:
     signature_hash: str = ""
 
     def beside_driver(self, relative: str) -> Path:
-        """A path of driver.yaml: absolute, or relative to its directory."""
+        """Resolve a path of driver.yaml: absolute, or relative to its directory."""
         return (self.driver_file.parent / relative).absolute()
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be done, resolved. `source` is an absolute path."""
+    """One driver to manage, with everything resolved. `source` is an absolute path."""
 
     config: Config
     driver: Driver
@@ -95,14 +95,14 @@ class Task:
         return not_source(self.driver, self.config)
 
     def path(self, relative: str) -> Path:
-        """A path of driver.yaml: absolute, or relative to its directory."""
+        """Resolve a path of driver.yaml: absolute, or relative to its directory."""
         return self.config.beside_driver(relative)
 
     @property
     def sources(self) -> tuple[PrebuiltSource, ...]:
-        """Where prebuilt bundles may be, local directories made absolute.
+        """Return the prebuilt sources, with absolute paths for local directories.
 
-        A driver image for one kernel brings its own, so that is the first place to look.
+        A driver image for one kernel contains its own bundle, so that source comes first.
         """
         prebuilt = self.driver.spec.prebuilt
         own = (OWN_BUNDLES,) if prebuilt.image else ()
@@ -121,7 +121,7 @@ class Task:
         return replace(trust, certificate=str(self.path(trust.certificate)))
 
     def distrust(self, described: Described) -> str:
-        """Why a bundle in the cache may not be used; "" if it may."""
+        """Return why a bundle in the cache may not be used; "" if it may."""
         return distrust(self.trust, self.cache, self.name, described)
 
     @property
@@ -143,9 +143,9 @@ class Task:
 
 
 def resolve(config: Config, kernel: Kernel | None = None) -> Task:
-    """Read driver.yaml and the source tree, and compute the key for `kernel` (the running one).
+    """Read driver.yaml and the source tree, and compute the key for `kernel`.
 
-    Raises SpecError, SigningError, SystemRefused.
+    Without `kernel`, the running kernel is used. Raises SpecError, SigningError, SystemRefused.
     """
     driver = read_driver(config)
     source = config.beside_driver(driver.spec.source.path)
@@ -169,9 +169,9 @@ def resolve(config: Config, kernel: Kernel | None = None) -> Task:
 
 
 def resolve_loaded(config: Config) -> Task:
-    """What it takes to unload a driver: no source, no certificate, and so no key.
+    """Return a task that suffices to unload a driver: no source, no certificate, and so no key.
 
-    Neither may be there any more when a driver goes. Raises SpecError.
+    Source and certificate may be gone by the time a driver is removed. Raises SpecError.
     """
     driver, host = read_driver(config), config.host
     return Task(
@@ -189,8 +189,11 @@ def resolve_loaded(config: Config) -> Task:
 
 
 def not_source(driver: Driver, config: Config) -> NotSource:
-    """What of the source's directory is none: what driver.yaml excludes, where we write, and what
-    is for the driver's side only."""
+    """Return the paths in the source directory that are not source.
+
+    They are the exclusions of driver.yaml, the directories we write to, and the files for the
+    driver's side only.
+    """
     cache = config.cache.root
     shared = config.shared.root if config.shared else None
     signing = driver.spec.signing
@@ -201,10 +204,10 @@ def not_source(driver: Driver, config: Config) -> NotSource:
 
 
 def read_driver(config: Config) -> Driver:
-    """driver.yaml. Raises SpecError.
+    """Read driver.yaml and its policy file. Raises SpecError.
 
-    One with a revision is what the controller handed over: it may be newer than this node. What a
-    person wrote is read strictly.
+    A driver.yaml with a revision comes from the controller and may be newer than this node. A
+    driver.yaml that a person wrote is parsed strictly.
     """
     driver = node_load(config.driver_file) if config.revision else load(config.driver_file)
     return node_policy(driver, config.policy_file) if config.policy_file else driver

@@ -1,7 +1,6 @@
-"""Whether a bundle, or what a build delivered, serves a task: every wanted module, well signed.
+"""Checks that a bundle or a build's output has every wanted module, signed as required.
 
-What the kernel itself would refuse is judged later, by `checks.py`. Called by whoever looks at a
-rung, and before a load.
+Modules that the kernel itself would refuse are detected later, by `checks.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from nodeside.driver.ladder.task import Task
 
 
 def usable(task: Task, bundle: Bundle, why: str) -> Finding:
-    """The bundle, if it has every wanted module, signed as driver.yaml asks; else why not."""
+    """Return the bundle if every wanted module is in it, signed as required; else the reason."""
     name = bundle.directory.name
     if absent := missing(task, (module.name for module in bundle.manifest.modules)):
         return Finding(f"the bundle {name} has no module {absent}")
@@ -34,16 +33,16 @@ def usable(task: Task, bundle: Bundle, why: str) -> Finding:
 
 
 def missing(task: Task, there: Iterable[str]) -> str:
-    """The wanted modules that are not among those that are there."""
+    """Return the wanted modules that are not in `there`, comma-separated; "" if none."""
     names = set(there)
     return ", ".join(name for name in task.wanted.names if name not in names)
 
 
 def verify_signatures(task: Task, files: Iterable[Path]) -> None:
-    """With a key configured, no module is used that is not signed by it. Raises SigningError."""
+    """Raise SigningError if a module is not signed by the configured key."""
     from nodeside.driver.module import signing
 
-    assert task.signing is not None  # asked only then
+    assert task.signing is not None  # callers check it
     certificate = task.path(task.signing.certificate)
     for file in files:
         signing.verify(file, certificate)

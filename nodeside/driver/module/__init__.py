@@ -1,11 +1,11 @@
-"""The kernel module as a file: what a .ko says of itself, and whether it fits a kernel.
+"""Kernel module files: the metadata in a .ko, and whether a module fits a kernel.
 
     elf, compression      the container formats, read with limits
-    modulefile            one .ko, read: name, vermagic, imports, parameters, build-id
-    signature, signing    the appended signature: parsed, verified, made
-    parameters            the parameters a module takes
-    symvers               Module.symvers: which symbols a kernel offers, and the comparison
-    load_order            which module has to be loaded before which
+    modulefile            parses one .ko: name, vermagic, imports, parameters, build-id
+    signature, signing    the appended signature: parsing, verifying, signing
+    parameters            checks parameter names and values against a module
+    symvers               Module.symvers: the symbols a kernel exports, and the comparison
+    load_order            orders the modules of a driver by their dependencies
 
-Reads files and nothing else. Vendor files are read in a child with limits (`driver.child`).
+Only touches files. Vendor files are read in a child process with limits (`driver.child`).
 """

@@ -1,8 +1,8 @@
-"""Compressed kernel modules: .ko.gz, .ko.xz and .ko.zst become plain ones, up to a size limit.
+"""Decompression of kernel modules (.ko.gz, .ko.xz, .ko.zst), up to a size limit.
 
-The kernel itself cannot be relied on to decompress (CONFIG_MODULE_DECOMPRESS is rare), so
-nodeside does before a load and before it reads a module. What a file is, is seen from its first
-bytes, not from its name. A small file that grows without end is refused at the limit.
+The kernel cannot be relied on to decompress modules (CONFIG_MODULE_DECOMPRESS is rare), so
+nodeside decompresses them before it loads or reads them. The format is detected from the first
+bytes of the file, not from its name. A decompression bomb is refused at the limit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nodeside.scratch import scratch_directory
 
 MODULE_LIMIT = (
     512 << 20
-)  # bytes of a plain module; the largest, with debug information, are ~300 MB
+)  # bytes of an uncompressed module; the largest, with debug information, are ~300 MB
 
 _CHUNK = 1 << 18
 _XZ_MEMORY = 128 << 20
@@ -34,9 +34,10 @@ _MAGIC = {b"\x1f\x8b": "gz", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zst"}
 
 
 def decompress(path: Path, to: Path, *, limit: int = MODULE_LIMIT) -> Path:
-    """Write the plain module of `path` to `to`, whole or not at all; returns `to`.
+    """Decompress the module at `path` to `to` atomically, and return `to`.
 
-    A plain file is copied. Raises NotAModule if it is damaged or larger than `limit` bytes.
+    An uncompressed file is copied. Raises NotAModule if the file is damaged or the uncompressed
+    module is larger than `limit` bytes.
     """
     temporary = to.parent / f"{TEMPORARY_PREFIX}{os.getpid()}-{to.name}"
     with disk_errors(to):
@@ -55,7 +56,7 @@ def decompress(path: Path, to: Path, *, limit: int = MODULE_LIMIT) -> Path:
 
 @contextmanager
 def opened(path: Path, *, limit: int = MODULE_LIMIT) -> Iterator[IO[bytes]]:
-    """The plain bytes of a module as a seekable file, whether it is compressed or not."""
+    """Open a module, compressed or not, as a seekable file of its uncompressed bytes."""
     with _open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > limit:
             raise _too_large(path, limit)
@@ -69,7 +70,7 @@ def opened(path: Path, *, limit: int = MODULE_LIMIT) -> Iterator[IO[bytes]]:
 
 
 def _open_regular(path: Path) -> IO[bytes]:
-    """Open without blocking on a pipe, and without a buffer: readers ask for whole sections."""
+    """Open unbuffered, since readers read whole sections, and without blocking on a pipe."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as exc:
@@ -86,7 +87,7 @@ def _kind(head: bytes) -> str:
 
 @contextmanager
 def _expanded(file: IO[bytes], kind: str, path: Path, limit: int) -> Iterator[IO[bytes]]:
-    """The decompressed bytes, in memory that has no name on any disk."""
+    """Decompress into anonymous memory (memfd), so nothing is written to disk."""
     with os.fdopen(
         os.memfd_create(f"nodeside-{kind}", os.MFD_CLOEXEC), "w+b", buffering=0
     ) as plain:
@@ -130,9 +131,9 @@ def _unxz(file: IO[bytes], _path: Path, _limit: int) -> Iterator[bytes]:
 
 
 def _unzstd(_file: IO[bytes], path: Path, limit: int) -> Iterator[bytes]:
-    """By the `zstd` tool: the standard library of Python 3.11 has no zstd.
+    """Decompress with the `zstd` tool: the standard library of Python 3.11 has no zstd.
 
-    The kernel ends the tool when its output passes the limit (RLIMIT_FSIZE, setrlimit(2)).
+    The kernel kills the tool if its output exceeds the limit (RLIMIT_FSIZE, setrlimit(2)).
     """
     with scratch_directory("zstd") as directory:
         plain = directory / "module.ko"
@@ -154,7 +155,7 @@ def _unzstd(_file: IO[bytes], path: Path, limit: int) -> Iterator[bytes]:
 
 
 def _limit_files(limit: int) -> None:
-    import resource  # in the child only
+    import resource  # only in the child process
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 

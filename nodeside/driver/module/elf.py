@@ -1,12 +1,11 @@
-"""A strict reader of relocatable ELF objects, which is what kernel modules are.
+"""A strict parser for relocatable ELF objects, the format of kernel modules.
 
-It reads hostile files: every offset and size is checked before it is used, nothing is read that
-was not asked for, and the only exceptions are `NotAModule` and `MalformedElf`. Time and memory are
-linear in the sizes of what is read, and those have limits, also where tables overlap or many rows
-share one name. The file is read, never mapped: a mapping of a file that somebody truncates kills
-its reader.
+The input may be hostile. Every offset and size is checked before use, only requested data is read,
+and the only exceptions are `NotAModule` and `MalformedElf`. Time and memory are linear in the
+amount of data read, which is limited, even if tables overlap or many rows share one name. The file
+is read, never mapped: truncating a mapped file kills the process that reads it.
 
-The formats are those of elf(5); what a module loader demands of them is in the kernel's
+The formats are documented in elf(5). The module loader's own checks are in the kernel's
 kernel/module/main.c (elf_validity_check). Stdlib only.
 """
 
@@ -19,15 +18,16 @@ from typing import IO, NamedTuple
 
 from nodeside.errors import ExitCode, NodesideError
 
-# Behind each limit: the largest number among all modules of Debian's 6.1.0-56-amd64. Their largest,
-# amdgpu, has 19 MB; the largest in the wild has three times as much, and the limits forty times.
-SECTION_LIMIT = 64 << 20  # bytes of one section; the names of amdgpu's symbols have 0.5 MB
-TABLE_LIMIT = 4 << 20  # bytes of a section of strings, CRCs or notes; .modinfo of option: 76 kB
+# The comment on each limit gives the largest value among all modules of Debian's 6.1.0-56-amd64.
+# The largest of these modules, amdgpu, is 19 MB. The largest in the wild is three times as large,
+# and the limits allow forty times as much.
+SECTION_LIMIT = 64 << 20  # bytes of one section; the symbol names of amdgpu: 0.5 MB
+TABLE_LIMIT = 4 << 20  # bytes of a section of strings, CRCs or notes; option's .modinfo: 76 kB
 SYMBOL_LIMIT = 1 << 20  # rows of the symbol table; amdgpu: 26,032
-RELOCATION_LIMIT = 1 << 16  # rows of a relocation table that is read; lpfc: 267
+RELOCATION_LIMIT = 1 << 16  # rows of one relocation table; lpfc: 267
 NAMES_LIMIT = 16 << 20  # bytes of memory for all names; drm: 1,285 names with 35,809 bytes
 NAME_LIMIT = 4096  # bytes of one name or string; the kernel's own limit on symbols is 512
-_NAME_COST = 64  # bytes of memory that a name takes besides its own
+_NAME_COST = 64  # bytes of memory overhead per name
 
 _IDENT = 16
 _ET_REL = 1
@@ -40,7 +40,7 @@ _SHN_ABS = 0xFFF1
 _STB_WEAK = 2
 _GNU_BUILD_ID = 3
 
-# `uname -m` by (e_machine, ELF class, little endian); None stands for any.
+# `uname -m` by (e_machine, ELF class, little endian); None matches any value.
 _MACHINES: dict[tuple[int, int | None, bool | None], str] = {
     (3, 32, True): "i686",
     (62, 64, True): "x86_64",
@@ -63,7 +63,7 @@ MACHINES = frozenset(_MACHINES.values())
 
 
 class NotAModule(NodesideError):
-    """A file that is not a kernel module, or that no kernel would take for one."""
+    """A file that is not a kernel module, or that no kernel would accept as one."""
 
     exit_code = ExitCode.BUNDLE
     reason = "NotAModule"
@@ -95,7 +95,7 @@ class Symbol(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What one relocation points at: `offset` in its section → `address` in section `section`."""
+    """The target of a relocation: `offset` in its section → `address` in section `section`."""
 
     offset: int
     section: int
@@ -103,7 +103,7 @@ class Target(NamedTuple):
 
 
 class ElfObject:
-    """A relocatable object behind a seekable file. `where` names it in messages."""
+    """A relocatable object read from a seekable file. `where` is its name in messages."""
 
     def __init__(self, file: IO[bytes], where: str) -> None:
         self._file = file
@@ -177,7 +177,7 @@ class ElfObject:
     # --- sections ----------------------------------------------------------------------------
 
     def section(self, name: str) -> Section | None:
-        """The first section of that name, which is the one the kernel takes (find_sec)."""
+        """Return the first section with that name, as the kernel does (find_sec), or None."""
         return self._by_name.get(name)
 
     @cached_property
@@ -185,12 +185,15 @@ class ElfObject:
         return {section.name: section for section in reversed(self.sections)}
 
     def contents(self, name: str) -> bytes:
-        """The bytes of a section, at most TABLE_LIMIT; empty if there is no such section."""
+        """Return the bytes of a section; empty if it does not exist.
+
+        Raises MalformedElf if it is larger than TABLE_LIMIT.
+        """
         section = self.section(name)
         return b"" if section is None else self._contents(section, TABLE_LIMIT)
 
     def string_at(self, section: int, offset: int) -> str:
-        """The C string at an offset of a section."""
+        """Return the C string at an offset in a section."""
         found = self._section(section)
         length = min(NAME_LIMIT, found.size - offset)
         if offset < 0 or length <= 0 or found.kind in (0, _SHT_NOBITS):
@@ -198,7 +201,7 @@ class ElfObject:
         return self._string(self._read(found.offset + offset, length), 0)
 
     def u32_at(self, section: int, offset: int) -> int:
-        """The 32-bit number at an offset of a section."""
+        """Return the 32-bit number at an offset in a section."""
         found = self._section(section)
         if offset < 0 or offset + 4 > found.size or found.kind in (0, _SHT_NOBITS):
             raise self._malformed(f"a number at {offset} of section {found.name!r}")
@@ -222,7 +225,7 @@ class ElfObject:
     # --- symbols and relocations -------------------------------------------------------------
 
     def symbols(self, prefixes: tuple[str, ...]) -> Iterator[Symbol]:
-        """The undefined symbols, and the defined ones whose name begins with a prefix."""
+        """Yield undefined symbols, and defined symbols whose name starts with one of `prefixes`."""
         _, names = self._symbol_table
         wanted = tuple(prefix.encode() for prefix in prefixes)
         for name, info, section, value in self._symbol_rows():
@@ -236,14 +239,14 @@ class ElfObject:
                 yield Symbol(self._string(names, name), value, where, False, info >> 4 == _STB_WEAK)
 
     def targets(self, name: str) -> Iterator[Target]:
-        """What the relocations of a section point at, as far as it is in this object."""
+        """Yield the relocation targets of a section that lie within this object."""
         index = next((i for i, row in enumerate(self.sections) if row.name == name), None)
         tables = [
             table
             for table in self.sections
             if index is not None and table.info == index and table.kind in (_SHT_REL, _SHT_RELA)
         ]
-        if len(tables) > 1:  # no linker leaves two
+        if len(tables) > 1:  # no linker produces two
             raise self._malformed(f"section {name!r} has {len(tables)} relocation tables, not one")
         for table in tables:
             yield from self._table_targets(table, name)
@@ -273,7 +276,7 @@ class ElfObject:
         return (row[3], row[4]) if self.elf_class == 64 else (row[5], row[1])
 
     def _symbol_rows(self) -> Iterator[tuple[int, int, int, int]]:
-        """(name, info, section, value) of every symbol."""
+        """Return (name, info, section, value) of every symbol."""
         data, _ = self._symbol_table
         rows = self._symbol_form.iter_unpack(data)
         if self.elf_class == 64:
@@ -286,7 +289,7 @@ class ElfObject:
 
     @cached_property
     def _symbol_table(self) -> tuple[bytes, bytes]:
-        """The symbol table, cut to whole rows, and its names."""
+        """Return the symbol table, cut to whole rows, and its string table."""
         table = next((row for row in self.sections if row.kind == _SHT_SYMTAB), None)
         if table is None:
             return b"", b""
@@ -322,9 +325,9 @@ class ElfObject:
 
 
 def parse_notes(data: bytes, *, little_endian: bool = True) -> str:
-    """The GNU build-id in the bytes of an ELF note section, in hex; "" if there is none.
+    """Return the GNU build-id in an ELF note section, in hex; "" if there is none.
 
-    The same bytes stand in `/sys/module/X/notes/.note.gnu.build-id` of a loaded module. Names and
+    A loaded module exposes the same bytes in `/sys/module/X/notes/.note.gnu.build-id`. Names and
     descriptors are padded to 4 bytes (elf(5), "Notes").
     """
     header = struct.Struct("<III" if little_endian else ">III")

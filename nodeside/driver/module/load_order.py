@@ -1,7 +1,8 @@
-"""The order in which the modules of one driver load: as they are listed, but what is needed first.
+"""The load order of a driver's modules: as listed, with dependencies first.
 
-The lists of dkms.conf files have no order, since depmod makes one after the installation. Here the
-modules say themselves what they need. Called for the manifest of a build and before every load.
+The module lists in dkms.conf files are unordered, since depmod computes the order after the
+installation. This order comes from the `depends` field of the modules themselves. It is computed
+for the manifest of a build and before every load.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from nodeside.driver.module.modulefile import ModuleFile
 
 
 def in_load_order(modules: Sequence[ModuleFile]) -> tuple[ModuleFile, ...]:
-    """The modules as they are given, each after those of them that it depends on."""
+    """Return the modules in the given order, each after the ones that it depends on."""
     by_name = {module.name: module for module in modules}
     order: dict[str, ModuleFile] = {}
     for module in modules:
@@ -26,7 +27,7 @@ def _visit(
     order: dict[str, ModuleFile],
     above: tuple[str, ...],
 ) -> None:
-    """Add what the module needs, then itself; a circle, which kbuild never makes, is cut."""
+    """Add the module after its dependencies. A cycle, which kbuild never produces, is broken."""
     if module.name in order or module.name in above:
         return
     for name in module.depends:

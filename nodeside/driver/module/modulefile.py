@@ -1,16 +1,16 @@
-"""A kernel module file, read without loading it: who it is, what it needs, what it offers.
+"""Parser for kernel module files: identity, imports, exports and parameters, without loading.
 
-Everything that nodeside knows of a module before the kernel sees it comes from here. The file may
-be compressed and may be hostile: it is read in a child process with limits, and what cannot be read
-raises NotAModule and nothing else.
+Everything that nodeside knows about a module before the kernel sees it comes from here. The file
+may be compressed and may be hostile. It is read in a child process with limits, and an unreadable
+file raises NotAModule and nothing else.
 
-Where each fact stands in the kernel's own sources (6.x):
+The formats are defined in the kernel sources (6.x):
 
     section              content                        defined in
     .modinfo             key=value strings              include/linux/moduleparam.h, module.h
     __versions           struct modversion_info         include/linux/module.h
-    __version_ext_*      CRCs and names apart (6.14)    kernel/module/version.c
-    __ksymtab* __kcrctab*  what it exports              include/linux/export-internal.h
+    __version_ext_*      separate CRCs, names (6.14)    kernel/module/version.c
+    __ksymtab* __kcrctab*  exported symbols             include/linux/export-internal.h
     __param              struct kernel_param            include/linux/moduleparam.h
     .note.gnu.build-id   the identity of one build      Documentation/ABI/testing/sysfs-module
 """
@@ -48,22 +48,22 @@ __all__ = [
 ]
 
 # The largest module of Debian's 6.1.0-56-amd64 (amdgpu, 19 MB) takes 0.1 s and 20 MiB; an .xz file
-# may take 128 MiB for its dictionary. All modules of a driver, 1 GiB at most, are hashed in seconds
-# and what comes back goes into a manifest of 8 MiB at most.
+# may take 128 MiB for its dictionary. All modules of a driver, 1 GiB at most, are hashed in
+# seconds. The answer goes into a manifest of 8 MiB at most.
 _LIMITS = Limits(memory=384 << 20, processor=60, answer=8 << 20)
-_TIMEOUT = 300.0  # seconds; a slow disk must not be taken for a hostile file
+_TIMEOUT = 300.0  # seconds; a slow disk must not be mistaken for a hostile file
 
 _MODINFO = ("name", "vermagic", "srcversion", "license", "depends", "parm", "parmtype", "import_ns")
 _PARAMETER_LIMIT = 4096  # the largest drivers declare ~200
-_EXPORT_LIMIT = 65536  # all of a kernel exports ~15,000
+_EXPORT_LIMIT = 65536  # a whole kernel exports ~15,000
 _CRC, _EXPORT, _PARAM = "__crc_", "__ksymtab_", "__param_str_"
-# The loader leaves this one alone: kernel/module/main.c, ignore_undef_symbol.
+# The module loader ignores this symbol: kernel/module/main.c, ignore_undef_symbol.
 _IGNORED = ("_GLOBAL_OFFSET_TABLE_",)
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A module parameter. `type` is as in modinfo ("bool", "array of int"), "" if unknown."""
+    """A module parameter. `type` is as in modinfo ("bool", "array of int"); "" if unknown."""
 
     name: str
     type: str = ""
@@ -72,12 +72,12 @@ class Parameter:
 
 @dataclass(frozen=True)
 class ModuleFile:
-    """What a module file says of itself.
+    """The metadata of a module file.
 
-    `name` is the kernel's name (`_`, never `-`). `sha256` and `size` are of the file as it is on
-    disk. `imports` maps every symbol the module cannot be loaded without to its CRC, None where it
-    has none; `weak_imports` are those it can do without, whose CRC must still fit where the kernel
-    has them. `modversions` says whether there are CRCs at all. `exports` are symbols for others.
+    `name` is the kernel's name (`_`, never `-`). `sha256` and `size` are those of the file on disk.
+    `imports` maps every required symbol to its CRC, or None if it has none. `weak_imports` are
+    optional symbols; if the kernel exports one, its CRC must still match. `modversions` tells
+    whether the module has CRCs at all. `exports` are the symbols that the module exports.
     """
 
     path: Path
@@ -101,7 +101,7 @@ class ModuleFile:
 
 
 class UnreadableModule(NotAModule):
-    """A module whose reader was stopped, or crashed: no file of a linker is such."""
+    """A module whose reader crashed or was killed; no file written by a linker causes this."""
 
     reason = "UnreadableModule"
 
@@ -112,9 +112,10 @@ def read_module(path: Path) -> ModuleFile:
 
 
 def read_modules(paths: Sequence[Path]) -> list[ModuleFile]:
-    """Read the modules of one driver, in a child with limits, for all of them together.
+    """Read the modules of one driver in a single child process, whose limits cover all of them.
 
-    Whoever made them may want our memory or our time. Raises NotAModule, SystemRefused.
+    The limits protect against files made to exhaust memory or time. Raises NotAModule,
+    SystemRefused.
     """
     try:
         said = run_in_child(lambda: _packed(paths), _TIMEOUT, limits=_LIMITS)
@@ -147,7 +148,7 @@ def _listed(paths: Sequence[Path]) -> str:
 
 
 def parse_module(path: Path) -> ModuleFile:
-    """As `read_module`, in this process: for its child, and for files that can be trusted."""
+    """Read a module in this process: in the child of `read_modules`, or if it is trusted."""
     with opened(path) as file:
         elf = ElfObject(file, str(path))
         info = _read_modinfo(elf.contents(".modinfo"))
@@ -188,7 +189,7 @@ def parse_module(path: Path) -> ModuleFile:
 
 
 def _read_modinfo(data: bytes) -> dict[str, list[str]]:
-    """Every value of the keys that are of use here, in the order of the file."""
+    """Return all values of the keys in `_MODINFO`, in file order."""
     info: dict[str, list[str]] = {key: [] for key in _MODINFO}
     for entry in data.split(b"\0"):
         key, found, value = entry.partition(b"=")
@@ -198,7 +199,7 @@ def _read_modinfo(data: bytes) -> dict[str, list[str]]:
 
 
 def _one(info: Mapping[str, list[str]], key: str) -> str:
-    """The first value of a key, as the kernel's get_modinfo takes it; "" if there is none."""
+    """Return the first value of a key, as the kernel's get_modinfo does; "" if there is none."""
     return next(iter(info[key]), "")
 
 
@@ -206,28 +207,29 @@ def _one(info: Mapping[str, list[str]], key: str) -> str:
 
 
 def _read_versions(elf: ElfObject) -> dict[str, int] | None:
-    """The CRC of every versioned import; None if the module was built without CRCs."""
+    """Return the CRC of every versioned import; None if the module was built without CRCs."""
     if elf.section("__versions") is None and elf.section("__version_ext_crcs") is None:
         return None
     return {**_basic_versions(elf), **_extended_versions(elf)}
 
 
 def _basic_versions(elf: ElfObject) -> dict[str, int]:
-    """struct modversion_info: an unsigned long and a name, 64 bytes together."""
+    """Parse struct modversion_info: an unsigned long and a name, 64 bytes in total."""
     form = struct.Struct(elf.byte_order + ("Q56s" if elf.elf_class == 64 else "I60s"))
     data = elf.contents("__versions")
     if len(data) % form.size:
         raise MalformedElf(f"{elf.where}: __versions has {len(data)} bytes, not a multiple of 64")
     versions = {}
     for crc, name in form.iter_unpack(data):
-        # 64-bit PowerPC names functions with a dot before; the kernel drops it (dedotify_versions).
+        # 64-bit PowerPC prefixes function names with a dot. The kernel drops it, see
+        # dedotify_versions.
         text = name.partition(b"\0")[0].decode("utf-8", "replace").removeprefix(".")
         versions[text] = crc & 0xFFFFFFFF
     return versions
 
 
 def _extended_versions(elf: ElfObject) -> dict[str, int]:
-    """CRCs as an array of u32, and as many names, each ended by a NUL."""
+    """Parse an array of u32 CRCs and the same number of NUL-terminated names."""
     crcs = elf.contents("__version_ext_crcs")
     names = elf.contents("__version_ext_names").split(b"\0")
     count = len(crcs) // 4
@@ -240,7 +242,7 @@ def _extended_versions(elf: ElfObject) -> dict[str, int]:
 def _imports(
     symbols: list[Symbol], versions: Mapping[str, int]
 ) -> tuple[dict[str, int | None], dict[str, int | None]]:
-    """What the module needs, and what it can do without: two maps from symbol to CRC."""
+    """Return the required and the weak imports: two maps from symbol to CRC."""
     weak: dict[str, int | None] = {
         symbol.name: versions.get(symbol.name)
         for symbol in symbols
@@ -259,7 +261,7 @@ def _imports(
 
 
 def _exports(elf: ElfObject, symbols: list[Symbol]) -> dict[str, int | None]:
-    """Symbol → CRC of what the module exports."""
+    """Return the CRC of every exported symbol, by name."""
     defined = [symbol for symbol in symbols if not symbol.undefined]
     names = [s.name.removeprefix(_EXPORT) for s in defined if s.name.startswith(_EXPORT)]
     if not names:
@@ -276,7 +278,7 @@ def _exports(elf: ElfObject, symbols: list[Symbol]) -> dict[str, int | None]:
 
 
 def _crc(elf: ElfObject, symbol: Symbol) -> int:
-    """The value of an absolute symbol before 5.19, else the number that the symbol points at.
+    """Return the CRC: before 5.19 an absolute symbol's value, else the number it points at.
 
     The latter is in __kcrctab*, or in .rodata where 4.11 to 5.18 used relative CRCs.
     """
@@ -286,7 +288,7 @@ def _crc(elf: ElfObject, symbol: Symbol) -> int:
 
 
 def _export_strings(elf: ElfObject) -> list[str]:
-    """Names of a module whose local symbols were stripped; namespaces stand among them."""
+    """Return export names if local symbols were stripped; namespaces are mixed in."""
     strings = elf.contents("__ksymtab_strings").split(b"\0")
     return list(dict.fromkeys(text.decode("utf-8", "replace") for text in strings if text))
 
@@ -297,10 +299,10 @@ def _export_strings(elf: ElfObject) -> list[str]:
 def _parameters(
     elf: ElfObject, info: Mapping[str, list[str]], symbols: list[Symbol]
 ) -> dict[str, Parameter]:
-    """Every parameter the kernel would accept, with what modinfo says of it.
+    """Return every parameter the kernel would accept, with its type and description in modinfo.
 
-    The kernel matches the names in __param. modinfo alone is not enough: it lacks a parameter
-    of module_param_cb without a description.
+    The kernel matches the names in __param. modinfo alone is not enough: it omits a
+    module_param_cb parameter without a description.
     """
     descriptions = dict(_named(info["parm"]))
     types = dict(_named(info["parmtype"]))
@@ -313,14 +315,14 @@ def _parameters(
 
 
 def _named(values: list[str]) -> Iterator[tuple[str, str]]:
-    """`name:text` entries."""
+    """Split `name:text` entries."""
     for value in values:
         name, _, text = value.partition(":")
         yield name, text
 
 
 def _param_names(elf: ElfObject) -> list[str]:
-    """The names in __param: the first field of each struct kernel_param is a pointer to one."""
+    """Return the names in __param: the first field of each struct kernel_param points at one."""
     row = 40 if elf.elf_class == 64 else 20
     names = []
     for target in elf.targets("__param"):
@@ -331,7 +333,7 @@ def _param_names(elf: ElfObject) -> list[str]:
 
 
 def _param_strings(elf: ElfObject, symbols: list[Symbol]) -> list[str]:
-    """The same names by their symbols, for machines whose relocations are read differently."""
+    """Return the same names by symbol, for machines with different relocation formats."""
     found = [s for s in symbols if s.name.startswith(_PARAM) and s.section is not None]
     _limit_parameters(elf, len(found))
     return [elf.string_at(s.section, s.value) for s in found if s.section is not None]

@@ -1,9 +1,9 @@
-"""Module parameters: would the kernel take this name and this value?
+"""Validation of module parameters: whether the kernel would accept a name and its value.
 
-The kernel ignores a parameter it does not know and loads the module all the same, and answers a
-wrong value with a bare EINVAL. So nodeside checks both before the load. The rules are those of the
-kernel's kernel/params.c (parse_args, param_set_*) and lib/kstrtox.c; what they leave to the module
-(a callback, the number of elements of an array) is left to the module here too.
+The kernel ignores an unknown parameter and still loads the module; it rejects a wrong value with a
+bare EINVAL. So nodeside checks both before the load. The rules are those of the kernel's
+kernel/params.c (parse_args, param_set_*) and lib/kstrtox.c. Checks that the kernel leaves to the
+module (callbacks, the number of array elements) are left to the module here too.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from nodeside.driver.module.modulefile import ModuleFile, Parameter
 # Handled by the module loader for every module: kernel/module/main.c, unknown_module_param_cb.
 ALWAYS_ALLOWED = frozenset({"dyndbg", "async_probe"})
 
-_BOOLEAN = re.compile(r"[yYnNtTfF01]|[oO][nNfF]")  # kstrtobool looks at the first characters only
+_BOOLEAN = re.compile(r"[yYnNtTfF01]|[oO][nNfF]")  # kstrtobool only looks at the first characters
 _INTEGER = re.compile(r"(?P<minus>-?)\+?(?:0[xX][0-9a-fA-F]+|[0-9]+)\n?$")
 _STRING_LIMIT = 1024  # param_set_charp
 _ARRAY = "array of "
 _BOOLEANS = frozenset({"bool", "invbool", "bint", "bool_enable_only"})
-_BITS: dict[str, tuple[int, bool]] = {  # type → bits (0: a machine word), signed
+_BITS: dict[str, tuple[int, bool]] = {  # type → (bits, 0 for a machine word; signed)
     "byte": (8, False),
     "hexint": (32, False),
     "short": (16, True),
@@ -35,7 +35,7 @@ _BITS: dict[str, tuple[int, bool]] = {  # type → bits (0: a machine word), sig
 
 
 def find_parameter(module: ModuleFile, name: str) -> Parameter | None:
-    """The declared parameter of that name; `-` and `_` are the same (kernel/params.c, parameq)."""
+    """Return the parameter of that name; `-` equals `_` (kernel/params.c, parameq)."""
     wanted = name.replace("-", "_")
     for known, parameter in module.parameters.items():
         if known.replace("-", "_") == wanted:
@@ -44,7 +44,7 @@ def find_parameter(module: ModuleFile, name: str) -> Parameter | None:
 
 
 def wrong_parameters(module: ModuleFile, wanted: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """What is wrong with the wanted parameters: name → (message, hint)."""
+    """Return the problems of the desired parameters: name → (message, hint)."""
     wrong = {}
     for name, value in wanted.items():
         if name in ALWAYS_ALLOWED:
@@ -61,10 +61,10 @@ def wrong_parameters(module: ModuleFile, wanted: Mapping[str, str]) -> dict[str,
 
 
 def _known(module: ModuleFile, name: str) -> str:
-    """The hint for an unknown name: the nearest one, and all there are."""
+    """Return the hint for an unknown name: the closest match, and all known parameters."""
     if not module.parameters:
         return f"{module.name} takes no parameters: remove it from driver.yaml"
-    from difflib import get_close_matches  # late: only a mistake needs it
+    from difflib import get_close_matches  # imported late: only needed on a mistake
 
     near = get_close_matches(name, module.parameters, n=1)
     guess = f"did you mean {near[0]}? " if near else ""
@@ -72,7 +72,7 @@ def _known(module: ModuleFile, name: str) -> str:
 
 
 def wrong_value(type: str, value: str, elf_class: int = 64) -> str:
-    """What the kernel expects of a value of that type, if this is not it; "" if it is."""
+    """Return what the kernel expects instead of this value; "" if the value is valid."""
     if type.startswith(_ARRAY):
         inner = type.removeprefix(_ARRAY)
         problem = next((p for v in value.split(",") if (p := _wrong_one(inner, v, elf_class))), "")
@@ -98,7 +98,7 @@ def _wrong_integer(value: str, bits: int, *, signed: bool) -> str:
 
 
 def _number(value: str) -> int | None:
-    """The value as kstrtoll(…, 0) reads it: 0x… is hexadecimal, 0… octal, else decimal."""
+    """Parse a value like kstrtoll(…, 0): 0x… is hexadecimal, 0… octal, anything else decimal."""
     found = _INTEGER.match(value)
     if not found or len(value) > 64:
         return None
@@ -106,6 +106,6 @@ def _number(value: str) -> int | None:
     base = 16 if digits[:2].lower() == "0x" else 8 if digits.startswith("0") else 10
     try:
         number = int(digits, base)
-    except ValueError:  # a digit 8 or 9 in an octal number
+    except ValueError:  # an 8 or 9 in an octal number
         return None
     return -number if found["minus"] else number

@@ -1,8 +1,8 @@
-"""What the signature appended to a kernel module says, and what a certificate says of itself.
+"""Parser for the signature appended to a kernel module, and for X.509 certificates.
 
 A signed module ends with a PKCS#7 message, `struct module_signature` and a marker line
-(include/linux/module_signature.h, kernel/module/signing.c). The message is DER; a walk along a
-known path needs no crypto library. Nothing here decides whether a signature is good:
+(include/linux/module_signature.h, kernel/module/signing.c). The message is DER; following a known
+path through it needs no crypto library. This module does not verify signatures:
 `signing.verify` does.
 """
 
@@ -23,8 +23,8 @@ MARKER = b"~Module signature appended~\n"
 TRAILER = struct.Struct(">BBBBB3xI")  # algo, hash, id_type, signer_len, key_id_len, sig_len
 ID_PKCS7 = 2
 
-_ID_X509 = 1  # kernels before 4.3: the signer's name and the key id stand beside a bare signature
-_SIGNATURE_LIMIT = 1 << 20  # bytes; a real one has ~400 to ~4,000
+_ID_X509 = 1  # kernels before 4.3: a bare signature with the signer's name and key id beside it
+_SIGNATURE_LIMIT = 1 << 20  # bytes; real ones have ~400 to ~4,000
 _X509_HASHES = ("md4", "md5", "sha1", "ripemd160", "sha256", "sha384", "sha512", "sha224")
 
 _SEQUENCE, _SET, _INTEGER, _OID, _OCTETS = 0x30, 0x31, 0x02, 0x06, 0x04
@@ -47,11 +47,11 @@ _HASHES = {
 
 @dataclass(frozen=True)
 class Signature:
-    """Who signed a module, as the signature itself claims.
+    """The signer of a module, as claimed by the signature itself.
 
-    `key_id` is in lower-case hex: the serial number of the certificate, or its subject key
-    identifier if `by_key_id`. With a serial number `signer` is the certificate's *issuer*, which is
-    also its subject where it is self-signed. All are empty if the message cannot be understood.
+    `key_id` is in lower-case hex: the certificate's subject key identifier if `by_key_id`, else its
+    serial number. With a serial number, `signer` is the certificate's *issuer*, which is also its
+    subject if it is self-signed. All fields are empty if the message cannot be parsed.
     """
 
     signer: str = ""
@@ -77,15 +77,15 @@ class Certificate:
 
     @property
     def keyring_id(self) -> str:
-        """The id under which /proc/keys shows the certificate once it is enrolled.
+        """The id that /proc/keys shows for the certificate once it is enrolled.
 
-        crypto/asymmetric_keys/x509_public_key.c, x509_key_preparse: the subject key identifier,
-        else the serial number.
+        It is the subject key identifier, or the serial number if there is none
+        (crypto/asymmetric_keys/x509_public_key.c, x509_key_preparse).
         """
         return self.subject_key_id or self.serial
 
     def signed(self, signature: Signature) -> bool:
-        """Whether the signature claims to be by this certificate."""
+        """Return whether the signature claims to be made with this certificate."""
         if signature.by_key_id:
             return signature.key_id == self.subject_key_id
         return signature.key_id == self.serial and signature.signer == self.issuer
@@ -93,7 +93,7 @@ class Certificate:
 
 @dataclass(frozen=True)
 class Appended:
-    """Where the parts of a signed module are: the module is the first `content` bytes."""
+    """The parts of a signed module; the module itself is the first `content` bytes."""
 
     content: int
     id_type: int
@@ -104,15 +104,15 @@ class Appended:
 
 
 def read_signature(data: bytes) -> Signature | None:
-    """The signature at the end of a module's bytes, or None if it is not signed."""
+    """Return the signature at the end of a module's bytes, or None if it is not signed."""
     return describe(find_appended(io.BytesIO(data), "module"))
 
 
 def find_appended(file: IO[bytes], where: str, *, end: int | None = None) -> Appended | None:
-    """Find the signature at the end of a module, or at `end`.
+    """Find the signature that ends at `end`, by default the end of the file.
 
-    Raises NotAModule if its sizes cannot be true: the kernel refuses such a module whether it
-    enforces signatures or not (mod_check_sig).
+    Raises NotAModule if its sizes are impossible: the kernel refuses such a module even if it does
+    not enforce signatures (mod_check_sig).
     """
     stop = file.seek(0, 2) if end is None else end
     tail = stop - len(MARKER) - TRAILER.size
@@ -136,7 +136,7 @@ def find_appended(file: IO[bytes], where: str, *, end: int | None = None) -> App
 
 
 def describe(appended: Appended | None) -> Signature | None:
-    """What an appended signature says of itself."""
+    """Return the claims of an appended signature; None if there is no signature."""
     if appended is None:
         return None
     if appended.id_type == _ID_X509:
@@ -151,7 +151,7 @@ def describe(appended: Appended | None) -> Signature | None:
 
 
 def describe_message(message: bytes) -> Signature:
-    """What a CMS message says of who made it."""
+    """Return the signer that a CMS message claims."""
     try:
         return _read_pkcs7(message)
     except _NotDerError:
@@ -159,7 +159,7 @@ def describe_message(message: bytes) -> Signature:
 
 
 def parse_certificate(data: bytes, where: str) -> Certificate:
-    """A certificate in PEM or DER. Raises ValueError, which `signing` puts into words."""
+    """Parse a certificate in PEM or DER. Raises ValueError, which `signing` turns into an error."""
     der = _pem_to_der(data, where) if b"-----BEGIN" in data else data
     try:
         return _read_x509(der)
@@ -168,7 +168,7 @@ def parse_certificate(data: bytes, where: str) -> Certificate:
 
 
 def certificate_pem(certificate: Certificate) -> str:
-    """The certificate as PEM, the one form that every version of openssl reads."""
+    """Return the certificate as PEM, the one format that every version of openssl reads."""
     body = base64.encodebytes(certificate.der).decode()
     return f"-----BEGIN CERTIFICATE-----\n{body}-----END CERTIFICATE-----\n"
 
@@ -191,7 +191,7 @@ class _NotDerError(Exception):
 
 
 def _items(data: bytes) -> list[tuple[int, bytes]]:
-    """The (tag, content) pairs that stand one after another in `data`."""
+    """Return the consecutive (tag, content) pairs in `data`."""
     items = []
     at = 0
     while at < len(data):
@@ -202,7 +202,7 @@ def _items(data: bytes) -> list[tuple[int, bytes]]:
 
 
 def _header(data: bytes, at: int) -> tuple[int, int, int]:
-    """Tag, start and end of the content of the item at `at`."""
+    """Return the tag of the item at `at`, and the start and end of its content."""
     if at + 2 > len(data):
         raise _NotDerError
     tag, length, start = data[at], data[at + 1], at + 2
@@ -218,7 +218,7 @@ def _header(data: bytes, at: int) -> tuple[int, int, int]:
 
 
 def _inside(item: tuple[int, bytes], tag: int) -> list[tuple[int, bytes]]:
-    """The items inside a constructed item, which must have the tag."""
+    """Return the items inside a constructed item, which must have the given tag."""
     return _items(_content(item, tag))
 
 
@@ -235,7 +235,7 @@ def _at(items: list[tuple[int, bytes]], index: int) -> tuple[int, bytes]:
 
 
 def _read_pkcs7(message: bytes) -> Signature:
-    """ContentInfo → SignedData → the first SignerInfo (RFC 5652, sections 3 and 5)."""
+    """Read ContentInfo → SignedData → the first SignerInfo (RFC 5652, sections 3 and 5)."""
     content_info = _inside(_at(_items(message), 0), _SEQUENCE)
     signed_data = _inside(_at(_inside(_at(content_info, 1), _CONTEXT_0), 0), _SEQUENCE)
     signer_infos = _inside(_at(signed_data, len(signed_data) - 1), _SET)
@@ -250,7 +250,7 @@ def _read_pkcs7(message: bytes) -> Signature:
 
 
 def _read_x509(der: bytes) -> Certificate:
-    """The fields of RFC 5280, section 4.1, that name a certificate."""
+    """Read the fields that identify a certificate (RFC 5280, section 4.1)."""
     whole = _at(_items(der), 0)
     body = _inside(_at(_inside(whole, _SEQUENCE), 0), _SEQUENCE)
     if _at(body, 0)[0] == _CONTEXT_0:  # the version, absent in version 1
@@ -275,7 +275,7 @@ def _read_key_id(extensions: tuple[int, bytes]) -> str:
 
 
 def _read_name(name: tuple[int, bytes]) -> str:
-    """The common name, else organization, else e-mail address of an X.501 name."""
+    """Return the common name, else organization, else e-mail address of an X.501 name."""
     found: dict[str, str] = {}
     for group in _inside(name, _SEQUENCE):
         for pair in _inside(group, _SET):
@@ -288,6 +288,6 @@ def _read_name(name: tuple[int, bytes]) -> str:
 
 
 def _read_integer(item: tuple[int, bytes]) -> str:
-    """A serial number in hex, without the zero byte that DER puts before a high bit."""
+    """Return a serial number in hex, without the zero byte that DER puts before a high bit."""
     content = _content(item, _INTEGER)
     return (content[1:] if len(content) > 1 and content[0] == 0 else content).hex()

@@ -1,12 +1,10 @@
-"""Signing kernel modules with the kernel's own scheme, and proving that it worked.
+"""Signing and verification of kernel modules and manifests, with the kernel's own scheme.
 
 The scheme is that of the kernel's scripts/sign-file.c: a detached CMS message over the module's
 bytes, without certificates and without signed attributes, then `struct module_signature` and a
-marker line. `openssl cms` makes and verifies the message. The key is named to it by path: nodeside
-itself does not read it, and no vendor code ever runs where it is. The manifest of a bundle is
-signed with the same key in the same form; there the message stands in a file of its own.
-
-Called by the driver side after a build and before a publish or load of what was signed.
+marker line. `openssl cms` creates and verifies the message. It gets the key by path: nodeside
+itself does not read the key, and no vendor code ever runs where the key is. The manifest of a
+bundle is signed with the same key in the same form; its message is in a separate file.
 """
 
 from __future__ import annotations
@@ -62,8 +60,8 @@ HASHES = (
 DEFAULT_HASH = "sha256"
 
 _TIMEOUT = 60.0  # seconds for one openssl command; the largest module takes about one
-_FILE_LIMIT = 1 << 20  # bytes of a certificate or a key; real ones have a few thousand
-_STRIPPED_AT_MOST = 8  # signatures one after another
+_FILE_LIMIT = 1 << 20  # bytes of a certificate or key; real ones have a few thousand
+_STRIPPED_AT_MOST = 8  # consecutive signatures
 _ENCRYPTED = (b"BEGIN ENCRYPTED PRIVATE KEY", b"Proc-Type: 4,ENCRYPTED")
 _NO_PASSWORD = ("-passin", "pass:")  # so that openssl fails instead of asking
 _SIG_HASH = re.compile(r'^CONFIG_MODULE_SIG_HASH="([\w-]+)"$', re.MULTILINE)
@@ -72,20 +70,20 @@ _OPENSSL_HINT = "install openssl in the driver image: apt-get install openssl"
 
 
 class SigningError(NodesideError):
-    """A module was not signed, or a signature is not what it must be."""
+    """A module was not signed, or a signature is wrong."""
 
     exit_code = ExitCode.SIGNING
     reason = "SigningFailed"
 
 
 class BadSignature(SigningError):
-    """A manifest is not signed, or not by the one who should have."""
+    """A manifest is not signed, or not by the expected signer."""
 
     reason = "BadSignature"
 
 
 def sign(module: Path, key: Path, certificate: Path, hash: str = DEFAULT_HASH) -> None:
-    """Sign a plain .ko in place, whole or not at all; a signature that it had is replaced.
+    """Sign an uncompressed .ko in place, atomically, replacing any existing signature.
 
     `hash` is the kernel's CONFIG_MODULE_SIG_HASH, see `kernel_hash`.
     """
@@ -99,7 +97,7 @@ def sign(module: Path, key: Path, certificate: Path, hash: str = DEFAULT_HASH) -
 
 
 def verify(module: Path, certificate: Path) -> None:
-    """Prove that a module is signed by the key of a certificate; raises SigningError if not."""
+    """Verify that a module is signed with a certificate's key; raises SigningError if not."""
     signer = read_certificate(certificate)
     with _opened(module) as file, _scratch() as scratch:
         appended = find_appended(file, str(module))
@@ -130,7 +128,7 @@ def verify(module: Path, certificate: Path) -> None:
 
 
 def sign_manifest(data: bytes, key: Path, certificate: Path) -> bytes:
-    """The detached signature of a manifest's bytes: a CMS message in DER, as `sign` appends it."""
+    """Return a detached signature of a manifest: a CMS message in DER, as `sign` appends it."""
     signer = read_certificate(certificate)
     with _scratch() as scratch:
         pem = _checked_pair(key, certificate, signer, scratch)
@@ -143,7 +141,7 @@ def sign_manifest(data: bytes, key: Path, certificate: Path) -> bytes:
 
 
 def verify_manifest(data: bytes, signature: bytes, certificate: Path) -> None:
-    """Prove that a manifest is signed by the key of a certificate; raises BadSignature if not."""
+    """Verify that a manifest is signed with a certificate's key; raises BadSignature if not."""
     signer = read_certificate(certificate)
     if not signature:
         raise BadSignature(
@@ -171,7 +169,7 @@ def verify_manifest(data: bytes, signature: bytes, certificate: Path) -> None:
 
 
 def certificate_digest(path: Path) -> str:
-    """sha256 of the certificate's DER, in hex; the same for its PEM and DER files."""
+    """Return the sha256 of the certificate's DER, in hex; the same for PEM and DER files."""
     return read_certificate(path).digest
 
 
@@ -193,10 +191,10 @@ def read_certificate(path: Path) -> Certificate:
 
 
 def kernel_hash(host: Host, release: str) -> str:
-    """The hash this kernel's own modules are signed with: CONFIG_MODULE_SIG_HASH.
+    """Return the hash that this kernel's own modules are signed with: CONFIG_MODULE_SIG_HASH.
 
-    From the kernel's configuration where it is on the node, else from the signature of an in-tree
-    module, else sha256: any hash that the kernel has built in is accepted by it.
+    It is read from the kernel's configuration if the node has it, else from the signature of an
+    in-tree module, and defaults to sha256. The kernel accepts any hash that it has built in.
     """
     tree = host.lib_modules(release)
     for path in (tree / "config", host.root / "boot" / f"config-{release}"):
@@ -218,7 +216,7 @@ def _hash_of_tree(tree: Path) -> str:
 
 
 def _check_key(key: Path) -> None:
-    """The key must be a file that we may read and others may not; it is not read here."""
+    """Check that we can read the key, and warn if every user can; its content is not read."""
     try:
         with open(key, "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -229,7 +227,7 @@ def _check_key(key: Path) -> None:
 
 
 def _public_key(key: Path) -> str:
-    """The public half of a private key, as PEM text."""
+    """Return the public half of a private key, as PEM text."""
     try:
         argv: list[str | Path] = ["openssl", "pkey", "-in", key, *_NO_PASSWORD, "-pubout"]
         return run(argv, timeout=_TIMEOUT, hint=_OPENSSL_HINT).output
@@ -238,7 +236,7 @@ def _public_key(key: Path) -> str:
 
 
 def _wrong_key(key: Path) -> SigningError:
-    """Why openssl cannot use a key, from the marks that stand before its content."""
+    """Return why openssl cannot use a key, judging by its PEM headers."""
     with open(key, "rb") as file:
         head = file.read(_FILE_LIMIT)
     if any(mark in head for mark in _ENCRYPTED):
@@ -250,7 +248,7 @@ def _wrong_key(key: Path) -> SigningError:
 
 
 def _checked_pair(key: Path, certificate: Path, signer: Certificate, scratch: Path) -> Path:
-    """The certificate as a PEM file, once it is clear that the key can sign for it."""
+    """Write the certificate as a PEM file after checking that the key belongs to it."""
     _check_key(key)
     pem = scratch / "certificate.pem"
     pem.write_text(certificate_pem(signer))
@@ -259,7 +257,7 @@ def _checked_pair(key: Path, certificate: Path, signer: Certificate, scratch: Pa
 
 
 def _check_pair(key: Path, certificate: Path, pem: Path) -> None:
-    """The key and the certificate must belong together, or the kernel trusts what nobody signed."""
+    """Check that the pair matches; else the kernel trusts a certificate that signed nothing."""
     certified = _openssl(
         "x509", "-in", pem, "-noout", "-pubkey", failed=f"cannot use the certificate {certificate}"
     )
@@ -274,7 +272,7 @@ def _check_pair(key: Path, certificate: Path, pem: Path) -> None:
 
 
 def _openssl(*words: str | Path, failed: str) -> str:
-    """Run one openssl command; `failed` begins the message if it does not succeed."""
+    """Run one openssl command; `failed` is the start of the message if it fails."""
     try:
         return run(["openssl", *words], timeout=_TIMEOUT, hint=_OPENSSL_HINT).output
     except ToolError as exc:
@@ -300,10 +298,10 @@ def _sign_with(module: Path, key: Path, pem: Path, hash: str, message: Path) -> 
 
 
 def _make_message(content: Path, key: Path, pem: Path, hash: str, message: Path) -> None:
-    """Make the CMS message with the flags of scripts/sign-file.c.
+    """Create the CMS message with the flags of scripts/sign-file.c.
 
     They are CMS_NOCERTS, CMS_BINARY, CMS_DETACHED, CMS_NOATTR and CMS_NOSMIMECAP; `openssl cms
-    -sign` is detached unless told otherwise.
+    -sign` creates a detached signature by default.
     """
     _openssl(
         "cms", "-sign", "-binary", "-nocerts", "-noattr", "-nosmimecap", "-outform", "DER",
@@ -322,8 +320,8 @@ def _append(target: IO[bytes], message: bytes) -> None:
 def _verify_message(content: Path, message: bytes, signer: Certificate, scratch: Path) -> None:
     """Let openssl check the message against exactly this certificate. Raises ToolError.
 
-    `-nointern` ignores certificates inside the message. `-noverify` leaves the chain alone: the
-    kernel asks only whether it has this certificate, not who issued it or when it expires.
+    `-nointern` ignores certificates inside the message. `-noverify` skips the chain: the kernel
+    only checks whether it has this certificate, not who issued it or when it expires.
     """
     pem, der = scratch / "certificate.pem", scratch / "message"
     pem.write_text(certificate_pem(signer))
@@ -336,7 +334,7 @@ def _verify_message(content: Path, message: bytes, signer: Certificate, scratch:
 
 
 def _unsigned_size(file: IO[bytes], module: Path) -> int:
-    """Where the module itself ends, before any signature."""
+    """Return the size of the module without any signatures, in bytes."""
     end = file.seek(0, os.SEEK_END)
     for _ in range(_STRIPPED_AT_MOST):
         appended = find_appended(file, str(module), end=end)
@@ -370,6 +368,6 @@ def _opened(module: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """A directory for what openssl reads and writes; no key is ever in it."""
+    """Provide a temporary directory for openssl's files; it never holds a key."""
     with scratch_directory("signing") as directory, disk_errors(directory):
         yield directory

@@ -1,15 +1,15 @@
-"""Module.symvers: the symbols a kernel offers to modules, and whether given modules fit them.
+"""Module.symvers: the symbols a kernel exports, and whether modules are compatible with them.
 
-`compare` answers the question of the compatible rung and of the check before a load: would this
-kernel resolve every symbol of these modules? It decides as the kernel does in resolve_symbol()
-(kernel/module/main.c) and check_version() (kernel/module/version.c), before the kernel is asked.
+`compare` tells whether this kernel would resolve every symbol of these modules. The compatible rung
+and the check before a load need this. It applies the rules of the kernel's resolve_symbol()
+(kernel/module/main.c) and check_version() (kernel/module/version.c), without asking the kernel.
 
-`symbols_of` finds this kernel's list without compiling anything. A node has it if its headers are
-installed, or if the distribution ships `symvers` beside the kernel (EL does); the toolkit sidecar
-publishes the one of its headers in the shared directory.
+`symbols_of` finds this kernel's list without compiling anything. A node has the list if its headers
+are installed, or if the distribution ships `symvers` next to the kernel (EL does). The toolkit
+sidecar publishes the list of its headers in the shared directory.
 
-The format is in Documentation/kbuild/modules.rst, "Symbols From the Kernel". Fields are separated
-by tabs; their number and order changed:
+The format is documented in Documentation/kbuild/modules.rst, "Symbols From the Kernel". Fields are
+separated by tabs; their number and order changed:
 
     before 5.4    CRC  symbol  module  export
     5.4 to 5.6    CRC  symbol  namespace  module  export
@@ -60,7 +60,7 @@ _GPL_COMPATIBLE = frozenset(
 
 
 class MalformedSymvers(NodesideError):
-    """A line of Module.symvers that no kernel build writes."""
+    """A Module.symvers with a line that no kernel build produces."""
 
     exit_code = ExitCode.NO_HEADERS
     reason = "MalformedSymvers"
@@ -78,7 +78,7 @@ class KernelSymbol(NamedTuple):
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A symbol that keeps a module out of a kernel. `why` is a clause: "has CRC …, not …"."""
+    """A symbol that makes a kernel refuse a module. `why` is a clause: "has CRC …, not …"."""
 
     symbol: str
     why: str
@@ -86,7 +86,7 @@ class Mismatch:
 
 
 def parse_symvers(text: str, *, where: str = "Module.symvers") -> Mapping[str, KernelSymbol]:
-    """Every symbol by name. Raises MalformedSymvers with the number of the first wrong line."""
+    """Parse all symbols, by name. Raises MalformedSymvers naming the first wrong line."""
     symbols: dict[str, KernelSymbol] = {}
     make = KernelSymbol
     end = 0
@@ -115,17 +115,18 @@ def _malformed(text: str, end: int, where: str) -> MalformedSymvers:
 
 
 def gpl_compatible(license: str) -> bool:
-    """Whether the kernel lets a module of this licence use EXPORT_SYMBOL_GPL symbols."""
+    """Return whether a module with this licence may use EXPORT_SYMBOL_GPL symbols."""
     return license in _GPL_COMPATIBLE
 
 
 def compare(
     modules: Sequence[ModuleFile], symbols: Mapping[str, KernelSymbol]
 ) -> tuple[Mismatch, ...]:
-    """Every symbol on which the modules and the kernel disagree; empty: they fit.
+    """Return every symbol that does not match between the modules and the kernel.
 
-    What one of the modules exports satisfies the others. CRCs are compared where both sides have
-    them: a kernel without CONFIG_MODVERSIONS has zeroes in all of its Module.symvers.
+    An empty result means the modules are compatible. An export of one module satisfies the imports
+    of the others. CRCs are compared only if both sides have them: without CONFIG_MODVERSIONS, all
+    CRCs in a kernel's Module.symvers are zero.
     """
     versioned = any(symbol.crc for symbol in symbols.values())
     siblings = {name: (m.name, crc) for m in modules for name, crc in m.exports.items()}
@@ -158,7 +159,7 @@ def _compare_one(
 
 
 def _why_not(module: ModuleFile, symbol: KernelSymbol, crc: int | None) -> str:
-    """Why the kernel would not give `symbol` to the module; "" if it would."""
+    """Return why the kernel would not resolve `symbol` for the module; "" if it would."""
     if crc is not None and crc != symbol.crc:
         return f"has CRC {symbol.crc:#010x} in this kernel, not {crc:#010x}"
     if symbol.export in _GPL_ONLY and not gpl_compatible(module.license):
@@ -172,7 +173,7 @@ def _why_not(module: ModuleFile, symbol: KernelSymbol, crc: int | None) -> str:
 
 
 def _listed(name: str, namespace: str) -> bool:
-    """EXPORT_SYMBOL_FOR_MODULES (6.16): names separated by commas, a `*` at the end matches all."""
+    """Match EXPORT_SYMBOL_FOR_MODULES (6.16): comma-separated names, each may end with a `*`."""
     for entry in namespace.removeprefix(_MODULES).split(","):
         wanted = kernel_name(entry.strip())
         if wanted == name or (wanted.endswith("*") and name.startswith(wanted[:-1])):
@@ -180,15 +181,15 @@ def _listed(name: str, namespace: str) -> bool:
     return False
 
 
-# Bytes; a distribution's list has 25,000 lines, about 1.5 MiB. The sidecar's may be forged, and
-# what is read of it takes some eight times as much memory.
+# Bytes; a distribution's list has 25,000 lines, about 1.5 MiB. The sidecar's list may be forged,
+# and the parsed symbols take about eight times as much memory.
 _LIMIT = 8 << 20
 
 
 def symbols_of(
     host: Host, release: str, shared: SharedDir | None
 ) -> Mapping[str, KernelSymbol] | None:
-    """The exported symbols of a kernel, or None where no list of them is at hand."""
+    """Return the exported symbols of a kernel, or None if no symbol list is available."""
     for path in _places(host, release, shared):
         try:
             return parse_symvers(_read(path))

@@ -1,13 +1,14 @@
-"""The node as the kernel shows it: /sys, /proc, the kernel log, system calls, /run/nodeside.
+"""The observed node: /sys, /proc, the kernel log, system calls, and /run/nodeside.
 
-    syscalls, sysfs       the doors to the kernel; calls that may hang run in a child
-    modules, devices      which modules are loaded, and which devices they serve
-    holders, processes    who holds a module: modules, devices, processes, mounts
-    pci, intree           PCI devices and their drivers; modules of the distribution
-    facts, capabilities   what this kernel accepts, what this process may do
+    syscalls, sysfs       access to the kernel; calls that may hang run in a child
+    modules, devices      the loaded modules and the devices they serve
+    holders, processes    what holds a module: modules, devices, processes, mounts
+    pci, intree           PCI devices and their drivers; in-tree modules
+    facts, capabilities   what the kernel accepts; the capabilities of this process
     kernel_log            the kernel's messages since a mark
-    node_lock, leases     one actor at a time on a node; records that a reader cannot block
+    node_lock, leases     node-wide locks; records that a reader cannot block
     run_directory         /run/nodeside: the ready file and loaded.json
 
-Looks, and writes nothing but /run/nodeside. Whoever changes the kernel is in `driver.kernel`.
+Only observes, and writes nothing but /run/nodeside. Code that changes the kernel is in
+`driver.kernel`.
 """

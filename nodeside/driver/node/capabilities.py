@@ -1,4 +1,4 @@
-"""What this process may do, so that a refusal can say which capability is missing."""
+"""The capabilities of this process, so that an error can name the missing one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nodeside.host import Host
 
 
 class Capability(Enum):
-    """Bits of the effective set, include/uapi/linux/capability.h."""
+    """Bit numbers in the effective set, include/uapi/linux/capability.h."""
 
     DAC_READ_SEARCH = 2
     SYS_MODULE = 16
@@ -17,7 +17,7 @@ class Capability(Enum):
 
 
 def effective(host: Host) -> frozenset[Capability]:
-    """The effective capabilities of this process; all of them if that cannot be read."""
+    """Return the effective capabilities of this process; all of them if unreadable."""
     try:
         status = (host.proc / "self" / "status").read_text()
     except OSError:
@@ -26,7 +26,7 @@ def effective(host: Host) -> frozenset[Capability]:
 
 
 def parse_status(text: str) -> frozenset[Capability]:
-    """The capabilities in the CapEff line of /proc/PID/status."""
+    """Parse the CapEff line of /proc/PID/status; return all capabilities if there is none."""
     for line in text.splitlines():
         if line.startswith("CapEff:"):
             bits = int(line.split()[1], 16)

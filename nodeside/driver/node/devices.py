@@ -1,10 +1,10 @@
-"""Which device numbers and network interfaces a module has: sysfs does not say it straight.
+"""The device numbers and network interfaces of a module, which sysfs does not list directly.
 
-A device of a bus (PCI, USB, virtio, platform) leads by its parents to a driver and its module. A
-device without hardware (a misc device such as /dev/vpoll, /dev/zram0) leads nowhere; it is the
-module's if its number appeared while the module was loaded (`device_numbers` before and after,
-kept by the caller), or if device, class or major number (/proc/devices) have the module's name. A
-device number is written c10:123 or b252:0. Only reads.
+For a device on a bus (PCI, USB, virtio, platform), its parents lead to a driver and its module. A
+device without hardware (a misc device such as /dev/vpoll, /dev/zram0) has no such link. It belongs
+to the module if its number appeared while the module was loaded (the caller keeps `device_numbers`
+before and after), or if the device, its class or its major number (/proc/devices) has the module's
+name. A device number is written c10:123 or b252:0. Only reads.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Device:
 
 
 def device_numbers(host: Host) -> frozenset[str]:
-    """Every device number there is now. The difference after a load belongs to what was loaded."""
+    """Return all current device numbers. New ones after a load belong to the loaded module."""
     return frozenset(number for number, _ in _all(host))
 
 
 def devices_of(
     module: str, host: Host, recorded: frozenset[str] = frozenset()
 ) -> tuple[Device, ...]:
-    """The devices of a module; `recorded` are numbers that appeared while it was loaded."""
+    """Return the devices of a module; `recorded` are numbers that appeared at its load."""
     majors = _majors(host, module)
     return tuple(
         Device(number, _uevent(path, "DEVNAME") or path.name, path)
@@ -48,7 +48,7 @@ def devices_of(
 
 
 def interfaces_of(module: str, host: Host) -> tuple[str, ...]:
-    """The network interfaces of a module. They hold no reference, and vanish with it."""
+    """Return a module's network interfaces. They hold no reference and vanish at its unload."""
     root = host.sys / "class" / "net"
     return tuple(name for name in sysfs.names(root) if _is_interface_of(module, root / name))
 
@@ -75,7 +75,7 @@ def _belongs(module: str, number: str, path: Path, majors: frozenset[str]) -> bo
 
 
 def _driving_module(path: Path) -> str | None:
-    """The module of the nearest driver above a device, "" for a built-in one, None without any."""
+    """Return the module of the nearest driver above a device; "" if built in, None if none."""
     for directory in _upward(path):
         if (directory / "driver").is_symlink():
             return sysfs.link_name(directory / "driver" / "module")
@@ -91,12 +91,12 @@ def _upward(path: Path) -> Iterable[Path]:
 
 
 def _named_after(module: str, name: str) -> bool:
-    """Whether a name is the module's, with or without a number: zram0, dummy0, vpoll."""
+    """Return whether a name is the module's, with or without a number: zram0, dummy0, vpoll."""
     return re.fullmatch(re.escape(module) + r"_?\d*", kernel_name(name)) is not None
 
 
 def _majors(host: Host, module: str) -> frozenset[str]:
-    """The major numbers that were registered under the module's name, as c240 or b252."""
+    """Return the major numbers registered under the module's name, as c240 or b252."""
     found = set()
     letter = "c"
     for line in (sysfs.read(host.proc / "devices") or "").splitlines():

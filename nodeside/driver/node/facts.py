@@ -1,6 +1,6 @@
-"""What of this kernel decides whether it takes a module: the observed side of `checks`.
+"""The kernel properties that decide whether it accepts a module: the input of `checks`.
 
-`read_facts` looks once, at /proc, /sys and /lib/modules of the host; `checks` then decides purely.
+`read_facts` reads /proc, /sys and /lib/modules of the host once; `checks` is then a pure decision.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nodeside.errors import NodesideError
 from nodeside.host import Host, Kernel
 from nodeside.modulenames import name_of_file
 
-_TRIED_FOR_VERMAGIC = 5  # in-tree modules looked at before giving up
+_TRIED_FOR_VERMAGIC = 5  # in-tree modules tried before giving up
 _DEP_LIMIT = 64 << 20  # bytes of modules.dep; a distribution's has about 1 MiB
 _KEYRING = re.compile(r"\skeyring\s+\.builtin_trusted_keys:")
 _KEY = re.compile(r"\sasymmetri\S*\s+.*: ([0-9a-f]{2,}): X509\.")
@@ -24,12 +24,12 @@ _KEY = re.compile(r"\sasymmetri\S*\s+.*: ([0-9a-f]{2,}): X509\.")
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """A running kernel, as far as it matters to a module.
+    """The properties of a running kernel that matter to a module.
 
-    `vermagic` is that of an in-tree module, "" if none could be read. `lockdown` is none,
-    integrity, confidentiality or "". `loaded`, `available` (modprobe could load it) and `builtin`
-    are module names with `_`. `enrolled` are the ids of the certificates in the kernel's keyrings,
-    None if they cannot be seen.
+    `vermagic` comes from an in-tree module, "" if none could be read. `lockdown` is none,
+    integrity, confidentiality or "". `loaded`, `available` (modprobe could load them) and `builtin`
+    are module names with `_`. `enrolled` are the ids of the certificates in the kernel's keyrings;
+    None if they are not visible.
     """
 
     kernel: Kernel
@@ -45,7 +45,7 @@ class KernelFacts:
 
 
 def read_facts(host: Host) -> KernelFacts:
-    """The facts of the kernel that runs on a host. What cannot be read is left at its default."""
+    """Read the facts of a host's running kernel. Unreadable facts keep their default."""
     kernel = host.kernel
     tree = host.lib_modules(kernel.release)
     vermagic = kernel_vermagic(tree)
@@ -65,7 +65,7 @@ def read_facts(host: Host) -> KernelFacts:
 
 
 def kernel_vermagic(lib_modules_dir: Path) -> str:
-    """The vermagic of a kernel, read from one of its in-tree modules; "" if there is none."""
+    """Return a kernel's vermagic, read from one of its in-tree modules; "" if there is none."""
     for path in islice(_in_tree(lib_modules_dir), _TRIED_FOR_VERMAGIC):
         try:
             if vermagic := parse_module(path).vermagic:
@@ -76,17 +76,17 @@ def kernel_vermagic(lib_modules_dir: Path) -> str:
 
 
 def lockdown_mode(text: str) -> str:
-    """The mode in brackets: `none [integrity] confidentiality` (security/lockdown/lockdown.c)."""
+    """Parse `none [integrity] confidentiality` (security/lockdown/lockdown.c); "" if absent."""
     found = re.search(r"\[(\w+)\]", text)
     return found[1] if found else ""
 
 
 def enrolled_keys(proc_keys: str) -> frozenset[str] | None:
-    """The ids of all X.509 certificates in /proc/keys, in lower-case hex; None if they are hidden.
+    """Return the ids of all X.509 certificates in /proc/keys, in lower-case hex; None if hidden.
 
-    The file does not say in which keyring a key is, so an id that is here may still not be trusted
-    for modules; one that is not here certainly is not. A reader sees only what it may view
-    (keyrings(7)); where the built-in keyring is not visible, nothing is known.
+    The file does not show which keyring a key is in. So a listed id may still not be trusted for
+    modules, but an id that is not listed certainly is not. A reader only sees keys that it may view
+    (keyrings(7)). If the built-in keyring is not visible, the result is None.
     """
     if not _KEYRING.search(proc_keys):
         return None
@@ -94,7 +94,7 @@ def enrolled_keys(proc_keys: str) -> frozenset[str] | None:
 
 
 def _in_tree(tree: Path) -> Iterator[Path]:
-    """In-tree modules by modules.dep, else by walking; out-of-tree ones are elsewhere."""
+    """Yield modules below kernel/, from modules.dep or by walking; others are out of tree."""
     listed = False
     for relative in _tree_modules(tree):
         if relative.startswith("kernel/"):
@@ -105,7 +105,7 @@ def _in_tree(tree: Path) -> Iterator[Path]:
 
 
 def _tree_modules(tree: Path) -> Iterator[str]:
-    """The paths in modules.dep, relative to the tree (modules.dep(5))."""
+    """Yield the paths in modules.dep, relative to the tree (modules.dep(5))."""
     for line in _lines(tree / "modules.dep"):
         path, colon, _ = line.partition(":")
         if colon:

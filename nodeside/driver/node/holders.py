@@ -1,8 +1,8 @@
-"""Who holds a module: other modules, open files, mounts, disks; and what would go with it.
+"""Who holds a module: other modules, open files, mounts, disks; and what is bound to it.
 
-`who_holds` observes, `Holding.sentence` says it. Nothing in the kernel lists the holders of a
-reference, so this is put together from sysfs and the host's /proc, and says so where it does not
-add up.
+`who_holds` observes, and `Holding.sentence` formats the result. The kernel does not list the
+holders of a reference, so the result is put together from sysfs and the host's /proc. The sentence
+reports references that remain unexplained.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _NAMED = 3  # processes, mounts or modules that a sentence names
 
 @dataclass(frozen=True)
 class Holding:
-    """What holds a module (`modules`, `processes`, `mounts`, `disks`) and what is bound to it.
+    """The holders of a module (`modules`, `processes`, `mounts`, `disks`) and its devices.
 
-    `devices` are names below /dev, `pci` addresses. `unseen` says, in words, what could not be
-    looked at and which capability is missing.
+    `devices` are names below /dev, `pci` are addresses. `unseen` describes what could not be
+    inspected and which capability is missing; "" if everything was seen.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Holding:
     unseen: str = ""
 
     def sentence(self) -> str:
-        """`vpoll is held by 1 open file of python3 (pid 4711, pod 12345678…)`."""
+        """Return `vpoll is held by 1 open file of python3 (pid 4711, pod 12345678…)`."""
         holders = [*_modules(self.modules), *_files(self.processes)]
         holders += [f"the mount {path}" for path in self.mounts[:_NAMED]]
         holders += [f"the disk {name} on top of it" for name in self.disks[:_NAMED]]
@@ -55,9 +55,9 @@ class Holding:
 
 
 def who_holds(name: str, host: Host, recorded: frozenset[str] = frozenset()) -> Holding:
-    """Look at everything that may hold a module.
+    """Find everything that may hold a module.
 
-    `recorded` are device numbers (`moduledevices.device_numbers`) that appeared at its load.
+    `recorded` are device numbers (`devices.device_numbers`) that appeared at its load.
     """
     module = kernel_name(name)
     state = KernelModules(host).state(module) or LoadedState(module)
@@ -80,7 +80,7 @@ def who_holds(name: str, host: Host, recorded: frozenset[str] = frozenset()) -> 
 
 
 def _disks(devices: tuple[Device, ...], host: Host) -> tuple[str, ...]:
-    """What is built on the block devices: device mapper, RAID, swap."""
+    """Return the users stacked on the block devices: device mapper, RAID, swap."""
     above = [name for device in devices for name in sysfs.names(device.path / "holders")]
     swaps = (sysfs.read(host.proc / "swaps") or "").split()
     return (*above, *(f"{d.node} (swap)" for d in devices if f"/dev/{d.node}" in swaps))
@@ -91,7 +91,7 @@ def _unlooked(problem: str) -> str:
 
 
 def _unseen(count: int, host: Host) -> str:
-    """Which processes could not be looked at, and what that takes."""
+    """Describe how many processes could not be inspected, and the missing privilege."""
     if count == 0:
         return ""
     needed = {Capability.SYS_PTRACE, Capability.DAC_READ_SEARCH} - effective(host)

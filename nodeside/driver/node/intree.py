@@ -1,8 +1,8 @@
-"""The modules that came with the kernel: what depmod says of them, and in which order they load.
+"""In-tree modules: their dependencies according to depmod, and their load order.
 
-modules.dep and modules.builtin are read here, so that no version of kmod matters: an older one
-cannot read what a newer kernel's packager compressed. Not honoured, and said in the log where it
-applies: softdeps, and everything in modprobe.d (options, install commands, blacklists).
+modules.dep and modules.builtin are parsed here, independent of the kmod version: an older kmod
+cannot read modules that a newer kernel's package compresses. Softdeps and everything in modprobe.d
+(options, install commands, blacklists) are not honoured; where they apply, the log says so.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nodeside.modulenames import kernel_name, name_of_file
 
 
 class NotInTree(NodesideError):
-    """This kernel came without such a module."""
+    """The kernel does not ship this module."""
 
     exit_code = ExitCode.LOAD_FAILED
     reason = "NotInTree"
@@ -29,7 +29,7 @@ class InTree:
     """The module tree of one kernel release.
 
     `paths` maps a module's name to its file, relative to `directory`; `needs` to the names of
-    the modules it depends on; `softdeps` to what modules.softdep says.
+    its dependencies; `softdeps` to its line in modules.softdep.
     """
 
     directory: Path
@@ -39,7 +39,7 @@ class InTree:
     softdeps: Mapping[str, str]
 
     def load_order(self, name: str) -> tuple[str, ...]:
-        """`name` and all it depends on, dependencies first. Raises NotInTree."""
+        """Return `name` and all its dependencies, dependencies first. Raises NotInTree."""
         order: dict[str, None] = {}
         self._visit(kernel_name(name), order, ())
         return tuple(order)
@@ -59,12 +59,12 @@ class InTree:
 
 
 def read_in_tree(host: Host, release: str) -> InTree:
-    """What depmod knows of the modules of `release`. Raises NotInTree if it knows nothing."""
+    """Read depmod's data for `release`. Raises NotInTree if there is none."""
     return read_tree(host.lib_modules(release))
 
 
 def read_tree(directory: Path) -> InTree:
-    """The same for the `/lib/modules/<release>` at `directory`."""
+    """Read depmod's data in `directory`, a `/lib/modules/<release>`. Raises NotInTree."""
     listing = sysfs.read(directory / "modules.dep")
     if listing is None:
         raise NotInTree(
@@ -85,7 +85,7 @@ def read_tree(directory: Path) -> InTree:
 
 
 def parse_dep(text: str) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
-    """Paths and dependencies by name; a line is `path: path path`, modules.dep(5)."""
+    """Return paths and dependencies by name; a line is `path: path path`, modules.dep(5)."""
     paths: dict[str, str] = {}
     needs: dict[str, tuple[str, ...]] = {}
     for line in text.splitlines():
@@ -97,7 +97,7 @@ def parse_dep(text: str) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
 
 
 def parse_softdep(text: str) -> dict[str, str]:
-    """`softdep name pre: a b post: c`, by name."""
+    """Parse lines of the form `softdep name pre: a b post: c`, by name."""
     found = {}
     for line in text.splitlines():
         words = line.split(maxsplit=2)
@@ -107,9 +107,9 @@ def parse_softdep(text: str) -> dict[str, str]:
 
 
 def real_path(host: Host, path: Path) -> Path:
-    """Where a file of the host's module tree really is: weak-updates are links into another tree.
+    """Resolve the links of a host module; weak-updates modules link into another tree.
 
-    An absolute link means the host's root, not ours.
+    Absolute links are relative to the host's root, not ours.
     """
     for _ in range(8):
         if not path.is_symlink():

@@ -1,18 +1,17 @@
-"""What the kernel said since a certain moment, and whether it was a splat.
+"""The kernel's messages since a mark, and detection of kernel splats among them.
 
-A `Mark` is the last records of the log at a moment; `since` gives the lines after it. Read by
-syslog(2), which works in a container with CAP_SYSLOG, or by hand from /dev/kmsg, which a
-container's device allow-list denies. Where neither works that is a value that says why: no load
-fails for want of a log.
+A `Mark` holds the last records of the log at a moment; `since` returns the lines after it. The log
+is read with syslog(2), which works in a container with CAP_SYSLOG, or outside of containers from
+/dev/kmsg, which a container's device allow-list denies. If neither works, the result says why: a
+missing log fails no load.
 
-Anybody on the node can have words of theirs in the log, without any privilege: the kernel names a
-process that crashes (15 bytes, of its own choice) and the file that it ran (255 bytes), both with
-line feeds in them. So a line is the kernel's own complaint only
+Unprivileged processes can inject text into the log: the kernel logs the name of a crashing process
+(15 bytes, chosen by the process) and the file that it ran (255 bytes). Both may contain line feeds.
+So a line counts as the kernel's own complaint only
 
-- if the kernel wrote its record: what is written to /dev/kmsg has another facility (printk.c);
-- if it begins a record: syslog(2) gives every line of a record the same time;
-- if it matches in more than a process could be called, on a form that no message about a process
-  has.
+- if the kernel wrote the record: records written to /dev/kmsg have another facility (printk.c);
+- if the line begins a record: syslog(2) gives every line of a record the same time;
+- if the match is longer than a process name, in a format that no message about a process has.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from nodeside.driver.node.syscalls import Syscalls
 from nodeside.host import Host
 from nodeside.log import escaped
 
-_KERNEL = 8  # priorities below are of the facility `kern`: facility * 8 + level, syslog(3)
-_MARK_LINES = 8  # enough to tell places apart where printk.time=0 and lines repeat
-_KMSG_RECORD = 8192  # bytes; one read(2) of /dev/kmsg gives one record, at most this long
-_KMSG_RECORDS = 200_000  # a bound on a log that grows faster than it is read
+_KERNEL = 8  # lower priorities have the facility `kern`: facility * 8 + level, syslog(3)
+_MARK_LINES = 8  # enough for a unique match if printk.time=0 and lines repeat
+_KMSG_RECORD = 8192  # bytes; one read(2) of /dev/kmsg returns one record, at most this long
+_KMSG_RECORDS = 200_000  # a limit if the log grows faster than it is read
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A moment in the kernel log: its last lines then, or why it could not be read."""
+    """A position in the kernel log: the last lines before it, or why they were unreadable."""
 
     lines: tuple[str, ...] = ()
     unreadable: str = ""
@@ -44,7 +43,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Excerpt:
-    """Lines after a mark. `note` says what is wrong with them: log unreadable, mark lost."""
+    """The lines after a mark. `note` reports a problem: log unreadable, mark lost."""
 
     lines: tuple[str, ...] = ()
     note: str = ""
@@ -58,21 +57,21 @@ class KernelLog:
     syscalls: Syscalls
 
     def mark(self) -> Mark:
-        """The present end of the log."""
+        """Return the current end of the log."""
         lines, unreadable = self._read()
         return Mark(tuple(lines[-_MARK_LINES:]), unreadable)
 
     def since(self, mark: Mark) -> Excerpt:
-        """What was said after `mark`; if the mark has been overwritten, all there is."""
+        """Return the lines after `mark`; if the mark has been overwritten, the whole log."""
         lines, unreadable = self._read()
         if unreadable or mark.unreadable:
             return Excerpt(note=unreadable or mark.unreadable)
         return after(mark, lines)
 
     def _read(self) -> tuple[list[str], str]:
-        """All lines, or none and why. Priorities are dropped, times kept.
+        """Return all lines, or none and the reason. Priorities are dropped, times are kept.
 
-        Names of processes stand in them as they are, so what moves a cursor is made visible.
+        Lines contain raw process names, so control characters are escaped.
         """
         try:
             return list(map(escaped, parse_syslog(self.syscalls.kernel_log()))), ""
@@ -89,16 +88,16 @@ class KernelLog:
 
 
 def parse_syslog(text: str) -> list[str]:
-    """The kernel's own lines of syslog(2), without their `<6>`."""
-    # A file's name may hold what splitlines() takes for the end of a line, such as a form feed.
+    """Return the kernel's own lines from syslog(2), without their `<6>`."""
+    # A file name may contain other line breaks of splitlines(), such as a form feed.
     found = (re.match(r"<(\d+)>", line) for line in text.split("\n"))
     return [m.string[m.end() :] for m in found if m and int(m[1]) < _KERNEL]
 
 
 def parse_kmsg(text: str) -> list[str]:
-    """The kernel's own records of /dev/kmsg as syslog(2) would show them.
+    """Return the kernel's own records from /dev/kmsg, formatted as by syslog(2).
 
-    Documentation/ABI/testing/dev-kmsg. A line feed in a record is escaped there.
+    The format is in Documentation/ABI/testing/dev-kmsg. Line feeds within a record are escaped.
     """
     lines = []
     for line in text.split("\n"):
@@ -111,7 +110,7 @@ def parse_kmsg(text: str) -> list[str]:
 
 
 def after(mark: Mark, lines: Sequence[str]) -> Excerpt:
-    """The lines that follow the marked ones, the last such place if they occur twice."""
+    """Return the lines after the last occurrence of the marked lines."""
     if not mark.lines:
         return Excerpt(tuple(lines))
     for end in range(len(lines), 0, -1):
@@ -124,9 +123,9 @@ def after(mark: Mark, lines: Sequence[str]) -> Excerpt:
 
 
 def _ends_at(mark: Mark, lines: Sequence[str], end: int) -> bool:
-    """Whether the marked lines stand before `end`; the oldest of them may be gone by now.
+    """Return whether the marked lines end at `end`; the oldest of them may have been dropped.
 
-    The very last one may have been continued (pr_cont) after it was marked.
+    The last marked line may have been continued (pr_cont) after the mark was taken.
     """
     known = min(end, len(mark.lines))
     if not lines[end - 1].startswith(mark.lines[-1]):
@@ -135,11 +134,11 @@ def _ends_at(mark: Mark, lines: Sequence[str], end: int) -> bool:
 
 
 _TIME = re.compile(r"^\[\s*\d+\.\d+\](\[\s*[TC]\d+\])?\s?")
-_NAME_LENGTH = 15  # bytes that begin a line and may be a process's name: TASK_COMM_LEN, less a zero
+_NAME_LENGTH = 15  # bytes; a line may start with a process name: TASK_COMM_LEN minus the NUL
 
-# Heads of what the kernel prints when something is wrong with it: lib/bug.c, kernel/panic.c,
-# mm/kasan, kernel/hung_task.c, kernel/rcu, kernel/locking, arch/*/mm/fault.c. No `.*`: it would
-# match in the name of a file. What is missing here is found by its call trace.
+# Head lines of kernel splats: lib/bug.c, kernel/panic.c, mm/kasan, kernel/hung_task.c, kernel/rcu,
+# kernel/locking, arch/*/mm/fault.c. There is no `.*`, since it would match inside a file name.
+# Splats that are missing here are detected by their call trace.
 _HEADS = re.compile(
     r"WARNING: CPU: \d+ PID: \d+ at "
     r"|WARNING: (\S+:\d+ )?at \S+\+0x[0-9a-f]+/0x"
@@ -168,23 +167,23 @@ _HEADS = re.compile(
     r"|\w+: '[\w-]+'->init suspiciously returned"
 )
 _TRACE = re.compile(r"Call [Tt]race:\s*$")
-# A symbol and where in it, after addresses on some machines: arch/*/kernel/{dumpstack,stacktrace}.c
+# Symbol+offset, after addresses on some architectures: arch/*/kernel/{dumpstack,stacktrace}.c
 _FRAME = re.compile(r"[\s(]*(\[<?[0-9a-f]{8,16}>?\]\s*)*(\? )?[\w.$]+\+0x[0-9a-f]+/0x[0-9a-f]+")
-# Longer than any name of a process, so nobody else can begin a record with them (lib/bug.c).
+# Longer than any process name, so only the kernel can begin a record with them (lib/bug.c).
 _MARK = re.compile(r"-{12}\[ cut here \]-{12}|---\[ end trace [0-9a-f]{16} \]---")
 _TRACE_REACH = 80  # lines between the head line of a splat and its call trace
-_FRAMES_BEGIN = 8  # lines after `Call Trace:`, of which one is a frame that begins a record
+_FRAMES_BEGIN = 8  # lines after `Call Trace:`; one of them must be a frame that begins a record
 
-# With these the kernel shows a trace too, but it is not at fault: somebody's memory is used up, as
-# any pod may bring about at its own limit. A load that it spoils fails by itself.
+# These messages come with a trace too but are no kernel fault: memory is exhausted, which any pod
+# can cause at its own limit. A load that fails because of it reports its own error.
 _MEMORY = re.compile(r"invoked oom-killer: gfp_mask=|: page allocation failure: order:")
 
 
 def splats(lines: Sequence[str]) -> tuple[str, ...]:
-    """The head line of every kernel splat, without its time.
+    """Return the head line of every kernel splat, without its time.
 
-    A call trace that belongs to no head known here counts too (dump_stack). That an out-of-tree
-    or unsigned module taints the kernel is no splat.
+    A call trace without a known head line counts too (dump_stack). The taint message of an
+    out-of-tree or unsigned module does not count.
     """
     found = []
     covered = 0
@@ -197,15 +196,15 @@ def splats(lines: Sequence[str]) -> tuple[str, ...]:
         elif is_head or (covered <= 0 and _is_trace(lines, number)):
             found.append(text)
             covered = _TRACE_REACH
-    # Records of one microsecond look like one: a head may pass for the rest of another.
+    # Records of the same microsecond look like one, so a head line may look like a continuation.
     marks = (text for n in range(len(lines)) if _MARK.match(text := _said(lines, n)))
     return tuple(found) or tuple(islice(marks, 1))
 
 
 def _said(lines: Sequence[str], number: int) -> str:
-    """The text of a line that begins a record, "" for one that goes on with the record before.
+    """Return the text of a line that begins a record; "" if it continues the previous record.
 
-    Where the kernel keeps no times (printk.time=0) all lines count as beginnings.
+    Without timestamps (printk.time=0), every line counts as the beginning of a record.
     """
     line = lines[number]
     time = _TIME.match(line)
@@ -226,7 +225,7 @@ def _is_longer_than_a_name(found: re.Match[str] | None) -> bool:
 
 
 def _read_kmsg(path: Path) -> str:
-    """All records that are there now, without waiting for more."""
+    """Read all current records, without waiting for more."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         return b"".join(_records(lambda: os.read(fd, _KMSG_RECORD))).decode(errors="replace")
@@ -238,7 +237,7 @@ def _records(read: Callable[[], bytes]) -> Iterable[bytes]:
     for _ in range(_KMSG_RECORDS):
         try:
             data = read()
-        except BrokenPipeError:  # records were overwritten while we read: go on with the oldest
+        except BrokenPipeError:  # records were overwritten meanwhile: continue with the oldest
             continue
         except BlockingIOError:
             return

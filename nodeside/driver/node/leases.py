@@ -1,6 +1,6 @@
-"""Records of ours that somebody else may read, and so hold with a lease (fcntl(2), F_SETLEASE).
+"""Reads of our own records despite leases (fcntl(2), F_SETLEASE) that other readers may hold.
 
-Whoever holds one keeps others from opening the file, for as long as the kernel allows.
+A lease holder keeps others from opening the file, for as long as the kernel allows.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from nodeside.clock import Clock
 from nodeside.files import LeasedFile
 from nodeside.records import read_untrusted
 
-_SECONDS = 60.0  # more than the kernel's lease-break-time
-_AGAIN = 0.02  # seconds between two tries
+_SECONDS = 60.0  # longer than the kernel's lease-break-time
+_AGAIN = 0.02  # seconds between two attempts
 
 
 def read_own(path: Path, *, clock: Clock | None = None) -> dict[str, Any] | None:
-    """As `read_untrusted`, of ours: a lease of somebody who may read it is waited for.
+    """Read one of our records like `read_untrusted`, but wait until a foreign lease is broken.
 
-    The kernel ends it within /proc/sys/fs/lease-break-time, 45 s, counted from the first try.
+    The kernel breaks it within /proc/sys/fs/lease-break-time, 45 s, counted from the first attempt.
+    Raises LeasedFile if the lease is still there after 60 s.
     """
     clock = clock or Clock()
     ends = clock.now() + _SECONDS

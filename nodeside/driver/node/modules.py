@@ -1,8 +1,7 @@
-"""Which modules are in the kernel, and in what state: /proc/modules and /sys/module together.
+"""The modules in the kernel and their state, read from /proc/modules and /sys/module.
 
-Read by whoever decides or proves something; changes nothing. A module that is coming or going
-shows in one of the two places only, so what contradicts itself is read again. Formats:
-print_unload_info() and m_show() in kernel/module/procfs.c.
+Only reads. A module that is coming or going appears in only one of the two places, so contradictory
+reads are repeated. Formats: print_unload_info() and m_show() in kernel/module/procfs.c.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from nodeside.errors import SystemRefused
 from nodeside.host import Host
 from nodeside.modulenames import kernel_name, name_of_file
 
-_ATTEMPTS = 5  # a module that comes and goes all the time is reported as last seen
+_ATTEMPTS = 5  # a module that keeps coming and going is reported as last seen
 
 _INITSTATE = {"Live": "live", "Loading": "coming", "Unloading": "going"}
 
@@ -26,10 +25,10 @@ _INITSTATE = {"Live": "live", "Loading": "coming", "Unloading": "going"}
 class LoadedState:
     """A module in the kernel.
 
-    `initstate` is live, coming or going. `holders` are modules that use it. `build_id` and
-    `srcversion` are "" if it has none. `parameters` are those that can be read back, if they were
-    asked for: their getters are the module's code. `permanent`: it has no exit function, or this
-    kernel cannot unload at all.
+    `initstate` is live, coming or going. `holders` are the modules that use it. `build_id` and
+    `srcversion` are "" if it has none. `parameters` are the readable ones; they are only read on
+    request, because their getters run the module's code. `permanent` is set if the module has no
+    exit function, or if this kernel cannot unload modules at all.
     """
 
     name: str
@@ -50,7 +49,7 @@ class KernelModules:
     host: Host
 
     def loaded(self) -> Mapping[str, LoadedState]:
-        """Every module in the kernel, by name."""
+        """Return every module in the kernel, by name."""
         for _ in range(_ATTEMPTS):
             rows = self.rows()
             states = {name: self._complete(row) for name, row in rows.items()}
@@ -59,14 +58,14 @@ class KernelModules:
         return states
 
     def with_parameters(self, name: str) -> LoadedState | None:
-        """One module, or None, with its parameters. Raises SystemRefused if one does not answer."""
+        """Return a module with its parameters, or None. Raises SystemRefused if a read hangs."""
         state = self.state(name)
         if state is None:
             return None
         return replace(state, parameters=_parameters(self._directory(state.name) / "parameters"))
 
     def state(self, name: str) -> LoadedState | None:
-        """One module, or None if it is not in the kernel (a built-in one is not)."""
+        """Return a module, or None if it is not in the kernel or is built in."""
         wanted = kernel_name(name)
         for _ in range(_ATTEMPTS):
             row = self.rows().get(wanted)
@@ -78,7 +77,7 @@ class KernelModules:
         return complete
 
     def rows(self) -> Mapping[str, LoadedState]:
-        """What /proc/modules alone says: one file to read instead of hundreds."""
+        """Return the modules from /proc/modules alone: one file to read instead of hundreds."""
         path = self.host.proc / "modules"
         try:
             return parse_modules(path.read_text())
@@ -94,9 +93,9 @@ class KernelModules:
             ) from exc
 
     def is_built_in(self, name: str) -> bool:
-        """Whether the kernel has this driver inside: it can be neither loaded nor removed.
+        """Return whether the driver is built in, so that it can be neither loaded nor removed.
 
-        A built-in driver with a parameter has a directory in /sys/module too, but no initstate.
+        A built-in driver with parameters has a directory in /sys/module too, but no initstate.
         """
         wanted = kernel_name(name)
         path = self._directory(wanted)
@@ -109,7 +108,7 @@ class KernelModules:
         return self.host.sys_module / name
 
     def _agrees(self, row: LoadedState) -> bool:
-        """Whether sysfs has what /proc/modules said; no use asking of one that comes or goes."""
+        """Return whether sysfs confirms the row; modules coming or going are not checked."""
         if row.initstate != "live" or not self.host.sys_module.is_dir():
             return True
         return (self._directory(row.name) / "initstate").exists()
@@ -129,7 +128,7 @@ class KernelModules:
 
 
 def parse_modules(text: str) -> dict[str, LoadedState]:
-    """The rows of /proc/modules: `name size refcnt holders,[permanent], state address (taint)`."""
+    """Parse /proc/modules: `name size refcnt holders,[permanent], state address (taint)`."""
     states = {}
     for line in text.splitlines():
         words = line.split()
@@ -156,12 +155,12 @@ def _build_id(path: Path) -> str:
 
 
 def _parameters(directory: Path) -> dict[str, str]:
-    """Those that can be read: one of mode 0 has no file, one of mode 0200 only takes writes."""
+    """Read the readable parameters: mode 0 has no file, mode 0200 is write-only."""
     names = sysfs.names(directory)
     values = zip(names, sysfs.ask(*(directory / name for name in names)), strict=True)
     return {name: value for name, value in values if value is not None}
 
 
 def _stems(listing: str) -> frozenset[str]:
-    """Module names in a file such as modules.builtin, one path a line."""
+    """Return the module names in a list of one path per line, such as modules.builtin."""
     return frozenset(name_of_file(line) for line in listing.splitlines() if line)

@@ -1,16 +1,16 @@
-"""The node's locks: one actor at a time, whichever pod or shell it runs in.
+"""Node-wide locks: one actor at a time, across pods and shells.
 
-    /run/nodeside-locks/<name>.lock   the lock; mounted by the pods of nodeside and by nobody else
-    /run/nodeside/<name>.lock         where older versions lock; taken besides, for their sake
+    /run/nodeside-locks/<name>.lock   the authoritative lock; only mounted by nodeside's own pods
+    /run/nodeside/<name>.lock         the lock of older versions; taken too, for compatibility
 
-flock(2) asks for no right to write. Whoever can open a file can hold its lock, also through a
-read-only mount, and `/run/nodeside` is what every consumer of a driver mounts. So the lock that
-counts lies where consumers have no business.
+flock(2) needs no write permission. Any process that can open a file can lock it, even through a
+read-only mount, and every consumer of a driver mounts `/run/nodeside`. So the authoritative lock is
+in a directory that consumers do not mount.
 
-An older nodeside knows the other place only. Its lock is waited for as ever, but a neighbour's is
-not: a nodeside has the file open for writing, which a read-only mount does not allow, and the
-kernel tells the two apart (`_is_neighbours`). A file that a neighbour holds is removed and made
-anew.
+Older versions of nodeside only use the former lock. If an older nodeside holds it, this one waits.
+If a neighbour holds it, a process that is no nodeside, this one does not wait: a nodeside has the
+file open for writing, which a read-only mount does not allow, and the kernel can tell the
+difference (`_is_neighbours`). The neighbour's file is removed and created again.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from nodeside.files import disk_errors
 from nodeside.host import Host
 from nodeside.records import decode, encode, read_untrusted
 
-_AGAIN = 0.02  # seconds between two tries
+_AGAIN = 0.02  # seconds between two attempts
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lock: written into the lock file. `pod` is the host name the holder sees."""
+    """The holder of a lock, as written into the lock file. `pod` is the holder's host name."""
 
     pid: int
     command: str
@@ -53,7 +53,7 @@ class Holder:
         words = f"pid {self.pid} ({self.command}) in {self.pod}"
         with suppress(
             OverflowError, ValueError, OSError
-        ):  # whoever writes the file says any number
+        ):  # the file is untrusted: its number may be out of range
             return f"{words}, since {time.strftime('%H:%M:%S', time.gmtime(self.since))} UTC"
         return words
 
@@ -63,7 +63,7 @@ def node_lock_path(host: Host, name: str) -> Path:
 
 
 def former_lock_path(host: Host, name: str) -> Path:
-    """Where older versions hold the lock of this name."""
+    """Return the path that older versions use for the lock of this name."""
     return host.run / f"{name}.lock"
 
 
@@ -71,10 +71,10 @@ def former_lock_path(host: Host, name: str) -> Path:
 def node_lock(
     host: Host, name: str, what: str, *, timeout: float, clock: Clock | None = None
 ) -> Iterator[None]:
-    """Hold the lock `name` while the block runs; `what` it guards is for people.
+    """Hold the lock `name` while the block runs; `what` describes it in messages.
 
     Waits up to `timeout` seconds, then raises Locked, which names the holder. The kernel releases
-    the lock when the holder ends, however it ends.
+    the lock when the holder exits for any reason.
     """
     clock = clock or Clock()
     ends = clock.now() + timeout
@@ -97,8 +97,8 @@ def node_lock(
 
 
 def make_directory(path: Path) -> bool:
-    """False in a pod of an older controller, which mounts no such directory: its root file system
-    is read-only."""
+    """Create the directory. Return False if the root file system is read-only: a pod of an older
+    controller does not mount this directory."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as exc:
@@ -110,16 +110,16 @@ def make_directory(path: Path) -> bool:
 
 
 def _open(path: Path) -> int:
-    """A lease of somebody else's may hold it up, no longer than /proc/sys/fs/lease-break-time."""
+    """Open the lock file. A foreign lease delays this up to /proc/sys/fs/lease-break-time."""
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o600)
 
 
 def _take_former(path: Path, *, evict: bool) -> int:
-    """A descriptor that holds the lock of older versions, -1 if somebody else holds it.
+    """Take the lock of older versions; return its descriptor, or -1 if another process holds it.
 
-    Only who holds the lock that counts may `evict` a neighbour.
+    Only the holder of the authoritative lock may `evict` a neighbour.
     """
     if evict and _is_neighbours(path):
         path.unlink(missing_ok=True)
@@ -132,11 +132,11 @@ def _take_former(path: Path, *, evict: bool) -> int:
 
 
 def _is_neighbours(path: Path) -> bool:
-    """Whether this file is locked by somebody who cannot write it.
+    """Return whether this file is locked by a process that cannot write to it.
 
-    The kernel grants a read lease only while nobody has the file open for writing (fcntl(2)). It
-    goes with the descriptor; who opens the file meanwhile waits that long, and the signal that we
-    get for it is one that is ignored. No nodeside keeps a lease: one that is in the way is a
+    The kernel grants a read lease only while no process has the file open for writing (fcntl(2)).
+    The lease ends with the descriptor. Until then, a process that opens the file has to wait, and
+    the signal that we get for it is ignored. No nodeside keeps a lease, so a conflicting lease is a
     neighbour's.
     """
     try:
@@ -180,16 +180,16 @@ def _locked(path: Path, what: str, timeout: float) -> Locked:
 
 
 def _sign(stack: ExitStack, path: Path, fd: int) -> None:
-    """Write who we are into the file we locked: in place, since a rename would undo the lock."""
+    """Write this process into the locked file; in place, since a rename would lose the lock."""
     holder = Holder(os.getpid(), shlex.join(sys.argv), os.uname().nodename, time.time())
     with disk_errors(path):
         os.ftruncate(fd, 0)
         os.pwrite(fd, (json.dumps(encode(holder)) + "\n").encode(), 0)
-    stack.callback(os.ftruncate, fd, 0)  # who left is no holder
+    stack.callback(os.ftruncate, fd, 0)  # no holder is left after this
 
 
 def _holder(path: Path) -> Holder | None:
-    """Who wrote into a lock file. Read without the lock: half written, it is unknown."""
+    """Return the holder in a lock file; None if unknown. The unlocked read may be partial."""
     with suppress(NodesideError):
         record = read_untrusted(path)
         return decode(Holder, record, where=path.name) if record else None

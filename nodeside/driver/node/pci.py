@@ -1,6 +1,6 @@
-"""The PCI devices of a node, and which driver and module has each of them.
+"""The PCI devices of a node, each with the driver and module bound to it.
 
-Called by whoever asks what a driver is bound to: validation, conflicts, the holders of a module.
+Validation, conflict checks and the holders of a module need to know what a driver is bound to.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from nodeside.host import Host
 
 @dataclass(frozen=True)
 class PciDevice:
-    """A PCI device. `driver` is the driver that has it, `module` that driver's module."""
+    """A PCI device. `driver` is the bound driver, `module` the driver's module; "" if none."""
 
     address: str
     vendor: str
@@ -23,12 +23,12 @@ class PciDevice:
     module: str = ""
 
     def is_of(self, vendor: str, device: str) -> bool:
-        """Whether it has this vendor id, and this device id unless that is empty."""
+        """Return whether the vendor id matches, and the device id unless that is empty."""
         return self.vendor == vendor.lower() and device.lower() in ("", self.device)
 
 
 def pci_devices(host: Host) -> tuple[PciDevice, ...]:
-    """All PCI devices of the node, in the order of their addresses."""
+    """Return all PCI devices of the node, ordered by address."""
     root = host.sys / "bus" / "pci" / "devices"
     return tuple(_pci_device(root / address) for address in sysfs.names(root))
 

@@ -1,9 +1,9 @@
-"""Who on the node has a device open or mapped, or a filesystem mounted.
+"""The processes on the node that have a device open or mapped, and the mounts of a filesystem.
 
-The host's /proc is read without psutil, because in a pod the host's is at /host/proc, and a few
-lines do. To look at the open files of another user's process takes SYS_PTRACE and
-DAC_READ_SEARCH; who cannot be looked at is counted. A file of a dead filesystem (NFS, FUSE) may not
-answer, and no signal ends the question, so a child asks. Only reads.
+The host's /proc is read without psutil: in a pod it is at /host/proc, and a few lines suffice.
+Inspecting the open files of another user's process takes SYS_PTRACE and DAC_READ_SEARCH; processes
+that cannot be inspected are counted. A file on a dead filesystem (NFS, FUSE) may hang in stat(2),
+which no signal ends, so a child process does the work. Only reads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nodeside.log import escaped
 from nodeside.modulenames import kernel_name
 from nodeside.records import decode, encode
 
-_SECONDS = 10.0  # to look at every process of a node takes less than one
+_SECONDS = 10.0  # inspecting every process of a node takes less than one
 _COMMAND_LIMIT = 200  # characters
 _PROGRAM_LIMIT = 64
 _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})")
@@ -35,9 +35,9 @@ _CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
 
 @dataclass(frozen=True)
 class Process:
-    """A process that holds `files` open files (or mappings) of which `path` is one.
+    """A process that has `files` open files (or mappings), such as `path`.
 
-    `pod` is the uid of its pod, `container` the id of its container, "" outside of one.
+    `pod` is the uid of its pod, `container` the id of its container; "" outside of one.
     """
 
     pid: int
@@ -51,7 +51,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Users:
-    """The processes found, and of how many the open files could not be seen."""
+    """The processes found, and the number of processes whose open files are not readable."""
 
     processes: tuple[Process, ...] = ()
     unseen: int = 0
@@ -59,7 +59,7 @@ class Users:
 
 @dataclass(frozen=True)
 class Found:
-    """What was found; `problem` says why nothing was."""
+    """The users and mounts found; `problem` is the reason if the search failed, else ""."""
 
     users: Users = Users()
     mounts: tuple[str, ...] = ()
@@ -67,9 +67,9 @@ class Found:
 
 
 def look_for(module: str, numbers: frozenset[str], nodes: frozenset[str], host: Host) -> Found:
-    """Who uses the devices, and what is mounted of them, or of the module's filesystem.
+    """Find the processes that use the devices, and mounts of them or of the module's filesystem.
 
-    Ends within seconds, whatever the processes have open.
+    Ends within 10 s, regardless of the files that the processes have open.
     """
 
     def look() -> bytes:
@@ -86,10 +86,10 @@ def look_for(module: str, numbers: frozenset[str], nodes: frozenset[str], host: 
 
 
 def users_of(numbers: frozenset[str], nodes: frozenset[str], host: Host) -> Users:
-    """The processes with a device open or mapped.
+    """Return the processes that have a device open or mapped.
 
-    `numbers` are device numbers (c10:123); `nodes` the devices' names below /dev, by which alone a
-    mapping can be told.
+    `numbers` are device numbers (c10:123). `nodes` are the devices' names below /dev, the only way
+    to identify a mapping.
     """
     found = []
     unseen = 0
@@ -105,9 +105,9 @@ def users_of(numbers: frozenset[str], nodes: frozenset[str], host: Host) -> User
 
 
 def mounts_of(module: str, numbers: frozenset[str], host: Host) -> tuple[str, ...]:
-    """Where block devices with these numbers, or filesystems of the module's name, are mounted.
+    """Return the mount points of these block devices and of filesystems named like the module.
 
-    Every mount namespace that can be told apart is looked at: a pod's mounts are in its own.
+    Searches every mount namespace it can distinguish, since a pod's mounts are in its own.
     """
     points: dict[str, None] = {}
     namespaces = set()
@@ -122,7 +122,7 @@ def mounts_of(module: str, numbers: frozenset[str], host: Host) -> tuple[str, ..
 
 
 def parse_mountinfo(text: str, module: str, numbers: frozenset[str]) -> Iterator[str]:
-    """Mount points of /proc/PID/mountinfo that use the module, proc(5)."""
+    """Yield the mount points in /proc/PID/mountinfo that use the module, proc(5)."""
     for line in text.splitlines():
         left, _, right = line.partition(" - ")
         fields = left.split()
@@ -133,7 +133,7 @@ def parse_mountinfo(text: str, module: str, numbers: frozenset[str]) -> Iterator
 
 
 def pod_and_container(cgroup: str) -> tuple[str, str]:
-    """The pod uid and the container id in a text of /proc/PID/cgroup, "" where there is none.
+    """Return the pod uid and the container id in /proc/PID/cgroup; "" for a missing one.
 
     kubelet writes kubepods-burstable-pod<uid with _>.slice (systemd) or pod<uid> (cgroupfs);
     containerd, CRI-O and docker put the container's 64 hex digits below it.
@@ -151,19 +151,21 @@ def _pids(host: Host) -> list[int]:
 
 
 def _open_paths(process: Path, numbers: frozenset[str], nodes: frozenset[str]) -> list[str]:
-    """What the process has open or mapped of these devices. Raises PermissionError."""
+    """Return the paths of these devices that the process has open. Raises PermissionError.
+
+    Only if it has none open, returns the paths that it has mapped.
+    """
     try:
         paths = [path for fd in (process / "fd").iterdir() if (path := _device(fd, numbers))]
         return paths or _mapped(process, nodes)
-    except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+    except (FileNotFoundError, ProcessLookupError):  # the process has exited meanwhile
         return []
 
 
 def _device(link: Path, numbers: frozenset[str]) -> str:
-    """The path of an open file if it is one of the devices.
+    """Return the path of an open file if it is one of the devices, else "".
 
-    Only what looks like a device is asked for its number: to ask a file on a dead network mount
-    would hang.
+    Calls stat(2) only on paths that look like devices: it would hang on a dead network mount.
     """
     try:
         target = str(link.readlink())
@@ -180,7 +182,7 @@ def _number(status: os.stat_result) -> str:
 
 
 def _mapped(process: Path, nodes: frozenset[str]) -> list[str]:
-    """Devices that are mapped though no longer open; several mappings of one count once."""
+    """Return devices that are mapped though no longer open; each counts once."""
     text = (process / "maps").read_text(errors="replace") if nodes else ""
     paths = {fields[5] for line in text.splitlines() if len(fields := line.split(maxsplit=5)) == 6}
     return sorted(path for path in paths if path.removeprefix("/dev/") in nodes)
@@ -197,7 +199,7 @@ def _describe(host: Host, pid: int, paths: list[str]) -> Process:
 
 
 def _said(text: str, limit: int = _COMMAND_LIMIT) -> str:
-    """What any process can call itself, or a mount, as a part of one line of ours."""
+    """Escape and shorten an untrusted name of a process or mount, to embed in a single line."""
     text = escaped(text)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 

@@ -1,24 +1,24 @@
-"""What stands in the host's /run: the ready file, loaded.json, and the locks of a driver.
+"""Files in the host's /run: the ready file, loaded.json, and the locks of a driver.
 
-    /run/nodeside/                 a tmpfs of the host: all of it is gone at reboot by nature
-      <driver>/ready               ReadyRecord; there exactly while readiness is observed
-      <driver>/loaded.json         where older versions keep it, read as long as it is there
-      <driver>.lock, …             where older versions lock, see `node_lock.py`
-    /run/nodeside-locks/           no consumer of the driver mounts it
-      <driver>.lock                locked (flock) by the one actor; says who that is; never removed
-      <driver>.loaded.json         LoadedRecord: what nodeside loaded in this boot, as asked
-      <driver>.pod.lock            likewise, by the one pod whose turn it is, for as long as it runs
+    /run/nodeside/                 a tmpfs of the host, so everything is gone after a reboot
+      <driver>/ready               ReadyRecord; exists exactly while readiness is observed
+      <driver>/loaded.json         the record of older versions, read as long as it exists
+      <driver>.lock, …             the locks of older versions, see `node_lock.py`
+    /run/nodeside-locks/           not mounted by consumers of the driver
+      <driver>.lock                locked (flock) by the one actor; names it; never removed
+      <driver>.loaded.json         LoadedRecord: the modules that nodeside loaded in this boot
+      <driver>.pod.lock            locked by the one active pod for as long as it runs
 
-Records appear by rename. One whose boot id is not this boot's is void (a /run that is no tmpfs, a
-restored snapshot). Written under the lock only. The ready file is read by anybody; loaded.json is
-not, since whoever can read a file of its own user can hold it with a lease, and without it modules
-would be somebody else's.
+Records are published by rename, and only under the lock. A record with another boot id is void (a
+/run that is no tmpfs, a restored snapshot). Anyone may read the ready file, but not loaded.json: a
+process with the file's owner uid that can read it can block it with a lease, and without the record
+nodeside would treat its modules as foreign.
 
 The ready file is the health check, and it costs nothing: a consumer mounts /run/nodeside read-only
 and waits for `<driver>/ready`. The driver pod itself needs no probe: an exec probe starts a process
 every few seconds on every node, an HTTP probe needs a server and a port, and neither would tell the
-kubelet more than the state label tells the cluster. A driver that failed is not helped by
-restarting its container, so there is no liveness probe either.
+kubelet more than the state label tells the cluster. There is no liveness probe either, since
+restarting its container does not help a failed driver.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ R = TypeVar("R", "ReadyRecord", LoadedRecord)
 
 @dataclass(frozen=True)
 class ReadyRecord:
-    """`ready`: this driver works, on this kernel, in this boot. `since` is the wall clock."""
+    """The `ready` file: this driver works on this kernel in this boot. `since` is wall-clock."""
 
     driver: str
     version: str
@@ -64,20 +64,20 @@ def loaded_path(host: Host, driver: str) -> Path:
 
 
 def former_loaded_path(host: Host, driver: str) -> Path:
-    """Where older versions keep it, and a pod of an older controller still does."""
+    """Return the path of loaded.json in older versions and in pods of an older controller."""
     return host.run / driver / "loaded.json"
 
 
 def read_ready(host: Host, driver: str, boot_id: str) -> ReadyRecord | None:
-    """The ready file of this boot, or None."""
+    """Return the ready record of this boot, or None."""
     return _read(ReadyRecord, ready_path(host, driver), boot_id)
 
 
 def write_ready(host: Host, record: ReadyRecord) -> bool:
-    """Make the driver ready for its consumers; False if the file said so already.
+    """Write the ready file for consumers; return False if it was already up to date.
 
-    A file that says the same is left alone, with its `since` and its `source`: how the modules
-    came here does not change because they were found loaded later.
+    An equivalent file keeps its `since` and `source`: the origin of the modules does not change
+    when a later run finds them loaded.
     """
     old = read_ready(host, record.driver, record.boot_id)
     if old is not None and _same(old, record):
@@ -87,13 +87,13 @@ def write_ready(host: Host, record: ReadyRecord) -> bool:
 
 
 def clear_ready(host: Host, driver: str) -> bool:
-    """Take the ready file away; False if there was none."""
+    """Remove the ready file; return False if there was none."""
     return _remove(ready_path(host, driver))
 
 
 def read_loaded(host: Host, driver: str, boot_id: str) -> LoadedRecord | None:
-    """What nodeside loaded in this boot, or None."""
-    # Who writes the one removes the other: where both are, an older version wrote later.
+    """Return the record of what nodeside loaded in this boot, or None."""
+    # Writing the current record removes the former. If both exist, an older version wrote last.
     former = _read(LoadedRecord, former_loaded_path(host, driver), boot_id)
     return former or _read(LoadedRecord, loaded_path(host, driver), boot_id)
 
@@ -108,7 +108,7 @@ def write_loaded(host: Host, record: LoadedRecord) -> None:
 
 
 def clear_loaded(host: Host, driver: str) -> bool:
-    """Forget what was loaded, after it was unloaded; False if there was nothing."""
+    """Remove the record after an unload; return False if there was none."""
     former = _remove(former_loaded_path(host, driver))
     return _remove(loaded_path(host, driver)) or former
 
@@ -117,10 +117,10 @@ def clear_loaded(host: Host, driver: str) -> bool:
 def hold_lock(
     host: Host, driver: str, *, timeout: float, clock: Clock | None = None
 ) -> Iterator[None]:
-    """Be the one actor for this driver on this node while the block runs.
+    """Hold the driver's lock on this node while the block runs, as its only actor.
 
     Waits up to `timeout` seconds, then raises Locked, which names the holder. The kernel releases
-    the lock when the holder ends, however it ends.
+    the lock when the holder exits for any reason.
     """
     with node_lock(host, driver, f"driver {driver}", timeout=timeout, clock=clock):
         yield
@@ -130,11 +130,11 @@ def hold_lock(
 def hold_pod_lock(
     host: Host, driver: str, *, timeout: float, clock: Clock | None = None
 ) -> Iterator[None]:
-    """Be the one pod of this driver on this node while the block runs.
+    """Hold the driver's pod lock on this node while the block runs, as its only active pod.
 
-    A pod takes it before its first act and keeps it to its end. So of two pods on one node, as
-    where a revision replaces another, the later one waits until the earlier one has ended, and
-    neither takes back what the other did. Commands by hand do not ask for it.
+    A pod takes it before its first action and keeps it until it exits. So if two pods run on one
+    node, as when one revision replaces another, the later pod waits until the earlier one has
+    exited, and neither reverts the other's work. Manual commands do not take it.
     """
     with node_lock(host, f"{driver}.pod", f"driver {driver}", timeout=timeout, clock=clock):
         yield

@@ -1,10 +1,10 @@
-"""The four system calls that have no function in the standard library, and the deadline on them.
+"""Four system calls that are missing in the standard library, with deadlines.
 
-finit_module(2), init_module(2), delete_module(2) and syslog(2), by number through ctypes, which
-nothing else of the driver side uses and which is imported late (3 MiB); and prctl(2) for a child.
-Tests hand the loader and the kernel log another implementation of `Syscalls`.
-Nothing here can force anything: there is no flag argument, so neither O_TRUNC (forced unload) nor
-MODULE_INIT_IGNORE_* can be asked for.
+finit_module(2), init_module(2), delete_module(2) and syslog(2) are called by number through ctypes;
+prctl(2) is for a child. Nothing else in the driver uses ctypes, and it is imported late (3 MiB).
+Tests pass another implementation of `Syscalls` to the loader and the kernel log. Nothing can be
+forced: there is no flag argument, so neither O_TRUNC (forced unload) nor MODULE_INIT_IGNORE_* can
+be requested.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ _PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
 
 
 class DiedInKernel(NodesideError):
-    """The process that made a call was killed inside it: an oops in the module's code."""
+    """The calling process was killed inside the kernel: an oops in the module's code."""
 
     reason = "DiedInKernel"
 
 
 class Syscalls(Protocol):
-    """What the kernel is asked for. Every method raises OSError with the kernel's errno.
+    """The system calls in use. Every method raises OSError with the kernel's errno.
 
-    Those with a `timeout` (seconds) run code of a module, and also raise DeadlinePassed if that
-    does not return, and DiedInKernel if it crashes.
+    Methods with a `timeout` (seconds) run code of a module. They also raise DeadlinePassed if it
+    does not return in time, and DiedInKernel if it crashes.
     """
 
     def finit_module(self, fd: int, parameters: str, timeout: float) -> None:
         """Load the module in an open file."""
 
     def init_module(self, image: bytes, parameters: str, timeout: float) -> None:
-        """Load the module in a buffer; unlike finit_module it knows no file label."""
+        """Load the module in a buffer; unlike finit_module, there is no file label to check."""
 
     def delete_module(self, name: str, timeout: float) -> None:
-        """Unload an unused module; never waits for one in use, never forces."""
+        """Unload an unused module; never waits for a module in use, never forces."""
 
     def kernel_log(self) -> str:
-        """All of the kernel's log buffer, one `<priority>[time] text` a line."""
+        """Return the whole kernel log buffer, one `<priority>[time] text` per line."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ _NUMBERS = {
 
 
 class KernelSyscalls:
-    """The real ones, of the running kernel."""
+    """The real system calls of the running kernel."""
 
     def __init__(self) -> None:
         machine = os.uname().machine
@@ -91,7 +91,7 @@ class KernelSyscalls:
     def kernel_log(self) -> str:
         import ctypes
 
-        # The buffer holds texts; each comes out with its priority and time in front.
+        # The buffer holds plain texts; the output adds priority and time to each.
         size = 2 * _prepared(self._numbers.syslog, _SIZE_BUFFER, None, 0)()
         buffer = ctypes.create_string_buffer(size)
         got = _prepared(self._numbers.syslog, _READ_ALL, buffer, size)()
@@ -101,9 +101,9 @@ class KernelSyscalls:
 def in_child(call: Callable[[], object], timeout: float, *, keep: Sequence[int] = ()) -> None:
     """Run `call` in a child process. Raises its OSError, DeadlinePassed or DiedInKernel.
 
-    A module's init or exit function, or an unbind, may hang, and no signal ends that: the child
-    is then left behind. If the kernel crashes in there (an oops), it kills the process that called,
-    which is only the child. Ctrl-C does not reach it, and so leaves no load half done.
+    A module's init or exit function, or an unbind, may hang, and no signal ends it; the child is
+    then left behind. An oops there kills the calling process, which is only the child. Ctrl-C does
+    not reach the child, so it leaves no load half done.
     """
     try:
         run_in_child(call, timeout, keep=keep)
@@ -114,7 +114,7 @@ def in_child(call: Callable[[], object], timeout: float, *, keep: Sequence[int] 
 
 
 def _prepared(number: int, *arguments: Any) -> Callable[[], int]:
-    """syscall(2) with these arguments, to be called later: integers as long, as the kernel's.
+    """Prepare a syscall(2) with these arguments; integers are passed as long, as in the kernel.
 
     Everything that takes a lock (import, dlopen) is done here, before a fork.
     """
@@ -135,9 +135,9 @@ def _prepared(number: int, *arguments: Any) -> Callable[[], int]:
 
 
 def dying_with_parent() -> Callable[[], None]:
-    """For a child between fork and exec: SIGTERM when its parent ends, however that ends.
+    """Return a function that makes a child get SIGTERM when its parent exits for any reason.
 
-    Made before the fork: after it, nothing may be imported.
+    Call this before the fork, and the result between fork and exec: imports are not allowed there.
     """
     import ctypes
 

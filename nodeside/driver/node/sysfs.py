@@ -1,8 +1,8 @@
-"""Attributes and links of sysfs: read, write, expand a `*`; nothing outside it can be named.
+"""Access to sysfs attributes and links: read, write, and expand `*`, all within sysfs.
 
-Called by whoever looks at devices. What a driver shows or takes is its own code, which may hang
-where no signal ends it: `ask` and `write` have a deadline. Writing is a function of its own type,
-so that a test can stand in for the kernel that reacts to it.
+Attributes are served by the driver's own code, which may hang in a way that no signal ends. So
+`ask` and `write` have a deadline. Writing has its own function type, so that a test can stand in
+for the kernel's reaction.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from nodeside.host import Host
 
 _WRITE_SECONDS = 120.0
 _ASK_SECONDS = 10.0
-_ASK_LIMIT = 1 << 16  # characters; an attribute has 4 KiB, if it is no binary one
+_ASK_LIMIT = 1 << 16  # characters; non-binary attributes have at most 4 KiB
 
 Write = Callable[[Path, str], None]
 
 
 def read(path: Path) -> str | None:
-    """The content without white space at its ends; None if there is none to be read.
+    """Return the stripped content of a file; None if it cannot be read.
 
-    For what the kernel itself answers; see `ask`.
+    For files served by the kernel itself; for drivers' attributes use `ask`.
     """
     try:
         return path.read_text(errors="replace").strip()
@@ -38,9 +38,9 @@ def read(path: Path) -> str | None:
 
 
 def ask(*paths: Path) -> tuple[str | None, ...]:
-    """The same for attributes that a driver answers, in one child. Raises SystemRefused.
+    """Read attributes that a driver serves, all in one child. Raises SystemRefused.
 
-    While an earlier question for the same has no answer it is not asked again.
+    If the child of an earlier read still hangs, the attributes are not read again.
     """
     if not paths:
         return ()
@@ -61,10 +61,10 @@ def _read_all(paths: tuple[Path, ...]) -> bytes:
 
 
 def write(path: Path, value: str) -> None:
-    """Write an attribute in one write(2), as sysfs wants it. Raises SystemRefused.
+    """Write an attribute in one write(2), as sysfs requires. Raises SystemRefused.
 
-    Nothing is created: in a read-only or incomplete mount that would hide the mistake. The write
-    may run a driver's code for long (an unbind), so it has a deadline.
+    No file is created: in a read-only or incomplete mount, that would hide the mistake. The write
+    may run a driver's code for a long time (an unbind), so it has a deadline.
     """
     try:
         in_child(lambda: _write(path, value.encode()), _WRITE_SECONDS)
@@ -89,7 +89,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def link_name(path: Path) -> str:
-    """The last word of a symbolic link's target, "" if there is no link."""
+    """Return the last component of a symbolic link's target; "" if it is not a link."""
     try:
         return path.readlink().name
     except OSError:
@@ -97,7 +97,7 @@ def link_name(path: Path) -> str:
 
 
 def names(directory: Path) -> tuple[str, ...]:
-    """The entries of a directory in order; none if it is not there."""
+    """Return the sorted entries of a directory; empty if it does not exist."""
     try:
         return tuple(sorted(path.name for path in directory.iterdir()))
     except OSError:
@@ -105,10 +105,10 @@ def names(directory: Path) -> tuple[str, ...]:
 
 
 def expand(host: Host, pattern: str) -> tuple[Path, ...]:
-    """The paths that a pattern of driver.yaml names; `*` stands within one component.
+    """Return the existing paths that match a pattern of driver.yaml; `*` matches in one component.
 
-    The pattern is relative to /sys, or begins with /sys/. Only its text is judged: links that lead
-    from one place of sysfs to another are what sysfs is made of. Raises SpecError for `..`.
+    The pattern is relative to /sys, or begins with /sys/. Only its text is checked, since sysfs is
+    full of links from one place to another. Raises SpecError for `..`.
     """
     text = pattern.removeprefix("/sys/")
     parts = [part for part in text.split("/") if part not in ("", ".")]

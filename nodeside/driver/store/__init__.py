@@ -1,14 +1,15 @@
 """Stores of prebuilt bundles: OCI registries, HTTP servers and directories.
 
-    base                  the vocabulary: Store, FetchOptions, FetchError
-    sources               asks the sources of a driver.yaml in order
+    base                  the common interface: Store, FetchOptions, FetchError
+    sources               tries the sources of a driver.yaml in order
     oci, http_directory, directory     the kinds of stores
-    transport             one HTTP exchange after another, with retries and redirects
+    transport             HTTP requests with retries and redirects
     registry_auth, credentials         token auth and docker config.json
-    addresses             addresses that others name: redirects, uploads, proxies
+    addresses             checks of URLs from others: redirects, uploads, proxies
     download              a resumable download with a digest
-    http_errors           an exchange that failed, as a FetchError
-    publish               put a bundle into a store
+    http_errors           converts a failed exchange into a FetchError
+    publish               puts a bundle into a store
 
-What a store answers is data: it cannot stop, fill or crash us. `requests` is imported late.
+Responses of a store are untrusted data: they cannot block the process, fill the disk or crash us.
+`requests` is imported late.
 """

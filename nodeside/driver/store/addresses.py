@@ -1,8 +1,8 @@
-"""Addresses that others say: of a redirect, an upload, a token service, a proxy.
+"""Checks of URLs that others supply: redirects, uploads, token services, proxies.
 
-Whoever asks there must know who would answer, and must never be sent from https to plain http. What
-is no address is a FetchError or a ValueError, and no text quotes one with a password in it. Called
-by `transport.py` and the stores above it.
+A caller must know the origin of a URL before it sends a request, and must never be redirected from
+https to plain http. An invalid URL is a FetchError or a ValueError. No message quotes a URL that
+contains a password.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from nodeside.driver.store.http_errors import wrong_proxy
 
 
 def next_address(here: str, location: str) -> str:
-    """Where a server sends us, as an absolute URL. Raises FetchError for what nobody should ask."""
+    """Return the target of a redirect as an absolute URL.
+
+    Raises FetchError if the target is invalid, not http(s), or a downgrade from https to http.
+    """
     try:
         there = urljoin(here, location)
         old, new = origin(here), origin(there)
@@ -36,7 +39,7 @@ def next_address(here: str, location: str) -> str:
 
 
 class Origin(NamedTuple):
-    """Who answers at a URL (RFC 6454)."""
+    """The origin of a URL (RFC 6454)."""
 
     scheme: str
     host: str
@@ -44,14 +47,17 @@ class Origin(NamedTuple):
 
 
 def origin(url: str) -> Origin:
-    """Raises ValueError for what is no URL."""
+    """Return the origin of a URL. Raises ValueError if the text is not a valid URL."""
     parts = urlsplit(url)
     port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
     return Origin(parts.scheme, parts.hostname or "", port)
 
 
 def check_proxy(url: str) -> None:
-    """Refuse a proxy that cannot be meant: the texts of urllib3 would quote it whole."""
+    """Raise FetchError if the environment names an unusable proxy for `url`.
+
+    The messages of urllib3 would quote its address in full.
+    """
     from requests.utils import get_environ_proxies, select_proxy
 
     proxy = select_proxy(url, get_environ_proxies(url))

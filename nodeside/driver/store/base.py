@@ -1,10 +1,10 @@
-"""Where prebuilt bundles may be found: the one interface to OCI registries, HTTP and directories.
+"""The common interface of stores: OCI registries, HTTP servers and directories.
 
-`fetch_first` asks the sources of a driver.yaml in order and keeps what each of them said, for the
-table that explains the ladder. What a source delivers is hostile until it has been unpacked by
-`archive.unpack`, is the bundle that was asked for, and satisfies the trust that driver.yaml asks
-for (`trust.py`). The kinds of stores are imported late: `requests` costs 15 MiB, and most starts of
-a driver need no network.
+`sources.fetch_first` tries the sources of a driver.yaml in order and records the result of each
+one, for the table that explains the ladder. Data from a source is hostile until `archive.unpack`
+has unpacked it, it is the requested bundle, and it satisfies the trust that driver.yaml requires
+(`trust.py`). The kinds of stores are imported late: `requests` costs 15 MiB, and most starts of a
+driver need no network.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ _CHECKSUM = re.compile(r"^([0-9a-fA-F]{64})\b")
 
 
 class FetchError(NodesideError):
-    """A source could not deliver; not that it has no such bundle. `reason` says of what kind.
+    """Failure to get data from a source. A missing bundle is not a FetchError.
 
-    `after` is how many seconds the server asked to wait before the next try, if it did.
+    `reason` is the kind of failure. `after` is the delay in seconds that the server requested
+    before the next attempt, or None.
     """
 
     exit_code = ExitCode.FETCH
@@ -51,12 +52,12 @@ class FetchError(NodesideError):
 
 @dataclass(frozen=True)
 class FetchOptions:
-    """How to talk to a store. Times are in seconds, sizes in bytes.
+    """Options for access to a store. Times are in seconds, sizes in bytes.
 
-    `timeout` is the deadline of one fetch or publish as a whole, `stall_timeout` how long a server
-    may send nothing, `backoff` the first pause between two attempts. With `ca_file`, only
-    certificates signed by it are trusted. `credentials_file` is a docker config.json. Proxies come
-    from the environment (HTTP_PROXY, HTTPS_PROXY, NO_PROXY).
+    `timeout` is the deadline for a whole fetch or publish, `stall_timeout` is the longest time a
+    server may send nothing, and `backoff` is the first pause between two attempts. With `ca_file`,
+    only certificates signed by it are trusted. `credentials_file` is a docker config.json. Proxies
+    come from the environment (HTTP_PROXY, HTTPS_PROXY, NO_PROXY).
     """
 
     timeout: float = 300.0
@@ -70,7 +71,7 @@ class FetchOptions:
 
 @dataclass(frozen=True)
 class WantedBundle:
-    """The bundle that is asked for; another one is refused, whatever its tag says."""
+    """The requested bundle. Any other bundle is refused, even under the same tag."""
 
     driver: str
     version: str
@@ -84,7 +85,7 @@ class WantedBundle:
 
 @dataclass(frozen=True)
 class Fetched:
-    """A bundle that was fetched and is whole."""
+    """A bundle that was fetched completely."""
 
     bundle: Bundle
     description: str
@@ -92,14 +93,17 @@ class Fetched:
 
 @dataclass(frozen=True)
 class NotThere:
-    """The source answered, and has no such bundle."""
+    """A response that the source does not have the bundle."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Published:
-    """A bundle is in a store under `tag`; `already` if it was before."""
+    """The result of a publish: the bundle is in the store under `tag`.
+
+    `already` means that it was there before.
+    """
 
     where: str
     tag: str
@@ -112,42 +116,45 @@ class Published:
 
 
 Accept = Callable[[Described], None]
-"""Raises BundleError or SigningError for a manifest that is not acceptable."""
+"""A check that raises BundleError or SigningError if a manifest is not acceptable."""
 
 
 class Store(AbstractContextManager["Store"]):
-    """One source. Use as a context manager: connections are closed at the end."""
+    """One source. Use as a context manager; connections are closed on exit."""
 
-    where: str  # for people: oci:registry.example.com/team/edu
-    confidential: bool  # whether the transport proves which server answered
+    where: str  # for display: oci:registry.example.com/team/edu
+    confidential: bool  # whether the transport authenticates the server
 
     def manifest(self, tag: str) -> BundleManifest | None:
-        """The manifest of the bundle with this tag, without its modules."""
+        """Return the manifest of the bundle with this tag, or None. Fetches no modules."""
         described = self.describe(tag)
         return described.manifest if described else None
 
     @abstractmethod
     def describe(self, tag: str) -> Described | None:
-        """The manifest of the bundle with this tag, and its signature, or None. Raises
-        FetchError."""
+        """Return the manifest and signature of the bundle with this tag, or None.
+
+        Raises FetchError.
+        """
 
     @abstractmethod
     def fetch(self, tag: str, to: Path, accept: Accept) -> Fetched | NotThere:
-        """Make the bundle with this tag appear at `to`, whole or not at all.
+        """Fetch the bundle with this tag to `to`, completely or not at all.
 
-        Temporary files go beside `to`. `accept` is called as early as the store can. Raises
-        FetchError, BundleError, NoSpace, SystemRefused.
+        Temporary files are created next to `to`. `accept` is called as early as the store can.
+        Raises FetchError, BundleError, NoSpace, SystemRefused.
         """
 
     @abstractmethod
     def publish(self, bundle: Bundle, tag: str, *, overwrite: bool = False) -> Published:
-        """Put a bundle there. Raises FetchError; BundleError if another one has the tag."""
+        """Publish a bundle. Raises FetchError; BundleError if another bundle has the tag."""
 
 
 def already_there(there: Described, bundle: Bundle, where: str, tag: str) -> Published | None:
-    """Success if what is there holds the same files; BundleError if it is another bundle.
+    """Return success if the published bundle holds the same files as this one.
 
-    None: the same files without a signature, which this bundle has, so that it takes their place.
+    None means that the same files are there without a signature and this bundle has one, so it
+    replaces them. Raises BundleError if another bundle has the tag.
     """
     if there.digest == bundle.digest or same_modules(there.manifest, bundle.manifest):
         unsigned = not there.signature and (bundle.directory / SIGNATURE).exists()
@@ -159,20 +166,17 @@ def already_there(there: Described, bundle: Bundle, where: str, tag: str) -> Pub
 
 
 def checksum_in(file: bytes) -> str:
-    """The digest that a `.sha256` begins with, as `sha256sum` writes it; empty if it has none."""
+    """Return the digest at the start of a `.sha256` file (`sha256sum` format); "" if none."""
     match = _CHECKSUM.match(file[:200].decode("ascii", errors="replace").strip())
     return match[1].lower() if match else ""
 
 
 @contextmanager
 def download_place(to: Path, tag: str) -> Iterator[Path]:
-    """Where to download the archive of a bundle that shall appear at `to`; nothing stays there."""
+    """Yield a temporary path next to `to` for the archive of a bundle; it is removed on exit."""
     archive = to.parent / f"{TEMPORARY_PREFIX}{tag}.tar.gz"
     try:
         yield archive
     finally:
         with suppress(FileNotFoundError):
             archive.unlink()
-
-
-# --- asking several sources in order -----------------------------------------------------------

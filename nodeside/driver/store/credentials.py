@@ -1,9 +1,9 @@
-"""User names and passwords for registries, from a file like docker's config.json.
+"""User names and passwords for registries, from a file in the format of docker's config.json.
 
-The file maps hosts to credentials: `{"auths": {"registry.example.com": {"auth": "<base64>"}}}`. Its
-keys have been written with and without scheme, port and path over the years, and podman's auth.json
-also has repositories as keys; the longest that fits wins. Credential helpers are programs and are
-not run. Nothing of the file's content ever stands in a message. Called by the stores.
+The file maps hosts to credentials: `{"auths": {"registry.example.com": {"auth": "<base64>"}}}`.
+Depending on the tool that wrote the file, its keys have a scheme, port and path or not, and
+podman's auth.json also has repositories as keys. The longest matching key wins. Credential helpers
+are programs and are not run. No message quotes a secret from the file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DOCKER_HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
 
 @dataclass(frozen=True)
 class Credentials:
-    """A user and a password, or an identity token that stands for both."""
+    """A user and a password, or an identity token that replaces both."""
 
     user: str
     password: str = field(repr=False)
@@ -32,15 +32,15 @@ class Credentials:
 
     @property
     def basic(self) -> str:
-        """The value of an Authorization header."""
+        """Return the value of a Basic Authorization header."""
         pair = f"{self.user}:{self.password}".encode()
         return f"Basic {base64.b64encode(pair).decode()}"
 
 
 def find_credentials(path: Path | None, host: str, repository: str = "") -> Credentials | None:
-    """The credentials for a host (with its port) and a repository there, or None.
+    """Return the credentials for a host (with its port) and a repository on it, or None.
 
-    Raises FetchError if the file cannot be read or is not what it must be.
+    Raises FetchError if the file cannot be read or is malformed.
     """
     if path is None:
         return None
@@ -56,7 +56,7 @@ def find_credentials(path: Path | None, host: str, repository: str = "") -> Cred
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        # A Secret mounted into a pod is a link into a directory of its version.
+        # Files of a Secret mounted into a pod are symlinks into a versioned directory.
         with open_untrusted(path.resolve(), limit=_LIMIT) as file:
             config = json.loads(file.read(_LIMIT + 1))
     except FileNotFoundError:
@@ -75,7 +75,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _fits(key: str, host: str, repository: str) -> bool:
-    """Whether a key of `auths` is for this host, or for this part of it."""
+    """Return whether a key of `auths` matches this host and repository."""
     scheme, separator, rest = key.partition("://")
     authority, _, path = (rest if separator else scheme).partition("/")
     if _plain_host(authority) != _plain_host(host):

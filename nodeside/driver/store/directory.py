@@ -1,9 +1,9 @@
-"""Bundles in a local directory: <directory>/<tag>.tar.gz, with <tag>.tar.gz.sha256 beside it.
+"""Bundles in a local directory: <directory>/<tag>.tar.gz, with <tag>.tar.gz.sha256 next to it.
 
-The same files that an HTTP server shows to `HttpStore`, so publishing for one is writing here. An
-archive appears by rename. The checksum is removed before an archive is replaced and written after,
-so a reader meets an archive with its own checksum or with none. Whoever else may write there can
-make nobody wait: what is no regular file is not opened.
+An HTTP server can serve the same files to `HttpStore`; to publish for one, write here. An archive
+appears by rename. The checksum is removed before an archive is replaced and written afterwards, so
+a reader sees an archive with its own checksum or with none. Only regular files are opened, so
+another process that can write to the directory cannot make a reader block.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _CHECKSUM_LIMIT = 4096
 
 
 class DirectoryStore(Store):
-    """Use as a context manager, like the others; there is nothing to close."""
+    """A local directory. Use as a context manager like other stores; nothing is closed."""
 
     def __init__(self, directory: Path, options: FetchOptions) -> None:
         self._directory = directory

@@ -1,4 +1,4 @@
-"""A download under way: what is on disk, its digest so far, and how it can go on after a break."""
+"""State of a running download: bytes on disk, digest so far, and checks for a resume."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from nodeside.driver.store.base import FetchError
 if TYPE_CHECKING:
     import requests
 
-_LENGTH_DIGITS = 18  # of a number of bytes
+_LENGTH_DIGITS = 18  # of a Content-Length
 
 
 class Partial:
-    """A download under way: what is on disk, and its sha256 so far."""
+    """A partial download: the bytes on disk and their sha256 so far."""
 
     def __init__(self, file: IO[bytes], limit: int) -> None:
         self._file = file
@@ -37,7 +37,7 @@ class Partial:
         self.size += len(chunk)
 
     def compare(self, url: str, size: int | None, sha256: str) -> None:
-        """Raise FetchError if this is not the file that was announced."""
+        """Raise FetchError if size or sha256 differ from the expected ones."""
         found = self._hash.hexdigest()
         if size is not None and self.size != size:
             raise FetchError(
@@ -52,22 +52,25 @@ class Partial:
 
 
 def goes_on(response: requests.Response, offset: int) -> bool:
-    """Whether the body starts at `offset`. A server may ignore Range and send everything."""
+    """Return whether the body starts at `offset`. A server may ignore Range and send the file."""
     if response.status_code != 206:
         return False
     return response.headers.get("Content-Range", "").startswith(f"bytes {offset}-")
 
 
 def validator(response: requests.Response) -> str:
-    """What If-Range needs to notice that the file was replaced (RFC 9110, 13.1.5)."""
+    """Return the validator for If-Range, which detects a replaced file (RFC 9110, 13.1.5).
+
+    "" if the response has no usable one.
+    """
     etag = response.headers.get("ETag", "")
     strong = etag and not etag.startswith("W/")
     found = etag if strong else response.headers.get("Last-Modified", "")
-    return found if found.isascii() and found.isprintable() else ""  # it is sent back
+    return found if found.isascii() and found.isprintable() else ""  # sent back to the server
 
 
 def announced_length(response: requests.Response, url: str) -> int | None:
-    """Content-Length, if there is one. Raises FetchError for one that is no number."""
+    """Return Content-Length, or None if absent. Raises FetchError if it is not a number."""
     text = response.headers.get("Content-Length", "")
     if not text:
         return None

@@ -1,9 +1,10 @@
-"""Bundles in a directory that an HTTP(S) server shows: <base>/<tag>.tar.gz. Read-only.
+"""Bundles in a directory served over HTTP(S): <base>/<tag>.tar.gz. Read-only.
 
-If <tag>.tar.gz.sha256 is there too (as `sha256sum` writes it), the archive must have that digest.
-It comes from the same server, so it proves that nothing was damaged on the way, and no more.
-Credentials for the host, if the server asks for them, come from the credentials file; they go over
-https only, since whoever answers plain HTTP for a registry's name could have its password.
+If <tag>.tar.gz.sha256 exists too (in `sha256sum` format), the archive must have that digest. It
+comes from the same server, so it only proves that the archive was not damaged in transit.
+Credentials are sent only if the server asks for them. They come from the credentials file and are
+sent over https only: over plain HTTP, any server that answers for the host's name could get the
+password.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _CHECKSUM_LIMIT = 4096
 
 
 class HttpStore(ServedStore):
-    """Use as a context manager."""
+    """A directory on an HTTP(S) server. Use as a context manager."""
 
     def __init__(self, base: str, options: FetchOptions) -> None:
         try:
@@ -96,7 +97,10 @@ class HttpStore(ServedStore):
         return f"{self._base}/{quote(tag, safe='')}.tar.gz"
 
     def _checksum(self, url: str) -> str:
-        """The digest beside the archive, or "" if there is none."""
+        """Return the published sha256 of the archive at `url`, or "" if there is none.
+
+        Raises FetchError if the file does not begin with a digest.
+        """
         reply = self._transport.get(f"{url}.sha256", limit=_CHECKSUM_LIMIT)
         if reply is None:
             return ""
@@ -107,7 +111,7 @@ class HttpStore(ServedStore):
 
 
 class BasicAuthorization:
-    """A user and a password, told to a server only when it asks for them, and never in clear."""
+    """Basic authentication, sent only after a challenge and never over plain HTTP."""
 
     def __init__(self, credentials: Credentials, transport: Transport) -> None:
         self._credentials = credentials

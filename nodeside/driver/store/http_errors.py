@@ -1,9 +1,9 @@
-"""What went wrong with an HTTP exchange, in words: exceptions of `requests`, and refusals.
+"""Converts failed HTTP exchanges into FetchErrors: exceptions of `requests` and error statuses.
 
-The text of urllib3 is a pile of class names; this module finds the system's own word at the bottom
-of it, says whether trying again can help, and keeps secrets out: a URL is shown without its query,
-for the addresses of blobs are often signed, and that of a proxy is not shown at all. What a server
-says is cut, and cannot move the cursor of a terminal.
+The messages of urllib3 are nested class names. This module extracts the system error at the
+bottom, decides whether a retry can help, and keeps secrets out of messages. A URL is shown without
+its query, because blob URLs are often signed. A proxy URL is not shown at all. Text from a server
+is truncated and cannot contain terminal control characters.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nodeside.driver.store.base import FetchError
 if TYPE_CHECKING:
     import requests
 
-# ssl.SSLError.reason of an answer that does not begin like TLS, in the versions of OpenSSL.
+# ssl.SSLError.reason for a response that is not TLS, across OpenSSL versions.
 _NO_TLS = (
     "WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST",
     "UNKNOWN_PROTOCOL",
@@ -28,14 +28,14 @@ _PROXY_HINT = "look at HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
 
 
 def network_errors() -> tuple[type[Exception], ...]:
-    """What an exchange may raise; the exceptions of `requests` are OSErrors."""
+    """Return the exceptions an exchange may raise; those of `requests` are OSErrors."""
     import urllib3.exceptions
 
     return OSError, ValueError, urllib3.exceptions.HTTPError
 
 
 def trouble(url: str, exc: Exception) -> FetchError:
-    """The error to raise for one of `network_errors`."""
+    """Return the FetchError for one of `network_errors`."""
     import requests.exceptions
     import urllib3.exceptions
 
@@ -50,7 +50,7 @@ def trouble(url: str, exc: Exception) -> FetchError:
             retryable=True,
         )
     if isinstance(exc, requests.exceptions.InvalidURL | urllib3.exceptions.LocationValueError):
-        # Their texts quote the address, which may be the proxy's, with its password.
+        # Their messages quote the URL, which may be the proxy's, including its password.
         return FetchError(f"{where}: not an address that can be asked", hint=_PROXY_HINT)
     if isinstance(exc, requests.exceptions.Timeout | urllib3.exceptions.TimeoutError):
         return FetchError(f"{where}: the server stalls: {cause}", reason="Timeout", retryable=True)
@@ -66,7 +66,7 @@ def trouble(url: str, exc: Exception) -> FetchError:
 
 
 def wrong_proxy() -> FetchError:
-    """The error for a proxy that cannot be meant. Its address has a password, and stays unsaid."""
+    """Return the error for an unusable proxy. Its URL may hold a password and is not quoted."""
     return FetchError(
         "the proxy of the environment is no URL that can be used",
         reason="Proxy",
@@ -90,7 +90,7 @@ def _tls_trouble(where: str, exc: Exception, cause: str) -> FetchError:
 
 
 def status_error(url: str, response: requests.Response, body: bytes) -> FetchError:
-    """The error for an answer that is neither a success nor followed."""
+    """Return the error for a response that is neither a success nor a redirect to follow."""
     status = response.status_code
     words = f"{shown(url)}: {status} {printable(response.reason or '')}".rstrip()
     detail = _detail(body)
@@ -112,7 +112,7 @@ def status_error(url: str, response: requests.Response, body: bytes) -> FetchErr
 
 
 def _detail(body: bytes) -> str:
-    """What a registry says in its JSON errors; nothing of an HTML page."""
+    """Return the message from a registry's JSON errors; "" for any other body, such as HTML."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):

@@ -1,16 +1,16 @@
 """Bundles in an OCI registry (OCI distribution specification 1.1, Docker Registry HTTP API v2).
 
 A bundle is an artifact: an image manifest whose config is the bundle's `manifest.json` and whose
-one layer is its archive.
+only layer is the bundle's archive.
 
     <repository>:<tag>                    image manifest, artifactType ...bundle.v1; its annotation
                                           io.nodeside.manifest.p7s is the manifest's signature
       config  ...bundle.config.v1+json    manifest.json: its digest is the digest of the bundle
       layer   tar+gzip                    the same manifest.json, its .p7s, modules/*.ko
 
-So whoever wants only the manifest fetches a few kilobytes, and a digest that is pinned is compared,
-and a signature verified, before a module is fetched. `skopeo copy` carries such an artifact to
-another registry unchanged.
+A client that needs only the manifest fetches a few kilobytes. A pinned digest is compared and a
+signature is verified before any module is fetched. `skopeo copy` copies such an artifact to another
+registry unchanged.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _Image:
 
 
 class OciStore(ServedStore):
-    """Use as a context manager. `insecure` is plain HTTP."""
+    """A repository of an OCI registry. Use as a context manager. `insecure` means plain HTTP."""
 
     def __init__(self, repository: str, options: FetchOptions, *, insecure: bool = False) -> None:
         self._repository = parse_repository(repository)
@@ -172,7 +172,7 @@ class OciStore(ServedStore):
             self._transport.retrying(lambda: self._upload_once(blob, path))
 
     def _upload_once(self, blob: _Blob, path: Path) -> None:
-        """Ask for an upload, then send everything in one request."""
+        """Start an upload, then send the whole blob in one request."""
         started = self._transport.ask(
             "POST", f"{self._url}/blobs/uploads/", headers={"Content-Length": "0"}
         )
@@ -203,8 +203,10 @@ class OciStore(ServedStore):
 
 
 def _same_as(described: Described) -> Accept:
-    """The archive must hold the very manifest that was accepted before it was fetched, and the
-    very signature: it stays with the bundle."""
+    """Return a check that an archive holds the manifest that was accepted before the download.
+
+    The signature must be the same too, because it stays with the bundle.
+    """
 
     def accept(held: Described) -> None:
         if held.digest != described.digest:
@@ -219,7 +221,7 @@ def _same_as(described: Described) -> Accept:
 
 
 def _parse_image(data: bytes, what: str) -> _Image:
-    """The two blobs of a bundle's image manifest. Raises BundleError for any other image."""
+    """Parse the image manifest of a bundle. Raises BundleError for any other image."""
     try:
         image = json.loads(data)
         config, layers = image["config"], image["layers"]
@@ -235,7 +237,10 @@ def _parse_image(data: bytes, what: str) -> _Image:
 
 
 def _signature(annotations: Any, what: str) -> bytes:
-    """The signature among the annotations of an image manifest, b"" for none."""
+    """Return the signature from the annotations of an image manifest, b"" if there is none.
+
+    Raises BundleError if it is malformed or too large.
+    """
     text = annotations.get(SIGNATURE_ANNOTATION, "") if isinstance(annotations, dict) else ""
     try:
         signature = base64.b64decode(text, validate=True)

@@ -1,8 +1,7 @@
-"""Put a bundle where other nodes find it: an OCI registry, or a directory.
+"""Publishes a bundle for other nodes to an OCI registry or a directory.
 
-Publishing the same bundle twice is a success that says so. A bundle that should be signed and is
-not is refused here, so that no store ever has one. Called by `nodeside driver publish` and by build
-Jobs.
+Publishing the same bundle twice succeeds, and the result reports that it was there already. A
+bundle that must be signed but is not is refused here, so that it never gets into a store.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from nodeside.spec.model import PrebuiltSource
 def publish(
     bundle: Bundle, source: PrebuiltSource, options: FetchOptions, *, overwrite: bool = False
 ) -> Published:
-    """Verify a bundle and put it into the store under its own tag.
+    """Verify a bundle and publish it to the store under its own tag.
 
     Raises BundleError if another bundle has that tag (unless `overwrite`), FetchError, NoSpace.
     """

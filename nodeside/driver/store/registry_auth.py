@@ -1,8 +1,8 @@
-"""How to name a repository of an OCI registry, and how to prove who asks.
+"""Repository names of OCI registries, and authentication to a registry.
 
-A registry answers the first request with a challenge: `Basic`, or `Bearer` with the address of a
-token service (https://distribution.github.io/distribution/spec/auth/token/). Tokens are kept for
-one conversation only.
+A registry answers the first request with a challenge: `Basic`, or `Bearer` with the URL of a token
+service (https://distribution.github.io/distribution/spec/auth/token/). A token is kept for one
+session only.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _PATH = re.compile(
 )
 _HOST = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::[0-9]{1,5})?")
 _PARAMETER = re.compile(r'(?<![A-Za-z_])([A-Za-z_]{1,32})\s*=\s*(?:"([^"]*)"|([^\s,"]+))')
-_CHALLENGE_LIMIT = 4096  # characters; a real one has a few hundred
+_CHALLENGE_LIMIT = 4096  # characters; real challenges have a few hundred
 _TOKEN_LIMIT = 1 << 18
 _CLIENT = "nodeside"
 
 
 @dataclass(frozen=True)
 class Repository:
-    """A registry's host (with its port) and the path of a repository there."""
+    """A registry's host (with its port) and the path of a repository on it."""
 
     host: str
     path: str
@@ -40,13 +40,13 @@ class Repository:
         return f"{self.host}/{self.path}"
 
     def url(self, scheme: str) -> str:
-        """Where the distribution API of this repository begins."""
+        """Return the base URL of the distribution API for this repository."""
         host = "registry-1.docker.io" if self.host == "docker.io" else self.host
         return f"{scheme}://{host}/v2/{self.path}"
 
 
 def parse_repository(text: str) -> Repository:
-    """`registry.example.com/team/edu` in parts. Raises SpecError."""
+    """Parse text like `registry.example.com/team/edu`. Raises SpecError."""
     host, _, path = text.removeprefix("oci://").partition("/")
     named = "." in host or ":" in host or host == "localhost"
     if not named or not _HOST.fullmatch(host):
@@ -65,7 +65,7 @@ def parse_repository(text: str) -> Repository:
 
 
 class RegistryAuthorization:
-    """Answers the challenges of one registry for one repository."""
+    """Authentication to one repository of a registry, by response to its challenges."""
 
     def __init__(
         self,
@@ -85,7 +85,10 @@ class RegistryAuthorization:
         return self._header
 
     def learn(self, challenge: str) -> bool:
-        """Understand `Basic` or `Bearer`; False if there is nothing to answer with."""
+        """Process a `Basic` or `Bearer` challenge; return whether a retry makes sense.
+
+        Raises FetchError if the token service is not acceptable or returns no token.
+        """
         scheme, _, rest = challenge.partition(" ")
         if scheme.lower() == "basic":
             known = self._credentials.basic if self._credentials else ""
@@ -107,9 +110,10 @@ class RegistryAuthorization:
         return True
 
     def _check_realm(self, realm: str) -> None:
-        """A token service is asked over plain HTTP only where the registry is, password or not.
+        """Raise FetchError if the URL of the token service is not acceptable.
 
-        Whoever answers for an https registry cannot have us ask what stands in our own network.
+        Plain HTTP is accepted only if the registry itself uses it, with or without a password.
+        Otherwise an https registry could make us send requests to hosts in our own network.
         """
         try:
             there = origin(realm)
@@ -134,7 +138,7 @@ class RegistryAuthorization:
         return self._ask("GET", url, headers, None)
 
     def _exchange(self, realm: str, service: str, scope: str, identity: str) -> str:
-        """An identity token for an access token, as OAuth 2.0 does it."""
+        """Exchange an identity token for an access token (OAuth 2.0 refresh token grant)."""
         form = {
             "grant_type": "refresh_token",
             "service": service,

@@ -1,9 +1,9 @@
-"""Asks the prebuilt sources of a driver.yaml in order: the door to every kind of store.
+"""Tries the prebuilt sources of a driver.yaml in order: the entry point to every kind of store.
 
-`fetch_first` keeps what each source said, for the table that explains the ladder. What a source
-delivers is hostile until `archive.unpack` has unpacked it, it is the bundle that was asked for, and
-it satisfies the trust that driver.yaml asks for (`trust.py`). The kinds of stores are imported
-late: `requests` costs 15 MiB, and most starts of a driver need no network.
+`fetch_first` records the result of each source, for the table that explains the ladder. Data from a
+source is hostile until `archive.unpack` has unpacked it, it is the requested bundle, and it
+satisfies the trust that driver.yaml requires (`trust.py`). The kinds of stores are imported late:
+`requests` costs 15 MiB, and most starts of a driver need no network.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from nodeside.driver.store.base import (
 from nodeside.errors import Bug, NodesideError, NoSpace, SpecError, SystemRefused
 from nodeside.spec.model import PrebuiltSource, Trust
 
-_WORDS_LIMIT = 1000  # characters of what one source said: some of them are the store's
+_WORDS_LIMIT = 1000  # characters of the message from one source; part of it is text from the store
 
 
 def open_source(source: PrebuiltSource, options: FetchOptions) -> Store:
-    """The store that a source of driver.yaml names. Raises SpecError."""
+    """Return the store for a source of driver.yaml. Raises SpecError."""
     named = [kind for kind in ("oci", "http", "directory") if getattr(source, kind)]
     if len(named) != 1:
         raise SpecError(
@@ -53,17 +53,17 @@ def open_source(source: PrebuiltSource, options: FetchOptions) -> Store:
 
 
 class Answer(Enum):
-    """What came of asking one source."""
+    """The kind of result from one source."""
 
     SERVED = "served"
     NOT_THERE = "not-there"
     FAILED = "failed"
-    REFUSED = "refused"  # it delivered something that is not acceptable
+    REFUSED = "refused"  # it delivered an unacceptable bundle
 
 
 @dataclass(frozen=True)
 class SourceSaid:
-    """What one source said, in words, for the table."""
+    """The result from one source, with a message for the table."""
 
     where: str
     answer: Answer
@@ -76,7 +76,7 @@ class SourceSaid:
 
 @dataclass(frozen=True)
 class FetchOutcome:
-    """What came of asking all sources. `description` says where from, and why it is trusted."""
+    """The result of a fetch. `description` is the origin of the bundle and why it is trusted."""
 
     bundle: Bundle | None
     description: str
@@ -84,18 +84,18 @@ class FetchOutcome:
 
     @property
     def retryable(self) -> bool:
-        """Whether asking again later may help without anybody changing anything."""
+        """Return whether a later retry may succeed without any change by an administrator."""
         return any(said.retryable for said in self.said)
 
     @property
     def why(self) -> str:
-        """Why nothing was served, all sources in one line."""
+        """Return why no source served the bundle, in one line."""
         return "; ".join(str(said) for said in self.said) or "no sources"
 
 
 @dataclass(frozen=True)
 class ManifestOutcome:
-    """The manifest of the wanted bundle, if a source has it, and what each source said."""
+    """The manifest of the wanted bundle, None if no source has it, and the result per source."""
 
     manifest: BundleManifest | None
     said: tuple[SourceSaid, ...]
@@ -112,10 +112,10 @@ def fetch_first(
 ) -> FetchOutcome:
     """Fetch the wanted bundle from the first source that has an acceptable one.
 
-    It appears at `into`/bundle, verified; `into` is a staging directory of the cache. A source that
-    fails or delivers something unacceptable is said and passed over, and so is one that brings a
-    bug of ours to light. `inspect` may refuse a
-    verified bundle by raising. Raises NoSpace and SystemRefused, which no other source would cure.
+    The bundle is stored at `into`/bundle and verified; `into` is a staging directory of the cache.
+    A source that fails, delivers an unacceptable bundle or triggers a bug in nodeside is logged and
+    skipped. `inspect` may raise to refuse a verified bundle. Raises NoSpace and SystemRefused,
+    because another source would not help.
     """
     said: list[SourceSaid] = []
     target = into / "bundle"
@@ -143,7 +143,7 @@ def fetch_first(
 def find_manifest(
     sources: Sequence[PrebuiltSource], wanted: WantedBundle, trust: Trust, options: FetchOptions
 ) -> ManifestOutcome:
-    """The manifest of the wanted bundle from the first source that has it; no modules."""
+    """Return the manifest of the wanted bundle from the first source that has it; no modules."""
     said: list[SourceSaid] = []
     for source in sources:
         where = _where(source)
@@ -163,7 +163,7 @@ def find_manifest(
 
 
 def acceptance(wanted: WantedBundle, trust: Trust) -> Accept:
-    """What must be true of a bundle's manifest, before its modules are even fetched."""
+    """Return the check that a manifest has to pass, before any module is fetched."""
 
     def accept(described: Described) -> None:
         check_trust(described, trust)
@@ -182,7 +182,7 @@ def acceptance(wanted: WantedBundle, trust: Trust) -> Accept:
 
 
 def _trusted(bundle: Bundle, trust: Trust, *, confidential: bool) -> str:
-    """Why the bundle is trusted, in words. Raises what `signing.verify` raises."""
+    """Return why the bundle is trusted, as text. Raises the errors of `signing.verify`."""
     reasons = []
     if trust.digests:
         reasons.append("its digest is pinned")

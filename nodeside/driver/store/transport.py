@@ -1,10 +1,10 @@
-"""HTTP for the stores: one deadline, size caps, resume, redirects that leak nothing, plain errors.
+"""HTTP for the stores: one deadline, size limits, resume, safe redirects, readable errors.
 
-A `Transport` is one conversation with one server and those it redirects to. Everything that
-`requests` and urllib3 raise stops here and becomes a FetchError in words that says whether trying
-again can help. Passing trouble (a broken connection, 429, 5xx) is tried again here, within the
-deadline; a broken download goes on where it stopped. Credentials go to the server that was named
-(`home`) and to no other, whatever a redirect or an upload's Location says.
+A `Transport` is one session with one server and the servers it redirects to. Every exception of
+`requests` and urllib3 is converted here to a FetchError that says whether a retry can help.
+Transient failures (a broken connection, 429, 5xx) are retried here, within the deadline; a broken
+download resumes where it stopped. Credentials are sent only to the configured server (`home`),
+whatever a redirect or the Location of an upload says.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_ATTEMPTS = 4  # in a row without a byte of progress
-_RESUMES = 256  # of one download, however little each of them brought
+_ATTEMPTS = 4  # consecutive attempts without a byte of progress
+_RESUMES = 256  # per download, however little each resume transferred
 _REDIRECTS = 5
-_SIP = 1 << 14  # bytes read at a time where the reader may stop early
+_SIP = 1 << 14  # bytes per read if the reader may stop early
 _REDIRECT_CODES = (301, 302, 303, 307, 308)
 
 
 class Authorization(Protocol):
-    """How requests to the server that was named prove who asks."""
+    """Authentication of requests to the configured server."""
 
     def header(self) -> str:
-        """The value of the Authorization header; empty for none."""
+        """Return the value of the Authorization header; "" for none."""
 
     def learn(self, challenge: str) -> bool:
-        """Understand a WWW-Authenticate header; whether asking again makes sense."""
+        """Process a WWW-Authenticate header; return whether a retry makes sense."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer whose body was read whole."""
+    """A response with its complete body."""
 
     status: int
     headers: Mapping[str, str]
@@ -61,7 +61,7 @@ class Reply:
 
 
 class ServedStore(Store):
-    """A store behind HTTP. Its conversation lasts as long as the `with` block around it."""
+    """A store behind HTTP. Its session lasts as long as the `with` block around it."""
 
     _transport: Transport
 
@@ -80,13 +80,13 @@ class ServedStore(Store):
 
     @abstractmethod
     def _authorization(self) -> Authorization | None:
-        """How to prove who reads, if there is a way. Raises FetchError."""
+        """Return the authentication for reads, None if there is none. Raises FetchError."""
 
 
 class Transport:
-    """Use as a context manager; the deadline runs from the moment it is entered.
+    """An HTTP session with one deadline. Use as a context manager.
 
-    `home` is a URL of the server that was named.
+    The deadline starts on entry. `home` is a URL of the configured server.
     """
 
     def __init__(self, options: FetchOptions, home: str) -> None:
@@ -109,7 +109,7 @@ class Transport:
             self.deadline = Deadline(self._options.timeout)
             stack.callback(self.deadline.close)
             self._session = stack.enter_context(requests.Session())
-            # requests would read the whole body of a redirect, which we follow ourselves.
+            # requests would read the whole body of a redirect; `_follow` handles redirects.
             setattr(self._session, "get_redirect_target", _nowhere)  # noqa: B010
             self._session.headers.update(
                 {"User-Agent": f"nodeside/{__version__}", "Accept-Encoding": "identity"}
@@ -127,7 +127,7 @@ class Transport:
         self._stack.close()
 
     def get(self, url: str, *, limit: int, accept: str = "*/*") -> Reply | None:
-        """A small document of at most `limit` bytes, or None if there is none (404)."""
+        """Get a small document of at most `limit` bytes, or None if there is none (404)."""
         return self.retrying(lambda: self.ask("GET", url, limit=limit, headers={"Accept": accept}))
 
     def ask(
@@ -139,7 +139,7 @@ class Transport:
         body: bytes | Path | None = None,
         limit: int = CHUNK,
     ) -> Reply | None:
-        """One request, one try; None for 404. Raises FetchError for every other refusal."""
+        """Send one request without retries; None for 404. Raises FetchError for other failures."""
         with self._opened(method, url, headers or {}, body) as response:
             if response.status_code == 404:
                 return None
@@ -153,10 +153,10 @@ class Transport:
     def download(
         self, url: str, to: Path, *, limit: int, size: int | None = None, sha256: str = ""
     ) -> bool:
-        """Download to the new file `to`; False if it is not there (404).
+        """Download to the new file `to`; False if the URL does not exist (404).
 
-        A broken transfer goes on where it stopped if the server can. At most `limit` bytes are
-        written; with `size` and `sha256`, only exactly those are accepted.
+        A broken transfer resumes where it stopped if the server supports that. At most `limit`
+        bytes are written. With `size` and `sha256`, only an exact match is accepted.
         """
         if size is not None and size > limit:
             raise too_large(url, limit)
@@ -177,19 +177,19 @@ class Transport:
 
     @contextmanager
     def stream(self, url: str) -> Iterator[Body | None]:
-        """The body of a document from its beginning, as far as the caller reads; None for 404."""
+        """Yield the body of a document, read only as far as the caller needs; None for 404."""
         with self._opened("GET", url, {}, None) as response:
             found = response.status_code != 404
             yield Body(self._chunks(response, url, _SIP)) if found else None
 
     @property
     def insecure(self) -> bool:
-        """Whether plain HTTP was asked for."""
+        """Return whether the configured server uses plain HTTP."""
         return origin(self._home).scheme == "http"
 
     @contextmanager
     def speaking_for_nobody(self) -> Iterator[None]:
-        """Requests in this block carry no Authorization but one given in their own headers."""
+        """Send requests in this block without Authorization, except from their own headers."""
         kept, self.authorization = self.authorization, None
         try:
             yield
@@ -197,7 +197,7 @@ class Transport:
             self.authorization = kept
 
     def retrying(self, attempt: Callable[[], T]) -> T:
-        """Call `attempt` until it succeeds, as long as its FetchErrors are retryable."""
+        """Call `attempt` until it succeeds, with backoff while its FetchErrors are retryable."""
         failures = 0
         while True:
             try:
@@ -217,7 +217,7 @@ class Transport:
         self.deadline.pause(pause)
 
     def _continue(self, url: str, partial: Partial) -> bool:
-        """Fetch what is missing of a partial download; False for 404."""
+        """Fetch the missing rest of a partial download; False for 404."""
         headers = {}
         if partial.size:
             headers["Range"] = f"bytes={partial.size}-"
@@ -228,7 +228,7 @@ class Transport:
                 return False
             if not goes_on(response, partial.size):
                 partial.restart()
-            if response.status_code == 416:  # the file changed, or there is nothing more of it
+            if response.status_code == 416:  # the file changed, or is complete already
                 raise FetchError(f"{shown(url)} cannot be resumed", retryable=True)
             partial.validator = validator(response)
             if (announced_length(response, url) or 0) + partial.size > partial.limit:
@@ -237,7 +237,7 @@ class Transport:
                 partial.add(chunk, url)
         return True
 
-    # --- one exchange ---------------------------------------------------------------------------
+    # --- one request ----------------------------------------------------------------------------
 
     @contextmanager
     def _opened(
@@ -248,7 +248,7 @@ class Transport:
         body: bytes | Path | None,
         also: tuple[int, ...] = (),
     ) -> Iterator[requests.Response]:
-        """The answer, its body not read: a success, 404, or one of `also`. Raises FetchError."""
+        """Yield a response with unread body: 2xx, 404 or one of `also`. Raises FetchError."""
         response = self._follow(method, url, headers, body)
         try:
             status = response.status_code
@@ -261,9 +261,9 @@ class Transport:
     def _follow(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | Path | None
     ) -> requests.Response:
-        """Follow redirects, and answer one challenge of the server that was named.
+        """Follow redirects, and answer one challenge of the configured server.
 
-        An Authorization among the `headers` is for the server of `url`.
+        An Authorization in `headers` is sent to the server of `url` only.
         """
         here, learned, given = url, False, dict(headers)
         for _ in range(_REDIRECTS + 2):
@@ -282,7 +282,7 @@ class Transport:
         raise FetchError(f"{shown(url)}: more than {_REDIRECTS} redirects", reason="Redirects")
 
     def _learn(self, response: requests.Response) -> bool:
-        """Whether the challenge in a 401 can be answered; then the response is done with."""
+        """Return whether the challenge in a 401 can be answered; if so, close the response."""
         if self.authorization is None:
             return False
         with ExitStack() as stack:
@@ -328,7 +328,7 @@ class Transport:
                 raise self._trouble(url, exc) from exc
 
     def _chunks(self, response: requests.Response, url: str, piece: int = CHUNK) -> Iterator[bytes]:
-        """The body as it was sent, in pieces. An early end is an error."""
+        """Yield the raw body in pieces. Raises FetchError if it ends early."""
         received, expected = 0, announced_length(response, url)
         try:
             for chunk in response.raw.stream(piece, decode_content=False):
@@ -346,10 +346,10 @@ class Transport:
             )
 
     def _detail(self, response: requests.Response) -> bytes:
-        """The beginning of an error's body."""
+        """Return the first bytes of an error response; b"" if they cannot be read."""
         try:
             return bytes(next(response.raw.stream(4096, decode_content=False), b""))
-        except network_errors():  # the status says enough
+        except network_errors():  # the status is enough
             return b""
 
     def _trouble(self, url: str, exc: Exception) -> FetchError:
@@ -365,23 +365,23 @@ class Transport:
 
 
 class Body:
-    """Pieces of a body as something to read from."""
+    """A readable object over the pieces of a body."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
         self._rest = b""
 
     def read(self, count: int) -> bytes:
-        """At most `count` bytes; none at the end."""
+        """Return at most `count` bytes; b"" at the end."""
         data = self._rest or next(self._chunks, b"")
         self._rest = data[count:]
         return data[:count]
 
 
 def _nowhere(response: requests.Response) -> None:
-    """No redirect is followed by requests."""
+    """Keep requests from following a redirect."""
 
 
 def _unchanged(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """An `auth` of requests that adds nothing, so that it does not look into ~/.netrc."""
+    """Return the request as it is: an `auth` that keeps requests from reading ~/.netrc."""
     return request

@@ -1,6 +1,6 @@
 """PID 1 of the throwaway node: starts processes and containers for the host, and reaps them.
 
-It speaks JSON lines over a virtio serial port. From the host, `op`, and the `id` it is about:
+It speaks JSON lines over a virtio serial port. The host sends `op`, and the `id` it refers to:
 
     start   argv env cwd pty container join    a process on the node, in a new container, or in
                                                the container of the process `join`
@@ -11,8 +11,8 @@ It speaks JSON lines over a virtio serial port. From the host, `op`, and the `id
     read    path                               a file of the node, as `data` and `done`
     power-off                                  sync, and off
 
-To the host, `event` and `id`: `hello` once, `started`, `output` and `errors` (base64 of what it
-wrote to its standard output and error), `exit` (negative for a signal), `data`, `done`, `failed`
+The agent sends `event` and `id`: `hello` once, `started`, `output` and `errors` (the process's
+standard output and error in base64), `exit` (negative for a signal), `data`, `done`, `failed`
 (message).
 """
 
@@ -53,10 +53,10 @@ _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
 
 @dataclass
 class Child:
-    """A process that the host started. `open` maps a stream to where it is read, until it ends.
+    """A process that the host started. `open` maps its streams to their descriptors until EOF.
 
     `terminal`: its output comes from a terminal, whose agent's end is `input`. `input` is -1 once
-    it is closed; `entered` is the end of a pipe that the child holds until its exec, -1 after it.
+    it is closed. `entered` is the end of a pipe that the child holds until its exec, -1 after that.
     """
 
     pid: int
@@ -71,7 +71,7 @@ class Child:
 
 @dataclass
 class Agent:
-    """The loop: requests from the port, output of children, deaths of children."""
+    """The event loop: requests from the port, output of children, deaths of children."""
 
     port: int
     children: dict[int, Child] = field(default_factory=dict)
@@ -174,11 +174,11 @@ class Agent:
         self.send("done", id=id)
 
     def do_power_off(self, id: int) -> None:
-        """Off, with a clean file system. Nothing is left running that could write to it."""
+        """Power off with a clean file system. No process is left that could write to it."""
         self.send("done", id=id)
         os.kill(-1, signal.SIGKILL)
         os.sync()
-        with suppress(OSError):  # a process that is not dead yet; the journal takes care of it
+        with suppress(OSError):  # a process may not be dead yet; the journal takes care of it
             sc.mount("none", "/", flags=sc.MS_REMOUNT | sc.MS_RDONLY)
         sc.power_off()
 
@@ -187,7 +187,7 @@ class Agent:
     def _room(
         self, id: int, spec: Mapping[str, Any] | None, join: int | None
     ) -> tuple[Container | None, bool]:
-        """The container the process goes into, and whether it is the first there."""
+        """Return the container that the process enters, and whether it is the first one there."""
         if join is not None:
             return self.children[join].container, False
         if spec is None:
@@ -200,7 +200,7 @@ class Agent:
         return None if join is None else self.children[join].pid
 
     def _on_entered(self, id: int) -> None:
-        """The child's end of this pipe closed at its exec: it is in its container, or dead."""
+        """Report the start: the child's end of this pipe closed at its exec, or it is dead."""
         child = self.children[id]
         self.selector.unregister(child.entered)
         os.close(child.entered)
@@ -225,7 +225,7 @@ class Agent:
         self._report(id)
 
     def _reap(self) -> None:
-        """Take every dead child, ours or an orphan that became PID 1's."""
+        """Reap every dead child, our own or an orphan that PID 1 adopted."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -239,7 +239,7 @@ class Agent:
                     self._report(number)
 
     def _report(self, id: int) -> None:
-        """Say that a process ended, once its output has been read to the end."""
+        """Report the end of a process once all its output has been read."""
         child = self.children[id]
         if child.exit_code is None or child.open or child.entered >= 0:
             return
@@ -290,7 +290,7 @@ def _spawn(
 
 
 def _channels(terminal: bool) -> tuple[tuple[int, int, int], int, dict[str, int]]:
-    """The child's three descriptors, and the agent's ends: where to write, where to read."""
+    """Return the child's three descriptors, and the agent's ends for writing and for reading."""
     if terminal:
         master, slave = pty.openpty()
         return (slave, slave, slave), master, {"output": master}
@@ -308,9 +308,9 @@ def _take_channels(inner: tuple[int, int, int], terminal: bool) -> None:
 
 
 def _fork(become: Callable[[], None], *, own_pids: bool, pidfd: int | None) -> int:
-    """Fork into a new PID namespace, or into that of a container, or into this one.
+    """Fork into a new PID namespace, into a container's, or into this one.
 
-    unshare and setns change the namespace of later children only, and can be taken back.
+    unshare and setns change the namespace of later children only, so this can be reverted.
     """
     if own_pids:
         sc.unshare(sc.CLONE_NEWPID)
@@ -332,7 +332,7 @@ def _fork(become: Callable[[], None], *, own_pids: bool, pidfd: int | None) -> i
 
 
 def _prepare_node() -> None:
-    """What an init system does before it starts anything."""
+    """Do what an init system does before it starts anything."""
     socket.sethostname("trial")
     sc.mount("cgroup2", "/sys/fs/cgroup", "cgroup2")
     with suppress(OSError):
@@ -347,7 +347,7 @@ def _prepare_node() -> None:
 
 
 def _start_network() -> None:
-    """The loopback, and QEMU's user network where the machine has one: the host is 10.0.2.2."""
+    """Start the loopback and, if the machine has one, QEMU's user network. The host is 10.0.2.2."""
     commands = ["ip link set lo up"]
     if "nodeside.network=1" in Path("/proc/cmdline").read_text().split():
         commands += [
@@ -360,7 +360,7 @@ def _start_network() -> None:
 
 
 def open_port() -> int:
-    """The agent's end of the line to the host."""
+    """Open the agent's end of the connection to the host."""
     for directory in Path("/sys/class/virtio-ports").iterdir():
         if (directory / "name").read_text().strip() == PORT:
             return os.open(f"/dev/{directory.name}", os.O_RDWR | os.O_CLOEXEC)

@@ -1,8 +1,8 @@
-"""A container on the node: namespaces, a root file system of layers, mounts, and few privileges.
+"""A container on the node: namespaces, a layered root file system, mounts, few privileges.
 
-What a container gets is decided on the host (`nodeside.trial.containers`); this makes it so, in the
-child between fork and exec. The file system of a container is an overlay whose upper layer lives in
-memory and ends with it, like a pod's.
+The host decides what a container gets (`nodeside.trial.containers`). This module applies it in the
+child between fork and exec. The container's file system is an overlay whose upper layer is in
+memory and ends with the container, as in a pod.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 class Container:
     """One container. `spec` is `ContainerSpec` as a JSON object.
 
-    `directory` is where its upper layer and its root are. `cgroup` None: it stays in the caller's.
+    `directory` has its upper layer and its root. If `cgroup` is None, it stays in the caller's
+    cgroup.
     """
 
     def __init__(self, spec: Mapping[str, Any], directory: Path, cgroup: Path | None) -> None:
@@ -38,12 +39,12 @@ class Container:
 
     @property
     def namespaces(self) -> int:
-        """The namespaces of its own, but for the PID namespace, which needs a fork."""
+        """Return the flags of its namespaces, except the PID namespace, which needs a fork."""
         flags = sc.CLONE_NEWNS | sc.CLONE_NEWCGROUP | sc.CLONE_NEWUTS | sc.CLONE_NEWIPC
         return flags if self.spec["network"] else flags | sc.CLONE_NEWNET
 
     def prepare(self) -> None:
-        """What outlives the child: directories and the control group. Called by the agent."""
+        """Create what outlives the child: directories and the cgroup. Runs in the agent."""
         for name in ("upper", "work", "root"):
             (self.directory / name).mkdir(parents=True)
         if self.cgroup is not None:
@@ -55,14 +56,14 @@ class Container:
                 Path(source).mkdir(parents=True)
 
     def remove(self) -> None:
-        """Forget the upper layer and the control group, when nothing runs in them any more."""
+        """Remove the upper layer and the cgroup, when nothing runs in them any more."""
         shutil.rmtree(self.directory, ignore_errors=True)
-        with suppress(OSError):  # a joined process is still there; the machine's end removes it
+        with suppress(OSError):  # a joined process still runs; the cgroup ends with the machine
             if self.cgroup is not None:
                 self.cgroup.rmdir()
 
     def enter_new(self) -> None:
-        """In the child: become the first process of the container."""
+        """Become the first process of the container. Runs in the child."""
         if self.cgroup is not None:
             (self.cgroup / "cgroup.procs").write_text("0")
         sc.unshare(self.namespaces)
@@ -74,12 +75,12 @@ class Container:
         sc.pivot_root(str(root))
 
     def enter_existing(self, pidfd: int) -> None:
-        """In the child: become one more process of the container, as `kubectl exec` does."""
+        """Become another process of the container, as `kubectl exec` does. Runs in the child."""
         sc.setns(pidfd, self.namespaces)
         os.chdir("/")
 
     def wrapped(self, argv: Sequence[str]) -> list[str]:
-        """The argv that gives up privileges in the container and then runs `argv`."""
+        """Return the command that drops privileges in the container and then runs `argv`."""
         words = ["setpriv"]
         if (kept := self.spec["capabilities"]) is not None:
             bounding = ",".join(["-all", *(f"+{name}" for name in kept)])
@@ -98,13 +99,13 @@ class Container:
         return root
 
     def _mount_system(self, root: Path) -> None:
-        """/proc, /sys and /dev as a container runtime mounts them."""
+        """Mount /proc, /sys and /dev as a container runtime does."""
         sc.mount("proc", f"{root}/proc", "proc", sc.MS_NOSUID | sc.MS_NODEV | sc.MS_NOEXEC)
         if self.spec["privileged"]:
             bind("/sys", f"{root}/sys", "")
             bind("/dev", f"{root}/dev", "")
         else:
-            sc.mount("/sys", f"{root}/sys", flags=sc.MS_BIND)  # not what is mounted below it
+            sc.mount("/sys", f"{root}/sys", flags=sc.MS_BIND)  # without the mounts below it
             sc.mount("none", f"{root}/sys", flags=sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY)
             if self.cgroup is not None:
                 sc.mount("cgroup2", f"{root}/sys/fs/cgroup", "cgroup2", sc.MS_RDONLY)
@@ -112,7 +113,7 @@ class Container:
 
 
 def bind(source: str, target: str, options: str) -> None:
-    """Bind `source` at `target`. `options` are `ro` and `nodev`, joined by a comma."""
+    """Bind-mount `source` at `target`. `options` are `ro` and `nodev`, joined by a comma."""
     Path(target).mkdir(parents=True, exist_ok=True)
     sc.mount(source, target, flags=sc.MS_BIND | sc.MS_REC)
     flags = sum(

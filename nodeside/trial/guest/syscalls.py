@@ -1,4 +1,4 @@
-"""System calls that Python 3.11 has no function for. x86-64 numbers."""
+"""The system calls that Python 3.11 has no function for. The numbers are for x86-64."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
 
 
 def pivot_root(root: str) -> None:
-    """Make `root` the root of this mount namespace, and forget the old one.
+    """Make `root` the root of this mount namespace and detach the old one.
 
-    Both arguments of pivot_root(2) are the same directory: the man page's own way.
+    Both arguments of pivot_root(2) are the same directory, as its man page suggests.
     """
     os.chdir(root)
     _check(_LIBC.syscall(_SYS_PIVOT_ROOT, b".", b"."), "pivot_root")
@@ -54,7 +54,7 @@ def pivot_root(root: str) -> None:
 
 
 def power_off() -> None:
-    """Returns only if the machine cannot."""
+    """Power off the machine. Returns only if it cannot."""
     _check(_LIBC.reboot(ctypes.c_int(_RB_POWER_OFF)), "reboot")
 
 
