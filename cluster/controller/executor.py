@@ -52,6 +52,7 @@ from cluster.model.names import OUTCOME_NOTE
 from cluster.model.snapshot import Snapshot
 from nodeside import log
 from nodeside.contract import API_GROUP, API_VERSION
+from nodeside.timestamps import rfc3339_micro
 
 PARALLEL = 16  # requests at once: more than this only queues up in the API server
 _LANES = 8  # Drivers at once
@@ -375,12 +376,11 @@ _NOTE_LIMIT = 1024  # bytes, of an Event's note; a longer one is refused
 def event(say: EmitEvent, *, now: float, instance: str) -> dict[str, Any]:
     """The Event of a `Say`. `now` is the wall clock, `instance` the name of our pod."""
     mark = hashlib.sha256(f"{say.uid}{say.reason}{say.note}{now}".encode()).hexdigest()[:16]
-    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1e6):06d}Z"
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {"name": f"{say.driver}.{mark}", "namespace": EVENT_NAMESPACE},
-        "eventTime": moment,
+        "eventTime": rfc3339_micro(now),
         "reportingController": f"{API_GROUP}/cluster",
         "reportingInstance": instance[:128],
         "action": "Reconcile",
