@@ -49,15 +49,6 @@ class KernelModules:
 
     host: Host
 
-    def loaded(self) -> Mapping[str, LoadedState]:
-        """Every module in the kernel, by name."""
-        for _ in range(_ATTEMPTS):
-            rows = self.rows()
-            states = {name: self._complete(row) for name, row in rows.items()}
-            if all(self._agrees(row) for row in rows.values()):
-                break
-        return states
-
     def with_parameters(self, name: str) -> LoadedState | None:
         """One module, or None, with its parameters. Raises SystemRefused if one does not answer."""
         state = self.state(name)
