@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 LONG = 120.0  # seconds: a deadline that only a broken test meets
 
 COMMON = (
+    "backoff",
     "buildjob",
     "clock",
     "contract",
@@ -38,6 +39,8 @@ COMMON = (
     "api_status",
     "scratch",
     "shared",
+    "shortlist",
+    "timestamps",
 )
 SIDECAR = tuple(
     f"toolkit_sidecar.{module.name}"

@@ -17,6 +17,7 @@ from typing import Final
 from cluster.model.stages import Rendered, Template
 from cluster.render.renderer import Renderer
 from nodeside import log
+from nodeside.backoff import backoff
 from nodeside.errors import NodesideError
 
 MOMENT: Final = 2.0  # seconds that a plan waits for newly requested templates
@@ -139,7 +140,7 @@ class Renderings:
     def _judged(self, case: _Case, found: Rendered, *, failed: bool) -> _Case:
         if not failed:
             return replace(case, due=None, rendered=found)
-        rest = min(_FIRST_REST * 2 ** min(case.failures, 10), _LONGEST_REST)
+        rest = backoff(case.failures + 1, _FIRST_REST, _LONGEST_REST)
         return _Case(self._now() + rest, case.failures + 1, found)
 
     def _has_room(self, found: Rendered) -> bool:

@@ -21,6 +21,7 @@ from cluster.model.names import stage_label
 from cluster.model.snapshot import Snapshot
 from cluster.model.stages import LogSight, LogWanted
 from nodeside import log
+from nodeside.backoff import backoff
 
 _SIZE = 1 << 20  # bytes of a log in one answer
 _TAIL = 2000  # lines; from the second read on, new lines are at the end
@@ -115,7 +116,7 @@ class StageLogs:
             matched, words = False, f"a bug in nodeside, please report it: {exc!r}"
         now = self._now()
         late = not matched and now - case.since >= case.wanted.seconds
-        pause = min(_FIRST_PAUSE * 2 ** min(case.looks, 10), _LONGEST_PAUSE)
+        pause = backoff(case.looks + 1, _FIRST_PAUSE, _LONGEST_PAUSE)
         sight = LogSight(matched, late, words)
         log.detail("looked at a log", pod=case.wanted.pod, matched=matched, trouble=words)
         with self._changed:

@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-import time
-from calendar import timegm
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,6 +17,7 @@ from cluster.kube.errors import ApiError, Forbidden, NotFound
 from cluster.kube.resources import DEPLOYMENTS, LEASES, Resource
 from cluster.model.names import CONTROLLER, LEASE
 from nodeside.errors import ExitCode, NodesideError
+from nodeside.timestamps import parse_rfc3339
 
 _BINDINGS = Resource("ClusterRoleBinding", "clusterrolebindings", "rbac.authorization.k8s.io")
 
@@ -82,7 +81,7 @@ def read(lease: Mapping[str, Any], namespace: str, now: float) -> Presence:
 def _seconds(moment: str) -> float:
     """Return a MicroTime in seconds, without its fraction; 0 if it is invalid."""
     with suppress(ValueError):
-        return timegm(time.strptime(moment[:19], "%Y-%m-%dT%H:%M:%S"))
+        return parse_rfc3339(f"{moment[:19]}Z")
     return 0.0
 
 

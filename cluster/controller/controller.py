@@ -36,6 +36,7 @@ from cluster.model.actions import EmitEvent, Plan, together
 from cluster.model.lanes import driver_of, whole_lane_of
 from cluster.model.snapshot import Snapshot
 from nodeside import log
+from nodeside.backoff import backoff
 
 Planner = Callable[[Snapshot, float], Plan]
 
@@ -225,7 +226,7 @@ class Controller:
             return min((wait for wait in waits if wait is not None), default=None)
         self._outages += 1
         pace = self._pace
-        wait: float = min(pace.first_retry * 2 ** min(self._outages - 1, 10), pace.longest_retry)
+        wait = backoff(self._outages, pace.first_retry, pace.longest_retry)
         return max(wait * (0.5 + self._jitter() / 2), outcome.outage.retry_after or 0.0)
 
     def _rest(self, began: float, wait: float | None) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from cluster.model.actions import Plan
 from cluster.model.snapshot import EvictionAnswer, Snapshot
+from nodeside.backoff import backoff
 
 _FIRST, _LONGEST = 2.0, 30.0  # seconds until an eviction is retried
 _LEAVING = 10.0  # seconds to wait for an evicted pod to show as terminating
@@ -52,7 +53,7 @@ class Evictions:
         for uid, message in answers.items():
             before = self._asked.get(uid)
             failures = before.failures + 1 if before and message else int(bool(message))
-            pause: float = min(_FIRST * 2 ** min(max(0, failures - 1), 10), _LONGEST)
+            pause = backoff(failures, _FIRST, _LONGEST)
             wait = pause * (0.5 + self.jitter() / 2) if message else _LEAVING
             self._asked[uid] = _Asked(message, failures, now + wait)
 

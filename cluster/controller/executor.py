@@ -52,6 +52,7 @@ from cluster.model.names import OUTCOME_NOTE
 from cluster.model.snapshot import Snapshot
 from nodeside import log
 from nodeside.contract import API_GROUP, API_VERSION
+from nodeside.timestamps import rfc3339_micro
 
 PARALLEL = 16  # concurrent requests: more would only queue up in the API server
 _LANES = 8  # Drivers processed concurrently
@@ -376,12 +377,11 @@ def event(say: EmitEvent, *, now: float, instance: str) -> dict[str, Any]:
     """Return the Event document of an `EmitEvent`. `now` is wall clock time, `instance` the name
     of our pod."""
     mark = hashlib.sha256(f"{say.uid}{say.reason}{say.note}{now}".encode()).hexdigest()[:16]
-    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1e6):06d}Z"
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {"name": f"{say.driver}.{mark}", "namespace": EVENT_NAMESPACE},
-        "eventTime": moment,
+        "eventTime": rfc3339_micro(now),
         "reportingController": f"{API_GROUP}/cluster",
         "reportingInstance": instance[:128],
         "action": "Reconcile",

@@ -5,7 +5,6 @@ Other Drivers are not affected. Pure.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -16,7 +15,10 @@ from cluster.model.actions import Action, Plan, SetStatus, rests_on, waits_for_a
 from cluster.model.lanes import driver_of, is_node_lane, is_stage_lane
 from cluster.model.limits import clipped
 from cluster.model.snapshot import DriverObject, Snapshot
+from nodeside.backoff import backoff
 from nodeside.errors import NodesideError
+from nodeside.shortlist import shortlist
+from nodeside.timestamps import rfc3339
 
 _FIRST, _LONGEST = 1.0, 60.0  # seconds until the next retry
 _NAMED = 5  # further nodes that a message names
@@ -56,7 +58,7 @@ def again(
     """Return the failure with the time of its next retry, by exponential backoff with jitter."""
     same = before is not None and before.generation == generation
     failures = before.failures + 1 if before is not None and same else 1
-    wait = min(_FIRST * 2 ** min(failures - 1, 10), _LONGEST) * (0.5 + jitter / 2)
+    wait = backoff(failures, _FIRST, _LONGEST) * (0.5 + jitter / 2)
     return replace(trouble, generation=generation, failures=failures, again_at=now + wait)
 
 
@@ -88,9 +90,8 @@ def _to_be_told(troubles: Mapping[str, Failure]) -> Iterator[tuple[str, Failure]
         nodes.setdefault(driver_of(lane), {})[lane.rpartition("/")[2]] = troubles[lane]
     for name, each in nodes.items():
         first, *others = each
-        words = f"; and so of {', '.join(others[:_NAMED])}" if others else ""
-        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
-        yield name, replace(each[first], message=each[first].message + words + more)
+        words = f"; and so of {shortlist(others, _NAMED)}" if others else ""
+        yield name, replace(each[first], message=each[first].message + words)
     yield from ((lane, each) for lane, each in troubles.items() if not is_node_lane(lane))
 
 
@@ -131,7 +132,7 @@ def with_trouble(
     for kind, value in ({"Ready": ready, "Degraded": "True"} | dict(also)).items():
         before = conditions.get(kind, {})
         changed = before.get("status") != value or "lastTransitionTime" not in before
-        since = _moment(wall) if changed else before["lastTransitionTime"]
+        since = rfc3339(wall) if changed else before["lastTransitionTime"]
         conditions[kind] = before | {
             "type": kind,
             "status": value,
@@ -166,10 +167,6 @@ def _without_times(status: Mapping[str, Any]) -> dict[str, Any]:
         for condition in status.get("conditions", ())
     ]
     return {**status, "conditions": sorted(conditions, key=lambda c: str(c.get("type")))}
-
-
-def _moment(wall: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall))
 
 
 _DOUBTFUL: Final = ("Ready", "Available", "Progressing")  # conditions that every Driver has

@@ -14,6 +14,7 @@ from cluster.install.crds import crds
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError
 from nodeside import log
+from nodeside.shortlist import shortlist
 
 _SHOWN = 3  # maximum number of fields that a message names
 REMEDY: Final = (
@@ -39,8 +40,7 @@ def words(missing: tuple[str, ...]) -> str:
     """Return a sentence about missing fields; "" if nothing is missing."""
     if not missing:
         return ""
-    more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-    named = ", ".join(missing[:_SHOWN]) + more
+    named = shortlist(missing, _SHOWN)
     return f"the definitions in the cluster are older than this program and do not have {named}"
 
 

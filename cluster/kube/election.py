@@ -28,6 +28,7 @@ from cluster.kube.client import Api
 from cluster.kube.errors import ApiError, Conflict, NotFound
 from cluster.kube.resources import LEASES
 from nodeside import log
+from nodeside.timestamps import rfc3339_micro
 
 
 @dataclass(frozen=True)
@@ -331,7 +332,7 @@ class Election:
         acquired: bool = False,
     ) -> None:
         """Write the Lease. Raises Conflict if it is not at the version that we last saw."""
-        moment = _micro_time(self._wall())
+        moment = rfc3339_micro(self._wall())
         spec = dict(self._seen.document.get("spec") or {})
         spec |= {"holderIdentity": holder, "renewTime": moment}
         spec["leaseDurationSeconds"] = int(seconds or self._pace.lease)
@@ -352,8 +353,3 @@ class Election:
             self._note(self._api.replace(document, **limits))
         else:
             self._note(self._api.create(document, **limits))
-
-
-def _micro_time(now: float) -> str:
-    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
-    return f"{seconds}.{int(now % 1 * 1e6):06d}Z"

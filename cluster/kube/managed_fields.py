@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from nodeside.shortlist import shortlist
+
 Document = Mapping[str, Any]
 Path = tuple[str, ...]
 
@@ -78,11 +80,10 @@ def _edit(kept: ObjectMeta, document: Document) -> str:
     """Describe which manager set which fields, as far as the API server knows."""
     others = [entry for entry in kept.managed if entry.get("manager") != FIELD_MANAGER]
     strange = [s for entry in others for s in _of(entry, document, leaves=True)]
-    managers = sorted({each.manager for each in strange})
-    words = [
-        f"{manager} set {_fields([each.field for each in strange if each.manager == manager])}"
-        for manager in managers
-    ]
+    fields: dict[str, list[str]] = {}
+    for each in strange:
+        fields.setdefault(each.manager, []).append(each.field)
+    words = [f"{manager} set {shortlist(fields[manager], _NAMED)}" for manager in sorted(fields)]
     return "; ".join(words) or "something changed it"
 
 
@@ -97,11 +98,6 @@ def _of(entry: Document, document: Document, *, leaves: bool) -> Iterator[Foreig
     ours = _is_ours(entry)
     for field in _beyond(fields, wanted, ".".join(owned), ours=ours, leaves=leaves):
         yield ForeignField(str(entry.get("manager")), field)
-
-
-def _fields(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if names[_NAMED:] else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 def regained(kept: ObjectMeta, document: Document) -> dict[str, Any] | None:

@@ -24,6 +24,7 @@ from cluster.kube.client import Api, Event, Gone, Watch
 from cluster.kube.errors import ApiError, NotFound
 from cluster.kube.resources import Resource
 from nodeside import log
+from nodeside.backoff import backoff
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between tries
 _ABSENT = 60.0  # seconds until the next try for a kind that the API server does not serve
@@ -405,7 +406,7 @@ class Reflector(Generic[T]):
             new, self._trouble = str(error) != self._trouble, str(error)
             self._refusal = None if error.retryable else error
             self._failures += 1
-            pause: float = min(_FIRST_PAUSE * 2 ** min(self._failures - 1, 10), _LONGEST_PAUSE)
+            pause = backoff(self._failures, _FIRST_PAUSE, _LONGEST_PAUSE)
         say = log.warning if new else log.detail
         say(f"not up to date: {error}", kind=self._of.resource.kind, hint=error.hint)
         if new and self._refusal is not None:

@@ -22,6 +22,7 @@ from urllib.parse import urlencode
 from cluster.kube.credentials import Access
 from cluster.kube.errors import ApiError, RequestInfo, Unreachable, refusal
 from cluster.kube.server_time import ServerTime
+from nodeside.backoff import backoff
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
@@ -179,7 +180,7 @@ class Exchange:
 
     def _wait(self, error: ApiError, failures: int) -> float:
         """Return the seconds until the next try, with jitter and never less than Retry-After."""
-        pause: float = min(_FIRST_PAUSE * 2 ** (failures - 1), _LONGEST_PAUSE)
+        pause = backoff(failures, _FIRST_PAUSE, _LONGEST_PAUSE)
         if error.retry_after is not None:
             return error.retry_after + pause * self.jitter()
         return pause * (0.5 + self.jitter() / 2)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
-from calendar import timegm
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,11 +11,9 @@ from itertools import islice
 from typing import Final
 
 from cluster.model.snapshot import EMPTY
+from nodeside.timestamps import parse_rfc3339, rfc3339
 
 BELIEVED: Final = 6 * 3600.0  # seconds
-
-
-_MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +25,7 @@ class ImageFallback:
 
     @property
     def note(self) -> str:
-        return f"{time.strftime(_MOMENT, time.gmtime(self.since))} {self.why}"
+        return f"{rfc3339(self.since)} {self.why}"
 
     def holds(self, now: float) -> bool:
         return now < self.since + BELIEVED
@@ -39,7 +35,7 @@ def read_note(note: str) -> ImageFallback:
     """Parse the annotation; an invalid one, edited by hand, counts as expired."""
     moment, _, why = note.partition(" ")
     with suppress(ValueError):
-        return ImageFallback(float(timegm(time.strptime(moment, _MOMENT))), why)
+        return ImageFallback(parse_rfc3339(moment), why)
     return ImageFallback(0.0, note)
 
 

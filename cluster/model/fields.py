@@ -6,15 +6,14 @@ Every function returns a value of the declared type, whatever the field contains
 from __future__ import annotations
 
 import re
-from calendar import timegm
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from sys import intern
-from time import strptime
 
 from cluster.model.snapshot import EMPTY, Document
 from nodeside.contract import REPORT_TEXT
+from nodeside.timestamps import parse_rfc3339
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
@@ -58,5 +57,5 @@ def condition(status: Document, kind: str) -> Document:
 def seconds(moment: str | None) -> float:
     """Parse a metav1.Time to seconds since the epoch; 0 if missing or invalid."""
     with suppress(TypeError, ValueError):
-        return float(timegm(strptime(moment or "", "%Y-%m-%dT%H:%M:%SZ")))
+        return parse_rfc3339(moment or "")
     return 0.0

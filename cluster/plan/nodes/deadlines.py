@@ -19,7 +19,6 @@ waited for (timestamps.py).
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,6 +29,7 @@ from cluster.model.names import daemonset_name
 from cluster.model.snapshot import DriverPod, Node, NodeDriverObject, Snapshot
 from nodeside.contract import node_driver_name
 from nodeside.spec import Driver
+from nodeside.timestamps import rfc3339
 
 NO_POD: Final = 60.0  # seconds
 NO_WORD: Final = 600.0
@@ -58,7 +58,7 @@ def gone(node: Node, now: float) -> Deadline:
         return PATIENT
     if now < until:
         return Deadline(until)
-    since = _moment(node.ready_since)
+    since = rfc3339(node.ready_since)
     return Deadline(words=f"its node is down since {since}, in the middle of its change")
 
 
@@ -78,7 +78,7 @@ class Deadlines:
             return self._waiting(
                 self._believed(word.said),
                 LAST_WORD + self.driver.spec.build.timeout_seconds,
-                lambda: f"it said {word.state} at {_moment(word.said)}, and nothing since",
+                lambda: f"it said {word.state} at {rfc3339(word.said)}, and nothing since",
             )
         if not assigned:
             return PATIENT
@@ -104,7 +104,7 @@ class Deadlines:
             max(said, min(found.touched, said + _OTHERS)) if found else said,
             NO_WORD,
             lambda: (
-                f"it failed at {_moment(word.said)}, and its next pod, with another toolkit image, "
+                f"it failed at {rfc3339(word.said)}, and its next pod, with another toolkit image, "
                 f"says nothing: see {self._describe} daemonset {found.name if found else ''}"
             ),
         )
@@ -122,7 +122,7 @@ class Deadlines:
             max(own, min(self._at_work, own + _OTHERS)),
             NO_POD,
             lambda: (
-                f"assigned at {_moment(node.labelled)}, and nobody makes a pod for it: "
+                f"assigned at {rfc3339(node.labelled)}, and nobody makes a pod for it: "
                 f"see {self._describe} daemonset {found.name}"
             ),
         )
@@ -150,7 +150,3 @@ class Deadlines:
         """Returns the driver pods by node and DaemonSet; terminating pods count until gone."""
         mine = (pod for pod in self.snapshot.pods_of(self.driver.name) if pod.unloader is None)
         return {(pod.node, pod.daemonset): pod for pod in mine}
-
-
-def _moment(wall: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall))

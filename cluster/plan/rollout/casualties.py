@@ -17,7 +17,6 @@ paused: pausing and resuming a rollout retries it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -30,6 +29,7 @@ from cluster.model.status_schema import CASUALTY_LIMIT
 from cluster.plan.nodes.deadlines import LOST
 from cluster.plan.nodes.members import Member, cause
 from nodeside.contract import State
+from nodeside.timestamps import rfc3339
 
 _WORDS: Final = 512  # maximum length of a recorded failure message in bytes
 
@@ -120,7 +120,7 @@ def _suffered(member: Member, old: Casualty | None, now: float) -> Casualty | No
     """Return the new casualty of a node during its change; None if there is none."""
     if old is not None and old.fate is Fate.FAILED:
         return None
-    since = old.since if old else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
+    since = old.since if old else rfc3339(now)
     name = member.node.name
     if member.health is Health.BROKEN:
         return Casualty(name, Fate.FAILED, since, message=clipped(cause(member), _WORDS))

@@ -7,7 +7,6 @@ leaves no old values behind.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -24,6 +23,7 @@ from cluster.plan.status.messages import cut, nodes, refused, some, toolkit_mess
 from cluster.plan.status.pool_rows import pool_order, pool_rows
 from cluster.plan.status.progress import Moving, moving, stopped
 from cluster.plan.status.report import StatusReport, counts
+from nodeside.timestamps import rfc3339
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def conditions(
 ) -> list[dict[str, Any]]:
     """Returns conditions as in metav1.Condition; the time is that of the last status change."""
     old = {c.get("type"): c for c in found.status.get("conditions") or ()}
-    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
+    moment = rfc3339(now)
     return [
         {
             "type": one.type,

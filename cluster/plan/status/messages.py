@@ -11,6 +11,7 @@ from cluster.plan.builds.builds import BuildState
 from cluster.plan.builds.toolkit_image import Resolution
 from cluster.plan.nodes.members import Member
 from cluster.plan.rollout.decisions import Decision
+from nodeside.shortlist import shortlist
 
 _NAMED = 3  # nodes or tags listed in a message
 _MESSAGE_LIMIT = 2000  # bytes
@@ -31,11 +32,7 @@ def untold(members: Iterable[Member]) -> str:
 
 def some(names: Iterable[str], of: str = "nodes", shown: int = _NAMED) -> str:
     """Returns a few names, and how many more: `n1, n2, n3 and 7 more nodes`."""
-    every = list(names)
-    rest = len(every) - shown
-    first = ", ".join(every[:shown])
-    more = of.removesuffix("s") if rest == 1 else of
-    return f"{first} and {rest} more {more}" if rest > 0 else first
+    return shortlist(names, shown, of)
 
 
 def called(revision: str, version: str) -> str:

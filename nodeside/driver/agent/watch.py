@@ -28,6 +28,7 @@ from typing import Any
 from nodeside import log
 from nodeside.clock import Clock
 from nodeside.modulenames import kernel_name
+from nodeside.shortlist import shortlist
 
 POLL = 300.0  # seconds between looks if uevents work: a safety net for missed changes
 POLL_WITHOUT_UEVENTS = 30.0
@@ -166,8 +167,7 @@ class Watch:
         if patient and now >= heard_from:  # a look after the timeout does more than one for uevents
             events = [str(event) for event in self._events() if concerns(event, self._modules)]
             if events:
-                more = f" and {len(events) - 3} more" if len(events) > 3 else ""
-                return Reason(Why.UEVENT, ", ".join(events[:3]) + more)
+                return Reason(Why.UEVENT, shortlist(events, 3))
         if now >= self._looked_at + self._poll:
             return Reason(Why.POLL)
         return None if patient else Reason(Why.PATIENCE)

@@ -39,8 +39,6 @@ from nodeside.driver.announce.documents import (
     node_call,
     node_driver_call,
 )
-from nodeside.errors import NodesideError
-from nodeside.records import encode, publish
 
 if TYPE_CHECKING:
     import requests
@@ -269,15 +267,10 @@ class Cluster:
 
 
 class NoCluster:
-    """Replacement for a cluster that records the calls instead, newest last.
+    """Replacement for a cluster that records the calls instead, newest last."""
 
-    `record` is a JSON file with the same content as `would_write`: the driver process runs inside a
-    throwaway machine, and `nodeside try` reads the file from outside.
-    """
-
-    def __init__(self, record: Path | None = None) -> None:
+    def __init__(self) -> None:
         self.would_write: list[Call] = []
-        self._record = record
 
     def patch_node_labels(self, node: str, labels: Mapping[str, str]) -> str:
         self._keep(label_call(node, labels))
@@ -297,19 +290,12 @@ class NoCluster:
 
     def _keep(self, call: Call) -> None:
         self.would_write = [*self.would_write[1 - _KEPT :], call]
-        if self._record is None:
-            return
-        try:
-            self._record.parent.mkdir(parents=True, exist_ok=True)
-            publish(self._record, {"calls": [encode(kept) for kept in self.would_write]})
-        except (OSError, NodesideError) as exc:
-            raise KubernetesError(f"cannot write {self._record}: {exc}", retryable=True) from exc
 
 
-def connect(environ: Mapping[str, str], record: Path | None = None) -> Cluster | NoCluster:
+def connect(environ: Mapping[str, str]) -> Cluster | NoCluster:
     """Return the cluster of this pod; outside of a pod, a NoCluster that records the calls."""
     access = Access.from_environment(environ)
-    return NoCluster(record) if access is None else Cluster(access)
+    return NoCluster() if access is None else Cluster(access)
 
 
 def api_error(call: Call, answer: Response) -> KubernetesError:

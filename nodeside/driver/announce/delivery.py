@@ -17,6 +17,7 @@ from typing import Any
 
 from nodeside import log
 from nodeside.api_status import KubernetesError
+from nodeside.backoff import backoff
 from nodeside.clock import Clock
 from nodeside.contract import NodeDriverStatus, State
 from nodeside.driver.announce import documents
@@ -197,7 +198,7 @@ class Delivery:
         """Warn once about an error, and schedule the retry."""
         now, spread = self.clock.now(), 0.5 + self.jitter() / 2
         if error.retryable:
-            wait = min(self.pace.first_retry * 2**self._failures, self.pace.longest_retry)
+            wait = backoff(self._failures + 1, self.pace.first_retry, self.pace.longest_retry)
             wait = max(wait * spread, (error.retry_after or 0.0) * (1 + self.jitter() / 4))
             self._failures = min(self._failures + 1, 30)
             self._not_before = now + wait

@@ -7,7 +7,6 @@ the driver became ready or failed.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -27,6 +26,7 @@ from nodeside.contract import (
 from nodeside.errors import encodable
 from nodeside.records import encode
 from nodeside.spec.schema import camel_case
+from nodeside.timestamps import rfc3339_micro
 
 FIELD_MANAGER = "nodeside-node"
 EVENT_NAMESPACE = "default"  # required for events about cluster-scoped objects
@@ -131,7 +131,7 @@ def event(status: NodeDriverStatus, *, node_uid: str, now: float) -> dict[str, A
             "name": f"{name[:200].rstrip('.-')}.{int(now * 1e6):x}",
             "namespace": EVENT_NAMESPACE,
         },
-        "eventTime": _micro_time(now),
+        "eventTime": rfc3339_micro(now),
         "reportingController": f"{API_GROUP}/driver",
         "reportingInstance": status.node[:128],
         "action": "Announce",
@@ -182,8 +182,3 @@ def _cut_bytes(text: str, limit: int) -> str:
     if len(data) <= limit:
         return text
     return data[: limit - len(" [cut]")].decode(errors="ignore") + " [cut]"
-
-
-def _micro_time(now: float) -> str:
-    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
-    return f"{seconds}.{int(now % 1 * 1e6):06d}Z"

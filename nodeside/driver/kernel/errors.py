@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from nodeside.driver.node.holders import Holding
 from nodeside.driver.node.kernel_log import Excerpt, splats
 from nodeside.errors import ExitCode, NodesideError
+from nodeside.shortlist import shortlist
 
 _LINES = 20  # kernel log lines shown in a message
 _NAMES = 6  # symbols shown in a message
@@ -307,12 +308,7 @@ def _matched(rule: _Rule, error: int, lines: Sequence[str]) -> dict[str, str] | 
             found.setdefault("", {})
     if not found:
         return None
-    return {name: _some(list(values)) for name, values in found.items() if name}
-
-
-def _some(names: list[str]) -> str:
-    more = len(names) - _NAMES
-    return ", ".join(names[:_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return {name: shortlist(list(values), _NAMES) for name, values in found.items() if name}
 
 
 def _by_circumstances(

@@ -16,7 +16,8 @@ from nodeside.driver.ladder.plan import Finding
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.ladder.usable import usable
 from nodeside.driver.module.modulefile import ModuleFile, NotAModule, read_modules
-from nodeside.driver.module.symvers import KernelSymbol, Mismatch, compare, symbols_of
+from nodeside.driver.module.symvers import KernelSymbol, compare, symbols_of
+from nodeside.shortlist import shortlist
 
 _NAMED = 3  # mismatched symbols listed in the verdict
 
@@ -78,7 +79,7 @@ def _compared(
     if refusals := _refusals(task, modules):
         return Finding(f"does not fit: {refusals[0].message}")
     if mismatches := compare(modules, symbols):
-        return Finding(f"differs in {_named(mismatches)}")
+        return Finding(f"differs in {shortlist((each.symbol for each in mismatches), _NAMED)}")
     count = sum(len(module.imports) for module in modules)
     why = f"built for {manifest.kernel.release}; all {count} imported symbols have this kernel's "
     found = usable(task, bundle, f"{why}CRCs")
@@ -105,9 +106,3 @@ def _refusals(task: Task, modules: Sequence[ModuleFile]) -> tuple[Refusal, ...]:
     """Return the refusals not caused by symbols: machine, vermagic, MODVERSIONS."""
     refusals = check_before_load(modules, task.driver.spec.modules, read_facts(task.host))
     return tuple(r for r in refusals if r.check in ("machine", "vermagic", "modversions"))
-
-
-def _named(mismatches: Sequence[Mismatch]) -> str:
-    more = len(mismatches) - _NAMED
-    named = ", ".join(mismatch.symbol for mismatch in mismatches[:_NAMED])
-    return f"{named} and {more} more" if more > 0 else named

@@ -23,9 +23,7 @@ MARKER = b"~Module signature appended~\n"
 TRAILER = struct.Struct(">BBBBB3xI")  # algo, hash, id_type, signer_len, key_id_len, sig_len
 ID_PKCS7 = 2
 
-_ID_X509 = 1  # kernels before 4.3: a bare signature with the signer's name and key id beside it
 _SIGNATURE_LIMIT = 1 << 20  # bytes; real ones have ~400 to ~4,000
-_X509_HASHES = ("md4", "md5", "sha1", "ripemd160", "sha256", "sha384", "sha512", "sha224")
 
 _SEQUENCE, _SET, _INTEGER, _OID, _OCTETS = 0x30, 0x31, 0x02, 0x06, 0x04
 _CONTEXT_0, _CONTEXT_3, _KEY_ID = 0xA0, 0xA3, 0x80
@@ -97,9 +95,6 @@ class Appended:
 
     content: int
     id_type: int
-    hash: int
-    signer: bytes
-    key_id: bytes
     message: bytes
 
 
@@ -122,32 +117,20 @@ def find_appended(file: IO[bytes], where: str, *, end: int | None = None) -> App
     trailer = file.read(TRAILER.size + len(MARKER))
     if trailer[TRAILER.size :] != MARKER:
         return None
-    _, digest, id_type, signer_size, key_size, size = TRAILER.unpack_from(trailer)
+    _, _, id_type, signer_size, key_size, size = TRAILER.unpack_from(trailer)
     content = tail - size - signer_size - key_size
     if content < 0 or not 0 < size <= _SIGNATURE_LIMIT:
         raise NotAModule(
             f"{where}: damaged signature: it claims {size} bytes in a file of {stop}",
             hint="strip the signature (strip -g removes it), then sign the module again",
         )
-    file.seek(content)
-    return Appended(
-        content, id_type, digest, file.read(signer_size), file.read(key_size), file.read(size)
-    )
+    file.seek(tail - size)
+    return Appended(content, id_type, file.read(size))
 
 
 def describe(appended: Appended | None) -> Signature | None:
     """Return the claims of an appended signature; None if there is no signature."""
-    if appended is None:
-        return None
-    if appended.id_type == _ID_X509:
-        known = appended.hash < len(_X509_HASHES)
-        return Signature(
-            signer=appended.signer.decode("utf-8", "replace"),
-            key_id=appended.key_id.hex(),
-            hash=_X509_HASHES[appended.hash] if known else "",
-            by_key_id=True,
-        )
-    return describe_message(appended.message)
+    return describe_message(appended.message) if appended is not None else None
 
 
 def describe_message(message: bytes) -> Signature:

@@ -17,6 +17,7 @@ from nodeside.driver.node.pci import pci_devices
 from nodeside.driver.node.processes import Process, look_for
 from nodeside.host import Host
 from nodeside.modulenames import kernel_name
+from nodeside.shortlist import shortlist
 
 _NAMED = 3  # processes, mounts or modules that a sentence names
 
@@ -105,7 +106,7 @@ def _modules(names: tuple[str, ...]) -> list[str]:
     if not names:
         return []
     word = "the module" if len(names) == 1 else "the modules"
-    return [f"{word} {_some(names)}"]
+    return [f"{word} {shortlist(names, _NAMED)}"]
 
 
 def _files(processes: tuple[Process, ...]) -> list[str]:
@@ -122,11 +123,6 @@ def _file(process: Process) -> str:
     if process.container and not process.pod:
         where = f", container {process.container[:12]}"
     return f"{files} of {process.program} (pid {process.pid}{where})"
-
-
-def _some(names: tuple[str, ...]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _listed(parts: list[str]) -> str:

@@ -48,15 +48,6 @@ class KernelModules:
 
     host: Host
 
-    def loaded(self) -> Mapping[str, LoadedState]:
-        """Return every module in the kernel, by name."""
-        for _ in range(_ATTEMPTS):
-            rows = self.rows()
-            states = {name: self._complete(row) for name, row in rows.items()}
-            if all(self._agrees(row) for row in rows.values()):
-                break
-        return states
-
     def with_parameters(self, name: str) -> LoadedState | None:
         """Return a module with its parameters, or None. Raises SystemRefused if a read hangs."""
         state = self.state(name)

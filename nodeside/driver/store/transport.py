@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from nodeside import __version__
+from nodeside.backoff import backoff
 from nodeside.driver.bundle.bundle import CHUNK
 from nodeside.driver.http.failures import shown
 from nodeside.driver.store.addresses import check_proxy, next_address, origin
@@ -209,7 +210,7 @@ class Transport:
     def _wait_or_raise(self, exc: FetchError, failures: int) -> None:
         if not exc.retryable or failures >= _ATTEMPTS or self.deadline.passed:
             raise exc
-        pause = self._options.backoff * 2 ** max(0, failures - 1)
+        pause = backoff(failures, self._options.backoff)
         if exc.after is not None:
             pause = exc.after
         if pause >= self.deadline.left:

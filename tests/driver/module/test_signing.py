@@ -273,14 +273,6 @@ def test_bare_data_is_not_signed() -> None:
     assert read_signature(b"\x7fELF" + bytes(1000)) is None
 
 
-def test_signature_of_kernels_before_4_3_is_read() -> None:
-    name, key, bare = b"EL7 key", bytes.fromhex("0a0b0c"), bytes(256)
-    trailer = TRAILER.pack(1, 4, 1, len(name), len(key), len(bare))
-    data = b"\x7fELF" + name + key + bare + trailer + MARKER
-
-    assert read_signature(data) == Signature("EL7 key", "0a0b0c", "sha256", by_key_id=True)
-
-
 @pytest.fixture(scope="module")
 def message(acme: Pair, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = Path(shutil.copy(SPECIMEN, tmp_path_factory.mktemp("fuzz") / "specimen.ko"))
@@ -296,7 +288,7 @@ def test_damaged_message_is_survived(message: bytes, data: st.DataObject) -> Non
         st.lists(st.tuples(st.integers(0, 170), st.integers(0, 255)), min_size=1, max_size=6)
     ):
         damaged[place] = value
-    found = describe(Appended(0, 2, 0, b"", b"", bytes(damaged)))
+    found = describe(Appended(0, 2, bytes(damaged)))
 
     assert isinstance(found, Signature)
 

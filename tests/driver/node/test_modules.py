@@ -51,8 +51,9 @@ def test_a_kernel_that_cannot_unload_has_only_permanent_modules() -> None:
 def test_a_loaded_module_is_known_by_its_build_id(kernel: FakeKernel) -> None:
     kernel.add("edu", FakeModule(build_id="ab" * 20))
 
-    state = KernelModules(kernel.host).loaded()["edu"]
+    state = KernelModules(kernel.host).state("edu")
 
+    assert state is not None
     assert state.build_id == "ab" * 20
     assert state.initstate == "live"
     assert state.srcversion == ""
@@ -96,7 +97,8 @@ def test_a_module_that_vanishes_between_two_reads_is_read_again(
         ),
     )
 
-    assert set(modules.loaded()) == {"other"}
+    assert modules.state("edu") is None
+    assert not answers
 
 
 def test_a_built_in_driver_with_parameters_is_not_a_loaded_module(kernel: FakeKernel) -> None:
@@ -121,6 +123,6 @@ def test_a_built_in_driver_without_parameters_is_found_in_modules_builtin(
 
 def test_a_kernel_without_modules_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(SystemRefused, match=r"cannot read .*/proc/modules") as caught:
-        KernelModules(Host(tmp_path)).loaded()
+        KernelModules(Host(tmp_path)).rows()
 
     assert "mount the host's /proc at /host/proc" in caught.value.hint
