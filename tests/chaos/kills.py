@@ -13,6 +13,7 @@ NAME = "SIGKILL"
 KILLS = 3  # in a round, each while what the one before broke is mended
 _LATER = 1.15  # a kill may also come when the act has just ended
 _LONGEST = 300.0  # seconds that the survivors take to their end
+_IDLE, _BUILDING = 0.3, 0.7  # the part of the kills that meet the sidecar
 _FIRST = 0.4  # the part of the kills that meet the first process of a container: all die then
 
 
@@ -30,15 +31,25 @@ def kill_some(turn: Round, target: Target, act: Act) -> None:
     driver = target.begin(act)
     for _ in range(KILLS):
         threading.Event().wait(turn.fate.uniform(0.0, typical * _LATER))
-        victim = turn.fate.choice(("driver", "driver", "sidecar"))
-        sidecar = target.pod.sidecar
-        killed = _kill(turn, target, driver if victim == "driver" or sidecar is None else sidecar)
+        victim, container = _victim(turn, target, driver)
+        killed = _kill(turn, target, container)
         target.judge_at_once(turn)
         turn.outcome(f"{victim}: {killed}")
         target.restart_sidecar()
         if driver.poll() is not None:
             driver = target.begin(act)
     _end(turn, driver, act)
+
+
+def _victim(turn: Round, target: Target, driver: GuestProcess) -> tuple[str, GuestProcess]:
+    """The driver more often than the sidecar, unless the sidecar builds: that is soon over."""
+    sidecar = target.pod.sidecar
+    if sidecar is None:
+        return "driver", driver
+    builds = len(target.processes(sidecar)) > 1
+    if turn.fate.random() < (_BUILDING if builds else _IDLE):
+        return "sidecar", sidecar
+    return "driver", driver
 
 
 def _kill(turn: Round, target: Target, container: GuestProcess) -> str:
