@@ -198,8 +198,8 @@ def _script(
 ) -> tuple[tuple[Step, ...], tuple[str, ...]]:
     """Return the step of a PRE_BUILD or POST_BUILD script; a note if it cannot be run.
 
-    dkms ignores the exit codes of these scripts (3.0, `run_build_script`). Some of them end with `[
-    -e x ] && y`.
+    dkms ignores the exit codes of these scripts (3.0, `run_build_script`): some of them end with
+    `[ -e x ] && y`.
     """
     if not text:
         return (), ()
