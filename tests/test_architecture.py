@@ -144,6 +144,17 @@ def test_the_layers_are_kept() -> None:
         pytest.fail(str(error))
 
 
+def test_no_test_imports_another_test() -> None:
+    """What two of them need is in `fakes/` of their package."""
+    found = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for name in imported(ast.parse(path.read_text(encoding="utf-8")))
+        if re.match(r"tests\.(\w+\.)*test_\w+\.", name)
+    ]
+    assert found == []
+
+
 def test_every_module_says_what_it_is_for() -> None:
     silent = [str(path) for path, tree in modules() if tree.body and not ast.get_docstring(tree)]
     assert silent == []
