@@ -45,7 +45,7 @@ def _command() -> str:
     except metadata.PackageNotFoundError:
         said = None
     source = json.loads(said) if said else {}
-    top = Path(__file__).parents[1]
+    top = Path(__file__).parents[2]
     if (top / "pyproject.toml").is_file():
         words = ["--editable", f"{top}[cluster]"]
     elif url := str(source.get("url", "")):

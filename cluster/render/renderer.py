@@ -28,7 +28,7 @@ SECONDS: Final = 30.0  # wall clock limit per template, for when the processor i
 _VALUE = 64  # bytes of memory for a list, a mapping or a value, in addition to its text
 _ANSWER = 2 * SIZE_AS_JSON  # bytes; the documents plus brackets and file names
 _GRACE = 2.0  # seconds for the process to end, both by itself and after a kill
-_PACKAGES = Path(__file__).parents[1]
+_PACKAGES = Path(__file__).parents[2]
 _PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])

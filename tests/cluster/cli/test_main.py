@@ -57,11 +57,11 @@ def test_every_command_explains_itself(name: str) -> None:
 WITHOUT_EXTRA = """
 import sys
 from importlib import metadata
-from cluster import cli, extra
+from cluster.cli import extra, main
 sys.modules |= dict.fromkeys(extra.PACKAGES)
 {more}
 sys.argv = ["nodeside-cluster", "manifests", "--image", "x"]
-cli.main()
+main.main()
 """
 
 
@@ -74,10 +74,9 @@ def test_in_a_checkout_without_the_extra_it_says_how_to_install_it() -> None:
     done = without_extra()
 
     assert done.exit_code == ExitCode.SYSTEM
-    top = TOP
     assert done.errors == (
         "error: nodeside-cluster needs Python packages that are not installed, such as jinja2\n"
-        f"hint: install them: {sys.executable} -m pip install --editable '{top}[cluster]'\n"
+        f"hint: install them: {sys.executable} -m pip install --editable '{TOP}[cluster]'\n"
     )
 
 

@@ -363,7 +363,7 @@ _WRITER = """
 import sys
 from pathlib import Path
 from nodeside.driver.bundle.cache import Cache, CachedManifest
-from tests.driver.bundles import KEY, TAG
+from tests.driver.fakes.bundles import KEY, TAG
 from tests.driver.bundle.test_cache import put
 cache = Cache(Path(sys.argv[1]))
 for number in range(25):
@@ -375,11 +375,10 @@ for number in range(25):
 
 
 def test_two_processes_at_once_do_not_harm_each_other(cache: Cache) -> None:
-    root = TOP
     writers = [
         process.start(
             [sys.executable, "-c", _WRITER, str(cache.root), name],
-            env={"PYTHONPATH": str(root), "PYTHONWARNINGS": "ignore"},
+            env={"PYTHONPATH": str(TOP), "PYTHONWARNINGS": "ignore"},
             stderr=2,
         )
         for name in ("one", "two")

@@ -703,7 +703,8 @@ def test_a_store_can_be_asked_directly(bundle: Bundle, tmp_path: Path) -> None:
 
 def test_stores_cost_no_network_library_until_one_is_used(tmp_path: Path) -> None:
     script = (
-        "import sys; from nodeside.driver import cache, store, publish, archive; "
+        "import sys; from nodeside.driver.bundle import archive, cache; "
+        "from nodeside.driver.store import publish, sources; "
         "sys.exit('requests' in sys.modules or 'urllib3' in sys.modules)"
     )
 
