@@ -39,7 +39,7 @@ class PreflightAnswer:
     why: str = ""
 
     @property
-    def decision(self) -> str:
+    def verdict(self) -> str:
         return _VERDICTS[self.found.progress] if self.found else "Unknown"
 
     def row(self) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class PreflightAnswer:
             "kernel": self.place.kernel or (outcome.kernel if outcome else ""),
             "toolkit": self.found.build.toolkit if self.found else self.place.toolkit,
             "architecture": self.architecture,
-            "verdict": self.decision,
+            "verdict": self.verdict,
             "message": (self.found.words if self.found else self.why)[:1000],
         }
 

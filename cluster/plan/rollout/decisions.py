@@ -36,7 +36,7 @@ from nodeside.spec.model import Upgrade
 
 
 class DrainStep(Enum):
-    """The drain step that drain.py assigns to a verdict; the first three leave it unchanged."""
+    """The drain step that drain.py assigns to a decision; the first three leave it unchanged."""
 
     GO = "the verdict holds"
     RELEASE = "let go of the node"

@@ -1,7 +1,7 @@
 """Decides whether a node is drained before its driver is replaced.
 
 Runs between decisions.py and planner.py. decisions.py selects the nodes that change. Here each of
-these verdicts passes, or waits for a cordon, then for the consumers to leave, then for the pods of
+these decisions passes, or waits for a cordon, then for the consumers to leave, then for the pods of
 stages to end. `TABLE` has exactly one row for each `Situation` (a test counts them). A drain is the
 only step that takes more than one plan: a node is cordoned, and the next plan looks again at what
 runs there, because the scheduler may have bound one more pod in the meantime.
@@ -52,7 +52,7 @@ def drained(
     staged: Collection[str],
     now: float,
 ) -> Iterator[Decision]:
-    """Yield the verdicts with their steps; a verdict that has to wait changes nothing now.
+    """Yield the decisions with their steps; a decision that has to wait changes nothing now.
 
     `begun` are nodes that this same plan cordons, with the reason. `staged` are nodes where pods of
     stages exist or may appear.

@@ -18,7 +18,7 @@ class Asked(Word):
 
 
 class Wish(Word):
-    """What the verdict changes."""
+    """What the decision changes."""
 
     NOTHING = "nothing changes now"
     REPLACE = "a driver that may be in the kernel is replaced"

@@ -119,7 +119,7 @@ def _rendered(template: Template) -> Rendered:
 
 @dataclass
 class Model:
-    """Mappings of a `World` that can be changed."""
+    """Mappings of a `Snapshot` that can be changed."""
 
     nodes: dict[str, Node] = field(default_factory=dict)
     drivers: dict[str, DriverObject] = field(default_factory=dict)

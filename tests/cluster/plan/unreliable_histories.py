@@ -33,7 +33,7 @@ from cluster.model.lanes import node_lane_of, status_lane_of
 from cluster.model.snapshot import Snapshot
 from tests.cluster.plan.histories import NODES, History
 
-# The fields of a `World` that have a watch each.
+# The fields of a `Snapshot` that have a watch each.
 _NODES, _DRIVERS, _DAEMONSETS = "nodes", "drivers", "daemonsets"
 _NODE_DRIVERS, _REVISIONS = "node_drivers", "revisions"
 WATCHES = (_NODES, _DRIVERS, _DAEMONSETS, _NODE_DRIVERS, _REVISIONS)
