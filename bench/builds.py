@@ -26,7 +26,7 @@ from nodeside.contract import BuildResult
 from nodeside.errors import NodesideError
 from nodeside.shared import SharedDir
 from nodeside.toolkit_sidecar.jobs import count_jobs
-from nodeside.trial.kernel_disk import KernelDisk
+from nodeside.trial.machine.kernel_disk import KernelDisk
 
 FLAVOUR = "amd64"
 ROUNDS, LONG_ROUNDS = 5, 3

@@ -18,7 +18,7 @@ from nodeside.contract import BuildResult
 from nodeside.directory_watch import DirectoryWatch
 from nodeside.host import Host
 from nodeside.shared import SharedDir
-from nodeside.trial.kernel_disk import KernelDisk
+from nodeside.trial.machine.kernel_disk import KernelDisk
 
 _TIMEOUT = 900.0
 _CLEANING = 30.0

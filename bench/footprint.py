@@ -21,7 +21,7 @@ from bench.repeat import repeat, timings
 from bench.room import Room
 from bench.samples import Samples, milliseconds
 from bench.sidecar import sidecar_pid
-from nodeside.trial.kernel_disk import KernelDisk
+from nodeside.trial.machine.kernel_disk import KernelDisk
 
 TIMES = 20
 _IDLE = 3.0  # seconds

@@ -20,12 +20,13 @@ from nodeside import process
 from nodeside.host import Kernel
 from nodeside.spec import load
 from nodeside.toolkit_sidecar.headers import find_any_build
-from nodeside.trial import dkms_tree, packed_python, target
-from nodeside.trial.archive import unpack
-from nodeside.trial.containers import DRIVER
-from nodeside.trial.host_toolkit import HostToolkit
-from nodeside.trial.kernel_disk import KernelDisk
+from nodeside.trial.debian.archive import unpack
+from nodeside.trial.host import packed_python
+from nodeside.trial.host.toolkit import HostToolkit
+from nodeside.trial.machine.containers import DRIVER
+from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.progress import Progress
+from nodeside.trial.target import dkms_tree, target
 from nodeside.trial.workshop import Workshop
 
 _MEMORY = "/dev/shm"  # noqa: S108 - a directory of our own is made in it

@@ -24,7 +24,7 @@ from nodeside.errors import DeadlinePassed
 from nodeside.host import Host, Kernel
 from nodeside.records import encode, publish
 from nodeside.shared import SharedDir, request_id
-from nodeside.trial.kernel_disk import KernelDisk
+from nodeside.trial.machine.kernel_disk import KernelDisk
 
 SAMPLES = 50
 _TIMEOUT = 30.0

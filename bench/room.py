@@ -1,6 +1,6 @@
 """A command in a root file system on this machine, and how long it took.
 
-Every command gets a container of its own (see `nodeside.trial.host_container`): the time it takes
+Every command gets a container of its own (see `nodeside.trial.host.container`): the time it takes
 to enter one is part of what is measured here, for everybody the same; `Room.entry` says how much.
 """
 
@@ -18,7 +18,7 @@ from typing import IO
 from bench.samples import Samples
 from nodeside import process
 from nodeside.errors import DeadlinePassed, NodesideError
-from nodeside.trial.host_container import ENVIRONMENT, entrance
+from nodeside.trial.host.container import ENVIRONMENT, entrance
 
 _TAIL_BYTES = 1 << 16
 

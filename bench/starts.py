@@ -15,8 +15,8 @@ from bench.ground import Ground
 from bench.page import Goal, Section, markdown_table
 from bench.repeat import repeat, timings
 from bench.samples import Samples, seconds
-from nodeside.trial.kernel_disk import KernelDisk
-from nodeside.trial.machine import Machine
+from nodeside.trial.machine.kernel_disk import KernelDisk
+from nodeside.trial.machine.machine import Machine
 
 FLAVOUR = "cloud-amd64"
 TIMES = 5

@@ -14,7 +14,7 @@ from bench.ground import Ground
 from bench.room import Room
 from nodeside import __version__
 from nodeside.toolkit_sidecar.jobs import count_jobs
-from nodeside.trial import qemu
+from nodeside.trial.machine import qemu
 
 _QUIET = 0.5  # load average over a minute
 

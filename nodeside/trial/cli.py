@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nodeside.trial.kernels import DEFAULT
+from nodeside.trial.debian.kernels import DEFAULT
 
 if TYPE_CHECKING:
     from nodeside.trial.pod import Run

@@ -23,13 +23,13 @@ from nodeside.driver.handoff.provide import command as sidecar_command
 from nodeside.errors import ExitCode
 from nodeside.process import Completed
 from nodeside.spec import check_labels, check_node_driver
-from nodeside.trial import shell
 from nodeside.trial.errors import MachineLost, TrialError
-from nodeside.trial.host_build import HostBuild
-from nodeside.trial.kernel_disk import KernelDisk
-from nodeside.trial.machine import GuestProcess, Machine
+from nodeside.trial.host.build import HostBuild
+from nodeside.trial.machine import shell
+from nodeside.trial.machine.kernel_disk import KernelDisk
+from nodeside.trial.machine.machine import GuestProcess, Machine
 from nodeside.trial.progress import Progress
-from nodeside.trial.target import Target
+from nodeside.trial.target.target import Target
 from nodeside.trial.workshop import Node
 
 _PROVIDE_SECONDS = 300.0

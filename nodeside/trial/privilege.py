@@ -7,8 +7,8 @@ import shutil
 import sys
 from typing import NoReturn
 
-from nodeside.trial.archive import proxy_environment
 from nodeside.trial.cache import default_directory
+from nodeside.trial.debian.archive import proxy_environment
 from nodeside.trial.errors import TrialError
 from nodeside.trial.progress import Progress
 

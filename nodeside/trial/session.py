@@ -9,14 +9,17 @@ from pathlib import Path
 
 from nodeside.errors import ExitCode, UsageError
 from nodeside.scratch import scratch_directory
-from nodeside.trial import dependencies, dkms_tree, host_build, pod, qemu, shell, target
-from nodeside.trial.dkms_tree import Evaluated
-from nodeside.trial.host_build import HostBuild
-from nodeside.trial.kernel_disk import KernelDisk
-from nodeside.trial.kernels import AvailableKernel
+from nodeside.trial import pod
+from nodeside.trial.debian.kernels import AvailableKernel
+from nodeside.trial.host import build as host_build
+from nodeside.trial.host.build import HostBuild
+from nodeside.trial.machine import qemu, shell
+from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.pod import BootOptions, Run
 from nodeside.trial.progress import Progress
-from nodeside.trial.target import Target
+from nodeside.trial.target import dependencies, dkms_tree, target
+from nodeside.trial.target.dkms_tree import Evaluated
+from nodeside.trial.target.target import Target
 from nodeside.trial.workshop import Workshop
 
 

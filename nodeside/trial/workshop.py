@@ -18,16 +18,18 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from nodeside.scratch import scratch_directory
-from nodeside.trial import disks, kernel_disk, kernels, node_disk, packed_python, payload, qemu
-from nodeside.trial.archive import Archive
 from nodeside.trial.cache import TrialCache
+from nodeside.trial.debian import kernels
+from nodeside.trial.debian.archive import Archive
+from nodeside.trial.debian.kernels import AvailableKernel
+from nodeside.trial.debian.root_filesystems import RootFileSystems, require_root
 from nodeside.trial.errors import TrialError
-from nodeside.trial.kernel_disk import KernelDisk
-from nodeside.trial.kernels import AvailableKernel
-from nodeside.trial.machine import Machine
+from nodeside.trial.host import packed_python
+from nodeside.trial.machine import disks, kernel_disk, node_disk, payload, qemu
+from nodeside.trial.machine.kernel_disk import KernelDisk
+from nodeside.trial.machine.machine import Machine
+from nodeside.trial.machine.qemu import MachineFiles, MachineSettings
 from nodeside.trial.progress import Progress
-from nodeside.trial.qemu import MachineFiles, MachineSettings
-from nodeside.trial.root_filesystems import RootFileSystems, require_root
 
 _CONSOLES = 40  # files; a console takes 20 kB, and has a file of QEMU's messages next to it
 

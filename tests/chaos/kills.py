@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from nodeside.errors import DeadlinePassed
-from nodeside.trial.machine import GuestProcess
+from nodeside.trial.machine.machine import GuestProcess
 from tests.chaos.ledger import Ledger, Round
 from tests.chaos.nodes import ACTS, VERSIONS, Act, Target
 

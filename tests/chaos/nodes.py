@@ -22,8 +22,8 @@ from nodeside.driver.module.modulefile import read_module
 from nodeside.errors import DeadlinePassed
 from nodeside.process import Completed
 from nodeside.scratch import scratch_directory
-from nodeside.trial.kernel_disk import KernelDisk
-from nodeside.trial.machine import GuestProcess, Machine
+from nodeside.trial.machine.kernel_disk import KernelDisk
+from nodeside.trial.machine.machine import GuestProcess, Machine
 from nodeside.trial.workshop import Node, Workshop
 from tests.chaos.judging import faults, lies, look
 from tests.chaos.ledger import Round

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from nodeside.errors import DeadlinePassed, ExitCode
 from nodeside.process import Completed
-from nodeside.trial.containers import DRIVER, TOOLKIT
-from nodeside.trial.machine import GuestProcess
+from nodeside.trial.machine.containers import DRIVER, TOOLKIT
+from nodeside.trial.machine.machine import GuestProcess
 from tests.chaos.ledger import Ledger, Round
 from tests.chaos.nodes import VERSIONS, Target
 from tests.vm.pod import CACHE, SHARED

@@ -19,11 +19,11 @@ from pathlib import Path
 from nodeside import process
 from nodeside.process import Completed
 from nodeside.scratch import scratch_directory
-from nodeside.trial.archive import Archive, proxy_environment
 from nodeside.trial.cache import digest_of
-from nodeside.trial.guest import syscalls as sc
-from nodeside.trial.guest.container import bind, mount_devices
-from nodeside.trial.host_container import OWN_PROCESSES
+from nodeside.trial.debian.archive import Archive, proxy_environment
+from nodeside.trial.host.container import OWN_PROCESSES
+from nodeside.trial.machine.guest import syscalls as sc
+from nodeside.trial.machine.guest.container import bind, mount_devices
 from nodeside.trial.workshop import Workshop
 
 PACKAGES = ("python3", "python3-venv", "make", "ca-certificates")

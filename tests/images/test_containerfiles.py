@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nodeside import process
-from nodeside.trial.root_filesystems import DRIVER_PACKAGES
+from nodeside.trial.debian.root_filesystems import DRIVER_PACKAGES
 from tests.images.containerfile import copies, instructions
 
 TOP = Path(__file__).parents[2]

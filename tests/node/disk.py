@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nodeside import process
-from nodeside.trial import disks
 from nodeside.trial.cache import digest_of
+from nodeside.trial.machine import disks
 from nodeside.trial.workshop import Workshop
 from tests.node import configuration
 

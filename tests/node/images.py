@@ -22,9 +22,9 @@ import nodeside
 from nodeside import process
 from nodeside.scratch import scratch_directory
 from nodeside.trial.cache import digest_of
-from nodeside.trial.initramfs import BUSYBOX
-from nodeside.trial.kernel_disk import KernelDisk
-from nodeside.trial.payload import compile_package
+from nodeside.trial.machine.initramfs import BUSYBOX
+from nodeside.trial.machine.kernel_disk import KernelDisk
+from nodeside.trial.machine.payload import compile_package
 from nodeside.trial.workshop import Workshop
 from tests.images.containerfile import settings
 from tests.node.configuration import REGISTRY, SANDBOX

@@ -15,12 +15,12 @@ from pathlib import Path
 import nodeside
 from nodeside.process import Completed
 from nodeside.scratch import scratch_directory
-from nodeside.trial import disks
-from nodeside.trial.cpio import CpioArchive
-from nodeside.trial.kernel_disk import KernelDisk
-from nodeside.trial.machine import Machine
-from nodeside.trial.payload import compile_package
-from nodeside.trial.qemu import MachineFiles, MachineSettings
+from nodeside.trial.machine import disks
+from nodeside.trial.machine.cpio import CpioArchive
+from nodeside.trial.machine.kernel_disk import KernelDisk
+from nodeside.trial.machine.machine import Machine
+from nodeside.trial.machine.payload import compile_package
+from nodeside.trial.machine.qemu import MachineFiles, MachineSettings
 from nodeside.trial.workshop import Workshop
 
 _COMMAND = 600.0  # seconds
@@ -51,7 +51,7 @@ exec switch_root /node /usr/lib/systemd/systemd
 """
 
 _AGENT = """\
-from nodeside.trial.guest.agent import Agent, open_port
+from nodeside.trial.machine.guest.agent import Agent, open_port
 Agent(open_port()).serve()
 """
 

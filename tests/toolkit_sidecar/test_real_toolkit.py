@@ -16,8 +16,8 @@ from nodeside.driver.module.modulefile import read_module
 from nodeside.host import Host, Kernel
 from nodeside.shared import SharedDir, request_id
 from nodeside.toolkit_sidecar.headers import read_headers
-from nodeside.trial.host_toolkit import HostToolkit
-from nodeside.trial.kernel_disk import KernelDisk
+from nodeside.trial.host.toolkit import HostToolkit
+from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
 from tests.toolkit_sidecar.faketoolkit import until
 

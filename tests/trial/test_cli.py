@@ -14,8 +14,8 @@ from nodeside.errors import NodesideError
 from nodeside.trial.cache import default_directory
 from nodeside.trial.cli import trial
 from nodeside.trial.errors import TrialError
+from nodeside.trial.machine.qemu import device_names
 from nodeside.trial.progress import Progress
-from nodeside.trial.qemu import device_names
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ import pytest
 from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.module.modulefile import read_module
 from nodeside.driver.module.symvers import compare, parse_symvers
-from nodeside.trial.kernel_disk import KernelDisk
-from nodeside.trial.kernels import AvailableKernel
-from nodeside.trial.machine import Machine
+from nodeside.trial.debian.kernels import AvailableKernel
+from nodeside.trial.machine.kernel_disk import KernelDisk
+from nodeside.trial.machine.machine import Machine
 from nodeside.trial.workshop import Workshop
 from tests.vm.hostbuilds import HostBuilds, headers_of
 from tests.vm.pod import Pod

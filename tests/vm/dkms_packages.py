@@ -21,12 +21,13 @@ import yaml
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.spec import load
 from nodeside.spec.model import Driver
-from nodeside.trial import dkms_tree, host_build, target
-from nodeside.trial.archive import Archive
+from nodeside.trial.debian.archive import Archive
 from nodeside.trial.errors import MachineLost, TargetError
-from nodeside.trial.kernel_disk import KernelDisk
-from nodeside.trial.machine import Machine
+from nodeside.trial.host import build as host_build
+from nodeside.trial.machine.kernel_disk import KernelDisk
+from nodeside.trial.machine.machine import Machine
 from nodeside.trial.progress import Progress
+from nodeside.trial.target import dkms_tree, target
 from nodeside.trial.workshop import Workshop
 from tests.vm.dkms_effects import EFFECTS, Effect
 from tests.vm.pod import LONG, Pod

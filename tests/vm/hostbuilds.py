@@ -11,9 +11,9 @@ from nodeside import process
 from nodeside.driver.bundle.bundle import Bundle, read_bundle
 from nodeside.process import Completed
 from nodeside.shared import SharedDir
-from nodeside.trial import host_build
-from nodeside.trial.host_toolkit import HostToolkit
-from nodeside.trial.kernel_disk import KernelDisk
+from nodeside.trial.host import build
+from nodeside.trial.host.toolkit import HostToolkit
+from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
 
 
@@ -55,7 +55,7 @@ class HostBuilds:
         words = ["driver", "build", "--driver", str(driver), "--output", "json"]
         words += ["--shared", str(self._toolkit(kernel).root)]
         words += ["--cache", str(self.directory / "cache"), "--kernel", kernel.release]
-        done = nodeside(*words, "--kernel-version", host_build.version(kernel))
+        done = nodeside(*words, "--kernel-version", build.version(kernel))
         return read_bundle(Path(json.loads(done.output)["path"]))
 
     def _toolkit(self, kernel: KernelDisk) -> SharedDir:

@@ -15,9 +15,9 @@ from typing import Any
 from nodeside.driver.bundle.bundle import MANIFEST, Bundle
 from nodeside.driver.handoff.provide import command
 from nodeside.process import Completed
-from nodeside.trial.containers import TOOLKIT, ContainerSpec
 from nodeside.trial.errors import MachineLost
-from nodeside.trial.machine import GuestProcess, Machine
+from nodeside.trial.machine.containers import TOOLKIT, ContainerSpec
+from nodeside.trial.machine.machine import GuestProcess, Machine
 from tests.vm.warm import WarmDriver
 
 # Seconds for what takes a minute in an emulated machine, a compile: only what hangs takes longer,

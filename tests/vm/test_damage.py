@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.trial.machine import Machine
+from nodeside.trial.machine.machine import Machine
 from nodeside.trial.workshop import Workshop
 from tests.vm.conftest import Give, Kernels, switched_on
 from tests.vm.forgeries import forged

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from nodeside.errors import ExitCode
-from nodeside.trial.kernel_disk import KernelDisk
+from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
 from tests.vm.dkms_effects import EFFECTS, EXCLUDED
 from tests.vm.dkms_packages import DkmsPackages, Outcome, package_names

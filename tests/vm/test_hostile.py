@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from nodeside.trial.containers import TOOLKIT, TOOLKIT_UID, ContainerSpec
-from nodeside.trial.kernel_disk import KernelDisk
-from nodeside.trial.machine import Machine
+from nodeside.trial.machine.containers import TOOLKIT, TOOLKIT_UID, ContainerSpec
+from nodeside.trial.machine.kernel_disk import KernelDisk
+from nodeside.trial.machine.machine import Machine
 from nodeside.trial.workshop import Workshop
 from tests.vm.conftest import switched_on
 from tests.vm.hostbuilds import HostBuilds

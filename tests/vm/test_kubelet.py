@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from cluster.install.manifests import Installation
-from nodeside.trial.kernel_disk import KernelDisk
+from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.progress import Progress
 from nodeside.trial.workshop import Workshop
 from tests.cluster.e2e.controllers import Replicas

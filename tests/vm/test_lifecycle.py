@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nodeside.contract import READY_PATTERN
-from nodeside.trial.kernel_disk import KernelDisk
+from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
 from tests.vm.conftest import Kernels
 from tests.vm.hostbuilds import HostBuilds

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from nodeside.trial.containers import DRIVER, TOOLKIT, TOOLKIT_UID
 from nodeside.trial.errors import MachineLost, TrialError
-from nodeside.trial.kernel_disk import KernelDisk
-from nodeside.trial.machine import Machine
+from nodeside.trial.machine.containers import DRIVER, TOOLKIT, TOOLKIT_UID
+from nodeside.trial.machine.kernel_disk import KernelDisk
+from nodeside.trial.machine.machine import Machine
 from nodeside.trial.workshop import Node, Workshop
 
 pytestmark = pytest.mark.vm

@@ -16,8 +16,8 @@ from nodeside.driver.bundle.archive import pack
 from nodeside.driver.store.base import FetchOptions
 from nodeside.driver.store.publish import publish
 from nodeside.spec.model import PrebuiltSource
-from nodeside.trial.kernel_disk import KernelDisk
-from nodeside.trial.machine import Machine
+from nodeside.trial.machine.kernel_disk import KernelDisk
+from nodeside.trial.machine.machine import Machine
 from nodeside.trial.workshop import Workshop
 from tests.driver.fakes.registry import registry
 from tests.driver.fakes.webserver import WebServer, file, silent

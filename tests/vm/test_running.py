@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from nodeside.trial.kernel_disk import KernelDisk
-from nodeside.trial.machine import Machine
+from nodeside.trial.machine.kernel_disk import KernelDisk
+from nodeside.trial.machine.machine import Machine
 from nodeside.trial.workshop import Workshop
 from tests.vm.conftest import Give, switched_on
 from tests.vm.pod import Pod

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nodeside.driver.module.signing import SigningError, verify
-from nodeside.trial.kernel_disk import KernelDisk
-from nodeside.trial.machine import Machine
+from nodeside.trial.machine.kernel_disk import KernelDisk
+from nodeside.trial.machine.machine import Machine
 from nodeside.trial.workshop import Workshop
 from tests.vm.conftest import switched_on
 from tests.vm.forgeries import forged

@@ -16,7 +16,7 @@ from nodeside import process
 from nodeside.errors import ExitCode
 from nodeside.process import Completed
 from nodeside.trial.cache import default_directory
-from nodeside.trial.kernel_disk import KernelDisk
+from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
 from tests.vm.variants import EDU
 

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 
 from nodeside.errors import DeadlinePassed
 from nodeside.process import Completed
-from nodeside.trial.containers import DRIVER
-from nodeside.trial.machine import GuestProcess, Machine
+from nodeside.trial.machine.containers import DRIVER
+from nodeside.trial.machine.machine import GuestProcess, Machine
 
 _LOOK = 1.0  # seconds between two looks whether the machine is still there
 _PROGRAM = "/usr/local/bin/nodeside"

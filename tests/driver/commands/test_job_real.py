@@ -18,8 +18,8 @@ from nodeside.buildjob import BuildVerdict, read_message
 from nodeside.driver.handoff.provide import command, provide
 from nodeside.driver.module.modulefile import read_module
 from nodeside.shared import SharedDir
-from nodeside.trial.host_container import ENVIRONMENT, UNPRIVILEGED, entrance
-from nodeside.trial.kernel_disk import KernelDisk
+from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, entrance
+from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
 from tests.driver.fakes.registry import registry
 

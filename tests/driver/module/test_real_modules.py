@@ -12,7 +12,7 @@ from nodeside.driver.module.modulefile import ModuleFile, read_module
 from nodeside.driver.module.signing import sign, verify
 from nodeside.driver.module.symvers import KernelSymbol, compare, parse_symvers
 from nodeside.process import run
-from nodeside.trial.kernel_disk import KernelDisk
+from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
 from tests.driver.fakes.keys import SPECIMEN, make_pair
 from tests.driver.fakes.kmod import Tools, differences

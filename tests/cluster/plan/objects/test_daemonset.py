@@ -39,7 +39,7 @@ from nodeside.driver.announce.api import Access
 from nodeside.driver.handoff.provide import command as provided_command
 from nodeside.driver.ladder.task import Config, read_driver
 from nodeside.host import Host
-from nodeside.trial import containers
+from nodeside.trial.machine import containers
 from tests import TOP
 from tests.cluster.fakes.daemonsets import CASES, COREOS, OPENSHIFT, POOL, wanted
 from tests.cluster.fakes.model import EDU

@@ -1,0 +1,119 @@
+"""The available Debian kernels, and which one a user means.
+
+Kernels change every few weeks, so they are looked up in the archive at run time. Some have an image
+and no headers: they can be booted, but nothing can be built for them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from nodeside.trial.debian.archive import Archive
+from nodeside.trial.debian.version import DebianVersion
+from nodeside.trial.errors import UnknownKernel
+
+DEFAULT = "cloud-amd64"
+_FLAVOURS = ("cloud-amd64", "rt-amd64", "amd64")
+_IMAGE = re.compile(
+    r"^linux-image-(?P<release>(?P<version>\d+\.\d+\..*?)-(?P<flavour>cloud-amd64|rt-amd64|amd64))"
+    r"(?P<unsigned>-unsigned)?$"
+)
+
+
+@dataclass(frozen=True)
+class AvailableKernel:
+    """A kernel of the archive. `headers` is "" if the archive has none."""
+
+    release: str
+    flavour: str
+    image: str
+    headers: str
+
+    @property
+    def series(self) -> str:
+        """Return `6.1` for `6.1.0-47-amd64`. Debian keeps it within one stable release."""
+        return ".".join(self.release.split(".")[:2])
+
+    @property
+    def sort_key(self) -> tuple[DebianVersion, str]:
+        return DebianVersion(self.release.removesuffix(f"-{self.flavour}")), self.flavour
+
+
+def from_names(names: Iterable[str]) -> tuple[AvailableKernel, ...]:
+    """Return the kernels among package names, oldest first. Images with signed modules win."""
+    known = set(names)
+    images: dict[str, re.Match[str]] = {}
+    for name in sorted(known):  # the signed name sorts before the one with -unsigned
+        match = _IMAGE.match(name)
+        if match and match["release"] not in images:
+            images[match["release"]] = match
+    found = (
+        AvailableKernel(
+            release,
+            match["flavour"],
+            match[0],
+            f"linux-headers-{release}" if f"linux-headers-{release}" in known else "",
+        )
+        for release, match in images.items()
+    )
+    return tuple(sorted(found, key=lambda kernel: kernel.sort_key))
+
+
+def available(archive: Archive) -> tuple[AvailableKernel, ...]:
+    return from_names(archive.names())
+
+
+def default_series(archive: Archive) -> str:
+    """Return the series of Debian's own `linux-image-<flavour>` packages, "" if unknown."""
+    for flavour in _FLAVOURS:
+        for package in archive.depends(f"linux-image-{flavour}"):
+            if match := _IMAGE.match(package):
+                return ".".join(match["version"].split(".")[:2])
+    return ""
+
+
+def resolve(wanted: str, kernels: Sequence[AvailableKernel], series: str = "") -> AvailableKernel:
+    """Return the kernel a user means: a release, a flavour, a version, or `<version>-<flavour>`.
+
+    Anything but a release means the newest kernel with headers; without a version, the newest of
+    `series`. Raises UnknownKernel with the nearest names.
+    """
+    for kernel in kernels:
+        if kernel.release == wanted:
+            return kernel
+    version, flavour = _split(wanted)
+    matching = [
+        kernel
+        for kernel in kernels
+        if kernel.flavour == flavour and kernel.headers and _is_version(kernel, version)
+    ]
+    preferred = [kernel for kernel in matching if not version and kernel.series == series]
+    if preferred or matching:
+        return (preferred or matching)[-1]
+    raise _unknown(wanted, kernels)
+
+
+def _split(wanted: str) -> tuple[str, str]:
+    for flavour in _FLAVOURS:
+        if wanted == flavour:
+            return "", flavour
+        if wanted.endswith(f"-{flavour}"):
+            return wanted.removesuffix(f"-{flavour}"), flavour
+    return wanted, DEFAULT
+
+
+def _is_version(kernel: AvailableKernel, version: str) -> bool:
+    return not version or re.match(rf"{re.escape(version)}(?![0-9])", kernel.release) is not None
+
+
+def _unknown(wanted: str, kernels: Sequence[AvailableKernel]) -> UnknownKernel:
+    names = [*_FLAVOURS, *(kernel.release for kernel in kernels)]
+    near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.5)
+    did = f"did you mean {', '.join(near)}? " if near else ""
+    return UnknownKernel(
+        f"no kernel named {wanted!r} in the package archive",
+        hint=f"{did}all of them: nodeside try --kernel list",
+    )

@@ -1,0 +1,107 @@
+"""The two root file systems of a node's pod, made from Debian packages by mmdebstrap.
+
+The driver's has the packages that `images/` puts into the driver image. The toolkit's has the
+content of a Driver Toolkit image, with the kernel's compiler and no Python. Both are directories in
+the cache with the right owners, so making them takes root.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from nodeside import process
+from nodeside.trial.cache import TrialCache, digest_of
+from nodeside.trial.debian.archive import Archive, proxy_environment
+from nodeside.trial.errors import ArchiveError, TrialError
+from nodeside.trial.progress import Progress
+
+RECIPE = 2  # increase it when root file systems are made differently
+NEEDS_MIB = 1536
+
+DRIVER_PACKAGES = (
+    "python3", "python3-click", "python3-requests", "python3-pyudev",
+    "python3-yaml", "kmod", "openssl", "ca-certificates", "iproute2",
+)  # fmt: skip
+TOOLKIT_PACKAGES = (
+    "make", "binutils", "kmod", "libelf-dev", "libssl-dev", "openssl", "patch", "xz-utils", "zstd",
+    "bc", "bison", "flex", "cpio", "rsync", "file", "gawk", "perl-base", "pahole",
+)  # fmt: skip
+# A kernel without headers names no compiler, but its toolkit still needs one.
+DEFAULT_COMPILER = "gcc"
+
+_LEFT_OUT = ("usr/share/doc/*", "usr/share/man/*", "usr/share/locale/*", "usr/share/info/*")
+
+
+class RootFileSystems:
+    """A maker of root file systems, each of which is made once."""
+
+    def __init__(self, archive: Archive, cache: TrialCache, progress: Progress) -> None:
+        self.archive = archive
+        self.cache = cache
+        self.progress = progress
+
+    def driver(self) -> Path:
+        return self.make("driver", DRIVER_PACKAGES)
+
+    def toolkit(self, compiler: str) -> Path:
+        """Return the toolkit's. `compiler` is the package for the kernel's headers: `gcc-12`."""
+        return self.make("toolkit", (compiler or DEFAULT_COMPILER, *TOOLKIT_PACKAGES))
+
+    @staticmethod
+    def _name_compiler(root: Path, compiler: str) -> None:
+        """Make `gcc` and `cc` links to the kernel's compiler, as in a Driver Toolkit image."""
+        for name in ("gcc", "cc"):
+            link = root / "usr" / "bin" / name
+            if compiler != DEFAULT_COMPILER and not link.exists():
+                link.symlink_to(compiler)
+
+    def make(self, role: str, packages: Sequence[str]) -> Path:
+        """Return a root file system with these packages. `role` is the first part of its name."""
+        recipe = "\n".join((str(RECIPE), self.archive.digest, *packages, *_LEFT_OUT))
+        name = f"{role}-{digest_of(recipe)}"
+        made = self.cache.make(
+            "roots", name, lambda path: self._bootstrap(role, packages, path), needs_mib=NEEDS_MIB
+        )
+        return made / "root"
+
+    def _bootstrap(self, role: str, packages: Sequence[str], directory: Path) -> None:
+        require_root()
+        self.progress.say(f"making the {role}'s root file system (about half a minute)")
+        sources = directory / "sources.list"
+        sources.write_text("\n".join(self.archive.sources.lines) + "\n")
+        argv = [
+            "mmdebstrap", "--variant=minbase", "--mode=root", "--architectures=amd64",
+            f"--include={','.join(packages)}",
+            *(f"--dpkgopt=path-exclude=/{pattern}" for pattern in _LEFT_OUT),
+            *(f"--aptopt={row.rstrip(';')}" for row in self.archive.fetch_settings()),
+            self.archive.sources.suite, str(directory / "root"), str(sources),
+        ]  # fmt: skip
+        try:
+            process.run(argv, timeout=1800, env=proxy_environment() | {"TMPDIR": str(directory)})
+        except process.ToolError as exc:
+            raise ArchiveError(
+                f"cannot make the {role}'s root file system\n{_errors(exc.completed.errors)}",
+                hint="check the network and the proxy, or set NODESIDE_MIRROR to a Debian mirror",
+            ) from exc
+        shutil.rmtree(directory / "root" / "var" / "cache" / "apt", ignore_errors=True)
+        if role == "toolkit":
+            self._name_compiler(directory / "root", packages[0])
+
+
+def require_root() -> None:
+    """Raise TrialError unless we are root. The files of a root file system belong to root.
+
+    Loading what is in it takes root too.
+    """
+    if os.geteuid() != 0:
+        raise TrialError(
+            "root file systems can only be made by root", hint="run it again with sudo"
+        )
+
+
+def _errors(text: str) -> str:
+    rows = [row for row in text.splitlines() if row.startswith(("E:", "W:", "dpkg:"))]
+    return "\n".join(rows[-8:]) or process.tail(text)

@@ -1,0 +1,78 @@
+"""A container on this machine, for work that needs a root file system but no virtual machine.
+
+`entrance` yields the `wrapper` for a command that `nodeside.process` runs. It moves the child into
+namespaces of its own, onto an overlay whose upper layer is in memory. No other process sees the
+mounts, and they end with the command. Root is required.
+
+    with entrance(layers, scratch, binds) as enter:
+        process.run(argv, env=ENVIRONMENT, wrapper=enter, timeout=60)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from nodeside.errors import SystemRefused
+from nodeside.process import WrapperFailed
+from nodeside.trial.machine.containers import TOOLKIT_UID
+from nodeside.trial.machine.guest import syscalls as sc
+from nodeside.trial.machine.guest.container import bind, mount_devices
+
+_NAMESPACES = sc.CLONE_NEWNS | sc.CLONE_NEWNET | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS
+
+ENVIRONMENT = {"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+
+# With --kill-child, processes that the command leaves behind die with it.
+OWN_PROCESSES = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
+
+# An ordinary user without any capability. Vendor code runs as this user, here and in a pod.
+UNPRIVILEGED = (
+    *OWN_PROCESSES, "setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs",
+    f"--reuid={TOOLKIT_UID}", f"--regid={TOOLKIT_UID}", "--clear-groups", "--",
+)  # fmt: skip
+
+
+@contextmanager
+def entrance(
+    layers: Sequence[Path], scratch: Path, binds: Mapping[Path, str]
+) -> Iterator[Callable[[], None]]:
+    """Yield what the child runs between fork and exec. Raises SystemRefused if that is refused.
+
+    `layers` are directories, topmost first. `scratch` is a directory of ours. `binds` maps
+    directories of this machine to paths in the container.
+    """
+    try:
+        yield _entering(layers, scratch, binds)
+    except WrapperFailed as exc:
+        raise SystemRefused(
+            f"cannot enter a container of {layers[-1]}: a namespace or a mount was refused",
+            hint="it takes root on a machine where mounting is allowed, not in a plain container",
+        ) from exc
+
+
+def _entering(
+    layers: Sequence[Path], scratch: Path, binds: Mapping[Path, str]
+) -> Callable[[], None]:
+    layer, root = scratch / "layer", scratch / "root"
+    for directory in (layer, root):
+        directory.mkdir(parents=True, exist_ok=True)
+    lower = ":".join(map(str, layers))
+
+    def enter() -> None:
+        sc.unshare(_NAMESPACES)
+        sc.mount("none", "/", flags=sc.MS_REC | sc.MS_PRIVATE)
+        sc.mount("tmpfs", str(layer), "tmpfs", options="mode=755")
+        (layer / "upper").mkdir()
+        (layer / "work").mkdir()
+        upper = f"upperdir={layer}/upper,workdir={layer}/work"
+        sc.mount("overlay", str(root), "overlay", options=f"lowerdir={lower},{upper}")
+        sc.mount("proc", f"{root}/proc", "proc", sc.MS_NOSUID | sc.MS_NODEV | sc.MS_NOEXEC)
+        bind("/sys", f"{root}/sys", "ro")
+        mount_devices(root)
+        for source, target in binds.items():
+            bind(str(source), f"{root}{target}", "")
+        sc.pivot_root(str(root))
+
+    return enter

@@ -1,0 +1,357 @@
+"""One running machine: boot it, run commands in it, read and write its files, end it.
+
+    with Machine(settings, files) as machine:
+        machine.run(["uname", "-r"], where="node", timeout=10)
+
+However the block ends, QEMU is gone after it. A kernel splat in the console's log is then an error,
+unless splats are allowed.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import shlex
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from nodeside import process
+from nodeside.driver.node.kernel_log import splats
+from nodeside.errors import DeadlinePassed
+from nodeside.process import Completed, ToolError
+from nodeside.trial.errors import MachineLost, TrialError
+from nodeside.trial.machine import qemu
+from nodeside.trial.machine.containers import KINDS, NODE_ENV, ContainerSpec
+from nodeside.trial.machine.link import Conversation, Link
+
+_BOOT_SECONDS = 600.0  # a large kernel under emulation takes ten seconds on an idle machine
+_ANSWER_SECONDS = 300.0  # for requests that the agent answers at once when it gets CPU time
+_BOOTS = 3
+_CHUNK = 1 << 18
+
+# The kernel patches itself while it boots. QEMU's emulation of several CPUs may run a breakpoint
+# that the kernel has already removed. It happens once in hundreds of boots (linux-kernel, July
+# 2023, "qemu-x86_64 booting with 8.0.0 stil see int3"), and is no fault of the kernel or of ours.
+_STALE_BREAKPOINT = re.compile(r"\bint3: 0000 ")
+
+OnLine = Callable[[str], None]
+Where = str | ContainerSpec
+
+
+class _Stream:
+    """The output of a process on one stream, and how much of it has been passed on."""
+
+    def __init__(self, on_line: OnLine | None) -> None:
+        self._data = bytearray()
+        self._on_line = on_line
+        self._told = 0
+
+    def __str__(self) -> str:
+        return self._data.decode(errors="replace")
+
+    def add(self, data: bytes) -> None:
+        self._data += data
+        self._hand_over(self._data.rfind(b"\n") + 1)
+
+    def end(self) -> None:
+        self._hand_over(len(self._data))
+
+    def _hand_over(self, end: int) -> None:
+        if self._on_line is not None and end > self._told:
+            text = bytes(self._data[self._told : end]).decode(errors="replace")
+            self._told = end
+            for line in text.splitlines():
+                self._on_line(line)
+
+
+class GuestProcess:
+    """A process in the machine. In a container of its own it is PID 1 there."""
+
+    def __init__(
+        self, link: Link, argv: Sequence[str], on_line: OnLine | None, on_error: OnLine | None
+    ) -> None:
+        self.argv = tuple(argv)
+        self._link = link
+        self._streams = {"output": _Stream(on_line), "errors": _Stream(on_error)}
+        self._code: int | None = None
+        self._started = time.monotonic()
+        self._talk: Conversation | None = None
+        self.on_data: Callable[[bytes], None] | None = None
+
+    @property
+    def output(self) -> str:
+        """Return its standard output so far."""
+        return str(self._streams["output"])
+
+    @property
+    def errors(self) -> str:
+        """Return its standard error so far."""
+        return str(self._streams["errors"])
+
+    @property
+    def id(self) -> int:
+        return self._conversation.id
+
+    def begin(self, **fields: object) -> None:
+        self._talk = self._link.ask("start", argv=list(self.argv), on_data=self._take, **fields)
+        self._link.until(self._talk, "started", _ANSWER_SECONDS, shlex.join(self.argv))
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal. As PID 1 of its container, the process may ignore all but SIGKILL."""
+        self._link.tell("signal", self._conversation, signal=int(number))
+
+    def write(self, data: bytes | None) -> None:
+        """Write to its standard input; None closes it."""
+        encoded = None if data is None else base64.b64encode(data).decode()
+        self._link.tell("input", self._conversation, data=encoded)
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Set the size of its terminal."""
+        self._link.tell("resize", self._conversation, rows=rows, columns=columns)
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while it runs."""
+        with suppress(DeadlinePassed):
+            return self.wait(0).exit_code
+        return None
+
+    def wait(self, timeout: float) -> Completed:
+        """Wait for the end. Raises DeadlinePassed; the process then keeps running."""
+        if self._code is None:
+            event = self._link.until(self._conversation, "exit", timeout, shlex.join(self.argv))
+            self._code = int(event["code"])
+            for stream in self._streams.values():
+                stream.end()
+            self._link.forget(self._conversation)
+        elapsed = time.monotonic() - self._started
+        return Completed(self.argv, self._code, self.output, self.errors, elapsed)
+
+    @property
+    def _conversation(self) -> Conversation:
+        assert self._talk is not None
+        return self._talk
+
+    def _take(self, stream: str, data: bytes) -> None:
+        self._streams[stream].add(data)
+        if self.on_data is not None:
+            self.on_data(data)
+
+
+@dataclass
+class _Running:
+    qemu: process.Child
+    link: Link
+
+
+class Machine:
+    """A throwaway machine. `allow_splats`: kernel splats are not an error."""
+
+    def __init__(
+        self,
+        settings: qemu.MachineSettings,
+        files: qemu.MachineFiles,
+        *,
+        allow_splats: bool = False,
+    ) -> None:
+        self.settings = settings
+        self.files = files
+        self.allow_splats = allow_splats
+        self.boot_id = ""
+        self.boot_seconds = 0.0
+        self._running: _Running | None = None
+
+    def __enter__(self) -> Machine:
+        for boots_left in reversed(range(_BOOTS)):
+            try:
+                self._boot()
+            except TrialError:
+                if not (boots_left and self._emulation_failed()):
+                    raise
+            else:
+                break
+        return self
+
+    def _boot(self) -> None:
+        started = time.monotonic()
+        ours, theirs = socket.socketpair()
+        try:
+            child = process.start(
+                qemu.argv(self.settings, self.files, theirs.fileno()),
+                stdout=open(self._qemu_log, "wb"),
+                stderr=process.INTO_STDOUT,
+                pass_fds=[theirs.fileno()],
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._running = _Running(child, Link(ours, self._why_lost))
+        try:
+            self._await_boot()
+        except BaseException:
+            self._stop()
+            raise
+        self.boot_seconds = time.monotonic() - started
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._stop()
+        if kind is None and not self.allow_splats and (found := self.splats()):
+            raise TrialError(
+                "the machine's kernel complained:\n" + "\n".join(found),
+                hint=f"the whole console: {self.files.serial}",
+            )
+
+    # --- commands
+
+    def start(
+        self,
+        argv: Sequence[str],
+        where: Where = "driver",
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str = "/",
+        on_line: OnLine | None = None,
+        on_error: OnLine | None = None,
+        join: GuestProcess | None = None,
+        terminal: bool = False,
+        on_data: Callable[[bytes], None] | None = None,
+    ) -> GuestProcess:
+        """Start a process on the `node`, or as the first one of a new container.
+
+        With `join` it enters the container of that process instead, as `kubectl exec` does.
+        `on_line` gets its standard output line by line, `on_error` its standard error, both in the
+        link's thread.
+        """
+        spec = KINDS[where] if isinstance(where, str) else where
+        kind_env = NODE_ENV if spec is None else spec.env
+        child = GuestProcess(self._link, argv, on_line, on_error)
+        child.on_data = on_data
+        child.begin(
+            env=dict(kind_env) | dict(env or {}),
+            cwd=cwd,
+            pty=terminal,
+            container=None if spec is None or join is not None else asdict(spec),
+            join=None if join is None else join.id,
+        )
+        return child
+
+    def run(
+        self,
+        argv: Sequence[str],
+        where: Where = "driver",
+        *,
+        timeout: float,
+        env: Mapping[str, str] | None = None,
+        cwd: str = "/",
+        input: bytes | None = None,
+        check: bool = True,
+        on_line: OnLine | None = None,
+        on_error: OnLine | None = None,
+        join: GuestProcess | None = None,
+    ) -> Completed:
+        """Run a command to its end. Raises ToolError if `check` is set and the command failed."""
+        child = self.start(
+            argv, where, env=env, cwd=cwd, on_line=on_line, on_error=on_error, join=join
+        )
+        if input:
+            child.write(input)
+        child.write(None)
+        try:
+            done = child.wait(timeout)
+        except BaseException:
+            with suppress(MachineLost):
+                child.kill()
+            raise
+        if check and done.exit_code != 0:
+            raise ToolError(done)
+        return done
+
+    def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """Write a file of the node."""
+        for start in range(0, max(len(data), 1), _CHUNK):
+            chunk = base64.b64encode(data[start : start + _CHUNK]).decode()
+            talk = self._link.ask("write", path=path, data=chunk, mode=mode, append=start > 0)
+            self._link.until(talk, "done", _ANSWER_SECONDS, f"writing {path}")
+            self._link.forget(talk)
+
+    def get(self, path: str) -> bytes:
+        """Read a file of the node."""
+        data = bytearray()
+        talk = self._link.ask("read", path=path, on_data=lambda _, chunk: data.extend(chunk))
+        self._link.until(talk, "done", _ANSWER_SECONDS, f"reading {path}")
+        self._link.forget(talk)
+        return bytes(data)
+
+    # --- the end
+
+    def power_off(self, *, hard: bool = False) -> None:
+        """Shut down. `hard` cuts the power, which loses unsynced data."""
+        if hard:
+            self._stop()
+            return
+        talk = self._link.ask("power-off")
+        self._link.until(talk, "done", _ANSWER_SECONDS, "power-off")
+        with suppress(process.StillRunning):
+            self._qemu.wait(timeout=_ANSWER_SECONDS)
+        self._stop()
+
+    def serial_log(self) -> str:
+        """Return the console output of the kernel and the initramfs."""
+        with suppress(OSError):
+            return self.files.serial.read_text(errors="replace")
+        return ""
+
+    def splats(self) -> tuple[str, ...]:
+        return splats(self.serial_log().splitlines())
+
+    @property
+    def _link(self) -> Link:
+        if self._running is None:
+            raise MachineLost("the machine has been switched off")
+        return self._running.link
+
+    @property
+    def _qemu(self) -> process.Child:
+        assert self._running is not None
+        return self._running.qemu
+
+    def _await_boot(self) -> None:
+        try:
+            self.boot_id = str(self._link.hello(_BOOT_SECONDS)["boot_id"])
+        except MachineLost as exc:
+            raise TrialError(
+                f"the machine did not boot{self._why_lost()}",
+                hint="another accelerator may do better: --accel tcg",
+            ) from exc
+
+    def _emulation_failed(self) -> bool:
+        """Return whether a known emulator fault ended the boot; the next boot may not meet it."""
+        emulated = self.settings.accelerator == "tcg" and self.settings.cpus > 1
+        return emulated and _STALE_BREAKPOINT.search(self.serial_log()) is not None
+
+    def _stop(self) -> None:
+        """Make sure that QEMU is gone. Harmless if it already is."""
+        if self._running is None:
+            return
+        running, self._running = self._running, None
+        process.kill_group(running.qemu.pid)
+        running.qemu.wait()
+        running.link.close()
+
+    def _why_lost(self) -> str:
+        """Return the end of the console and of QEMU's output, as an appendix to an error."""
+        said = self._qemu_log.read_text(errors="replace") if self._qemu_log.exists() else ""
+        console = self.serial_log().splitlines()
+        rows = [*splats(console), *console[-12:], *said.splitlines()[-5:]]
+        rows.append(f"the whole console: {self.files.serial}")
+        return "".join(f"\n    {row}" for row in rows if row.strip())
+
+    @property
+    def _qemu_log(self) -> Path:
+        return self.files.serial.with_suffix(".qemu")

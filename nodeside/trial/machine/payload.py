@@ -1,0 +1,102 @@
+"""The third disk, made for each trial: nodeside, the driver to try, the toolkit's program.
+
+/python/nodeside/     this package, byte-compiled for the driver's Python
+/bin/nodeside         its command
+/driver-image/        driver.yaml and the source, as in a vendor's image
+/toolkit/             what the driver puts into the shared directory for the sidecar
+/agent                what the initramfs starts last
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import nodeside
+from nodeside import process
+from nodeside.trial.errors import TargetError
+from nodeside.trial.machine import disks
+
+_AGENT = """\
+#!/bin/sh
+# The driver's Python, run from outside its root file system: hence its own loader and libraries.
+cd /
+lib=/driver/usr/lib/x86_64-linux-gnu
+export PYTHONHOME=/driver/usr PYTHONPATH=/payload/python PYTHONDONTWRITEBYTECODE=1 PATH=/bin
+exec $lib/ld-linux-x86-64.so.2 --library-path $lib /driver/usr/bin/python3 \
+  -S -m nodeside.trial.machine.guest
+"""
+
+_COMMAND = """\
+#!/usr/bin/python3
+import sys
+sys.path.insert(0, "/opt/nodeside")
+from nodeside.cli import main
+main()
+"""
+_SOURCE_LIMIT_MIB = 2048
+
+
+def make(
+    image: Path,
+    *,
+    driver_image: Path | None,
+    driver_root: Path,
+    python: Path,
+    cache: Path | None = None,
+) -> Path:
+    """Make the disk `image` and return it. `driver_image` is the directory for /driver-image."""
+    tree = image.parent / f"{image.stem}-tree"
+    (tree / "python").mkdir(parents=True)
+    package = Path(nodeside.__file__).parent
+    shutil.copytree(package, tree / "python" / "nodeside", ignore=_is_cache, symlinks=True)
+    compile_package(tree / "python" / "nodeside", driver_root)
+    _script(tree / "agent", _AGENT)
+    (tree / "bin").mkdir()
+    _script(tree / "bin" / "nodeside", _COMMAND)
+    if driver_image is None:
+        (tree / "driver-image").mkdir()
+    else:
+        _copy_driver(driver_image, tree / "driver-image")
+    (tree / "toolkit").mkdir()
+    process.run(["cp", "-a", python, tree / "toolkit" / "python"], timeout=120)
+    if cache is not None:
+        process.run(["cp", "-a", cache, tree / "cache"], timeout=120)
+    process.run(["chown", "-R", "0:0", tree], timeout=60)
+    disks.ext4(tree, image, label="payload")
+    shutil.rmtree(tree)
+    return image
+
+
+def _copy_driver(source: Path, target: Path) -> None:
+    size = sum(path.lstat().st_size for path in source.rglob("*")) >> 20
+    if size > _SOURCE_LIMIT_MIB:
+        raise TargetError(
+            f"{source} holds {size} MiB, at most {_SOURCE_LIMIT_MIB} are tried",
+            hint="put driver.yaml beside the source of the driver and nothing else",
+        )
+    shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+
+
+def _is_cache(_: str, names: list[str]) -> set[str]:
+    return {name for name in names if name == "__pycache__"}
+
+
+def _script(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def compile_package(package: Path, root: Path) -> None:
+    """Byte-compile with the Python that will read it; this saves seconds under emulation."""
+    libraries = root / "usr" / "lib" / "x86_64-linux-gnu"
+    process.run(
+        [
+            libraries / "ld-linux-x86-64.so.2", "--library-path", libraries,
+            os.path.realpath(root / "usr" / "bin" / "python3"), "-S", "-m", "compileall", "-q",
+            "--invalidation-mode", "unchecked-hash", package,
+        ],
+        env={"PYTHONHOME": str(root / "usr")},
+        timeout=120,
+    )  # fmt: skip

@@ -1,0 +1,171 @@
+"""QEMU's command line, and the choice of an accelerator that works on this host.
+
+A /dev/kvm that opens is no proof that KVM works: nested KVM has been seen to hang after the BIOS,
+or to end on an assertion. So KVM is tried once with a real kernel, and the result is cached for
+this boot of the host and this version of QEMU.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeside import process
+from nodeside.records import publish, read_untrusted
+from nodeside.scratch import scratch_directory
+from nodeside.trial.cache import TrialCache
+from nodeside.trial.errors import TrialError
+from nodeside.trial.machine.guest import PORT
+from nodeside.trial.machine.kernel_disk import KernelDisk
+
+QEMU = "qemu-system-x86_64"
+_PROBE_SECONDS = 6.0  # with a working KVM, a kernel prints its first line in a fraction of that
+# Software emulation without its slow parts: vector string functions, five-level page tables and
+# the checks of supervisor accesses. A build takes three quarters of the time of a plain `max`.
+_EMULATED_CPU = "max,-avx,-avx2,-la57,-smap,-smep,-pku"
+# The last two lines save another tenth: by default, Debian's kernels clear every page and call
+# seven LSMs.
+_ALWAYS = (
+    "console=ttyS0", "panic=-1", "oops=panic", "loglevel=5", "net.ifnames=0", "mitigations=off",
+    "init_on_alloc=0",
+    "lsm=lockdown",
+)  # fmt: skip
+# An emulated CPU gets the CPU time that the host can spare. If that is little, the kernel reports a
+# stall, which would be blamed on the driver.
+_EMULATED = ("rcupdate.rcu_cpu_stall_timeout=300", "watchdog_thresh=60")
+
+
+@dataclass(frozen=True)
+class MachineSettings:
+    """The hardware of a machine, and the extra words for its kernel's command line."""
+
+    accelerator: str = "tcg"
+    memory_mib: int = 1536
+    cpus: int = 2
+    devices: tuple[str, ...] = ()
+    append: tuple[str, ...] = ()
+    network: bool = False
+
+
+@dataclass(frozen=True)
+class MachineFiles:
+    """The files a machine runs on. Only the node disk is written."""
+
+    kernel: KernelDisk
+    node: Path
+    payload: Path
+    serial: Path
+
+
+def argv(settings: MachineSettings, files: MachineFiles, agent_fd: int) -> list[str]:
+    """Return the whole command. setpriv makes QEMU die with us, whatever kills us."""
+    emulated = _EMULATED if settings.accelerator == "tcg" else ()
+    append = [*_ALWAYS, *emulated, *settings.append]
+    if settings.network:
+        append.append("nodeside.network=1")
+    words = [
+        "setpriv", "--pdeathsig", "KILL", "--",
+        QEMU, *base(settings),
+        "-kernel", str(files.kernel.vmlinuz), "-initrd", str(files.kernel.initramfs),
+        "-append", " ".join(append),
+        "-serial", f"file:{files.serial}",
+        *_drive(files.node, "qcow2", read_only=False),
+        *_drive(files.kernel.image, "raw", read_only=True),
+        *_drive(files.payload, "raw", read_only=True),
+        "-device", "virtio-serial-pci",
+        "-chardev", f"socket,id=agent,fd={agent_fd}",
+        "-device", f"virtserialport,chardev=agent,name={PORT}",
+    ]  # fmt: skip
+    if settings.network:
+        words += ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]
+    for device in settings.devices:
+        words += ["-device", device]
+    return words
+
+
+def base(settings: MachineSettings) -> list[str]:
+    cpu = "host" if settings.accelerator == "kvm" else _EMULATED_CPU
+    return [
+        "-accel", settings.accelerator, "-cpu", cpu, "-m", f"{settings.memory_mib}M",
+        "-smp", str(settings.cpus), "-nodefaults", "-no-user-config", "-display", "none",
+        "-no-reboot",
+    ]  # fmt: skip
+
+
+def choose_accelerator(wanted: str, kernel: KernelDisk, cache: TrialCache) -> str:
+    """Return `kvm` if it works, else `tcg`. Anything but "auto" is returned as it is."""
+    if wanted != "auto":
+        return wanted
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return "tcg"
+    answer = cache.directory / "accelerator.json"
+    circumstances = {"boot": _boot_id(), "qemu": version()}
+    with cache.locked("qemu", "accelerator"):
+        record = read_untrusted(answer) or {}
+        if record.get("circumstances") != circumstances:
+            works = kvm_works(kernel)
+            record = {"circumstances": circumstances, "accelerator": "kvm" if works else "tcg"}
+            publish(answer, record)
+    return str(record["accelerator"])
+
+
+def kvm_works(kernel: KernelDisk) -> bool:
+    """Return whether a kernel prints its first line within seconds under KVM."""
+    with scratch_directory("kvm") as directory:
+        serial = directory / "serial"
+        settings = MachineSettings(accelerator="kvm", memory_mib=512, cpus=1)
+        words = [
+            *(QEMU, *base(settings), "-kernel", str(kernel.vmlinuz)),
+            *("-append", "console=ttyS0 earlyprintk=ttyS0 panic=-1", "-serial", f"file:{serial}"),
+        ]
+        child = process.start(words)
+        try:
+            deadline = time.monotonic() + _PROBE_SECONDS
+            while time.monotonic() < deadline and child.poll() is None:
+                if serial.exists() and b"Linux version" in serial.read_bytes():
+                    return True
+                time.sleep(0.05)
+            return serial.exists() and b"Linux version" in serial.read_bytes()
+        finally:
+            process.kill_group(child.pid)
+            child.wait()
+
+
+def version() -> str:
+    """Return the first line of `qemu --version`. Raises TrialError if QEMU is missing."""
+    try:
+        return process.run([QEMU, "--version"], timeout=10).output.splitlines()[0]
+    except process.ToolMissing as exc:
+        raise TrialError(f"{QEMU} is missing", hint="apt-get install qemu-system-x86") from exc
+
+
+def device_names(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the models among `-device` arguments: `edu` for `edu,dma_mask=0xffffffff`."""
+    return tuple(word.split(",", 1)[0] for word in words)
+
+
+def known_devices() -> frozenset[str]:
+    """Return every device model that this QEMU has."""
+    text = process.run([QEMU, "-accel", "tcg", "-M", "pc", "-device", "help"], timeout=30).output
+    rows = (row for row in text.splitlines() if row.startswith("name "))
+    return frozenset(row.split('"')[1] for row in rows)
+
+
+def _drive(image: Path, format: str, *, read_only: bool) -> list[str]:
+    name = {"qcow2": "node"}.get(format, image.stem)
+    drive = (
+        f"if=none,id={name},file={image},format={format},read-only={'on' if read_only else 'off'}"
+    )
+    return [
+        "-drive",
+        f"{drive},cache=writeback,discard=unmap",
+        "-device",
+        f"virtio-blk-pci,drive={name}",
+    ]
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

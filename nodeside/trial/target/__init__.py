@@ -1,0 +1,6 @@
+"""The target of a trial: what a user names on the command line, as a driver.yaml and a source tree.
+
+target          a directory, a driver.yaml or the name of a package
+dkms_tree       a driver.yaml for a bare dkms tree
+dependencies    the package's dependencies that the toolkit lacks
+"""

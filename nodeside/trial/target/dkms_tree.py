@@ -1,0 +1,142 @@
+"""A driver.yaml for a bare dkms tree, made from the values in its dkms.conf and nothing else.
+
+dkms.conf is a third party's bash program, so it is evaluated in the toolkit's root file system, by
+an ordinary user without network, with the sidecar's code.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from nodeside import process
+from nodeside.contract import API_VERSION
+from nodeside.files import disk_errors, open_untrusted
+from nodeside.host import Kernel
+from nodeside.scratch import scratch_directory
+from nodeside.toolkit_sidecar import dkms, dkms_conf
+from nodeside.toolkit_sidecar.dkms_conf import Values
+from nodeside.toolkit_sidecar.failure import BuildFailed
+from nodeside.toolkit_sidecar.headers import Headers, read_headers
+from nodeside.trial.errors import TargetError
+from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, entrance
+from nodeside.trial.machine.kernel_disk import KernelDisk
+
+_TIMEOUT = 60.0  # seconds for a dkms.conf; real ones take a few milliseconds
+
+Evaluator = Callable[[Path], "Evaluated"]
+
+
+class Evaluated:
+    """The values of a dkms.conf for one kernel."""
+
+    def __init__(self, values: Values, kernel: Kernel, headers: Headers) -> None:
+        self.values = values
+        self.kernel = kernel
+        self.headers = headers
+
+    def modules(self) -> tuple[str, ...]:
+        """Return the modules for this kernel, or all if it is excluded; the node then reports why.
+
+        The names are the kernel's: DEST_MODULE_NAME renames a file, not the module in it.
+        """
+        try:
+            plan = dkms.interpret(self.values, self.kernel, self.headers)
+        except BuildFailed:
+            return self._every_module()
+        return tuple(product.file.stem for product in plan.products)
+
+    def _every_module(self) -> tuple[str, ...]:
+        built, installed = self.values["BUILT_MODULE_NAME"], self.values["DEST_MODULE_NAME"]
+        indices = sorted({*built, *installed}) or [0]
+        default = self.values.first("PACKAGE_NAME")
+        names = (built.get(i) or default or installed.get(i, "") for i in indices)
+        return tuple(dict.fromkeys(names))
+
+
+def evaluator(kernel: KernelDisk, toolkit: Path) -> Evaluator:
+    """Return a function that evaluates the dkms.conf of a tree for this kernel."""
+
+    def evaluate(tree: Path) -> Evaluated:
+        headers = Path("/usr/src") / f"linux-headers-{kernel.release}"
+        seen = Headers(headers, kernel.release, "")
+        here = Kernel(kernel.release, "", "x86_64")
+        variables = dkms_conf.shell_variables(
+            seen, kernel.release, here.architecture, tree=Path("/var/lib/dkms"), jobs=1
+        )
+        step = dkms_conf.evaluation(Path("/tree/dkms.conf"), Path("/out/dump"), variables, {})
+        with scratch_directory("dkms") as scratch:
+            out = scratch / "out"
+            out.mkdir()
+            out.chmod(0o777)
+            seen_tree = scratch / "tree"
+            _copy_for_everyone(tree, seen_tree)
+            binds = {seen_tree: "/tree", out: "/out"}
+            with entrance((kernel.tree, toolkit), scratch, binds) as enter:
+                argv = [*UNPRIVILEGED, *step.argv]
+                with suppress(process.ToolTimeout):  # then it has left no values
+                    process.run(argv, env=ENVIRONMENT, wrapper=enter, timeout=_TIMEOUT, check=False)
+            values = dkms_conf.parse_dump(_read(out / "dump"))
+        if values is None:
+            raise TargetError(
+                f"{tree.name}/dkms.conf ended the shell that read it, or did not end within "
+                f"{_TIMEOUT:g} s, so it has no values",
+                hint=f"bash -n {tree}/dkms.conf",
+            )
+        return Evaluated(values, here, read_headers(kernel.tree / headers.relative_to("/")))
+
+    return evaluate
+
+
+def _copy_for_everyone(tree: Path, copy: Path) -> None:
+    """Make a copy that the ordinary user can read, whatever the modes of the original are."""
+    with disk_errors(tree):
+        shutil.copytree(tree, copy, symlinks=True)
+    process.run(["chmod", "-R", "a+rX", copy], timeout=60)
+
+
+def describe(tree: Path, evaluate: Evaluator) -> dict[str, Any]:
+    """Return the driver.yaml of a dkms tree, as values. Raises TargetError."""
+    evaluated = evaluate(tree)
+    name = evaluated.values.first("PACKAGE_NAME")
+    version = evaluated.values.first("PACKAGE_VERSION")
+    if not name or not version:
+        raise TargetError(
+            f"{tree.name}/dkms.conf says no PACKAGE_NAME or no PACKAGE_VERSION",
+            hint="dkms(8) asks for both",
+        )
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Driver",
+        "metadata": {"name": label(name)},
+        "spec": {
+            "version": plain_version(version),
+            "source": {"path": "src"},
+            "build": {"kind": "dkms"},
+            "modules": [{"name": module} for module in evaluated.modules()],
+        },
+    }
+
+
+def label(name: str) -> str:
+    """Return a package name as a DNS label of at most 40 characters."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].rstrip("-") or "driver"
+
+
+def plain_version(version: str) -> str:
+    """Return a version as driver.yaml accepts it; other characters become dots."""
+    plain = re.sub(r"[^A-Za-z0-9_.+~-]+", ".", version)[:40]
+    return plain if re.match(r"[A-Za-z0-9]", plain) else f"0{plain}"[:40]
+
+
+def _read(path: Path) -> bytes:
+    """Read the dump of an untrusted program: a regular file of limited size; b"" if missing."""
+    try:
+        with open_untrusted(path, limit=1 << 20) as file:
+            return file.read(1 << 20)
+    except FileNotFoundError:
+        return b""

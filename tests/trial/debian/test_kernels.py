@@ -1,0 +1,73 @@
+"""Which kernel a user means, out of the names of an archive."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodeside.errors import ExitCode
+from nodeside.trial.debian.kernels import from_names, resolve
+from nodeside.trial.errors import UnknownKernel
+
+NAMES = [
+    *(f"linux-image-6.1.0-{n}-{f}" for n in (9, 47, 48) for f in ("amd64", "cloud-amd64")),
+    *(f"linux-headers-6.1.0-{n}-{f}" for n in (9, 47) for f in ("amd64", "cloud-amd64")),
+    "linux-image-6.1.0-47-amd64-unsigned",
+    "linux-image-6.1.0-47-amd64-dbg",
+    "linux-image-6.12.107+deb12-cloud-amd64-unsigned",
+    "linux-headers-6.12.107+deb12-cloud-amd64",
+    "linux-image-6.12.9+deb12-cloud-amd64",
+    "linux-headers-6.12.9+deb12-cloud-amd64",
+    "linux-image-amd64",
+    "linux-image-6.12-amd64",
+    "linux-headers-6.1.0-47-common",
+]
+KERNELS = from_names(NAMES)
+
+
+def test_kernels_are_listed_oldest_first_without_metapackages() -> None:
+    assert [kernel.release for kernel in KERNELS] == [
+        "6.1.0-9-amd64",
+        "6.1.0-9-cloud-amd64",
+        "6.1.0-47-amd64",
+        "6.1.0-47-cloud-amd64",
+        "6.1.0-48-amd64",
+        "6.1.0-48-cloud-amd64",
+        "6.12.9+deb12-cloud-amd64",
+        "6.12.107+deb12-cloud-amd64",
+    ]
+
+
+def test_signed_image_is_preferred_because_its_modules_are_signed() -> None:
+    images = {kernel.release: kernel.image for kernel in KERNELS}
+
+    assert images["6.1.0-47-amd64"] == "linux-image-6.1.0-47-amd64"
+    assert images["6.12.107+deb12-cloud-amd64"].endswith("-unsigned")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "release"),
+    [
+        ("6.1.0-48-amd64", "6.1.0-48-amd64"),
+        ("amd64", "6.1.0-47-amd64"),
+        ("cloud-amd64", "6.1.0-47-cloud-amd64"),
+        ("6.12", "6.12.107+deb12-cloud-amd64"),
+        ("6.12-cloud-amd64", "6.12.107+deb12-cloud-amd64"),
+        ("6.1-amd64", "6.1.0-47-amd64"),
+        ("6.1.0-9", "6.1.0-9-cloud-amd64"),
+    ],
+)
+def test_a_word_means_the_newest_kernel_that_has_headers(wanted: str, release: str) -> None:
+    assert resolve(wanted, KERNELS, "6.1").release == release
+
+
+def test_a_kernel_without_headers_is_there_when_named_exactly() -> None:
+    assert resolve("6.1.0-48-cloud-amd64", KERNELS, "6.1").headers == ""
+
+
+def test_unknown_kernel_is_refused_with_the_nearest_names() -> None:
+    with pytest.raises(UnknownKernel, match=r"no kernel named '6\.1\.0-46-amd64'") as caught:
+        resolve("6.1.0-46-amd64", KERNELS, "6.1")
+
+    assert "did you mean 6.1.0-4" in caught.value.hint
+    assert "nodeside try --kernel list" in caught.value.hint
+    assert caught.value.exit_code == ExitCode.USAGE

@@ -1,0 +1,76 @@
+"""What is said of a Debian package's dependencies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nodeside.errors import ExitCode
+from nodeside.trial.cache import TrialCache
+from nodeside.trial.debian.archive import Archive
+from nodeside.trial.errors import TargetError
+from nodeside.trial.progress import Progress
+from nodeside.trial.target import target
+from nodeside.trial.target.dependencies import missing
+from nodeside.trial.target.dkms_tree import Evaluated
+
+DEPENDS = {
+    "netflow-dkms": ("dkms", "libc6-dev", "libxtables-dev", "pkg-config"),
+    "razer-meta": ("python3", "razer-dkms"),
+    "razer-dkms": ("dkms",),
+}
+
+
+class SmallArchive(Archive):
+    """An archive of three packages, none of which can be unpacked to a dkms tree."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(TrialCache(directory / "cache"), Progress(quiet=True))
+        self.asked: list[str] = []
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(DEPENDS)
+
+    def depends(self, package: str) -> tuple[str, ...]:
+        return DEPENDS[package]
+
+    def download(self, packages: object, directory: Path) -> tuple[Path, ...]:
+        self.asked.append(str(*packages))  # type: ignore[misc]
+        return ()
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> SmallArchive:
+    return SmallArchive(tmp_path)
+
+
+@pytest.fixture
+def toolkit(tmp_path: Path) -> Path:
+    """A toolkit's root file system in which two packages are installed."""
+    status = tmp_path / "toolkit" / "var/lib/dpkg/status"
+    status.parent.mkdir(parents=True)
+    status.write_text("Package: gcc-12\nStatus: ok\n\nPackage: libc6-dev\nStatus: ok\n")
+    return tmp_path / "toolkit"
+
+
+def evaluate_nothing(tree: Path) -> Evaluated:
+    raise AssertionError(f"{tree} has no dkms.conf to evaluate")
+
+
+def test_what_the_toolkit_does_not_have_is_named(archive: SmallArchive, toolkit: Path) -> None:
+    assert missing("netflow-dkms", archive, toolkit) == ("libxtables-dev", "pkg-config")
+
+
+def test_a_directory_has_no_dependencies(archive: SmallArchive, toolkit: Path) -> None:
+    assert missing("./examples/edu", archive, toolkit) == ()
+    assert missing("edu", archive, toolkit) == ()
+
+
+def test_a_package_without_a_tree_stands_for_the_dkms_package_it_depends_on(
+    archive: SmallArchive, tmp_path: Path
+) -> None:
+    with pytest.raises(TargetError, match="razer-dkms has no dkms tree") as caught:
+        target.prepare("razer-meta", tmp_path / "image", archive, evaluate_nothing)
+    assert archive.asked == ["razer-meta", "razer-dkms"]
+    assert caught.value.exit_code == ExitCode.USAGE

@@ -1,0 +1,139 @@
+"""A driver.yaml for a bare dkms tree, evaluated in the toolkit's root file system on this host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeside.spec import parse
+from nodeside.trial.errors import TargetError
+from nodeside.trial.progress import Progress
+from nodeside.trial.target import dkms_tree
+from nodeside.trial.target.dkms_tree import Evaluator
+from nodeside.trial.workshop import Workshop
+
+pytestmark = pytest.mark.toolkit
+
+
+@pytest.fixture(scope="module")
+def evaluate() -> Iterator[Evaluator]:
+    with Workshop(Progress(quiet=True)) as workshop:
+        kernel = workshop.kernel("cloud-amd64")
+        yield dkms_tree.evaluator(kernel, workshop.roots.toolkit(kernel.compiler))
+
+
+def describe(tmp_path: Path, conf: str, evaluate: Evaluator) -> dict[str, Any]:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "dkms.conf").write_text(conf)
+    document = dkms_tree.describe(tree, evaluate)
+    parse(document)  # it is a valid driver.yaml
+    return document
+
+
+def modules(document: dict[str, Any]) -> list[str]:
+    return [module["name"] for module in document["spec"]["modules"]]
+
+
+def test_names_that_bash_computes_are_found(tmp_path: Path, evaluate: Evaluator) -> None:
+    conf = """\
+PACKAGE_NAME=Two_Drivers
+PACKAGE_VERSION=1.0-$((1 + 1))
+i=0
+for name in one two; do
+    BUILT_MODULE_NAME[$i]=my-$name
+    DEST_MODULE_LOCATION[$i]=/updates
+    i=$((i + 1))
+done
+"""
+
+    document = describe(tmp_path, conf, evaluate)
+
+    assert document["metadata"] == {"name": "two-drivers"}
+    assert document["spec"]["version"] == "1.0-2"
+    assert document["spec"]["build"] == {"kind": "dkms"}
+    assert modules(document) == ["my-one", "my-two"]
+
+
+def test_a_single_module_is_named_after_its_package(tmp_path: Path, evaluate: Evaluator) -> None:
+    conf = "PACKAGE_NAME=hello\nPACKAGE_VERSION=1\nDEST_MODULE_LOCATION[0]=/updates\n"
+
+    assert modules(describe(tmp_path, conf, evaluate)) == ["hello"]
+
+
+def test_the_kernels_own_configuration_can_be_read(tmp_path: Path, evaluate: Evaluator) -> None:
+    conf = """\
+PACKAGE_NAME=hello
+PACKAGE_VERSION=1
+DEST_MODULE_LOCATION[0]=/updates
+BUILT_MODULE_NAME[0]=without_modules
+grep -q ^CONFIG_MODULES=y "$kernel_config" && BUILT_MODULE_NAME[0]=with_modules
+"""
+
+    assert modules(describe(tmp_path, conf, evaluate)) == ["with_modules"]
+
+
+def test_modules_of_an_excluded_kernel_are_named_so_that_the_node_can_say_why(
+    tmp_path: Path, evaluate: Evaluator
+) -> None:
+    conf = """\
+PACKAGE_NAME=hello
+PACKAGE_VERSION=1
+BUILT_MODULE_NAME[0]=hello
+DEST_MODULE_LOCATION[0]=/updates
+BUILD_EXCLUSIVE_KERNEL=^2\\.4
+"""
+
+    assert modules(describe(tmp_path, conf, evaluate)) == ["hello"]
+
+
+def test_strange_code_runs_as_nobody_in_particular(tmp_path: Path, evaluate: Evaluator) -> None:
+    conf = """\
+PACKAGE_NAME=hello
+PACKAGE_VERSION=1
+DEST_MODULE_LOCATION[0]=/updates
+BUILT_MODULE_NAME[0]=user_$(id -u)
+touch /tree/planted /root/planted 2>/dev/null && BUILT_MODULE_NAME[0]=root
+grep -q : <(tail -n +3 /proc/net/dev | grep -v lo:) && BUILT_MODULE_NAME[0]=network
+"""
+
+    assert modules(describe(tmp_path, conf, evaluate)) == ["user_65532"]
+    assert not (tmp_path / "tree" / "planted").exists()
+
+
+def test_a_dkms_conf_without_a_name_is_refused(tmp_path: Path, evaluate: Evaluator) -> None:
+    with pytest.raises(TargetError, match=r"dkms\.conf says no PACKAGE_NAME"):
+        describe(tmp_path, "PACKAGE_VERSION=1\n", evaluate)
+
+
+def test_a_dkms_conf_that_ends_its_shell_is_refused(tmp_path: Path, evaluate: Evaluator) -> None:
+    with pytest.raises(TargetError, match="ended the shell that read it") as caught:
+        describe(tmp_path, "exit 7\n", evaluate)
+
+    assert "bash -n" in caught.value.hint
+
+
+def test_a_module_whose_file_is_renamed_has_the_name_that_the_kernel_knows(
+    tmp_path: Path, evaluate: Evaluator
+) -> None:
+    conf = """\
+PACKAGE_NAME=straw
+PACKAGE_VERSION=1.0
+BUILT_MODULE_NAME[0]=straw
+DEST_MODULE_NAME[0]=straw-current.1
+DEST_MODULE_LOCATION[0]=/updates
+"""
+
+    assert modules(describe(tmp_path, conf, evaluate)) == ["straw"]
+
+
+def test_a_dkms_conf_without_an_end_is_told_in_one_line(
+    tmp_path: Path, evaluate: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dkms_tree, "_TIMEOUT", 1.0)
+
+    with pytest.raises(TargetError, match=r"^tree/dkms.conf ended .* or did not end within 1 s"):
+        describe(tmp_path, "while :; do :; done\n", evaluate)
