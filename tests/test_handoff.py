@@ -359,7 +359,7 @@ def test_two_drivers_at_once_do_not_disturb_each_other(
         handoff.wait_until_it_builds()
         refused = handoff.build("--again")
         assert refused.exit_code == ExitCode.LOCKED
-        assert "another process has something built in" in refused.errors
+        assert "another process is already running a build in" in refused.errors
         handoff.release()
         document(finish(first))
 

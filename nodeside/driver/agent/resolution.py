@@ -62,14 +62,16 @@ def _tell(
     about = LastRead(name or known.name, version or known.version or _UNKNOWN)
     if not about.name:
         log.warning(
-            "not announced: nobody can tell whose failure it is, metadata.name cannot be read",
+            "failure not announced: metadata.name cannot be read, so the driver is unknown",
             file=config.driver_file,
         )
         return
     try:
         status = _failure(config, about, error)
     except NodesideError as problem:
-        log.warning("not announced: the node cannot be read", driver=about.name, problem=problem)
+        log.warning(
+            "failure not announced: the node cannot be read", driver=about.name, problem=problem
+        )
         return
     if expected_kernel in ("", status.kernel):
         tell(status)

@@ -134,7 +134,7 @@ class Run:
             try:
                 found = judge_loaded(task, journal, loader=self.loader)
             except Exception as problem:
-                journal.note(f"what is loaded cannot be judged: {problem}")
+                journal.note(f"the loaded modules cannot be judged: {problem}")
                 found = None
             if found is None:
                 raise bug from exc
@@ -198,7 +198,7 @@ class Run:
             _, report = self.once()
         except NodesideError as error:
             log.warning(str(error), reason=error.reason, hint=error.hint)
-            log.fact("waiting until that changes", file=self.config.driver_file)
+            log.fact("waiting for a change of the file", file=self.config.driver_file)
             # An invalid driver.yaml: only a new one helps.
             return _Looked.RETRYABLE if error.retryable else _Looked.FAILED
         except Exception as exc:

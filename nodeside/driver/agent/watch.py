@@ -242,7 +242,7 @@ def open_uevents() -> Uevents | None:
         monitor.start()
     except (ImportError, OSError) as exc:
         log.warning(
-            "no kernel uevents here; looking at the driver by the clock instead",
+            "kernel uevents are not available; polling the driver instead",
             error=exc,
             seconds=POLL_WITHOUT_UEVENTS,
         )

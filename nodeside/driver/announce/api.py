@@ -215,8 +215,8 @@ class Cluster:
                 raise self._too_much(call) from exc
             raise KubernetesError(
                 f"no answer from the API server {self._access.url} to {call.words}: {_cause(exc)}",
-                hint="the pod needs a way to the API server: a network policy, a proxy on the "
-                "node, or a certificate that ca.crt does not cover are common causes",
+                hint="check the pod's route to the API server; common causes are a network policy, "
+                "a proxy on the node, or a certificate that ca.crt does not cover",
                 retryable=True,
             ) from exc
 
@@ -260,8 +260,8 @@ class Cluster:
 
     def _too_much(self, call: Call) -> KubernetesError:
         return KubernetesError(
-            f"the answer to {call.words} is too slow or too large: it has "
-            f"{self._whole:g} s and {_ANSWER_LIMIT >> 20} MiB",
+            f"the answer to {call.words} is too slow or too large: the limits "
+            f"are {self._whole:g} s and {_ANSWER_LIMIT >> 20} MiB",
             retryable=True,
         )
 
@@ -317,14 +317,14 @@ def _meaning(call: Call, status: int) -> tuple[str, str]:
     match status:
         case 401:
             return (
-                "the API server does not accept this pod's token to",
+                "the API server does not accept this pod's token: cannot",
                 "the token may have expired: is it projected into the driver container?",
             )
         case 403:
             return "this pod's service account may not", _rule(call)
         case 404 if call.resource.startswith("nodedrivers"):
             return (
-                "the API server knows no NodeDriver objects, asked to",
+                "the API server has no resource NodeDriver: cannot",
                 "install the custom resource definitions: kubectl get crd nodedrivers.nodeside.io",
             )
         case 400 if call.resource.startswith("nodedrivers"):

@@ -108,7 +108,7 @@ def _await_settled(task: Task, journal: Journal, loader: Loader, listener: Liste
             raise StoppedWaiting(f"stopped while {moving[0].name} was {moving[0].initstate}")
         if not told:
             words = ", ".join(f"{state.name} is {state.initstate}" for state in moving)
-            journal.state(State.LOADING, f"{words}; waiting for its end")
+            journal.state(State.LOADING, f"{words}; waiting until that ends")
             told = True
         loader.clock.sleep(_PAUSE)
 
@@ -129,7 +129,7 @@ def ascend(
             return decided
         rung = decided.action.rung
         if rung in closed:
-            known = known.with_finding(rung, plan.Finding("not asked for"))
+            known = known.with_finding(rung, plan.Finding("not requested"))
             continue
         if rung is Rung.BUILT:
             journal.state(State.BUILDING)
@@ -220,7 +220,7 @@ def _remember(task: Task, record: LoadedRecord | None, proof: plan.Proof) -> Loa
 
 
 def _no_rung(task: Task, decided: plan.Decision, closed: Collection[Rung]) -> NoRungServed:
-    hint = "give it a toolkit (--shared) or a prebuilt source (spec.prebuilt.sources)"
+    hint = "give the driver a toolkit (--shared) or a prebuilt source (spec.prebuilt.sources)"
     if closed:
         file = task.config.driver_file
         verb = "fetch" if task.sources else "build"

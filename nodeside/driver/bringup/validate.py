@@ -81,7 +81,7 @@ class ValidationFailed(NodesideError):
         ]
         hint = "see what the driver says in the kernel log: dmesg | tail"
         if validation.splat:
-            hint += "; a splat counts until the next boot or `nodeside driver unload`"
+            hint += "; a splat fails the validation until the next boot or `nodeside driver unload`"
         super().__init__("\n".join(rows), hint=hint)
         self.validation = validation
 
@@ -168,7 +168,7 @@ def device_exists(path: str, host: Host) -> CheckResult:
         raise SpecError(f"{path}: expected a path below /dev, without ..")
     expected = "a character or block device"
     if not host.dev.is_dir():
-        return CheckResult(path, False, expected, f"{host.dev} is not there: mount the host's /dev")
+        return CheckResult(path, False, expected, f"no {host.dev}: mount the host's /dev")
     try:
         mode = host.dev.joinpath(*parts).stat().st_mode
     except OSError as exc:
@@ -176,7 +176,7 @@ def device_exists(path: str, host: Host) -> CheckResult:
     if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
         kind = "character" if stat.S_ISCHR(mode) else "block"
         return CheckResult(path, True, expected, f"a {kind} device")
-    return CheckResult(path, False, expected, "something that is no device")
+    return CheckResult(path, False, expected, "something that is not a device")
 
 
 def devices_are_bound(check: BoundCheck, host: Host) -> CheckResult:
@@ -260,8 +260,8 @@ def _matches(pattern: str, content: str) -> bool:
         return run_in_child(search, _REGEX_SECONDS, limits=_REGEX_LIMITS) == b"yes"
     except (ChildDied, ChildRaised, DeadlinePassed) as exc:
         raise SystemRefused(
-            f"no answer of the regular expression within {_REGEX_SECONDS} s; it may repeat what it "
-            "repeats, as (a+)+ does"
+            f"the regular expression did not finish within {_REGEX_SECONDS} s; it may contain "
+            "nested repeats such as (a+)+"
         ) from exc
 
 
@@ -272,5 +272,5 @@ def _refuse_nonsense(host: Host, check: SysfsCheck) -> None:
         re.compile(check.matches)
     except (re.error, OverflowError, RecursionError) as exc:
         raise SpecError(
-            f"validate.sysfs: {check.matches!r} is no regular expression: {exc}"
+            f"validate.sysfs: {check.matches!r} is not a regular expression: {exc}"
         ) from exc

@@ -83,7 +83,7 @@ def _kernel(config: Config, kernel: Kernel | None) -> Iterator[Row]:
     words = f"{running.release} {running.architecture}, {running.version}"
     yield Row("kernel", Level.OK, words)
     if kernel is not None and kernel != running:
-        yield Row("kernel asked for", Level.OK, f"{kernel.release}, which does not run here")
+        yield Row("requested kernel", Level.OK, f"{kernel.release}, which does not run here")
         return
     if not (config.host.proc / "modules").exists():
         yield Row(
@@ -125,7 +125,7 @@ def _rights(config: Config, _: Kernel | None) -> Iterator[Row]:
     have = effective(config.host)
     needs = {
         Capability.SYS_MODULE: (Level.BAD, "no module can be loaded or unloaded"),
-        Capability.SYSLOG: (Level.WARN, "failures come without the kernel's own words"),
+        Capability.SYSLOG: (Level.WARN, "failure messages lack the kernel log lines"),
         Capability.SYS_PTRACE: (Level.WARN, "holders of a module cannot be named"),
         Capability.DAC_READ_SEARCH: (Level.WARN, "holders of a module cannot be named"),
     }
@@ -155,7 +155,7 @@ def _disk(question: str, path: Path, *, programs: bool = False) -> Row:
         return Row(question, Level.BAD, f"{there} is mounted read-only", "mount it read-write")
     if not os.access(there, os.W_OK):
         todo = "run as root, or choose another place (--cache, --shared, --host-root)"
-        return Row(question, Level.BAD, f"{there} cannot be written", todo)
+        return Row(question, Level.BAD, f"{there} is not writable", todo)
     if programs and flags & os.ST_NOEXEC:
         todo = "mount it without noexec (an emptyDir is): kbuild runs programs that it makes"
         return Row(question, Level.BAD, f"{there} is mounted noexec", todo)
@@ -170,9 +170,9 @@ def _mounts(config: Config, _: Kernel | None) -> Iterator[Row]:
     """Check the mounts. In a pod each one is separate, and each is sometimes forgotten."""
     host = config.host
     for path, without in (
-        (host.sys / "module", "nobody can tell what is loaded"),
+        (host.sys / "module", "loaded modules cannot be determined"),
         (host.proc / "1", "holders of a module cannot be named"),
-        (host.dev, "device nodes of validate.devices cannot be looked for"),
+        (host.dev, "the devices of validate.devices cannot be checked"),
         (host.root / "lib/modules", "in-tree dependencies cannot be loaded"),
     ):
         mount = f"/{path.relative_to(host.root).parts[0]}"
@@ -193,7 +193,7 @@ def _limits(_place: Config, _: Kernel | None) -> Iterator[Row]:
             found.append(f"{name} {(group / name).read_text().strip()}")
         except OSError:
             continue
-    yield Row("cgroup limits here", Level.OK, ", ".join(found) or "none that can be seen")
+    yield Row("cgroup limits here", Level.OK, ", ".join(found) or "none visible")
 
 
 def _toolkit(config: Config, kernel: Kernel | None) -> Iterator[Row]:
@@ -229,7 +229,7 @@ def _toolkit(config: Config, kernel: Kernel | None) -> Iterator[Row]:
 
 def _ask_the_toolkit() -> str:
     """Return the instruction for checking in the toolkit container itself."""
-    return "in the toolkit container: toolkit.pyz check"
+    return "run in the toolkit container: toolkit.pyz check"
 
 
 def _sidecar(config: Config) -> Row:
@@ -240,9 +240,9 @@ def _sidecar(config: Config) -> Row:
         return Row(
             "toolkit",
             Level.OK,
-            f"a sidecar lives, with headers for {record.toolkit_kernel or 'no kernel'}",
+            f"a sidecar is running, with headers for {record.toolkit_kernel or 'no kernel'}",
         )
-    was = "was there and is gone" if record is not None else "has not been there in this boot"
+    was = "ran in this boot and is gone" if record is not None else "has not run in this boot"
     return Row("toolkit", Level.WARN, f"the sidecar {was}", _ask_the_toolkit())
 
 

@@ -67,7 +67,7 @@ def order(config: Config, wish: OrderOptions, *, dry_run: bool = False) -> Outco
     said = shared.kernels(boot_id)
     if said is None:
         raise StepMissing(
-            f"{shared.root} does not say which kernels the toolkit image has headers of",
+            f"{shared.root} has no list of the kernels that the toolkit image has headers for",
             hint="run there first, in the toolkit image: toolkit.pyz kernels --shared DIR",
         )
     chosen = choose_kernel(said, release=wish.release, variant=wish.variant)
@@ -124,7 +124,7 @@ def _ordered(config: Config) -> tuple[Task, BuildOrder]:
     task = resolve(config, ordered.kernel)
     if task.key != ordered.key:
         raise StepMissing(
-            f"{ordered.tag} was ordered, and driver.yaml or its source say {task.tag} now",
+            f"{ordered.tag} was ordered, but driver.yaml and its source now give {task.tag}",
             hint="order again: nodeside driver order --shared DIR",
         )
     return task, ordered
@@ -183,7 +183,7 @@ def _publish(task: Task, shared: SharedDir, ordered: BuildOrder) -> BuildOutcome
 
 
 def _present(ordered: BuildOrder) -> BuildOutcome:
-    said = f"{ordered.to}:{ordered.tag} was there already"
+    said = f"{ordered.to}:{ordered.tag} was already published"
     kernel = ordered.kernel.release
     return BuildOutcome(BuildVerdict.PRESENT, kernel, ordered.tag, ordered.digest, message=said)
 
@@ -236,6 +236,6 @@ def _shared(config: Config) -> SharedDir:
     if config.shared is None:
         raise UsageError(
             "no shared directory to build in",
-            hint="--shared DIR, one that `nodeside driver provide` has filled",
+            hint="use --shared DIR, a directory that `nodeside driver provide` has filled",
         )
     return config.shared

@@ -195,7 +195,7 @@ def shared_libraries(loader: Path, files: Iterable[Path]) -> set[Path]:
         listed = process.run([loader, "--list", file], timeout=_TIMEOUT, check=False).output
         missing = [line.strip() for line in listed.splitlines() if "not found" in line]
         if missing:
-            raise SystemRefused(f"{file} needs a library that is not there: {missing[0]}")
+            raise SystemRefused(f"{file} needs a missing library: {missing[0]}")
         found |= set(parse_listing(listed))
     return found
 

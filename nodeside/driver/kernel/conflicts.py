@@ -162,9 +162,9 @@ def _in_the_way(item: Blocked, loader: Loader) -> InUse | RebootRequired:
         return obstacle_error(item, loader)
     users = ", ".join(item.by)
     return InUse(
-        f"cannot remove the conflicting module {item.module}: {users} uses it, and driver.yaml "
-        "does not name that under conflicts.modules",
-        hint=f"add {users} to conflicts.modules, if it may go",
+        f"cannot remove the conflicting module {item.module}: it is used by {users}, "
+        "which driver.yaml does not list under conflicts.modules",
+        hint=f"add {users} to conflicts.modules, if it may be removed",
     )
 
 

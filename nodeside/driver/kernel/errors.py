@@ -137,14 +137,14 @@ _RULES = (
         r"version magic '(?P<theirs>[^']*)' should be '(?P<kernel>[^']*)'",
         "VersionMagic",
         "it was built for another kernel: its version magic is '{theirs}', "
-        "this kernel's '{kernel}'",
+        "this kernel's is '{kernel}'",
         _REBUILD,
     ),
     _Rule(
         (),
         r"uses symbol (?P<name>\S+) from namespace (?P<space>\S+), but does not import it",
         "MissingNamespace",
-        "it uses {name} of the symbol namespace {space} and does not import that",
+        "it uses {name} of the symbol namespace {space}, which it does not import",
         "add MODULE_IMPORT_NS to the module's source",
     ),
     _Rule(
@@ -158,7 +158,7 @@ _RULES = (
         (),
         r"Unknown symbol (?P<name>\S+) \(err -22\)",
         "SymbolVersion",
-        "{name} of a module it depends on has another CRC than it was built against",
+        "{name}, exported by a module it depends on, has another CRC than at build time",
         "build it again, against the dependency that is loaded",
     ),
     _Rule(
@@ -208,7 +208,7 @@ _RULES = (
         (errno.EACCES,),
         "",
         "NoPermission",
-        "a security module forbids it, most likely SELinux by the label of the file",
+        "a security module forbids it, most likely SELinux, because of the file's label",
         "run the container as SELinux type spc_t, or label the file modules_object_t; "
         "see ausearch -m avc",
     ),
@@ -218,7 +218,7 @@ _RULES = (
         "DeviceRefused",
         "the module itself is sound, but its init function refused: the hardware, or its "
         "configuration, is not what the driver expects",
-        "read what the driver itself says, and see whether the device is there: lspci -nn",
+        "read the driver's own kernel log lines, and check that the device is present: lspci -nn",
     ),
     _Rule(
         (errno.ENOMEM,),
@@ -329,7 +329,7 @@ def _by_circumstances(
     if error in (errno.EBUSY, errno.EAGAIN):
         return Explanation(
             "DeviceRefused",
-            "its init function found something taken by another driver",
+            "its init function needs something that another driver holds",
             "see who has the device: lspci -nnk; or name the other driver under conflicts",
         )
     return None
@@ -364,6 +364,6 @@ def _exists(module: str, circumstances: Circumstances) -> Explanation:
         return Explanation("Exists", f"a module named {module} is loaded already", _LOADED_HINT)
     return Explanation(
         "Exists",
-        "its init function found a name taken that it wanted to register",
+        "its init function tried to register a name that is already taken",
         "see the kernel log for the name; another driver for the same device may have it",
     )

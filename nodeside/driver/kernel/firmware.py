@@ -132,8 +132,8 @@ class FirmwareDirectory:
             for name in sorted(set(theirs) & set(digests)):
                 if theirs[name] != digests[name]:
                     raise FirmwareRefused(
-                        f"the driver {other} has installed another firmware file {name}",
-                        hint="one of the two must go: nodeside driver unload, with the "
+                        f"the driver {other} has installed a different firmware file {name}",
+                        hint="unload one of the two drivers: nodeside driver unload, with the "
                         f"driver.yaml of {other}",
                     )
 

@@ -220,7 +220,7 @@ class Loader:
             except (DeadlinePassed, DiedInKernel) as exc:
                 raise RebootRequired(
                     f"cannot unload {module}: its exit function never returned: {exc}",
-                    hint="reboot the node: the next boot loads the wanted one",
+                    hint="reboot the node: nothing else removes the module",
                 ) from exc
             except OSError as exc:
                 if exc.errno == errno.ENOENT:
@@ -278,7 +278,7 @@ def stuck_error(module: str, state: LoadedState | None) -> RebootRequired:
     else:
         why = "it is still in the kernel although the unload succeeded"
     return RebootRequired(
-        f"cannot unload {module}: {why}", hint="reboot the node: the next boot loads the wanted one"
+        f"cannot unload {module}: {why}", hint="reboot the node: nothing else removes the module"
     )
 
 

@@ -31,14 +31,14 @@ class RollBack:
 
     def sentence(self) -> str:
         """Return the result as one line for a message."""
-        done = []
+        steps = []
         if self.removed:
-            done.append(f"unloaded {', '.join(self.removed)} again")
+            steps.append(f"unloaded {', '.join(self.removed)}")
         if self.restored:
-            done.append(f"the previous {', '.join(self.restored)} is loaded again")
-        if self.problems:
-            done.append(f"the roll-back failed: {'; '.join(self.problems)}")
-        return f"rolled back: {'; '.join(done)}" if done else "nothing had to be rolled back"
+            steps.append(f"the previous {', '.join(self.restored)} is loaded again")
+        steps += self.problems
+        result = "the roll-back failed" if self.problems else "rolled back"
+        return f"{result}: {'; '.join(steps)}" if steps else "nothing had to be rolled back"
 
 
 class SequenceFailed(NodesideError):

@@ -88,7 +88,7 @@ def _disks(devices: tuple[Device, ...], host: Host) -> tuple[str, ...]:
 
 
 def _unlooked(problem: str) -> str:
-    return problem and f"the open files of processes could not be looked at: {problem}"
+    return problem and f"the open files of processes could not be inspected: {problem}"
 
 
 def _unseen(count: int, host: Host) -> str:

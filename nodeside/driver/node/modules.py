@@ -76,7 +76,7 @@ class KernelModules:
             if (self.host.proc / "sys").is_dir():
                 raise SystemRefused(
                     f"this kernel has no loadable modules: there is no {path}",
-                    hint="a throwaway machine has a kernel that does: nodeside try --help",
+                    hint="use a throwaway machine, whose kernel has them: nodeside try --help",
                 ) from exc
             raise SystemRefused(
                 f"cannot read {path}: {exc.strerror}",

@@ -123,7 +123,7 @@ def _take_former(path: Path, *, evict: bool) -> int:
     """
     if evict and _is_neighbours(path):
         path.unlink(missing_ok=True)
-        log.warning("removed a lock file that a process held which is no nodeside", path=path)
+        log.warning("removed a lock file held by a process that is not nodeside", path=path)
     fd = _open(path)
     if take_lock(fd):
         return fd
@@ -172,8 +172,8 @@ def _opened(path: Path, how: int) -> Iterator[int]:
 def _locked(path: Path, what: str, timeout: float) -> Locked:
     holder = _holder(path)
     return Locked(
-        f"another process works on {what} on this node: "
-        f"{holder.sentence() if holder else 'it did not say who it is'}"
+        f"another process is working on {what} on this node: "
+        f"{holder.sentence() if holder else 'holder unknown'}"
         + (f"; waited {timeout:g} s" if timeout else ""),
         hint=f"wait for it, or see who it is: fuser -v {path}",
     )

@@ -81,7 +81,7 @@ def look_for(module: str, numbers: frozenset[str], nodes: frozenset[str], host: 
     except DeadlinePassed:
         return Found(problem="a filesystem that one of them uses does not answer")
     except (ChildDied, ChildRaised, NodesideError, OSError) as problem:
-        log.warning("cannot look at the open files of processes", problem=problem)
+        log.warning("cannot inspect the open files of processes", problem=problem)
         return Found(problem=str(problem).strip().splitlines()[-1])
 
 

@@ -161,5 +161,5 @@ def test_another_driver_at_work_is_waited_for_and_then_named(host: Host, tmp_pat
     host.locks.mkdir(parents=True)
     with (host.locks / "firmware.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(Locked, match=r"works on firmware on this node: .*; waited 10 s"):
+        with pytest.raises(Locked, match=r"is working on firmware on this node: .*; waited 10 s"):
             FirmwareDirectory(host, kernel.clock).install(tree(tmp_path, "fw", a="A"), "edu")
