@@ -33,7 +33,7 @@ def driver() -> None:
 @for_kernel
 @output_option
 def plan(config: Config, kernel: Kernel | None, output: str) -> None:
-    """Say which rung would serve and why, and change nothing."""
+    """Show which rung would serve and why; change nothing."""
     from nodeside.driver.commands.dry_run import preview
     from nodeside.driver.ladder.task import resolve
 
@@ -121,11 +121,11 @@ def validate(config: Config, dry_run: bool, output: str) -> None:
 
 @driver.command()
 @in_place
-@click.option("--wait", is_flag=True, help="Wait until nobody holds them, and say who does.")
+@click.option("--wait", is_flag=True, help="Wait until nothing holds them; report what does.")
 @dry_run_option
 @output_option
 def unload(*, config: Config, wait: bool, dry_run: bool, output: str) -> None:
-    """Unload the modules, or say who holds them.
+    """Unload the modules, or report what holds them.
 
     Never by force.
     """
@@ -265,11 +265,11 @@ def run(
     from nodeside.driver.commands import run as container
     from nodeside.driver.commands.console import listener
 
-    heard = listener(sidecar_timeout)
+    console = listener(sidecar_timeout)
     if once:
-        _print(container.run_once(config, expected_kernel, heard), output)
+        _print(container.run_once(config, expected_kernel, console), output)
     else:
-        container.run_for_ever(config, expected_kernel, heard)
+        container.run_for_ever(config, expected_kernel, console)
 
 
 @driver.command()
@@ -298,7 +298,7 @@ def wait(name: str, host_root: Path, timeout: float) -> None:
     from nodeside.driver.commands.wait import await_ready
     from nodeside.host import Host
 
-    # The boot is the kernel's, so every container's own /proc knows it.
+    # The boot id is the kernel's, so every container's own /proc has it.
     await_ready(Host(host_root), name, Host().boot_id, timeout=timeout)
 
 
@@ -339,9 +339,9 @@ def order(
     """
     from nodeside.driver.commands import job
 
-    wish = job.OrderOptions(kernel, kernel_variant, not no_publish, to)
-    with job.told(outcome_file, kernel):
-        outcome = job.order(config, wish, dry_run=dry_run)
+    options = job.OrderOptions(kernel, kernel_variant, not no_publish, to)
+    with job.recording(outcome_file, kernel):
+        outcome = job.order(config, options, dry_run=dry_run)
     _print(outcome, output)
 
 
@@ -360,9 +360,9 @@ def finish(config: Config, outcome_file: Path | None, dry_run: bool, output: str
     if dry_run:
         _print(job.would_finish(config), output)
         return
-    with job.told(outcome_file, job.ordered_kernel(config)) as outcomes:
-        outcome, made = job.finish(config)
-        outcomes.append(made)
+    with job.recording(outcome_file, job.ordered_kernel(config)) as outcomes:
+        outcome, result = job.finish(config)
+        outcomes.append(result)
     _print(outcome, output)
 
 

@@ -95,8 +95,8 @@ def publish(task: Task, to: str | None, *, overwrite: bool) -> Outcome:
 
     source = target(task, to)
     bundle = cached(task, rungs.look_in_cache(task))
-    done = publish_bundle(bundle, source, rungs.fetch_options(task), overwrite=overwrite)
-    return Outcome(as_document(done), [("published", str(done))])
+    published = publish_bundle(bundle, source, rungs.fetch_options(task), overwrite=overwrite)
+    return Outcome(as_document(published), [("published", str(published))])
 
 
 def cached(task: Task, finding: Finding) -> Bundle:

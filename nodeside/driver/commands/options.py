@@ -103,7 +103,7 @@ output_option = click.option(
     help="Format of the output on stdout.",
 )
 dry_run_option = click.option(
-    "--dry-run", "-n", is_flag=True, help="Say what would be done; do nothing."
+    "--dry-run", "-n", is_flag=True, help="Show what would be done; do nothing."
 )
 
 
@@ -156,8 +156,8 @@ def _first_there(path: Path | None) -> Path | None:
     """Return a single path unchanged; of several, the first that exists, or None."""
     if path is None or os.pathsep not in str(path):
         return path
-    named = (Path(word) for word in str(path).split(os.pathsep))
-    return next((each for each in named if each.exists()), None)
+    paths = (Path(word) for word in str(path).split(os.pathsep))
+    return next((path for path in paths if path.exists()), None)
 
 
 def for_kernel(verb: Verb) -> Verb:
@@ -169,8 +169,8 @@ def for_kernel(verb: Verb) -> Verb:
     ) -> Any:
         if kernel_version and not kernel:
             raise click.UsageError("--kernel-version requires --kernel")
-        named = _kernel(config.host, kernel, kernel_version) if kernel else None
-        return verb(config=config, kernel=named, **rest)
+        chosen = _kernel(config.host, kernel, kernel_version) if kernel else None
+        return verb(config=config, kernel=chosen, **rest)
 
     for option in reversed(_KERNEL):
         with_kernel = option(with_kernel)
@@ -196,8 +196,8 @@ def _version_in_headers(host: Host, release: str) -> str:
         for name in ("utsversion.h", "compile.h"):
             with suppress(OSError):
                 text = (headers / "include/generated" / name).read_text(errors="replace")
-                if found := re.search(r'#define UTS_VERSION "(.*)"', text):
-                    return found[1]
+                if match := re.search(r'#define UTS_VERSION "(.*)"', text):
+                    return match[1]
     raise NoHeaders(
         f"the `uname -v` of kernel {release} is not known: it has no headers below {host.root}",
         hint="install its headers, or pass --kernel-version '#1 SMP ...'; it is part of a "

@@ -28,18 +28,18 @@ def copy_modules(shared: SharedDir, result: BuildResult, to: Path) -> dict[str, 
 
     Raises UntrustedFile if a file does not match the result.
     """
-    taken: dict[str, Path] = {}
+    copies: dict[str, Path] = {}
     left = _MODULES_LIMIT
     for module in result.modules:
-        if not re.fullmatch(r"[A-Za-z0-9_]{1,55}", module.name) or module.name in taken:
+        if not re.fullmatch(r"[A-Za-z0-9_]{1,55}", module.name) or module.name in copies:
             raise UntrustedFile(
                 f"the sidecar reports a bad or repeated module name {module.name!r}"
             )
         target = to / f"{module.name}.ko"
         with disk_errors(target):
             left -= _take(shared.out_dir(result.request), module, target, left)
-        taken[module.name] = target
-    return taken
+        copies[module.name] = target
+    return copies
 
 
 def _take(out: Path, module: BuiltModule, target: Path, limit: int) -> int:

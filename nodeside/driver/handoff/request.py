@@ -152,12 +152,12 @@ def _attempts(shared: SharedDir, request: BuildRequest) -> Iterator[BuildRequest
         if not name.startswith(f"{key}-"):
             continue
         try:
-            found = shared.request(name)
+            earlier = shared.request(name)
         except NodesideError as problem:  # by another nodeside, before the image was replaced
             log.warning("a request cannot be read and is ignored", request=name, problem=problem)
             continue
-        if found is not None and found.boot_id == request.boot_id:
-            yield found
+        if earlier is not None and earlier.boot_id == request.boot_id:
+            yield earlier
 
 
 def _next_id(shared: SharedDir, request: BuildRequest) -> str:
@@ -171,8 +171,8 @@ def _next_id(shared: SharedDir, request: BuildRequest) -> str:
     with disk_errors(shared.root):
         for directory in (shared.requests, shared.results, shared.out):
             names = (path.name.removesuffix(".json") for path in directory.iterdir())
-            found = (REQUEST_ID.match(name) for name in names)
-            numbers += [int(match["attempt"]) for match in found if match and match["key"] == key]
+            matches = (REQUEST_ID.match(name) for name in names)
+            numbers += [int(match["attempt"]) for match in matches if match and match["key"] == key]
     following = request_id(key, max(numbers) + 1)
     if REQUEST_ID.match(following):
         return following
@@ -207,7 +207,7 @@ def _failure_text(result: BuildResult) -> str:
     return message
 
 
-def _one_line(said: str) -> str:
+def _one_line(text: str) -> str:
     """Escape and shorten text that vendor code may have written, for use within a line."""
-    line = escaped(said.strip())
+    line = escaped(text.strip())
     return line if len(line) <= _ERROR_LENGTH else f"{line[:_ERROR_LENGTH]}…"

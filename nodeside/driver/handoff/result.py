@@ -95,7 +95,7 @@ def await_sidecar(
                 raise StoppedWaiting("stopped while waiting for a toolkit sidecar")
             now = clock()
             if now - started > patience.appear:
-                raise _never_seen(shared, patience)
+                raise _never_appeared(shared, patience)
             elsewhere.check(now)
             notice.wait(_LOOK)
 
@@ -116,10 +116,10 @@ class _Waiting:
         self.listener = listener
         self.clock = clock
         self.started = clock()
-        self.seen = False
+        self.appeared = False
         self.losses = 0
         self.lost_since: float | None = None
-        self.missed = False
+        self.reported_missing = False
         self.unusable_since: float | None = None
         self.elsewhere = _Elsewhere(shared, request.boot_id)
         self.log = LogFollower(shared.build_log(request.id), listener.on_build_line)
@@ -160,13 +160,13 @@ class _Waiting:
         if self.shared.sidecar_lives():
             if self.lost_since is not None:
                 log.fact("the toolkit sidecar is back", request=self.request.id)
-            self.seen, self.lost_since = True, None
+            self.appeared, self.lost_since = True, None
             self._miss("")
             self.elsewhere.check(now)
-            self._check_what_stands_there(now)
+            self._check_result_path(now)
             self._check_deadline(now)
             return
-        if self.seen and self.lost_since is None:
+        if self.appeared and self.lost_since is None:
             self.lost_since = now
             self._count_loss()
             log.warning("the toolkit sidecar was lost during a build")
@@ -177,9 +177,9 @@ class _Waiting:
                 f"back within {self.patience.come_back:g} s",
                 hint="look at the log of the toolkit container of this pod",
             )
-        if not self.seen and now - self.started > self.patience.appear:
-            raise _never_seen(self.shared, self.patience)
-        if not self.seen and now - self.started > _LATE and not self.missed:
+        if not self.appeared and now - self.started > self.patience.appear:
+            raise _never_appeared(self.shared, self.patience)
+        if not self.appeared and now - self.started > _LATE and not self.reported_missing:
             self._miss("waiting for the toolkit container; its image may not be pulled yet")
 
     def _count_loss(self) -> None:
@@ -206,11 +206,11 @@ class _Waiting:
 
     def _miss(self, words: str) -> None:
         """Report once that there is no sidecar, or, with empty `words`, that there is one again."""
-        if self.missed != bool(words):
-            self.missed = bool(words)
+        if self.reported_missing != bool(words):
+            self.reported_missing = bool(words)
             self.listener.on_sidecar(words)
 
-    def _check_what_stands_there(self, now: float) -> None:
+    def _check_result_path(self, now: float) -> None:
         """Raise UntrustedFile if a file that is not an answer stays at the answer's path.
 
         When the sidecar answers, it replaces a file planted by the build. It does not replace one
@@ -266,7 +266,7 @@ class _Elsewhere:
         return ""
 
 
-def _never_seen(shared: SharedDir, patience: Patience) -> SidecarMissing:
+def _never_appeared(shared: SharedDir, patience: Patience) -> SidecarMissing:
     return SidecarMissing(
         f"no toolkit sidecar appeared at {shared.root} within {patience.appear:g} s",
         hint="check that the toolkit container runs; without a pod: nodeside driver build --local",

@@ -47,7 +47,7 @@ class Refusal:
 
 def check_before_load(
     modules: Sequence[ModuleFile],
-    wanted: Sequence[Module],
+    specs: Sequence[Module],
     facts: KernelFacts,
     symbols: Mapping[str, KernelSymbol] | None = None,
     *,
@@ -63,12 +63,12 @@ def check_before_load(
         lambda module, facts: _check_signature(module, facts, certificate),
         _check_vermagic,
     )
-    refusals = [*_check_allowed(modules, facts), *_check_names(modules, wanted)]
+    refusals = [*_check_allowed(modules, facts), *_check_names(modules, specs)]
     refusals += [r for module in modules for check in one_by_one for r in check(module, facts)]
     refusals += _check_dependencies(modules, facts)
     if symbols is not None:
         refusals += _check_symbols(modules, facts, symbols)
-    refusals += _check_parameters(modules, wanted)
+    refusals += _check_parameters(modules, specs)
     return tuple(refusals)
 
 
@@ -83,11 +83,11 @@ def _check_allowed(modules: Sequence[ModuleFile], facts: KernelFacts) -> Iterato
             )
 
 
-def _check_names(modules: Sequence[ModuleFile], wanted: Sequence[Module]) -> Iterator[Refusal]:
+def _check_names(modules: Sequence[ModuleFile], specs: Sequence[Module]) -> Iterator[Refusal]:
     """Check that every desired module is present under the name that the kernel will use."""
     names = {module.name for module in modules}
-    for wish in wanted:
-        name = kernel_name(wish.name)
+    for spec in specs:
+        name = kernel_name(spec.name)
         if name in names:
             continue
         renamed = next((m for m in modules if name_of_file(m.path.name) == name), None)
@@ -244,9 +244,9 @@ def _check_symbols(
         )
 
 
-def _check_parameters(modules: Sequence[ModuleFile], wanted: Sequence[Module]) -> Iterator[Refusal]:
+def _check_parameters(modules: Sequence[ModuleFile], specs: Sequence[Module]) -> Iterator[Refusal]:
     files = {module.name: module for module in modules}
-    for wish in wanted:
-        if file := files.get(kernel_name(wish.name)):
-            for message, hint in wrong_parameters(file, wish.parameters).values():
+    for spec in specs:
+        if file := files.get(kernel_name(spec.name)):
+            for message, hint in wrong_parameters(file, spec.parameters).values():
                 yield Refusal(file.name, "parameters", message, hint)

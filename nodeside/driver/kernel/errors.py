@@ -36,15 +36,15 @@ class LoadFailed(NodesideError):
         excerpt: Excerpt | None = None,
         retryable: bool = False,
     ) -> None:
-        heard = excerpt or Excerpt()
-        answer = f"{errno_name}: " if errno_name else ""
-        rows = [f"cannot load {module}: {answer}{explanation.meaning}"]
-        rows += [f"  kernel: {line}" for line in _telling(heard.lines)]
-        rows += [f"  ({heard.note})"] if heard.note else []
+        excerpt = excerpt or Excerpt()
+        prefix = f"{errno_name}: " if errno_name else ""
+        rows = [f"cannot load {module}: {prefix}{explanation.meaning}"]
+        rows += [f"  kernel: {line}" for line in _relevant(excerpt.lines)]
+        rows += [f"  ({excerpt.note})"] if excerpt.note else []
         super().__init__("\n".join(rows), hint=explanation.hint, retryable=retryable)
         self.module = module
         self.reason = explanation.reason
-        self.lines = heard.lines
+        self.lines = excerpt.lines
 
 
 class CannotUnload(NodesideError):
@@ -95,14 +95,14 @@ class Circumstances:
     """The state of the node, for cases where errno and kernel log are ambiguous.
 
     `lockdown` is none, integrity or confidentiality. `loaded`: a module of that name is in the
-    kernel. `heard`: the kernel log could be read, so a line missing from it was never logged.
+    kernel. `log_readable`: the kernel log could be read, so a missing line was never logged.
     """
 
     may_load: bool = True
     modules_disabled: bool = False
     lockdown: str = "none"
     loaded: bool = False
-    heard: bool = True
+    log_readable: bool = True
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ def errno_name(error: int) -> str:
     return f"{errno.errorcode.get(error, f'errno {error}')} ({os.strerror(error)})"
 
 
-def _telling(lines: Sequence[str]) -> Sequence[str]:
+def _relevant(lines: Sequence[str]) -> Sequence[str]:
     """Return the lines worth showing: a splat from its first line on, otherwise the last lines."""
     heads = splats(lines)
     for number, line in enumerate(lines):
@@ -299,16 +299,16 @@ def _matched(rule: _Rule, error: int, lines: Sequence[str]) -> dict[str, str] | 
         return None
     if not rule.pattern:
         return {}
-    found: dict[str, dict[str, None]] = {}
+    groups: dict[str, dict[str, None]] = {}
     for line in lines:
         match = re.search(rule.pattern, line)
         for name, value in (match.groupdict() if match else {}).items():
-            found.setdefault(name, {})[value] = None
+            groups.setdefault(name, {})[value] = None
         if match:
-            found.setdefault("", {})
-    if not found:
+            groups.setdefault("", {})
+    if not groups:
         return None
-    return {name: shortlist(list(values), _NAMES) for name, values in found.items() if name}
+    return {name: shortlist(list(values), _NAMES) for name, values in groups.items() if name}
 
 
 def _by_circumstances(
@@ -317,7 +317,7 @@ def _by_circumstances(
     """Explain errnos whose meaning depends on the node's state, not on the log; None for others."""
     if error == errno.EPERM and not any("Lockdown:" in line for line in lines):
         return _not_permitted(circumstances)
-    if error == errno.ENOENT and not circumstances.heard:
+    if error == errno.ENOENT and not circumstances.log_readable:
         return Explanation(
             "UnknownSymbol",
             "either no loaded module exports a symbol it needs, or its init function did not find "
