@@ -199,7 +199,7 @@ def doctor(config: Config, kernel: Kernel | None, output: str) -> None:
 @click.option(
     "--to",
     help="oci:REPOSITORY, oci+http:REPOSITORY (plain HTTP) or a directory.  "
-    "[default: the source in spec.prebuilt.sources that says publish, else the first]",
+    "[default: the source in spec.prebuilt.sources that has publish, else the first]",
 )
 @click.option("--overwrite", is_flag=True, help="Replace a different bundle of the same tag.")
 @dry_run_option
@@ -315,7 +315,7 @@ _OUTCOME_FILE = click.option(
 @click.option("--kernel", default="", help="Kernel release to build for, one that the toolkit has.")
 @click.option(
     "--kernel-variant",
-    help="Or its variant: rt, 64k, …; empty for the plain kernel.  [default: the only kernel]",
+    help="Kernel variant instead: rt, 64k, …; empty: the plain kernel.  [default: the only kernel]",
 )
 @click.option("--to", default="", help="Where to publish, as for `publish`.")
 @click.option("--no-publish", is_flag=True, help="Build only: ask no store, publish nowhere.")
@@ -351,7 +351,7 @@ def order(
 @dry_run_option
 @output_option
 def finish(config: Config, outcome_file: Path | None, dry_run: bool, output: str) -> None:
-    """Check, sign and publish what was ordered.
+    """Check, sign and publish the ordered build.
 
     The last step, after `toolkit.pyz answer`. The exit code is that of the build.
     """

@@ -182,8 +182,8 @@ class Announcer:
         with self._changed:
             while not self._closing:
                 if self._mail is not None:
-                    (status, known), self._mail = self._mail, None
-                    self._delivery.want(status, known=known)
+                    (status, event_sent), self._mail = self._mail, None
+                    self._delivery.want(status, event_sent=event_sent)
                 self._at_rest = self._delivery.settled()
                 wait = self._delivery.due(hurry=self._hurry)
                 if wait is not None and wait <= 0:

@@ -81,16 +81,16 @@ class Delivery:
         self._refused_until: dict[Part, float] = {}
         self._complaint = ""
 
-    def want(self, status: NodeDriverStatus, *, known: bool = False) -> None:
+    def want(self, status: NodeDriverStatus, *, event_sent: bool = False) -> None:
         """Set the state to send.
 
-        `known`: an earlier process already sent the Event for it.
+        `event_sent`: an earlier process already sent the Event for it.
         """
         if same_news(self._desired, status):
             return
         self._desired, self._event = status, {}
         self._refused_until.clear()
-        if known:
+        if event_sent:
             self._sent[Part.EVENT] = status
         if not self._open_parts():
             self._news_since = None
@@ -158,7 +158,7 @@ class Delivery:
                 return notable and (sent is None or occasion(sent) != occasion(desired))
 
     def _settled_at(self) -> float:
-        """Return the time from which the wanted state may be sent; 0 means immediately."""
+        """Return the time from which the desired state may be sent; 0 means immediately."""
         sent = (self._sent.get(Part.LABEL), self._sent.get(Part.NODE_DRIVER))
         believed_ready = any(part is not None and part.state is State.READY for part in sent)
         if believed_ready or (self._desired and self._desired.state in documents.NOTABLE):

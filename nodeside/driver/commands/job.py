@@ -68,7 +68,7 @@ def order(config: Config, options: OrderOptions, *, dry_run: bool = False) -> Ou
     if kernels is None:
         raise StepMissing(
             f"{shared.root} has no list of the kernels that the toolkit image has headers for",
-            hint="run there first, in the toolkit image: toolkit.pyz kernels --shared DIR",
+            hint="run first, in the toolkit image: toolkit.pyz kernels --shared DIR",
         )
     chosen = choose_kernel(kernels, release=options.release, variant=options.variant)
     kernel = Kernel(chosen.release, chosen.version, config.host.kernel.architecture)
@@ -168,7 +168,7 @@ def _publish(task: Task, shared: SharedDir, ordered: BuildOrder) -> BuildOutcome
     if result is None:
         raise StepMissing(
             f"build {ordered.request} has no answer",
-            hint="run there first, in the toolkit image: toolkit.pyz answer --shared DIR",
+            hint="run first, in the toolkit image: toolkit.pyz answer --shared DIR",
         )
     if not result.succeeded:
         raise ToolkitBuildFailed(result)

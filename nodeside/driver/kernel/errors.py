@@ -173,7 +173,7 @@ _RULES = (
         r"exports duplicate symbol (?P<name>\S+) \(owned by (?P<owner>\S+)\)",
         "DuplicateSymbol",
         "it exports {name}, which {owner} exports already",
-        "name {owner} under conflicts.modules in driver.yaml",
+        "list {owner} under conflicts.modules in driver.yaml",
     ),
     _Rule(
         (errno.EPERM,),

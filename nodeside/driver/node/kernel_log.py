@@ -174,7 +174,7 @@ _MARK = re.compile(r"-{12}\[ cut here \]-{12}|---\[ end trace [0-9a-f]{16} \]---
 _TRACE_REACH = 80  # lines between the head line of a splat and its call trace
 _FRAMES_BEGIN = 8  # lines after `Call Trace:`; one of them must be a frame that begins a record
 
-# These messages come with a trace too but are no kernel fault: memory is exhausted, which any pod
+# These messages come with a trace too but are not kernel faults: memory is exhausted, which any pod
 # can cause at its own limit. A load that fails because of it reports its own error.
 _MEMORY = re.compile(r"invoked oom-killer: gfp_mask=|: page allocation failure: order:")
 

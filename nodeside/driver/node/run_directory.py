@@ -10,7 +10,7 @@
       <driver>.pod.lock            locked by the one active pod for as long as it runs
 
 Records are published by rename, and only under the lock. A record with another boot id is void (a
-/run that is no tmpfs, a restored snapshot). Anyone may read the ready file, but not loaded.json: a
+/run that is not a tmpfs, a restored snapshot). Anyone may read the ready file, but not loaded.json: a
 process with the file's owner uid that can read it can block it with a lease, and without the record
 nodeside would treat its modules as foreign.
 
