@@ -231,7 +231,7 @@ _RULES = (
         "",
         "BadFormat",
         "the file is open for writing",
-        "find the writer: fuser -v",
+        "find the writer: fuser -v {module}.ko",
     ),
     _Rule(
         (errno.ENOEXEC,),
