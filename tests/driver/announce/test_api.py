@@ -192,7 +192,7 @@ def test_token_that_is_not_accepted_is_said_and_may_be_tried_again(
     error = refused(cluster)
 
     assert str(error) == (
-        'the API server does not accept this pod\'s token to patch nodes "n1": Unauthorized'
+        'the API server does not accept this pod\'s token: cannot patch nodes "n1": Unauthorized'
     )
     assert error.retryable
     assert "expired" in error.hint

@@ -94,7 +94,9 @@ def test_two_drivers_cannot_have_different_files_of_one_name(host: Host, tmp_pat
     kernel = Attribute(host)
     kernel.directory.install(tree(tmp_path, "one", a="A"), "edu")
 
-    with pytest.raises(FirmwareRefused, match=r"driver edu has installed another .* file a\.bin"):
+    with pytest.raises(
+        FirmwareRefused, match=r"driver edu has installed a different .* file a\.bin"
+    ):
         kernel.directory.install(tree(tmp_path, "two", a="B"), "nic")
     assert (host.run / "firmware/a.bin").read_text() == "A"
 

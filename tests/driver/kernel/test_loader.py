@@ -109,7 +109,7 @@ def test_the_version_magic_is_explained_with_the_kernels_own_line(kernel: FakeKe
             errno.EINVAL,
             "edu: Unknown symbol video_call (err -22)",
             "SymbolVersion",
-            "video_call of a module it depends on has another CRC",
+            "video_call, exported by a module it depends on, has another CRC",
         ),
         (
             errno.ENOENT,
