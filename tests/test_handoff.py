@@ -296,7 +296,7 @@ def test_a_sidecar_that_was_killed_is_missed_and_the_next_one_finishes(handoff: 
         driver = stack.enter_context(handoff.building())
         handoff.wait_until_it_builds()
         first.stop(signal.SIGKILL)
-        until(lambda: _said(driver, b"sidecar is gone"), "the driver to miss it")
+        until(lambda: _said(driver, b"sidecar was lost"), "the driver to miss it")
         handoff.release()
         stack.enter_context(handoff.toolkit.sidecar())
         done = finish(driver)
@@ -359,7 +359,7 @@ def test_two_drivers_at_once_do_not_disturb_each_other(
         handoff.wait_until_it_builds()
         refused = handoff.build("--again")
         assert refused.exit_code == ExitCode.LOCKED
-        assert "another process has something built in" in refused.errors
+        assert "another process is already running a build in" in refused.errors
         handoff.release()
         document(finish(first))
 

@@ -24,7 +24,7 @@ def driver() -> None:
     """Build, load, check and announce a driver on this node.
 
     Every verb is a step of what the driver container does by itself (`run`), and takes the same
-    options. The driver is said with -f: a driver.yaml, or the directory it is in.
+    options. Name the driver with -f: a driver.yaml, or the directory it is in.
     """
 
 
@@ -33,7 +33,7 @@ def driver() -> None:
 @for_kernel
 @output_option
 def plan(config: Config, kernel: Kernel | None, output: str) -> None:
-    """Say which rung would serve and why, and change nothing."""
+    """Show which rung would serve and why; change nothing."""
     from nodeside.driver.commands.dry_run import preview
     from nodeside.driver.ladder.task import resolve
 
@@ -70,9 +70,9 @@ def fetch(config: Config, kernel: Kernel | None, dry_run: bool, output: str) -> 
 def build(
     *, config: Config, kernel: Kernel | None, local: bool, again: bool, dry_run: bool, output: str
 ) -> None:
-    """Have the modules built; leave the bundle in the cache.
+    """Build the modules into a bundle in the cache.
 
-    The toolkit sidecar of --shared builds, or one that is started here (--local).
+    The toolkit sidecar of --shared builds them, or one that is started here (--local).
     """
     from nodeside.driver.ladder.task import resolve
 
@@ -88,7 +88,7 @@ def build(
 @dry_run_option
 @output_option
 def load(config: Config, dry_run: bool, output: str) -> None:
-    """Load what the cache has, and validate.
+    """Load the modules from the cache, and validate them.
 
     If the right modules are loaded already, nothing is touched.
     """
@@ -106,9 +106,9 @@ def load(config: Config, dry_run: bool, output: str) -> None:
 @dry_run_option
 @output_option
 def validate(config: Config, dry_run: bool, output: str) -> None:
-    """Check that what is loaded is right and works.
+    """Check that the right modules are loaded and work.
 
-    Works means: it does what `validate` in driver.yaml declares.
+    They work if they do what `validate` in driver.yaml declares.
     """
     from nodeside.driver.ladder.task import resolve
 
@@ -121,11 +121,11 @@ def validate(config: Config, dry_run: bool, output: str) -> None:
 
 @driver.command()
 @in_place
-@click.option("--wait", is_flag=True, help="Wait until nobody holds them, and say who does.")
+@click.option("--wait", is_flag=True, help="Wait until nothing holds them; report what does.")
 @dry_run_option
 @output_option
 def unload(*, config: Config, wait: bool, dry_run: bool, output: str) -> None:
-    """Unload the modules, or say who holds them.
+    """Unload the modules, or report what holds them.
 
     Never by force.
     """
@@ -148,9 +148,9 @@ def unload(*, config: Config, wait: bool, dry_run: bool, output: str) -> None:
 @output_option
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing; exit 0 if the driver is ready.")
 def status(config: Config, output: str, quiet: bool) -> None:
-    """Show what is loaded, who holds it, if it is ready.
+    """Show the loaded modules, their holders, and readiness.
 
-    Also what the cache has. Exits with 0 only if the driver is ready.
+    Also shows whether the cache has the bundle. Exits with 0 only if the driver is ready.
     """
     from nodeside.driver.commands.status import read_status
     from nodeside.driver.ladder.task import resolve
@@ -170,7 +170,7 @@ def status(config: Config, output: str, quiet: bool) -> None:
     type=click.Choice(["shell", "json"]),
     default="shell",
     show_default=True,
-    help="What is printed on stdout.",
+    help="Format of the output on stdout.",
 )
 def env(config: Config, kernel: Kernel | None, output: str) -> None:
     """Print the facts, for a shell or a bug report."""
@@ -199,7 +199,7 @@ def doctor(config: Config, kernel: Kernel | None, output: str) -> None:
 @click.option(
     "--to",
     help="oci:REPOSITORY, oci+http:REPOSITORY (plain HTTP) or a directory.  "
-    "[default: the source in spec.prebuilt.sources that says publish, else the first]",
+    "[default: the source in spec.prebuilt.sources that has publish, else the first]",
 )
 @click.option("--overwrite", is_flag=True, help="Replace a different bundle of the same tag.")
 @dry_run_option
@@ -225,7 +225,7 @@ def publish(
 
 @driver.command()
 @in_place
-@click.option("--once", is_flag=True, help="Bring the driver up, then exit with the code.")
+@click.option("--once", is_flag=True, help="Bring the driver up, then exit with its exit code.")
 @click.option(
     "--expected-kernel",
     envvar="NODESIDE_KERNEL",
@@ -265,11 +265,11 @@ def run(
     from nodeside.driver.commands import run as container
     from nodeside.driver.commands.console import listener
 
-    heard = listener(sidecar_timeout)
+    console = listener(sidecar_timeout)
     if once:
-        _print(container.run_once(config, expected_kernel, heard), output)
+        _print(container.run_once(config, expected_kernel, console), output)
     else:
-        container.run_for_ever(config, expected_kernel, heard)
+        container.run_for_ever(config, expected_kernel, console)
 
 
 @driver.command()
@@ -292,13 +292,13 @@ def run(
 def wait(name: str, host_root: Path, timeout: float) -> None:
     """Wait until driver NAME is ready on this node.
 
-    For an init container of what needs the driver: it takes the host's /run/nodeside, read only,
-    and no privilege.
+    For the init container of a workload that needs the driver. It needs no privilege, only the
+    host's /run/nodeside, mounted read-only.
     """
     from nodeside.driver.commands.wait import await_ready
     from nodeside.host import Host
 
-    # The boot is the kernel's, so every container's own /proc knows it.
+    # The boot id is the kernel's, so every container's own /proc has it.
     await_ready(Host(host_root), name, Host().boot_id, timeout=timeout)
 
 
@@ -306,16 +306,16 @@ _OUTCOME_FILE = click.option(
     "--outcome-file",
     envvar="NODESIDE_OUTCOME",
     type=click.Path(path_type=Path),
-    help="Leave what came of it there as one JSON record: a container's termination message.",
+    help="Write the outcome there as one JSON record, for a container's termination message.",
 )
 
 
 @driver.command()
 @in_place
-@click.option("--kernel", default="", help="Release to build for, of those the toolkit has.")
+@click.option("--kernel", default="", help="Kernel release to build for, one that the toolkit has.")
 @click.option(
     "--kernel-variant",
-    help="Or its variant: rt, 64k, …; empty for the plain kernel.  [default: the only kernel]",
+    help="Kernel variant instead: rt, 64k, …; empty: the plain kernel.  [default: the only kernel]",
 )
 @click.option("--to", default="", help="Where to publish, as for `publish`.")
 @click.option("--no-publish", is_flag=True, help="Build only: ask no store, publish nowhere.")
@@ -333,15 +333,15 @@ def order(
     dry_run: bool,
     output: str,
 ) -> None:
-    """Ask for a build in steps, unless the store has it.
+    """Request a build in steps, unless the store has it.
 
-    After `toolkit.pyz kernels`, before `toolkit.pyz answer` in the same shared directory.
+    Runs after `toolkit.pyz kernels`, before `toolkit.pyz answer` in the same shared directory.
     """
     from nodeside.driver.commands import job
 
-    wish = job.OrderOptions(kernel, kernel_variant, not no_publish, to)
-    with job.told(outcome_file, kernel):
-        outcome = job.order(config, wish, dry_run=dry_run)
+    options = job.OrderOptions(kernel, kernel_variant, not no_publish, to)
+    with job.recording(outcome_file, kernel):
+        outcome = job.order(config, options, dry_run=dry_run)
     _print(outcome, output)
 
 
@@ -351,7 +351,7 @@ def order(
 @dry_run_option
 @output_option
 def finish(config: Config, outcome_file: Path | None, dry_run: bool, output: str) -> None:
-    """Check, sign and publish what was ordered.
+    """Check, sign and publish the ordered build.
 
     The last step, after `toolkit.pyz answer`. The exit code is that of the build.
     """
@@ -360,9 +360,9 @@ def finish(config: Config, outcome_file: Path | None, dry_run: bool, output: str
     if dry_run:
         _print(job.would_finish(config), output)
         return
-    with job.told(outcome_file, job.ordered_kernel(config)) as outcomes:
-        outcome, made = job.finish(config)
-        outcomes.append(made)
+    with job.recording(outcome_file, job.ordered_kernel(config)) as outcomes:
+        outcome, result = job.finish(config)
+        outcomes.append(result)
     _print(outcome, output)
 
 
@@ -377,7 +377,7 @@ def provide(shared: Path | None) -> None:
     from nodeside.shared import SharedDir
 
     if shared is None:
-        raise click.UsageError("say which directory to fill: --shared DIR")
+        raise click.UsageError("--shared DIR is required: the directory to fill")
     packed = Path("/usr/lib/nodeside/python")  # the image's build put it there
     provide_shared(SharedDir(shared), packed if packed.is_dir() else None)
 

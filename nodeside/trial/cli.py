@@ -89,7 +89,7 @@ def _split(_context: click.Context, _option: click.Parameter, lines: Sequence[st
     type=click.Choice(["table", "json"]),
     default="table",
     show_default=True,
-    help="What is printed on stdout.",
+    help="Format of the output on stdout.",
 )
 @click.option("--clean-cache", is_flag=True, help="Remove everything that is cached, and end.")
 def trial(

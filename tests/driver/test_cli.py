@@ -168,7 +168,9 @@ def test_who_is_at_work_is_named(node: FakeNode, monkeypatch: pytest.MonkeyPatch
     with hold_lock(node.host, "straw", timeout=0):
         done = node.run("load")
     assert done.code == ExitCode.LOCKED
-    assert f"another process works on driver straw on this node: pid {os.getpid()}" in done.error
+    assert (
+        f"another process is working on driver straw on this node: pid {os.getpid()}" in done.error
+    )
     assert "hint: wait for it, or see who it is: fuser -v" in done.error
 
 

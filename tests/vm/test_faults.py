@@ -97,7 +97,7 @@ def test_a_driver_killed_during_a_build_joins_it_when_it_comes_back(pod: Pod) ->
 
     first.kill()
     second = pod.start_driver("run", "--once", of="waiting")
-    second.says.until("joining the build that was asked for before")
+    second.says.until("joining the build requested earlier")
     go_on(pod)
 
     must_become_ready(second)
@@ -112,7 +112,7 @@ def test_a_sidecar_killed_during_a_build_is_missed_at_once_and_finishes_when_it_
     driver.says.until(_RUNNING)
 
     pod.kill_sidecar()
-    driver.says.until("the toolkit sidecar is gone in the middle of a build")
+    driver.says.until("the toolkit sidecar was lost during a build")
     pod.start_sidecar()
     driver.says.until("the toolkit sidecar is back")
     driver.says.until(_RUNNING, times=2)

@@ -136,7 +136,7 @@ def test_two_drivers_on_one_node_have_nothing_to_do_with_each_other(pod: Pod, gi
 
     locked = pod.driver("unload", of="first")
     assert locked.exit_code == 45
-    assert "another process works on driver edu on this node: pid " in locked.errors
+    assert "another process is working on driver edu on this node: pid " in locked.errors
     assert "(/usr/local/bin/nodeside driver run --once) in trial, since" in locked.errors
 
     waiting.kill()

@@ -1,8 +1,8 @@
 """Resolve a task, and report a failure to the cluster: an invalid driver.yaml has no journal.
 
-A node whose driver.yaml cannot be read must not look as if nothing had been tried. The status has
-what is still known: the driver's name comes from the file if that part is valid, otherwise from the
-last successful read.
+A node whose driver.yaml cannot be read must not look as if nothing had been tried. The status
+reports what is still known: the driver's name comes from the file if that part is valid, otherwise
+from the last successful read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LastRead:
 def resolve_or_tell(
     config: Config,
     tell: Callable[[NodeDriverStatus], None],
-    known: LastRead,
+    last: LastRead,
     *,
     expected_kernel: str = "",
 ) -> Task:
@@ -45,31 +45,33 @@ def resolve_or_tell(
         error = exc if isinstance(exc, NodesideError) else Bug(exc)
         if error is not exc:
             log.traceback(exc)
-        _tell(config, tell, known, error, expected_kernel)
+        _announce_failure(config, tell, last, error, expected_kernel)
         raise error from None
-    known.name, known.version = task.name, task.version
+    last.name, last.version = task.name, task.version
     return task
 
 
-def _tell(
+def _announce_failure(
     config: Config,
     tell: Callable[[NodeDriverStatus], None],
-    known: LastRead,
+    last: LastRead,
     error: NodesideError,
     expected_kernel: str,
 ) -> None:
     name, version = glance(config.driver_file)
-    about = LastRead(name or known.name, version or known.version or _UNKNOWN)
+    about = LastRead(name or last.name, version or last.version or _UNKNOWN)
     if not about.name:
         log.warning(
-            "not announced: nobody can tell whose failure it is, metadata.name cannot be read",
+            "failure not announced: metadata.name cannot be read, so the driver is unknown",
             file=config.driver_file,
         )
         return
     try:
         status = _failure(config, about, error)
     except NodesideError as problem:
-        log.warning("not announced: the node cannot be read", driver=about.name, problem=problem)
+        log.warning(
+            "failure not announced: the node cannot be read", driver=about.name, problem=problem
+        )
         return
     if expected_kernel in ("", status.kernel):
         tell(status)

@@ -48,7 +48,7 @@ _LONGEST_RETRY = 300.0
 _CALM = 2.0  # seconds after a successful look during which uevents are deferred
 
 
-class _Looked(Enum):
+class _Result(Enum):
     """The result of one look."""
 
     READY = "ready"
@@ -91,7 +91,7 @@ class Run:
     tell: Tell
     expected_kernel: str = ""
     loader: Loader | None = None
-    known: LastRead = field(default_factory=LastRead, repr=False)
+    last_read: LastRead = field(default_factory=LastRead, repr=False)
     turn: PodLock | None = None
 
     def once(self) -> tuple[Journal, Report]:
@@ -101,7 +101,7 @@ class Run:
         failure is announced too.
         """
         task = resolve_or_tell(
-            self.config, self.tell, self.known, expected_kernel=self.expected_kernel
+            self.config, self.tell, self.last_read, expected_kernel=self.expected_kernel
         )
         journal = Journal(task, self.tell)
         try:
@@ -132,13 +132,13 @@ class Run:
             bug = Bug(exc)
             journal.note(str(bug))
             try:
-                found = judge_loaded(task, journal, loader=self.loader)
+                report = judge_loaded(task, journal, loader=self.loader)
             except Exception as problem:
-                journal.note(f"what is loaded cannot be judged: {problem}")
-                found = None
-            if found is None:
+                journal.note(f"the loaded modules cannot be judged: {problem}")
+                report = None
+            if report is None:
                 raise bug from exc
-            return found
+            return report
 
     def for_ever(self) -> None:
         """Keep the driver up until SIGTERM or SIGINT."""
@@ -148,39 +148,39 @@ class Run:
     def _keep_up(self) -> None:
         from nodeside.driver.agent.watch import Watch, Why
 
-        retry, again = _FIRST_RETRY, True
+        retry, repeat_failed = _FIRST_RETRY, True
         with Watch(*self._watched()) as watch:
             while watch.stopping is None:
                 watch.drain()
-                looked = self._heeding(watch, repeat_failed=again)._try_once()
+                result = self._stoppable_by(watch, repeat_failed=repeat_failed)._try_once()
                 if os.getpid() == 1:
                     process.reap_orphans()
                 if watch.stopping is not None:
                     break
                 # A look that loads, unloads or resets something causes uevents. Those would wake
                 # the next look at once, in an endless loop.
-                patience = retry if looked is _Looked.RETRYABLE else None
-                reason = watch.wait(patience, calm=_CALM if looked is _Looked.READY else retry)
-                if looked is _Looked.READY:
+                timeout = retry if result is _Result.RETRYABLE else None
+                reason = watch.wait(timeout, calm=_CALM if result is _Result.READY else retry)
+                if result is _Result.READY:
                     retry = _FIRST_RETRY
                 elif reason.why is not Why.POLL:
                     retry = min(retry * 2, _LONGEST_RETRY)
                 log.detail("looking again", why=reason.why.value, detail=reason.detail)
-                again = reason.why in (Why.INPUT, Why.PATIENCE)
+                repeat_failed = reason.why in (Why.INPUT, Why.PATIENCE)
                 if reason.why is Why.INPUT:
                     retry = _FIRST_RETRY
                     watch.follow(*self._watched())
         name = watch.stopping.name if watch.stopping else ""
         log.fact("stopping; the modules stay loaded", signal=name)
 
-    def _heeding(self, watch: Watch, *, repeat_failed: bool) -> Run:
+    def _stoppable_by(self, watch: Watch, *, repeat_failed: bool) -> Run:
         """Return this run, whose waits end once the watch was asked to stop."""
-        heard = replace(
+        listener = replace(
             self.listener,
             stopping=lambda: watch.stopping is not None,
             repeat_failed=repeat_failed,
         )
-        return replace(self, listener=heard)
+        return replace(self, listener=listener)
 
     def _clock(self) -> Clock:
         """Return a clock for the wait for the lock, which must not outlive a SIGTERM."""
@@ -192,21 +192,21 @@ class Run:
 
         return Clock(sleep=sleep)
 
-    def _try_once(self) -> _Looked:
+    def _try_once(self) -> _Result:
         """Look once, and return the result."""
         try:
             _, report = self.once()
         except NodesideError as error:
             log.warning(str(error), reason=error.reason, hint=error.hint)
-            log.fact("waiting until that changes", file=self.config.driver_file)
+            log.fact("waiting for a change of the file", file=self.config.driver_file)
             # An invalid driver.yaml: only a new one helps.
-            return _Looked.RETRYABLE if error.retryable else _Looked.FAILED
+            return _Result.RETRYABLE if error.retryable else _Result.FAILED
         except Exception as exc:
             log.traceback(exc)
-            return _Looked.RETRYABLE
+            return _Result.RETRYABLE
         if report.state is State.READY:
-            return _Looked.READY
-        return _Looked.RETRYABLE if report.retryable else _Looked.FAILED
+            return _Result.READY
+        return _Result.RETRYABLE if report.retryable else _Result.FAILED
 
     def _watched(self) -> tuple[tuple[str, ...], tuple[Path, ...]]:
         """Return the modules and the files whose changes are a reason to look again."""

@@ -156,7 +156,7 @@ class Watch:
                 return reason
             self._sleep(started + calm, until)
 
-    def _reason(self, heard_from: float, until: float | None) -> Reason | None:
+    def _reason(self, calm_until: float, until: float | None) -> Reason | None:
         if self.stopping is not None:
             return Reason(Why.STOP, self.stopping.name)
         changed = self._changed_input()
@@ -164,7 +164,7 @@ class Watch:
             return Reason(Why.INPUT, str(changed))
         now = self._clock.now()
         patient = until is None or now < until
-        if patient and now >= heard_from:  # a look after the timeout does more than one for uevents
+        if patient and now >= calm_until:  # a look after the timeout does more than one for uevents
             events = [str(event) for event in self._events() if concerns(event, self._modules)]
             if events:
                 return Reason(Why.UEVENT, shortlist(events, 3))
@@ -172,7 +172,7 @@ class Watch:
             return Reason(Why.POLL)
         return None if patient else Reason(Why.PATIENCE)
 
-    def _sleep(self, heard_from: float, until: float | None) -> None:
+    def _sleep(self, calm_until: float, until: float | None) -> None:
         now = self._clock.now()
         ends = [self._looked_at + self._poll]
         if until is not None:
@@ -180,10 +180,10 @@ class Watch:
         if self._inputs:
             ends.append(now + INPUTS)
         fds = [self._wakeup[0]]
-        if self._uevents and now >= heard_from:
+        if self._uevents and now >= calm_until:
             fds.append(self._uevents.fileno())
         elif self._uevents:
-            ends.append(heard_from)
+            ends.append(calm_until)
         readable, _, _ = select.select(fds, [], [], max(0.0, min(ends) - now))
         if self._wakeup[0] in readable:
             with suppress(BlockingIOError):
@@ -242,7 +242,7 @@ def open_uevents() -> Uevents | None:
         monitor.start()
     except (ImportError, OSError) as exc:
         log.warning(
-            "no kernel uevents here; looking at the driver by the clock instead",
+            "kernel uevents are not available; polling the driver instead",
             error=exc,
             seconds=POLL_WITHOUT_UEVENTS,
         )

@@ -94,8 +94,8 @@ class Announcer:
 
     def state(self, status: NodeDriverStatus) -> None:
         """Report the current state of the driver. Returns within milliseconds and never raises."""
-        known = self._known_ready(status)
-        if self._newest is None and status.state is State.WAITING and known:
+        known_ready = self._known_ready(status)
+        if self._newest is None and status.state is State.WAITING and known_ready:
             return
         status = self._as_it_came_up(status)
         self._on_the_node(status)
@@ -103,7 +103,7 @@ class Announcer:
             return
         self._newest = status
         with self._changed:
-            self._mail = (status, known and status.state is State.READY)
+            self._mail = (status, known_ready and status.state is State.READY)
             self._at_rest = False
             self._changed.notify_all()
         if self._thread is None:
@@ -182,8 +182,8 @@ class Announcer:
         with self._changed:
             while not self._closing:
                 if self._mail is not None:
-                    (status, known), self._mail = self._mail, None
-                    self._delivery.want(status, known=known)
+                    (status, event_sent), self._mail = self._mail, None
+                    self._delivery.want(status, event_sent=event_sent)
                 self._at_rest = self._delivery.settled()
                 wait = self._delivery.due(hurry=self._hurry)
                 if wait is not None and wait <= 0:

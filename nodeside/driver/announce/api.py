@@ -52,7 +52,7 @@ _READ = 10.0  # seconds without a byte
 _REQUEST = 15.0  # seconds for a whole request
 _ANSWER_LIMIT = 1 << 20  # bytes; a NodeDriver is 2 kB
 _PIECE = 1 << 14  # bytes
-_KEPT = 100  # calls that `NoCluster` keeps, so that memory stays bounded in a long run
+_RECORDED = 100  # calls that `NoCluster` keeps, so that memory stays bounded in a long run
 
 # Responses with a Node hold only its name, uid and labels, not its 10-30 kB of status.
 # https://kubernetes.io/docs/reference/using-api/api-concepts/#metadata-only-fetches
@@ -160,9 +160,9 @@ class Cluster:
         """
         if self._status_apart and self._apply_status(document):
             return
-        kept = self._send(node_driver_call(document)).get("status") or {}
-        wanted = document.get("status", {})
-        if any(kept.get(key) != value for key, value in wanted.items()):
+        stored = self._send(node_driver_call(document)).get("status") or {}
+        desired = document.get("status", {})
+        if any(stored.get(key) != value for key, value in desired.items()):
             self._status_apart = self._apply_status(document)
 
     def _apply_status(self, document: Mapping[str, Any]) -> bool:
@@ -215,8 +215,8 @@ class Cluster:
                 raise self._too_much(call) from exc
             raise KubernetesError(
                 f"no answer from the API server {self._access.url} to {call.words}: {_cause(exc)}",
-                hint="the pod needs a way to the API server: a network policy, a proxy on the "
-                "node, or a certificate that ca.crt does not cover are common causes",
+                hint="check the pod's route to the API server; common causes are a network policy, "
+                "a proxy on the node, or a certificate that ca.crt does not cover",
                 retryable=True,
             ) from exc
 
@@ -260,8 +260,8 @@ class Cluster:
 
     def _too_much(self, call: Call) -> KubernetesError:
         return KubernetesError(
-            f"the answer to {call.words} is too slow or too large: it has "
-            f"{self._whole:g} s and {_ANSWER_LIMIT >> 20} MiB",
+            f"the answer to {call.words} is too slow or too large: the limits "
+            f"are {self._whole:g} s and {_ANSWER_LIMIT >> 20} MiB",
             retryable=True,
         )
 
@@ -273,23 +273,23 @@ class NoCluster:
         self.would_write: list[Call] = []
 
     def patch_node_labels(self, node: str, labels: Mapping[str, str]) -> str:
-        self._keep(label_call(node, labels))
+        self._record(label_call(node, labels))
         return ""
 
     def get_node(self, name: str) -> str:  # noqa: ARG002 - nothing is written, so nothing is kept
         return ""
 
     def apply_node_driver(self, document: Mapping[str, Any]) -> None:
-        self._keep(node_driver_call(document))
+        self._record(node_driver_call(document))
 
     def create_event(self, event: Mapping[str, Any]) -> None:
-        self._keep(event_call(event))
+        self._record(event_call(event))
 
     def close(self) -> None:
         """Do nothing: no connection is open."""
 
-    def _keep(self, call: Call) -> None:
-        self.would_write = [*self.would_write[1 - _KEPT :], call]
+    def _record(self, call: Call) -> None:
+        self.would_write = [*self.would_write[1 - _RECORDED :], call]
 
 
 def connect(environ: Mapping[str, str]) -> Cluster | NoCluster:
@@ -300,13 +300,13 @@ def connect(environ: Mapping[str, str]) -> Cluster | NoCluster:
 
 def api_error(call: Call, answer: Response) -> KubernetesError:
     """Return the error for an unsuccessful response, with a hint on how to fix it."""
-    said = words_of(answer.document)
-    meant = meant_status(answer.status, said)
-    kind, hint = _meaning(call, meant)
+    text = words_of(answer.document)
+    status = meant_status(answer.status, text)
+    kind, hint = _meaning(call, status)
     return KubernetesError(
-        f"{kind} {call.words}" + (f": {said}" if said else f" (HTTP status {answer.status})"),
+        f"{kind} {call.words}" + (f": {text}" if text else f" (HTTP status {answer.status})"),
         hint=hint,
-        retryable=may_pass(meant),
+        retryable=may_pass(status),
         status=answer.status,
         retry_after=answer.retry_after,
     )
@@ -317,14 +317,14 @@ def _meaning(call: Call, status: int) -> tuple[str, str]:
     match status:
         case 401:
             return (
-                "the API server does not accept this pod's token to",
+                "the API server does not accept this pod's token: cannot",
                 "the token may have expired: is it projected into the driver container?",
             )
         case 403:
             return "this pod's service account may not", _rule(call)
         case 404 if call.resource.startswith("nodedrivers"):
             return (
-                "the API server knows no NodeDriver objects, asked to",
+                "the API server has no resource NodeDriver: cannot",
                 "install the custom resource definitions: kubectl get crd nodedrivers.nodeside.io",
             )
         case 400 if call.resource.startswith("nodedrivers"):

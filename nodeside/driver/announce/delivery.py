@@ -71,8 +71,8 @@ class Delivery:
     jitter: Callable[[], float] = random.random  # 0 to 1
 
     def __post_init__(self) -> None:
-        self._wanted: NodeDriverStatus | None = None
-        self._told: dict[Part, NodeDriverStatus] = {}
+        self._desired: NodeDriverStatus | None = None
+        self._sent: dict[Part, NodeDriverStatus] = {}
         self._node_uid = ""
         self._event: Mapping[str, Any] = {}  # in progress; its name makes a retry harmless
         self._news_since: float | None = None
@@ -81,17 +81,17 @@ class Delivery:
         self._refused_until: dict[Part, float] = {}
         self._complaint = ""
 
-    def want(self, status: NodeDriverStatus, *, known: bool = False) -> None:
+    def want(self, status: NodeDriverStatus, *, event_sent: bool = False) -> None:
         """Set the state to send.
 
-        `known`: an earlier process already sent the Event for it.
+        `event_sent`: an earlier process already sent the Event for it.
         """
-        if same_news(self._wanted, status):
+        if same_news(self._desired, status):
             return
-        self._wanted, self._event = status, {}
+        self._desired, self._event = status, {}
         self._refused_until.clear()
-        if known:
-            self._told[Part.EVENT] = status
+        if event_sent:
+            self._sent[Part.EVENT] = status
         if not self._open_parts():
             self._news_since = None
         elif self._news_since is None:
@@ -113,11 +113,11 @@ class Delivery:
     def step(self) -> None:
         """Send the next part of the newest state."""
         part = self._next_part()
-        if part is None or self._wanted is None:
+        if part is None or self._desired is None:
             return
-        status = self._wanted
+        status = self._desired
         try:
-            self._tell(part, status)
+            self._send(part, status)
         except KubernetesError as error:
             self._put_off(part, error)
             return
@@ -125,11 +125,11 @@ class Delivery:
             traceback.print_exc()
             self._put_off(part, KubernetesError(f"a bug in nodeside, please report it: {exc!r}"))
             return
-        self._told[part] = status
+        self._sent[part] = status
         self._refused_until.pop(part, None)
         self._failures = 0
         if part is Part.LABEL and status.state not in documents.NOTABLE:
-            self._told.pop(Part.EVENT, None)  # the next notable state needs a new Event
+            self._sent.pop(Part.EVENT, None)  # the next notable state needs a new Event
         if not self._open_parts():
             self._complete(status)
 
@@ -145,40 +145,40 @@ class Delivery:
 
     def _is_open(self, part: Part) -> bool:
         """Return whether this part still has to be sent."""
-        wanted, told = self._wanted, self._told.get(part)
-        if wanted is None:
+        desired, sent = self._desired, self._sent.get(part)
+        if desired is None:
             return False
         match part:
             case Part.LABEL:
-                return told is None or told.state is not wanted.state
+                return sent is None or sent.state is not desired.state
             case Part.NODE_DRIVER:
-                return not same_news(told, wanted)
+                return not same_news(sent, desired)
             case Part.EVENT:
-                notable = wanted.state in documents.NOTABLE
-                return notable and (told is None or occasion(told) != occasion(wanted))
+                notable = desired.state in documents.NOTABLE
+                return notable and (sent is None or occasion(sent) != occasion(desired))
 
     def _settled_at(self) -> float:
-        """Return the time from which the wanted state may be sent; 0 means immediately."""
-        told = (self._told.get(Part.LABEL), self._told.get(Part.NODE_DRIVER))
-        believed_ready = any(part is not None and part.state is State.READY for part in told)
-        if believed_ready or (self._wanted and self._wanted.state in documents.NOTABLE):
+        """Return the time from which the desired state may be sent; 0 means immediately."""
+        sent = (self._sent.get(Part.LABEL), self._sent.get(Part.NODE_DRIVER))
+        believed_ready = any(part is not None and part.state is State.READY for part in sent)
+        if believed_ready or (self._desired and self._desired.state in documents.NOTABLE):
             return 0.0
         return (self._news_since or 0.0) + self.pace.settle
 
-    def _tell(self, part: Part, status: NodeDriverStatus) -> None:
+    def _send(self, part: Part, status: NodeDriverStatus) -> None:
         match part:
             case Part.LABEL:
                 labels = documents.labels(status)
                 self._node_uid = self.api.patch_node_labels(status.node, labels) or self._node_uid
             case Part.NODE_DRIVER:
-                uid = self._known_uid(status.node)
+                uid = self._owner_uid(status.node)
                 self.api.apply_node_driver(documents.node_driver(status, node_uid=uid))
             case Part.EVENT:
                 if not self._event:
                     self._event = documents.event(status, node_uid=self._node_uid, now=self.wall())
                 self.api.create_event(self._event)
 
-    def _known_uid(self, node: str) -> str:
+    def _owner_uid(self, node: str) -> str:
         """Return the node's uid, "" if the API server refuses to return the node.
 
         The node is read only if the response to the label PATCH gave no uid. If owner references
@@ -205,9 +205,9 @@ class Delivery:
         else:
             wait = self.pace.refused_retry * spread
             self._refused_until[part] = now + wait
-        say = log.detail if str(error) == self._complaint else log.warning
+        write = log.detail if str(error) == self._complaint else log.warning
         self._complaint = str(error)
-        say(f"not announced: {error}", hint=error.hint, again_in=f"{wait:.1f}s")
+        write(f"not announced: {error}", hint=error.hint, again_in=f"{wait:.1f}s")
 
     def _complete(self, status: NodeDriverStatus) -> None:
         self._news_since, self._complaint = None, ""

@@ -54,23 +54,23 @@ def bring_up(
     loader = loader or Loader(task.host)
     trust_mark(task.trust)  # raises if the certificate is unreadable: then touch nothing
     _await_settled(task, journal, loader, listener)
-    known = observe(task, loader)
-    decided = ascend(task, known, journal, listener, closed=closed)
-    match decided.action:
+    observed = observe(task, loader)
+    decision = ascend(task, observed, journal, listener, closed=closed)
+    match decision.action:
         case plan.Keep(proof):
             journal.source = Rung.LOADED
-            record = _remember(task, known.record, proof)
+            record = _remember(task, observed.record, proof)
             _prove(task, journal, loader, wanted_modules(task, proof), record)
         case plan.Use(rung, bundle):
             journal.source = rung
-            record, mark = Installation(task, journal, loader, known, bundle, rung).run()
+            record, mark = Installation(task, journal, loader, observed, bundle, rung).run()
             _prove(task, journal, loader, record.modules, record, mark=mark)
         case plan.GiveUp():
-            raise _no_rung(task, decided, closed)
+            raise _no_rung(task, decision, closed)
         case plan.Look():
             raise AssertionError("ascend looks until there is nothing left to look at")
         case _:
-            assert_never(decided.action)
+            assert_never(decision.action)
     report = journal.ready()
     _collect(task)
     return report
@@ -82,12 +82,12 @@ def judge_loaded(task: Task, journal: Journal, *, loader: Loader | None = None) 
     Validates them, but queries no prebuilt source. Raises NodesideError if the validation fails.
     """
     loader = loader or Loader(task.host)
-    known = observe(task, loader, ask=False)
-    proof, _ = plan.loaded_rung(task.wanted, known)
+    observed = observe(task, loader, ask=False)
+    proof, _ = plan.loaded_rung(task.wanted, observed)
     if proof is None:
         return None
     journal.source = Rung.LOADED
-    _prove(task, journal, loader, wanted_modules(task, proof), known.record)
+    _prove(task, journal, loader, wanted_modules(task, proof), observed.record)
     return journal.ready()
 
 
@@ -97,7 +97,7 @@ def _await_settled(task: Task, journal: Journal, loader: Loader, listener: Liste
     A load that does not end within the deadline of an init function is left to the plan.
     """
     until = loader.clock.now() + loader.deadlines.init
-    told = False
+    announced = False
     while loader.clock.now() < until:
         rows = loader.modules.rows()
         states = [rows[name] for name in task.wanted.names if name in rows]
@@ -106,16 +106,16 @@ def _await_settled(task: Task, journal: Journal, loader: Loader, listener: Liste
             return
         if listener.stopping():
             raise StoppedWaiting(f"stopped while {moving[0].name} was {moving[0].initstate}")
-        if not told:
+        if not announced:
             words = ", ".join(f"{state.name} is {state.initstate}" for state in moving)
-            journal.state(State.LOADING, f"{words}; waiting for its end")
-            told = True
+            journal.state(State.LOADING, f"{words}; waiting until that ends")
+            announced = True
         loader.clock.sleep(_PAUSE)
 
 
 def ascend(
     task: Task,
-    known: plan.Observed,
+    observed: plan.Observed,
     journal: Journal,
     listener: Listener,
     *,
@@ -123,18 +123,18 @@ def ascend(
 ) -> plan.Decision:
     """Look at the rungs in order until one serves or none is left."""
     while True:
-        decided = plan.climb(task.wanted, known)
-        journal.verdicts = decided.verdicts
-        if not isinstance(decided.action, plan.Look):
-            return decided
-        rung = decided.action.rung
+        decision = plan.climb(task.wanted, observed)
+        journal.verdicts = decision.verdicts
+        if not isinstance(decision.action, plan.Look):
+            return decision
+        rung = decision.action.rung
         if rung in closed:
-            known = known.with_finding(rung, plan.Finding("not asked for"))
+            observed = observed.with_finding(rung, plan.Finding("not requested"))
             continue
         if rung is Rung.BUILT:
             journal.state(State.BUILDING)
         with journal.stage(_STAGES[rung]):
-            known = known.with_finding(rung, rungs.look(task, rung, listener))
+            observed = observed.with_finding(rung, rungs.look(task, rung, listener))
 
 
 _STAGES = {
@@ -163,9 +163,9 @@ def _prove(
     try:
         validate_loaded(task, journal, loader, loaded, record, mark=mark)
     except ValidationFailed as error:
-        found = error.validation.splat
-        if record is not None and found and found != record.splat:
-            write_loaded(task.host, replace(record, splat=found))
+        splat = error.validation.splat
+        if record is not None and splat and splat != record.splat:
+            write_loaded(task.host, replace(record, splat=splat))
         raise
     if record is not None and record.mark is not None:
         write_loaded(task.host, replace(record, mark=None))  # later log lines are unrelated
@@ -193,11 +193,11 @@ def validate_loaded(
     scene = Scene(task.host, loader.kernel_log, mark, splat, loader.clock)
     with journal.stage("validate"):
         try:
-            done: Validation = validate(task.driver.spec.validate, loaded, scene)
+            validation: Validation = validate(task.driver.spec.validate, loaded, scene)
         except ValidationFailed as error:
             journal.checks = tuple(encode(check) for check in error.validation.checks)
             raise
-        journal.checks = tuple(encode(check) for check in done.checks)
+        journal.checks = tuple(encode(check) for check in validation.checks)
 
 
 def _remember(task: Task, record: LoadedRecord | None, proof: plan.Proof) -> LoadedRecord:
@@ -206,8 +206,8 @@ def _remember(task: Task, record: LoadedRecord | None, proof: plan.Proof) -> Loa
     The record may be missing because a process was killed before it wrote it. It may also name the
     previous version, if the new one has the same modules, or the previous trust.
     """
-    now = (proof.key, task.version, trust_mark(task.trust))
-    if record is not None and (record.key, record.version, record.trust) == now:
+    current = (proof.key, task.version, trust_mark(task.trust))
+    if record is not None and (record.key, record.version, record.trust) == current:
         return record
     source = Rung.LOADED if record is None else record.source
     if proof.key != task.key:
@@ -219,15 +219,15 @@ def _remember(task: Task, record: LoadedRecord | None, proof: plan.Proof) -> Loa
     return fresh
 
 
-def _no_rung(task: Task, decided: plan.Decision, closed: Collection[Rung]) -> NoRungServed:
-    hint = "give it a toolkit (--shared) or a prebuilt source (spec.prebuilt.sources)"
+def _no_rung(task: Task, decision: plan.Decision, closed: Collection[Rung]) -> NoRungServed:
+    hint = "give the driver a toolkit (--shared) or a prebuilt source (spec.prebuilt.sources)"
     if closed:
         file = task.config.driver_file
         verb = "fetch" if task.sources else "build"
         hint = f"put them into the cache first: nodeside driver {verb} -f {file}"
     return NoRungServed(
         "no way to get the modules: "
-        + "; ".join(f"{v.rung.value}: {v.why}" for v in decided.verdicts),
+        + "; ".join(f"{v.rung.value}: {v.why}" for v in decision.verdicts),
         hint=hint,
     )
 
@@ -235,7 +235,7 @@ def _no_rung(task: Task, decided: plan.Decision, closed: Collection[Rung]) -> No
 def _collect(task: Task) -> None:
     """Delete the cached bundles that no version or kernel is likely to return to."""
     record = read_loaded(task.host, task.name, task.boot_id)
-    shelf = task.cache.manifests(task.name)
-    keep = retention.kept(shelf, task.tag, task.kernel, record.key if record else "")
+    manifests = task.cache.manifests(task.name)
+    keep = retention.kept(manifests, task.tag, task.kernel, record.key if record else "")
     for tag in task.cache.collect(task.name, keep):
         log.fact("dropped an old bundle from the cache", tag=tag)

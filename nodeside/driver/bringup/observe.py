@@ -21,18 +21,18 @@ from nodeside.driver.node.run_directory import read_loaded
 
 def acceptable_manifests(task: Task, record: LoadedRecord | None) -> tuple[BundleManifest, ...]:
     """Return the cached manifests of the desired bundle and of a compatible one that we loaded."""
-    found = []
+    described = []
     own = task.cache.described(task.tag, task.name)
     if own is not None and own.manifest.key == task.key:
-        found.append(own)
+        described.append(own)
     if record is not None and record.source is Rung.COMPATIBLE and record.key != task.key:
         tags = [
             cached.tag
             for cached in task.cache.manifests(task.name)
             if cached.manifest.key == record.key and of_same_source(task, cached.manifest)
         ]
-        found += [each for tag in tags if (each := task.cache.described(tag, task.name))]
-    return tuple(each.manifest for each in found if not task.distrust(each))
+        described += [bundle for tag in tags if (bundle := task.cache.described(tag, task.name))]
+    return tuple(bundle.manifest for bundle in described if not task.distrust(bundle))
 
 
 def remote_manifest(task: Task) -> BundleManifest | None:
@@ -63,11 +63,11 @@ def observe(task: Task, loader: Loader, *, ask: bool = True) -> plan.Observed:
     return plan.Observed(in_kernel, record, manifests, record_proves=proves)
 
 
-def loaded_now(task: Task, known: plan.Observed) -> tuple[tuple[LoadedModule, ...], str]:
+def loaded_now(task: Task, observed: plan.Observed) -> tuple[tuple[LoadedModule, ...], str]:
     """Return the modules that must be loaded for this task, and why that is not proven, or ""."""
-    proof, why = plan.loaded_rung(task.wanted, known)
+    proof, why = plan.loaded_rung(task.wanted, observed)
     if proof is not None:
         return wanted_modules(task, proof), ""
-    if known.manifests:
-        return wanted_modules(task, known.manifests[0]), why
+    if observed.manifests:
+        return wanted_modules(task, observed.manifests[0]), why
     return tuple(LoadedModule(name, "", {}) for name in task.wanted.names), why

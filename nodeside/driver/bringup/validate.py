@@ -27,9 +27,9 @@ from nodeside.spec.model import BoundCheck, CommandCheck, SysfsCheck, Validate
 _FIRST_PAUSE = 0.02  # seconds; doubled after every round
 _LONGEST_PAUSE = 0.5
 _TEXT = 200  # characters shown of an observed value
-_LOG, _CALM = "kernel log", "no splat since the load"
-# The time of an ordinary expression such as (a+)+$ may grow as 2 to the power of the length: longer
-# than any node lives. An attribute has 4 KiB; a reasonable expression needs a millisecond for it.
+_LOG, _NO_SPLAT = "kernel log", "no splat since the load"
+# An expression such as (a+)+$ may take time that grows as 2 to the power of the text's length. An
+# attribute has up to 4 KiB; a reasonable expression needs a millisecond for it.
 _REGEX_SECONDS = 5
 _REGEX_LIMITS = Limits(memory=128 << 20, processor=_REGEX_SECONDS, answer=16)
 
@@ -81,7 +81,7 @@ class ValidationFailed(NodesideError):
         ]
         hint = "see what the driver says in the kernel log: dmesg | tail"
         if validation.splat:
-            hint += "; a splat counts until the next boot or `nodeside driver unload`"
+            hint += "; a splat fails the validation until the next boot or `nodeside driver unload`"
         super().__init__("\n".join(rows), hint=hint)
         self.validation = validation
 
@@ -124,7 +124,7 @@ def check_all(spec: Validate, modules: Sequence[LoadedModule], scene: Scene) -> 
             row if row.ok else _timed(look, scene, started)
             for row, look in zip(rows, looks, strict=True)
         ]
-    return Validation((*rows, *_kernel_is_calm(scene, started)))
+    return Validation((*rows, *_check_kernel_log(scene, started)))
 
 
 def _timed(look: Look, scene: Scene, started: float) -> CheckResult:
@@ -135,7 +135,7 @@ def _timed(look: Look, scene: Scene, started: float) -> CheckResult:
 def _looks(spec: Validate, modules: Sequence[LoadedModule], host: Host) -> list[Look]:
     """Return the checks that can be repeated, cheapest first."""
     for check in spec.sysfs:
-        _refuse_nonsense(host, check)
+        _refuse_invalid(host, check)
     return [
         *(lambda item=item: module_is_live(item, host) for item in modules),
         *(lambda path=path: device_exists(path, host) for path in spec.devices),
@@ -149,13 +149,13 @@ def module_is_live(expected: LoadedModule, host: Host) -> CheckResult:
     """Check that a module is loaded, initialised, and has the expected build-id."""
     name = f"module {expected.name}"
     state = KernelModules(host).state(expected.name)
-    wanted = f"live, build-id {expected.build_id[:12]}" if expected.build_id else "live"
+    target = f"live, build-id {expected.build_id[:12]}" if expected.build_id else "live"
     if state is None:
-        return CheckResult(name, False, wanted, "not loaded")
-    known = bool(expected.build_id and state.build_id)
-    found = f"{state.initstate}, build-id {state.build_id[:12]}" if known else state.initstate
-    same = not known or state.build_id == expected.build_id
-    return CheckResult(name, state.initstate == "live" and same, wanted, found)
+        return CheckResult(name, False, target, "not loaded")
+    comparable = bool(expected.build_id and state.build_id)
+    actual = f"{state.initstate}, build-id {state.build_id[:12]}" if comparable else state.initstate
+    same = not comparable or state.build_id == expected.build_id
+    return CheckResult(name, state.initstate == "live" and same, target, actual)
 
 
 def device_exists(path: str, host: Host) -> CheckResult:
@@ -168,7 +168,7 @@ def device_exists(path: str, host: Host) -> CheckResult:
         raise SpecError(f"{path}: expected a path below /dev, without ..")
     expected = "a character or block device"
     if not host.dev.is_dir():
-        return CheckResult(path, False, expected, f"{host.dev} is not there: mount the host's /dev")
+        return CheckResult(path, False, expected, f"no {host.dev}: mount the host's /dev")
     try:
         mode = host.dev.joinpath(*parts).stat().st_mode
     except OSError as exc:
@@ -176,18 +176,18 @@ def device_exists(path: str, host: Host) -> CheckResult:
     if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
         kind = "character" if stat.S_ISCHR(mode) else "block"
         return CheckResult(path, True, expected, f"a {kind} device")
-    return CheckResult(path, False, expected, "something that is no device")
+    return CheckResult(path, False, expected, "something that is not a device")
 
 
 def devices_are_bound(check: BoundCheck, host: Host) -> CheckResult:
     """Check that a matching PCI device exists, and that every one is bound to the driver."""
     name = f"PCI {check.vendor}:{check.device or '*'}"
     expected = f"bound to {check.driver}"
-    found = [item for item in pci_devices(host) if item.is_of(check.vendor, check.device)]
-    if not found:
+    devices = [item for item in pci_devices(host) if item.is_of(check.vendor, check.device)]
+    if not devices:
         return CheckResult(name, False, expected, "no such device on this node")
-    words = ", ".join(f"{item.address} {item.driver or 'without a driver'}" for item in found)
-    return CheckResult(name, all(item.driver == check.driver for item in found), expected, words)
+    words = ", ".join(f"{item.address} {item.driver or 'without a driver'}" for item in devices)
+    return CheckResult(name, all(item.driver == check.driver for item in devices), expected, words)
 
 
 def attribute_has_value(check: SysfsCheck, host: Host) -> CheckResult:
@@ -216,26 +216,26 @@ def command_succeeds(check: CommandCheck) -> CheckResult:
     name = " ".join(check.command)[:_TEXT]
     expected = f"exit code 0 within {check.timeout_seconds} s"
     try:
-        done = process.run(check.command, timeout=check.timeout_seconds, check=False)
+        result = process.run(check.command, timeout=check.timeout_seconds, check=False)
     except NodesideError as exc:
         return CheckResult(name, False, expected, str(exc))
-    said = process.tail(done.errors.strip() or done.output.strip(), 3)
-    words = process.in_words(done.exit_code)
-    ok = done.exit_code == 0
-    return CheckResult(name, ok, expected, words if ok or not said else f"{words}: {said[:_TEXT]}")
+    tail = process.tail(result.errors.strip() or result.output.strip(), 3)
+    words = process.in_words(result.exit_code)
+    ok = result.exit_code == 0
+    return CheckResult(name, ok, expected, words if ok or not tail else f"{words}: {tail[:_TEXT]}")
 
 
-def _kernel_is_calm(scene: Scene, started: float) -> tuple[CheckResult, ...]:
+def _check_kernel_log(scene: Scene, started: float) -> tuple[CheckResult, ...]:
     """Check for splats since the mark. An unreadable log proves nothing, but fails nothing."""
     if scene.splat:
-        return (CheckResult(_LOG, False, _CALM, scene.splat),)
+        return (CheckResult(_LOG, False, _NO_SPLAT, scene.splat),)
     if scene.mark is None:
         return ()
     excerpt = scene.kernel_log.since(scene.mark)
-    found = splats(excerpt.lines)
-    words = "; ".join(found)[:_TEXT] or excerpt.note or "none"
+    heads = splats(excerpt.lines)
+    words = "; ".join(heads)[:_TEXT] or excerpt.note or "none"
     seconds = round(scene.clock.now() - started, 3)
-    return (CheckResult(_LOG, not found, _CALM, words, seconds),)
+    return (CheckResult(_LOG, not heads, _NO_SPLAT, words, seconds),)
 
 
 def _expected(check: SysfsCheck) -> str:
@@ -260,17 +260,17 @@ def _matches(pattern: str, content: str) -> bool:
         return run_in_child(search, _REGEX_SECONDS, limits=_REGEX_LIMITS) == b"yes"
     except (ChildDied, ChildRaised, DeadlinePassed) as exc:
         raise SystemRefused(
-            f"no answer of the regular expression within {_REGEX_SECONDS} s; it may repeat what it "
-            "repeats, as (a+)+ does"
+            f"the regular expression did not finish within {_REGEX_SECONDS} s; it may contain "
+            "nested repeats such as (a+)+"
         ) from exc
 
 
-def _refuse_nonsense(host: Host, check: SysfsCheck) -> None:
+def _refuse_invalid(host: Host, check: SysfsCheck) -> None:
     """Refuse, before the first look, a path that leaves /sys or an invalid regular expression."""
     sysfs.expand(host, check.path)
     try:
         re.compile(check.matches)
     except (re.error, OverflowError, RecursionError) as exc:
         raise SpecError(
-            f"validate.sysfs: {check.matches!r} is no regular expression: {exc}"
+            f"validate.sysfs: {check.matches!r} is not a regular expression: {exc}"
         ) from exc

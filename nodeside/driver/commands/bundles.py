@@ -23,7 +23,7 @@ from nodeside.errors import ExitCode, NodesideError, SpecError, UsageError
 from nodeside.spec.model import PrebuiltSource
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_SPELLINGS = "--to oci:REPOSITORY, oci+http:REPOSITORY (plain HTTP) or a directory"
+_SPELLINGS = "use --to oci:REPOSITORY, oci+http:REPOSITORY (plain HTTP) or a directory"
 
 
 class NothingFetched(NodesideError):
@@ -78,12 +78,12 @@ def _toolkit(config: Config, *, local: bool) -> Iterator[Config]:
     elif config.shared is None:
         raise UsageError(
             "no toolkit to build with",
-            hint="--shared DIR for the one of a sidecar, or --local to build with this machine's",
+            hint="use --shared DIR for a toolkit sidecar, or --local for this machine's compiler",
         )
     elif not config.shared.root.is_dir():
         raise UsageError(
-            f"there is no {config.shared.root}: expected the directory of a toolkit sidecar",
-            hint="look for a typing error, or build with this machine's compiler: --local",
+            f"{config.shared.root} does not exist: expected the directory of a toolkit sidecar",
+            hint="check the path, or build with this machine's compiler: --local",
         )
     else:
         yield config
@@ -95,8 +95,8 @@ def publish(task: Task, to: str | None, *, overwrite: bool) -> Outcome:
 
     source = target(task, to)
     bundle = cached(task, rungs.look_in_cache(task))
-    done = publish_bundle(bundle, source, rungs.fetch_options(task), overwrite=overwrite)
-    return Outcome(as_document(done), [("published", str(done))])
+    published = publish_bundle(bundle, source, rungs.fetch_options(task), overwrite=overwrite)
+    return Outcome(as_document(published), [("published", str(published))])
 
 
 def cached(task: Task, finding: Finding) -> Bundle:
@@ -119,7 +119,7 @@ def target(task: Task, to: str | None) -> PrebuiltSource:
         if not sources:
             raise UsageError(
                 "driver.yaml names no prebuilt sources to publish to",
-                hint="say where: --to oci:registry.example.com/team/driver, or a directory",
+                hint="name a target: --to oci:registry.example.com/team/driver, or a directory",
             )
         return next((source for source in sources if source.publish), sources[0])
     return parse_target(to)
@@ -136,10 +136,10 @@ def parse_target(to: str) -> PrebuiltSource:
         return PrebuiltSource(http=to)
     host, slash, path = to.partition("/")
     if _SCHEME.match(to):
-        raise UsageError(f"cannot publish to {to!r}: {kind}:// is not known", hint=_SPELLINGS)
+        raise UsageError(f"cannot publish to {to!r}: {kind}:// is not supported", hint=_SPELLINGS)
     if slash and path and _looks_like_host(host) and not Path(host).is_dir():
         raise UsageError(
-            f"{to!r} looks like a repository of a registry, and would be a directory",
+            f"{to!r} looks like a repository of a registry, but would become a directory",
             hint=f"--to oci:{to} for the registry (oci+http: for plain HTTP), --to ./{to} for a "
             "directory",
         )

@@ -83,7 +83,7 @@ def _kernel(config: Config, kernel: Kernel | None) -> Iterator[Row]:
     words = f"{running.release} {running.architecture}, {running.version}"
     yield Row("kernel", Level.OK, words)
     if kernel is not None and kernel != running:
-        yield Row("kernel asked for", Level.OK, f"{kernel.release}, which does not run here")
+        yield Row("requested kernel", Level.OK, f"{kernel.release}, which does not run here")
         return
     if not (config.host.proc / "modules").exists():
         yield Row(
@@ -108,34 +108,34 @@ def _trust(config: Config, facts: KernelFacts) -> Iterator[Row]:
     if facts.modules_disabled:
         yield Row("loading", Level.BAD, "kernel.modules_disabled is 1", "reboot the node")
     enforced = facts.signatures_enforced or facts.lockdown in ("integrity", "confidentiality")
-    found = f"lockdown {facts.lockdown or 'unknown'}, signatures " + (
+    words = f"lockdown {facts.lockdown or 'unknown'}, signatures " + (
         "enforced" if enforced else "not enforced"
     )
     todo = "set spec.signing to a key that is enrolled: mokutil --import" if enforced else ""
-    yield Row("signatures", Level.WARN if enforced else Level.OK, found, todo)
-    with_boot = config.host.sys / _SECURE_BOOT
+    yield Row("signatures", Level.WARN if enforced else Level.OK, words, todo)
+    secure_boot = config.host.sys / _SECURE_BOOT
     try:
-        state = "on" if with_boot.read_bytes()[-1:] == b"\1" else "off"
+        state = "on" if secure_boot.read_bytes()[-1:] == b"\1" else "off"
     except OSError:
         state = "not visible (no EFI variables)"
     yield Row("secure boot", Level.OK, state)
 
 
 def _rights(config: Config, _: Kernel | None) -> Iterator[Row]:
-    have = effective(config.host)
+    present = effective(config.host)
     needs = {
         Capability.SYS_MODULE: (Level.BAD, "no module can be loaded or unloaded"),
-        Capability.SYSLOG: (Level.WARN, "failures come without the kernel's own words"),
+        Capability.SYSLOG: (Level.WARN, "failure messages lack the kernel log lines"),
         Capability.SYS_PTRACE: (Level.WARN, "holders of a module cannot be named"),
         Capability.DAC_READ_SEARCH: (Level.WARN, "holders of a module cannot be named"),
     }
-    for capability, (level, without) in needs.items():
+    for capability, (level, consequence) in needs.items():
         name = f"CAP_{capability.name}"
-        if capability in have:
+        if capability in present:
             yield Row(name, Level.OK, "present")
         else:
             todo = "run as root, or add it to the container's securityContext"
-            yield Row(name, level, f"missing: {without}", todo)
+            yield Row(name, level, f"missing: {consequence}", todo)
     why = KernelLog(config.host, KernelSyscalls()).mark().unreadable
     yield Row("kernel log", Level.WARN if why else Level.OK, why or "readable")
 
@@ -149,30 +149,30 @@ def _disks(config: Config, _: Kernel | None) -> Iterator[Row]:
 
 def _disk(question: str, path: Path, *, programs: bool = False) -> Row:
     """Check space and permissions; `programs`: whether programs must be able to run there."""
-    there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
-    flags = os.statvfs(there).f_flag
+    existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    flags = os.statvfs(existing).f_flag
     if flags & os.ST_RDONLY:
-        return Row(question, Level.BAD, f"{there} is mounted read-only", "mount it read-write")
-    if not os.access(there, os.W_OK):
+        return Row(question, Level.BAD, f"{existing} is mounted read-only", "mount it read-write")
+    if not os.access(existing, os.W_OK):
         todo = "run as root, or choose another place (--cache, --shared, --host-root)"
-        return Row(question, Level.BAD, f"{there} cannot be written", todo)
+        return Row(question, Level.BAD, f"{existing} is not writable", todo)
     if programs and flags & os.ST_NOEXEC:
         todo = "mount it without noexec (an emptyDir is): kbuild runs programs that it makes"
-        return Row(question, Level.BAD, f"{there} is mounted noexec", todo)
-    free = shutil.disk_usage(there).free
+        return Row(question, Level.BAD, f"{existing} is mounted noexec", todo)
+    free = shutil.disk_usage(existing).free
     words = f"{path}, {free >> 20} MiB free"
     if free < _LITTLE_SPACE:
-        return Row(question, Level.WARN, words, f"free some space: df -h {there}")
+        return Row(question, Level.WARN, words, f"free some space: df -h {existing}")
     return Row(question, Level.OK, words)
 
 
 def _mounts(config: Config, _: Kernel | None) -> Iterator[Row]:
     """Check the mounts. In a pod each one is separate, and each is sometimes forgotten."""
     host = config.host
-    for path, without in (
-        (host.sys / "module", "nobody can tell what is loaded"),
+    for path, consequence in (
+        (host.sys / "module", "loaded modules cannot be determined"),
         (host.proc / "1", "holders of a module cannot be named"),
-        (host.dev, "device nodes of validate.devices cannot be looked for"),
+        (host.dev, "the devices of validate.devices cannot be checked"),
         (host.root / "lib/modules", "in-tree dependencies cannot be loaded"),
     ):
         mount = f"/{path.relative_to(host.root).parts[0]}"
@@ -181,19 +181,19 @@ def _mounts(config: Config, _: Kernel | None) -> Iterator[Row]:
             yield Row(f"mount {mount}", Level.OK, str(path))
         else:
             todo = f"in a pod, mount the host's {mount} at {host.root / mount[1:]}"
-            yield Row(f"mount {mount}", Level.WARN, f"no {path}: {without}", todo)
+            yield Row(f"mount {mount}", Level.WARN, f"no {path}: {consequence}", todo)
 
 
 def _limits(_place: Config, _: Kernel | None) -> Iterator[Row]:
     """Show the limits of this container; the toolkit container has its own."""
     group = Path("/sys/fs/cgroup")
-    found = []
+    limits = []
     for name in ("cpu.max", "memory.max"):
         try:
-            found.append(f"{name} {(group / name).read_text().strip()}")
+            limits.append(f"{name} {(group / name).read_text().strip()}")
         except OSError:
             continue
-    yield Row("cgroup limits here", Level.OK, ", ".join(found) or "none that can be seen")
+    yield Row("cgroup limits here", Level.OK, ", ".join(limits) or "none visible")
 
 
 def _toolkit(config: Config, kernel: Kernel | None) -> Iterator[Row]:
@@ -223,13 +223,13 @@ def _toolkit(config: Config, kernel: Kernel | None) -> Iterator[Row]:
         yield from rows
         yield Row("toolkit: jobs", Level.OK, f"make -j{record['jobs']}, by cgroup limits and CPUs")
     except (ValueError, KeyError, TypeError):
-        said = process.tail(done.errors or done.output, 5)
-        yield Row("toolkit", Level.WARN, f"could not be checked here: {said}", _ask_the_toolkit())
+        output = process.tail(done.errors or done.output, 5)
+        yield Row("toolkit", Level.WARN, f"could not be checked here: {output}", _ask_the_toolkit())
 
 
 def _ask_the_toolkit() -> str:
     """Return the instruction for checking in the toolkit container itself."""
-    return "in the toolkit container: toolkit.pyz check"
+    return "run in the toolkit container: toolkit.pyz check"
 
 
 def _sidecar(config: Config) -> Row:
@@ -240,10 +240,10 @@ def _sidecar(config: Config) -> Row:
         return Row(
             "toolkit",
             Level.OK,
-            f"a sidecar lives, with headers for {record.toolkit_kernel or 'no kernel'}",
+            f"a sidecar is running, with headers for {record.toolkit_kernel or 'no kernel'}",
         )
-    was = "was there and is gone" if record is not None else "has not been there in this boot"
-    return Row("toolkit", Level.WARN, f"the sidecar {was}", _ask_the_toolkit())
+    state = "ran in this boot and is gone" if record is not None else "has not run in this boot"
+    return Row("toolkit", Level.WARN, f"the sidecar {state}", _ask_the_toolkit())
 
 
 Question = Callable[[Config, Kernel | None], Iterator[Row]]

@@ -59,45 +59,45 @@ class OrderOptions:
     to: str = ""
 
 
-def order(config: Config, wish: OrderOptions, *, dry_run: bool = False) -> Outcome:
+def order(config: Config, options: OrderOptions, *, dry_run: bool = False) -> Outcome:
     """Write source and build request to the shared directory, unless the store has the bundle."""
     read_driver(config)  # first: report mistakes in it before anything else
     shared = _shared(config)
     boot_id = config.host.boot_id
-    said = shared.kernels(boot_id)
-    if said is None:
+    kernels = shared.kernels(boot_id)
+    if kernels is None:
         raise StepMissing(
-            f"{shared.root} does not say which kernels the toolkit image has headers of",
-            hint="run there first, in the toolkit image: toolkit.pyz kernels --shared DIR",
+            f"{shared.root} has no list of the kernels that the toolkit image has headers for",
+            hint="run first, in the toolkit image: toolkit.pyz kernels --shared DIR",
         )
-    chosen = choose_kernel(said, release=wish.release, variant=wish.variant)
+    chosen = choose_kernel(kernels, release=options.release, variant=options.variant)
     kernel = Kernel(chosen.release, chosen.version, config.host.kernel.architecture)
     task = resolve(config, kernel)
-    to = wish.to or _own_store(task) if wish.publish else ""
-    made = BuildOrder(
+    to = options.to or _own_store(task) if options.publish else ""
+    ordered = BuildOrder(
         *(boot_id, kernel, task.key, task.tag, to),
         digest=_in_store(task, to) if to else "",
         signature_hash=chosen.signature_hash,
     )
     if dry_run:
-        return _would(task, f"ask the toolkit for {task.tag}" if not made.digest else "do nothing")
-    if not made.digest:
+        return _would(task, "do nothing" if ordered.digest else f"ask the toolkit for {task.tag}")
+    if not ordered.digest:
         with sole_builder(shared):
             provide_source(task.source, shared, task.source_digest, task.not_source)
-            made = replace(made, request=request_build(shared, rungs.request_of(task)).id)
-    shared.publish_order(made)
-    rows = [("kernel", kernel.release), ("bundle", made.tag), ("store", made.to or "none")]
-    rows.append(("request", made.request or f"none: the store has it ({made.digest})"))
-    return Outcome(as_document(made), rows)
+            ordered = replace(ordered, request=request_build(shared, rungs.request_of(task)).id)
+    shared.publish_order(ordered)
+    rows = [("kernel", kernel.release), ("bundle", ordered.tag), ("store", ordered.to or "none")]
+    rows.append(("request", ordered.request or f"none: the store has it ({ordered.digest})"))
+    return Outcome(as_document(ordered), rows)
 
 
 def finish(config: Config) -> tuple[Outcome, BuildOutcome]:
     """Check, sign and publish the toolkit's result. Raises ToolkitBuildFailed and others."""
     task, ordered = _ordered(config)
-    made = _publish(task, _shared(config), ordered) if ordered.request else _present(ordered)
-    rows = [("bundle", made.tag), ("verdict", made.verdict.value), ("how", made.message)]
-    rows.append(("digest", made.digest))
-    return Outcome(as_document(made), rows), made
+    outcome = _publish(task, _shared(config), ordered) if ordered.request else _present(ordered)
+    rows = [("bundle", outcome.tag), ("verdict", outcome.verdict.value), ("how", outcome.message)]
+    rows.append(("digest", outcome.digest))
+    return Outcome(as_document(outcome), rows), outcome
 
 
 def would_finish(config: Config) -> Outcome:
@@ -124,7 +124,7 @@ def _ordered(config: Config) -> tuple[Task, BuildOrder]:
     task = resolve(config, ordered.kernel)
     if task.key != ordered.key:
         raise StepMissing(
-            f"{ordered.tag} was ordered, and driver.yaml or its source say {task.tag} now",
+            f"{ordered.tag} was ordered, but driver.yaml and its source now give {task.tag}",
             hint="order again: nodeside driver order --shared DIR",
         )
     return task, ordered
@@ -136,7 +136,7 @@ def _would(task: Task, *would: str) -> Outcome:
 
 
 @contextmanager
-def told(path: Path | None, kernel: str = "") -> Iterator[list[BuildOutcome]]:
+def recording(path: Path | None, kernel: str = "") -> Iterator[list[BuildOutcome]]:
     """Write the outcome that the block appends, or the failure that it raises, to `path`."""
     started, outcomes = time.monotonic(), list[BuildOutcome]()
     try:
@@ -154,10 +154,10 @@ def told(path: Path | None, kernel: str = "") -> Iterator[list[BuildOutcome]]:
 def ordered_kernel(config: Config) -> str:
     """Return the ordered kernel release, for a failure report; "" if it is not known."""
     try:
-        found = config.shared.order(config.host.boot_id) if config.shared else None
+        ordered = config.shared.order(config.host.boot_id) if config.shared else None
     except NodesideError:
         return ""
-    return found.kernel.release if found else ""
+    return ordered.kernel.release if ordered else ""
 
 
 def _publish(task: Task, shared: SharedDir, ordered: BuildOrder) -> BuildOutcome:
@@ -168,24 +168,24 @@ def _publish(task: Task, shared: SharedDir, ordered: BuildOrder) -> BuildOutcome
     if result is None:
         raise StepMissing(
             f"build {ordered.request} has no answer",
-            hint="run there first, in the toolkit image: toolkit.pyz answer --shared DIR",
+            hint="run first, in the toolkit image: toolkit.pyz answer --shared DIR",
         )
     if not result.succeeded:
         raise ToolkitBuildFailed(result)
     bundle = assemble_bundle(task, shared, result)
-    verdict, said = BuildVerdict.BUILT, f"built into {bundle.directory}"
+    verdict, text = BuildVerdict.BUILT, f"built into {bundle.directory}"
     if ordered.to:
-        done = publish(bundle, target(task, ordered.to), rungs.fetch_options(task))
-        verdict, said = BuildVerdict.PUBLISHED, str(done)
-        if done.already:
+        published = publish(bundle, target(task, ordered.to), rungs.fetch_options(task))
+        verdict, text = BuildVerdict.PUBLISHED, str(published)
+        if published.already:
             verdict = BuildVerdict.PRESENT
-    return BuildOutcome(verdict, ordered.kernel.release, ordered.tag, bundle.digest, message=said)
+    return BuildOutcome(verdict, ordered.kernel.release, ordered.tag, bundle.digest, message=text)
 
 
 def _present(ordered: BuildOrder) -> BuildOutcome:
-    said = f"{ordered.to}:{ordered.tag} was there already"
+    text = f"{ordered.to}:{ordered.tag} was already published"
     kernel = ordered.kernel.release
-    return BuildOutcome(BuildVerdict.PRESENT, kernel, ordered.tag, ordered.digest, message=said)
+    return BuildOutcome(BuildVerdict.PRESENT, kernel, ordered.tag, ordered.digest, message=text)
 
 
 def _failure(error: NodesideError, kernel: str) -> BuildOutcome:
@@ -219,13 +219,13 @@ def _in_store(task: Task, to: str) -> str:
     from nodeside.driver.store.base import WantedBundle
     from nodeside.driver.store.sources import acceptance, open_source
 
-    wanted = WantedBundle(task.name, task.version, task.kernel, task.key)
+    desired = WantedBundle(task.name, task.version, task.kernel, task.key)
     with open_source(target(task, to), rungs.fetch_options(task)) as store:
         described = store.describe(task.tag)
     if described is None:
         return ""
     try:
-        acceptance(wanted, task.trust)(described)
+        acceptance(desired, task.trust)(described)
     except BadSignature as problem:  # no node would accept it; `publish` decides what is replaced
         log.warning(str(problem), store=to, tag=task.tag)
         return ""
@@ -236,6 +236,6 @@ def _shared(config: Config) -> SharedDir:
     if config.shared is None:
         raise UsageError(
             "no shared directory to build in",
-            hint="--shared DIR, one that `nodeside driver provide` has filled",
+            hint="use --shared DIR, a directory that `nodeside driver provide` has filled",
         )
     return config.shared

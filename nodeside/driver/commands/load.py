@@ -33,18 +33,18 @@ class NotProven(NodesideError):
 
 def load(task: Task) -> Outcome:
     """Load from the cache without fetching or building, under the lock; validate; announce."""
-    heard = listener(SIDECAR_TIMEOUT)
+    console = listener(SIDECAR_TIMEOUT)
     closed = (Rung.FETCHED, Rung.BUILT)
     with announcing(task.host) as announcer:
         journal = Journal(task, announcer.state)
         with run_directory.hold_lock(task.host, task.name, timeout=_LOCK_TIMEOUT):
-            report = _bring_up(task, journal, heard, closed)
+            report = _bring_up(task, journal, console, closed)
     return as_outcome(report, announcement(journal))
 
 
-def _bring_up(task: Task, journal: Journal, heard: Listener, closed: tuple[Rung, ...]) -> Report:
+def _bring_up(task: Task, journal: Journal, console: Listener, closed: tuple[Rung, ...]) -> Report:
     try:
-        return bringup.bring_up(task, journal, heard, closed=closed)
+        return bringup.bring_up(task, journal, console, closed=closed)
     except NodesideError as error:
         # A refusal before anything was touched is reported to the caller, but not announced.
         return journal.failed(error, announce=journal.told is not None)
@@ -54,15 +54,15 @@ def validate(task: Task) -> Outcome:
     """Run the checks of driver.yaml against the loaded modules."""
     journal = Journal(task)
     loader = Loader(task.host)
-    known = observe(task, loader)
-    loaded, unproven = loaded_now(task, known)
-    _, why = plan.loaded_rung(task.wanted, known)
+    observed = observe(task, loader)
+    loaded, unproven = loaded_now(task, observed)
+    _, why = plan.loaded_rung(task.wanted, observed)
     journal.verdicts = (plan.Verdict(Rung.LOADED, not unproven, why),)
     journal.source = None if unproven else Rung.LOADED
     try:
-        if all(module.name not in known.in_kernel for module in loaded):
+        if all(module.name not in observed.in_kernel for module in loaded):
             raise NotProven(why, hint=f"nodeside driver load -f {task.config.driver_file}")
-        bringup.validate_loaded(task, journal, loader, loaded, known.record)
+        bringup.validate_loaded(task, journal, loader, loaded, observed.record)
         if unproven:
             raise NotProven(
                 f"every check passes, but nothing proves that the right modules are loaded: {why}",

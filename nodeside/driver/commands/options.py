@@ -72,8 +72,8 @@ _PLACE = (
         "--credentials-file",
         envvar="NODESIDE_CREDENTIALS",
         type=_PATH,
-        help="A docker config.json with the credentials of registries; of several, with : between "
-        "them, the first that is there.",
+        help="A docker config.json with registry credentials. Of several, separated by :, the "
+        "first that exists is used.",
     ),
     click.option(
         "--log-format",
@@ -81,7 +81,7 @@ _PLACE = (
         envvar="NODESIDE_LOG_FORMAT",
         default="text",
         show_default=True,
-        help="One line per fact on stderr.",
+        help="Format of the log on stderr.",
     ),
     click.option("--verbose", "-v", is_flag=True, help="Log details too."),
 )
@@ -90,7 +90,7 @@ _KERNEL = (
     click.option("--kernel", help="Kernel release to work for.  [default: the running one]"),
     click.option(
         "--kernel-version",
-        help="Its `uname -v`.  [default: read from the kernel's headers or from the node]",
+        help="The kernel's `uname -v`.  [default: read from the kernel's headers or from the node]",
     ),
 )
 
@@ -100,10 +100,10 @@ output_option = click.option(
     type=click.Choice(["table", "json"]),
     default="table",
     show_default=True,
-    help="What is printed on stdout.",
+    help="Format of the output on stdout.",
 )
 dry_run_option = click.option(
-    "--dry-run", "-n", is_flag=True, help="Say what would be done; do nothing."
+    "--dry-run", "-n", is_flag=True, help="Show what would be done; do nothing."
 )
 
 
@@ -156,8 +156,8 @@ def _first_there(path: Path | None) -> Path | None:
     """Return a single path unchanged; of several, the first that exists, or None."""
     if path is None or os.pathsep not in str(path):
         return path
-    named = (Path(word) for word in str(path).split(os.pathsep))
-    return next((each for each in named if each.exists()), None)
+    paths = (Path(word) for word in str(path).split(os.pathsep))
+    return next((path for path in paths if path.exists()), None)
 
 
 def for_kernel(verb: Verb) -> Verb:
@@ -168,9 +168,9 @@ def for_kernel(verb: Verb) -> Verb:
         *, config: Config, kernel: str | None, kernel_version: str | None, **rest: Any
     ) -> Any:
         if kernel_version and not kernel:
-            raise click.UsageError("--kernel-version says more about --kernel, which is missing")
-        named = _kernel(config.host, kernel, kernel_version) if kernel else None
-        return verb(config=config, kernel=named, **rest)
+            raise click.UsageError("--kernel-version requires --kernel")
+        chosen = _kernel(config.host, kernel, kernel_version) if kernel else None
+        return verb(config=config, kernel=chosen, **rest)
 
     for option in reversed(_KERNEL):
         with_kernel = option(with_kernel)
@@ -196,11 +196,10 @@ def _version_in_headers(host: Host, release: str) -> str:
         for name in ("utsversion.h", "compile.h"):
             with suppress(OSError):
                 text = (headers / "include/generated" / name).read_text(errors="replace")
-                if found := re.search(r'#define UTS_VERSION "(.*)"', text):
-                    return found[1]
+                if match := re.search(r'#define UTS_VERSION "(.*)"', text):
+                    return match[1]
     raise NoHeaders(
-        f"the `uname -v` of kernel {release} is not known: there are no headers of it below "
-        f"{host.root}",
-        hint="install its headers, or say it: --kernel-version '#1 SMP ...'; it is part of a "
+        f"the `uname -v` of kernel {release} is not known: it has no headers below {host.root}",
+        hint="install its headers, or pass --kernel-version '#1 SMP ...'; it is part of a "
         "bundle's key",
     )

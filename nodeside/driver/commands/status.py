@@ -21,10 +21,10 @@ def read_status(task: Task) -> Outcome:
 
     Nothing outside the node is queried: a stalled registry must not delay the answer.
     """
-    known = observe(task, Loader(task.host), ask=False)
-    proof, why = plan.loaded_rung(task.wanted, known)
+    observed = observe(task, Loader(task.host), ask=False)
+    proof, why = plan.loaded_rung(task.wanted, observed)
     ready = run_directory.read_ready(task.host, task.name, task.boot_id)
-    modules = [_module(task, name, known) for name in task.wanted.names]
+    modules = [_module(task, name, observed) for name in task.wanted.names]
     bundles = [cached.tag for cached in task.cache.manifests(task.name)]
     good = proof is not None and ready is not None and ready.version == task.version
     document = {
@@ -32,7 +32,7 @@ def read_status(task: Task) -> Outcome:
         "ready": good,
         "readyFile": as_document(ready) if ready else None,
         "loaded": {"proven": proof is not None, "why": why},
-        "record": _record(known.record) if known.record else None,
+        "record": _record(observed.record) if observed.record else None,
         "modules": modules,
         "cache": bundles,
     }
@@ -46,8 +46,8 @@ def _record(record: LoadedRecord) -> dict[str, Any]:
     return {name: value for name, value in document.items() if name != "mark"}
 
 
-def _module(task: Task, name: str, known: plan.Observed) -> dict[str, Any]:
-    state = known.in_kernel.get(name)
+def _module(task: Task, name: str, observed: plan.Observed) -> dict[str, Any]:
+    state = observed.in_kernel.get(name)
     if state is None:
         return {
             "name": name,
@@ -57,7 +57,7 @@ def _module(task: Task, name: str, known: plan.Observed) -> dict[str, Any]:
             "holders": "",
             "taint": "",
         }
-    devices = frozenset(known.record.devices) if known.record else frozenset()
+    devices = frozenset(observed.record.devices) if observed.record else frozenset()
     holding = who_holds(name, task.host, devices)
     return {
         "name": name,

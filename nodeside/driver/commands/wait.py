@@ -25,7 +25,7 @@ def await_ready(
     Raises DeadlinePassed after `timeout` seconds; 0 looks once. Raises UsageError for a bad name.
     """
     if not DRIVER_NAME.fits(driver):
-        raise UsageError(f"{driver!r} is no name of a driver: expected {DRIVER_NAME.words}")
+        raise UsageError(f"{driver!r} is not a driver name: expected {DRIVER_NAME.words}")
     clock = clock or Clock()
     ends, waited = clock.now() + timeout, False
     while (record := read_ready(host, driver, boot_id)) is None:
@@ -41,9 +41,9 @@ def await_ready(
 
 def _late(host: Host, driver: str, timeout: float) -> DeadlinePassed:
     path = ready_path(host, driver)
-    there = "is of another boot" if path.exists() else "is not there"
+    state = "is from another boot" if path.exists() else "does not exist"
     return DeadlinePassed(
-        f"driver {driver} is not ready on this node: {path} {there}"
+        f"driver {driver} is not ready on this node: {path} {state}"
         + (f"; waited {timeout:g} s" if timeout else ""),
         hint="see why: kubectl get nodedrivers, or the log of the driver container",
     )

@@ -28,16 +28,18 @@ def copy_modules(shared: SharedDir, result: BuildResult, to: Path) -> dict[str, 
 
     Raises UntrustedFile if a file does not match the result.
     """
-    taken: dict[str, Path] = {}
+    copies: dict[str, Path] = {}
     left = _MODULES_LIMIT
     for module in result.modules:
-        if not re.fullmatch(r"[A-Za-z0-9_]{1,55}", module.name) or module.name in taken:
-            raise UntrustedFile(f"the sidecar named a module {module.name!r}, or named it twice")
+        if not re.fullmatch(r"[A-Za-z0-9_]{1,55}", module.name) or module.name in copies:
+            raise UntrustedFile(
+                f"the sidecar reports a bad or repeated module name {module.name!r}"
+            )
         target = to / f"{module.name}.ko"
         with disk_errors(target):
             left -= _take(shared.out_dir(result.request), module, target, left)
-        taken[module.name] = target
-    return taken
+        copies[module.name] = target
+    return copies
 
 
 def _take(out: Path, module: BuiltModule, target: Path, limit: int) -> int:
@@ -62,14 +64,14 @@ def _take(out: Path, module: BuiltModule, target: Path, limit: int) -> int:
 
 
 def _too_large(name: str) -> UntrustedFile:
-    return UntrustedFile(f"{name}: expected a regular file, all modules at most 1 GiB together")
+    return UntrustedFile(f"{name}: expected a regular file, at most 1 GiB for all modules together")
 
 
 def _open_module(stack: ExitStack, out: Path, name: str, limit: int) -> IO[bytes]:
     """Open a regular file below `out`. No component of its path may be a link."""
     parts = PurePosixPath(name).parts
     if not parts or any(part in ("..", "/") for part in parts):
-        raise UntrustedFile(f"the sidecar named the file {name!r}")
+        raise UntrustedFile(f"the sidecar reports the file {name!r}: expected a path below {out}")
     directory = _open_directory(stack, None, out)
     for part in parts[:-1]:
         directory = _open_directory(stack, directory, Path(part))

@@ -62,4 +62,4 @@ class LogFollower:
             self.rest = b""
         if self.left == 0:
             self.left = -1
-            self.on_line(f"[no more of it is shown: {_TOTAL >> 20} MiB were]")
+            self.on_line(f"[log truncated: only the first {_TOTAL >> 20} MiB are shown]")

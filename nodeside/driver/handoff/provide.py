@@ -58,10 +58,10 @@ def _provide_python(shared: SharedDir, python: Path | None, boot_id: str) -> Non
     """Install the Python. One from another boot is replaced: a power loss may have torn it."""
     stamp = shared.python / "STAMP"
     mark = f"boot {boot_id}\n"
-    wanted = (python / "STAMP").read_text() + mark if python else None
+    desired = (python / "STAMP").read_text() + mark if python else None
     if stamp.is_file():
-        there = stamp.read_text()
-        if there == wanted or (wanted is None and there.endswith(mark)):
+        current = stamp.read_text()
+        if current == desired or (desired is None and current.endswith(mark)):
             return
     with disk_errors(shared.python), _aside(shared.python) as new:
         if python:

@@ -139,27 +139,27 @@ def pack_python(to: Path, interpreter: Path | None = None) -> None:
 
     Raises SystemRefused if it is not an ELF program with a loader, such as a static musl build.
     """
-    found = ask(interpreter or Path(sys.executable))
-    loader = elf_loader(found.executable)
+    facts = ask(interpreter or Path(sys.executable))
+    loader = elf_loader(facts.executable)
     with disk_errors(to):
         (to / "bin").mkdir(parents=True)
         (to / "libs").mkdir()
-        _copy(found.executable, to / "bin/python3")
-        target = to / found.library_name / found.version
-        _pack_library(found.stdlib, target)
-        extensions = list(_pack_extensions(found, target / "lib-dynload"))
+        _copy(facts.executable, to / "bin/python3")
+        target = to / facts.library_name / facts.version
+        _pack_library(facts.stdlib, target)
+        extensions = list(_pack_extensions(facts, target / "lib-dynload"))
         _copy(loader, to / "libs" / loader.name)
-        for path in sorted(shared_libraries(loader, [found.executable, *extensions])):
+        for path in sorted(shared_libraries(loader, [facts.executable, *extensions])):
             if path.name != loader.name:
                 _copy(path, to / "libs" / path.name)
         (to / "loader").symlink_to(f"libs/{loader.name}")
-        (to / "STAMP").write_text(f"{found.full_version}\n{_digest(to)}\n")
+        (to / "STAMP").write_text(f"{facts.full_version}\n{_digest(to)}\n")
 
 
 def ask(interpreter: Path) -> Interpreter:
     """Return where an interpreter keeps its parts; for a virtual environment, those of its base."""
-    said = process.run([interpreter, "-I", "-S", "-c", _FACTS], timeout=_TIMEOUT).output
-    executable, library_name, version, stdlib, extensions, full_version = json.loads(said)
+    output = process.run([interpreter, "-I", "-S", "-c", _FACTS], timeout=_TIMEOUT).output
+    executable, library_name, version, stdlib, extensions, full_version = json.loads(output)
     return Interpreter(
         Path(os.path.realpath(executable)),
         library_name,
@@ -190,14 +190,14 @@ def elf_loader(program: Path) -> Path:
 
 def shared_libraries(loader: Path, files: Iterable[Path]) -> set[Path]:
     """Return all direct and indirect libraries of ELF files, as the loader itself finds them."""
-    found: set[Path] = set()
+    libraries: set[Path] = set()
     for file in files:
-        listed = process.run([loader, "--list", file], timeout=_TIMEOUT, check=False).output
-        missing = [line.strip() for line in listed.splitlines() if "not found" in line]
+        listing = process.run([loader, "--list", file], timeout=_TIMEOUT, check=False).output
+        missing = [line.strip() for line in listing.splitlines() if "not found" in line]
         if missing:
-            raise SystemRefused(f"{file} needs a library that is not there: {missing[0]}")
-        found |= set(parse_listing(listed))
-    return found
+            raise SystemRefused(f"{file} needs a missing library: {missing[0]}")
+        libraries |= set(parse_listing(listing))
+    return libraries
 
 
 def parse_listing(text: str) -> Iterator[Path]:
@@ -234,9 +234,9 @@ def _compile(source: Path, target: Path) -> None:
     )
 
 
-def _pack_extensions(found: Interpreter, target: Path) -> Iterator[Path]:
+def _pack_extensions(interpreter: Interpreter, target: Path) -> Iterator[Path]:
     target.mkdir(parents=True)
-    for path in sorted(found.extensions.glob("*.so")):
+    for path in sorted(interpreter.extensions.glob("*.so")):
         if _EXTENSIONS.match(path.name):
             _copy(path, target / path.name)
             yield path

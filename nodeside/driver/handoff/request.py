@@ -59,7 +59,7 @@ def request_build(shared: SharedDir, request: BuildRequest) -> BuildRequest:
     for earlier in _attempts(shared, request):
         result = answer_to(shared, earlier.id, request.boot_id)
         if result is None or result.succeeded:
-            log.fact("joining the build that was asked for before", request=earlier.id)
+            log.fact("joining the build requested earlier", request=earlier.id)
             _withdraw_others(shared, keep=earlier.id)
             return earlier
     fresh = replace(request, id=_next_id(shared, request))
@@ -86,7 +86,7 @@ def refuse_repetition(shared: SharedDir, request: BuildRequest) -> None:
     """
     note = read_untrusted(shared.refusal_path(request.id))
     if note is not None and note.get("boot_id") == request.boot_id:
-        log.detail("what the same build delivered was refused before", request=request.id)
+        log.detail("the output of the same build was refused earlier", request=request.id)
         refused = BundleError(str(note.get("message")), hint=str(note.get("hint")))
         refused.reason = str(note.get("reason"))
         raise refused
@@ -95,7 +95,7 @@ def refuse_repetition(shared: SharedDir, request: BuildRequest) -> None:
         if result is not None and not result.succeeded:
             failed = ToolkitBuildFailed(result)
             if not failed.retryable:
-                log.detail("the same build failed before", request=earlier.id)
+                log.detail("the same build failed earlier", request=earlier.id)
                 raise failed
 
 
@@ -111,7 +111,7 @@ def sole_builder(shared: SharedDir) -> Iterator[None]:
     with disk_errors(path), open(path, "a", opener=_private) as file:
         if not take_lock(file.fileno()):
             raise Locked(
-                f"another process has something built in {shared.root}",
+                f"another process is already running a build in {shared.root}",
                 hint=f"wait for it, or see who it is: fuser -v {path}",
             )
         yield
@@ -152,14 +152,12 @@ def _attempts(shared: SharedDir, request: BuildRequest) -> Iterator[BuildRequest
         if not name.startswith(f"{key}-"):
             continue
         try:
-            found = shared.request(name)
+            earlier = shared.request(name)
         except NodesideError as problem:  # by another nodeside, before the image was replaced
-            log.warning(
-                "a request cannot be read and does not count", request=name, problem=problem
-            )
+            log.warning("a request cannot be read and is ignored", request=name, problem=problem)
             continue
-        if found is not None and found.boot_id == request.boot_id:
-            yield found
+        if earlier is not None and earlier.boot_id == request.boot_id:
+            yield earlier
 
 
 def _next_id(shared: SharedDir, request: BuildRequest) -> str:
@@ -173,8 +171,8 @@ def _next_id(shared: SharedDir, request: BuildRequest) -> str:
     with disk_errors(shared.root):
         for directory in (shared.requests, shared.results, shared.out):
             names = (path.name.removesuffix(".json") for path in directory.iterdir())
-            found = (REQUEST_ID.match(name) for name in names)
-            numbers += [int(match["attempt"]) for match in found if match and match["key"] == key]
+            matches = (REQUEST_ID.match(name) for name in names)
+            numbers += [int(match["attempt"]) for match in matches if match and match["key"] == key]
     following = request_id(key, max(numbers) + 1)
     if REQUEST_ID.match(following):
         return following
@@ -209,7 +207,7 @@ def _failure_text(result: BuildResult) -> str:
     return message
 
 
-def _one_line(said: str) -> str:
+def _one_line(text: str) -> str:
     """Escape and shorten text that vendor code may have written, for use within a line."""
-    line = escaped(said.strip())
+    line = escaped(text.strip())
     return line if len(line) <= _ERROR_LENGTH else f"{line[:_ERROR_LENGTH]}…"

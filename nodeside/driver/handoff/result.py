@@ -95,7 +95,7 @@ def await_sidecar(
                 raise StoppedWaiting("stopped while waiting for a toolkit sidecar")
             now = clock()
             if now - started > patience.appear:
-                raise _never_seen(shared, patience)
+                raise _never_appeared(shared, patience)
             elsewhere.check(now)
             notice.wait(_LOOK)
 
@@ -116,10 +116,10 @@ class _Waiting:
         self.listener = listener
         self.clock = clock
         self.started = clock()
-        self.seen = False
+        self.appeared = False
         self.losses = 0
         self.lost_since: float | None = None
-        self.missed = False
+        self.reported_missing = False
         self.unusable_since: float | None = None
         self.elsewhere = _Elsewhere(shared, request.boot_id)
         self.log = LogFollower(shared.build_log(request.id), listener.on_build_line)
@@ -150,7 +150,7 @@ class _Waiting:
                 raise StoppedWaiting(f"stopped while build {self.request.id} was running")
             if not self.shared.request_path(self.request.id).exists():
                 raise RequestWithdrawn(
-                    f"build request {self.request.id} was withdrawn by somebody else"
+                    f"build request {self.request.id} was withdrawn by another process"
                 )
             self._check_sidecar()
             self.notice.wait(_LOOK)
@@ -160,16 +160,16 @@ class _Waiting:
         if self.shared.sidecar_lives():
             if self.lost_since is not None:
                 log.fact("the toolkit sidecar is back", request=self.request.id)
-            self.seen, self.lost_since = True, None
+            self.appeared, self.lost_since = True, None
             self._miss("")
             self.elsewhere.check(now)
-            self._check_what_stands_there(now)
+            self._check_result_path(now)
             self._check_deadline(now)
             return
-        if self.seen and self.lost_since is None:
+        if self.appeared and self.lost_since is None:
             self.lost_since = now
             self._count_loss()
-            log.warning("the toolkit sidecar is gone in the middle of a build")
+            log.warning("the toolkit sidecar was lost during a build")
             self._miss("the toolkit sidecar is gone; waiting for it to come back")
         if self.lost_since is not None and now - self.lost_since > self.patience.come_back:
             raise SidecarMissing(
@@ -177,10 +177,10 @@ class _Waiting:
                 f"back within {self.patience.come_back:g} s",
                 hint="look at the log of the toolkit container of this pod",
             )
-        if not self.seen and now - self.started > self.patience.appear:
-            raise _never_seen(self.shared, self.patience)
-        if not self.seen and now - self.started > _LATE and not self.missed:
-            self._miss("waiting for the toolkit container, whose image may be on its way")
+        if not self.appeared and now - self.started > self.patience.appear:
+            raise _never_appeared(self.shared, self.patience)
+        if not self.appeared and now - self.started > _LATE and not self.reported_missing:
+            self._miss("waiting for the toolkit container; its image may not be pulled yet")
 
     def _count_loss(self) -> None:
         """Count a loss. Raises ToolkitBuildFailed if the build keeps ending its sidecar.
@@ -198,7 +198,7 @@ class _Waiting:
                 succeeded=False,
                 failure=FailureKind.OUT_OF_MEMORY,
                 message=f"the toolkit container ended {self.losses} times during build "
-                f"{self.request.id}, as it does where the build needs more memory than it may use",
+                f"{self.request.id}, most likely because the build exceeds its memory limit",
                 hint="kubectl describe pod says why it ended; if OOMKilled, raise "
                 "build.memoryLimitMib in driver.yaml",
             )
@@ -206,11 +206,11 @@ class _Waiting:
 
     def _miss(self, words: str) -> None:
         """Report once that there is no sidecar, or, with empty `words`, that there is one again."""
-        if self.missed != bool(words):
-            self.missed = bool(words)
+        if self.reported_missing != bool(words):
+            self.reported_missing = bool(words)
             self.listener.on_sidecar(words)
 
-    def _check_what_stands_there(self, now: float) -> None:
+    def _check_result_path(self, now: float) -> None:
         """Raise UntrustedFile if a file that is not an answer stays at the answer's path.
 
         When the sidecar answers, it replaces a file planted by the build. It does not replace one
@@ -223,9 +223,9 @@ class _Waiting:
             self.unusable_since = now
         elif now - self.unusable_since > _UNUSABLE:
             raise UntrustedFile(
-                f"{path} is no answer to this build, and the sidecar has put none in its place "
-                f"for {_UNUSABLE:g} s",
-                hint="only the build's own code can have written it: look at what it runs",
+                f"{path} is not an answer to this build, and the sidecar has not replaced it "
+                f"within {_UNUSABLE:g} s",
+                hint="only the build's own code can have written it: check what the build runs",
             )
 
     def _check_deadline(self, now: float) -> None:
@@ -254,7 +254,7 @@ class _Elsewhere:
         elif now - self.since > _SETTLING:
             raise SidecarElsewhere(
                 f"the toolkit sidecar at {self.shared.root} reads the boot id {theirs}, the driver "
-                f"reads {self.boot_id}: what the one asks is ignored by the other",
+                f"reads {self.boot_id}: the sidecar ignores the driver's requests",
                 hint="both must see the node's own kernel: compare /proc/sys/kernel/random/boot_id "
                 "in the toolkit container with the one below the driver's --host-root",
             )
@@ -266,8 +266,8 @@ class _Elsewhere:
         return ""
 
 
-def _never_seen(shared: SharedDir, patience: Patience) -> SidecarMissing:
+def _never_appeared(shared: SharedDir, patience: Patience) -> SidecarMissing:
     return SidecarMissing(
-        f"waited {patience.appear:g} s for a toolkit sidecar at {shared.root}; none has been there",
-        hint="is the toolkit container running? By hand: nodeside driver build --local",
+        f"no toolkit sidecar appeared at {shared.root} within {patience.appear:g} s",
+        hint="check that the toolkit container runs; without a pod: nodeside driver build --local",
     )

@@ -28,7 +28,7 @@ EVERYTHING = NotSource()  # excludes only files that are never source
 
 
 def source_digest(tree: Path, not_source: NotSource = EVERYTHING) -> str:
-    """Return the sha256 of a source tree in hex. Raises SpecError if it is no valid source."""
+    """Return the sha256 of a source tree in hex. Raises SpecError if it is not a valid source."""
     if not tree.is_dir():
         raise SpecError(
             f"the source {tree} is not a directory",

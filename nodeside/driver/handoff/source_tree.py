@@ -61,25 +61,25 @@ def source_files(tree: Path, not_source: NotSource) -> Iterator[tuple[Path, Path
 
     Directories appear only through their contents. Raises SpecError if one cannot be read.
     """
-    found = []
+    sources = []
     caches = {os.path.realpath(path) for path in not_source.caches}
     shared = os.path.realpath(not_source.shared) if not_source.shared else ""
     hidden = {same for path in not_source.ours if (same := _file(path)) is not None}
     for directory, names, files in os.walk(tree, onerror=_cannot_list):
         here = Path(directory)
-        out = {*_ours(here, {*names, *files}, caches), *_products(tree, here, set(files))}
+        excluded = {*_ours(here, {*names, *files}, caches), *_products(tree, here, set(files))}
         if here == tree:
-            out |= _NOT_SOURCE
-        out |= {
+            excluded |= _NOT_SOURCE
+        excluded |= {
             n for n in (*names, *files) if _is_excluded((here / n).relative_to(tree), not_source)
         }
-        names[:] = [name for name in names if name not in out]
+        names[:] = [name for name in names if name not in excluded]
         if shared:
             names[:] = [name for name in names if os.path.realpath(here / name) != shared]
         links = [name for name in names if (here / name).is_symlink()]
-        paths = [here / name for name in (*files, *links) if name not in out]
-        found += [path for path in paths if not hidden or _file(path) not in hidden]
-    relative = ((path.relative_to(tree), path) for path in found)
+        paths = [here / name for name in (*files, *links) if name not in excluded]
+        sources += [path for path in paths if not hidden or _file(path) not in hidden]
+    relative = ((path.relative_to(tree), path) for path in sources)
     yield from sorted(relative, key=lambda pair: os.fsencode(pair[0].as_posix()))
 
 
@@ -120,14 +120,14 @@ def _ours(directory: Path, names: set[str], caches: set[str]) -> set[str]:
 
 def _products(tree: Path, directory: Path, files: set[str]) -> set[str]:
     """Return kbuild's products here and their command files: `.NAME.cmd` belongs to `NAME`."""
-    found: set[str] = set()
+    products: set[str] = set()
     for name in files:
-        notes = f".{name}.cmd"
-        if notes in files and _is_product(tree, directory, name):
-            found |= {name, notes}
+        command_file = f".{name}.cmd"
+        if command_file in files and _is_product(tree, directory, name):
+            products |= {name, command_file}
             if name.endswith(".mod.o"):
-                found.add(f"{name[:-1]}c")  # made by modpost, which writes no .cmd file
-    return found
+                products.add(f"{name[:-1]}c")  # made by modpost, which writes no .cmd file
+    return products
 
 
 def _is_product(tree: Path, directory: Path, name: str) -> bool:
@@ -137,14 +137,14 @@ def _is_product(tree: Path, directory: Path, name: str) -> bool:
     empty .cmd file belongs to a blob too: it keeps kbuild from complaining about one.
     """
     text = _text(directory / f".{name}.cmd")
-    made = _CMD.match(text)
-    if made is None:
+    match = _CMD.match(text)
+    if match is None:
         return False
     if name.startswith(".") or not name.endswith((".o", ".a")):
         return True
     source = _CMD_SOURCE.search(text)
-    parts = [source[1]] if source else _parts(directory, made["command"], made["target"])
-    base = posixpath.dirname(made["target"])
+    parts = [source[1]] if source else _parts(directory, match["command"], match["target"])
+    base = posixpath.dirname(match["target"])
     return bool(parts) and all(_is_in(tree, directory, part, base) for part in parts)
 
 

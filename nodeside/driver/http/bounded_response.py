@@ -40,5 +40,5 @@ class _Bounded(io.BufferedReader):
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or size < 0:
-            raise http.client.HTTPException("a chunk of no sensible size")
+            raise http.client.HTTPException("a chunk without a valid size")
         return super().read(size)

@@ -7,16 +7,9 @@ URLs often contain signatures. Text from a server is truncated and stripped of c
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
-if TYPE_CHECKING:
-    pass
-
-
 _DETAIL = 200  # characters of server text
-
-
 _ADDRESS = 400  # characters of a URL
 
 
@@ -32,20 +25,20 @@ def shown(url: str) -> str:
 
 def root_cause(exc: BaseException) -> str:
     """Return the innermost reason as text: `Connection refused`, `certificate verify failed`."""
-    seen = list(causes(exc))
-    last = next((e for e in reversed(seen) if isinstance(e, OSError) and e.strerror), seen[-1])
+    chain = list(causes(exc))
+    last = next((e for e in reversed(chain) if isinstance(e, OSError) and e.strerror), chain[-1])
     text = getattr(last, "strerror", None) or str(last) or type(last).__name__
     return printable(str(text))
 
 
 def causes(exc: BaseException) -> Iterator[BaseException]:
     """Yield an exception and its chain of causes, outermost first."""
-    seen: list[BaseException] = []
-    here: BaseException | None = exc
-    while here is not None and here not in seen:
-        seen.append(here)
-        yield here
-        here = _inner(here)
+    visited: list[BaseException] = []
+    current: BaseException | None = exc
+    while current is not None and current not in visited:
+        visited.append(current)
+        yield current
+        current = _inner(current)
 
 
 def printable(text: str, limit: int = _DETAIL) -> str:

@@ -47,7 +47,7 @@ class Refusal:
 
 def check_before_load(
     modules: Sequence[ModuleFile],
-    wanted: Sequence[Module],
+    specs: Sequence[Module],
     facts: KernelFacts,
     symbols: Mapping[str, KernelSymbol] | None = None,
     *,
@@ -63,12 +63,12 @@ def check_before_load(
         lambda module, facts: _check_signature(module, facts, certificate),
         _check_vermagic,
     )
-    refusals = [*_check_allowed(modules, facts), *_check_names(modules, wanted)]
+    refusals = [*_check_allowed(modules, facts), *_check_names(modules, specs)]
     refusals += [r for module in modules for check in one_by_one for r in check(module, facts)]
     refusals += _check_dependencies(modules, facts)
     if symbols is not None:
         refusals += _check_symbols(modules, facts, symbols)
-    refusals += _check_parameters(modules, wanted)
+    refusals += _check_parameters(modules, specs)
     return tuple(refusals)
 
 
@@ -78,26 +78,27 @@ def _check_allowed(modules: Sequence[ModuleFile], facts: KernelFacts) -> Iterato
             yield Refusal(
                 module.name,
                 "modules-disabled",
-                f"this kernel loads no more modules in this boot (kernel.modules_disabled is 1), "
-                f"so not {module.name}",
+                f"{module.name} cannot be loaded in this boot: kernel.modules_disabled is 1",
                 "reboot; find who sets it: grep -r modules_disabled /etc/sysctl.d /etc/sysctl.conf",
             )
 
 
-def _check_names(modules: Sequence[ModuleFile], wanted: Sequence[Module]) -> Iterator[Refusal]:
+def _check_names(modules: Sequence[ModuleFile], specs: Sequence[Module]) -> Iterator[Refusal]:
     """Check that every desired module is present under the name that the kernel will use."""
-    there = {module.name for module in modules}
-    for wish in wanted:
-        name = kernel_name(wish.name)
-        if name in there:
+    names = {module.name for module in modules}
+    for spec in specs:
+        name = kernel_name(spec.name)
+        if name in names:
             continue
         renamed = next((m for m in modules if name_of_file(m.path.name) == name), None)
         if renamed is not None:
-            message = f"{renamed.path.name} calls itself {renamed.name}, driver.yaml wants {name}"
+            message = f"{renamed.path.name} is the module {renamed.name}, driver.yaml lists {name}"
             yield Refusal(name, "name", message, f"write {renamed.name} in driver.yaml")
         else:
-            message = f"driver.yaml wants the module {name}; there is: {', '.join(sorted(there))}"
-            yield Refusal(name, "name", message, "name the modules that the build makes")
+            message = (
+                f"driver.yaml lists the module {name}, the bundle has {', '.join(sorted(names))}"
+            )
+            yield Refusal(name, "name", message, "list the modules that the build makes")
 
 
 def _check_machine(module: ModuleFile, facts: KernelFacts) -> Iterator[Refusal]:
@@ -182,7 +183,7 @@ def _enforcement(facts: KernelFacts) -> str:
     if facts.signatures_enforced:
         return "this kernel enforces module signatures (module.sig_enforce)"
     if facts.lockdown in _LOCKED_DOWN:
-        return f"this kernel takes only signed modules (lockdown is {facts.lockdown})"
+        return f"this kernel loads only signed modules (lockdown is {facts.lockdown})"
     return ""
 
 
@@ -243,9 +244,9 @@ def _check_symbols(
         )
 
 
-def _check_parameters(modules: Sequence[ModuleFile], wanted: Sequence[Module]) -> Iterator[Refusal]:
+def _check_parameters(modules: Sequence[ModuleFile], specs: Sequence[Module]) -> Iterator[Refusal]:
     files = {module.name: module for module in modules}
-    for wish in wanted:
-        if file := files.get(kernel_name(wish.name)):
-            for message, hint in wrong_parameters(file, wish.parameters).values():
+    for spec in specs:
+        if file := files.get(kernel_name(spec.name)):
+            for message, hint in wrong_parameters(file, spec.parameters).values():
                 yield Refusal(file.name, "parameters", message, hint)

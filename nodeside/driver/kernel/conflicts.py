@@ -147,24 +147,24 @@ def _refuse_hopeless(blocked: Iterable[Blocked], loader: Loader) -> None:
     """Raise for obstacles that unbinding cannot remove. Runs before anything is changed."""
     for item in blocked:
         if not item.obstacle.may_pass:
-            raise _in_the_way(item, loader)
+            raise _conflict_error(item, loader)
 
 
 def _remove(conflicts: Conflicts, loader: Loader) -> tuple[str, ...]:
     plan = settled_plan(conflicts.modules, loader)
     for item in plan.blocked:
-        raise _in_the_way(item, loader)
+        raise _conflict_error(item, loader)
     return remove_all(plan.order, loader)
 
 
-def _in_the_way(item: Blocked, loader: Loader) -> InUse | RebootRequired:
+def _conflict_error(item: Blocked, loader: Loader) -> InUse | RebootRequired:
     if item.obstacle is not Obstacle.NEEDED:
         return obstacle_error(item, loader)
     users = ", ".join(item.by)
     return InUse(
-        f"cannot remove the conflicting module {item.module}: {users} uses it, and driver.yaml "
-        "does not name that under conflicts.modules",
-        hint=f"add {users} to conflicts.modules, if it may go",
+        f"cannot remove the conflicting module {item.module}: it is used by {users}, "
+        "which driver.yaml does not list under conflicts.modules",
+        hint=f"add {users} to conflicts.modules, if it may be removed",
     )
 
 

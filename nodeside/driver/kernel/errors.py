@@ -36,15 +36,15 @@ class LoadFailed(NodesideError):
         excerpt: Excerpt | None = None,
         retryable: bool = False,
     ) -> None:
-        heard = excerpt or Excerpt()
-        answer = f"{errno_name}: " if errno_name else ""
-        rows = [f"cannot load {module}: {answer}{explanation.meaning}"]
-        rows += [f"  kernel: {line}" for line in _telling(heard.lines)]
-        rows += [f"  ({heard.note})"] if heard.note else []
+        excerpt = excerpt or Excerpt()
+        prefix = f"{errno_name}: " if errno_name else ""
+        rows = [f"cannot load {module}: {prefix}{explanation.meaning}"]
+        rows += [f"  kernel: {line}" for line in _relevant(excerpt.lines)]
+        rows += [f"  ({excerpt.note})"] if excerpt.note else []
         super().__init__("\n".join(rows), hint=explanation.hint, retryable=retryable)
         self.module = module
         self.reason = explanation.reason
-        self.lines = heard.lines
+        self.lines = excerpt.lines
 
 
 class CannotUnload(NodesideError):
@@ -95,14 +95,14 @@ class Circumstances:
     """The state of the node, for cases where errno and kernel log are ambiguous.
 
     `lockdown` is none, integrity or confidentiality. `loaded`: a module of that name is in the
-    kernel. `heard`: the kernel log could be read, so a line missing from it was never logged.
+    kernel. `log_readable`: the kernel log could be read, so a missing line was never logged.
     """
 
     may_load: bool = True
     modules_disabled: bool = False
     lockdown: str = "none"
     loaded: bool = False
-    heard: bool = True
+    log_readable: bool = True
 
 
 @dataclass(frozen=True)
@@ -137,14 +137,14 @@ _RULES = (
         r"version magic '(?P<theirs>[^']*)' should be '(?P<kernel>[^']*)'",
         "VersionMagic",
         "it was built for another kernel: its version magic is '{theirs}', "
-        "this kernel's '{kernel}'",
+        "this kernel's is '{kernel}'",
         _REBUILD,
     ),
     _Rule(
         (),
         r"uses symbol (?P<name>\S+) from namespace (?P<space>\S+), but does not import it",
         "MissingNamespace",
-        "it uses {name} of the symbol namespace {space} and does not import that",
+        "it uses {name} of the symbol namespace {space}, which it does not import",
         "add MODULE_IMPORT_NS to the module's source",
     ),
     _Rule(
@@ -158,7 +158,7 @@ _RULES = (
         (),
         r"Unknown symbol (?P<name>\S+) \(err -22\)",
         "SymbolVersion",
-        "{name} of a module it depends on has another CRC than it was built against",
+        "{name}, exported by a module it depends on, has another CRC than at build time",
         "build it again, against the dependency that is loaded",
     ),
     _Rule(
@@ -173,7 +173,7 @@ _RULES = (
         r"exports duplicate symbol (?P<name>\S+) \(owned by (?P<owner>\S+)\)",
         "DuplicateSymbol",
         "it exports {name}, which {owner} exports already",
-        "name {owner} under conflicts.modules in driver.yaml",
+        "list {owner} under conflicts.modules in driver.yaml",
     ),
     _Rule(
         (errno.EPERM,),
@@ -208,7 +208,7 @@ _RULES = (
         (errno.EACCES,),
         "",
         "NoPermission",
-        "a security module forbids it, most likely SELinux by the label of the file",
+        "a security module forbids it, most likely SELinux, because of the file's label",
         "run the container as SELinux type spc_t, or label the file modules_object_t; "
         "see ausearch -m avc",
     ),
@@ -218,7 +218,7 @@ _RULES = (
         "DeviceRefused",
         "the module itself is sound, but its init function refused: the hardware, or its "
         "configuration, is not what the driver expects",
-        "read what the driver itself says, and see whether the device is there: lspci -nn",
+        "read the driver's own kernel log lines, and check that the device is present: lspci -nn",
     ),
     _Rule(
         (errno.ENOMEM,),
@@ -231,7 +231,7 @@ _RULES = (
         "",
         "BadFormat",
         "the file is open for writing",
-        "find the writer: fuser -v",
+        "find the writer: fuser -v {module}.ko",
     ),
     _Rule(
         (errno.ENOEXEC,),
@@ -284,7 +284,7 @@ def errno_name(error: int) -> str:
     return f"{errno.errorcode.get(error, f'errno {error}')} ({os.strerror(error)})"
 
 
-def _telling(lines: Sequence[str]) -> Sequence[str]:
+def _relevant(lines: Sequence[str]) -> Sequence[str]:
     """Return the lines worth showing: a splat from its first line on, otherwise the last lines."""
     heads = splats(lines)
     for number, line in enumerate(lines):
@@ -299,16 +299,16 @@ def _matched(rule: _Rule, error: int, lines: Sequence[str]) -> dict[str, str] | 
         return None
     if not rule.pattern:
         return {}
-    found: dict[str, dict[str, None]] = {}
+    groups: dict[str, dict[str, None]] = {}
     for line in lines:
         match = re.search(rule.pattern, line)
         for name, value in (match.groupdict() if match else {}).items():
-            found.setdefault(name, {})[value] = None
+            groups.setdefault(name, {})[value] = None
         if match:
-            found.setdefault("", {})
-    if not found:
+            groups.setdefault("", {})
+    if not groups:
         return None
-    return {name: shortlist(list(values), _NAMES) for name, values in found.items() if name}
+    return {name: shortlist(list(values), _NAMES) for name, values in groups.items() if name}
 
 
 def _by_circumstances(
@@ -317,7 +317,7 @@ def _by_circumstances(
     """Explain errnos whose meaning depends on the node's state, not on the log; None for others."""
     if error == errno.EPERM and not any("Lockdown:" in line for line in lines):
         return _not_permitted(circumstances)
-    if error == errno.ENOENT and not circumstances.heard:
+    if error == errno.ENOENT and not circumstances.log_readable:
         return Explanation(
             "UnknownSymbol",
             "either no loaded module exports a symbol it needs, or its init function did not find "
@@ -329,7 +329,7 @@ def _by_circumstances(
     if error in (errno.EBUSY, errno.EAGAIN):
         return Explanation(
             "DeviceRefused",
-            "its init function found something taken by another driver",
+            "its init function needs something that another driver holds",
             "see who has the device: lspci -nnk; or name the other driver under conflicts",
         )
     return None
@@ -364,6 +364,6 @@ def _exists(module: str, circumstances: Circumstances) -> Explanation:
         return Explanation("Exists", f"a module named {module} is loaded already", _LOADED_HINT)
     return Explanation(
         "Exists",
-        "its init function found a name taken that it wanted to register",
+        "its init function tried to register a name that is already taken",
         "see the kernel log for the name; another driver for the same device may have it",
     )

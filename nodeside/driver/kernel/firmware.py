@@ -75,16 +75,16 @@ class FirmwareDirectory:
 
         Raises FirmwareRefused, SystemRefused, NoSpace, Locked.
         """
-        wanted = _tree(directory)
+        sources = _tree(directory)
         with self._locked():
             self._refuse_foreign_path()
-            digests = {name: _digest(path) for name, path in wanted.items()}
+            digests = {name: _digest(path) for name, path in sources.items()}
             self._refuse_other_content(driver, digests)
-            before = self._needed_by(driver)
+            previous = self._needed_by(driver)
             publish(self.owners / f"{driver}.json", {"files": digests})
-            for name, path in wanted.items():
+            for name, path in sources.items():
                 self._place(path, self.files / name, digests[name])
-            self._drop(set(before) - set(digests))
+            self._drop(set(previous) - set(digests))
             if self._current_path() == "":
                 self.write(self.search_path, self.as_kernel_sees_it)
         log.fact("firmware installed", driver=driver, files=len(digests))
@@ -95,10 +95,10 @@ class FirmwareDirectory:
         if not self.owners.is_dir():
             return
         with self._locked():
-            before = self._needed_by(driver)
+            previous = self._needed_by(driver)
             with suppress(FileNotFoundError), disk_errors(self.owners):
                 (self.owners / f"{driver}.json").unlink(missing_ok=True)
-            self._drop(set(before))
+            self._drop(set(previous))
             if not self._drivers() and self._current_path() == self.as_kernel_sees_it:
                 self.write(self.search_path, _EMPTY)
         log.fact("firmware removed", driver=driver)
@@ -132,8 +132,8 @@ class FirmwareDirectory:
             for name in sorted(set(theirs) & set(digests)):
                 if theirs[name] != digests[name]:
                     raise FirmwareRefused(
-                        f"the driver {other} has installed another firmware file {name}",
-                        hint="one of the two must go: nodeside driver unload, with the "
+                        f"the driver {other} has installed a different firmware file {name}",
+                        hint="unload one of the two drivers: nodeside driver unload, with the "
                         f"driver.yaml of {other}",
                     )
 
@@ -160,8 +160,8 @@ class FirmwareDirectory:
 
     def _drop(self, names: set[str]) -> None:
         """Remove files that no driver needs any more, and directories that become empty."""
-        still = {name for driver in self._drivers() for name in self._needed_by(driver)}
-        for name in sorted(names - still):
+        needed = {name for driver in self._drivers() for name in self._needed_by(driver)}
+        for name in sorted(names - needed):
             path = self.files / name
             with disk_errors(path):
                 path.unlink(missing_ok=True)
@@ -198,16 +198,16 @@ def _tree(directory: Path) -> dict[str, Path]:
             f"no firmware directory {directory}", hint="see firmware.path in driver.yaml"
         )
     root = directory.resolve()
-    found = {}
+    files = {}
     for path in sorted(directory.rglob("*")):
         real = path.resolve()
         if not real.is_relative_to(root):
             raise FirmwareRefused(f"{path} is a link that leads out of {directory}")
         if real.is_file():
-            found[str(path.relative_to(directory))] = real
+            files[str(path.relative_to(directory))] = real
         elif not real.is_dir():
             raise FirmwareRefused(f"{path}: expected a regular file")
-    return found
+    return files
 
 
 def _is_below(name: str) -> bool:

@@ -98,8 +98,8 @@ class Loader:
         Returns the names of newly loaded modules, in load order. Raises NotInTree, LoadFailed.
         """
         tree = read_in_tree(self.host, self.host.kernel.release)
-        present = self.modules.rows()
-        missing = [item for item in tree.load_order(name) if item not in present]
+        loaded = self.modules.rows()
+        missing = [item for item in tree.load_order(name) if item not in loaded]
         for item in missing:
             if item in tree.softdeps:
                 log.detail("softdep ignored", module=item, softdep=tree.softdeps[item])
@@ -130,8 +130,8 @@ class Loader:
                 self._call_insert(fd, module, line)
                 return
             except OSError as exc:
-                if not self._worth_another(module, exc, tries):
-                    raise self._refused(module, exc, mark) from exc
+                if not self._worth_retrying(module, exc, tries):
+                    raise self._load_error(module, exc, mark) from exc
             except (DeadlinePassed, DiedInKernel) as exc:
                 raise _init_never_returned(module, exc, self.kernel_log.since(mark)) from exc
             self.clock.sleep(_PAUSE)
@@ -160,14 +160,14 @@ class Loader:
             log.detail("finit_module denied, trying init_module", module=module)
             self.syscalls.init_module(_content(fd), line, self.deadlines.init)
 
-    def _worth_another(self, module: str, exc: OSError, tries: int) -> bool:
+    def _worth_retrying(self, module: str, exc: OSError, tries: int) -> bool:
         """Return whether to retry. EBUSY means a module of that name in transition, or init()."""
         if exc.errno not in (errno.EBUSY, errno.EAGAIN):
             return False
         state = self.modules.rows().get(module)
         return tries < _INIT_REFUSALS if state is None else state.initstate != "live"
 
-    def _refused(self, module: str, exc: OSError, mark: Mark) -> LoadFailed:
+    def _load_error(self, module: str, exc: OSError, mark: Mark) -> LoadFailed:
         error = exc.errno or 0
         excerpt = self.kernel_log.since(mark)
         return LoadFailed(
@@ -185,7 +185,7 @@ class Loader:
             modules_disabled=self._modules_disabled(),
             lockdown=lockdown_mode(lockdown) or "none",
             loaded=module in self.modules.rows(),
-            heard=bool(excerpt.lines) or not excerpt.note,
+            log_readable=bool(excerpt.lines) or not excerpt.note,
         )
 
     def _modules_disabled(self) -> bool:
@@ -220,16 +220,16 @@ class Loader:
             except (DeadlinePassed, DiedInKernel) as exc:
                 raise RebootRequired(
                     f"cannot unload {module}: its exit function never returned: {exc}",
-                    hint="reboot the node: the next boot loads the wanted one",
+                    hint="reboot the node: nothing else removes the module",
                 ) from exc
             except OSError as exc:
                 if exc.errno == errno.ENOENT:
                     return
                 if exc.errno not in (errno.EBUSY, errno.EAGAIN) or self.clock.now() >= until:
-                    raise self._kept(module, exc, devices) from exc
+                    raise self._unload_error(module, exc, devices) from exc
             self.clock.sleep(_PAUSE)
 
-    def _kept(
+    def _unload_error(
         self, module: str, exc: OSError, devices: frozenset[str]
     ) -> InUse | RebootRequired | UnloadFailed:
         """Return the error for a refusal: EAGAIN is a reference, EBUSY an unremovable module."""
@@ -278,7 +278,7 @@ def stuck_error(module: str, state: LoadedState | None) -> RebootRequired:
     else:
         why = "it is still in the kernel although the unload succeeded"
     return RebootRequired(
-        f"cannot unload {module}: {why}", hint="reboot the node: the next boot loads the wanted one"
+        f"cannot unload {module}: {why}", hint="reboot the node: nothing else removes the module"
     )
 
 

@@ -31,14 +31,14 @@ class RollBack:
 
     def sentence(self) -> str:
         """Return the result as one line for a message."""
-        done = []
+        steps = []
         if self.removed:
-            done.append(f"unloaded {', '.join(self.removed)} again")
+            steps.append(f"unloaded {', '.join(self.removed)}")
         if self.restored:
-            done.append(f"the previous {', '.join(self.restored)} is loaded again")
-        if self.problems:
-            done.append(f"the roll-back failed: {'; '.join(self.problems)}")
-        return f"rolled back: {'; '.join(done)}" if done else "nothing had to be rolled back"
+            steps.append(f"the previous {', '.join(self.restored)} is loaded again")
+        steps += self.problems
+        result = "the roll-back failed" if self.problems else "rolled back"
+        return f"{result}: {'; '.join(steps)}" if steps else "nothing had to be rolled back"
 
 
 class SequenceFailed(NodesideError):
@@ -55,7 +55,7 @@ class SequenceFailed(NodesideError):
 
 
 def load_sequence(
-    wanted: Sequence[Insertion], loader: Loader, *, previous: Sequence[Insertion] = ()
+    insertions: Sequence[Insertion], loader: Loader, *, previous: Sequence[Insertion] = ()
 ) -> tuple[str, ...]:
     """Load modules in this order. Returns their names. Raises SequenceFailed.
 
@@ -63,7 +63,7 @@ def load_sequence(
     on the way stay loaded.
     """
     inserted: list[str] = []
-    for item in wanted:
+    for item in insertions:
         try:
             insert(item, loader)
         except NodesideError as exc:
@@ -90,17 +90,17 @@ def roll_back(inserted: Sequence[str], previous: Sequence[Insertion], loader: Lo
             if loader.remove(name):
                 removed.append(name)
         except NodesideError as exc:
-            return _said(RollBack(tuple(removed), problems=(str(exc),)))
+            return _logged(RollBack(tuple(removed), problems=(str(exc),)))
     restored: list[str] = []
     for item in previous:
         try:
             insert(item, loader)
         except NodesideError as exc:
-            return _said(RollBack(tuple(removed), tuple(restored), (str(exc),)))
+            return _logged(RollBack(tuple(removed), tuple(restored), (str(exc),)))
         restored.append(item.name)
-    return _said(RollBack(tuple(removed), tuple(restored)))
+    return _logged(RollBack(tuple(removed), tuple(restored)))
 
 
-def _said(done: RollBack) -> RollBack:
-    log.fact(done.sentence())
-    return done
+def _logged(result: RollBack) -> RollBack:
+    log.fact(result.sentence())
+    return result

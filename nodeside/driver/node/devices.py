@@ -97,7 +97,7 @@ def _named_after(module: str, name: str) -> bool:
 
 def _majors(host: Host, module: str) -> frozenset[str]:
     """Return the major numbers registered under the module's name, as c240 or b252."""
-    found = set()
+    majors = set()
     letter = "c"
     for line in (sysfs.read(host.proc / "devices") or "").splitlines():
         if line.endswith("devices:"):
@@ -105,8 +105,8 @@ def _majors(host: Host, module: str) -> frozenset[str]:
             continue
         major, _, name = line.strip().partition(" ")
         if kernel_name(name) == module:
-            found.add(f"{letter}{major}")
-    return frozenset(found)
+            majors.add(f"{letter}{major}")
+    return frozenset(majors)
 
 
 def _uevent(path: Path, key: str) -> str:

@@ -77,8 +77,8 @@ def kernel_vermagic(lib_modules_dir: Path) -> str:
 
 def lockdown_mode(text: str) -> str:
     """Parse `none [integrity] confidentiality` (security/lockdown/lockdown.c); "" if absent."""
-    found = re.search(r"\[(\w+)\]", text)
-    return found[1] if found else ""
+    match = re.search(r"\[(\w+)\]", text)
+    return match[1] if match else ""
 
 
 def enrolled_keys(proc_keys: str) -> frozenset[str] | None:
@@ -90,7 +90,7 @@ def enrolled_keys(proc_keys: str) -> frozenset[str] | None:
     """
     if not _KEYRING.search(proc_keys):
         return None
-    return frozenset(found[1] for found in _KEY.finditer(proc_keys))
+    return frozenset(match[1] for match in _KEY.finditer(proc_keys))
 
 
 def _in_tree(tree: Path) -> Iterator[Path]:

@@ -65,18 +65,18 @@ def who_holds(name: str, host: Host, recorded: frozenset[str] = frozenset()) -> 
     devices = devices_of(module, host, recorded)
     numbers = frozenset(device.number for device in devices)
     nodes = frozenset(device.node for device in devices)
-    found = look_for(module, numbers, nodes, host)
+    search = look_for(module, numbers, nodes, host)
     return Holding(
         name=module,
         refcnt=state.refcnt,
         modules=state.holders,
-        processes=found.users.processes,
-        mounts=found.mounts,
+        processes=search.users.processes,
+        mounts=search.mounts,
         disks=_disks(devices, host),
         devices=tuple(sorted(nodes)),
         interfaces=interfaces_of(module, host),
         pci=tuple(item.address for item in pci_devices(host) if item.module == module),
-        unseen=_unlooked(found.problem) or _unseen(found.users.unseen, host),
+        unseen=_not_inspected(search.problem) or _unseen(search.users.unseen, host),
     )
 
 
@@ -87,8 +87,8 @@ def _disks(devices: tuple[Device, ...], host: Host) -> tuple[str, ...]:
     return (*above, *(f"{d.node} (swap)" for d in devices if f"/dev/{d.node}" in swaps))
 
 
-def _unlooked(problem: str) -> str:
-    return problem and f"the open files of processes could not be looked at: {problem}"
+def _not_inspected(problem: str) -> str:
+    return problem and f"the open files of processes could not be inspected: {problem}"
 
 
 def _unseen(count: int, host: Host) -> str:
@@ -105,16 +105,16 @@ def _unseen(count: int, host: Host) -> str:
 def _modules(names: tuple[str, ...]) -> list[str]:
     if not names:
         return []
-    word = "the module" if len(names) == 1 else "the modules"
-    return [f"{word} {shortlist(names, _NAMED)}"]
+    noun = "the module" if len(names) == 1 else "the modules"
+    return [f"{noun} {shortlist(names, _NAMED)}"]
 
 
 def _files(processes: tuple[Process, ...]) -> list[str]:
-    said = [_file(process) for process in processes[:_NAMED]]
+    parts = [_file(process) for process in processes[:_NAMED]]
     more = len(processes) - _NAMED
     if more > 0:
-        said.append("1 more process" if more == 1 else f"{more} more processes")
-    return said
+        parts.append("1 more process" if more == 1 else f"{more} more processes")
+    return parts
 
 
 def _file(process: Process) -> str:

@@ -98,12 +98,12 @@ def parse_dep(text: str) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
 
 def parse_softdep(text: str) -> dict[str, str]:
     """Parse lines of the form `softdep name pre: a b post: c`, by name."""
-    found = {}
+    softdeps = {}
     for line in text.splitlines():
         words = line.split(maxsplit=2)
         if len(words) == 3 and words[0] == "softdep":
-            found[kernel_name(words[1])] = words[2]
-    return found
+            softdeps[kernel_name(words[1])] = words[2]
+    return softdeps
 
 
 def real_path(host: Host, path: Path) -> Path:

@@ -90,8 +90,8 @@ class KernelLog:
 def parse_syslog(text: str) -> list[str]:
     """Return the kernel's own lines from syslog(2), without their `<6>`."""
     # A file name may contain other line breaks of splitlines(), such as a form feed.
-    found = (re.match(r"<(\d+)>", line) for line in text.split("\n"))
-    return [m.string[m.end() :] for m in found if m and int(m[1]) < _KERNEL]
+    matches = (re.match(r"<(\d+)>", line) for line in text.split("\n"))
+    return [match.string[match.end() :] for match in matches if match and int(match[1]) < _KERNEL]
 
 
 def parse_kmsg(text: str) -> list[str]:
@@ -101,11 +101,11 @@ def parse_kmsg(text: str) -> list[str]:
     """
     lines = []
     for line in text.split("\n"):
-        head, _, said = line.partition(";")
+        head, _, message = line.partition(";")
         fields = re.match(r"(\d{1,9}),\d+,(\d{1,18}),", head)
         if fields and int(fields[1]) < _KERNEL:
             seconds, micros = divmod(int(fields[2]), 1_000_000)
-            lines.append(f"[{seconds:5d}.{micros:06d}] {said}")
+            lines.append(f"[{seconds:5d}.{micros:06d}] {message}")
     return lines
 
 
@@ -127,10 +127,10 @@ def _ends_at(mark: Mark, lines: Sequence[str], end: int) -> bool:
 
     The last marked line may have been continued (pr_cont) after the mark was taken.
     """
-    known = min(end, len(mark.lines))
+    count = min(end, len(mark.lines))
     if not lines[end - 1].startswith(mark.lines[-1]):
         return False
-    return tuple(lines[end - known : end - 1]) == mark.lines[len(mark.lines) - known : -1]
+    return tuple(lines[end - count : end - 1]) == mark.lines[len(mark.lines) - count : -1]
 
 
 _TIME = re.compile(r"^\[\s*\d+\.\d+\](\[\s*[TC]\d+\])?\s?")
@@ -174,7 +174,7 @@ _MARK = re.compile(r"-{12}\[ cut here \]-{12}|---\[ end trace [0-9a-f]{16} \]---
 _TRACE_REACH = 80  # lines between the head line of a splat and its call trace
 _FRAMES_BEGIN = 8  # lines after `Call Trace:`; one of them must be a frame that begins a record
 
-# These messages come with a trace too but are no kernel fault: memory is exhausted, which any pod
+# These messages come with a trace too but are not kernel faults: memory is exhausted, which any pod
 # can cause at its own limit. A load that fails because of it reports its own error.
 _MEMORY = re.compile(r"invoked oom-killer: gfp_mask=|: page allocation failure: order:")
 
@@ -185,23 +185,23 @@ def splats(lines: Sequence[str]) -> tuple[str, ...]:
     A call trace without a known head line counts too (dump_stack). The taint message of an
     out-of-tree or unsigned module does not count.
     """
-    found = []
+    heads = []
     covered = 0
     for number, line in enumerate(lines):
         covered -= 1
-        text = _said(lines, number)
+        text = _record_text(lines, number)
         is_head = _is_longer_than_a_name(_HEADS.match(text))
         if _MEMORY.search(line):
             covered = _TRACE_REACH
         elif is_head or (covered <= 0 and _is_trace(lines, number)):
-            found.append(text)
+            heads.append(text)
             covered = _TRACE_REACH
     # Records of the same microsecond look like one, so a head line may look like a continuation.
-    marks = (text for n in range(len(lines)) if _MARK.match(text := _said(lines, n)))
-    return tuple(found) or tuple(islice(marks, 1))
+    marks = (text for n in range(len(lines)) if _MARK.match(text := _record_text(lines, n)))
+    return tuple(heads) or tuple(islice(marks, 1))
 
 
-def _said(lines: Sequence[str], number: int) -> str:
+def _record_text(lines: Sequence[str], number: int) -> str:
     """Return the text of a line that begins a record; "" if it continues the previous record.
 
     Without timestamps (printk.time=0), every line counts as the beginning of a record.
@@ -214,14 +214,14 @@ def _said(lines: Sequence[str], number: int) -> str:
 
 
 def _is_trace(lines: Sequence[str], number: int) -> bool:
-    if not _TRACE.match(_said(lines, number)):
+    if not _TRACE.match(_record_text(lines, number)):
         return False
     following = range(number + 1, min(number + 1 + _FRAMES_BEGIN, len(lines)))
-    return any(_is_longer_than_a_name(_FRAME.match(_said(lines, n))) for n in following)
+    return any(_is_longer_than_a_name(_FRAME.match(_record_text(lines, n))) for n in following)
 
 
-def _is_longer_than_a_name(found: re.Match[str] | None) -> bool:
-    return found is not None and found.end() > _NAME_LENGTH
+def _is_longer_than_a_name(match: re.Match[str] | None) -> bool:
+    return match is not None and match.end() > _NAME_LENGTH
 
 
 def _read_kmsg(path: Path) -> str:

@@ -57,9 +57,9 @@ class KernelModules:
 
     def state(self, name: str) -> LoadedState | None:
         """Return a module, or None if it is not in the kernel or is built in."""
-        wanted = kernel_name(name)
+        module = kernel_name(name)
         for _ in range(_ATTEMPTS):
-            row = self.rows().get(wanted)
+            row = self.rows().get(module)
             if row is None:
                 return None
             complete = self._complete(row)
@@ -76,7 +76,7 @@ class KernelModules:
             if (self.host.proc / "sys").is_dir():
                 raise SystemRefused(
                     f"this kernel has no loadable modules: there is no {path}",
-                    hint="a throwaway machine has a kernel that does: nodeside try --help",
+                    hint="use a throwaway machine, whose kernel has them: nodeside try --help",
                 ) from exc
             raise SystemRefused(
                 f"cannot read {path}: {exc.strerror}",
@@ -88,12 +88,12 @@ class KernelModules:
 
         A built-in driver with parameters has a directory in /sys/module too, but no initstate.
         """
-        wanted = kernel_name(name)
-        path = self._directory(wanted)
+        module = kernel_name(name)
+        path = self._directory(module)
         if path.is_dir() and not (path / "initstate").exists():
-            return wanted not in self.rows()
+            return module not in self.rows()
         listed = self.host.lib_modules(self.host.kernel.release) / "modules.builtin"
-        return wanted in _stems(sysfs.read(listed) or "")
+        return module in _stems(sysfs.read(listed) or "")
 
     def _directory(self, name: str) -> Path:
         return self.host.sys_module / name

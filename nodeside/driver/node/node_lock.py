@@ -7,10 +7,10 @@ flock(2) needs no write permission. Any process that can open a file can lock it
 read-only mount, and every consumer of a driver mounts `/run/nodeside`. So the authoritative lock is
 in a directory that consumers do not mount.
 
-Older versions of nodeside only use the former lock. If an older nodeside holds it, this one waits.
-If a neighbour holds it, a process that is no nodeside, this one does not wait: a nodeside has the
-file open for writing, which a read-only mount does not allow, and the kernel can tell the
-difference (`_is_neighbours`). The neighbour's file is removed and created again.
+Older versions of nodeside use only the former lock. If one of them holds it, this version waits. It
+does not wait for a neighbour, that is, a process that is not nodeside: nodeside opens the file for
+writing, which a read-only mount does not allow, and the kernel can tell the difference
+(`_is_neighbours`). The neighbour's file is removed and created again.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ def node_lock(
     ends = clock.now() + timeout
     path, former = node_lock_path(host, name), former_lock_path(host, name)
     with ExitStack() as stack:
-        sole = make_directory(host.locks)
-        if sole:
+        authoritative = make_directory(host.locks)
+        if authoritative:
             fd = _open(path)
             stack.callback(os.close, fd)
             if not take_lock(fd, within=timeout, clock=clock):
                 raise _locked(path, what, timeout)
             _sign(stack, path, fd)
-        while (fd := _take_former(former, evict=sole)) < 0:
+        while (fd := _take_former(former, evict=authoritative)) < 0:
             if clock.now() >= ends:
                 raise _locked(former, what, timeout)
             clock.sleep(_AGAIN)
@@ -123,7 +123,7 @@ def _take_former(path: Path, *, evict: bool) -> int:
     """
     if evict and _is_neighbours(path):
         path.unlink(missing_ok=True)
-        log.warning("removed a lock file that a process held which is no nodeside", path=path)
+        log.warning("removed a lock file held by a process that is not nodeside", path=path)
     fd = _open(path)
     if take_lock(fd):
         return fd
@@ -161,8 +161,8 @@ def _has_no_writer(fd: int) -> bool:
 
 
 @contextmanager
-def _opened(path: Path, how: int) -> Iterator[int]:
-    fd = os.open(path, how | os.O_NONBLOCK | _FLAGS)
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    fd = os.open(path, flags | os.O_NONBLOCK | _FLAGS)
     try:
         yield fd
     finally:
@@ -172,8 +172,8 @@ def _opened(path: Path, how: int) -> Iterator[int]:
 def _locked(path: Path, what: str, timeout: float) -> Locked:
     holder = _holder(path)
     return Locked(
-        f"another process works on {what} on this node: "
-        f"{holder.sentence() if holder else 'it did not say who it is'}"
+        f"another process is working on {what} on this node: "
+        f"{holder.sentence() if holder else 'holder unknown'}"
         + (f"; waited {timeout:g} s" if timeout else ""),
         hint=f"wait for it, or see who it is: fuser -v {path}",
     )

@@ -58,7 +58,7 @@ class Users:
 
 
 @dataclass(frozen=True)
-class Found:
+class Search:
     """The users and mounts found; `problem` is the reason if the search failed, else ""."""
 
     users: Users = Users()
@@ -66,23 +66,23 @@ class Found:
     problem: str = ""
 
 
-def look_for(module: str, numbers: frozenset[str], nodes: frozenset[str], host: Host) -> Found:
+def look_for(module: str, numbers: frozenset[str], nodes: frozenset[str], host: Host) -> Search:
     """Find the processes that use the devices, and mounts of them or of the module's filesystem.
 
     Ends within 10 s, regardless of the files that the processes have open.
     """
 
     def look() -> bytes:
-        found = Found(users_of(numbers, nodes, host), mounts_of(module, numbers, host))
-        return json.dumps(encode(found)).encode()
+        search = Search(users_of(numbers, nodes, host), mounts_of(module, numbers, host))
+        return json.dumps(encode(search)).encode()
 
     try:
-        return decode(Found, json.loads(run_in_child(look, _SECONDS, alone="look for holders")))
+        return decode(Search, json.loads(run_in_child(look, _SECONDS, alone="look for holders")))
     except DeadlinePassed:
-        return Found(problem="a filesystem that one of them uses does not answer")
+        return Search(problem="a filesystem that one of them uses does not answer")
     except (ChildDied, ChildRaised, NodesideError, OSError) as problem:
-        log.warning("cannot look at the open files of processes", problem=problem)
-        return Found(problem=str(problem).strip().splitlines()[-1])
+        log.warning("cannot inspect the open files of processes", problem=problem)
+        return Search(problem=str(problem).strip().splitlines()[-1])
 
 
 def users_of(numbers: frozenset[str], nodes: frozenset[str], host: Host) -> Users:
@@ -91,7 +91,7 @@ def users_of(numbers: frozenset[str], nodes: frozenset[str], host: Host) -> User
     `numbers` are device numbers (c10:123). `nodes` are the devices' names below /dev, the only way
     to identify a mapping.
     """
-    found = []
+    processes = []
     unseen = 0
     for pid in _pids(host):
         try:
@@ -100,8 +100,8 @@ def users_of(numbers: frozenset[str], nodes: frozenset[str], host: Host) -> User
             unseen += 1
             continue
         if paths:
-            found.append(_describe(host, pid, paths))
-    return Users(tuple(found), unseen)
+            processes.append(_describe(host, pid, paths))
+    return Users(tuple(processes), unseen)
 
 
 def mounts_of(module: str, numbers: frozenset[str], host: Host) -> tuple[str, ...]:
@@ -117,7 +117,7 @@ def mounts_of(module: str, numbers: frozenset[str], host: Host) -> tuple[str, ..
         if namespace not in namespaces:
             namespaces.add(namespace)
             text = sysfs.read(directory / "mountinfo") or ""
-            points.update((_said(point), None) for point in parse_mountinfo(text, module, numbers))
+            points.update((_shown(point), None) for point in parse_mountinfo(text, module, numbers))
     return tuple(points)
 
 
@@ -194,11 +194,11 @@ def _describe(host: Host, pid: int, paths: list[str]) -> Process:
     program = Path(arguments[0]).name or sysfs.read(directory / "comm") or "?"
     command = shlex.join(arguments) if arguments[0] else program
     pod, container = pod_and_container(sysfs.read(directory / "cgroup") or "")
-    said = (_said(program, _PROGRAM_LIMIT), _said(command, _COMMAND_LIMIT), _said(paths[0]))
-    return Process(pid, *said, len(paths), pod, container)
+    texts = (_shown(program, _PROGRAM_LIMIT), _shown(command, _COMMAND_LIMIT), _shown(paths[0]))
+    return Process(pid, *texts, len(paths), pod, container)
 
 
-def _said(text: str, limit: int = _COMMAND_LIMIT) -> str:
+def _shown(text: str, limit: int = _COMMAND_LIMIT) -> str:
     """Escape and shorten an untrusted name of a process or mount, to embed in a single line."""
     text = escaped(text)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

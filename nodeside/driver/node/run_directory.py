@@ -10,9 +10,9 @@
       <driver>.pod.lock            locked by the one active pod for as long as it runs
 
 Records are published by rename, and only under the lock. A record with another boot id is void (a
-/run that is no tmpfs, a restored snapshot). Anyone may read the ready file, but not loaded.json: a
-process with the file's owner uid that can read it can block it with a lease, and without the record
-nodeside would treat its modules as foreign.
+/run that is not a tmpfs, a restored snapshot). Anyone may read the ready file, but not loaded.json:
+a process with the file's owner uid that can read it can block it with a lease, and without the
+record nodeside would treat its modules as foreign.
 
 The ready file is the health check, and it costs nothing: a consumer mounts /run/nodeside read-only
 and waits for `<driver>/ready`. The driver pod itself needs no probe: an exec probe starts a process

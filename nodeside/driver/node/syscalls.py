@@ -94,8 +94,8 @@ class KernelSyscalls:
         # The buffer holds plain texts; the output adds priority and time to each.
         size = 2 * _prepared(self._numbers.syslog, _SIZE_BUFFER, None, 0)()
         buffer = ctypes.create_string_buffer(size)
-        got = _prepared(self._numbers.syslog, _READ_ALL, buffer, size)()
-        return buffer.raw[:got].decode(errors="replace")
+        length = _prepared(self._numbers.syslog, _READ_ALL, buffer, size)()
+        return buffer.raw[:length].decode(errors="replace")
 
 
 def in_child(call: Callable[[], object], timeout: float, *, keep: Sequence[int] = ()) -> None:

@@ -114,10 +114,10 @@ def expand(host: Host, pattern: str) -> tuple[Path, ...]:
     parts = [part for part in text.split("/") if part not in ("", ".")]
     if text.startswith("/") or ".." in parts or not parts:
         raise SpecError(f"{pattern}: expected a path below /sys, without ..")
-    found = [host.sys]
+    paths = [host.sys]
     for part in parts:
-        found = [path / name for path in found for name in _step(path, part)]
-    return tuple(path for path in found if path.exists())
+        paths = [path / name for path in paths for name in _step(path, part)]
+    return tuple(path for path in paths if path.exists())
 
 
 def _step(directory: Path, part: str) -> tuple[str, ...]:

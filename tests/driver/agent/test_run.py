@@ -97,7 +97,7 @@ def test_while_another_process_is_at_work_nothing_is_told(
         journal, report = run_of(node).once()
     assert report.exit_code == ExitCode.LOCKED
     assert report.retryable
-    assert "another process works on driver straw" in report.message
+    assert "another process is working on driver straw" in report.message
     assert node.told == []
     assert journal.told is None
 
@@ -130,7 +130,7 @@ def test_a_pod_waits_for_the_end_of_the_one_before_it_and_then_has_its_turn(
         with hold_pod_lock(node.host, "straw", timeout=0):
             _, report = pod.once()
             assert (report.reason, report.retryable, node.told) == ("Locked", True, [])
-            assert "another process works on driver straw on this node: pid " in report.message
+            assert "another process is working on driver straw on this node: pid " in report.message
             assert node.kernel.loads == []
         assert pod.once()[1].state is State.READY
 
@@ -221,7 +221,7 @@ def test_after_a_bug_what_is_loaded_is_validated(
     _, report = run_of(node).once()
 
     assert (report.state, report.reason) == (State.FAILED, "Bug")
-    assert report.notes[1].startswith("what is loaded cannot be judged: ")
+    assert report.notes[1].startswith("the loaded modules cannot be judged: ")
     assert report.checks
 
 
@@ -275,7 +275,7 @@ def test_without_a_name_nothing_can_be_told_and_the_log_says_why(
     with pytest.raises(SpecError):
         run_of(node).once()
     assert node.told == []
-    assert "not announced: nobody can tell whose failure it is" in caplog.text
+    assert "failure not announced: metadata.name cannot be read" in caplog.text
 
 
 def test_a_pod_of_another_kernel_does_not_tell_of_a_wrong_driver_yaml(node: FakeNode) -> None:

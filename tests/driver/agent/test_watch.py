@@ -117,7 +117,7 @@ def test_without_netlink_the_clock_must_do_and_the_log_says_so(
     monkeypatch.setattr(logging.getLogger("nodeside"), "propagate", True)
 
     assert open_uevents() is None
-    assert "no kernel uevents here; looking at the driver by the clock instead" in caplog.text
+    assert "kernel uevents are not available; polling the driver instead" in caplog.text
 
 
 def test_uevents_wait_until_it_was_calm_and_none_is_lost() -> None:

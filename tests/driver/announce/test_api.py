@@ -192,7 +192,7 @@ def test_token_that_is_not_accepted_is_said_and_may_be_tried_again(
     error = refused(cluster)
 
     assert str(error) == (
-        'the API server does not accept this pod\'s token to patch nodes "n1": Unauthorized'
+        'the API server does not accept this pod\'s token: cannot patch nodes "n1": Unauthorized'
     )
     assert error.retryable
     assert "expired" in error.hint
@@ -269,7 +269,7 @@ def test_missing_crd_is_said_with_the_command_to_look(server: ApiServer, cluster
     with pytest.raises(KubernetesError) as info:
         cluster.apply_node_driver(NODE_DRIVER)
 
-    assert str(info.value).startswith("the API server knows no NodeDriver objects, asked to patch")
+    assert str(info.value).startswith("the API server has no resource NodeDriver: cannot patch")
     assert info.value.hint.endswith("kubectl get crd nodedrivers.nodeside.io")
     assert not info.value.retryable
 
@@ -363,7 +363,7 @@ def test_an_answer_that_comes_byte_by_byte_has_a_deadline(server: ApiServer) -> 
     done.set()
 
     assert error.retryable
-    assert "too slow or too large: it has 0.1 s" in str(error)
+    assert "too slow or too large: the limits are 0.1 s" in str(error)
     assert client._deadline is not None
     client._deadline.seconds = 600
     server.faults.clear()

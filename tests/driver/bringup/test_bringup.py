@@ -415,7 +415,7 @@ def test_a_load_that_a_killed_driver_began_is_waited_for(node: FakeNode) -> None
     assert report.source is Rung.LOADED
     assert (node.kernel.loads, node.kernel.unloads) == ([], [])
     assert node.states == [State.LOADING, State.READY]
-    assert node.told[0].message == "straw is coming; waiting for its end"
+    assert node.told[0].message == "straw is coming; waiting until that ends"
 
 
 def test_bundles_of_the_last_versions_stay_for_the_way_back(node: FakeNode) -> None:

@@ -127,7 +127,7 @@ def test_an_effect_that_never_comes_ends_at_the_deadline(kernel: FakeKernel) -> 
 def test_a_plain_file_is_no_device(kernel: FakeKernel) -> None:
     write(kernel.host.dev / "edu0", "")
 
-    assert only(kernel, Validate(devices=("/dev/edu0",))).found == "something that is no device"
+    assert only(kernel, Validate(devices=("/dev/edu0",))).found == "something that is not a device"
 
 
 def test_a_host_whose_dev_is_not_mounted_is_said_so(kernel: FakeKernel) -> None:
@@ -220,11 +220,11 @@ def test_an_expression_without_end_fails_its_row_and_holds_nobody_up(
     result = only(kernel, Validate(sysfs=(check,), timeout_seconds=0))
 
     assert not result.ok
-    assert "no answer of the regular expression within" in result.found
+    assert "the regular expression did not finish within" in result.found
 
 
 def test_a_wrong_regular_expression_is_a_mistake_of_the_spec(kernel: FakeKernel) -> None:
-    with pytest.raises(SpecError, match="is no regular expression"):
+    with pytest.raises(SpecError, match="is not a regular expression"):
         only(kernel, Validate(sysfs=(SysfsCheck(path="a", matches="("),)))
 
 

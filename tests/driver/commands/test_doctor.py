@@ -123,7 +123,7 @@ def test_capabilities_that_are_missing_say_what_is_lost(node: FakeNode) -> None:
     found = {name: row for name, row in rows(node).items() if name.startswith("CAP_")}
     assert {name: (row["level"], row["found"]) for name, row in found.items()} == {
         "CAP_SYS_MODULE": ("bad", "missing: no module can be loaded or unloaded"),
-        "CAP_SYSLOG": ("warn", "missing: failures come without the kernel's own words"),
+        "CAP_SYSLOG": ("warn", "missing: failure messages lack the kernel log lines"),
         "CAP_SYS_PTRACE": ("warn", "missing: holders of a module cannot be named"),
         "CAP_DAC_READ_SEARCH": ("warn", "missing: holders of a module cannot be named"),
     }
@@ -143,12 +143,12 @@ def test_a_sidecar_that_lives_that_went_and_that_never_came(
     shared = SharedDir(node.directory / "shared")
     shared.create()
     more = ("--shared", shared.root)
-    assert "has not been there in this boot" in rows(node, *more)["toolkit"]["found"]
+    assert "has not run in this boot" in rows(node, *more)["toolkit"]["found"]
     shared.publish_sidecar(SidecarRecord(7, BOOT_ID, 0.0, "6.1.0-test"))
-    assert "was there and is gone" in rows(node, *more)["toolkit"]["found"]
+    assert "ran in this boot and is gone" in rows(node, *more)["toolkit"]["found"]
     with shared.hold_sidecar_lock():
         found = rows(node, *more)["toolkit"]["found"]
-    assert found == "a sidecar lives, with headers for 6.1.0-test"
+    assert found == "a sidecar is running, with headers for 6.1.0-test"
 
 
 def test_this_machines_own_toolkit_is_asked_by_the_sidecars_own_check(

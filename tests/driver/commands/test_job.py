@@ -122,7 +122,7 @@ def test_what_the_store_has_is_not_built_again(steps: Steps) -> None:
 
     assert ordered["request"] == ""
     assert steps.outcome().verdict is BuildVerdict.PRESENT
-    assert "was there already" in steps.outcome().message
+    assert "was already published" in steps.outcome().message
 
 
 def test_what_is_built_is_signed_whole_and_an_unsigned_bundle_counts_as_none(
@@ -226,7 +226,8 @@ def test_a_source_that_changed_since_the_order_is_not_published_under_its_name(
     (steps.image / "source/more.c").write_text("")
 
     assert (
-        "was ordered, and driver.yaml or its source say" in steps.in_driver_image("finish").errors
+        "was ordered, but driver.yaml and its source now give"
+        in steps.in_driver_image("finish").errors
     )
 
 

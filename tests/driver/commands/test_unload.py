@@ -167,7 +167,7 @@ def test_it_waits_for_whoever_has_the_lock_and_says_nothing_meanwhile(
 
     assert done.code == ExitCode.OK
     assert seen == []
-    assert "another process works on driver straw on this node" in done.errors
+    assert "another process is working on driver straw on this node" in done.errors
 
 
 def test_the_lock_is_held_while_it_waits_so_that_no_driver_pod_loads_again(

@@ -45,7 +45,7 @@ def test_a_driver_that_is_ready_is_not_waited_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "Edu", "a b", "../edu", "a" * 41])
 def test_what_can_be_no_name_is_not_waited_for(tmp_path: Path, name: str) -> None:
     ticking = Ticking()
-    with pytest.raises(UsageError, match="is no name of a driver: expected a DNS label"):
+    with pytest.raises(UsageError, match="is not a driver name: expected a DNS label"):
         await_ready(Host(tmp_path), name, "boot-1", timeout=9, clock=ticking.clock)
     assert ticking.sleeps == 0
 
@@ -66,7 +66,7 @@ def test_a_ready_file_of_another_boot_opens_no_gate(tmp_path: Path) -> None:
 
     path = ready_path(Host(tmp_path), "edu")
     assert str(caught.value) == (
-        f"driver edu is not ready on this node: {path} is of another boot; waited 9 s"
+        f"driver edu is not ready on this node: {path} is from another boot; waited 9 s"
     )
 
 

@@ -98,13 +98,13 @@ def test_a_path_that_leads_out_or_names_no_file_is_refused(delivery: Delivery, f
 
 @pytest.mark.parametrize("name", ["../straw", "", "st raw", "straw.ko", "x" * 56])
 def test_a_name_that_is_none_of_a_module_is_refused(delivery: Delivery, name: str) -> None:
-    with pytest.raises(UntrustedFile, match="the sidecar named a module"):
+    with pytest.raises(UntrustedFile, match="the sidecar reports a bad or repeated module name"):
         delivery.take(delivery.report(name=name))
     assert list(delivery.to.iterdir()) == []
 
 
 def test_a_name_that_is_there_twice_is_refused(delivery: Delivery) -> None:
-    with pytest.raises(UntrustedFile, match="named it twice"):
+    with pytest.raises(UntrustedFile, match="bad or repeated module name '"):
         delivery.take(delivery.report(), delivery.report())
 
 
@@ -135,7 +135,9 @@ def test_more_than_the_limit_is_refused_however_many_files_it_is(
     second.write_bytes(b"\x7fELF straw")
     both = delivery.report(), delivery.report("second", "modules/second.ko")
     monkeypatch.setattr(artifacts, "_MODULES_LIMIT", 15)
-    with pytest.raises(UntrustedFile, match=r"second.ko: expected a regular file, all modules"):
+    with pytest.raises(
+        UntrustedFile, match=r"second.ko: expected a regular file, at most 1 GiB for all"
+    ):
         delivery.take(*both)
 
 
@@ -154,7 +156,7 @@ def test_a_file_that_grows_while_it_is_read_is_not_read_for_ever(
         return status
 
     monkeypatch.setattr(os, "fstat", growing)
-    with pytest.raises(UntrustedFile, match="at most 1 GiB together"):
+    with pytest.raises(UntrustedFile, match="at most 1 GiB for all modules together"):
         delivery.take()
 
 

@@ -126,7 +126,7 @@ def test_a_log_that_is_cut_and_filled_again_and_again_is_shown_up_to_a_total(
 
     heard = building.follow(*[refill, lambda: os.truncate(building.log, 0)] * 6)
     assert len(heard) == 1025
-    assert heard[-1] == "[no more of it is shown: 1 MiB were]"
+    assert heard[-1] == "[log truncated: only the first 1 MiB are shown]"
 
 
 def test_a_log_that_is_a_link_or_a_pipe_is_not_followed(building: Building, tmp_path: Path) -> None:

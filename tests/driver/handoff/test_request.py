@@ -113,7 +113,7 @@ def test_what_failed_for_good_is_not_repeated_when_nothing_has_changed(shared: S
 def test_two_processes_do_not_withdraw_each_others_requests(shared: SharedDir) -> None:
     with (
         sole_builder(shared),
-        pytest.raises(Locked, match=f"another process has something built in {shared.root}"),
+        pytest.raises(Locked, match=f"another process is already running a build in {shared.root}"),
         sole_builder(shared),
     ):
         pytest.fail("there were two")

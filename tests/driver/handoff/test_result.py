@@ -131,7 +131,7 @@ def test_the_first_error_is_one_line_of_bounded_length_whatever_it_is(shared: Sh
 def test_the_answer_of_another_boot_is_ignored(shared: SharedDir) -> None:
     request = request_build(shared, wish())
     shared.publish_result(replace(succeeded(request), boot_id="boot-before"))
-    with pytest.raises(SidecarMissing, match="waited 100 s for a toolkit sidecar"):
+    with pytest.raises(SidecarMissing, match=r"no toolkit sidecar appeared at .* within 100 s"):
         wait(shared, request)
 
 
@@ -169,7 +169,9 @@ def test_what_is_left_in_the_place_of_an_answer_is_not_waited_upon_for_long(
                 path.write_text(json.dumps({"request": "abababababab-9", "boot_id": BOOT}))
             case _:
                 path.symlink_to("/dev/null")
-        with pytest.raises(UntrustedFile, match=f"{request.id}.json is no answer to this build"):
+        with pytest.raises(
+            UntrustedFile, match=f"{request.id}.json is not an answer to this build"
+        ):
             wait(shared, request, clock=clock)
     assert clock.now < 40
 
@@ -216,9 +218,7 @@ def test_a_sidecar_that_was_never_seen_is_waited_for_as_long_as_an_image_may_tak
     request = request_build(shared, wish())
     with pytest.raises(SidecarMissing) as caught:
         wait(shared, request, clock=clock, patience=Patience(appear=50, come_back=5))
-    assert str(caught.value) == (
-        f"waited 50 s for a toolkit sidecar at {shared.root}; none has been there"
-    )
+    assert str(caught.value) == (f"no toolkit sidecar appeared at {shared.root} within 50 s")
     assert "nodeside driver build --local" in caught.value.hint
     assert 50 <= clock.now < 55
     assert caught.value.exit_code == ExitCode.TIMEOUT
@@ -287,7 +287,7 @@ def test_a_toolkit_container_that_is_late_is_told_of_until_it_is_there(shared: S
         assert wait(shared, request, clock=Clock(then=life), listener=listener).succeeded
     finally:
         lock.__exit__(None, None, None)
-    assert told == ["waiting for the toolkit container, whose image may be on its way", ""]
+    assert told == ["waiting for the toolkit container; its image may not be pulled yet", ""]
 
 
 def test_a_toolkit_container_that_is_there_is_not_told_of(shared: SharedDir) -> None:
@@ -322,13 +322,13 @@ def test_stopping_leaves_the_build_to_be_joined(shared: SharedDir) -> None:
 def test_a_request_that_somebody_else_withdrew_is_not_waited_for(shared: SharedDir) -> None:
     request = request_build(shared, wish())
     withdraw(shared, request)
-    with pytest.raises(RequestWithdrawn, match="withdrawn by somebody else"):
+    with pytest.raises(RequestWithdrawn, match="withdrawn by another process"):
         wait(shared, request)
 
 
 def test_waiting_for_a_sidecar_ends_when_it_has_been_there(shared: SharedDir) -> None:
     patience = Patience(appear=20)
-    with pytest.raises(SidecarMissing, match="waited 20 s"):
+    with pytest.raises(SidecarMissing, match=r"no toolkit sidecar appeared at .* within 20 s"):
         await_sidecar(shared, BOOT, patience, clock=Clock())
     with pytest.raises(StoppedWaiting):
         await_sidecar(shared, BOOT, patience, lambda: True, Clock())
@@ -351,7 +351,7 @@ def test_a_sidecar_that_reads_another_boot_id_is_not_waited_for(shared: SharedDi
         wait(shared, request, clock=clock)
     assert str(caught.value) == (
         f"the toolkit sidecar at {shared.root} reads the boot id boot-of-a-sandbox, the driver "
-        f"reads {BOOT}: what the one asks is ignored by the other"
+        f"reads {BOOT}: the sidecar ignores the driver's requests"
     )
     assert "/proc/sys/kernel/random/boot_id" in caught.value.hint
     assert clock.now < 10

@@ -126,8 +126,8 @@ def test_wanted_module_that_is_not_there() -> None:
         Refusal(
             "edu_net",
             "name",
-            "driver.yaml wants the module edu_net; there is: edu",
-            "name the modules that the build makes",
+            "driver.yaml lists the module edu_net, the bundle has edu",
+            "list the modules that the build makes",
         ),
     )
 
@@ -136,7 +136,7 @@ def test_file_that_calls_itself_differently() -> None:
     renamed = replace(EDU, path=Path("edu2.ko"))
 
     assert [r.message for r in check_before_load([renamed], [Module("edu2")], FACTS)] == [
-        "edu2.ko calls itself edu, driver.yaml wants edu2"
+        "edu2.ko is the module edu, driver.yaml lists edu2"
     ]
 
 
@@ -190,7 +190,7 @@ def test_symbols_that_differ_are_named_and_the_rest_counted() -> None:
 
 def test_nothing_loads_where_modules_are_disabled() -> None:
     assert refusals(facts=replace(FACTS, modules_disabled=True)) == [
-        "this kernel loads no more modules in this boot (kernel.modules_disabled is 1), so not edu"
+        "edu cannot be loaded in this boot: kernel.modules_disabled is 1"
     ]
 
 
@@ -211,7 +211,7 @@ def test_unsigned_module_is_refused_where_signatures_are_enforced() -> None:
 @pytest.mark.parametrize("mode", ["integrity", "confidentiality"])
 def test_unsigned_module_is_refused_under_lockdown(mode: str) -> None:
     assert refusals(facts=replace(FACTS, lockdown=mode)) == [
-        f"this kernel takes only signed modules (lockdown is {mode}); edu.ko is not signed"
+        f"this kernel loads only signed modules (lockdown is {mode}); edu.ko is not signed"
     ]
 
 

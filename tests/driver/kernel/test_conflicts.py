@@ -82,11 +82,11 @@ def test_a_user_that_is_not_declared_is_named_and_nothing_is_touched(kernel: Fak
     bus = Bus(kernel)
 
     with pytest.raises(
-        InUse, match="cannot remove the conflicting module videodev: uvcvideo uses it"
+        InUse, match="cannot remove the conflicting module videodev: it is used by uvcvideo, "
     ) as caught:
         clear(Conflicts(modules=("videodev",), unbind=(EDU,)), kernel.loader, write=bus.write)
 
-    assert caught.value.hint == "add uvcvideo to conflicts.modules, if it may go"
+    assert caught.value.hint == "add uvcvideo to conflicts.modules, if it may be removed"
     assert bus.written == []
 
 

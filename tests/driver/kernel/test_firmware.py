@@ -94,7 +94,9 @@ def test_two_drivers_cannot_have_different_files_of_one_name(host: Host, tmp_pat
     kernel = Attribute(host)
     kernel.directory.install(tree(tmp_path, "one", a="A"), "edu")
 
-    with pytest.raises(FirmwareRefused, match=r"driver edu has installed another .* file a\.bin"):
+    with pytest.raises(
+        FirmwareRefused, match=r"driver edu has installed a different .* file a\.bin"
+    ):
         kernel.directory.install(tree(tmp_path, "two", a="B"), "nic")
     assert (host.run / "firmware/a.bin").read_text() == "A"
 
@@ -161,5 +163,5 @@ def test_another_driver_at_work_is_waited_for_and_then_named(host: Host, tmp_pat
     host.locks.mkdir(parents=True)
     with (host.locks / "firmware.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(Locked, match=r"works on firmware on this node: .*; waited 10 s"):
+        with pytest.raises(Locked, match=r"is working on firmware on this node: .*; waited 10 s"):
             FirmwareDirectory(host, kernel.clock).install(tree(tmp_path, "fw", a="A"), "edu")

@@ -89,7 +89,7 @@ def test_the_version_magic_is_explained_with_the_kernels_own_line(kernel: FakeKe
     assert error.reason == "VersionMagic"
     assert str(error) == (
         "cannot load edu: ENOEXEC (Exec format error): it was built for another kernel: its "
-        "version magic is '6.1.0-1 SMP mod_unload ', this kernel's '6.1.0-2 SMP mod_unload '\n"
+        "version magic is '6.1.0-1 SMP mod_unload ', this kernel's is '6.1.0-2 SMP mod_unload '\n"
         "  kernel: [    1.000000] edu: version magic '6.1.0-1 SMP mod_unload ' should be "
         "'6.1.0-2 SMP mod_unload '"
     )
@@ -109,7 +109,7 @@ def test_the_version_magic_is_explained_with_the_kernels_own_line(kernel: FakeKe
             errno.EINVAL,
             "edu: Unknown symbol video_call (err -22)",
             "SymbolVersion",
-            "video_call of a module it depends on has another CRC",
+            "video_call, exported by a module it depends on, has another CRC",
         ),
         (
             errno.ENOENT,
@@ -150,10 +150,10 @@ def test_the_version_magic_is_explained_with_the_kernels_own_line(kernel: FakeKe
             "it exports edu_call, which edu_old exports already",
         ),
         (errno.ENOEXEC, "", "BadFormat", "truncated, compressed, or of another architecture"),
-        (errno.EEXIST, "", "Exists", "a name taken that it wanted to register"),
+        (errno.EEXIST, "", "Exists", "tried to register a name that is already taken"),
         (errno.ENODEV, "", "DeviceRefused", "the module itself is sound"),
         (errno.EIO, "", "DeviceRefused", "the module itself is sound"),
-        (errno.EBUSY, "", "DeviceRefused", "taken by another driver"),
+        (errno.EBUSY, "", "DeviceRefused", "something that another driver holds"),
         (errno.EKEYREJECTED, "", "KeyRejected", "not signed by a key it trusts"),
         (errno.ENOKEY, "", "KeyRejected", "not signed by a key it trusts"),
         (errno.EBADMSG, "", "KeyRejected", "the signature at the end of the module cannot be read"),

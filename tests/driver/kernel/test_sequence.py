@@ -50,7 +50,7 @@ def test_a_failure_brings_the_previous_modules_back(kernel: FakeKernel) -> None:
         "cannot load addon: ENODEV (No such device): the module itself is sound, but its init "
         "function refused: the hardware, or its configuration, is not what the driver expects\n"
         "  kernel: [    0.000000] addon: no such board\n"
-        "rolled back: unloaded core again; the previous core is loaded again"
+        "rolled back: unloaded core; the previous core is loaded again"
     )
     assert error.exit_code is ExitCode.LOAD_FAILED
     assert error.reason == "DeviceRefused"
@@ -66,7 +66,7 @@ def test_both_errors_are_told_if_the_roll_back_fails_too(kernel: FakeKernel) -> 
         )
 
     assert "cannot load edu: ENODEV" in str(caught.value)
-    assert "rolled back: the roll-back failed: cannot load edu: EIO" in str(caught.value)
+    assert "the roll-back failed: cannot load edu: EIO" in str(caught.value)
 
 
 def test_the_first_failure_of_all_needs_no_roll_back(kernel: FakeKernel) -> None:
@@ -84,4 +84,4 @@ def test_a_new_module_that_cannot_go_keeps_the_previous_ones_out(kernel: FakeKer
     done = roll_back(["edu"], [insertion(kernel, "edu")], kernel.loader)
 
     assert done.restored == ()
-    assert done.sentence().startswith("rolled back: the roll-back failed: cannot unload edu")
+    assert done.sentence().startswith("the roll-back failed: cannot unload edu")

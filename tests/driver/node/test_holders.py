@@ -231,7 +231,7 @@ def test_a_filesystem_that_does_not_answer_holds_nobody_up(
     for _ in range(2):
         assert who_holds("vpoll", kernel.host).sentence() == (
             "vpoll has 1 reference that no module, open file or mount explains (the open files of "
-            "processes could not be looked at: a filesystem that one of them uses does not answer)"
+            "processes could not be inspected: a filesystem that one of them uses does not answer)"
         )
 
     (process / "maps").open("w").close()  # the child that was left behind ends

@@ -76,7 +76,7 @@ def test_older_version_is_waited_for_and_named(host: Host) -> None:
     with holding(former, os.O_RDWR):
         inode = former.stat().st_ino
         with (
-            pytest.raises(Locked, match="works on driver edu on this node") as caught,
+            pytest.raises(Locked, match="is working on driver edu on this node") as caught,
             node_lock(host, "edu", "driver edu", timeout=0),
         ):
             pass

@@ -244,7 +244,9 @@ def test_lock_is_held_by_one_process_and_names_it(host: Host) -> None:
         with pytest.raises(Locked) as info, hold_lock(host, "edu", timeout=0):
             pass
 
-        assert f"another process works on driver edu on this node: pid {pid} (" in str(info.value)
+        assert f"another process is working on driver edu on this node: pid {pid} (" in str(
+            info.value
+        )
         assert os.uname().nodename in str(info.value)
         assert info.value.hint.endswith(f"fuser -v {node_lock_path(host, 'edu')}")
         assert info.value.exit_code is ExitCode.LOCKED
@@ -305,7 +307,7 @@ def test_locks_of_two_drivers_are_two_locks(host: Host) -> None:
 def test_holder_that_is_half_written_is_unknown(host: Host) -> None:
     with another_process(host):
         node_lock_path(host, "edu").write_text('{"pid": 1')
-        with pytest.raises(Locked, match="did not say who"), hold_lock(host, "edu", timeout=0):
+        with pytest.raises(Locked, match="holder unknown"), hold_lock(host, "edu", timeout=0):
             pass
 
 
