@@ -285,7 +285,7 @@ def _blocks(context: DriverContext, decision: Decision) -> Iterator[str]:
     if build is not None and (said := pool_reason(build, [decision])) is not None:
         yield ": ".join(said)
     elif not member.pool.kernel:
-        yield "its kubelet has not told its kernel yet"
+        yield "its kubelet has not reported its kernel yet"
     elif member.pool not in context.served:
         yield toolkit_message(context.resolutions[member.pool])
     for rival, theirs in context.taken.items():

@@ -44,7 +44,7 @@ def search(pattern: str) -> Callable[[str], object]:
     except (re2.error, UnicodeEncodeError) as exc:
         raise PatternRefused(f"{EXPECTED}: {_words(exc)}") from exc
     if compiled.programsize > _SIZE:
-        raise PatternRefused(f"{EXPECTED}: it is too large once its repeats are written out")
+        raise PatternRefused(f"{EXPECTED}: it is too large after its repetitions are expanded")
     found: Callable[[str], object] = compiled.search
     return found
 

@@ -125,7 +125,7 @@ def _why(status: Mapping[str, Any], ended: Mapping[str, Any]) -> str:
     told = [str(status[key]) for key in ("reason", "message") if status.get(key)]
     if not told and "exitCode" in ended:
         told = [f"exit code {ended['exitCode']}"]
-    return ": ".join(told)[:REPORT_TEXT] or "nobody says why"
+    return ": ".join(told)[:REPORT_TEXT] or "no reason was given"
 
 
 # A field selector that excludes pods that are not bound or have ended.

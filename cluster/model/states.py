@@ -37,9 +37,9 @@ class Health(Word):
     """The driver's health on a node, as reported in this boot for the revision it has."""
 
     WORKING = "works"
-    BUSY = "is on its way, or says nothing yet"
+    BUSY = "is in progress, or has not reported yet"
     BROKEN = "failed"
-    ECHO = "its last word is of the revision it would get, from before it was sent elsewhere"
+    ECHO = "its last report is about the newest revision, from before it was assigned another one"
     DOWN = "the node is not ready"
 
 
@@ -53,8 +53,8 @@ class Boot(Word):
 class Supply(Word):
     """Whether the node's pool has the toolkit image or prebuilt modules that a pod there needs."""
 
-    SERVED = "has"
-    UNSERVED = "has not"
+    SERVED = "has one of them"
+    UNSERVED = "has neither"
     GOOD_ONLY = "has it for the good revision: the newest is being built, or does not build"
     TAKEN = "has it, but another Driver has a module of the newest revision on this node"
 
@@ -64,5 +64,5 @@ class Progress(Enum):
 
     RUNNING = "it is being built"
     DONE = "it can be fetched"
-    REFUSED = "the driver does not build for it"
-    BROKEN = "it could not be built once for all, so the nodes build"
+    REFUSED = "the driver does not build for this kernel"
+    BROKEN = "the Job could not build it, so the nodes build"

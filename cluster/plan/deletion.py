@@ -57,7 +57,7 @@ def leave(leaving: Unload) -> Iterator[Action]:
     driver = leaving.found.name
     for each in leaving.leavers:
         if each.stage is not UnloadPhase.GONE and (labels := _changed_labels(driver, each)):
-            yield LabelNode(driver, each.node.name, labels, "the driver is not for it")
+            yield LabelNode(driver, each.node.name, labels, "the driver no longer selects it")
     yield from _unload_pods(leaving)
     yield from _cleaned(leaving)
 
@@ -144,7 +144,7 @@ def _told(leaving: Unload) -> Iterator[Action]:
     """Sets a status with the progress; obstacles and their remedies come first."""
     found, obstacle = leaving.found, leaving.obstacle
     rest = leaving.said(*(stage for stage in UnloadPhase if not stage.is_obstacle))
-    words = "; ".join(part for part in (obstacle, rest) if part) or "pods end"
+    words = "; ".join(part for part in (obstacle, rest) if part) or "pods are terminating"
     status = conditions.going(
         found, words, leaving=leaving.count, obstacle=obstacle, now=leaving.now
     )

@@ -81,7 +81,7 @@ def outcome_of(job: JobObject, snapshot: Snapshot) -> BuildOutcome | None:
         if pod.outcome is not None:
             return pod.outcome
     words = next((pod.ended for pod in reversed(pods) if pod.ended), "")
-    words = "; ".join(part for part in (words, job.why) if part) or "its pod has said nothing"
+    words = "; ".join(part for part in (words, job.why) if part) or "its pod reported nothing"
     return BuildOutcome(BuildVerdict.BROKEN, reason="BuildLost", message=words)
 
 

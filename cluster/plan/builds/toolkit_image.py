@@ -84,7 +84,7 @@ class Resolution:
     in_doubt: bool = False
 
 
-NOT_TOLD = Resolution("", Link.NONE, "the kubelet has not told the kernel yet")
+NOT_TOLD = Resolution("", Link.NONE, "the kubelet has not reported the kernel yet")
 
 
 def resolve(
@@ -198,14 +198,14 @@ def _remedy(
     pool: Pool, stream: ImageStream | None, streams: ImageStreams, doubted: Collection[str]
 ) -> str:
     if isinstance(streams, Unseen):
-        return "it goes on once they are; or name an image in spec.toolkit.images"
+        return "wait until they are, or name an image in spec.toolkit.images"
     if doubted:
         return "name the image of this kernel in spec.toolkit.images"
     if stream is not None and not pool.os_version:
-        return "ask for the OS version of this kernel, or name an image in spec.toolkit.images"
+        return "give the OS version of this kernel, or name an image in spec.toolkit.images"
     if stream is not None:
         return "wait for the tag, or name an image in spec.toolkit.images"
-    return "name one in spec.toolkit.images, or all of them by spec.toolkit.imageTemplate"
+    return "name an image in spec.toolkit.images, or set spec.toolkit.imageTemplate"
 
 
 def _of_before(streams: Unseen, kept: CurrentImage) -> tuple[Link, str, str]:

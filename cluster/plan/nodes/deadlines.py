@@ -59,7 +59,7 @@ def gone(node: Node, now: float) -> Deadline:
     if now < until:
         return Deadline(until)
     since = rfc3339(node.ready_since)
-    return Deadline(words=f"its node is down since {since}, in the middle of its change")
+    return Deadline(words=f"its node has been down since {since}, in the middle of its change")
 
 
 @dataclass(frozen=True)
@@ -78,21 +78,21 @@ class Deadlines:
             return self._waiting(
                 self._believed(word.said),
                 LAST_WORD + self.driver.spec.build.timeout_seconds,
-                lambda: f"it said {word.state} at {rfc3339(word.said)}, and nothing since",
+                lambda: f"it reported {word.state} at {rfc3339(word.said)}, and nothing since",
             )
         if not assigned:
             return PATIENT
         if (length := len(node_driver_name(self.driver.name, node.name))) > _LONGEST_NAME:
             return Deadline(
-                words=f"its NodeDriver would have a name of {length} characters, and the API "
-                f"server takes {_LONGEST_NAME}: give the Driver or the node a shorter one"
+                words=f"its NodeDriver would have a name of {length} characters, but the API "
+                f"server accepts {_LONGEST_NAME}: give the Driver or the node a shorter name"
             )
         daemonset = daemonset_name(self.driver.name, assigned)
         if (pod := self._pods.get((node.name, daemonset))) is not None:
             return self._waiting(
                 max(pod.created, self._believed(node.ready_since)) if pod.created else 0.0,
                 NO_WORD,
-                lambda: f"its pod says nothing: see {self._describe} pod {pod.name}",
+                lambda: f"its pod has not reported: see {self._describe} pod {pod.name}",
             )
         return self._without_a_pod(node, daemonset)
 
@@ -105,7 +105,7 @@ class Deadlines:
             NO_WORD,
             lambda: (
                 f"it failed at {rfc3339(word.said)}, and its next pod, with another toolkit image, "
-                f"says nothing: see {self._describe} daemonset {found.name if found else ''}"
+                f"has not reported: see {self._describe} daemonset {found.name if found else ''}"
             ),
         )
 
@@ -122,7 +122,7 @@ class Deadlines:
             max(own, min(self._at_work, own + _OTHERS)),
             NO_POD,
             lambda: (
-                f"assigned at {rfc3339(node.labelled)}, and nobody makes a pod for it: "
+                f"assigned at {rfc3339(node.labelled)}, but no pod was created for it: "
                 f"see {self._describe} daemonset {found.name}"
             ),
         )

@@ -38,14 +38,14 @@ from nodeside.spec.model import Upgrade
 class DrainStep(Enum):
     """The drain step that drain.py assigns to a decision; the first three leave it unchanged."""
 
-    GO = "the verdict holds"
-    RELEASE = "let go of the node"
+    GO = "the decision holds"
+    RELEASE = "release the node"
     KEEP_CLOSED = "keep the node cordoned"
     CORDON = "hold the node and cordon it"
     WAIT = "wait"
     EVICT = "ask its consumers to leave"
     END_STAGES = "wait for the end of its stages"
-    GIVE_UP = "let go of the node until what is in the way is gone"
+    GIVE_UP = "release the node until its pods are gone"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from cluster.plan.rollout.decisions import DrainStep
 class Asked(Word):
     """Whether the Driver evicts at all: `rollout.evict` is set, without `upgrade: onReboot`."""
 
-    NO = "eviction is not asked for"
-    YES = "eviction is asked for"
+    NO = "eviction is not configured"
+    YES = "eviction is configured"
 
 
 class Wish(Word):
@@ -27,15 +27,15 @@ class Wish(Word):
 
 class Grip(Word):
     FREE = "not held"
-    HELD = "held, and cordoned by whomever"
-    SLIPPED = "held, and somebody uncordoned it"
+    HELD = "held and cordoned, by us or by somebody else"
+    SLIPPED = "held, but somebody uncordoned it"
 
 
 class Company(Word):
     NOBODY = "no consumer is there"
     SOMEBODY = "consumers are there"
-    STAGES = "consumers are not, but pods of stages are, or may come"
-    UNKNOWN = "pods are not known"
+    STAGES = "no consumer is there, but pods of stages are there or may appear"
+    UNKNOWN = "its pods are not known"
 
 
 class Aim(Word):
@@ -49,8 +49,8 @@ class Aim(Word):
 class Time(Word):
     """Whether the timeout has passed. A node is given up on once per revision; then it is LEFT."""
 
-    LEFT = "there is time"
-    UP = "timeoutSeconds are over"
+    LEFT = "there is time left"
+    UP = "timeoutSeconds have passed"
 
 
 class Situation(NamedTuple):
@@ -102,9 +102,9 @@ CLOSED = HELD + SLIPPED
 
 TABLE: Final = (
     Row(NO, NOTHING + GIVE, FREE, ANY_COMPANY, ANY_AIM, ANY_TIME,
-        DrainStep.GO, "eviction is not asked for"),
+        DrainStep.GO, "eviction is not configured"),
     Row(NO, REPLACE, FREE, NOBODY + SOMEBODY, ANY_AIM, ANY_TIME,
-        DrainStep.GO, "eviction is not asked for"),
+        DrainStep.GO, "eviction is not configured"),
     Row(NO, REPLACE, FREE, UNKNOWN, ANY_AIM, ANY_TIME,
         DrainStep.WAIT, "the pods of its stages are not known yet"),
     Row(NO, REPLACE, FREE, STAGES, ANY_AIM, LEFT,
@@ -112,10 +112,10 @@ TABLE: Final = (
     Row(NO, REPLACE, FREE, STAGES, ANY_AIM, UP,
         DrainStep.GIVE_UP, "its stages did not end in time"),
     Row(NO, ANY_WISH, CLOSED, ANY_COMPANY, ANY_AIM, ANY_TIME,
-        DrainStep.RELEASE, "eviction is not asked for any more"),
+        DrainStep.RELEASE, "eviction is no longer configured"),
     # Nothing changes now, or no pod can be in the way of the change.
     Row(YES, NOTHING + GIVE, FREE, ANY_COMPANY, ANY_AIM, ANY_TIME,
-        DrainStep.GO, "there is nothing to be emptied"),
+        DrainStep.GO, "there is nothing to drain"),
     Row(YES, GIVE, CLOSED, ANY_COMPANY, ANY_AIM, ANY_TIME,
         DrainStep.RELEASE, "it was rebooted, so its kernel has no driver to replace"),
     Row(YES, NOTHING, CLOSED, ANY_COMPANY, COMING, ANY_TIME,
@@ -123,18 +123,18 @@ TABLE: Final = (
     Row(YES, NOTHING, CLOSED, ANY_COMPANY, WORKS, ANY_TIME,
         DrainStep.RELEASE, "the driver works, and nothing changes now"),
     Row(YES, NOTHING, CLOSED, ANY_COMPANY, FAULTY, ANY_TIME,
-        DrainStep.RELEASE, "it is not changed now after all"),
+        DrainStep.RELEASE, "its change is called off"),
     # Its turn.
     Row(YES, REPLACE, FREE, UNKNOWN, ANY_AIM, ANY_TIME,
         DrainStep.WAIT, "the pods of the cluster are not known yet"),
     Row(YES, REPLACE, FREE, NOBODY, FAULTY + COMING, ANY_TIME,
-        DrainStep.GO, "nobody is there, and the driver does not work anyway"),
+        DrainStep.GO, "it has no consumers, and the driver does not work anyway"),
     Row(YES, REPLACE, FREE, STAGES, FAULTY + COMING, LEFT,
         DrainStep.END_STAGES, "its stages end first"),
     Row(YES, REPLACE, FREE, STAGES, FAULTY + COMING, UP,
         DrainStep.GIVE_UP, "its stages did not end in time"),
     Row(YES, REPLACE, FREE, NOBODY + STAGES, WORKS, ANY_TIME,
-        DrainStep.CORDON, "no pod is to find a driver that is being replaced"),
+        DrainStep.CORDON, "no pod may start while its driver is replaced"),
     Row(YES, REPLACE, FREE, SOMEBODY, ANY_AIM, ANY_TIME,
         DrainStep.CORDON, "its consumers have to leave"),
     Row(YES, REPLACE, SLIPPED, ANY_COMPANY, ANY_AIM, ANY_TIME,
@@ -144,7 +144,7 @@ TABLE: Final = (
     Row(YES, REPLACE, HELD, UNKNOWN, ANY_AIM, UP,
         DrainStep.GIVE_UP, "its pods were not known in time"),
     Row(YES, REPLACE, HELD, NOBODY, ANY_AIM, ANY_TIME,
-        DrainStep.GO, "nobody is there any more"),
+        DrainStep.GO, "its consumers are gone"),
     Row(YES, REPLACE, HELD, SOMEBODY, ANY_AIM, LEFT,
         DrainStep.EVICT, "its consumers have to leave"),
     Row(YES, REPLACE, HELD, SOMEBODY, ANY_AIM, UP,

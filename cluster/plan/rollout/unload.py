@@ -42,14 +42,14 @@ _NAMED = 20  # maximum number of nodes that a message names
 class UnloadPhase(Enum):
     """The unload phase of a node; the value is the text shown for it."""
 
-    GONE = "nothing of it is left there"
-    ENDING = "pods end"
+    GONE = "nothing of the driver is left there"
+    ENDING = "pods are terminating"
     NEXT = "to be unloaded"
-    STARTING = "unload pods start"
+    STARTING = "unload pods are starting"
     UNLOADING = "being unloaded"
     HELD = "modules are held"
     STUCK = "unload pods do not run"
-    FAILED = "unload pods failed, and are made again"
+    FAILED = "unload pods failed and are recreated"
     STAYS = "modules stay loaded until a reboot"
     DOWN = "nodes are down, and keep their modules until a reboot"
 
@@ -275,7 +275,7 @@ class Unload:
             return f"annotation {LEAVE_MODULES}"
         driver = self.found.driver or self.revisions.get(revision)
         if driver is None:
-            return "its revision is lost, so there is nothing to make a pod of"
+            return "its revision is lost, so no unload pod can be created"
         driver = self.found.driver or as_told(self.snapshot, driver)
         never = driver.spec.unload.policy is UnloadPolicy.NEVER
         return "unload.policy: never" if never else ""
@@ -366,7 +366,7 @@ def _why(found: UnloadPhase, pod: DriverPod | None, report: NodeDriverObject | N
         case UnloadPhase.STUCK:
             waits = "; ".join(f"{where}: {why}" for where, why in pod.waiting.items())
             describe = f"kubectl -n {pod.namespace} describe pod {pod.name}"
-            return waits or f"pod {pod.name} says nothing: {describe}"
+            return waits or f"pod {pod.name} has not reported: {describe}"
         case UnloadPhase.FAILED:
             return (said if failed else "") or pod.unloader.ended
         case UnloadPhase.STAYS:

@@ -83,7 +83,7 @@ def objects(
         if kind in _OPTIONAL & absent:
             skipped.append(f"{kind} {name}: this cluster has no such kind")
         elif (kind, name) in made:
-            raise StageInvalid(f"{where}: {kind} {name} is there twice")
+            raise StageInvalid(f"{where}: {kind} {name} is defined twice")
         else:
             made[kind, name] = _framed(document, frame)
     return tuple(sorted(made.values(), key=lambda each: _ORDER[each["kind"]])), tuple(skipped)
@@ -106,23 +106,23 @@ def _problems(document: Mapping[str, Any], settings: Settings) -> Iterator[str]:
     if not isinstance(kind, str) or (str(version), kind) not in _KINDS:
         known = ", ".join(each.kind for each in ALLOWED)
         yield (
-            f"{kind} of {version} is no kind that a stage may have ({known}): "
+            f"{kind} of {version} is not a kind that a stage may have ({known}): "
             "apply it yourself, once, beside the Driver"
         )
     metadata = document.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        yield f"{kind}: metadata.name is missing or is no name"
+        yield f"{kind}: metadata.name is missing or invalid"
     assert isinstance(metadata, dict)
     namespace = metadata.get("namespace", settings.namespace)
     if namespace != settings.namespace:
         yield (
             f"{kind} {name}: a stage's objects are in namespace {settings.namespace}, "
-            f"not {namespace}; leave the field out"
+            f"not {namespace}; omit metadata.namespace"
         )
     for field in ("finalizers", "ownerReferences", "generateName"):
         if field in metadata:
-            yield f"{kind} {name}: metadata.{field} is not for a stage"
+            yield f"{kind} {name}: metadata.{field} is not allowed in a stage"
     for field in ("labels", "annotations"):
         if not isinstance(metadata.get(field, {}), dict):
             yield f"{kind} {name}: metadata.{field}: expected a mapping"
@@ -135,16 +135,16 @@ def _pod_problems(document: Mapping[str, Any], settings: Settings) -> Iterator[s
     pod, metadata = _part(template, "spec"), _part(template, "metadata")
     affinity = _part(_part(pod, "affinity"), "nodeAffinity")
     if not _is_template(pod, metadata) or affinity is None:
-        yield "spec.template is no template of a pod"
+        yield "spec.template is not a valid pod template"
         return
     # If serviceAccountName is empty, the API server uses serviceAccount, its old name.
     account = pod.get("serviceAccountName") or pod.get("serviceAccount") or ""
     if not isinstance(account, str):
-        yield "serviceAccountName is no name"
+        yield "serviceAccountName: expected a string"
     if account in (CONTROLLER, settings.service_account):
         yield f"the service account {account} is nodeside's own; name another one"
     if document["kind"] == "DaemonSet" and _AFFINITY in affinity:
-        yield "choose nodes by nodeSelector: a required nodeAffinity is what the gate is made of"
+        yield "select nodes by nodeSelector: nodeside sets the required nodeAffinity itself"
 
 
 def _part(of: Any, name: str) -> Any:

@@ -93,7 +93,7 @@ class StageState:
         name = f"{document['kind']} {document['metadata']['name']}"
         there = self.found.get(key_of(document))
         if there is None:
-            return f"{name} is not there yet"
+            return f"{name} does not exist yet"
         return "" if there.rolled_out else f"{name}: {there.progress}"
 
 
@@ -113,7 +113,7 @@ class StagePlan:
 
     @cached_property
     def seen(self) -> Stages:
-        return self.context.snapshot.stages or Stages(unknown="nobody looked for them yet")
+        return self.context.snapshot.stages or Stages(unknown="they have not been read yet")
 
     @property
     def active(self) -> bool:
@@ -254,10 +254,10 @@ class StagePlan:
                 raise StageInvalid(f"{kind} {name} is in stage {taken[key]} already")
             there = self.seen.objects.get(key)
             if there is not None and there.driver != self.driver:
-                whose = f"driver {there.driver}'s" if there.driver else "no stage's"
+                whose = f"belongs to driver {there.driver}" if there.driver else "is in no stage"
                 raise StageInvalid(
-                    f"ConfigMap {stage.manifests}: there is a {kind} {name} already, and it is "
-                    f"{whose}; choose another name"
+                    f"ConfigMap {stage.manifests}: {kind} {name} exists already and {whose}; "
+                    "choose another name"
                 )
 
     def _may_open(self, step: StageState, earlier: Sequence[StageState]) -> bool:

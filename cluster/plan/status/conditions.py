@@ -174,7 +174,7 @@ def _available(picture: StatusReport) -> Condition:
     up = picture.counts["ready"] + len(lacking)
     words = f"works on {picture.counts['ready']} of {nodes(up)}"
     if not up:
-        return Condition("Available", False, "NoNodes", "there is no node for it that is up")
+        return Condition("Available", False, "NoNodes", "no node that it selects is up")
     if lacking:
         return Condition("Available", False, "NodesLacking", f"{words}; not on {some(lacking)}")
     return Condition("Available", True, "Available", words)
@@ -200,7 +200,7 @@ def _down(picture: StatusReport) -> str:
     """Returns nodes that are down and nodes whose kernel is still unknown."""
     known = (m for m in picture.lacking if m.pool.kernel)
     down = [m.node.name for m in known if m.health is Health.DOWN]
-    words = f"not ready as nodes: {some(down)}" if down else ""
+    words = f"nodes not ready: {some(down)}" if down else ""
     rest = untold(m for m in picture.lacking if not m.pool.kernel)
     return "; ".join(filter(None, (words, rest)))
 
@@ -220,19 +220,19 @@ def _leaving(picture: StatusReport) -> str:
         return ""
     held, rest = picture.leaving.obstacle, (stage for stage in UnloadPhase if not stage.is_obstacle)
     words = "; ".join(part for part in (held, picture.leaving.said(*rest)) if part)
-    return f"not for {nodes(picture.leaving.count)} any more: {words}"
+    return f"no longer selects {nodes(picture.leaving.count)}: {words}"
 
 
 def _conflict(picture: StatusReport) -> str:
     words = [
-        f"driver {rival} came first and has a module of the same name: not assigned to "
-        f"{some(sorted(nodes))}"
+        f"driver {rival} came first and has a module of the same name: this one is not "
+        f"assigned to {some(sorted(nodes))}"
         for rival, nodes in picture.contested.items()
         if nodes
     ]
     words += [
         f"driver {rival} has a module of the same name: nothing changes on {some(sorted(nodes))} "
-        "until one of the two is gone from there, or has other modules"
+        "until one of the two drivers leaves them or has other modules"
         for rival, nodes in picture.taken.items()
         if nodes
     ]
@@ -251,8 +251,8 @@ def _stuck(picture: StatusReport) -> str:
         return ""
     namespace, _, pod = left[0][1].partition("/")
     return (
-        f"{some(node for node, _ in left)}: pod {pod} of a stage does not end, and the driver is "
-        f"not replaced before: kubectl -n {namespace} describe pod {pod}"
+        f"{some(node for node, _ in left)}: stage pod {pod} does not end, and the driver cannot be "
+        f"replaced before it does: kubectl -n {namespace} describe pod {pod}"
     )
 
 

@@ -71,7 +71,7 @@ def stuck(decisions: Iterable[Decision], newest: str) -> list[tuple[str, str]]:
 
 
 def stalled(decisions: Sequence[Decision], newest: str) -> bool:
-    """Returns whether only nodes that were not emptied in time are left to change."""
+    """Returns whether only nodes that were not drained in time are left to change."""
     rest = [decision for decision in decisions if not _is_occupied(decision, newest)]
     return len(rest) < len(decisions) and not any(
         decision.row.act in _CHANGES or decision.member.health is Health.BUSY for decision in rest
@@ -92,7 +92,7 @@ def held_up(found: DriverObject, decision: Decision, newest: str) -> Iterator[st
         yield in_words(decision, Occupancy())
     if _is_occupied(decision, newest):
         pods = _leftover(decision)
-        yield f"not emptied in time: changes when its pods are gone, such as {pods}"
+        yield f"not drained in time: changes when its pods are gone, such as {pods}"
 
 
 def in_words(decision: Decision, occupancy: Occupancy) -> str:
@@ -103,7 +103,7 @@ def in_words(decision: Decision, occupancy: Occupancy) -> str:
         case DrainStep.END_STAGES if decision.member.stage_pods:
             return f"{decision.detail}: waiting for {some(decision.member.stage_pods, of='pods')}"
         case DrainStep.WAIT if _cannot_see_stages(decision):
-            return "what its stages have there cannot be read"
+            return "its stage pods cannot be read"
         case DrainStep.WAIT if occupancy.trouble:
             return f"{decision.detail}: {occupancy.trouble}"
         case _:

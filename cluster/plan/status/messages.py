@@ -26,7 +26,7 @@ def toolkit_message(resolution: Resolution) -> str:
 def untold(members: Iterable[Member]) -> str:
     """Returns nodes whose kernel is unknown, as right after they joined; "" if there are none."""
     names = [member.node.name for member in members]
-    have = "has not told its" if len(names) == 1 else "have not told their"
+    have = "has not reported its" if len(names) == 1 else "have not reported their"
     return f"{nodes(len(names))} {have} kernel yet: {some(names)}" if names else ""
 
 
@@ -52,7 +52,7 @@ def pool_reason(build: BuildState, decisions: Sequence[Decision]) -> tuple[str, 
     if all(decision.place is Place.NEWEST for decision in decisions):
         return None
     if build.progress is Progress.REFUSED:
-        return "BuildFailed", f"the driver does not build for it: {build.words}"
+        return "BuildFailed", f"the driver does not build for this kernel: {build.words}"
     return ("Building", build.words) if build.progress is Progress.RUNNING else None
 
 

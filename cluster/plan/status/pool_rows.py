@@ -66,11 +66,11 @@ def _pool_reasons(
     fell_back = picture.fell_back.get(pool, "")
     busy = [member.node.name for member in lacking if member.health is Health.BUSY]
     if busy and not fell_back:
-        yield "NodesBusy", f"{some(busy)}: on the way"
+        yield "NodesBusy", f"{some(busy)}: in progress"
     if fell_back:
         yield "FellBack", fell_back
     if build is not None and build.progress is Progress.BROKEN:
         yield "BuildingOnNodes", f"{build.words}; its nodes build for themselves"
     if picture.resolutions[pool].link is Link.NONE:
-        yield "PrebuiltOnly", "prebuilt modules serve; there is no toolkit image to build with"
+        yield "PrebuiltOnly", "prebuilt modules are used; there is no toolkit image to build with"
     yield "Ready", ""

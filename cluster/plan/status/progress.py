@@ -39,7 +39,7 @@ class Movement:
     def paused(self) -> str:
         if self.picture.standing.phase not in (Phase.HELD, Phase.PAUSED):
             return ""
-        return f"spec.rollout.paused; {self._progress}; {self._works}"
+        return f"paused by spec.rollout.paused; {self._progress}; {self._works}"
 
     def stopped(self) -> str:
         now = self.picture.standing
@@ -68,7 +68,7 @@ class Movement:
         if now.budget or not self.picture.named(_waits_for_turn):
             return ""
         if not now.allowed:
-            return f"{self._progress}; maxUnavailable is 0, so no node is changed where it works"
+            return f"{self._progress}; maxUnavailable is 0, so no node where it works is changed"
         if not self._only_failures:
             return ""
         return f"{self._progress}; {self._failed_or_down}, and maxUnavailable is {now.allowed}"
@@ -83,7 +83,7 @@ class Movement:
         now = self.picture.standing
         if now.phase is not Phase.CANARY:
             return ""
-        return f"{self._progress}; {nodes(now.canaries)} to try it first{self._held_up}"
+        return f"{self._progress}; tried first on {nodes(now.canaries)}{self._held_up}"
 
     def rolled_out(self) -> str:
         now = self.picture.standing
@@ -96,7 +96,7 @@ class Movement:
     def given_back(self) -> str:
         stale = self.picture.named(_is_stale)
         newest = self.picture.called(self.picture.standing.newest)
-        return f"{some(stale)} go to {newest}{self._held_up}" if stale else ""
+        return f"changing to {newest}: {some(stale)}{self._held_up}" if stale else ""
 
     def busy(self) -> str:
         busy = [
@@ -104,7 +104,7 @@ class Movement:
             for member in self.picture.lacking
             if member.health is Health.BUSY and member.pool in self.picture.served
         ]
-        return f"{self._works}; on the way: {some(busy)}" if busy else ""
+        return f"{self._works}; in progress: {some(busy)}" if busy else ""
 
     # --- shared by several of them ---------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class Movement:
     def _retry(self) -> str:
         if set(self.picture.standing.failed) <= self._failing.keys():
             return ""
-        return "; to have this one tried again, pause the rollout and resume it"
+        return "; to retry this one, pause the rollout and resume it"
 
     @cached_property
     def _works(self) -> str:
@@ -139,7 +139,7 @@ class Movement:
     @cached_property
     def _late(self) -> str:
         names = occupied(self.picture.decisions, self.picture.standing.newest)
-        late = f"{some(names)} not emptied in time: changes when its pods are gone"
+        late = f"{some(names)} not drained in time: changes when its pods are gone"
         return late if names else ""
 
     @cached_property

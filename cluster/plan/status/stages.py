@@ -96,7 +96,7 @@ def _rows(staging: StagePlan) -> Iterator[Row]:
     if staging.seen.unknown:
         left = {row["name"] for row in staging.context.found.status.get("stages", ())} - names
     for name in sorted(left):
-        yield Row(name, "Progressing", message="it left the spec, and ends")
+        yield Row(name, "Progressing", message="removed from the spec; its objects are deleted")
 
 
 def _row(staging: StagePlan, step: StageState) -> Row:
@@ -172,12 +172,12 @@ def _before(staging: StagePlan, step: StageState) -> str:
     earlier = staging.steps[: staging.steps.index(step)]
     if not earlier:
         return "the driver works on no node yet"
-    return f"stage {earlier[-1].name} comes first"
+    return f"waits for stage {earlier[-1].name}"
 
 
 def _why(staging: StagePlan, step: StageState, node: Node) -> str:
     if closed_label(staging.driver) in node.labels:
-        return "closed, since the driver there changed"
+        return "closed because the driver there changed"
     lacking = staging.lacks(step, node)
     if step.after and not staging.passed(_step(staging, step.after), node):
         return f"stage {step.after} is not ready there"

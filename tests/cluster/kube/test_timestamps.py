@@ -60,7 +60,7 @@ def test_a_word_of_a_time_to_come_is_the_last_one_of_its_node_only() -> None:
     reason, message = at(model, THEN + 1)
 
     assert reason == "NodesFailed"
-    assert "n0: it said building at 9999-12-31T23:59:59Z, and nothing since" in message
+    assert "n0: it reported building at 9999-12-31T23:59:59Z, and nothing since" in message
     assert model.plan(THEN + 1).again_in == LAST_WORD + BUILD - 1
 
 
@@ -70,7 +70,7 @@ def test_a_node_that_came_up_in_time_to_come_is_silent_as_long_as_its_pod_is() -
     model.change("n0", ready_since=latest())
 
     assert at(model, THEN + 599)[0] == "NodesBusy"
-    assert at(model, THEN + 600)[1].startswith("n0, n1: its pod says nothing")
+    assert at(model, THEN + 600)[1].startswith("n0, n1: its pod has not reported")
 
 
 def test_a_label_of_a_time_to_come_gives_a_drain_no_more_time() -> None:

@@ -79,7 +79,7 @@ def test_who_asks_for_a_kernel_alone_is_not_told_to_wait_for_a_tag_that_is_there
 
     assert found.why == f"no tag of image stream {NAME} is known to be for {KERNEL}"
     assert found.remedy == (
-        "ask for the OS version of this kernel, or name an image in spec.toolkit.images"
+        "give the OS version of this kernel, or name an image in spec.toolkit.images"
     )
     assert found.tags_seen == ("418.94.202501221327-0", "latest")
 
@@ -93,7 +93,7 @@ def test_of_what_nobody_set_up_it_says_nothing() -> None:
         f"toolkit.images does not name kernel {KERNEL}; this cluster has no image streams"
     )
     assert found.remedy == (
-        "name one in spec.toolkit.images, or all of them by spec.toolkit.imageTemplate"
+        "name an image in spec.toolkit.images, or set spec.toolkit.imageTemplate"
     )
 
 

@@ -24,7 +24,7 @@ def test_a_node_whose_name_leaves_none_for_its_node_driver_is_named_at_once() ->
 
     assert reason == "NodesFailed"
     assert "its NodeDriver would have a name of 254 characters" in message
-    assert "the API server takes 253: give the Driver or the node a shorter one" in message
+    assert "the API server accepts 253: give the Driver or the node a shorter name" in message
 
 
 def test_a_node_for_which_nobody_makes_a_pod_is_waited_for_and_then_named() -> None:
@@ -33,13 +33,13 @@ def test_a_node_for_which_nobody_makes_a_pod_is_waited_for_and_then_named() -> N
 
     assert at(model, THEN + NO_POD - 1) == (
         "NodesBusy",
-        "works on 0 of 2 nodes; on the way: n0, n1",
+        "works on 0 of 2 nodes; in progress: n0, n1",
     )
     assert model.plan(THEN + NO_POD - 1).again_in == 1
     reason, message = at(model, THEN + NO_POD)
     assert reason == "NodesFailed"
     assert message == (
-        "n0, n1: assigned at 2027-01-15T08:00:00Z, and nobody makes a pod for it: "
+        "n0, n1: assigned at 2027-01-15T08:00:00Z, but no pod was created for it: "
         f"see kubectl -n nodeside describe daemonset {name}"
     )
     assert model.plan(THEN + NO_POD).again_in is None
@@ -63,7 +63,9 @@ def test_a_pod_that_is_there_and_says_nothing_has_ten_minutes() -> None:
     assert at(model, THEN + NO_WORD - 1)[0] == "NodesBusy"
     reason, message = at(model, THEN + NO_WORD)
     assert reason == "NodesFailed"
-    assert message.startswith("n0, n1: its pod says nothing: see kubectl -n nodeside describe pod ")
+    assert message.startswith(
+        "n0, n1: its pod has not reported: see kubectl -n nodeside describe pod "
+    )
 
 
 def test_after_a_reboot_the_same_pod_has_its_time_again() -> None:
@@ -86,7 +88,7 @@ def test_a_build_of_an_hour_is_on_the_way_while_the_node_says_so() -> None:
     assert at(model, THEN + BUILD + LAST_WORD - 1)[0] == "NodesBusy"
     reason, message = at(model, THEN + BUILD + LAST_WORD)
     assert reason == "NodesFailed"
-    assert message == "n0, n1: it said building at 2027-01-15T08:00:00Z, and nothing since"
+    assert message == "n0, n1: it reported building at 2027-01-15T08:00:00Z, and nothing since"
 
 
 def test_a_longer_build_is_a_matter_of_the_spec() -> None:
@@ -146,7 +148,7 @@ def test_a_silent_node_in_an_open_rollout_fails_it_instead_of_holding_it_for_eve
     model.carry_out(model.plan(THEN + NO_POD).actions)
 
     assert model.condition("Progressing")["reason"] == "RolloutBlocked"
-    assert "nobody makes a pod for it" in model.condition("Degraded")["message"]
+    assert "no pod was created for it" in model.condition("Degraded")["message"]
 
 
 def test_a_node_that_waits_for_its_reboot_may_wait_for_ever() -> None:
@@ -184,6 +186,6 @@ def test_what_a_silent_node_said_of_a_revision_before_is_no_word_once_it_is_give
 
     assert model.revision(changed) == model.drivers["edu"].status["revision"]
     assert model.condition("Ready")["status"] == "False"
-    assert (reason, message) == ("NodesBusy", f"works on 1 of 2 nodes; on the way: {changed}")
+    assert (reason, message) == ("NodesBusy", f"works on 1 of 2 nodes; in progress: {changed}")
     model.report_all()
     assert at(model, THEN + 2 * NO_WORD)[0] == "Ready"

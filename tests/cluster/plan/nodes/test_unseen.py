@@ -96,7 +96,7 @@ def test_a_driver_that_needs_them_says_what_it_waits_for_and_goes_on_by_itself()
 
     said = model.condition("Degraded")
     assert said["reason"] == "ToolkitMissing"
-    assert f"the image streams are not known: {WHY}; it goes on once they are" in said["message"]
+    assert f"the image streams are not known: {WHY}; wait until they are" in said["message"]
 
     model.image_streams = tags(OS)
     model.settle_ready()

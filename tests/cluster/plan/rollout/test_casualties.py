@@ -82,7 +82,7 @@ def test_a_failure_stops_the_rollout_though_its_machine_is_replaced() -> None:
     message = model.condition("Degraded")["message"]
     assert "failed on n0, where" in message
     assert "worked: BuildFailed: does not compile; correct the spec" in message
-    assert message.endswith("; to have this one tried again, pause the rollout and resume it")
+    assert message.endswith("; to retry this one, pause the rollout and resume it")
     assert "the newest version has cost n0" in explain_driver(model.snapshot, "edu").there
 
 
