@@ -105,12 +105,12 @@ def resolve(
     passed: list[str] = []
     doubted: dict[str, None] = {}
     stream = stream_of(toolkit, streams)
-    seen = tuple(sorted(stream.tags)) if stream else ()
+    tags = tuple(sorted(stream.tags)) if stream else ()
     for link, image, why in _chain(pool, toolkit, streams, evidence, kept):
         doubt = evidence.against(image, pool) if image and link is not Link.MAP else ""
         if image and not doubt:
             words = "; ".join([why, *passed])
-            return Resolution(image, link, words, seen, in_doubt=bool(doubted))
+            return Resolution(image, link, words, tags, in_doubt=bool(doubted))
         if doubt and image not in doubted:
             doubted[image] = None
             passed.append(f"{why}, but {doubt}")
@@ -119,11 +119,11 @@ def resolve(
     refused = (image for image in doubted if lost and image in evidence.refused)
     if used := kept.image or next(refused, ""):
         why = "; ".join(["the image used before, since nothing else serves", *passed])
-        return Resolution(used, Link.KEPT, why, seen, in_doubt=True)
+        return Resolution(used, Link.KEPT, why, tags, in_doubt=True)
     if stream is not None and not pool.os_version and not doubted:
         passed.append(f"no tag of image stream {stream.name} is known to be for {pool.kernel}")
     remedy = _remedy(pool, stream, streams, doubted)
-    return Resolution("", Link.NONE, "; ".join(passed), seen, remedy, bool(doubted))
+    return Resolution("", Link.NONE, "; ".join(passed), tags, remedy, bool(doubted))
 
 
 def asked(
@@ -152,22 +152,23 @@ def proven(snapshot: Snapshot) -> Proven:
     A node's report counts only for this boot and for the image that one of our DaemonSets gives it
     now. An image that is named only by a node is therefore never run elsewhere.
     """
-    given = {(d.driver, d.assignment): d for d in snapshot.daemonsets.values() if d.toolkit}
+    daemonsets = {(d.driver, d.assignment): d for d in snapshot.daemonsets.values() if d.toolkit}
     images: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for word in snapshot.node_drivers.values():
-        node = snapshot.nodes.get(word.node)
-        if node is None or word.boot_id != node.boot_id or not has_built(node, word):
+    for report in snapshot.node_drivers.values():
+        node = snapshot.nodes.get(report.node)
+        if node is None or report.boot_id != node.boot_id or not has_built(node, report):
             continue
-        found = given.get((word.driver, node.labels.get(assigned_label(word.driver), "")))
-        if found is not None and _is_of(word, found):
-            images[node.kernel, node.architecture].add(found.toolkit)
+        assigned = node.labels.get(assigned_label(report.driver), "")
+        daemonset = daemonsets.get((report.driver, assigned))
+        if daemonset is not None and _is_of(report, daemonset):
+            images[node.kernel, node.architecture].add(daemonset.toolkit)
     return {kernel: tuple(sorted(each)) for kernel, each in images.items()}
 
 
-def _is_of(word: NodeDriverObject, found: DaemonSetObject) -> bool:
+def _is_of(report: NodeDriverObject, daemonset: DaemonSetObject) -> bool:
     """Returns whether a node's report can be about what a DaemonSet gives it."""
-    said = (word.toolkit, word.revision, word.kernel)
-    return said == (found.toolkit, found.revision, found.pool.kernel)
+    reported = (report.toolkit, report.revision, report.kernel)
+    return reported == (daemonset.toolkit, daemonset.revision, daemonset.pool.kernel)
 
 
 def _chain(
@@ -179,8 +180,8 @@ def _chain(
 ) -> Iterator[tuple[Link, str, str]]:
     """Yields each link in order with its image or "", and why; no reason if not configured."""
     mapped = toolkit.images.get(pool.kernel, "")
-    word = "names" if mapped else "does not name"
-    yield Link.MAP, mapped, f"toolkit.images {word} kernel {pool.kernel}" if toolkit.images else ""
+    verb = "names" if mapped else "does not name"
+    yield Link.MAP, mapped, f"toolkit.images {verb} kernel {pool.kernel}" if toolkit.images else ""
     if isinstance(streams, Unseen):
         yield _of_before(streams, kept)
     else:
@@ -237,8 +238,8 @@ def _of_os_version(
     waits = kept.link == Link.LABELS.value or image in evidence.pending
     if image and unread and waits and kept.image not in ("", image):
         return "", f"the labels of tag {pool.os_version} are not read yet"
-    word = "has" if image else "has no"
-    return image, f"image stream {name} {word} tag {pool.os_version}"
+    verb = "has" if image else "has no"
+    return image, f"image stream {name} {verb} tag {pool.os_version}"
 
 
 def _by_labels(
@@ -263,6 +264,6 @@ def fill(template: str, pool: Pool) -> str:
         "{osVersion}": pool.os_version,
         "{arch}": pool.architecture,
     }
-    for word, value in values.items():
-        template = template.replace(word, value)
+    for placeholder, value in values.items():
+        template = template.replace(placeholder, value)
     return template

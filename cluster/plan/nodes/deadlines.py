@@ -69,16 +69,16 @@ class Deadlines:
     snapshot: Snapshot
     driver: Driver
 
-    def hear(self, node: Node, assigned: str, word: NodeDriverObject | None) -> Deadline:
+    def hear(self, node: Node, assigned: str, report: NodeDriverObject | None) -> Deadline:
         """Returns how long the node may stay silent.
 
-        `word` is its report for this boot and its revision, None if there is none.
+        `report` is its report for this boot and its revision, None if there is none.
         """
-        if word is not None and word.state:
+        if report is not None and report.state:
             return self._waiting(
-                self._believed(word.said),
+                self._believed(report.said),
                 LAST_WORD + self.driver.spec.build.timeout_seconds,
-                lambda: f"it reported {word.state} at {rfc3339(word.said)}, and nothing since",
+                lambda: f"it reported {report.state} at {rfc3339(report.said)}, and nothing since",
             )
         if not assigned:
             return PATIENT
@@ -96,34 +96,36 @@ class Deadlines:
             )
         return self._without_a_pod(node, daemonset)
 
-    def corrected(self, assigned: str, word: NodeDriverObject) -> Deadline:
-        """Returns the deadline for the next pod, which will not repeat the failure in `word`."""
-        found = self.snapshot.daemonsets.get(daemonset_name(self.driver.name, assigned))
-        said = self._believed(word.said)
+    def corrected(self, assigned: str, report: NodeDriverObject) -> Deadline:
+        """Returns the deadline for the next pod, which will not repeat the failure in `report`."""
+        name = daemonset_name(self.driver.name, assigned)
+        daemonset = self.snapshot.daemonsets.get(name)
+        reported = self._believed(report.said)
         return self._waiting(
-            max(said, min(found.touched, said + _OTHERS)) if found else said,
+            max(reported, min(daemonset.touched, reported + _OTHERS)) if daemonset else reported,
             NO_WORD,
             lambda: (
-                f"it failed at {rfc3339(word.said)}, and its next pod, with another toolkit image, "
-                f"has not reported: see {self._describe} daemonset {found.name if found else ''}"
+                f"it failed at {rfc3339(report.said)}, and its next pod, with another toolkit "
+                "image, has not reported: "
+                f"see {self._describe} daemonset {name if daemonset else ''}"
             ),
         )
 
-    def _without_a_pod(self, node: Node, daemonset: str) -> Deadline:
+    def _without_a_pod(self, node: Node, name: str) -> Deadline:
         """Returns the deadline for a node without a pod.
 
         There is none while its DaemonSet does not exist: then the node waits for the controller.
         """
-        found = self.snapshot.daemonsets.get(daemonset)
-        if found is None or found.deleting or not node.labelled:
+        daemonset = self.snapshot.daemonsets.get(name)
+        if daemonset is None or daemonset.deleting or not node.labelled:
             return PATIENT
-        own = max(self._believed(node.labelled), found.touched)
+        own = max(self._believed(node.labelled), daemonset.touched)
         return self._waiting(
             max(own, min(self._at_work, own + _OTHERS)),
             NO_POD,
             lambda: (
                 f"assigned at {rfc3339(node.labelled)}, but no pod was created for it: "
-                f"see {self._describe} daemonset {found.name}"
+                f"see {self._describe} daemonset {name}"
             ),
         )
 
@@ -143,10 +145,10 @@ class Deadlines:
     @cached_property
     def _at_work(self) -> float:
         """Returns when the DaemonSet controller was last active on any of our DaemonSets."""
-        return max((found.touched for found in self.snapshot.daemonsets.values()), default=0.0)
+        return max((each.touched for each in self.snapshot.daemonsets.values()), default=0.0)
 
     @cached_property
     def _pods(self) -> Mapping[tuple[str, str], DriverPod]:
         """Returns the driver pods by node and DaemonSet; terminating pods count until gone."""
-        mine = (pod for pod in self.snapshot.pods_of(self.driver.name) if pod.unloader is None)
-        return {(pod.node, pod.daemonset): pod for pod in mine}
+        pods = (pod for pod in self.snapshot.pods_of(self.driver.name) if pod.unloader is None)
+        return {(pod.node, pod.daemonset): pod for pod in pods}

@@ -34,13 +34,13 @@ def drains(decisions: Iterable[Decision], occupancy: Occupancy) -> list[dict[str
 
 def open_drains(decisions: Iterable[Decision], occupancy: Occupancy) -> list[str]:
     """Returns nodes that are not empty yet and what they wait for; refused evictions first."""
-    found = [
+    rows = [
         (decision.member.node.name, in_words(decision, occupancy))
         for decision in decisions
         if decision.step in _OPEN and not _ends_by_the_way(decision)
     ]
-    found.sort(key=lambda each: "(" not in each[1])
-    return [f"{name}: {words}" for name, words in found]
+    rows.sort(key=lambda each: "(" not in each[1])
+    return [f"{name}: {words}" for name, words in rows]
 
 
 def ending(decisions: Iterable[Decision], occupancy: Occupancy) -> list[str]:
@@ -85,9 +85,9 @@ def held_up(found: DriverObject, decision: Decision, newest: str) -> Iterator[st
     """
     name, since = decision.member.node.name, decision.member.hold.since
     rows = (row for row in found.status.get("draining", ()) if row["node"] == name)
-    told = next((row["message"] for row in rows), in_words(decision, Occupancy()))
+    message = next((row["message"] for row in rows), in_words(decision, Occupancy()))
     if since and decision.step is not DrainStep.RELEASE:
-        yield f"held since {for_people(since)}: {told}"
+        yield f"held since {for_people(since)}: {message}"
     elif _ends_by_the_way(decision):
         yield in_words(decision, Occupancy())
     if _is_occupied(decision, newest):

@@ -58,11 +58,11 @@ def pool_reason(build: BuildState, decisions: Sequence[Decision]) -> tuple[str, 
 
 def refused(builds: Mapping[Pool, BuildState], decisions: Sequence[Decision]) -> str:
     """Returns a message about the first build that was refused, "" if none was."""
-    found = sorted(_of(Progress.REFUSED, builds, decisions), key=lambda each: each[0].kernel)
-    if not found:
+    pairs = sorted(_of(Progress.REFUSED, builds, decisions), key=lambda each: each[0].kernel)
+    if not pairs:
         return ""
-    pool, build = found[0]
-    more = f" (and {len(found) - 1} more kernels)" if found[1:] else ""
+    pool, build = pairs[0]
+    more = f" (and {len(pairs) - 1} more kernels)" if pairs[1:] else ""
     return (
         f"version {build.build.driver.spec.version} does not build for kernel {pool.kernel}{more}: "
         f"{build.words}; no node was changed for it"
@@ -71,15 +71,15 @@ def refused(builds: Mapping[Pool, BuildState], decisions: Sequence[Decision]) ->
 
 def running(builds: Mapping[Pool, BuildState], decisions: Sequence[Decision]) -> str:
     """Returns a message about the builds that nodes wait for, "" if there are none."""
-    found = [build.words for _, build in _of(Progress.RUNNING, builds, decisions)]
-    more = f" and {len(found) - 1} more" if found[1:] else ""
-    return f"{found[0]}{more}" if found else ""
+    words = [build.words for _, build in _of(Progress.RUNNING, builds, decisions)]
+    more = f" and {len(words) - 1} more" if words[1:] else ""
+    return f"{words[0]}{more}" if words else ""
 
 
 def _of(
     progress: Progress, builds: Mapping[Pool, BuildState], decisions: Sequence[Decision]
 ) -> Iterator[tuple[Pool, BuildState]]:
-    found = [(pool, build) for pool, build in builds.items() if build.progress is progress]
-    if found:
-        waiting = {v.member.pool for v in decisions if v.place is not Place.NEWEST}
-        yield from ((pool, build) for pool, build in found if pool in waiting)
+    matching = [(pool, build) for pool, build in builds.items() if build.progress is progress]
+    if matching:
+        waiting = {each.member.pool for each in decisions if each.place is not Place.NEWEST}
+        yield from ((pool, build) for pool, build in matching if pool in waiting)

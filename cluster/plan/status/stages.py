@@ -58,15 +58,15 @@ def with_stages(staging: StagePlan, status: Status, now: float) -> Status:
     if not rows:
         return status
     found = staging.context.found
-    said = {one.type: one for one in _said(rows, status)}
-    kept = [c for c in status["conditions"] if c["type"] not in said]
-    made = conditions(found, said.values(), now=now)
+    changed = {condition.type: condition for condition in _changed_conditions(rows, status)}
+    unchanged = [c for c in status["conditions"] if c["type"] not in changed]
+    timed = conditions(found, changed.values(), now=now)
     order = ["Ready", "Available", "Progressing", "Degraded", "StagesReady"]
-    every = sorted([*kept, *made], key=lambda c: order.index(c["type"]))
-    return {**status, "conditions": every, "stages": [row.document() for row in rows]}
+    merged = sorted([*unchanged, *timed], key=lambda c: order.index(c["type"]))
+    return {**status, "conditions": merged, "stages": [row.document() for row in rows]}
 
 
-def _said(rows: Sequence[Row], status: Status) -> Iterator[Condition]:
+def _changed_conditions(rows: Sequence[Row], status: Status) -> Iterator[Condition]:
     """Yields StagesReady, and the other conditions that it changes."""
     bad = next((row for row in rows if row.state in _BAD), None)
     first = bad or next((row for row in rows if row.state != "Ready"), None)
@@ -92,10 +92,10 @@ def _rows(staging: StagePlan) -> Iterator[Row]:
     for step in staging.steps:
         yield _row(staging, step)
     # Stages that were removed from the spec, until their objects are gone.
-    left = {each.stage for each in staging.mine.values()} - names
+    removed = {each.stage for each in staging.mine.values()} - names
     if staging.seen.unknown:
-        left = {row["name"] for row in staging.context.found.status.get("stages", ())} - names
-    for name in sorted(left):
+        removed = {row["name"] for row in staging.context.found.status.get("stages", ())} - names
+    for name in sorted(removed):
         yield Row(name, "Progressing", message="removed from the spec; its objects are deleted")
 
 
@@ -149,15 +149,15 @@ def _failing(staging: StagePlan, step: StageState) -> str:
 
 
 def _late(staging: StagePlan, step: StageState) -> str:
-    mute = [
+    late = [
         pod
         for pod in sorted(staging.seen.pods.values(), key=lambda pod: pod.name)
         if (pod.driver, pod.stage) == (staging.driver, step.name)
         if (sight := staging.seen.logs.get(pod.uid)) and sight.late and not pod.deleting
     ]
-    if not mute:
+    if not late:
         return ""
-    return f"{some(_where(pod) for pod in mute)}: {staging.unsaid(step, mute[0])}"
+    return f"{some(_where(pod) for pod in late)}: {staging.unsaid(step, late[0])}"
 
 
 def _where(pod: StagePod) -> str:
@@ -223,8 +223,8 @@ def _on_node(staging: StagePlan, step: StageState, node: Node) -> str:
     return "; ".join(step.behind) or _why(staging, step, node)
 
 
-def blocking_everywhere(found: Mapping[str, Any]) -> Iterator[str]:
+def blocking_everywhere(status: Mapping[str, Any]) -> Iterator[str]:
     """Yields a line for each stage that is not ready according to a status."""
-    for row in found.get("stages", ()):
+    for row in status.get("stages", ()):
         if row["state"] != "Ready":
             yield f"stage {row['name']}: {row['state']}: {row['message']}"
