@@ -75,8 +75,8 @@ def note(refused: Mapping[str, str]) -> str:
 def read_refused(text: str) -> Mapping[str, str]:
     """Parse the annotation; one that was edited by hand counts as far as it can be read."""
     with suppress(ValueError, RecursionError):
-        found = json.loads(text or "{}")
-        if isinstance(found, dict) and found:
-            kept = ((image, why) for image, why in found.items() if len(image) <= _LONGEST)
+        refused = json.loads(text or "{}")
+        if isinstance(refused, dict) and refused:
+            kept = ((image, why) for image, why in refused.items() if len(image) <= _LONGEST)
             return {image: str(why)[:_MOST_WORDS] for image, why in islice(kept, _MOST)} or EMPTY
     return EMPTY

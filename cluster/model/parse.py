@@ -204,8 +204,8 @@ def toolkit_labels_from(data: Document, image: str) -> ToolkitLabels | None:
     https://docs.redhat.com/en/documentation/openshift_container_platform/4.18/html/image_apis/imagestreamtag-image-openshift-io-v1
     """
     tag = part(data, "tag")
-    wanted = tag.get("generation")
-    if wanted is not None and data.get("generation") != wanted:
+    generation = tag.get("generation")
+    if generation is not None and data.get("generation") != generation:
         return None
     if part(tag, "from").get("name") not in (None, image):
         return None

@@ -44,12 +44,12 @@ def delete(snapshot: Snapshot, found: DriverObject, now: float) -> Plan:
         return Plan()
     going = tuple(build_jobs.deleted(snapshot, found.name))
     leaving = Unload(snapshot, found, (), now)
-    if leaving.has_daemonsets or (leaving.waits and not _is_said(found)):
+    if leaving.has_daemonsets or (leaving.waits and not _is_reported(found)):
         return Plan((*going, *_taken_out(leaving)), again_in(leaving))
     if leaving.leavers or _has_objects(snapshot, found.name):
         return Plan((*going, *_left_behind(leaving), *_swept(leaving)))
     rest = tuple(finalizer for finalizer in found.finalizers if finalizer != FINALIZER)
-    return Plan((*_farewell(found), SetFinalizers(found.name, found.uid, rest, found.version)))
+    return Plan((*_final_event(found), SetFinalizers(found.name, found.uid, rest, found.version)))
 
 
 def leave(leaving: Unload) -> Iterator[Action]:
@@ -80,38 +80,42 @@ def orphans(snapshot: Snapshot) -> Iterator[Action]:
 
     The garbage collector removes the rest.
     """
-    for found in snapshot.daemonsets.values():
-        if found.driver not in snapshot.drivers and not found.deleting:
+    for daemonset in snapshot.daemonsets.values():
+        if daemonset.driver not in snapshot.drivers and not daemonset.deleting:
             yield Delete(
-                found.driver, DAEMON_SETS, found.name, snapshot.settings.namespace, found.uid
+                daemonset.driver,
+                DAEMON_SETS,
+                daemonset.name,
+                snapshot.settings.namespace,
+                daemonset.uid,
             )
     for pod in snapshot.pods.values():
         if pod.unloader is not None and pod.driver not in snapshot.drivers and not pod.deleting:
             yield _gone(pod)
-    yield from _last_words(snapshot)
+    yield from _orphaned_reports(snapshot)
 
 
-def _last_words(snapshot: Snapshot) -> Iterator[Action]:
+def _orphaned_reports(snapshot: Snapshot) -> Iterator[Action]:
     """Removes orphaned labels and NodeDrivers: a new Driver of that name would take them over.
 
     Skips nodes where a pod is still terminating, since it may report again. Labels go first: a
     label without its NodeDriver would never be found.
     """
-    speaking = {(pod.driver, pod.node) for pod in snapshot.pods.values()}
-    made = {found.driver for found in snapshot.daemonsets.values()}
+    with_pods = {(pod.driver, pod.node) for pod in snapshot.pods.values()}
+    with_daemonsets = {daemonset.driver for daemonset in snapshot.daemonsets.values()}
     reports = [
         report
         for report in snapshot.node_drivers.values()
         if report.driver not in snapshot.drivers
-        and report.driver not in made
-        and (report.driver, report.node) not in speaking
+        and report.driver not in with_daemonsets
+        and (report.driver, report.node) not in with_pods
     ]
     reports = reports[:_AT_ONCE]
     traces = {key: each.driver for each in reports for key in trace_labels(each.driver)}
     for node in snapshot.nodes.values() if traces else ():
         labels: dict[str, dict[str, str | None]] = defaultdict(dict)
         for key in node.labels:
-            if key in traces and (traces[key], node.name) not in speaking:
+            if key in traces and (traces[key], node.name) not in with_pods:
                 labels[traces[key]][key] = None
         for driver, gone in labels.items():
             yield LabelNode(driver, node.name, gone, "the driver is gone")
@@ -130,7 +134,7 @@ def _taken_out(leaving: Unload) -> Iterator[Action]:
     for each in snapshot.daemonsets.values():
         if each.driver == found.name and not each.deleting:
             yield Delete(found.name, DAEMON_SETS, each.name, snapshot.settings.namespace, each.uid)
-    yield from _told(leaving)
+    yield from _progress(leaving)
     if leaving.has_daemonsets:
         return
     if leaving.lost and found.driver is not None:  # foreground deletion removed it first
@@ -140,7 +144,7 @@ def _taken_out(leaving: Unload) -> Iterator[Action]:
     yield from _cleaned(leaving)
 
 
-def _told(leaving: Unload) -> Iterator[Action]:
+def _progress(leaving: Unload) -> Iterator[Action]:
     """Sets a status with the progress; obstacles and their remedies come first."""
     found, obstacle = leaving.found, leaving.obstacle
     rest = leaving.said(*(stage for stage in UnloadPhase if not stage.is_obstacle))
@@ -157,7 +161,7 @@ def _left_behind(leaving: Unload) -> Iterator[Action]:
     The Event comes first: a controller killed between the two repeats it instead of losing it.
     """
     left = leaving.said(UnloadPhase.STAYS, UnloadPhase.DOWN)
-    if not left or _is_said(leaving.found):
+    if not left or _is_reported(leaving.found):
         return
     found = leaving.found
     status = conditions.going(found, left, reason=_LEFT, leaving=leaving.count, now=leaving.now)
@@ -167,13 +171,13 @@ def _left_behind(leaving: Unload) -> Iterator[Action]:
     yield SetStatus(found.name, status)
 
 
-def _farewell(found: DriverObject) -> Iterator[Action]:
-    if not _is_said(found):
+def _final_event(found: DriverObject) -> Iterator[Action]:
+    if not _is_reported(found):
         note = f"driver {found.name} is gone, and none of its modules is loaded any more"
         yield EmitEvent(found.name, found.uid, warning=False, reason="Deleted", note=note)
 
 
-def _is_said(found: DriverObject) -> bool:
+def _is_reported(found: DriverObject) -> bool:
     return any(each.get("reason") == _LEFT for each in found.status.get("conditions") or ())
 
 
@@ -247,8 +251,8 @@ def _changed_labels(driver: str, leaver: LeavingNode) -> dict[str, str | None]:
     labels: dict[str, str | None] = {
         key: None for key in (assigned, before) if key in leaver.node.labels
     }
-    stays, there = State.REBOOT_REQUIRED.value, leaver.node.labels.get(state)
-    if leaver.stage is UnloadPhase.STAYS and there not in (None, stays):
+    stays, current = State.REBOOT_REQUIRED.value, leaver.node.labels.get(state)
+    if leaver.stage is UnloadPhase.STAYS and current not in (None, stays):
         labels[state] = stays
     return labels
 

@@ -77,23 +77,23 @@ def casualties(
     """Return the casualties to record from now on; empty once the rollout is complete."""
     if newest == good:
         return ()
-    known = {each.node: each for each in before}
-    there = {
-        m.node.name: (m, m.place(newest, good)) for m in members if m.before or m.node.name in known
+    old = {each.node: each for each in before}
+    placed = {
+        m.node.name: (m, m.place(newest, good)) for m in members if m.before or m.node.name in old
     }
-    kept = (_later(each, *there.get(name, (None, Place.NOWHERE))) for name, each in known.items())
-    found = {each.node: each for each in kept if each is not None}
-    for name, (member, place) in there.items():
+    updated = (_later(each, *placed.get(name, (None, Place.NOWHERE))) for name, each in old.items())
+    by_node = {each.node: each for each in updated if each is not None}
+    for name, (member, place) in placed.items():
         if place is Place.NEWEST and member.before:
-            new = _suffered(member, found.get(name), now)
-            found |= {name: new} if new else {}
-    return tuple(sorted(found.values(), key=lambda each: each.node))
+            new = _suffered(member, by_node.get(name), now)
+            by_node |= {name: new} if new else {}
+    return tuple(sorted(by_node.values(), key=lambda each: each.node))
 
 
 def within_limits(every: Sequence[Casualty], members: Mapping[str, Member]) -> list[dict[str, Any]]:
     """Return rows for the status; of too many, those that no node still reports come first."""
-    told = (each.node in members and members[each.node].health is Health.BROKEN for each in every)
-    pairs = zip(told, every, strict=True)
+    broken = (each.node in members and members[each.node].health is Health.BROKEN for each in every)
+    pairs = zip(broken, every, strict=True)
     order = sorted(pairs, key=lambda pair: (pair[0], pair[1].fate is Fate.DOWN))[:CASUALTY_LIMIT]
     rows = [each.row() for _, each in order]
     return sorted(rows, key=lambda row: str(row["node"]))
@@ -139,15 +139,15 @@ def _ended_boot(member: Member) -> str:
 
     If the driver had worked there for at least `LOST` seconds, it is not blamed.
     """
-    word, report = member.word, member.report
+    current, report = member.word, member.report
     if member.health is Health.DOWN:
-        ready = word is not None and word.state == State.READY.value
-        lasted = member.node.ready_since - word.said if word and word.said else LOST
+        ready = current is not None and current.state == State.READY.value
+        lasted = member.node.ready_since - current.said if current and current.said else LOST
         return "" if ready and lasted >= LOST else member.node.boot_id
     if member.health is not Health.BUSY or member.boot is not Boot.FRESH or report is None:
         return ""
-    spoke = member.at is not None and report.revision == member.at.revision
-    return report.boot_id if spoke and not member.was_ready else ""
+    reported = member.at is not None and report.revision == member.at.revision
+    return report.boot_id if reported and not member.was_ready else ""
 
 
 def failures(changed: Sequence[Member], every: Sequence[Casualty]) -> tuple[str, ...]:

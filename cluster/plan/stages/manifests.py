@@ -74,7 +74,7 @@ def objects(
 
     `documents` are those of the ConfigMap, each with its file. Raises StageInvalid.
     """
-    made: dict[tuple[str, str], Document] = {}
+    framed: dict[tuple[str, str], Document] = {}
     skipped: list[str] = []
     for file, document in documents:
         where = f"ConfigMap {config_map}, {file}"
@@ -82,11 +82,11 @@ def objects(
         kind, name = _key(document)
         if kind in _OPTIONAL & absent:
             skipped.append(f"{kind} {name}: this cluster has no such kind")
-        elif (kind, name) in made:
+        elif (kind, name) in framed:
             raise StageInvalid(f"{where}: {kind} {name} is defined twice")
         else:
-            made[kind, name] = _framed(document, frame)
-    return tuple(sorted(made.values(), key=lambda each: _ORDER[each["kind"]])), tuple(skipped)
+            framed[kind, name] = _framed(document, frame)
+    return tuple(sorted(framed.values(), key=lambda each: _ORDER[each["kind"]])), tuple(skipped)
 
 
 def _key(document: Mapping[str, Any]) -> tuple[str, str]:
@@ -104,9 +104,9 @@ def _check(where: str, document: Mapping[str, Any], settings: Settings) -> None:
 def _problems(document: Mapping[str, Any], settings: Settings) -> Iterator[str]:
     kind, version = document.get("kind"), document.get("apiVersion")
     if not isinstance(kind, str) or (str(version), kind) not in _KINDS:
-        known = ", ".join(each.kind for each in ALLOWED)
+        allowed = ", ".join(each.kind for each in ALLOWED)
         yield (
-            f"{kind} of {version} is not a kind that a stage may have ({known}): "
+            f"{kind} of {version} is not a kind that a stage may have ({allowed}): "
             "apply it yourself, once, beside the Driver"
         )
     metadata = document.get("metadata")
@@ -147,9 +147,9 @@ def _pod_problems(document: Mapping[str, Any], settings: Settings) -> Iterator[s
         yield "select nodes by nodeSelector: nodeside sets the required nodeAffinity itself"
 
 
-def _part(of: Any, name: str) -> Any:
+def _part(document: Any, name: str) -> Any:
     """Returns a nested mapping, empty if it is missing; None if it has another type."""
-    inner = of.get(name, {}) if isinstance(of, dict) else None
+    inner = document.get(name, {}) if isinstance(document, dict) else None
     return inner if isinstance(inner, dict) else None
 
 
@@ -168,18 +168,18 @@ def _is_template(pod: Any, metadata: Any) -> TypeGuard[dict[str, Any]]:
 
 def _framed(document: Mapping[str, Any], frame: Frame) -> Document:
     """Returns a copy marked as ours; a DaemonSet is also gated."""
-    made = copy.deepcopy(dict(document))
-    made.pop("status", None)
-    metadata = made["metadata"]
+    framed = copy.deepcopy(dict(document))
+    framed.pop("status", None)
+    metadata = framed["metadata"]
     metadata["namespace"] = frame.settings.namespace
     metadata["labels"] = {**metadata.get("labels", {}), **_labels(frame)}
     metadata["ownerReferences"] = owner(frame.owner)
-    if made["kind"] in _WORKLOADS:
-        _pod_framed(made, frame)
+    if framed["kind"] in _WORKLOADS:
+        _pod_framed(framed, frame)
     # Computed last, so that the digest covers our additions.
-    notes = {**metadata.get("annotations", {}), APPLIED_NOTE: digest(made)}
+    notes = {**metadata.get("annotations", {}), APPLIED_NOTE: digest(framed)}
     metadata["annotations"] = notes
-    return made
+    return framed
 
 
 def _labels(frame: Frame) -> dict[str, str]:
@@ -190,20 +190,20 @@ def _labels(frame: Frame) -> dict[str, str]:
     }
 
 
-def _pod_framed(made: Document, frame: Frame) -> None:
-    template = made["spec"]["template"]
+def _pod_framed(document: Document, frame: Frame) -> None:
+    template = document["spec"]["template"]
     pod, metadata = template["spec"], template.setdefault("metadata", {})
     metadata["labels"] = {**metadata.get("labels", {}), **_labels(frame)}
     _secrets(pod, frame.settings.pull_secrets)
-    if made["kind"] == "DaemonSet":
+    if document["kind"] == "DaemonSet":
         _gate(pod, frame)
 
 
 def _secrets(pod: Document, names: Sequence[str]) -> None:
-    there = pod.get("imagePullSecrets", [])
-    missing = [{"name": name} for name in names if {"name": name} not in there]
+    existing = pod.get("imagePullSecrets", [])
+    missing = [{"name": name} for name in names if {"name": name} not in existing]
     if missing:
-        pod["imagePullSecrets"] = [*there, *missing]
+        pod["imagePullSecrets"] = [*existing, *missing]
 
 
 def gate_labels(driver: str, after: str) -> dict[str, str]:

@@ -92,8 +92,8 @@ def _rows(staging: StagePlan) -> Iterator[Row]:
     for step in staging.steps:
         yield _row(staging, step)
     # Stages that were removed from the spec, until their objects are gone.
-    removed = {each.stage for each in staging.mine.values()} - names
-    if staging.seen.unknown:
+    removed = {each.stage for each in staging.owned.values()} - names
+    if staging.observed.unknown:
         removed = {row["name"] for row in staging.context.found.status.get("stages", ())} - names
     for name in sorted(removed):
         yield Row(name, "Progressing", message="removed from the spec; its objects are deleted")
@@ -101,8 +101,8 @@ def _rows(staging: StagePlan) -> Iterator[Row]:
 
 def _row(staging: StagePlan, step: StageState) -> Row:
     working = staging.working
-    if staging.seen.unknown:
-        return Row(step.name, "Unknown", message=staging.seen.unknown)
+    if staging.observed.unknown:
+        return Row(step.name, "Unknown", message=staging.observed.unknown)
     ready = [m for m in working if step.opened and _is_ready(staging, step, m.node)]
     counts = (len(working), len(ready))
     if step.error:
@@ -138,7 +138,7 @@ def _failing(staging: StagePlan, step: StageState) -> str:
     """Returns pods that cannot start, restart repeatedly, or never log the awaited line."""
     stuck = [
         pod
-        for pod in staging.seen.pods.values()
+        for pod in staging.observed.pods.values()
         if (pod.driver, pod.stage) == (staging.driver, step.name) and pod.waiting
         if not pod.deleting
     ]
@@ -151,9 +151,9 @@ def _failing(staging: StagePlan, step: StageState) -> str:
 def _late(staging: StagePlan, step: StageState) -> str:
     late = [
         pod
-        for pod in sorted(staging.seen.pods.values(), key=lambda pod: pod.name)
+        for pod in sorted(staging.observed.pods.values(), key=lambda pod: pod.name)
         if (pod.driver, pod.stage) == (staging.driver, step.name)
-        if (sight := staging.seen.logs.get(pod.uid)) and sight.late and not pod.deleting
+        if (sight := staging.observed.logs.get(pod.uid)) and sight.late and not pod.deleting
     ]
     if not late:
         return ""
@@ -214,8 +214,8 @@ def blocking(staging: StagePlan, node: Node) -> str:
 
 
 def _on_node(staging: StagePlan, step: StageState, node: Node) -> str:
-    if staging.seen.unknown or step.error:
-        return staging.seen.unknown or step.error
+    if staging.observed.unknown or step.error:
+        return staging.observed.unknown or step.error
     if not step.opened:
         return _before(staging, step)
     if _is_ready(staging, step, node):
