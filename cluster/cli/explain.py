@@ -246,7 +246,7 @@ def _not_for(context: DriverContext, node: Node) -> _Notes:
     if rivals:
         why = f"driver {rivals[0]} came first and has a module of the same name"
         notes.blocks.append(why)
-    if not fit.wanted:
+    if not fit.is_selected:
         notes.blocks += _labels_it_takes(node, hardware)
     return notes
 

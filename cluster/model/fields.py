@@ -31,7 +31,7 @@ def text(data: Document, key: str) -> str:
     return intern(str(data.get(key) or ""))
 
 
-def said(data: Document, key: str) -> str:
+def report_text(data: Document, key: str) -> str:
     """Return a text from a node, cut to the length our nodes write; older ones wrote more."""
     return intern(printable(str(data.get(key) or "")))
 
@@ -42,7 +42,7 @@ def printable(text: str) -> str:
     return text if text.isprintable() else _UNPRINTABLE.sub("\ufffd", text)
 
 
-def word(data: Document, key: str, words: re.Pattern[str] = _UNAME) -> str:
+def uname(data: Document, key: str, words: re.Pattern[str] = _UNAME) -> str:
     """Return a `uname` field, "" if invalid: it goes into the pull spec of a toolkit image."""
     value = str(data.get(key) or "")
     return intern(value) if words.fullmatch(value) else ""

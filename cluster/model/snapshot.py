@@ -114,7 +114,7 @@ class DaemonSetObject:
 
 @dataclass(frozen=True, slots=True)
 class NodeDriverObject:
-    """The last report of the pod on a node, from the time `said`.
+    """The last report of the pod on a node, made at `time`.
 
     It is void if `boot_id` is not the node's. `toolkit` is the image of the pod's sidecar, "" if it
     has none.
@@ -133,7 +133,7 @@ class NodeDriverObject:
     reason: str = ""
     message: str = ""
     hint: str = ""
-    said: float = field(default=0.0, compare=False)
+    time: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

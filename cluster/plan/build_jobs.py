@@ -25,7 +25,7 @@ def builds(context: DriverContext) -> Mapping[str, Build]:
     )  # the newest may just have become the last good one
     desired = [each.build for at, each in context.builds.items() if at.revision in revisions]
     desired += context.coming
-    desired += [each.found.build for each in context.preflight if each.found is not None]
+    desired += [each.state.build for each in context.preflight if each.state is not None]
     return {build.name: build for build in reversed(desired)}
 
 
@@ -51,7 +51,7 @@ def retired(context: DriverContext) -> Iterator[Action]:
         return
     desired = builds(context)
     yield from (
-        _deleted(context.snapshot, each)
+        _delete(context.snapshot, each)
         for each in of(context.snapshot, context.driver.name)
         if each.name not in desired
     )
@@ -74,10 +74,10 @@ def of(snapshot: Snapshot, driver: str) -> Iterator[JobObject]:
 
 def deleted(snapshot: Snapshot, driver: str) -> Iterator[Action]:
     """Deletes all Jobs of a Driver that is being deleted."""
-    return (_deleted(snapshot, each) for each in of(snapshot, driver))
+    return (_delete(snapshot, each) for each in of(snapshot, driver))
 
 
-def _deleted(snapshot: Snapshot, existing: JobObject) -> Delete:
+def _delete(snapshot: Snapshot, existing: JobObject) -> Delete:
     return Delete(existing.driver, JOBS, existing.name, snapshot.settings.namespace, existing.uid)
 
 

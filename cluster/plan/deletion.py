@@ -45,9 +45,9 @@ def delete(snapshot: Snapshot, found: DriverObject, now: float) -> Plan:
     going = tuple(build_jobs.deleted(snapshot, found.name))
     leaving = Unload(snapshot, found, (), now)
     if leaving.has_daemonsets or (leaving.waits and not _is_reported(found)):
-        return Plan((*going, *_taken_out(leaving)), again_in(leaving))
+        return Plan((*going, *_take_out(leaving)), again_in(leaving))
     if leaving.leavers or _has_objects(snapshot, found.name):
-        return Plan((*going, *_left_behind(leaving), *_swept(leaving)))
+        return Plan((*going, *_report_left_behind(leaving), *_sweep(leaving)))
     rest = tuple(finalizer for finalizer in found.finalizers if finalizer != FINALIZER)
     return Plan((*_final_event(found), SetFinalizers(found.name, found.uid, rest, found.version)))
 
@@ -59,7 +59,7 @@ def leave(leaving: Unload) -> Iterator[Action]:
         if each.stage is not UnloadPhase.GONE and (labels := _changed_labels(driver, each)):
             yield LabelNode(driver, each.node.name, labels, "the driver no longer selects it")
     yield from _unload_pods(leaving)
-    yield from _cleaned(leaving)
+    yield from _clean(leaving)
 
 
 def again_in(leaving: Unload) -> float | None:
@@ -91,11 +91,11 @@ def orphans(snapshot: Snapshot) -> Iterator[Action]:
             )
     for pod in snapshot.pods.values():
         if pod.unloader is not None and pod.driver not in snapshot.drivers and not pod.deleting:
-            yield _gone(pod)
-    yield from _orphaned_reports(snapshot)
+            yield _delete_pod(pod)
+    yield from _forget_orphans(snapshot)
 
 
-def _orphaned_reports(snapshot: Snapshot) -> Iterator[Action]:
+def _forget_orphans(snapshot: Snapshot) -> Iterator[Action]:
     """Removes orphaned labels and NodeDrivers: a new Driver of that name would take them over.
 
     Skips nodes where a pod is still terminating, since it may report again. Labels go first: a
@@ -125,7 +125,7 @@ def _orphaned_reports(snapshot: Snapshot) -> Iterator[Action]:
 # --- a Driver that is deleted --------------------------------------------------------------------
 
 
-def _taken_out(leaving: Unload) -> Iterator[Action]:
+def _take_out(leaving: Unload) -> Iterator[Action]:
     """Deletes DaemonSets, then unloads and cleans nodes.
 
     While a DaemonSet exists, its controller would recreate pods on a cleaned node.
@@ -134,37 +134,37 @@ def _taken_out(leaving: Unload) -> Iterator[Action]:
     for each in snapshot.daemonsets.values():
         if each.driver == found.name and not each.deleting:
             yield Delete(found.name, DAEMON_SETS, each.name, snapshot.settings.namespace, each.uid)
-    yield from _progress(leaving)
+    yield from _report_progress(leaving)
     if leaving.has_daemonsets:
         return
     if leaving.lost and found.driver is not None:  # foreground deletion removed it first
         text = revision_text(found.driver)
         yield Apply(found.name, config_map(found, leaving.newest, text, snapshot.settings))
     yield from _unload_pods(leaving)
-    yield from _cleaned(leaving)
+    yield from _clean(leaving)
 
 
-def _progress(leaving: Unload) -> Iterator[Action]:
+def _report_progress(leaving: Unload) -> Iterator[Action]:
     """Sets a status with the progress; obstacles and their remedies come first."""
     found, obstacle = leaving.found, leaving.obstacle
-    rest = leaving.said(*(stage for stage in UnloadPhase if not stage.is_obstacle))
+    rest = leaving.summary(*(stage for stage in UnloadPhase if not stage.is_obstacle))
     words = "; ".join(part for part in (obstacle, rest) if part) or "pods are terminating"
-    status = conditions.going(
+    status = conditions.deleting(
         found, words, leaving=leaving.count, obstacle=obstacle, now=leaving.now
     )
     yield from status_changes(found, status)
 
 
-def _left_behind(leaving: Unload) -> Iterator[Action]:
+def _report_left_behind(leaving: Unload) -> Iterator[Action]:
     """Reports once where modules stay loaded and why, before the node state is removed.
 
     The Event comes first: a controller killed between the two repeats it instead of losing it.
     """
-    left = leaving.said(UnloadPhase.STAYS, UnloadPhase.DOWN)
+    left = leaving.summary(UnloadPhase.STAYS, UnloadPhase.DOWN)
     if not left or _is_reported(leaving.found):
         return
     found = leaving.found
-    status = conditions.going(found, left, reason=_LEFT, leaving=leaving.count, now=leaving.now)
+    status = conditions.deleting(found, left, reason=_LEFT, leaving=leaving.count, now=leaving.now)
     yield EmitEvent(
         found.name, found.uid, warning=True, reason=_LEFT, note=f"driver {found.name}: {left}"
     )
@@ -190,11 +190,11 @@ def _has_objects(snapshot: Snapshot, driver: str) -> bool:
     )
 
 
-def _swept(leaving: Unload) -> Iterator[Action]:
+def _sweep(leaving: Unload) -> Iterator[Action]:
     """Removes labels (one request per node), NodeDrivers, pods, and finally the revisions."""
     snapshot, driver = leaving.snapshot, leaving.found.name
-    yield from _forgotten(leaving, leaving.leavers)
-    yield from (_gone(pod) for pod in snapshot.pods.values() if _is_unload_pod(pod, driver))
+    yield from _forget(leaving, leaving.leavers)
+    yield from (_delete_pod(pod) for pod in snapshot.pods.values() if _is_unload_pod(pod, driver))
     for each in snapshot.revisions.values():
         if each.driver == driver:
             yield Delete(driver, CONFIG_MAPS, each.name, snapshot.settings.namespace, each.uid)
@@ -206,10 +206,10 @@ def _swept(leaving: Unload) -> Iterator[Action]:
 def _unload_pods(leaving: Unload) -> Iterator[Action]:
     """Deletes stray and failed unload pods, and creates new ones up to LIMIT."""
     snapshot, found = leaving.snapshot, leaving.found
-    yield from (_gone(pod) for pod in leaving.stray_pods())
+    yield from (_delete_pod(pod) for pod in leaving.stray_pods())
     for each in leaving.at(UnloadPhase.FAILED):
         if each.pod is not None and leaving.now - each.pod.created >= REST:
-            yield _gone(each.pod)
+            yield _delete_pod(each.pod)
     slots = max(0, LIMIT - sum(each.stage.is_under_way for each in leaving.leavers))
     for each in leaving.at(UnloadPhase.NEXT)[:slots]:
         driver = leaving.revisions[each.revision]
@@ -217,14 +217,14 @@ def _unload_pods(leaving: Unload) -> Iterator[Action]:
         yield Create(found.name, document, each.node.name)
 
 
-def _cleaned(leaving: Unload) -> Iterator[Action]:
+def _clean(leaving: Unload) -> Iterator[Action]:
     """Cleans the nodes where unloading is finished."""
     gone = leaving.at(UnloadPhase.GONE)
-    yield from _forgotten(leaving, gone)
-    yield from (_gone(each.pod) for each in gone if each.pod and not each.pod.deleting)
+    yield from _forget(leaving, gone)
+    yield from (_delete_pod(each.pod) for each in gone if each.pod and not each.pod.deleting)
 
 
-def _forgotten(leaving: Unload, leavers: Sequence[LeavingNode]) -> Iterator[Action]:
+def _forget(leaving: Unload, leavers: Sequence[LeavingNode]) -> Iterator[Action]:
     """Removes labels and NodeDrivers of these nodes.
 
     Actions of one kind are yielded in a row, so that they are sent in parallel.
@@ -261,5 +261,5 @@ def _is_unload_pod(pod: DriverPod, driver: str) -> bool:
     return pod.unloader is not None and pod.driver == driver and not pod.deleting
 
 
-def _gone(pod: DriverPod) -> Delete:
+def _delete_pod(pod: DriverPod) -> Delete:
     return Delete(pod.driver, PODS, pod.name, pod.namespace, pod.uid)

@@ -41,7 +41,7 @@ def _stage_labels(staging: StagePlan) -> Iterator[LabelNode]:
         for node, labels, why in changed_labels(staging):
             yield LabelNode(staging.driver, node.name, labels, why)
     elif (stages := staging.context.snapshot.stages) is not None and not stages.unknown:
-        yield from _cleaned(staging.context.snapshot, staging.driver)
+        yield from _remove_labels(staging.context.snapshot, staging.driver)
 
 
 def stage_objects(staging: StagePlan) -> Iterator[Action]:
@@ -54,7 +54,7 @@ def stage_objects(staging: StagePlan) -> Iterator[Action]:
     lane = lane_of(staging.driver, content(staging))
     namespace = staging.context.snapshot.settings.namespace
     for found in gone:
-        yield _deleted(lane, found, namespace)
+        yield _delete(lane, found, namespace)
     for document, edited in changed:
         yield Apply(lane, document, edited)
 
@@ -63,11 +63,11 @@ def take_down(snapshot: Snapshot, found: DriverObject, now: float) -> Plan | Non
     """Removes the stages of a deleted Driver, last one first; None when they are gone."""
     observed = snapshot.stages
     if observed is None or not (uses(found) or has_left(snapshot, found.name)):
-        rest = tuple(_cleaned(snapshot, found.name))
+        rest = tuple(_remove_labels(snapshot, found.name))
         return Plan(rest) if rest else None
     if observed.unknown:
         words = f"its stages cannot be ended: {observed.unknown}"
-        return Plan(tuple(_status_set(found, words, now)))
+        return Plan(tuple(_set_status(found, words, now)))
     left = [each for each in observed.objects.values() if each.driver == found.name]
     pods = {pod.stage: [] for pod in observed.pods.values()}  # type: dict[str, list[str]]
     for pod in observed.pods.values():
@@ -75,23 +75,23 @@ def take_down(snapshot: Snapshot, found: DriverObject, now: float) -> Plan | Non
             pods[pod.stage].append(pod.node)
     stages = {each.stage for each in left} | {stage for stage, nodes in pods.items() if nodes}
     if not stages:
-        labels = tuple(_cleaned(snapshot, found.name))
+        labels = tuple(_remove_labels(snapshot, found.name))
         return Plan(labels) if labels else None
     last = max(stages, key=lambda stage: _rank(found, stage))
     gone = sorted((each for each in left if each.stage == last), key=end_order)
     namespace = snapshot.settings.namespace
     where = some(sorted(pods.get(last, ())))
     words = f"stage {last} ends" + (f": pods on {where}" if where else "")
-    ending = [_deleted(found.name, each, namespace) for each in gone if not each.deleting]
-    return Plan((*ending, *_status_set(found, words, now)))
+    ending = [_delete(found.name, each, namespace) for each in gone if not each.deleting]
+    return Plan((*ending, *_set_status(found, words, now)))
 
 
-def _deleted(lane: str, existing: StageObject, namespace: str) -> Delete:
+def _delete(lane: str, existing: StageObject, namespace: str) -> Delete:
     return Delete(lane, _RESOURCES[existing.kind], existing.name, namespace, existing.uid)
 
 
-def _status_set(found: DriverObject, words: str, now: float) -> Iterator[SetStatus]:
-    status = conditions.going(found, words, now=now)
+def _set_status(found: DriverObject, words: str, now: float) -> Iterator[SetStatus]:
+    status = conditions.deleting(found, words, now=now)
     if status != found.status:
         yield SetStatus(found.name, status)
 
@@ -116,7 +116,7 @@ def has_left(snapshot: Snapshot, driver: str) -> bool:
     return stages is not None and any(each.driver == driver for each in stages.objects.values())
 
 
-def _cleaned(snapshot: Snapshot, driver: str) -> Iterator[LabelNode]:
+def _remove_labels(snapshot: Snapshot, driver: str) -> Iterator[LabelNode]:
     for node in snapshot.nodes.values():
         keys = sorted(label_keys(driver, node))
         if keys:

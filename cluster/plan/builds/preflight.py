@@ -31,27 +31,27 @@ _VERDICTS = {
 
 @dataclass(frozen=True, slots=True)
 class PreflightAnswer:
-    """A preflight entry for one architecture. If `found` is None, `why` says why none is built."""
+    """A preflight entry for one architecture. If `state` is None, `why` says why none is built."""
 
     entry: Preflight
     architecture: str
-    found: BuildState | None
+    state: BuildState | None
     why: str = ""
 
     @property
     def verdict(self) -> str:
-        return _VERDICTS[self.found.progress] if self.found else "Unknown"
+        return _VERDICTS[self.state.progress] if self.state else "Unknown"
 
     def row(self) -> dict[str, Any]:
         """Returns the row for the Driver's status."""
-        outcome = self.found.outcome if self.found else None
+        outcome = self.state.outcome if self.state else None
         return {
             "osVersion": self.entry.os_version,
             "kernel": self.entry.kernel or (outcome.kernel if outcome else ""),
-            "toolkit": self.found.build.toolkit if self.found else self.entry.toolkit,
+            "toolkit": self.state.build.toolkit if self.state else self.entry.toolkit,
             "architecture": self.architecture,
             "verdict": self.verdict,
-            "message": (self.found.words if self.found else self.why)[:1000],
+            "message": (self.state.words if self.state else self.why)[:1000],
         }
 
 

@@ -160,12 +160,12 @@ def proven(snapshot: Snapshot) -> Proven:
             continue
         assigned = node.labels.get(assigned_label(report.driver), "")
         daemonset = daemonsets.get((report.driver, assigned))
-        if daemonset is not None and _is_of(report, daemonset):
+        if daemonset is not None and _matches(report, daemonset):
             images[node.kernel, node.architecture].add(daemonset.toolkit)
     return {kernel: tuple(sorted(each)) for kernel, each in images.items()}
 
 
-def _is_of(report: NodeDriverObject, daemonset: DaemonSetObject) -> bool:
+def _matches(report: NodeDriverObject, daemonset: DaemonSetObject) -> bool:
     """Returns whether a node's report can be about what a DaemonSet gives it."""
     reported = (report.toolkit, report.revision, report.kernel)
     return reported == (daemonset.toolkit, daemonset.revision, daemonset.pool.kernel)
@@ -183,7 +183,7 @@ def _chain(
     verb = "names" if mapped else "does not name"
     yield Link.MAP, mapped, f"toolkit.images {verb} kernel {pool.kernel}" if toolkit.images else ""
     if isinstance(streams, Unseen):
-        yield _of_before(streams, kept)
+        yield _from_before(streams, kept)
     else:
         yield Link.STREAM, *_of_os_version(pool, toolkit.image_stream, streams, evidence, kept)
     yield Link.LABELS, *_by_labels(pool, stream_of(toolkit, streams), evidence, kept)
@@ -209,7 +209,7 @@ def _remedy(
     return "name an image in spec.toolkit.images, or set spec.toolkit.imageTemplate"
 
 
-def _of_before(streams: Unseen, kept: CurrentImage) -> tuple[Link, str, str]:
+def _from_before(streams: Unseen, kept: CurrentImage) -> tuple[Link, str, str]:
     """Keeps an image that came from an image stream, by the same link, while none can be read."""
     link = next((each for each in Link if each.of_a_stream and each.value == kept.link), None)
     why = f"the image streams are not known: {streams.why}"

@@ -47,7 +47,7 @@ def taken(
 
 def _is_for(driver: Driver, node: Node) -> bool:
     assigned = assigned_label(driver.name) in node.labels
-    return has_hardware(node, driver.spec.hardware, assigned=assigned).wanted
+    return has_hardware(node, driver.spec.hardware, assigned=assigned).is_selected
 
 
 def _holders(snapshot: Snapshot, driver: Driver) -> Iterator[tuple[str, set[str]]]:
@@ -106,7 +106,7 @@ def contested(snapshot: Snapshot, driver: Driver, rivals: Sequence[Driver]) -> f
         and any(
             has_hardware(
                 node, rival.spec.hardware, assigned=assigned_label(rival.name) in node.labels
-            ).wanted
+            ).is_selected
             for rival in rivals
         )
     )

@@ -69,16 +69,16 @@ class Deadlines:
     snapshot: Snapshot
     driver: Driver
 
-    def hear(self, node: Node, assigned: str, report: NodeDriverObject | None) -> Deadline:
+    def next_report(self, node: Node, assigned: str, report: NodeDriverObject | None) -> Deadline:
         """Returns how long the node may stay silent.
 
         `report` is its report for this boot and its revision, None if there is none.
         """
         if report is not None and report.state:
             return self._waiting(
-                self._believed(report.said),
+                self._believed(report.time),
                 LAST_WORD + self.driver.spec.build.timeout_seconds,
-                lambda: f"it reported {report.state} at {rfc3339(report.said)}, and nothing since",
+                lambda: f"it reported {report.state} at {rfc3339(report.time)}, and nothing since",
             )
         if not assigned:
             return PATIENT
@@ -100,12 +100,12 @@ class Deadlines:
         """Returns the deadline for the next pod, which will not repeat the failure in `report`."""
         name = daemonset_name(self.driver.name, assigned)
         daemonset = self.snapshot.daemonsets.get(name)
-        reported = self._believed(report.said)
+        reported = self._believed(report.time)
         return self._waiting(
             max(reported, min(daemonset.touched, reported + _OTHERS)) if daemonset else reported,
             NO_WORD,
             lambda: (
-                f"it failed at {rfc3339(report.said)}, and its next pod, with another toolkit "
+                f"it failed at {rfc3339(report.time)}, and its next pod, with another toolkit "
                 "image, has not reported: "
                 f"see {self._describe} daemonset {name if daemonset else ''}"
             ),

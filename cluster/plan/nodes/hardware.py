@@ -34,7 +34,7 @@ class Fit(Enum):
     CONTRADICTED = "has a label that says no"
 
     @property
-    def wanted(self) -> bool:
+    def is_selected(self) -> bool:
         return self in (Fit.HAS, Fit.KEPT)
 
 
@@ -121,7 +121,7 @@ def _label_values(labels: Mapping[str, str], ids: tuple[PciId, ...]) -> list[str
     return [
         value
         for key, value in labels.items()
-        if "/pci-" in key and any(_names(key, device) for device in ids)
+        if "/pci-" in key and any(_is_about(key, device) for device in ids)
     ]
 
 
@@ -134,7 +134,7 @@ def _usual_labels(selected: tuple[PciId, ...]) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=65536)
-def _names(key: str, device: PciId) -> bool:
+def _is_about(key: str, device: PciId) -> bool:
     """Returns whether a label is about a device; without a device id it covers the whole vendor."""
     match = _PCI.match(key)
     fields = match[1].split("_") if match else []

@@ -196,7 +196,7 @@ class _Builder:
         labels, spec = node.labels, self.driver.spec
         assigned = labels.get(self.assigned, "")
         fit = has_hardware(node, spec.hardware, assigned=bool(assigned), former=self.former)
-        if not fit.wanted:
+        if not fit.is_selected:
             return NotMember(node)
         boot = Boot.FRESH if report and report.boot_id != node.boot_id else Boot.RUNNING
         at, on_reboot = self.assignments.get(assigned), spec.upgrade is Upgrade.ON_REBOOT
@@ -235,7 +235,7 @@ def _timed(member: Member, deadlines: Deadlines) -> Member:
     report = member.word
     if report is not None and report.state == _REBOOT:
         return member
-    silence = deadlines.hear(member.node, member.assigned, report)
+    silence = deadlines.next_report(member.node, member.assigned, report)
     if silence.words:
         return replace(member, health=Health.BROKEN, trouble=silence.words, due=silence.until)
     in_time = deadlines.snapshot.now < member.due <= silence.until

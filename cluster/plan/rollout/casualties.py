@@ -81,11 +81,11 @@ def casualties(
     placed = {
         m.node.name: (m, m.place(newest, good)) for m in members if m.before or m.node.name in old
     }
-    updated = (_later(each, *placed.get(name, (None, Place.NOWHERE))) for name, each in old.items())
-    by_node = {each.node: each for each in updated if each is not None}
+    later = (_update(each, *placed.get(name, (None, Place.NOWHERE))) for name, each in old.items())
+    by_node = {each.node: each for each in later if each is not None}
     for name, (member, place) in placed.items():
         if place is Place.NEWEST and member.before:
-            new = _suffered(member, by_node.get(name), now)
+            new = _new_casualty(member, by_node.get(name), now)
             by_node |= {name: new} if new else {}
     return tuple(sorted(by_node.values(), key=lambda each: each.node))
 
@@ -105,7 +105,7 @@ def _read(row: Mapping[str, Any]) -> Casualty:
     return Casualty(str(row["node"]), fate, *words)
 
 
-def _later(old: Casualty, member: Member | None, place: Place) -> Casualty | None:
+def _update(old: Casualty, member: Member | None, place: Place) -> Casualty | None:
     """Update an earlier casualty; None if the node shows that nothing needs to be recorded."""
     if member is not None and place is Place.NEWEST:
         return None if member.health is Health.WORKING else old
@@ -116,7 +116,7 @@ def _later(old: Casualty, member: Member | None, place: Place) -> Casualty | Non
     return old if member is not None and member.health is Health.DOWN else None
 
 
-def _suffered(member: Member, old: Casualty | None, now: float) -> Casualty | None:
+def _new_casualty(member: Member, old: Casualty | None, now: float) -> Casualty | None:
     """Return the new casualty of a node during its change; None if there is none."""
     if old is not None and old.fate is Fate.FAILED:
         return None
@@ -142,7 +142,7 @@ def _ended_boot(member: Member) -> str:
     current, report = member.word, member.report
     if member.health is Health.DOWN:
         ready = current is not None and current.state == State.READY.value
-        lasted = member.node.ready_since - current.said if current and current.said else LOST
+        lasted = member.node.ready_since - current.time if current and current.time else LOST
         return "" if ready and lasted >= LOST else member.node.boot_id
     if member.health is not Health.BUSY or member.boot is not Boot.FRESH or report is None:
         return ""

@@ -21,7 +21,7 @@ from cluster.model.snapshot import (
     Snapshot,
     Unloader,
 )
-from cluster.plan.objects.node_policy import as_told
+from cluster.plan.objects.node_policy import with_sent_policy
 from cluster.plan.objects.revision import read_revision, revision_of, revision_text
 from nodeside.contract import (
     UNLOADED,
@@ -193,7 +193,7 @@ class Unload:
     def count(self) -> int:
         return sum(each.stage is not UnloadPhase.GONE for each in self.leavers)
 
-    def said(self, *stages: UnloadPhase) -> str:
+    def summary(self, *stages: UnloadPhase) -> str:
         """Return a message that names the nodes in these phases; "" if there are none."""
         at = ((each, self.at(each)) for each in stages if each is not UnloadPhase.GONE)
         return "; ".join(f"{each.value}: {nodes_named(nodes)}" for each, nodes in at if nodes)
@@ -201,7 +201,7 @@ class Unload:
     @property
     def obstacle(self) -> str:
         """What keeps modules loaded that should be unloaded, with the command to leave them."""
-        words = self.said(*(each for each in UnloadPhase if each.is_obstacle))
+        words = self.summary(*(each for each in UnloadPhase if each.is_obstacle))
         return f"{words}; to leave the modules loaded: {self.way_out}" if words else ""
 
     @property
@@ -276,7 +276,7 @@ class Unload:
         driver = self.found.driver or self.revisions.get(revision)
         if driver is None:
             return "its revision is lost, so no unload pod can be created"
-        driver = self.found.driver or as_told(self.snapshot, driver)
+        driver = self.found.driver or with_sent_policy(self.snapshot, driver)
         never = driver.spec.unload.policy is UnloadPolicy.NEVER
         return "unload.policy: never" if never else ""
 

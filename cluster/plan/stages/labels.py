@@ -61,8 +61,8 @@ def _desired(staging: StagePlan, member: Member, *, held: bool) -> tuple[Mapping
 
 
 def _labelled(node: Node, key: str) -> Node:
-    there = node.labels.get(key) == READY
-    return node if there else replace(node, labels={**node.labels, key: READY})
+    is_ready = node.labels.get(key) == READY
+    return node if is_ready else replace(node, labels={**node.labels, key: READY})
 
 
 def _difference(

@@ -175,7 +175,7 @@ def _framed(document: Mapping[str, Any], frame: Frame) -> Document:
     metadata["labels"] = {**metadata.get("labels", {}), **_labels(frame)}
     metadata["ownerReferences"] = owner(frame.owner)
     if framed["kind"] in _WORKLOADS:
-        _pod_framed(framed, frame)
+        _frame_pod(framed, frame)
     # Computed last, so that the digest covers our additions.
     notes = {**metadata.get("annotations", {}), APPLIED_NOTE: digest(framed)}
     metadata["annotations"] = notes
@@ -190,7 +190,7 @@ def _labels(frame: Frame) -> dict[str, str]:
     }
 
 
-def _pod_framed(document: Document, frame: Frame) -> None:
+def _frame_pod(document: Document, frame: Frame) -> None:
     template = document["spec"]["template"]
     pod, metadata = template["spec"], template.setdefault("metadata", {})
     metadata["labels"] = {**metadata.get("labels", {}), **_labels(frame)}

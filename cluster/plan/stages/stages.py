@@ -306,12 +306,12 @@ class StagePlan:
                 if not pod.ready:
                     return _not_ready(pod)
                 if stage_label(self.driver, step.name) not in node.labels and (
-                    words := self.unsaid(step, pod)
+                    words := self.missing_line(step, pod)
                 ):
                     return words
         return ""
 
-    def unsaid(self, step: StageState, pod: StagePod) -> str:
+    def missing_line(self, step: StageState, pod: StagePod) -> str:
         """Returns which log line of a ready pod is missing, "" if none is awaited."""
         wait = step.stage.wait_for
         sight = self.observed.logs.get(pod.uid, LogSight())
@@ -326,7 +326,7 @@ class StagePlan:
         for pod in self.observed.pods.values() if step.stage.wait_for else ():
             owned = (pod.driver, pod.stage) == (self.driver, step.name)
             up = pod.ready and not pod.deleting and not pod.daemonset
-            if owned and up and (words := self.unsaid(step, pod)):
+            if owned and up and (words := self.missing_line(step, pod)):
                 yield pod, words
 
 

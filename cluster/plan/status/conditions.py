@@ -19,7 +19,7 @@ from cluster.plan.nodes.members import cause
 from cluster.plan.rollout.casualties import within_limits
 from cluster.plan.rollout.unload import UnloadPhase
 from cluster.plan.status.drains import drains, stuck
-from cluster.plan.status.messages import cut, nodes, refused, some, toolkit_message, untold
+from cluster.plan.status.messages import cut, kernel_unknown, nodes, refused, some, toolkit_message
 from cluster.plan.status.pool_rows import pool_order, pool_rows
 from cluster.plan.status.progress import Moving, moving, stopped
 from cluster.plan.status.report import StatusReport, counts
@@ -78,7 +78,7 @@ def unreadable(found: DriverObject, mistakes: str, *, now: float) -> dict[str, A
     return _previous_fields(found) | {"conditions": conditions(found, untimed, now=now)}
 
 
-def going(
+def deleting(
     found: DriverObject,
     message: str,
     *,
@@ -192,7 +192,7 @@ def _obstacles(report: StatusReport, motion: Moving | None) -> Iterable[tuple[st
     if motion is not None:
         yield motion.reason, motion.message
     up = [m for m in report.lacking if m.health is not Health.DOWN]
-    yield "KernelUnknown", untold(m for m in up if not m.pool.kernel)
+    yield "KernelUnknown", kernel_unknown(m for m in up if not m.pool.kernel)
     yield "NodesNotReady", "" if up or report.counts["ready"] else _down(report)
 
 
@@ -201,7 +201,7 @@ def _down(report: StatusReport) -> str:
     with_kernel = (m for m in report.lacking if m.pool.kernel)
     down = [m.node.name for m in with_kernel if m.health is Health.DOWN]
     words = f"nodes not ready: {some(down)}" if down else ""
-    rest = untold(m for m in report.lacking if not m.pool.kernel)
+    rest = kernel_unknown(m for m in report.lacking if not m.pool.kernel)
     return "; ".join(filter(None, (words, rest)))
 
 
@@ -219,7 +219,7 @@ def _leaving(report: StatusReport) -> str:
     if report.leaving is None or not report.leaving.count:
         return ""
     held, rest = report.leaving.obstacle, (stage for stage in UnloadPhase if not stage.is_obstacle)
-    words = "; ".join(part for part in (held, report.leaving.said(*rest)) if part)
+    words = "; ".join(part for part in (held, report.leaving.summary(*rest)) if part)
     return f"no longer selects {nodes(report.leaving.count)}: {words}"
 
 

@@ -37,7 +37,7 @@ def open_drains(decisions: Iterable[Decision], occupancy: Occupancy) -> list[str
     rows = [
         (decision.member.node.name, in_words(decision, occupancy))
         for decision in decisions
-        if decision.step in _OPEN and not _ends_by_the_way(decision)
+        if decision.step in _OPEN and not _only_ends_stages(decision)
     ]
     rows.sort(key=lambda each: "(" not in each[1])
     return [f"{name}: {words}" for name, words in rows]
@@ -48,7 +48,7 @@ def ending(decisions: Iterable[Decision], occupancy: Occupancy) -> list[str]:
     return [
         f"{decision.member.node.name}: {in_words(decision, occupancy)}"
         for decision in decisions
-        if _ends_by_the_way(decision)
+        if _only_ends_stages(decision)
     ]
 
 
@@ -88,7 +88,7 @@ def held_up(found: DriverObject, decision: Decision, newest: str) -> Iterator[st
     message = next((row["message"] for row in rows), in_words(decision, Occupancy()))
     if since and decision.step is not DrainStep.RELEASE:
         yield f"held since {for_people(since)}: {message}"
-    elif _ends_by_the_way(decision):
+    elif _only_ends_stages(decision):
         yield in_words(decision, Occupancy())
     if _is_occupied(decision, newest):
         pods = _leftover(decision)
@@ -119,7 +119,7 @@ def _is_occupied(decision: Decision, newest: str) -> bool:
     )
 
 
-def _ends_by_the_way(decision: Decision) -> bool:
+def _only_ends_stages(decision: Decision) -> bool:
     """Returns whether a node only waits for its stages to end.
 
     That takes seconds on every node of a rollout and is not reported as a drain.

@@ -23,7 +23,7 @@ def toolkit_message(resolution: Resolution) -> str:
     return f"no toolkit image: {resolution.why}{seen}; {resolution.remedy}"
 
 
-def untold(members: Iterable[Member]) -> str:
+def kernel_unknown(members: Iterable[Member]) -> str:
     """Returns nodes whose kernel is unknown, as right after they joined; "" if there are none."""
     names = [member.node.name for member in members]
     have = "has not reported its" if len(names) == 1 else "have not reported their"

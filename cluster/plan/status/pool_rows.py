@@ -10,7 +10,7 @@ from cluster.model.states import Health, Progress
 from cluster.plan.builds.toolkit_image import Link
 from cluster.plan.nodes.members import cause
 from cluster.plan.rollout.decisions import Decision
-from cluster.plan.status.messages import cut, pool_reason, some, toolkit_message, untold
+from cluster.plan.status.messages import cut, kernel_unknown, pool_reason, some, toolkit_message
 from cluster.plan.status.report import StatusReport, counts
 
 
@@ -51,7 +51,7 @@ def _pool_reasons(
     report: StatusReport, pool: Pool, decisions: Sequence[Decision]
 ) -> Iterator[tuple[str, str]]:
     if not pool.kernel:
-        yield "KernelUnknown", untold(decision.member for decision in decisions)
+        yield "KernelUnknown", kernel_unknown(decision.member for decision in decisions)
     build = report.builds.get(pool)
     if build is not None and (waiting := pool_reason(build, decisions)):
         yield waiting

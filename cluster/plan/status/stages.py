@@ -157,7 +157,7 @@ def _late(staging: StagePlan, step: StageState) -> str:
     ]
     if not late:
         return ""
-    return f"{some(_where(pod) for pod in late)}: {staging.unsaid(step, late[0])}"
+    return f"{some(_where(pod) for pod in late)}: {staging.missing_line(step, late[0])}"
 
 
 def _where(pod: StagePod) -> str:

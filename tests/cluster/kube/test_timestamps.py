@@ -54,8 +54,8 @@ def test_a_word_of_a_time_to_come_is_the_last_one_of_its_node_only() -> None:
     assert report is not None
     model = assigned()
     with_pods(model)
-    model.report("n0", State.BUILDING, said=report.said)
-    model.report("n1", State.BUILDING, said=THEN)
+    model.report("n0", State.BUILDING, time=report.time)
+    model.report("n1", State.BUILDING, time=THEN)
 
     reason, message = at(model, THEN + 1)
 

@@ -83,7 +83,7 @@ def test_a_build_of_an_hour_is_on_the_way_while_the_node_says_so() -> None:
     model = assigned()
     with_pods(model)
     for name in model.nodes:
-        model.report(name, State.BUILDING, said=THEN)
+        model.report(name, State.BUILDING, time=THEN)
 
     assert at(model, THEN + BUILD + LAST_WORD - 1)[0] == "NodesBusy"
     reason, message = at(model, THEN + BUILD + LAST_WORD)
@@ -97,7 +97,7 @@ def test_a_longer_build_is_a_matter_of_the_spec() -> None:
     model.settle()
     for name in model.nodes:
         model.change(name, labelled=THEN)
-        model.report(name, State.BUILDING, said=THEN)
+        model.report(name, State.BUILDING, time=THEN)
 
     assert at(model, THEN + 7200 + LAST_WORD - 1)[0] == "NodesBusy"
 
@@ -160,7 +160,7 @@ def test_a_node_that_waits_for_its_reboot_may_wait_for_ever() -> None:
     model.settle()
     model.reboot("n0")
     model.carry_out(model.plan(THEN).actions)
-    model.report("n0", State.REBOOT_REQUIRED, said=THEN)
+    model.report("n0", State.REBOOT_REQUIRED, time=THEN)
 
     assert at(model, THEN + 30 * 24 * 3600)[0] == "WaitingForReboot"
     assert model.condition("Degraded")["status"] == "False"

@@ -238,7 +238,7 @@ def test_a_node_where_it_had_worked_for_a_while_did_not_go_down_of_it(
     model = changing(count=8, maxUnavailable=1)
     model.report("n0")
     said = model.node_drivers["edu.n0"]
-    model.node_drivers["edu.n0"] = replace(said, said=THEN)
+    model.node_drivers["edu.n0"] = replace(said, time=THEN)
     look(model)
 
     model.change("n0", ready=False, ready_since=THEN + worked_for)
