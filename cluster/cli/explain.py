@@ -254,10 +254,10 @@ def _not_for(context: DriverContext, node: Node) -> _Notes:
 def _leaves(leaving: Unload, node: Node, notes: _Notes) -> _Notes:
     """Return the notes with the unload phase, for a node that a Driver leaves."""
     leaver = next((each for each in leaving.leavers if each.node is node), None)
-    if leaver is None or leaver.stage is UnloadPhase.GONE:
+    if leaver is None or leaver.phase is UnloadPhase.GONE:
         return notes
-    words = leaver.stage.value + (f": {leaver.why}" if leaver.why else "")
-    if leaver.stage.is_obstacle:
+    words = leaver.phase.value + (f": {leaver.why}" if leaver.why else "")
+    if leaver.phase.is_obstacle:
         way_out = f"to leave the modules loaded: {leaving.way_out}"
         return _Notes(notes.wanted, [words, way_out, *notes.blocks], notes.next)
     return _Notes(notes.wanted, notes.blocks, [words, *notes.next])

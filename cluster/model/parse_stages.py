@@ -36,7 +36,7 @@ class StageItem:
         return self.object.uid
 
 
-def found_from(kind: str, data: Mapping[str, Any]) -> StageItem:
+def stage_item_from(kind: str, data: Mapping[str, Any]) -> StageItem:
     metadata = data.get("metadata") or {}
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
     name, manager = str(metadata.get("name")), labels.get(MANAGED_BY)

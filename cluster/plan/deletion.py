@@ -56,7 +56,7 @@ def leave(leaving: Unload) -> Iterator[Action]:
     """Cleans up nodes that an existing Driver no longer selects."""
     driver = leaving.found.name
     for each in leaving.leavers:
-        if each.stage is not UnloadPhase.GONE and (labels := _changed_labels(driver, each)):
+        if each.phase is not UnloadPhase.GONE and (labels := _changed_labels(driver, each)):
             yield LabelNode(driver, each.node.name, labels, "the driver no longer selects it")
     yield from _unload_pods(leaving)
     yield from _clean(leaving)
@@ -70,7 +70,7 @@ def again_in(leaving: Unload) -> float | None:
     waits = []
     for each in leaving.at(UnloadPhase.FAILED, UnloadPhase.STARTING, UnloadPhase.UNLOADING):
         if each.pod is not None:
-            patience = REST if each.stage is UnloadPhase.FAILED else SLOW
+            patience = REST if each.phase is UnloadPhase.FAILED else SLOW
             waits.append(each.pod.created + patience - leaving.now)
     return min((wait for wait in waits if wait > 0), default=None)
 
@@ -147,7 +147,7 @@ def _take_out(leaving: Unload) -> Iterator[Action]:
 def _report_progress(leaving: Unload) -> Iterator[Action]:
     """Sets a status with the progress; obstacles and their remedies come first."""
     found, obstacle = leaving.found, leaving.obstacle
-    rest = leaving.summary(*(stage for stage in UnloadPhase if not stage.is_obstacle))
+    rest = leaving.summary(*(phase for phase in UnloadPhase if not phase.is_obstacle))
     words = "; ".join(part for part in (obstacle, rest) if part) or "pods are terminating"
     status = conditions.deleting(
         found, words, leaving=leaving.count, obstacle=obstacle, now=leaving.now
@@ -210,7 +210,7 @@ def _unload_pods(leaving: Unload) -> Iterator[Action]:
     for each in leaving.at(UnloadPhase.FAILED):
         if each.pod is not None and leaving.now - each.pod.created >= REST:
             yield _delete_pod(each.pod)
-    slots = max(0, LIMIT - sum(each.stage.is_under_way for each in leaving.leavers))
+    slots = max(0, LIMIT - sum(each.phase.is_under_way for each in leaving.leavers))
     for each in leaving.at(UnloadPhase.NEXT)[:slots]:
         driver = leaving.revisions[each.revision]
         document = unload_pod(found, driver, each.revision, each.node, snapshot.settings)
@@ -252,7 +252,7 @@ def _changed_labels(driver: str, leaver: LeavingNode) -> dict[str, str | None]:
         key: None for key in (assigned, before) if key in leaver.node.labels
     }
     stays, current = State.REBOOT_REQUIRED.value, leaver.node.labels.get(state)
-    if leaver.stage is UnloadPhase.STAYS and current not in (None, stays):
+    if leaver.phase is UnloadPhase.STAYS and current not in (None, stays):
         labels[state] = stays
     return labels
 

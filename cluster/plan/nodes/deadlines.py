@@ -7,11 +7,11 @@ waited for (timestamps.py).
 
     no pod         `NO_POD` after the node was assigned and the DaemonSet controller was last active
                    (it creates thousands of pods gradually, so for a while work on others counts)
-    no report      `NO_WORD` after the pod was created, or after the node came up with it;
+    no report      `NO_REPORT` after the pod was created, or after the node came up with it;
                    no wait at all if the name of its NodeDriver would be too long
-    last report    `LAST_WORD` plus the build deadline after that report: the node has deadlines
+    last report    `LAST_REPORT` plus the build deadline after that report: the node has deadlines
                    for everything it does and reports how each of them ended
-    correction     `NO_WORD` after a failure that the next pod will not have, and after the
+    correction     `NO_REPORT` after a failure that the next pod will not have, and after the
                    DaemonSet controller was last active on it
     node down      `LOST` after it went down, e.g. in the middle of a change; then it is given up
 """
@@ -32,8 +32,8 @@ from nodeside.spec import Driver
 from nodeside.timestamps import rfc3339
 
 NO_POD: Final = 60.0  # seconds
-NO_WORD: Final = 600.0
-LAST_WORD: Final = 3600.0
+NO_REPORT: Final = 600.0
+LAST_REPORT: Final = 3600.0
 LOST: Final = 600.0
 _OTHERS = 900.0  # seconds for which creating pods for other nodes counts as progress
 _LONGEST_NAME: Final = 253  # characters, the limit for object names
@@ -77,7 +77,7 @@ class Deadlines:
         if report is not None and report.state:
             return self._waiting(
                 self._believed(report.time),
-                LAST_WORD + self.driver.spec.build.timeout_seconds,
+                LAST_REPORT + self.driver.spec.build.timeout_seconds,
                 lambda: f"it reported {report.state} at {rfc3339(report.time)}, and nothing since",
             )
         if not assigned:
@@ -91,7 +91,7 @@ class Deadlines:
         if (pod := self._pods.get((node.name, daemonset))) is not None:
             return self._waiting(
                 max(pod.created, self._believed(node.ready_since)) if pod.created else 0.0,
-                NO_WORD,
+                NO_REPORT,
                 lambda: f"its pod has not reported: see {self._describe} pod {pod.name}",
             )
         return self._without_a_pod(node, daemonset)
@@ -103,7 +103,7 @@ class Deadlines:
         reported = self._believed(report.time)
         return self._waiting(
             max(reported, min(daemonset.touched, reported + _OTHERS)) if daemonset else reported,
-            NO_WORD,
+            NO_REPORT,
             lambda: (
                 f"it failed at {rfc3339(report.time)}, and its next pod, with another toolkit "
                 "image, has not reported: "

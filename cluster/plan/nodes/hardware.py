@@ -29,9 +29,9 @@ class Fit(Enum):
 
     HAS = "has the hardware"
     KEPT = "is assigned, and its labels of Node Feature Discovery are absent"
-    LACKS = "has no label that says so"
+    LACKS = "lacks a label of the hardware"
     FOREIGN = "does not run Linux"
-    CONTRADICTED = "has a label that says no"
+    CONTRADICTED = "has a label that rules it out"
 
     @property
     def is_selected(self) -> bool:

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Final, NamedTuple
 
-from cluster.model.states import Word
+from cluster.model.states import FastEnum
 from cluster.plan.rollout.decisions import DrainStep
 
 
-class Eviction(Word):
+class Eviction(FastEnum):
     """Whether the Driver evicts at all: `rollout.evict` is set, without `upgrade: onReboot`."""
 
     NO = "eviction is not configured"
     YES = "eviction is configured"
 
 
-class Change(Word):
+class Change(FastEnum):
     """What the decision changes."""
 
     NOTHING = "nothing changes now"
@@ -25,20 +25,20 @@ class Change(Word):
     GIVE = "the node is new or was rebooted: nothing of the driver is in its kernel"
 
 
-class Hold(Word):
+class Hold(FastEnum):
     FREE = "not held"
     HELD = "held and cordoned, by us or by somebody else"
     SLIPPED = "held, but somebody uncordoned it"
 
 
-class Occupants(Word):
+class Occupants(FastEnum):
     NOBODY = "no consumer is there"
     SOMEBODY = "consumers are there"
     STAGES = "no consumer is there, but pods of stages are there or may appear"
     UNKNOWN = "its pods are not known"
 
 
-class DriverState(Word):
+class DriverState(FastEnum):
     """The state of the driver on the node."""
 
     WORKS = "works"
@@ -46,7 +46,7 @@ class DriverState(Word):
     COMING = "has the newest revision, and does not work yet"
 
 
-class Time(Word):
+class Time(FastEnum):
     """Whether the timeout has passed. A node is given up on once per revision; then it is LEFT."""
 
     LEFT = "there is time left"

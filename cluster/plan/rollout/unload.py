@@ -94,7 +94,9 @@ _AT: Mapping[UnloadPodState, UnloadPhase] = {
 }
 
 
-def stage(*, up: bool, ending: bool, loaded: bool, kept: bool, run: UnloadPodState) -> UnloadPhase:
+def phase_of(
+    *, up: bool, ending: bool, loaded: bool, kept: bool, run: UnloadPodState
+) -> UnloadPhase:
     """Return the phase: the table. `ending`: a pod that may act on the node exists or may appear;
     `loaded`: modules may be in the kernel; `kept`: they must not be touched."""
     match up, ending, loaded, kept, run:
@@ -116,7 +118,7 @@ class LeavingNode:
     pod of this boot; `revision` is the one to unload with ("": none is known)."""
 
     node: Node
-    stage: UnloadPhase
+    phase: UnloadPhase
     why: str = ""
     pod: DriverPod | None = None
     revision: str = ""
@@ -159,7 +161,7 @@ class Unload:
     @property
     def needed(self) -> frozenset[str]:
         """Revisions that an unload pod has or will have."""
-        return frozenset(each.revision for each in self.leavers if not each.stage.is_last)
+        return frozenset(each.revision for each in self.leavers if not each.phase.is_last)
 
     @property
     def lost(self) -> bool:
@@ -170,10 +172,10 @@ class Unload:
     @property
     def waits(self) -> bool:
         """Whether any node is in a phase that is not final."""
-        return any(not each.stage.is_last for each in self.leavers)
+        return any(not each.phase.is_last for each in self.leavers)
 
-    def at(self, *stages: UnloadPhase) -> list[LeavingNode]:
-        return [each for each in self.leavers if each.stage in stages]
+    def at(self, *phases: UnloadPhase) -> list[LeavingNode]:
+        return [each for each in self.leavers if each.phase in phases]
 
     def stray_pods(self) -> Iterator[DriverPod]:
         """Yield unload pods without work: the node is gone, rebooted, or a member again, or its
@@ -181,7 +183,7 @@ class Unload:
         needed = {
             each.pod.name
             for each in self.leavers
-            if each.pod and not (each.stage is UnloadPhase.STAYS and self._kept(each.revision))
+            if each.pod and not (each.phase is UnloadPhase.STAYS and self._kept(each.revision))
         }
         for pod in self._unload_pods.values():
             if pod.name not in needed and not pod.deleting:
@@ -191,11 +193,11 @@ class Unload:
 
     @property
     def count(self) -> int:
-        return sum(each.stage is not UnloadPhase.GONE for each in self.leavers)
+        return sum(each.phase is not UnloadPhase.GONE for each in self.leavers)
 
-    def summary(self, *stages: UnloadPhase) -> str:
+    def summary(self, *phases: UnloadPhase) -> str:
         """Return a message that names the nodes in these phases; "" if there are none."""
-        at = ((each, self.at(each)) for each in stages if each is not UnloadPhase.GONE)
+        at = ((each, self.at(each)) for each in phases if each is not UnloadPhase.GONE)
         return "; ".join(f"{each.value}: {nodes_named(nodes)}" for each, nodes in at if nodes)
 
     @property
@@ -218,7 +220,7 @@ class Unload:
         reason, run = self._kept(revision), UnloadPodState.NONE
         if pod is not None and pod.unloader is not None:
             run = _run(pod, pod.unloader, report, self.now)
-        phase = stage(
+        phase = phase_of(
             up=node.ready,
             ending=self._ending(node, pod, run),
             loaded=self._is_loaded(node, report),

@@ -21,7 +21,7 @@ from cluster.plan.rollout.unload import UnloadPhase
 from cluster.plan.status.drains import drains, stuck
 from cluster.plan.status.messages import cut, kernel_unknown, nodes, refused, some, toolkit_message
 from cluster.plan.status.pool_rows import pool_order, pool_rows
-from cluster.plan.status.progress import Moving, moving, stopped
+from cluster.plan.status.progress import Motion, current_motion, stopped
 from cluster.plan.status.report import StatusReport, counts
 from nodeside.timestamps import rfc3339
 
@@ -38,7 +38,7 @@ class Condition:
 
 def status(report: StatusReport, *, now: float) -> dict[str, Any]:
     """Returns the whole status."""
-    motion = moving(report)
+    motion = current_motion(report)
     untimed = (
         _ready(report, motion),
         _available(report),
@@ -150,7 +150,7 @@ def _complaints(report: StatusReport) -> Iterable[tuple[str, str]]:
     yield "StagesStuck", _stuck(report)
 
 
-def _ready(report: StatusReport, motion: Moving | None) -> Condition:
+def _ready(report: StatusReport, motion: Motion | None) -> Condition:
     """Returns whether the newest revision works everywhere; the reason sums up the whole status.
 
     A script that applied a Driver waits for this, so it is also false while a rollout is paused.
@@ -186,7 +186,7 @@ def _troubled(report: StatusReport) -> str:
     return f"but on {some(m.node.name for m in members)} {members[0].trouble}" if members else ""
 
 
-def _obstacles(report: StatusReport, motion: Moving | None) -> Iterable[tuple[str, str]]:
+def _obstacles(report: StatusReport, motion: Motion | None) -> Iterable[tuple[str, str]]:
     """Yields reasons for not being ready that are no faults, such as a rollout's progress."""
     yield "NoNodes", _no_nodes(report)
     if motion is not None:
@@ -205,7 +205,7 @@ def _down(report: StatusReport) -> str:
     return "; ".join(filter(None, (words, rest)))
 
 
-def _progressing(report: StatusReport, motion: Moving | None) -> Condition:
+def _progressing(report: StatusReport, motion: Motion | None) -> Condition:
     """Returns the Progressing condition: true if something changes without user action."""
     if motion is not None:
         return Condition("Progressing", motion.by_itself, motion.reason, motion.message)
@@ -218,7 +218,7 @@ def _leaving(report: StatusReport) -> str:
     """Returns nodes that the Driver no longer selects; they do not affect readiness."""
     if report.leaving is None or not report.leaving.count:
         return ""
-    held, rest = report.leaving.obstacle, (stage for stage in UnloadPhase if not stage.is_obstacle)
+    held, rest = report.leaving.obstacle, (phase for phase in UnloadPhase if not phase.is_obstacle)
     words = "; ".join(part for part in (held, report.leaving.summary(*rest)) if part)
     return f"no longer selects {nodes(report.leaving.count)}: {words}"
 

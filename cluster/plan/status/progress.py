@@ -22,7 +22,7 @@ from cluster.plan.status.report import StatusReport
 from nodeside.spec.model import Upgrade
 
 
-class Moving(NamedTuple):
+class Motion(NamedTuple):
     """A kind of progress. `by_itself` means that it continues without user action."""
 
     reason: str
@@ -31,7 +31,7 @@ class Moving(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Movement:
+class ProgressMessages:
     """The messages of each kind of progress, "" where it does not apply."""
 
     report: StatusReport
@@ -176,33 +176,33 @@ class Movement:
 
 
 # Reason, whether it continues by itself, message. From user decisions to transient states.
-TABLE: Final[Sequence[tuple[str, bool, Callable[[Movement], str]]]] = (
-    ("RolloutPaused", False, Movement.paused),
-    ("RolloutStopped", False, Movement.stopped),
-    ("Building", True, Movement.built),
-    ("Draining", True, Movement.drained),
-    ("NodesOccupied", False, Movement.occupied),
-    ("RolloutBlocked", False, Movement.blocked),
-    ("WaitingForReboot", False, Movement.waits_for_reboots),
-    ("Canary", True, Movement.tried),
-    ("RollingOut", True, Movement.rolled_out),
-    ("RollingOut", True, Movement.given_back),
-    ("NodesBusy", True, Movement.busy),
+TABLE: Final[Sequence[tuple[str, bool, Callable[[ProgressMessages], str]]]] = (
+    ("RolloutPaused", False, ProgressMessages.paused),
+    ("RolloutStopped", False, ProgressMessages.stopped),
+    ("Building", True, ProgressMessages.built),
+    ("Draining", True, ProgressMessages.drained),
+    ("NodesOccupied", False, ProgressMessages.occupied),
+    ("RolloutBlocked", False, ProgressMessages.blocked),
+    ("WaitingForReboot", False, ProgressMessages.waits_for_reboots),
+    ("Canary", True, ProgressMessages.tried),
+    ("RollingOut", True, ProgressMessages.rolled_out),
+    ("RollingOut", True, ProgressMessages.given_back),
+    ("NodesBusy", True, ProgressMessages.busy),
 )
 
 
-def moving(report: StatusReport) -> Moving | None:
+def current_motion(report: StatusReport) -> Motion | None:
     """Returns the first row that applies; None if there is nothing in progress."""
-    movement = Movement(report)
+    messages = ProgressMessages(report)
     for reason, by_itself, describe in TABLE:
-        if message := describe(movement):
-            return Moving(reason, by_itself, message)
+        if message := describe(messages):
+            return Motion(reason, by_itself, message)
     return None
 
 
 def stopped(report: StatusReport) -> str:
     """Returns why a rollout was stopped, "" if it was not."""
-    return Movement(report).stopped()
+    return ProgressMessages(report).stopped()
 
 
 def _are_down(names: Sequence[str]) -> str:

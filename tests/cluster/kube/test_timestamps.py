@@ -8,7 +8,7 @@ from cluster.kube.reflector import Wakeup
 from cluster.kube.timestamps import APART, believed
 from cluster.model.names import closed_label, draining_label, undrained_label
 from cluster.model.parse import node_driver_from, node_from
-from cluster.plan.nodes.deadlines import LAST_WORD, LOST
+from cluster.plan.nodes.deadlines import LAST_REPORT, LOST
 from cluster.plan.nodes.drain_labels import lasts
 from nodeside.contract import State
 from tests.cluster.fakes.drains import rolling, step
@@ -61,7 +61,7 @@ def test_a_word_of_a_time_to_come_is_the_last_one_of_its_node_only() -> None:
 
     assert reason == "NodesFailed"
     assert "n0: it reported building at 9999-12-31T23:59:59Z, and nothing since" in message
-    assert model.plan(THEN + 1).again_in == LAST_WORD + BUILD - 1
+    assert model.plan(THEN + 1).again_in == LAST_REPORT + BUILD - 1
 
 
 def test_a_node_that_came_up_in_time_to_come_is_silent_as_long_as_its_pod_is() -> None:

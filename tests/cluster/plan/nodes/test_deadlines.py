@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from cluster.model.names import before_label
 from cluster.model.snapshot import DriverPod
-from cluster.plan.nodes.deadlines import LAST_WORD, NO_POD, NO_WORD
+from cluster.plan.nodes.deadlines import LAST_REPORT, NO_POD, NO_REPORT
 from nodeside.contract import State, assigned_label
 from tests.cluster.fakes.model import Model
 from tests.cluster.fakes.silent_nodes import BUILD, THEN, assigned, at, touch, with_pods
@@ -60,8 +60,8 @@ def test_a_pod_that_is_there_and_says_nothing_has_ten_minutes() -> None:
     model = assigned()
     with_pods(model)
 
-    assert at(model, THEN + NO_WORD - 1)[0] == "NodesBusy"
-    reason, message = at(model, THEN + NO_WORD)
+    assert at(model, THEN + NO_REPORT - 1)[0] == "NodesBusy"
+    reason, message = at(model, THEN + NO_REPORT)
     assert reason == "NodesFailed"
     assert message.startswith(
         "n0, n1: its pod has not reported: see kubectl -n nodeside describe pod "
@@ -75,8 +75,8 @@ def test_after_a_reboot_the_same_pod_has_its_time_again() -> None:
     model.settle()
     model.reboot("n0", ready_since=THEN + 50_000)
 
-    assert at(model, THEN + 50_000 + NO_WORD - 1)[0] == "NodesBusy"
-    assert at(model, THEN + 50_000 + NO_WORD)[0] == "NodesFailed"
+    assert at(model, THEN + 50_000 + NO_REPORT - 1)[0] == "NodesBusy"
+    assert at(model, THEN + 50_000 + NO_REPORT)[0] == "NodesFailed"
 
 
 def test_a_build_of_an_hour_is_on_the_way_while_the_node_says_so() -> None:
@@ -85,8 +85,8 @@ def test_a_build_of_an_hour_is_on_the_way_while_the_node_says_so() -> None:
     for name in model.nodes:
         model.report(name, State.BUILDING, time=THEN)
 
-    assert at(model, THEN + BUILD + LAST_WORD - 1)[0] == "NodesBusy"
-    reason, message = at(model, THEN + BUILD + LAST_WORD)
+    assert at(model, THEN + BUILD + LAST_REPORT - 1)[0] == "NodesBusy"
+    reason, message = at(model, THEN + BUILD + LAST_REPORT)
     assert reason == "NodesFailed"
     assert message == "n0, n1: it reported building at 2027-01-15T08:00:00Z, and nothing since"
 
@@ -99,7 +99,7 @@ def test_a_longer_build_is_a_matter_of_the_spec() -> None:
         model.change(name, labelled=THEN)
         model.report(name, State.BUILDING, time=THEN)
 
-    assert at(model, THEN + 7200 + LAST_WORD - 1)[0] == "NodesBusy"
+    assert at(model, THEN + 7200 + LAST_REPORT - 1)[0] == "NodesBusy"
 
 
 def test_a_node_that_is_heard_again_works_as_if_nothing_had_been() -> None:
@@ -177,15 +177,15 @@ def test_what_a_silent_node_said_of_a_revision_before_is_no_word_once_it_is_give
     assert serving is not None
     pod = DriverPod("p", driver="edu", node=changed, daemonset=serving.name, created=THEN)
     model.pods["p"] = pod  # it took the first version out, and hangs in the load of the second
-    assert at(model, THEN + NO_WORD + 1)[0] == "RolloutStopped"
+    assert at(model, THEN + NO_REPORT + 1)[0] == "RolloutStopped"
 
     model.apply_driver()
-    at(model, THEN + NO_WORD + 2)
+    at(model, THEN + NO_REPORT + 2)
     model.pods["p"] = replace(pod, deleting=True)
-    reason, message = at(model, THEN + 2 * NO_WORD)
+    reason, message = at(model, THEN + 2 * NO_REPORT)
 
     assert model.revision(changed) == model.drivers["edu"].status["revision"]
     assert model.condition("Ready")["status"] == "False"
     assert (reason, message) == ("NodesBusy", f"works on 1 of 2 nodes; in progress: {changed}")
     model.report_all()
-    assert at(model, THEN + 2 * NO_WORD)[0] == "Ready"
+    assert at(model, THEN + 2 * NO_REPORT)[0] == "Ready"

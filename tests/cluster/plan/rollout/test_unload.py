@@ -13,7 +13,7 @@ from cluster.model.actions import Action, Create, EmitEvent, LabelNode
 from cluster.model.parse_pods import pod_from
 from cluster.model.snapshot import DriverPod
 from cluster.plan import deletion
-from cluster.plan.rollout.unload import REST, SLOW, Unload, UnloadPhase, UnloadPodState, stage
+from cluster.plan.rollout.unload import REST, SLOW, Unload, UnloadPhase, UnloadPodState, phase_of
 from nodeside.contract import UNLOADED, State, assigned_label, state_label
 from nodeside.errors import ExitCode
 from tests.cluster.fakes.model import PCI, Model
@@ -60,7 +60,7 @@ def message(model: Model, kind: str = "Ready") -> str:
 
 def leaver(model: Model, name: str = "n0", now: float = 0.0) -> UnloadPhase:
     found = Unload(model.snapshot, model.drivers["edu"], (), now)
-    return next((each.stage for each in found.leavers if each.node.name == name), UnloadPhase.GONE)
+    return next((each.phase for each in found.leavers if each.node.name == name), UnloadPhase.GONE)
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def leaver(model: Model, name: str = "n0", now: float = 0.0) -> UnloadPhase:
 def test_the_table_knows_every_situation_and_never_waits_for_a_node_that_is_down() -> None:
     both = (False, True)
     for up, ending, loaded, kept, run in itertools.product(both, both, both, both, UnloadPodState):
-        found = stage(up=up, ending=ending, loaded=loaded, kept=kept, run=run)
+        found = phase_of(up=up, ending=ending, loaded=loaded, kept=kept, run=run)
         assert isinstance(found, UnloadPhase)
         if not up:
             assert found.is_last
