@@ -192,7 +192,7 @@ def _chain(
     link = Link.PROVEN if kept.link == Link.PROVEN.value else Link.KEPT
     yield link, kept.image, "the image used before"
     for built in evidence.proven:
-        yield Link.PROVEN, built, f"an image has built for {pool.kernel} before"
+        yield Link.PROVEN, built, f"this image has built for {pool.kernel} before"
 
 
 def _remedy(
@@ -254,7 +254,8 @@ def _by_labels(
         if evidence.speaks_for(image, pool) or (image == used and not evidence.against(image, pool))
     )
     _, _, name, image = max(fitting, default=(False, (), "", ""))
-    return image, f"image stream {stream.name} has it as tag {name}" if stream and image else ""
+    why = f"tag {name} of image stream {stream.name} is for {pool.kernel}" if stream else ""
+    return image, why if image else ""
 
 
 def fill(template: str, pool: Pool) -> str:

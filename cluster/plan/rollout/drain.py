@@ -258,4 +258,4 @@ def let_go(snapshot: Snapshot, driver: str, members: Collection[str] = ()) -> It
         labels = node.labels
         if (held in labels or given_up in labels) and node.name not in members:
             gone = [key for key in (held, given_up) if key in labels]
-            yield LabelNode(driver, node.name, dict.fromkeys(gone), "its change is off")
+            yield LabelNode(driver, node.name, dict.fromkeys(gone), "its change is called off")

@@ -113,7 +113,7 @@ class StagePlan:
 
     @cached_property
     def observed(self) -> Stages:
-        return self.context.snapshot.stages or Stages(unknown="they have not been read yet")
+        return self.context.snapshot.stages or Stages(unknown="the stages have not been read yet")
 
     @property
     def active(self) -> bool:

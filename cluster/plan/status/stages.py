@@ -96,7 +96,7 @@ def _rows(staging: StagePlan) -> Iterator[Row]:
     if staging.observed.unknown:
         removed = {row["name"] for row in staging.context.found.status.get("stages", ())} - names
     for name in sorted(removed):
-        yield Row(name, "Progressing", message="removed from the spec; its objects are deleted")
+        yield Row(name, "Progressing", message="removed from the spec, and being deleted")
 
 
 def _row(staging: StagePlan, step: StageState) -> Row:

@@ -116,7 +116,7 @@ def test_a_tag_whose_image_is_for_another_kernel_gives_way_to_one_for_this() -> 
 
     assert (found.image, found.link) == (THIRD, Link.LABELS)
     assert found.why == (
-        f"image stream {NAME} has it as tag {NEWER}; "
+        f"tag {NEWER} of image stream {NAME} is for {KERNEL}; "
         f"image stream {NAME} has tag {TAG}, but its image is for kernel {OTHER}"
     )
 
