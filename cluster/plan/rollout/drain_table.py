@@ -13,8 +13,8 @@ from cluster.plan.rollout.decisions import DrainStep
 class Eviction(FastEnum):
     """Whether the Driver evicts at all: `rollout.evict` is set, without `upgrade: onReboot`."""
 
-    NO = "eviction is not configured"
-    YES = "eviction is configured"
+    NO = "the Driver does not evict pods"
+    YES = "the Driver evicts pods"
 
 
 class Change(FastEnum):
@@ -103,9 +103,9 @@ CLOSED = HELD + SLIPPED
 
 TABLE: Final = (
     Row(NO, NOTHING + GIVE, FREE, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
-        DrainStep.GO, "eviction is not configured"),
+        DrainStep.GO, "the Driver does not evict pods"),
     Row(NO, REPLACE, FREE, NOBODY + SOMEBODY, ANY_STATE, ANY_TIME,
-        DrainStep.GO, "eviction is not configured"),
+        DrainStep.GO, "the Driver does not evict pods"),
     Row(NO, REPLACE, FREE, UNKNOWN, ANY_STATE, ANY_TIME,
         DrainStep.WAIT, "the pods of its stages are not known yet"),
     Row(NO, REPLACE, FREE, STAGES, ANY_STATE, LEFT,
@@ -113,7 +113,7 @@ TABLE: Final = (
     Row(NO, REPLACE, FREE, STAGES, ANY_STATE, UP,
         DrainStep.GIVE_UP, "its stages did not end in time"),
     Row(NO, ANY_CHANGE, CLOSED, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
-        DrainStep.RELEASE, "eviction is no longer configured"),
+        DrainStep.RELEASE, "the Driver no longer evicts pods"),
     # Nothing changes now, or no pod can be in the way of the change.
     Row(YES, NOTHING + GIVE, FREE, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
         DrainStep.GO, "there is nothing to drain"),
