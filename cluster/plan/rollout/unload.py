@@ -334,7 +334,8 @@ def nodes_named(leavers: Iterable[LeavingNode]) -> str:
         by_why.setdefault(each.why, []).append(each.node.name)
     groups = [", ".join(names) + (f" ({why})" if why else "") for why, names in by_why.items()]
     rest = len(every) - _NAMED
-    return ", ".join(groups) + (f" and {rest} more nodes" if rest > 0 else "")
+    more = f" and {rest} more {'node' if rest == 1 else 'nodes'}" if rest > 0 else ""
+    return ", ".join(groups) + more
 
 
 def _run(

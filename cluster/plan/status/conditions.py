@@ -19,7 +19,15 @@ from cluster.plan.nodes.members import cause
 from cluster.plan.rollout.casualties import within_limits
 from cluster.plan.rollout.unload import UnloadPhase
 from cluster.plan.status.drains import drains, stuck
-from cluster.plan.status.messages import cut, kernel_unknown, nodes, refused, some, toolkit_message
+from cluster.plan.status.messages import (
+    cut,
+    kernel_unknown,
+    more,
+    nodes,
+    refused,
+    some,
+    toolkit_message,
+)
 from cluster.plan.status.pool_rows import pool_order, pool_rows
 from cluster.plan.status.progress import Motion, current_motion, stopped
 from cluster.plan.status.report import StatusReport, counts
@@ -266,9 +274,8 @@ def _unserved(report: StatusReport) -> str:
         return ""
     first = min(missing, key=pool_order)
     where = report.named(lambda decision: decision.member.pool == first)
-    more = f" (and {len(missing) - 1} more pools)" if missing[1:] else ""
     words = toolkit_message(report.resolutions[first])
-    return f"kernel {first.kernel} on {some(where)}{more}: {words}"
+    return f"kernel {first.kernel} on {some(where)}{more(missing[1:], 'pools')}: {words}"
 
 
 def _no_nodes(report: StatusReport) -> str:

@@ -35,6 +35,11 @@ def some(names: Iterable[str], of: str = "nodes", shown: int = _NAMED) -> str:
     return shortlist(names, shown, of)
 
 
+def more(rest: Sequence[object], of: str) -> str:
+    """Returns how many more there are, such as ` (and 2 more pools)`; "" for none."""
+    return f" (and {len(rest)} more {of if rest[1:] else of.removesuffix('s')})" if rest else ""
+
+
 def called(revision: str, version: str) -> str:
     return f"{version} ({revision})" if version and revision else revision or "none"
 
@@ -62,18 +67,17 @@ def refused(builds: Mapping[Pool, BuildState], decisions: Sequence[Decision]) ->
     if not pairs:
         return ""
     pool, build = pairs[0]
-    more = f" (and {len(pairs) - 1} more kernels)" if pairs[1:] else ""
     return (
-        f"version {build.build.driver.spec.version} does not build for kernel {pool.kernel}{more}: "
-        f"{build.words}; no node was changed for it"
+        f"version {build.build.driver.spec.version} does not build for kernel {pool.kernel}"
+        f"{more(pairs[1:], 'kernels')}: {build.words}; no node was changed for it"
     )
 
 
 def running(builds: Mapping[Pool, BuildState], decisions: Sequence[Decision]) -> str:
     """Returns a message about the builds that nodes wait for, "" if there are none."""
     words = [build.words for _, build in _of(Progress.RUNNING, builds, decisions)]
-    more = f" and {len(words) - 1} more" if words[1:] else ""
-    return f"{words[0]}{more}" if words else ""
+    rest = f" and {len(words) - 1} more" if words[1:] else ""
+    return f"{words[0]}{rest}" if words else ""
 
 
 def _of(
