@@ -92,21 +92,21 @@ def resolve(
     toolkit: Toolkit,
     streams: ImageStreams,
     evidence: Evidence = NO_EVIDENCE,
-    kept: CurrentImage = NOTHING_KEPT,
+    current: CurrentImage = NOTHING_KEPT,
     *,
     lost: bool = False,
 ) -> Resolution:
     """Returns the toolkit image of a pool.
 
-    `kept` is the image that the pool has now: a tag that vanishes does not change it. `lost` means
-    that the pool had an image but its record was deleted. If nothing serves then, an image that a
-    node refused counts as the one used before.
+    `current` is the image that the pool has now: a tag that vanishes does not change it. `lost`
+    means that the pool had an image but its record was deleted. If nothing serves then, an image
+    that a node refused counts as the one used before.
     """
     passed: list[str] = []
     doubted: dict[str, None] = {}
     stream = stream_of(toolkit, streams)
     tags = tuple(sorted(stream.tags)) if stream else ()
-    for link, image, why in _chain(pool, toolkit, streams, evidence, kept):
+    for link, image, why in _chain(pool, toolkit, streams, evidence, current):
         doubt = evidence.against(image, pool) if image and link is not Link.MAP else ""
         if image and not doubt:
             words = "; ".join([why, *passed])
@@ -117,7 +117,7 @@ def resolve(
         elif why and not image and link in (Link.MAP, Link.STREAM):
             passed.append(why)
     refused = (image for image in doubted if lost and image in evidence.refused)
-    if used := kept.image or next(refused, ""):
+    if used := current.image or next(refused, ""):
         why = "; ".join(["the image used before, since nothing else serves", *passed])
         return Resolution(used, Link.KEPT, why, tags, in_doubt=True)
     if stream is not None and not pool.os_version and not doubted:
@@ -176,21 +176,21 @@ def _chain(
     toolkit: Toolkit,
     streams: ImageStreams,
     evidence: Evidence,
-    kept: CurrentImage,
+    current: CurrentImage,
 ) -> Iterator[tuple[Link, str, str]]:
     """Yields each link in order with its image or "", and why; no reason if not configured."""
     mapped = toolkit.images.get(pool.kernel, "")
     verb = "names" if mapped else "does not name"
     yield Link.MAP, mapped, f"toolkit.images {verb} kernel {pool.kernel}" if toolkit.images else ""
     if isinstance(streams, Unseen):
-        yield _from_before(streams, kept)
+        yield _from_before(streams, current)
     else:
-        yield Link.STREAM, *_of_os_version(pool, toolkit.image_stream, streams, evidence, kept)
-    yield Link.LABELS, *_by_labels(pool, stream_of(toolkit, streams), evidence, kept)
+        yield Link.STREAM, *_of_os_version(pool, toolkit.image_stream, streams, evidence, current)
+    yield Link.LABELS, *_by_labels(pool, stream_of(toolkit, streams), evidence, current)
     filled = fill(toolkit.image_template, pool)
     yield Link.TEMPLATE, filled, "toolkit.imageTemplate, filled in"
-    link = Link.PROVEN if kept.link == Link.PROVEN.value else Link.KEPT
-    yield link, kept.image, "the image used before"
+    link = Link.PROVEN if current.link == Link.PROVEN.value else Link.KEPT
+    yield link, current.image, "the image used before"
     for built in evidence.proven:
         yield Link.PROVEN, built, f"this image has built for {pool.kernel} before"
 
@@ -209,11 +209,11 @@ def _remedy(
     return "name an image in spec.toolkit.images, or set spec.toolkit.imageTemplate"
 
 
-def _from_before(streams: Unseen, kept: CurrentImage) -> tuple[Link, str, str]:
+def _from_before(streams: Unseen, current: CurrentImage) -> tuple[Link, str, str]:
     """Keeps an image that came from an image stream, by the same link, while none can be read."""
-    link = next((each for each in Link if each.of_a_stream and each.value == kept.link), None)
+    link = next((each for each in Link if each.of_a_stream and each.value == current.link), None)
     why = f"the image streams are not known: {streams.why}"
-    return link or Link.STREAM, kept.image if link else "", why
+    return link or Link.STREAM, current.image if link else "", why
 
 
 def _of_os_version(
@@ -221,7 +221,7 @@ def _of_os_version(
     name: str,
     streams: Mapping[str, ImageStream] | None,
     evidence: Evidence,
-    kept: CurrentImage,
+    current: CurrentImage,
 ) -> tuple[str, str]:
     """Returns the image tagged with the OS version, and why.
 
@@ -235,18 +235,18 @@ def _of_os_version(
         return "", ""
     image = streams[name].tags.get(pool.os_version, "")
     unread = image not in evidence.labels
-    waits = kept.link == Link.LABELS.value or image in evidence.pending
-    if image and unread and waits and kept.image not in ("", image):
+    waits = current.link == Link.LABELS.value or image in evidence.pending
+    if image and unread and waits and current.image not in ("", image):
         return "", f"the labels of tag {pool.os_version} are not read yet"
     verb = "has" if image else "has no"
     return image, f"image stream {name} {verb} tag {pool.os_version}"
 
 
 def _by_labels(
-    pool: Pool, stream: ImageStream | None, evidence: Evidence, kept: CurrentImage
+    pool: Pool, stream: ImageStream | None, evidence: Evidence, current: CurrentImage
 ) -> tuple[str, str]:
     """Returns the image of the newest tag for the kernel; the image in use wins while tagged."""
-    used = kept.image if kept.link == Link.LABELS.value else ""
+    used = current.image if current.link == Link.LABELS.value else ""
     tags = stream.tags.items() if stream else ()
     fitting = (
         (image == used, tag_order(name), name, image)

@@ -141,5 +141,5 @@ def test_a_template_serves_a_new_kernel_meanwhile() -> None:
     pool, chain = Pool("x86_64", OS, KERNEL), Toolkit(image_template="example.com/toolkit:{kernel}")
 
     assert resolve(pool, chain, DOWN).link is Link.TEMPLATE
-    kept = resolve(pool, chain, DOWN, kept=CurrentImage("quay.io/dtk:1", "image-stream"))
+    kept = resolve(pool, chain, DOWN, current=CurrentImage("quay.io/dtk:1", "image-stream"))
     assert (kept.image, kept.link) == ("quay.io/dtk:1", Link.STREAM)
