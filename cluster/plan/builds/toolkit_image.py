@@ -203,7 +203,7 @@ def _remedy(
     if doubted:
         return "name the image of this kernel in spec.toolkit.images"
     if stream is not None and not pool.os_version:
-        return "give the OS version of this kernel, or name an image in spec.toolkit.images"
+        return "give the OS version instead of the kernel, or name an image in spec.toolkit.images"
     if stream is not None:
         return "wait for the tag, or name an image in spec.toolkit.images"
     return "name an image in spec.toolkit.images, or set spec.toolkit.imageTemplate"

@@ -79,7 +79,7 @@ def test_who_asks_for_a_kernel_alone_is_not_told_to_wait_for_a_tag_that_is_there
 
     assert found.why == f"no tag of image stream {NAME} is known to be for {KERNEL}"
     assert found.remedy == (
-        "give the OS version of this kernel, or name an image in spec.toolkit.images"
+        "give the OS version instead of the kernel, or name an image in spec.toolkit.images"
     )
     assert found.tags_seen == ("418.94.202501221327-0", "latest")
 
