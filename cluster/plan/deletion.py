@@ -42,12 +42,12 @@ def delete(snapshot: Snapshot, found: DriverObject, now: float) -> Plan:
     """Removes the pods, then the modules, then labels and reports, and finally the Driver."""
     if FINALIZER not in found.finalizers:
         return Plan()
-    going = tuple(build_jobs.deleted(snapshot, found.name))
+    jobs = tuple(build_jobs.deleted(snapshot, found.name))
     leaving = Unload(snapshot, found, (), now)
     if leaving.has_daemonsets or (leaving.waits and not _is_reported(found)):
-        return Plan((*going, *_take_out(leaving)), again_in(leaving))
+        return Plan((*jobs, *_take_out(leaving)), again_in(leaving))
     if leaving.leavers or _has_objects(snapshot, found.name):
-        return Plan((*going, *_report_left_behind(leaving), *_sweep(leaving)))
+        return Plan((*jobs, *_report_left_behind(leaving), *_sweep(leaving)))
     rest = tuple(finalizer for finalizer in found.finalizers if finalizer != FINALIZER)
     return Plan((*_final_event(found), SetFinalizers(found.name, found.uid, rest, found.version)))
 
