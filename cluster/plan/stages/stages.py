@@ -118,7 +118,7 @@ class StagePlan:
     @property
     def active(self) -> bool:
         """Returns whether the Driver uses stages and their objects are known."""
-        return uses(self.context.existing) and not self.observed.unknown
+        return uses(self.context.found) and not self.observed.unknown
 
     @cached_property
     def owned(self) -> Mapping[Key, StageObject]:
