@@ -84,7 +84,7 @@ def _world(names: list[str], count: int) -> Snapshot:
             serving = model.daemonsets[daemonset_name(driver, like.labels[assigned_label(driver)])]
             word = NodeDriverObject(
                 node_driver_name(driver, node), driver, node, "ready", nodes[node].boot_id,
-                like.kernel, serving.revision, "1.0.0", "built", serving.toolkit, said=_NOW,
+                like.kernel, serving.revision, "1.0.0", "built", serving.toolkit, time=_NOW,
             )  # fmt: skip
             pod = DriverPod(
                 f"{serving.name}-{node}", "nodeside", "u", driver, node, serving.name, created=_NOW

@@ -20,7 +20,7 @@ from cluster.model.names import (
     STAGE_LABEL,
 )
 from cluster.model.parse_pods import unless_mirror
-from cluster.model.parse_stages import StageItem, found_from, stage_pod_from
+from cluster.model.parse_stages import StageItem, stage_item_from, stage_pod_from
 from cluster.model.snapshot import Snapshot, uses
 from cluster.model.stages import ALLOWED, OPTIONAL, Key, StageObject, StagePod, Stages, Template
 
@@ -148,7 +148,7 @@ def _stages(
 
 def _trim(resource: Resource) -> Callable[[Mapping[str, Any]], StageItem]:
     def trim(data: Mapping[str, Any]) -> StageItem:
-        return found_from(resource.kind, data)
+        return stage_item_from(resource.kind, data)
 
     return trim
 

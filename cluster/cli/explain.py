@@ -246,7 +246,7 @@ def _not_for(context: DriverContext, node: Node) -> _Notes:
     if rivals:
         why = f"driver {rivals[0]} came first and has a module of the same name"
         notes.blocks.append(why)
-    if not fit.wanted:
+    if not fit.is_selected:
         notes.blocks += _labels_it_takes(node, hardware)
     return notes
 
@@ -254,10 +254,10 @@ def _not_for(context: DriverContext, node: Node) -> _Notes:
 def _leaves(leaving: Unload, node: Node, notes: _Notes) -> _Notes:
     """Return the notes with the unload phase, for a node that a Driver leaves."""
     leaver = next((each for each in leaving.leavers if each.node is node), None)
-    if leaver is None or leaver.stage is UnloadPhase.GONE:
+    if leaver is None or leaver.phase is UnloadPhase.GONE:
         return notes
-    words = leaver.stage.value + (f": {leaver.why}" if leaver.why else "")
-    if leaver.stage.is_obstacle:
+    words = leaver.phase.value + (f": {leaver.why}" if leaver.why else "")
+    if leaver.phase.is_obstacle:
         way_out = f"to leave the modules loaded: {leaving.way_out}"
         return _Notes(notes.wanted, [words, way_out, *notes.blocks], notes.next)
     return _Notes(notes.wanted, notes.blocks, [words, *notes.next])
@@ -285,7 +285,7 @@ def _blocks(context: DriverContext, decision: Decision) -> Iterator[str]:
     if build is not None and (said := pool_reason(build, [decision])) is not None:
         yield ": ".join(said)
     elif not member.pool.kernel:
-        yield "its kubelet has not told its kernel yet"
+        yield "its kubelet has not reported its kernel yet"
     elif member.pool not in context.served:
         yield toolkit_message(context.resolutions[member.pool])
     for rival, theirs in context.taken.items():

@@ -237,7 +237,7 @@ class Rehearsal:
 
     def _read(self, pod: dict[str, Any]) -> Rehearsed:
         found = build_pod_from(pod)
-        lost = found.ended or "its pod has said nothing"
+        lost = found.ended or "its pod reported nothing"
         outcome = found.outcome or BuildOutcome(
             BuildVerdict.BROKEN, reason="BuildLost", message=lost
         )

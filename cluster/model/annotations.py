@@ -66,17 +66,17 @@ def note(refused: Mapping[str, str]) -> str:
     in total, and one character of a node's report may take 12 bytes.
     """
     order = sorted(refused.items(), key=lambda each: (-_refused_by(each[1]), each[0]))
-    kept = dict(order[:_MOST])
-    while len(text := json.dumps(kept, sort_keys=True)) > _NOTE_LIMIT:
-        kept.popitem()
-    return text if kept else ""
+    entries = dict(order[:_MOST])
+    while len(text := json.dumps(entries, sort_keys=True)) > _NOTE_LIMIT:
+        entries.popitem()
+    return text if entries else ""
 
 
 def read_refused(text: str) -> Mapping[str, str]:
     """Parse the annotation; one that was edited by hand counts as far as it can be read."""
     with suppress(ValueError, RecursionError):
-        found = json.loads(text or "{}")
-        if isinstance(found, dict) and found:
-            kept = ((image, why) for image, why in found.items() if len(image) <= _LONGEST)
-            return {image: str(why)[:_MOST_WORDS] for image, why in islice(kept, _MOST)} or EMPTY
+        refused = json.loads(text or "{}")
+        if isinstance(refused, dict) and refused:
+            entries = ((image, why) for image, why in refused.items() if len(image) <= _LONGEST)
+            return {image: str(why)[:_MOST_WORDS] for image, why in islice(entries, _MOST)} or EMPTY
     return EMPTY

@@ -22,8 +22,8 @@ _UNAME = re.compile(r"[A-Za-z0-9._+~-]{1,64}")
 
 
 def part(data: Document, key: str) -> Document:
-    found = data.get(key)
-    return found if isinstance(found, Mapping) else EMPTY
+    value = data.get(key)
+    return value if isinstance(value, Mapping) else EMPTY
 
 
 def text(data: Document, key: str) -> str:
@@ -31,7 +31,7 @@ def text(data: Document, key: str) -> str:
     return intern(str(data.get(key) or ""))
 
 
-def said(data: Document, key: str) -> str:
+def report_text(data: Document, key: str) -> str:
     """Return a text from a node, cut to the length our nodes write; older ones wrote more."""
     return intern(printable(str(data.get(key) or "")))
 
@@ -42,15 +42,15 @@ def printable(text: str) -> str:
     return text if text.isprintable() else _UNPRINTABLE.sub("\ufffd", text)
 
 
-def word(data: Document, key: str, words: re.Pattern[str] = _UNAME) -> str:
+def uname(data: Document, key: str, words: re.Pattern[str] = _UNAME) -> str:
     """Return a `uname` field, "" if invalid: it goes into the pull spec of a toolkit image."""
-    found = str(data.get(key) or "")
-    return intern(found) if words.fullmatch(found) else ""
+    value = str(data.get(key) or "")
+    return intern(value) if words.fullmatch(value) else ""
 
 
 def condition(status: Document, kind: str) -> Document:
-    found = (c for c in status.get("conditions") or () if c.get("type") == kind)
-    return next(found, EMPTY)
+    matching = (c for c in status.get("conditions") or () if c.get("type") == kind)
+    return next(matching, EMPTY)
 
 
 @lru_cache(maxsize=1024)

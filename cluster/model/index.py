@@ -25,10 +25,10 @@ class Index:
 
     def once(self, make: Callable[..., T], *sources: object) -> T:
         """Return the result of `make` for these sources, cached."""
-        before, found = self._kept.get(make, ((), None))
+        before, result = self._kept.get(make, ((), None))
         same = len(before) == len(sources) and all(map(operator.is_, before, sources))
         if not same:
-            found = make(*sources)
-            self._kept[make] = sources, found
-        given: T = found
-        return given
+            result = make(*sources)
+            self._kept[make] = sources, result
+        typed: T = result
+        return typed

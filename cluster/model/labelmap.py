@@ -43,8 +43,8 @@ class Labels(Mapping[str, str]):
         self._own_values = own_values
 
     def __getitem__(self, key: str) -> str:
-        place = self._own_keys.get(key)
-        return self._values[self._keys[key]] if place is None else self._own_values[place]
+        position = self._own_keys.get(key)
+        return self._values[self._keys[key]] if position is None else self._own_values[position]
 
     def __contains__(self, key: object) -> bool:
         return key in self._own_keys or key in self._keys
@@ -76,11 +76,11 @@ class Labels(Mapping[str, str]):
     def get(self, key: str, default: str | T, /) -> str | T: ...
     def get(self, key: str, default: Any = None, /) -> Any:
         """Return the value or `default`; unlike Mapping.get, without an internal exception."""
-        place = self._own_keys.get(key)
-        if place is not None:
-            return self._own_values[place]
-        place = self._keys.get(key)
-        return default if place is None else self._values[place]
+        position = self._own_keys.get(key)
+        if position is not None:
+            return self._own_values[position]
+        position = self._keys.get(key)
+        return default if position is None else self._values[position]
 
     def with_own(self, changes: Mapping[str, str | None]) -> Labels:
         """Return a copy with changes to our own labels; None removes a label."""
@@ -88,21 +88,21 @@ class Labels(Mapping[str, str]):
         return Labels(self._keys, self._values, *_shared(_merged(own, changes)))
 
 
-def labels_of(found: Mapping[str, str]) -> Labels:
+def labels_of(labels: Mapping[str, str]) -> Labels:
     """Return the labels of an API object as Labels."""
-    own = {key: value for key, value in found.items() if key.startswith(_OWN)}
-    rest = {key: value for key, value in found.items() if key not in own} if own else found
+    own = {key: value for key, value in labels.items() if key.startswith(_OWN)}
+    rest = {key: value for key, value in labels.items() if key not in own} if own else labels
     return Labels(*_shared(rest), *_shared(own))
 
 
-def _shared(found: Mapping[str, str]) -> tuple[_Keys, tuple[str, ...]]:
+def _shared(labels: Mapping[str, str]) -> tuple[_Keys, tuple[str, ...]]:
     """Return the shared keys and the values in the order of the keys."""
-    names = tuple(sorted(found))
+    names = tuple(sorted(labels))
     keys = _KNOWN.get(names)
     if keys is None:
-        keys = _Keys((intern(key), place) for place, key in enumerate(names))
+        keys = _Keys((intern(key), position) for position, key in enumerate(names))
         keys = _KNOWN.setdefault(tuple(keys), keys)
-    return keys, tuple([intern(found[name]) for name in names])
+    return keys, tuple([intern(labels[name]) for name in names])
 
 
 def changed(labels: Mapping[str, str], changes: Mapping[str, str | None]) -> Mapping[str, str]:

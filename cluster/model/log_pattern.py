@@ -44,11 +44,11 @@ def search(pattern: str) -> Callable[[str], object]:
     except (re2.error, UnicodeEncodeError) as exc:
         raise PatternRefused(f"{EXPECTED}: {_words(exc)}") from exc
     if compiled.programsize > _SIZE:
-        raise PatternRefused(f"{EXPECTED}: it is too large once its repeats are written out")
-    found: Callable[[str], object] = compiled.search
-    return found
+        raise PatternRefused(f"{EXPECTED}: it is too large after its repetitions are expanded")
+    matcher: Callable[[str], object] = compiled.search
+    return matcher
 
 
 def _words(exc: Exception) -> str:
-    said = exc.args[0] if exc.args else exc
-    return said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+    message = exc.args[0] if exc.args else exc
+    return message.decode(errors="replace") if isinstance(message, bytes) else str(message)

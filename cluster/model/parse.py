@@ -11,7 +11,7 @@ from sys import intern
 
 from cluster.kube.managed_fields import FIELD_MANAGER, kept_from
 from cluster.model.annotations import read_refused
-from cluster.model.fields import condition, part, said, seconds, text, word
+from cluster.model.fields import condition, part, report_text, seconds, text, uname
 from cluster.model.labelmap import labels_of
 from cluster.model.names import (
     APPLIED_NOTE,
@@ -54,17 +54,17 @@ _DRIVER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 def node_from(data: Document) -> Node:
     metadata, status = part(data, "metadata"), part(data, "status")
     info = part(status, "nodeInfo")
-    architecture = word(info, "architecture", _ARCHITECTURE)  # the node selector of build Jobs
+    architecture = uname(info, "architecture", _ARCHITECTURE)  # the node selector of build Jobs
     ready = condition(status, "Ready")
     return Node(
         name=text(metadata, "name"),
         uid=text(metadata, "uid"),
         labels=labels_of(part(metadata, "labels")),
         # Without a valid architecture there is nothing to build for.
-        kernel=word(info, "kernelVersion") if architecture else "",
-        os_image=said(info, "osImage"),
+        kernel=uname(info, "kernelVersion") if architecture else "",
+        os_image=report_text(info, "osImage"),
         architecture=intern(_ARCHITECTURES.get(architecture, architecture)),
-        boot_id=said(info, "bootID"),
+        boot_id=report_text(info, "bootID"),
         ready=ready.get("status") == "True",
         ready_since=seconds(ready.get("lastTransitionTime")),
         unschedulable=bool(part(data, "spec").get("unschedulable")),
@@ -140,17 +140,17 @@ def node_driver_from(data: Document) -> NodeDriverObject | None:
         name=name,
         driver=intern(driver),
         node=intern(node),
-        state=said(status, "state"),
-        boot_id=said(status, "bootId"),
-        kernel=said(status, "kernel"),
-        revision=said(status, "revision"),
-        version=said(status, "version"),
-        source=said(status, "source"),
-        toolkit=said(status, "toolkit"),
-        reason=said(status, "reason"),
-        message=said(status, "message"),
-        hint=said(status, "hint"),
-        said=_touched(metadata),
+        state=report_text(status, "state"),
+        boot_id=report_text(status, "bootId"),
+        kernel=report_text(status, "kernel"),
+        revision=report_text(status, "revision"),
+        version=report_text(status, "version"),
+        source=report_text(status, "source"),
+        toolkit=report_text(status, "toolkit"),
+        reason=report_text(status, "reason"),
+        message=report_text(status, "message"),
+        hint=report_text(status, "hint"),
+        time=_touched(metadata),
     )
 
 
@@ -204,8 +204,8 @@ def toolkit_labels_from(data: Document, image: str) -> ToolkitLabels | None:
     https://docs.redhat.com/en/documentation/openshift_container_platform/4.18/html/image_apis/imagestreamtag-image-openshift-io-v1
     """
     tag = part(data, "tag")
-    wanted = tag.get("generation")
-    if wanted is not None and data.get("generation") != wanted:
+    generation = tag.get("generation")
+    if generation is not None and data.get("generation") != generation:
         return None
     if part(tag, "from").get("name") not in (None, image):
         return None

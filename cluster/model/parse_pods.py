@@ -46,8 +46,8 @@ def build_pod_from(data: Document) -> BuildPod:
     for kind in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(kind) or ():
             end, name = part(part(container, "state"), "terminated"), str(container.get("name"))
-            if name in TELLING and (said := read_message(str(end.get("message") or ""))):
-                outcome = said
+            if name in TELLING and (message := read_message(str(end.get("message") or ""))):
+                outcome = message
             elif end.get("exitCode"):
                 ended = f"{name}: {end.get('reason')}, exit code {end['exitCode']}"
                 if end.get("reason") == "OOMKilled":
@@ -78,16 +78,16 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 def _waiting(status: Document) -> Mapping[str, str]:
     """Return why containers wait, except those that are just starting."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for kind in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(kind) or ():
             waiting = part(part(container, "state"), "waiting")
             if waiting.get("reason") not in (None, "", "ContainerCreating", "PodInitializing"):
-                found[str(container.get("name"))] = words_of(waiting)
+                reasons[str(container.get("name"))] = words_of(waiting)
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            found["pod"] = words_of(condition)
-    return found or EMPTY
+            reasons["pod"] = words_of(condition)
+    return reasons or EMPTY
 
 
 def words_of(cause: Document) -> str:
@@ -99,13 +99,13 @@ def words_of(cause: Document) -> str:
 def unloader_from(data: Mapping[str, Any]) -> Unloader | None:
     """Parse an unload pod; None if it is another kind of pod."""
     metadata, status = data.get("metadata") or {}, data.get("status") or {}
-    marked = (metadata.get("labels") or {}).get(UNLOAD_LABEL)
-    if not marked:
+    mark = (metadata.get("labels") or {}).get(UNLOAD_LABEL)
+    if not mark:
         return None
     phase, ended = str(status.get("phase") or ""), _terminated(status)
     code = ended.get("exitCode")
     return Unloader(
-        mark=str(marked),
+        mark=str(mark),
         revision=str(metadata["labels"].get(REVISION_LABEL) or ""),
         phase=phase,
         code=int(code) if code is not None else None,
@@ -115,17 +115,17 @@ def unloader_from(data: Mapping[str, Any]) -> Unloader | None:
 
 def _terminated(status: Mapping[str, Any]) -> Mapping[str, Any]:
     for container in status.get("containerStatuses") or ():
-        found: Mapping[str, Any] = (container.get("state") or {}).get("terminated") or {}
-        return found
+        terminated: Mapping[str, Any] = (container.get("state") or {}).get("terminated") or {}
+        return terminated
     return {}
 
 
 def _why(status: Mapping[str, Any], ended: Mapping[str, Any]) -> str:
     """Return the kubelet's own reason (an eviction), else how the container ended."""
-    told = [str(status[key]) for key in ("reason", "message") if status.get(key)]
-    if not told and "exitCode" in ended:
-        told = [f"exit code {ended['exitCode']}"]
-    return ": ".join(told)[:REPORT_TEXT] or "nobody says why"
+    reasons = [str(status[key]) for key in ("reason", "message") if status.get(key)]
+    if not reasons and "exitCode" in ended:
+        reasons = [f"exit code {ended['exitCode']}"]
+    return ": ".join(reasons)[:REPORT_TEXT] or "no reason was given"
 
 
 # A field selector that excludes pods that are not bound or have ended.
@@ -152,15 +152,15 @@ def consumer_from(document: Mapping[str, Any], demand: Demand) -> Consumer | Non
         return None
     labels = metadata.get("labels") or EMPTY
     resources = demand.resources & _requested(spec) if demand.resources else frozenset()
-    asked = [wanted for wanted in demand.selectors if wanted <= labels.items()]
-    if not (resources or asked) or not spec.get("nodeName") or _stays(document):
+    selectors = [selector for selector in demand.selectors if selector <= labels.items()]
+    if not (resources or selectors) or not spec.get("nodeName") or _stays(document):
         return None
     return Consumer(
         name=pod_name(document),
         uid=str(metadata.get("uid", "")),
         node=intern(str(spec["nodeName"])),
         resources=frozenset(intern(each) for each in resources),
-        labels={intern(k): intern(v) for wanted in asked for k, v in wanted} or EMPTY,
+        labels={intern(k): intern(v) for selector in selectors for k, v in selector} or EMPTY,
         deleting="deletionTimestamp" in metadata,
     )
 

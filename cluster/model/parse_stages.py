@@ -36,7 +36,7 @@ class StageItem:
         return self.object.uid
 
 
-def found_from(kind: str, data: Mapping[str, Any]) -> StageItem:
+def stage_item_from(kind: str, data: Mapping[str, Any]) -> StageItem:
     metadata = data.get("metadata") or {}
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
     name, manager = str(metadata.get("name")), labels.get(MANAGED_BY)
@@ -46,7 +46,7 @@ def found_from(kind: str, data: Mapping[str, Any]) -> StageItem:
         return StageItem(name, StageObject(kind, name), source)
     rolled_out, progress = _rollout(data) if kind == "Deployment" else (True, "")
     body = {key: value for key, value in data.items() if key not in ("metadata", "status")}
-    made = StageObject(
+    parsed = StageObject(
         kind=kind,
         name=name,
         uid=str(metadata.get("uid", "")),
@@ -59,18 +59,18 @@ def found_from(kind: str, data: Mapping[str, Any]) -> StageItem:
         document=body,
         kept=kept_from(data),
     )
-    return StageItem(name, made)
+    return StageItem(name, parsed)
 
 
 def _rollout(data: Mapping[str, Any]) -> tuple[bool, str]:
     """Return whether a Deployment is rolled out, by the rules of `kubectl rollout status`."""
     spec, status = data.get("spec") or {}, data.get("status") or {}
-    wanted = int(spec.get("replicas", 1))
+    replicas = int(spec.get("replicas", 1))
     updated, available = (int(status.get(f"{w}Replicas") or 0) for w in ("updated", "available"))
-    seen = int(status.get("observedGeneration") or 0)
-    current = seen >= int((data.get("metadata") or {}).get("generation") or 0)
-    done = current and updated >= wanted and available >= wanted
-    return done, f"{min(updated, available)} of {wanted} replicas available"
+    observed = int(status.get("observedGeneration") or 0)
+    current = observed >= int((data.get("metadata") or {}).get("generation") or 0)
+    done = current and updated >= replicas and available >= replicas
+    return done, f"{min(updated, available)} of {replicas} replicas available"
 
 
 def stage_pod_from(data: Mapping[str, Any]) -> StagePod:

@@ -114,7 +114,7 @@ class DaemonSetObject:
 
 @dataclass(frozen=True, slots=True)
 class NodeDriverObject:
-    """The last report of the pod on a node, from the time `said`.
+    """The last report of the pod on a node, made at `time`.
 
     It is void if `boot_id` is not the node's. `toolkit` is the image of the pod's sidecar, "" if it
     has none.
@@ -133,7 +133,7 @@ class NodeDriverObject:
     reason: str = ""
     message: str = ""
     hint: str = ""
-    said: float = field(default=0.0, compare=False)
+    time: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,32 +344,32 @@ class Snapshot:
 
     def pods_of(self, driver: str) -> Sequence[DriverPod]:
         """Return the pods of one Driver."""
-        of: Mapping[str, list[DriverPod]] = self.index.once(_by_driver, self.pods)
-        return of.get(driver, ())
+        by_driver: Mapping[str, list[DriverPod]] = self.index.once(_by_driver, self.pods)
+        return by_driver.get(driver, ())
 
     def homeless_of(self, driver: str) -> Sequence[NodeDriverObject]:
         """Return the reports about one Driver from nodes that no longer exist."""
-        of: Mapping[str, list[NodeDriverObject]] = self.index.once(
+        by_driver: Mapping[str, list[NodeDriverObject]] = self.index.once(
             _homeless, self.node_drivers, self.nodes
         )
-        return of.get(driver, ())
+        return by_driver.get(driver, ())
 
 
 def _by_driver(pods: Mapping[str, DriverPod]) -> dict[str, list[DriverPod]]:
-    found: dict[str, list[DriverPod]] = {}
+    by_driver: dict[str, list[DriverPod]] = {}
     for pod in pods.values():
-        found.setdefault(pod.driver, []).append(pod)
-    return found
+        by_driver.setdefault(pod.driver, []).append(pod)
+    return by_driver
 
 
 def _homeless(
     reports: Mapping[str, NodeDriverObject], nodes: Mapping[str, Node]
 ) -> dict[str, list[NodeDriverObject]]:
-    found: dict[str, list[NodeDriverObject]] = {}
+    by_driver: dict[str, list[NodeDriverObject]] = {}
     for report in reports.values():
         if report.node not in nodes:
-            found.setdefault(report.driver, []).append(report)
-    return found
+            by_driver.setdefault(report.driver, []).append(report)
+    return by_driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,8 +398,8 @@ def assignment(driver: str, pool: Pool, revision: str, *, builds: bool = False) 
 
 def uses(found: DriverObject) -> bool:
     """Return whether a Driver has stages, or had stages that may have left objects."""
-    wanted = found.driver is not None and found.driver.spec.stages
-    return bool(wanted or found.status.get("stages"))
+    stages = found.driver is not None and found.driver.spec.stages
+    return bool(stages or found.status.get("stages"))
 
 
 _NUMBER = re.compile(r"([0-9]+)")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from enum import Enum
 
 
-class Word(Enum):
+class FastEnum(Enum):
     """A base enum hashed by identity for speed: every plan looks up 5,000 nodes."""
 
     __hash__ = object.__hash__
 
 
-class Place(Word):
+class Place(FastEnum):
     """The current assignment of a node, by its label `assigned`."""
 
     NOWHERE = "assigned to nothing"
@@ -21,7 +21,7 @@ class Place(Word):
     NEWEST = "has the newest revision"
 
 
-class Phase(Word):
+class Phase(FastEnum):
     """The phase of a Driver's rollout."""
 
     HELD = "paused before any revision was good"
@@ -33,28 +33,28 @@ class Phase(Word):
     STOPPED = "stopped by failures"
 
 
-class Health(Word):
+class Health(FastEnum):
     """The driver's health on a node, as reported in this boot for the revision it has."""
 
     WORKING = "works"
-    BUSY = "is on its way, or says nothing yet"
+    BUSY = "is in progress, or has not reported yet"
     BROKEN = "failed"
-    ECHO = "its last word is of the revision it would get, from before it was sent elsewhere"
+    ECHO = "its last report is about the newest revision, from before it was assigned another one"
     DOWN = "the node is not ready"
 
 
-class Boot(Word):
+class Boot(FastEnum):
     """Whether the driver may have run in this boot. FRESH needs a report of an older boot."""
 
     RUNNING = "the driver may have run in this boot"
     FRESH = "rebooted"
 
 
-class Supply(Word):
+class Supply(FastEnum):
     """Whether the node's pool has the toolkit image or prebuilt modules that a pod there needs."""
 
-    SERVED = "has"
-    UNSERVED = "has not"
+    SERVED = "has one of them"
+    UNSERVED = "has neither"
     GOOD_ONLY = "has it for the good revision: the newest is being built, or does not build"
     TAKEN = "has it, but another Driver has a module of the newest revision on this node"
 
@@ -64,5 +64,5 @@ class Progress(Enum):
 
     RUNNING = "it is being built"
     DONE = "it can be fetched"
-    REFUSED = "the driver does not build for it"
-    BROKEN = "it could not be built once for all, so the nodes build"
+    REFUSED = "the driver does not build for this kernel"
+    BROKEN = "the Job could not build it, so the nodes build"

@@ -31,16 +31,16 @@ _TEXT_LIMIT = 4096  # characters of a message
 def _driver_status() -> Schema:
     return {
         "type": "object",
-        "description": "What became of it; written by the controller.",
+        "description": "The observed state of the Driver, written by the controller.",
         "properties": {
-            "observedGeneration": _count("The generation of the spec that this is about."),
-            "revision": _text("What nodes are to run: a hash of what a node sees of the spec."),
+            "observedGeneration": _count("Generation of the spec that this status describes."),
+            "revision": _text("The newest revision: a hash of what nodes see of the spec."),
             "lastGoodRevision": _text("The revision that new and moved nodes get."),
             "nodes": _nodes("All nodes with the hardware."),
-            "leaving": _count("Nodes that it is not for any more, where it is not gone yet."),
+            "leaving": _count("Nodes that the Driver no longer selects but has not left yet."),
             "devices": {
                 "type": "array",
-                "description": "PCI ids that it is for, and those that it was for before.",
+                "description": "PCI ids that the Driver selects, and those it selected before.",
                 "items": _text("vendor or vendor:device."),
                 "maxItems": DEVICE_LIMIT,
                 "x-kubernetes-list-type": "atomic",
@@ -55,21 +55,21 @@ def _driver_status() -> Schema:
             },
             "casualties": {
                 "type": "array",
-                "description": "Nodes that the wanted revision has cost; they count as failed.",
+                "description": "Nodes that failed or went down while they changed to `revision`.",
                 "items": _casualty(),
                 "maxItems": CASUALTY_LIMIT,
                 "x-kubernetes-list-type": "atomic",
             },
             "pools": {
                 "type": "array",
-                "description": "The nodes by kernel: each pool needs modules of its own.",
+                "description": "The nodes by kernel: each pool needs its own modules.",
                 "items": _pool(),
                 "maxItems": POOL_LIMIT,
                 "x-kubernetes-list-type": "atomic",
             },
             "stages": {
                 "type": "array",
-                "description": "What follows the driver, in the order of the spec.",
+                "description": "The stages that follow the driver, in the order of the spec.",
                 "items": _stage(),
                 "maxItems": STAGE_LIMIT,
                 "x-kubernetes-list-type": "atomic",
@@ -91,7 +91,7 @@ def _stage() -> Schema:
         "description": "A stage after the driver.",
         "properties": {
             "name": _text("Name of the stage."),
-            "state": _text("Ready, or what keeps it from being so in one word."),
+            "state": _text("Ready, or one word for what it lacks."),
             "nodes": {
                 "type": "object",
                 "description": "Nodes of this stage.",
@@ -100,7 +100,7 @@ def _stage() -> Schema:
                     "ready": _count("Nodes where the stage is ready too."),
                 },
             },
-            "message": _text("The same in a sentence.", _TEXT_LIMIT),
+            "message": _text("The state in a sentence.", _TEXT_LIMIT),
         },
     }
 
@@ -110,12 +110,12 @@ def _preflight() -> Schema:
         "type": "object",
         "description": "Whether the driver builds for a kernel.",
         "properties": {
-            "osVersion": _text("Version of the operating system, if that was asked."),
+            "osVersion": _text("Version of the operating system, if the entry names one."),
             "kernel": _text("Kernel release."),
-            "architecture": _text("As `uname -m` says it."),
+            "architecture": _text("As printed by `uname -m`."),
             "toolkit": _text("Pull spec of the toolkit image.", _TEXT_LIMIT),
-            "verdict": _text("Builds, DoesNotBuild, Building, or Unknown: it could not be tried."),
-            "message": _text("The first error, or what came of it.", _TEXT_LIMIT),
+            "verdict": _text("Builds, DoesNotBuild, Building, or Unknown if it could not run."),
+            "message": _text("The first error, or the result.", _TEXT_LIMIT),
         },
     }
 
@@ -127,7 +127,7 @@ def _nodes(description: str) -> Schema:
         "properties": {
             "wanted": _count("Nodes with the hardware."),
             "assigned": _count("Nodes that have a driver pod assigned."),
-            "updated": _count("Nodes that run the wanted revision."),
+            "updated": _count("Nodes that are assigned the newest revision."),
             "ready": _count("Nodes where the driver works."),
             "failed": _count("Nodes where it failed, or needs a reboot."),
         },
@@ -139,14 +139,14 @@ def _pool() -> Schema:
         "type": "object",
         "description": "Nodes of one architecture, operating system version and kernel.",
         "properties": {
-            "architecture": _text("As `uname -m` says it."),
+            "architecture": _text("As printed by `uname -m`."),
             "osVersion": _text("Version of the operating system."),
             "kernel": _text("Kernel release."),
             "nodes": _nodes("The nodes of this pool."),
             "toolkit": _text("Pull spec of the toolkit image.", _TEXT_LIMIT),
-            "link": _text("Which rule found the toolkit image."),
-            "reason": _text("One word on what keeps the pool from being ready."),
-            "message": _text("The same in a sentence.", _TEXT_LIMIT),
+            "link": _text("The rule that found the toolkit image."),
+            "reason": _text("One word for what keeps the pool from being ready."),
+            "message": _text("The reason in a sentence.", _TEXT_LIMIT),
         },
     }
 
@@ -157,7 +157,7 @@ def _drain() -> Schema:
         "description": "A node that is held, and what it waits for.",
         "properties": {
             "node": _text("Name of the node."),
-            "since": _text("When its turn came."),
+            "since": _text("When its drain began."),
             "message": _text("What it waits for.", _TEXT_LIMIT),
         },
     }
@@ -166,13 +166,13 @@ def _drain() -> Schema:
 def _casualty() -> Schema:
     return {
         "type": "object",
-        "description": "A node that failed, or went down, in its change to the wanted revision.",
+        "description": "A node that failed or went down while it changed to `revision`.",
         "properties": {
             "node": _text("Name of the node; it may be gone."),
             "state": _text("Failed, Lost, or Down, which does not count yet."),
-            "since": _text("When that was seen first."),
+            "since": _text("When that was first observed."),
             "bootId": _text("The boot in which it went down."),
-            "message": _text("What is known of it.", _TEXT_LIMIT),
+            "message": _text("What happened to it.", _TEXT_LIMIT),
         },
     }
 
@@ -191,7 +191,7 @@ def _conditions() -> Schema:
             "properties": {
                 "type": _text("Name of the condition."),
                 "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
-                "observedGeneration": _count("The generation of the spec that this is about."),
+                "observedGeneration": _count("Generation of the spec that it describes."),
                 "lastTransitionTime": {"type": "string", "format": "date-time"},
                 "reason": {
                     "type": "string",
@@ -199,7 +199,7 @@ def _conditions() -> Schema:
                     "minLength": 1,
                     "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
                 },
-                "message": _text("What, which, and what to do.", 32768),
+                "message": _text("What is the case, on which nodes, and what to do.", 32768),
             },
         },
     }

@@ -34,7 +34,7 @@ def status_changes(found: DriverObject, status: Mapping[str, Any]) -> Iterator[A
 
 def falls_told(
     found: DriverObject,
-    wanted: Mapping[str, Assignment],
+    assignments: Mapping[str, Assignment],
     falls: Mapping[Assignment, ImageFallback],
     snapshot: Snapshot,
 ) -> Iterator[EmitEvent]:
@@ -42,23 +42,23 @@ def falls_told(
 
     It is not repeated: the DaemonSet records the fallback.
     """
-    for key, at in wanted.items():
-        there = snapshot.daemonsets.get(key)
-        if at in falls and (there is None or there.fell_back != falls[at].note):
+    for key, at in assignments.items():
+        daemonset = snapshot.daemonsets.get(key)
+        if at in falls and (daemonset is None or daemonset.fell_back != falls[at].note):
             yield EmitEvent(found.name, found.uid, True, "FellBack", falls[at].why)
 
 
 def refusals_told(
-    applied: Sequence[DaemonSetInput], there: Iterable[DaemonSetObject]
+    applied: Sequence[DaemonSetInput], daemonsets: Iterable[DaemonSetObject]
 ) -> Iterator[EmitEvent]:
     """Yields one Event per toolkit image that nodes refuse; DaemonSets record the refusal."""
-    told = {(kernel, image) for kernel, images in remembered(there).items() for image in images}
-    for wanted in applied:
-        owner, kernel = wanted.owner, (wanted.pool.kernel, wanted.pool.architecture)
-        for image, why in wanted.refused.items():
-            if (kernel, image) not in told:
-                told.add((kernel, image))
-                instead = f"; {wanted.toolkit} instead" if wanted.toolkit not in ("", image) else ""
+    reported = {(k, image) for k, images in remembered(daemonsets).items() for image in images}
+    for inputs in applied:
+        owner, kernel = inputs.owner, (inputs.pool.kernel, inputs.pool.architecture)
+        for image, why in inputs.refused.items():
+            if (kernel, image) not in reported:
+                reported.add((kernel, image))
+                instead = f"; {inputs.toolkit} instead" if inputs.toolkit not in ("", image) else ""
                 words = f"toolkit image {image} is not for kernel {kernel[0]}: {why}{instead}"
                 yield EmitEvent(owner.name, owner.uid, True, "ToolkitRefused", words)
 

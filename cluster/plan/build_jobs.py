@@ -23,23 +23,23 @@ def builds(context: DriverContext) -> Mapping[str, Build]:
         context.newest,
         context.standing.good,
     )  # the newest may just have become the last good one
-    found = [each.build for at, each in context.builds.items() if at.revision in revisions]
-    found += context.coming
-    found += [each.found.build for each in context.preflight if each.found is not None]
-    return {build.name: build for build in reversed(found)}
+    desired = [each.build for at, each in context.builds.items() if at.revision in revisions]
+    desired += context.coming
+    desired += [each.state.build for each in context.preflight if each.state is not None]
+    return {build.name: build for build in reversed(desired)}
 
 
 def wanted(context: DriverContext) -> Iterator[Action]:
     """Yields actions that create missing Jobs and record the outcome of those that ended."""
-    settings = context.snapshot.settings
+    snapshot, settings = context.snapshot, context.snapshot.settings
     for name, build in sorted(builds(context).items()):
-        there = context.snapshot.jobs.get(name)
-        if there is None:
+        existing = snapshot.jobs.get(name)
+        if existing is None:
             yield Apply(context.driver.name, job(build, context.found, settings))
-        elif there.outcome is None and (outcome := outcome_of(there, context.snapshot)) is not None:
+        elif existing.outcome is None and (outcome := outcome_of(existing, snapshot)) is not None:
             note = termination_message(outcome)
-            yield AnnotateJob(context.driver.name, name, settings.namespace, there.uid, note)
-            yield _said(context, build, outcome)
+            yield AnnotateJob(context.driver.name, name, settings.namespace, existing.uid, note)
+            yield _event(context, build, outcome)
 
 
 def retired(context: DriverContext) -> Iterator[Action]:
@@ -49,11 +49,11 @@ def retired(context: DriverContext) -> Iterator[Action]:
     """
     if context.unseen:
         return
-    kept = builds(context)
+    desired = builds(context)
     yield from (
-        _deleted(context.snapshot, each)
+        _delete(context.snapshot, each)
         for each in of(context.snapshot, context.driver.name)
-        if each.name not in kept
+        if each.name not in desired
     )
 
 
@@ -62,9 +62,9 @@ def revisions_at_work(context: DriverContext) -> set[str]:
 
     The Job may mount an older revision that builds the same as the newest.
     """
-    kept = builds(context)
-    mine = of(context.snapshot, context.driver.name)
-    return {job.revision for job in mine if job.name in kept and not job.finished}
+    desired = builds(context)
+    jobs = of(context.snapshot, context.driver.name)
+    return {job.revision for job in jobs if job.name in desired and not job.finished}
 
 
 def of(snapshot: Snapshot, driver: str) -> Iterator[JobObject]:
@@ -74,14 +74,14 @@ def of(snapshot: Snapshot, driver: str) -> Iterator[JobObject]:
 
 def deleted(snapshot: Snapshot, driver: str) -> Iterator[Action]:
     """Deletes all Jobs of a Driver that is being deleted."""
-    return (_deleted(snapshot, each) for each in of(snapshot, driver))
+    return (_delete(snapshot, each) for each in of(snapshot, driver))
 
 
-def _deleted(snapshot: Snapshot, found: JobObject) -> Delete:
-    return Delete(found.driver, JOBS, found.name, snapshot.settings.namespace, found.uid)
+def _delete(snapshot: Snapshot, existing: JobObject) -> Delete:
+    return Delete(existing.driver, JOBS, existing.name, snapshot.settings.namespace, existing.uid)
 
 
-def _said(context: DriverContext, build: Build, outcome: BuildOutcome) -> EmitEvent:
+def _event(context: DriverContext, build: Build, outcome: BuildOutcome) -> EmitEvent:
     failed = outcome.verdict in (BuildVerdict.REFUSED, BuildVerdict.BROKEN)
     reason = "BuildFailed" if failed else "Built"
     words = outcome.words if failed else outcome.message

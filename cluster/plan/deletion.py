@@ -42,24 +42,24 @@ def delete(snapshot: Snapshot, found: DriverObject, now: float) -> Plan:
     """Removes the pods, then the modules, then labels and reports, and finally the Driver."""
     if FINALIZER not in found.finalizers:
         return Plan()
-    going = tuple(build_jobs.deleted(snapshot, found.name))
+    jobs = tuple(build_jobs.deleted(snapshot, found.name))
     leaving = Unload(snapshot, found, (), now)
-    if leaving.has_daemonsets or (leaving.waits and not _is_said(found)):
-        return Plan((*going, *_taken_out(leaving)), again_in(leaving))
+    if leaving.has_daemonsets or (leaving.waits and not _is_reported(found)):
+        return Plan((*jobs, *_take_out(leaving)), again_in(leaving))
     if leaving.leavers or _has_objects(snapshot, found.name):
-        return Plan((*going, *_left_behind(leaving), *_swept(leaving)))
+        return Plan((*jobs, *_report_left_behind(leaving), *_sweep(leaving)))
     rest = tuple(finalizer for finalizer in found.finalizers if finalizer != FINALIZER)
-    return Plan((*_farewell(found), SetFinalizers(found.name, found.uid, rest, found.version)))
+    return Plan((*_final_event(found), SetFinalizers(found.name, found.uid, rest, found.version)))
 
 
 def leave(leaving: Unload) -> Iterator[Action]:
     """Cleans up nodes that an existing Driver no longer selects."""
     driver = leaving.found.name
     for each in leaving.leavers:
-        if each.stage is not UnloadPhase.GONE and (labels := _changed_labels(driver, each)):
-            yield LabelNode(driver, each.node.name, labels, "the driver is not for it")
+        if each.phase is not UnloadPhase.GONE and (labels := _changed_labels(driver, each)):
+            yield LabelNode(driver, each.node.name, labels, "the driver no longer selects it")
     yield from _unload_pods(leaving)
-    yield from _cleaned(leaving)
+    yield from _clean(leaving)
 
 
 def again_in(leaving: Unload) -> float | None:
@@ -70,7 +70,7 @@ def again_in(leaving: Unload) -> float | None:
     waits = []
     for each in leaving.at(UnloadPhase.FAILED, UnloadPhase.STARTING, UnloadPhase.UNLOADING):
         if each.pod is not None:
-            patience = REST if each.stage is UnloadPhase.FAILED else SLOW
+            patience = REST if each.phase is UnloadPhase.FAILED else SLOW
             waits.append(each.pod.created + patience - leaving.now)
     return min((wait for wait in waits if wait > 0), default=None)
 
@@ -80,38 +80,42 @@ def orphans(snapshot: Snapshot) -> Iterator[Action]:
 
     The garbage collector removes the rest.
     """
-    for found in snapshot.daemonsets.values():
-        if found.driver not in snapshot.drivers and not found.deleting:
+    for daemonset in snapshot.daemonsets.values():
+        if daemonset.driver not in snapshot.drivers and not daemonset.deleting:
             yield Delete(
-                found.driver, DAEMON_SETS, found.name, snapshot.settings.namespace, found.uid
+                daemonset.driver,
+                DAEMON_SETS,
+                daemonset.name,
+                snapshot.settings.namespace,
+                daemonset.uid,
             )
     for pod in snapshot.pods.values():
         if pod.unloader is not None and pod.driver not in snapshot.drivers and not pod.deleting:
-            yield _gone(pod)
-    yield from _last_words(snapshot)
+            yield _delete_pod(pod)
+    yield from _forget_orphans(snapshot)
 
 
-def _last_words(snapshot: Snapshot) -> Iterator[Action]:
+def _forget_orphans(snapshot: Snapshot) -> Iterator[Action]:
     """Removes orphaned labels and NodeDrivers: a new Driver of that name would take them over.
 
     Skips nodes where a pod is still terminating, since it may report again. Labels go first: a
     label without its NodeDriver would never be found.
     """
-    speaking = {(pod.driver, pod.node) for pod in snapshot.pods.values()}
-    made = {found.driver for found in snapshot.daemonsets.values()}
+    with_pods = {(pod.driver, pod.node) for pod in snapshot.pods.values()}
+    with_daemonsets = {daemonset.driver for daemonset in snapshot.daemonsets.values()}
     reports = [
         report
         for report in snapshot.node_drivers.values()
         if report.driver not in snapshot.drivers
-        and report.driver not in made
-        and (report.driver, report.node) not in speaking
+        and report.driver not in with_daemonsets
+        and (report.driver, report.node) not in with_pods
     ]
     reports = reports[:_AT_ONCE]
     traces = {key: each.driver for each in reports for key in trace_labels(each.driver)}
     for node in snapshot.nodes.values() if traces else ():
         labels: dict[str, dict[str, str | None]] = defaultdict(dict)
         for key in node.labels:
-            if key in traces and (traces[key], node.name) not in speaking:
+            if key in traces and (traces[key], node.name) not in with_pods:
                 labels[traces[key]][key] = None
         for driver, gone in labels.items():
             yield LabelNode(driver, node.name, gone, "the driver is gone")
@@ -121,7 +125,7 @@ def _last_words(snapshot: Snapshot) -> Iterator[Action]:
 # --- a Driver that is deleted --------------------------------------------------------------------
 
 
-def _taken_out(leaving: Unload) -> Iterator[Action]:
+def _take_out(leaving: Unload) -> Iterator[Action]:
     """Deletes DaemonSets, then unloads and cleans nodes.
 
     While a DaemonSet exists, its controller would recreate pods on a cleaned node.
@@ -130,50 +134,50 @@ def _taken_out(leaving: Unload) -> Iterator[Action]:
     for each in snapshot.daemonsets.values():
         if each.driver == found.name and not each.deleting:
             yield Delete(found.name, DAEMON_SETS, each.name, snapshot.settings.namespace, each.uid)
-    yield from _told(leaving)
+    yield from _report_progress(leaving)
     if leaving.has_daemonsets:
         return
     if leaving.lost and found.driver is not None:  # foreground deletion removed it first
         text = revision_text(found.driver)
         yield Apply(found.name, config_map(found, leaving.newest, text, snapshot.settings))
     yield from _unload_pods(leaving)
-    yield from _cleaned(leaving)
+    yield from _clean(leaving)
 
 
-def _told(leaving: Unload) -> Iterator[Action]:
+def _report_progress(leaving: Unload) -> Iterator[Action]:
     """Sets a status with the progress; obstacles and their remedies come first."""
     found, obstacle = leaving.found, leaving.obstacle
-    rest = leaving.said(*(stage for stage in UnloadPhase if not stage.is_obstacle))
-    words = "; ".join(part for part in (obstacle, rest) if part) or "pods end"
-    status = conditions.going(
+    rest = leaving.summary(*(phase for phase in UnloadPhase if not phase.is_obstacle))
+    words = "; ".join(part for part in (obstacle, rest) if part) or "pods are terminating"
+    status = conditions.deleting(
         found, words, leaving=leaving.count, obstacle=obstacle, now=leaving.now
     )
     yield from status_changes(found, status)
 
 
-def _left_behind(leaving: Unload) -> Iterator[Action]:
+def _report_left_behind(leaving: Unload) -> Iterator[Action]:
     """Reports once where modules stay loaded and why, before the node state is removed.
 
     The Event comes first: a controller killed between the two repeats it instead of losing it.
     """
-    left = leaving.said(UnloadPhase.STAYS, UnloadPhase.DOWN)
-    if not left or _is_said(leaving.found):
+    left = leaving.summary(UnloadPhase.STAYS, UnloadPhase.DOWN)
+    if not left or _is_reported(leaving.found):
         return
     found = leaving.found
-    status = conditions.going(found, left, reason=_LEFT, leaving=leaving.count, now=leaving.now)
+    status = conditions.deleting(found, left, reason=_LEFT, leaving=leaving.count, now=leaving.now)
     yield EmitEvent(
         found.name, found.uid, warning=True, reason=_LEFT, note=f"driver {found.name}: {left}"
     )
     yield SetStatus(found.name, status)
 
 
-def _farewell(found: DriverObject) -> Iterator[Action]:
-    if not _is_said(found):
+def _final_event(found: DriverObject) -> Iterator[Action]:
+    if not _is_reported(found):
         note = f"driver {found.name} is gone, and none of its modules is loaded any more"
         yield EmitEvent(found.name, found.uid, warning=False, reason="Deleted", note=note)
 
 
-def _is_said(found: DriverObject) -> bool:
+def _is_reported(found: DriverObject) -> bool:
     return any(each.get("reason") == _LEFT for each in found.status.get("conditions") or ())
 
 
@@ -186,11 +190,11 @@ def _has_objects(snapshot: Snapshot, driver: str) -> bool:
     )
 
 
-def _swept(leaving: Unload) -> Iterator[Action]:
+def _sweep(leaving: Unload) -> Iterator[Action]:
     """Removes labels (one request per node), NodeDrivers, pods, and finally the revisions."""
     snapshot, driver = leaving.snapshot, leaving.found.name
-    yield from _forgotten(leaving, leaving.leavers)
-    yield from (_gone(pod) for pod in snapshot.pods.values() if _is_unload_pod(pod, driver))
+    yield from _forget(leaving, leaving.leavers)
+    yield from (_delete_pod(pod) for pod in snapshot.pods.values() if _is_unload_pod(pod, driver))
     for each in snapshot.revisions.values():
         if each.driver == driver:
             yield Delete(driver, CONFIG_MAPS, each.name, snapshot.settings.namespace, each.uid)
@@ -202,25 +206,25 @@ def _swept(leaving: Unload) -> Iterator[Action]:
 def _unload_pods(leaving: Unload) -> Iterator[Action]:
     """Deletes stray and failed unload pods, and creates new ones up to LIMIT."""
     snapshot, found = leaving.snapshot, leaving.found
-    yield from (_gone(pod) for pod in leaving.stray_pods())
+    yield from (_delete_pod(pod) for pod in leaving.stray_pods())
     for each in leaving.at(UnloadPhase.FAILED):
         if each.pod is not None and leaving.now - each.pod.created >= REST:
-            yield _gone(each.pod)
-    slots = max(0, LIMIT - sum(each.stage.is_under_way for each in leaving.leavers))
+            yield _delete_pod(each.pod)
+    slots = max(0, LIMIT - sum(each.phase.is_under_way for each in leaving.leavers))
     for each in leaving.at(UnloadPhase.NEXT)[:slots]:
         driver = leaving.revisions[each.revision]
         document = unload_pod(found, driver, each.revision, each.node, snapshot.settings)
         yield Create(found.name, document, each.node.name)
 
 
-def _cleaned(leaving: Unload) -> Iterator[Action]:
+def _clean(leaving: Unload) -> Iterator[Action]:
     """Cleans the nodes where unloading is finished."""
     gone = leaving.at(UnloadPhase.GONE)
-    yield from _forgotten(leaving, gone)
-    yield from (_gone(each.pod) for each in gone if each.pod and not each.pod.deleting)
+    yield from _forget(leaving, gone)
+    yield from (_delete_pod(each.pod) for each in gone if each.pod and not each.pod.deleting)
 
 
-def _forgotten(leaving: Unload, leavers: Sequence[LeavingNode]) -> Iterator[Action]:
+def _forget(leaving: Unload, leavers: Sequence[LeavingNode]) -> Iterator[Action]:
     """Removes labels and NodeDrivers of these nodes.
 
     Actions of one kind are yielded in a row, so that they are sent in parallel.
@@ -247,8 +251,8 @@ def _changed_labels(driver: str, leaver: LeavingNode) -> dict[str, str | None]:
     labels: dict[str, str | None] = {
         key: None for key in (assigned, before) if key in leaver.node.labels
     }
-    stays, there = State.REBOOT_REQUIRED.value, leaver.node.labels.get(state)
-    if leaver.stage is UnloadPhase.STAYS and there not in (None, stays):
+    stays, current = State.REBOOT_REQUIRED.value, leaver.node.labels.get(state)
+    if leaver.phase is UnloadPhase.STAYS and current not in (None, stays):
         labels[state] = stays
     return labels
 
@@ -257,5 +261,5 @@ def _is_unload_pod(pod: DriverPod, driver: str) -> bool:
     return pod.unloader is not None and pod.driver == driver and not pod.deleting
 
 
-def _gone(pod: DriverPod) -> Delete:
+def _delete_pod(pod: DriverPod) -> Delete:
     return Delete(pod.driver, PODS, pod.name, pod.namespace, pod.uid)

@@ -28,9 +28,9 @@ def with_stage_labels(
     """Merges stage labels into the label actions of the driver's own plan."""
     every: dict[str, LabelNode | Cordon] = {action.node: action for action in labelled}
     for action in _stage_labels(staging):
-        there = every.get(action.node)
+        earlier = every.get(action.node)
         every[action.node] = (
-            replace(there, labels={**there.labels, **action.labels}) if there else action
+            replace(earlier, labels={**earlier.labels, **action.labels}) if earlier else action
         )
     yield from every.values()
 
@@ -40,57 +40,58 @@ def _stage_labels(staging: StagePlan) -> Iterator[LabelNode]:
     if staging.active:
         for node, labels, why in changed_labels(staging):
             yield LabelNode(staging.driver, node.name, labels, why)
-    elif (seen := staging.context.snapshot.stages) is not None and not seen.unknown:
-        yield from _cleaned(staging.context.snapshot, staging.driver)
+    elif (stages := staging.context.snapshot.stages) is not None and not stages.unknown:
+        yield from _remove_labels(staging.context.snapshot, staging.driver)
 
 
 def stage_objects(staging: StagePlan) -> Iterator[Action]:
     """Yields the stage objects to apply and delete."""
     if not staging.active:
         return
-    gone, wanted = list(to_prune(staging)), list(to_apply(staging))
-    if not gone and not wanted:
+    gone, changed = list(to_prune(staging)), list(to_apply(staging))
+    if not gone and not changed:
         return  # the usual case; hashing all documents is slow
     lane = lane_of(staging.driver, content(staging))
     namespace = staging.context.snapshot.settings.namespace
     for found in gone:
-        yield _deleted(lane, found, namespace)
-    for document, edited in wanted:
+        yield _delete(lane, found, namespace)
+    for document, edited in changed:
         yield Apply(lane, document, edited)
 
 
 def take_down(snapshot: Snapshot, found: DriverObject, now: float) -> Plan | None:
     """Removes the stages of a deleted Driver, last one first; None when they are gone."""
-    seen = snapshot.stages
-    if seen is None or not (uses(found) or has_left(snapshot, found.name)):
-        rest = tuple(_cleaned(snapshot, found.name))
+    observed = snapshot.stages
+    if observed is None or not (uses(found) or has_left(snapshot, found.name)):
+        rest = tuple(_remove_labels(snapshot, found.name))
         return Plan(rest) if rest else None
-    if seen.unknown:
-        return Plan(tuple(_said(found, f"its stages cannot be ended: {seen.unknown}", now)))
-    left = [each for each in seen.objects.values() if each.driver == found.name]
-    pods = {pod.stage: [] for pod in seen.pods.values()}  # type: dict[str, list[str]]
-    for pod in seen.pods.values():
+    if observed.unknown:
+        words = f"its stages cannot be ended: {observed.unknown}"
+        return Plan(tuple(_set_status(found, words, now)))
+    left = [each for each in observed.objects.values() if each.driver == found.name]
+    pods = {pod.stage: [] for pod in observed.pods.values()}  # type: dict[str, list[str]]
+    for pod in observed.pods.values():
         if pod.driver == found.name and _holds_up(snapshot, pod.node):
             pods[pod.stage].append(pod.node)
     stages = {each.stage for each in left} | {stage for stage, nodes in pods.items() if nodes}
     if not stages:
-        labels = tuple(_cleaned(snapshot, found.name))
+        labels = tuple(_remove_labels(snapshot, found.name))
         return Plan(labels) if labels else None
     last = max(stages, key=lambda stage: _rank(found, stage))
     gone = sorted((each for each in left if each.stage == last), key=end_order)
     namespace = snapshot.settings.namespace
     where = some(sorted(pods.get(last, ())))
     words = f"stage {last} ends" + (f": pods on {where}" if where else "")
-    ending = [_deleted(found.name, each, namespace) for each in gone if not each.deleting]
-    return Plan((*ending, *_said(found, words, now)))
+    ending = [_delete(found.name, each, namespace) for each in gone if not each.deleting]
+    return Plan((*ending, *_set_status(found, words, now)))
 
 
-def _deleted(lane: str, found: StageObject, namespace: str) -> Delete:
-    return Delete(lane, _RESOURCES[found.kind], found.name, namespace, found.uid)
+def _delete(lane: str, existing: StageObject, namespace: str) -> Delete:
+    return Delete(lane, _RESOURCES[existing.kind], existing.name, namespace, existing.uid)
 
 
-def _said(found: DriverObject, words: str, now: float) -> Iterator[SetStatus]:
-    status = conditions.going(found, words, now=now)
+def _set_status(found: DriverObject, words: str, now: float) -> Iterator[SetStatus]:
+    status = conditions.deleting(found, words, now=now)
     if status != found.status:
         yield SetStatus(found.name, status)
 
@@ -111,11 +112,11 @@ def _rank(found: DriverObject, stage: str) -> tuple[int, str]:
 
 def has_left(snapshot: Snapshot, driver: str) -> bool:
     """Returns whether stage objects of a Driver exist."""
-    seen = snapshot.stages
-    return seen is not None and any(each.driver == driver for each in seen.objects.values())
+    stages = snapshot.stages
+    return stages is not None and any(each.driver == driver for each in stages.objects.values())
 
 
-def _cleaned(snapshot: Snapshot, driver: str) -> Iterator[LabelNode]:
+def _remove_labels(snapshot: Snapshot, driver: str) -> Iterator[LabelNode]:
     for node in snapshot.nodes.values():
         keys = sorted(label_keys(driver, node))
         if keys:

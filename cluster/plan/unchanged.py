@@ -105,8 +105,8 @@ def _wish(found: DriverObject) -> tuple[Any, ...]:
     return found.driver, found.uid, found.created, found.deleting, found.leave_modules
 
 
-def _serves(found: DaemonSetObject) -> tuple[Any, ...]:
-    return found.driver, found.assignment, found.revision, found.pool, found.toolkit, found.deleting
+def _serves(d: DaemonSetObject) -> tuple[Any, ...]:
+    return d.driver, d.assignment, d.revision, d.pool, d.toolkit, d.deleting
 
 
 def _by_node(before: Node, after: Node) -> Iterator[str]:
@@ -116,5 +116,5 @@ def _by_node(before: Node, after: Node) -> Iterator[str]:
         return
     for key in {*before.labels, *after.labels}:
         if before.labels.get(key) != after.labels.get(key):
-            found = _LABEL_OF_ONE.fullmatch(key)
-            yield found[1] if found else ALL
+            match = _LABEL_OF_ONE.fullmatch(key)
+            yield match[1] if match else ALL

@@ -81,7 +81,7 @@ def outcome_of(job: JobObject, snapshot: Snapshot) -> BuildOutcome | None:
         if pod.outcome is not None:
             return pod.outcome
     words = next((pod.ended for pod in reversed(pods) if pod.ended), "")
-    words = "; ".join(part for part in (words, job.why) if part) or "its pod has said nothing"
+    words = "; ".join(part for part in (words, job.why) if part) or "its pod reported nothing"
     return BuildOutcome(BuildVerdict.BROKEN, reason="BuildLost", message=words)
 
 
@@ -119,16 +119,16 @@ def coming(
     """
     publish, chain = publish_target(driver), driver.spec.toolkit
     stream = stream_of(chain, snapshot.image_streams)
-    of_it = {pool: each for pool, each in resolutions.items() if each.link.of_a_stream}
-    images = {each.image for each in of_it.values()}
-    if not publish or stream is None or not of_it:
+    from_stream = {pool: each for pool, each in resolutions.items() if each.link.of_a_stream}
+    images = {each.image for each in from_stream.values()}
+    if not publish or stream is None or not from_stream:
         return
     orders = {tag: tag_order(tag) for tag in stream.tags}
     used = [order for tag, order in orders.items() if stream.tags[tag] in images]
     tags = sorted((tag for tag in orders if orders[tag] > max(used)), key=orders.__getitem__)
-    kinds = {(pool.architecture, kernel_variant(pool.kernel)) for pool in of_it}
+    kinds = {(pool.architecture, kernel_variant(pool.kernel)) for pool in from_stream}
     for tag in tags[-COMING_TAGS:]:
         for architecture, variant in sorted(kinds):
             image = stream.tags[tag]
-            for revision, of in revisions.items():
-                yield Build(of, revision, image, architecture, publish, variant=variant)
+            for revision, source in revisions.items():
+                yield Build(source, revision, image, architecture, publish, variant=variant)

@@ -34,9 +34,9 @@ def image_for(driver: Driver, pool: Pool) -> str:
     return fill(template.replace("{version}", version), pool)
 
 
-def at_of(found: DaemonSetObject) -> Assignment:
+def at_of(daemonset: DaemonSetObject) -> Assignment:
     """Returns the assignment that a DaemonSet serves."""
-    return Assignment(found.pool, found.revision, builds=bool(found.fell_back))
+    return Assignment(daemonset.pool, daemonset.revision, builds=bool(daemonset.fell_back))
 
 
 def falls(
@@ -48,14 +48,14 @@ def falls(
 
     `failing` lists (assignment, image, reason) where an image cannot be pulled.
     """
-    found = {at_of(d): read_note(d.fell_back) for d in daemonsets if d.fell_back}
+    fallbacks = {at_of(d): read_note(d.fell_back) for d in daemonsets if d.fell_back}
     for at, image, why in failing:
-        there = Assignment(at.pool, at.revision, builds=True)
-        if there not in found or not found[there].holds(now):
-            found[there] = ImageFallback(
+        building = Assignment(at.pool, at.revision, builds=True)
+        if building not in fallbacks or not fallbacks[building].holds(now):
+            fallbacks[building] = ImageFallback(
                 now, f"image {image} cannot be pulled ({why}); building instead"
             )
-    return found
+    return fallbacks
 
 
 def without_image(
@@ -69,10 +69,10 @@ def without_image(
     One node's failed pull affects only that node. By assignment, `lacking` counts the nodes that
     could not pull the image or have built since, and `having` those that run it.
     """
-    found = set[Assignment]()
+    result = set[Assignment]()
     for at, fall in falls.items():
-        tried = replace(at, builds=False)
-        without = lacking.get(at, 0) + lacking.get(tried, 0)
-        if fall.holds(now) and without >= _NODES and without > having.get(tried, 0):
-            found.add(at)
-    return frozenset(found)
+        with_image = replace(at, builds=False)
+        without = lacking.get(at, 0) + lacking.get(with_image, 0)
+        if fall.holds(now) and without >= _NODES and without > having.get(with_image, 0):
+            result.add(at)
+    return frozenset(result)

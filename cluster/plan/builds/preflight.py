@@ -31,27 +31,27 @@ _VERDICTS = {
 
 @dataclass(frozen=True, slots=True)
 class PreflightAnswer:
-    """A preflight entry for one architecture. If `found` is None, `why` says why none is built."""
+    """A preflight entry for one architecture. If `state` is None, `why` says why none is built."""
 
-    place: Preflight
+    entry: Preflight
     architecture: str
-    found: BuildState | None
+    state: BuildState | None
     why: str = ""
 
     @property
     def verdict(self) -> str:
-        return _VERDICTS[self.found.progress] if self.found else "Unknown"
+        return _VERDICTS[self.state.progress] if self.state else "Unknown"
 
     def row(self) -> dict[str, Any]:
         """Returns the row for the Driver's status."""
-        outcome = self.found.outcome if self.found else None
+        outcome = self.state.outcome if self.state else None
         return {
-            "osVersion": self.place.os_version,
-            "kernel": self.place.kernel or (outcome.kernel if outcome else ""),
-            "toolkit": self.found.build.toolkit if self.found else self.place.toolkit,
+            "osVersion": self.entry.os_version,
+            "kernel": self.entry.kernel or (outcome.kernel if outcome else ""),
+            "toolkit": self.state.build.toolkit if self.state else self.entry.toolkit,
             "architecture": self.architecture,
             "verdict": self.verdict,
-            "message": (self.found.words if self.found else self.why)[:1000],
+            "message": (self.state.words if self.state else self.why)[:1000],
         }
 
 
@@ -68,55 +68,56 @@ def answers(
     """
     publish = publish_target(driver)
     architectures = sorted({pool.architecture for pool in used}) or [USUAL_ARCHITECTURE]
-    for place in driver.spec.preflight:
+    for entry in driver.spec.preflight:
         for architecture in architectures:
-            build, why = build_for(place, driver, revision, snapshot, architecture)
+            build, why = build_for(entry, driver, revision, snapshot, architecture)
             if build is None:
-                yield PreflightAnswer(place, architecture, None, why)
+                yield PreflightAnswer(entry, architecture, None, why)
                 continue
             published = replace(build, publish=publish)
             build = published if published.name in regular else build
-            yield PreflightAnswer(place, architecture, standing(build, snapshot))
+            yield PreflightAnswer(entry, architecture, standing(build, snapshot))
 
 
 def build_for(
-    place: Preflight, driver: Driver, revision: str, snapshot: Snapshot, architecture: str
+    entry: Preflight, driver: Driver, revision: str, snapshot: Snapshot, architecture: str
 ) -> tuple[Build | None, str]:
     """Returns the build for a preflight entry, or None and the reason.
 
     A kernel's variant is part of its name. An OS version or a toolkit builds for the plain kernel.
     """
-    if place.toolkit:
-        return Build(driver, revision, place.toolkit, architecture), ""
-    chain, known = _chain(place, driver.spec.toolkit), Evidence(snapshot.toolkit_labels)
-    found = resolve(_pool(place, architecture), chain, snapshot.image_streams, known)
-    if found.image:
-        return build_of(driver, revision, _pool(place, architecture), found, ""), ""
-    return None, "no toolkit image: " + "; ".join(w for w in (found.why, found.remedy) if w)
+    if entry.toolkit:
+        return Build(driver, revision, entry.toolkit, architecture), ""
+    chain, evidence = _chain(entry, driver.spec.toolkit), Evidence(snapshot.toolkit_labels)
+    resolution = resolve(_pool(entry, architecture), chain, snapshot.image_streams, evidence)
+    if resolution.image:
+        return build_of(driver, revision, _pool(entry, architecture), resolution, ""), ""
+    words = "; ".join(filter(None, (resolution.why, resolution.remedy)))
+    return None, f"no toolkit image: {words}"
 
 
 def tags(
     driver: Driver,
-    places: Iterable[Preflight],
+    entries: Iterable[Preflight],
     snapshot: Snapshot,
     architectures: Collection[str] = (),
 ) -> Iterator[Tag]:
     """Yields the tags whose image labels are needed to answer these entries."""
-    chain, known = driver.spec.toolkit, Evidence(snapshot.toolkit_labels)
-    for place in places:
-        for each in () if place.toolkit else architectures or (USUAL_ARCHITECTURE,):
-            yield from asked(_pool(place, each), chain, snapshot.image_streams, known)
+    chain, evidence = driver.spec.toolkit, Evidence(snapshot.toolkit_labels)
+    for entry in entries:
+        for architecture in () if entry.toolkit else architectures or (USUAL_ARCHITECTURE,):
+            yield from asked(_pool(entry, architecture), chain, snapshot.image_streams, evidence)
 
 
-def _pool(place: Preflight, architecture: str) -> Pool:
-    return Pool(architecture, place.os_version, place.kernel)
+def _pool(entry: Preflight, architecture: str) -> Pool:
+    return Pool(architecture, entry.os_version, entry.kernel)
 
 
-def _chain(place: Preflight, chain: Toolkit) -> Toolkit:
+def _chain(entry: Preflight, chain: Toolkit) -> Toolkit:
     """Returns the toolkit spec for an entry.
 
     With only an OS version, a template that contains the kernel cannot be used.
     """
-    if place.os_version and "{kernel}" in chain.image_template:
+    if entry.os_version and "{kernel}" in chain.image_template:
         return replace(chain, image_template="")
     return chain

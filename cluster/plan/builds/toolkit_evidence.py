@@ -51,12 +51,12 @@ Refusals = Mapping[Kernel, Mapping[str, str]]  # per kernel: image -> reason of 
 class Witness:
     """A node, the toolkit image of its DaemonSet, and its report.
 
-    `word` is the report for this boot and the node's revision, None if there is none.
+    `report` is the report for this boot and the node's revision, None if there is none.
     """
 
     node: Node
     image: str
-    word: NodeDriverObject | None
+    report: NodeDriverObject | None
 
     @property
     def kernel(self) -> Kernel:
@@ -65,22 +65,22 @@ class Witness:
     @property
     def refused(self) -> str:
         """Returns the image that the node refuses, "" if none."""
-        word = self.word
-        return word.toolkit if word is not None and refuses(self.node, word) else ""
+        report = self.report
+        return report.toolkit if report is not None and refuses(self.node, report) else ""
 
     @property
     def built(self) -> str:
         """Returns the image that has built on the node, "" if none."""
-        word = self.word
-        of_it = word is not None and has_built(self.node, word) and word.toolkit == self.image
+        report = self.report
+        of_it = report is not None and has_built(self.node, report) and report.toolkit == self.image
         return self.image if of_it else ""
 
     @property
     def has_tried(self) -> bool:
         """Returns False if the node still works with the previous image; its next pod will try."""
-        word = self.word
-        works = word is not None and word.state == State.READY.value
-        return not works or (word is not None and word.toolkit == self.image)
+        report = self.report
+        works = report is not None and report.state == State.READY.value
+        return not works or (report is not None and report.toolkit == self.image)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Evidence:
         labels = self.labels.get(image)
         if labels is None or image in self.proven or fits(labels, pool) is not False:
             return ""
-        return f"its image is for kernel {_said_of(labels, kernel_variant(pool.kernel))}"
+        return f"its image is for kernel {_kernel_label(labels, kernel_variant(pool.kernel))}"
 
     def speaks_for(self, image: str, pool: Pool) -> bool:
         """Returns whether the labels of an image name the kernel of a pool."""
@@ -121,18 +121,18 @@ def fits(labels: ToolkitLabels, pool: Pool) -> bool | None:
     release lacks them. For an image of the same release the sidecar decides.
     """
     variant = kernel_variant(pool.kernel)
-    said = _said_of(labels, variant)
-    if not (_RELEASE.match(said) and _RELEASE.match(pool.kernel)):
+    label = _kernel_label(labels, variant)
+    if not (_RELEASE.match(label) and _RELEASE.match(pool.kernel)):
         return None
-    tail = _TAIL.search(said)
+    tail = _TAIL.search(label)
     if tail and tail[1] not in (None, pool.architecture):
         return None
-    if _TAIL.sub("", said, count=1) != _TAIL.sub("", pool.kernel, count=1):
+    if _TAIL.sub("", label, count=1) != _TAIL.sub("", pool.kernel, count=1):
         return False
     return None if "debug" in variant else True
 
 
-def _said_of(labels: ToolkitLabels, variant: str) -> str:
+def _kernel_label(labels: ToolkitLabels, variant: str) -> str:
     """Returns the label for a kernel variant.
 
     Kernels with 64 KiB pages come with the plain kernel of the same release.
@@ -143,11 +143,11 @@ def _said_of(labels: ToolkitLabels, variant: str) -> str:
 
 def remembered(daemonsets: Iterable[DaemonSetObject]) -> Refusals:
     """Returns the refusals stored in the annotations of a Driver's DaemonSets."""
-    found: dict[Kernel, dict[str, str]] = defaultdict(dict)
+    refusals: dict[Kernel, dict[str, str]] = defaultdict(dict)
     for each in sorted(daemonsets, key=lambda d: d.name):
         for image, why in each.refused.items():
-            found[each.pool.kernel, each.pool.architecture].setdefault(image, why)
-    return found
+            refusals[each.pool.kernel, each.pool.architecture].setdefault(image, why)
+    return refusals
 
 
 def heard(witnesses: Sequence[Witness]) -> Refusals:
@@ -155,31 +155,31 @@ def heard(witnesses: Sequence[Witness]) -> Refusals:
 
     For an image that no node has any more, the majority is taken over all nodes of the kernel.
     """
-    given = Counter((each.kernel, each.image) for each in witnesses if each.has_tried)
-    everyone = Counter(each.kernel for each in witnesses)
+    tried = Counter((each.kernel, each.image) for each in witnesses if each.has_tried)
+    total = Counter(each.kernel for each in witnesses)
     refusing: dict[tuple[Kernel, str], list[Witness]] = defaultdict(list)
     for each in witnesses:
         about = (each.kernel, each.refused)
-        if each.refused and (each.refused == each.image or about not in given):
+        if each.refused and (each.refused == each.image or about not in tried):
             refusing[about].append(each)
-    found: dict[Kernel, dict[str, str]] = defaultdict(dict)
+    refusals: dict[Kernel, dict[str, str]] = defaultdict(dict)
     for (kernel, image), nodes in refusing.items():
-        if most(len(nodes), given.get((kernel, image)) or everyone[kernel]):
-            found[kernel][image] = _words(nodes)
-    return found
+        if most(len(nodes), tried.get((kernel, image)) or total[kernel]):
+            refusals[kernel][image] = _words(nodes)
+    return refusals
 
 
-def most(nodes: int, of: int) -> bool:
-    """Returns whether `nodes` is more than half of `of`."""
-    return 2 * nodes > of
+def most(nodes: int, total: int) -> bool:
+    """Returns whether `nodes` is more than half of `total`."""
+    return 2 * nodes > total
 
 
 def _words(nodes: Sequence[Witness]) -> str:
     first = min(nodes, key=lambda each: each.node.name)
-    said = first.word.message.partition("\n")[0][:_WORDS] if first.word else ""
+    message = first.report.message.partition("\n")[0][:_WORDS] if first.report else ""
     if len(nodes) == 1:
-        return f"node {first.node.name} refuses it: {said}"
-    return f"{len(nodes)} nodes refuse it, {first.node.name} among them: {said}"
+        return f"node {first.node.name} refuses it: {message}"
+    return f"{len(nodes)} nodes refuse it, {first.node.name} among them: {message}"
 
 
 def lasting(refused: Mapping[str, str], nodes: int) -> Mapping[str, str]:
@@ -194,23 +194,23 @@ def lasting(refused: Mapping[str, str], nodes: int) -> Mapping[str, str]:
     }
 
 
-def refuses(node: Node, word: NodeDriverObject) -> bool:
+def refuses(node: Node, report: NodeDriverObject) -> bool:
     """Returns whether a node reports that its pod's toolkit image is not for its kernel."""
     return (
-        word.state == State.FAILED.value
-        and bool(word.toolkit)
-        and word.reason in _REASONS
-        and word.kernel == node.kernel
+        report.state == State.FAILED.value
+        and bool(report.toolkit)
+        and report.reason in _REASONS
+        and report.kernel == node.kernel
     )
 
 
-def has_built(node: Node, word: NodeDriverObject) -> bool:
+def has_built(node: Node, report: NodeDriverObject) -> bool:
     """Returns whether a node reports that its pod's toolkit image has built for its kernel."""
     return (
-        word.state == State.READY.value
-        and word.source == Rung.BUILT.value
-        and bool(word.toolkit)
-        and word.kernel == node.kernel
+        report.state == State.READY.value
+        and report.source == Rung.BUILT.value
+        and bool(report.toolkit)
+        and report.kernel == node.kernel
     )
 
 

@@ -84,7 +84,7 @@ class Resolution:
     in_doubt: bool = False
 
 
-NOT_TOLD = Resolution("", Link.NONE, "the kubelet has not told the kernel yet")
+NOT_TOLD = Resolution("", Link.NONE, "the kubelet has not reported the kernel yet")
 
 
 def resolve(
@@ -92,38 +92,38 @@ def resolve(
     toolkit: Toolkit,
     streams: ImageStreams,
     evidence: Evidence = NO_EVIDENCE,
-    kept: CurrentImage = NOTHING_KEPT,
+    current: CurrentImage = NOTHING_KEPT,
     *,
     lost: bool = False,
 ) -> Resolution:
     """Returns the toolkit image of a pool.
 
-    `kept` is the image that the pool has now: a tag that vanishes does not change it. `lost` means
-    that the pool had an image but its record was deleted. If nothing serves then, an image that a
-    node refused counts as the one used before.
+    `current` is the image that the pool has now: a tag that vanishes does not change it. `lost`
+    means that the pool had an image but its record was deleted. If nothing serves then, an image
+    that a node refused counts as the one used before.
     """
     passed: list[str] = []
     doubted: dict[str, None] = {}
     stream = stream_of(toolkit, streams)
-    seen = tuple(sorted(stream.tags)) if stream else ()
-    for link, image, why in _chain(pool, toolkit, streams, evidence, kept):
+    tags = tuple(sorted(stream.tags)) if stream else ()
+    for link, image, why in _chain(pool, toolkit, streams, evidence, current):
         doubt = evidence.against(image, pool) if image and link is not Link.MAP else ""
         if image and not doubt:
             words = "; ".join([why, *passed])
-            return Resolution(image, link, words, seen, in_doubt=bool(doubted))
+            return Resolution(image, link, words, tags, in_doubt=bool(doubted))
         if doubt and image not in doubted:
             doubted[image] = None
             passed.append(f"{why}, but {doubt}")
         elif why and not image and link in (Link.MAP, Link.STREAM):
             passed.append(why)
     refused = (image for image in doubted if lost and image in evidence.refused)
-    if used := kept.image or next(refused, ""):
+    if used := current.image or next(refused, ""):
         why = "; ".join(["the image used before, since nothing else serves", *passed])
-        return Resolution(used, Link.KEPT, why, seen, in_doubt=True)
+        return Resolution(used, Link.KEPT, why, tags, in_doubt=True)
     if stream is not None and not pool.os_version and not doubted:
         passed.append(f"no tag of image stream {stream.name} is known to be for {pool.kernel}")
     remedy = _remedy(pool, stream, streams, doubted)
-    return Resolution("", Link.NONE, "; ".join(passed), seen, remedy, bool(doubted))
+    return Resolution("", Link.NONE, "; ".join(passed), tags, remedy, bool(doubted))
 
 
 def asked(
@@ -152,22 +152,23 @@ def proven(snapshot: Snapshot) -> Proven:
     A node's report counts only for this boot and for the image that one of our DaemonSets gives it
     now. An image that is named only by a node is therefore never run elsewhere.
     """
-    given = {(d.driver, d.assignment): d for d in snapshot.daemonsets.values() if d.toolkit}
+    daemonsets = {(d.driver, d.assignment): d for d in snapshot.daemonsets.values() if d.toolkit}
     images: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for word in snapshot.node_drivers.values():
-        node = snapshot.nodes.get(word.node)
-        if node is None or word.boot_id != node.boot_id or not has_built(node, word):
+    for report in snapshot.node_drivers.values():
+        node = snapshot.nodes.get(report.node)
+        if node is None or report.boot_id != node.boot_id or not has_built(node, report):
             continue
-        found = given.get((word.driver, node.labels.get(assigned_label(word.driver), "")))
-        if found is not None and _is_of(word, found):
-            images[node.kernel, node.architecture].add(found.toolkit)
+        assigned = node.labels.get(assigned_label(report.driver), "")
+        daemonset = daemonsets.get((report.driver, assigned))
+        if daemonset is not None and _matches(report, daemonset):
+            images[node.kernel, node.architecture].add(daemonset.toolkit)
     return {kernel: tuple(sorted(each)) for kernel, each in images.items()}
 
 
-def _is_of(word: NodeDriverObject, found: DaemonSetObject) -> bool:
+def _matches(report: NodeDriverObject, daemonset: DaemonSetObject) -> bool:
     """Returns whether a node's report can be about what a DaemonSet gives it."""
-    said = (word.toolkit, word.revision, word.kernel)
-    return said == (found.toolkit, found.revision, found.pool.kernel)
+    reported = (report.toolkit, report.revision, report.kernel)
+    return reported == (daemonset.toolkit, daemonset.revision, daemonset.pool.kernel)
 
 
 def _chain(
@@ -175,44 +176,44 @@ def _chain(
     toolkit: Toolkit,
     streams: ImageStreams,
     evidence: Evidence,
-    kept: CurrentImage,
+    current: CurrentImage,
 ) -> Iterator[tuple[Link, str, str]]:
     """Yields each link in order with its image or "", and why; no reason if not configured."""
     mapped = toolkit.images.get(pool.kernel, "")
-    word = "names" if mapped else "does not name"
-    yield Link.MAP, mapped, f"toolkit.images {word} kernel {pool.kernel}" if toolkit.images else ""
+    verb = "names" if mapped else "does not name"
+    yield Link.MAP, mapped, f"toolkit.images {verb} kernel {pool.kernel}" if toolkit.images else ""
     if isinstance(streams, Unseen):
-        yield _of_before(streams, kept)
+        yield _from_before(streams, current)
     else:
-        yield Link.STREAM, *_of_os_version(pool, toolkit.image_stream, streams, evidence, kept)
-    yield Link.LABELS, *_by_labels(pool, stream_of(toolkit, streams), evidence, kept)
+        yield Link.STREAM, *_of_os_version(pool, toolkit.image_stream, streams, evidence, current)
+    yield Link.LABELS, *_by_labels(pool, stream_of(toolkit, streams), evidence, current)
     filled = fill(toolkit.image_template, pool)
     yield Link.TEMPLATE, filled, "toolkit.imageTemplate, filled in"
-    link = Link.PROVEN if kept.link == Link.PROVEN.value else Link.KEPT
-    yield link, kept.image, "the image used before"
+    link = Link.PROVEN if current.link == Link.PROVEN.value else Link.KEPT
+    yield link, current.image, "the image used before"
     for built in evidence.proven:
-        yield Link.PROVEN, built, f"an image has built for {pool.kernel} before"
+        yield Link.PROVEN, built, f"this image has built for {pool.kernel} before"
 
 
 def _remedy(
     pool: Pool, stream: ImageStream | None, streams: ImageStreams, doubted: Collection[str]
 ) -> str:
     if isinstance(streams, Unseen):
-        return "it goes on once they are; or name an image in spec.toolkit.images"
+        return "wait until they are, or name an image in spec.toolkit.images"
     if doubted:
         return "name the image of this kernel in spec.toolkit.images"
     if stream is not None and not pool.os_version:
-        return "ask for the OS version of this kernel, or name an image in spec.toolkit.images"
+        return "give the OS version instead of the kernel, or name an image in spec.toolkit.images"
     if stream is not None:
         return "wait for the tag, or name an image in spec.toolkit.images"
-    return "name one in spec.toolkit.images, or all of them by spec.toolkit.imageTemplate"
+    return "name an image in spec.toolkit.images, or set spec.toolkit.imageTemplate"
 
 
-def _of_before(streams: Unseen, kept: CurrentImage) -> tuple[Link, str, str]:
+def _from_before(streams: Unseen, current: CurrentImage) -> tuple[Link, str, str]:
     """Keeps an image that came from an image stream, by the same link, while none can be read."""
-    link = next((each for each in Link if each.of_a_stream and each.value == kept.link), None)
+    link = next((each for each in Link if each.of_a_stream and each.value == current.link), None)
     why = f"the image streams are not known: {streams.why}"
-    return link or Link.STREAM, kept.image if link else "", why
+    return link or Link.STREAM, current.image if link else "", why
 
 
 def _of_os_version(
@@ -220,7 +221,7 @@ def _of_os_version(
     name: str,
     streams: Mapping[str, ImageStream] | None,
     evidence: Evidence,
-    kept: CurrentImage,
+    current: CurrentImage,
 ) -> tuple[str, str]:
     """Returns the image tagged with the OS version, and why.
 
@@ -234,18 +235,18 @@ def _of_os_version(
         return "", ""
     image = streams[name].tags.get(pool.os_version, "")
     unread = image not in evidence.labels
-    waits = kept.link == Link.LABELS.value or image in evidence.pending
-    if image and unread and waits and kept.image not in ("", image):
+    waits = current.link == Link.LABELS.value or image in evidence.pending
+    if image and unread and waits and current.image not in ("", image):
         return "", f"the labels of tag {pool.os_version} are not read yet"
-    word = "has" if image else "has no"
-    return image, f"image stream {name} {word} tag {pool.os_version}"
+    verb = "has" if image else "has no"
+    return image, f"image stream {name} {verb} tag {pool.os_version}"
 
 
 def _by_labels(
-    pool: Pool, stream: ImageStream | None, evidence: Evidence, kept: CurrentImage
+    pool: Pool, stream: ImageStream | None, evidence: Evidence, current: CurrentImage
 ) -> tuple[str, str]:
     """Returns the image of the newest tag for the kernel; the image in use wins while tagged."""
-    used = kept.image if kept.link == Link.LABELS.value else ""
+    used = current.image if current.link == Link.LABELS.value else ""
     tags = stream.tags.items() if stream else ()
     fitting = (
         (image == used, tag_order(name), name, image)
@@ -253,7 +254,8 @@ def _by_labels(
         if evidence.speaks_for(image, pool) or (image == used and not evidence.against(image, pool))
     )
     _, _, name, image = max(fitting, default=(False, (), "", ""))
-    return image, f"image stream {stream.name} has it as tag {name}" if stream and image else ""
+    why = f"tag {name} of image stream {stream.name} is for {pool.kernel}" if stream else ""
+    return image, why if image else ""
 
 
 def fill(template: str, pool: Pool) -> str:
@@ -263,6 +265,6 @@ def fill(template: str, pool: Pool) -> str:
         "{osVersion}": pool.os_version,
         "{arch}": pool.architecture,
     }
-    for word, value in values.items():
-        template = template.replace(word, value)
+    for placeholder, value in values.items():
+        template = template.replace(placeholder, value)
     return template

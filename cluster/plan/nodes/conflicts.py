@@ -21,13 +21,13 @@ from nodeside.spec import Driver
 
 def elders(snapshot: Snapshot, found: DriverObject) -> tuple[Driver, ...]:
     """Returns older Drivers that have a module in common with this one."""
-    mine = _modules(found.driver)
+    modules = _modules(found.driver)
     return tuple(
         other.driver
         for other in snapshot.drivers.values()
         if other.driver is not None
         and (other.created, other.name) < (found.created, found.name)
-        and not mine.isdisjoint(_modules(other.driver))
+        and not modules.isdisjoint(_modules(other.driver))
     )
 
 
@@ -35,19 +35,19 @@ def taken(
     snapshot: Snapshot, driver: Driver, came_first: Sequence[Driver]
 ) -> Mapping[str, set[str]]:
     """Returns the nodes that must not get the newest revision of a Driver, by rival."""
-    found: dict[str, set[str]] = {}
+    by_rival: dict[str, set[str]] = {}
     own = assigned_label(driver.name)
-    ours = [node for node in snapshot.nodes.values() if own in node.labels] if came_first else []
+    nodes = [node for node in snapshot.nodes.values() if own in node.labels] if came_first else []
     for rival in came_first:
-        found[rival.name] = {node.name for node in ours if _is_for(rival, node)}
-    for name, there in _holders(snapshot, driver):
-        found.setdefault(name, set()).update(there)
-    return found
+        by_rival[rival.name] = {node.name for node in nodes if _is_for(rival, node)}
+    for rival_name, names in _holders(snapshot, driver):
+        by_rival.setdefault(rival_name, set()).update(names)
+    return by_rival
 
 
 def _is_for(driver: Driver, node: Node) -> bool:
     assigned = assigned_label(driver.name) in node.labels
-    return has_hardware(node, driver.spec.hardware, assigned=assigned).wanted
+    return has_hardware(node, driver.spec.hardware, assigned=assigned).is_selected
 
 
 def _holders(snapshot: Snapshot, driver: Driver) -> Iterator[tuple[str, set[str]]]:
@@ -56,15 +56,16 @@ def _holders(snapshot: Snapshot, driver: Driver) -> Iterator[tuple[str, set[str]
     The revision that each node is assigned to decides: an edit of another Driver alone takes no
     node away. Where the DaemonSet does not exist yet, that Driver's newest revision counts.
     """
-    mine = _modules(driver)
-    there: dict[str, dict[str, bool]] = {}
-    for found in snapshot.daemonsets.values():
-        if found.driver != driver.name:
-            common = not mine.isdisjoint(_revision_modules(snapshot, found.driver, found.revision))
-            there.setdefault(found.driver, {})[found.assignment] = common
+    modules = _modules(driver)
+    by_driver: dict[str, dict[str, bool]] = {}
+    for daemonset in snapshot.daemonsets.values():
+        if daemonset.driver != driver.name:
+            theirs = _revision_modules(snapshot, daemonset.driver, daemonset.revision)
+            common = not modules.isdisjoint(theirs)
+            by_driver.setdefault(daemonset.driver, {})[daemonset.assignment] = common
     for other in snapshot.drivers.values():
-        assignments = there.get(other.name, {})
-        newest = other.name != driver.name and not mine.isdisjoint(_modules(other.driver))
+        assignments = by_driver.get(other.name, {})
+        newest = other.name != driver.name and not modules.isdisjoint(_modules(other.driver))
         if newest or any(assignments.values()):
             key = assigned_label(other.name)
             yield (
@@ -78,13 +79,13 @@ def _holders(snapshot: Snapshot, driver: Driver) -> Iterator[tuple[str, set[str]
 
 
 def _revision_modules(snapshot: Snapshot, driver: str, revision: str) -> frozenset[str]:
-    found = snapshot.revisions.get(config_map_name(driver, revision))
-    return _modules_of(found) if found is not None else frozenset()
+    config_map = snapshot.revisions.get(config_map_name(driver, revision))
+    return _modules_of(config_map) if config_map is not None else frozenset()
 
 
 @lru_cache(maxsize=1024)
-def _modules_of(found: RevisionObject) -> frozenset[str]:
-    return _modules(read_revision(found))
+def _modules_of(config_map: RevisionObject) -> frozenset[str]:
+    return _modules(read_revision(config_map))
 
 
 def _modules(driver: Driver | None) -> frozenset[str]:
@@ -105,7 +106,7 @@ def contested(snapshot: Snapshot, driver: Driver, rivals: Sequence[Driver]) -> f
         and any(
             has_hardware(
                 node, rival.spec.hardware, assigned=assigned_label(rival.name) in node.labels
-            ).wanted
+            ).is_selected
             for rival in rivals
         )
     )

@@ -46,8 +46,8 @@ def by_node(snapshot: Snapshot, evict: Evict | None) -> Mapping[str, Sequence[Co
         return EMPTY
     if not snapshot.occupancy.known:
         return None
-    found: dict[str, list[Consumer]] = defaultdict(list)
+    pods: dict[str, list[Consumer]] = defaultdict(list)
     for consumer in snapshot.occupancy.consumers.values():
         if consumes(consumer, evict):
-            found[consumer.node].append(consumer)
-    return found
+            pods[consumer.node].append(consumer)
+    return pods

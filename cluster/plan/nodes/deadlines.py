@@ -7,11 +7,11 @@ waited for (timestamps.py).
 
     no pod         `NO_POD` after the node was assigned and the DaemonSet controller was last active
                    (it creates thousands of pods gradually, so for a while work on others counts)
-    no report      `NO_WORD` after the pod was created, or after the node came up with it;
+    no report      `NO_REPORT` after the pod was created, or after the node came up with it;
                    no wait at all if the name of its NodeDriver would be too long
-    last report    `LAST_WORD` plus the build deadline after that report: the node has deadlines
+    last report    `LAST_REPORT` plus the build deadline after that report: the node has deadlines
                    for everything it does and reports how each of them ended
-    correction     `NO_WORD` after a failure that the next pod will not have, and after the
+    correction     `NO_REPORT` after a failure that the next pod will not have, and after the
                    DaemonSet controller was last active on it
     node down      `LOST` after it went down, e.g. in the middle of a change; then it is given up
 """
@@ -32,8 +32,8 @@ from nodeside.spec import Driver
 from nodeside.timestamps import rfc3339
 
 NO_POD: Final = 60.0  # seconds
-NO_WORD: Final = 600.0
-LAST_WORD: Final = 3600.0
+NO_REPORT: Final = 600.0
+LAST_REPORT: Final = 3600.0
 LOST: Final = 600.0
 _OTHERS = 900.0  # seconds for which creating pods for other nodes counts as progress
 _LONGEST_NAME: Final = 253  # characters, the limit for object names
@@ -59,7 +59,7 @@ def gone(node: Node, now: float) -> Deadline:
     if now < until:
         return Deadline(until)
     since = rfc3339(node.ready_since)
-    return Deadline(words=f"its node is down since {since}, in the middle of its change")
+    return Deadline(words=f"its node has been down since {since}, in the middle of its change")
 
 
 @dataclass(frozen=True)
@@ -69,61 +69,63 @@ class Deadlines:
     snapshot: Snapshot
     driver: Driver
 
-    def hear(self, node: Node, assigned: str, word: NodeDriverObject | None) -> Deadline:
+    def next_report(self, node: Node, assigned: str, report: NodeDriverObject | None) -> Deadline:
         """Returns how long the node may stay silent.
 
-        `word` is its report for this boot and its revision, None if there is none.
+        `report` is its report for this boot and its revision, None if there is none.
         """
-        if word is not None and word.state:
+        if report is not None and report.state:
             return self._waiting(
-                self._believed(word.said),
-                LAST_WORD + self.driver.spec.build.timeout_seconds,
-                lambda: f"it said {word.state} at {rfc3339(word.said)}, and nothing since",
+                self._believed(report.time),
+                LAST_REPORT + self.driver.spec.build.timeout_seconds,
+                lambda: f"it reported {report.state} at {rfc3339(report.time)}, and nothing since",
             )
         if not assigned:
             return PATIENT
         if (length := len(node_driver_name(self.driver.name, node.name))) > _LONGEST_NAME:
             return Deadline(
-                words=f"its NodeDriver would have a name of {length} characters, and the API "
-                f"server takes {_LONGEST_NAME}: give the Driver or the node a shorter one"
+                words=f"its NodeDriver would have a name of {length} characters, but the API "
+                f"server accepts {_LONGEST_NAME}: give the Driver or the node a shorter name"
             )
         daemonset = daemonset_name(self.driver.name, assigned)
         if (pod := self._pods.get((node.name, daemonset))) is not None:
             return self._waiting(
                 max(pod.created, self._believed(node.ready_since)) if pod.created else 0.0,
-                NO_WORD,
-                lambda: f"its pod says nothing: see {self._describe} pod {pod.name}",
+                NO_REPORT,
+                lambda: f"its pod has not reported: see {self._describe} pod {pod.name}",
             )
         return self._without_a_pod(node, daemonset)
 
-    def corrected(self, assigned: str, word: NodeDriverObject) -> Deadline:
-        """Returns the deadline for the next pod, which will not repeat the failure in `word`."""
-        found = self.snapshot.daemonsets.get(daemonset_name(self.driver.name, assigned))
-        said = self._believed(word.said)
+    def corrected(self, assigned: str, report: NodeDriverObject) -> Deadline:
+        """Returns the deadline for the next pod, which will not repeat the failure in `report`."""
+        name = daemonset_name(self.driver.name, assigned)
+        daemonset = self.snapshot.daemonsets.get(name)
+        reported = self._believed(report.time)
         return self._waiting(
-            max(said, min(found.touched, said + _OTHERS)) if found else said,
-            NO_WORD,
+            max(reported, min(daemonset.touched, reported + _OTHERS)) if daemonset else reported,
+            NO_REPORT,
             lambda: (
-                f"it failed at {rfc3339(word.said)}, and its next pod, with another toolkit image, "
-                f"says nothing: see {self._describe} daemonset {found.name if found else ''}"
+                f"it failed at {rfc3339(report.time)}, and its next pod, with another toolkit "
+                "image, has not reported: "
+                f"see {self._describe} daemonset {name if daemonset else ''}"
             ),
         )
 
-    def _without_a_pod(self, node: Node, daemonset: str) -> Deadline:
+    def _without_a_pod(self, node: Node, name: str) -> Deadline:
         """Returns the deadline for a node without a pod.
 
         There is none while its DaemonSet does not exist: then the node waits for the controller.
         """
-        found = self.snapshot.daemonsets.get(daemonset)
-        if found is None or found.deleting or not node.labelled:
+        daemonset = self.snapshot.daemonsets.get(name)
+        if daemonset is None or daemonset.deleting or not node.labelled:
             return PATIENT
-        own = max(self._believed(node.labelled), found.touched)
+        own = max(self._believed(node.labelled), daemonset.touched)
         return self._waiting(
             max(own, min(self._at_work, own + _OTHERS)),
             NO_POD,
             lambda: (
-                f"assigned at {rfc3339(node.labelled)}, and nobody makes a pod for it: "
-                f"see {self._describe} daemonset {found.name}"
+                f"assigned at {rfc3339(node.labelled)}, but no pod was created for it: "
+                f"see {self._describe} daemonset {name}"
             ),
         )
 
@@ -143,10 +145,10 @@ class Deadlines:
     @cached_property
     def _at_work(self) -> float:
         """Returns when the DaemonSet controller was last active on any of our DaemonSets."""
-        return max((found.touched for found in self.snapshot.daemonsets.values()), default=0.0)
+        return max((each.touched for each in self.snapshot.daemonsets.values()), default=0.0)
 
     @cached_property
     def _pods(self) -> Mapping[tuple[str, str], DriverPod]:
         """Returns the driver pods by node and DaemonSet; terminating pods count until gone."""
-        mine = (pod for pod in self.snapshot.pods_of(self.driver.name) if pod.unloader is None)
-        return {(pod.node, pod.daemonset): pod for pod in mine}
+        pods = (pod for pod in self.snapshot.pods_of(self.driver.name) if pod.unloader is None)
+        return {(pod.node, pod.daemonset): pod for pod in pods}

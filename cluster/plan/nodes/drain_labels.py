@@ -79,5 +79,5 @@ _HOLDER = re.compile(rf"^{re.escape(API_GROUP)}/([a-z0-9-]+)\.draining$")
 def holders(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yields the label and the Driver of each hold on a node."""
     for key in labels:
-        if found := _HOLDER.match(key):
-            yield key, found[1]
+        if match := _HOLDER.match(key):
+            yield key, match[1]

@@ -29,12 +29,12 @@ class Fit(Enum):
 
     HAS = "has the hardware"
     KEPT = "is assigned, and its labels of Node Feature Discovery are absent"
-    LACKS = "has no label that says so"
+    LACKS = "lacks a label of the hardware"
     FOREIGN = "does not run Linux"
-    CONTRADICTED = "has a label that says no"
+    CONTRADICTED = "has a label that rules it out"
 
     @property
-    def wanted(self) -> bool:
+    def is_selected(self) -> bool:
         return self in (Fit.HAS, Fit.KEPT)
 
 
@@ -62,37 +62,37 @@ def has_hardware(
     """
     if node.labels.get(_OS_LABEL, _LINUX) != _LINUX:
         return Fit.FOREIGN
-    said = [
+    fits = [
         _selected(node.labels, key, value, assigned=assigned)
         for key, value in hardware.node_selector.items()
     ]
     if hardware.pci:
-        said.append(_devices(node.labels, hardware.pci, former, assigned=assigned))
-    if len(said) == 1:
-        return said[0]
-    return max(said, key=_SEVERITY.__getitem__, default=Fit.HAS)
+        fits.append(_devices(node.labels, hardware.pci, former, assigned=assigned))
+    if len(fits) == 1:
+        return fits[0]
+    return max(fits, key=_SEVERITY.__getitem__, default=Fit.HAS)
 
 
 def devices(hardware: Hardware, status: Mapping[str, Any]) -> list[str]:
     """Returns every device the Driver selects or selected, as in its status; current ones first."""
-    wanted = [f"{each.vendor}:{each.device}".rstrip(":") for each in hardware.pci]
-    return list(dict.fromkeys([*wanted, *(status.get("devices") or ())]))[:DEVICE_LIMIT]
+    current = [f"{each.vendor}:{each.device}".rstrip(":") for each in hardware.pci]
+    return list(dict.fromkeys([*current, *(status.get("devices") or ())]))[:DEVICE_LIMIT]
 
 
 def former_devices(hardware: Hardware, status: Mapping[str, Any]) -> tuple[PciId, ...]:
     """Returns the devices in the status that the Driver no longer selects."""
-    known = (PciId(*str(each).split(":")[:2]) for each in status.get("devices") or ())
-    return tuple(each for each in known if each not in hardware.pci)
+    ids = (PciId(*str(each).split(":")[:2]) for each in status.get("devices") or ())
+    return tuple(each for each in ids if each not in hardware.pci)
 
 
 _SEVERITY: Final = {Fit.HAS: 0, Fit.KEPT: 1, Fit.LACKS: 2, Fit.CONTRADICTED: 3}
 
 
 def _selected(labels: Mapping[str, str], key: str, value: str, *, assigned: bool) -> Fit:
-    found = labels.get(key)
-    if found == value:
+    current = labels.get(key)
+    if current == value:
         return Fit.HAS
-    if found is not None:
+    if current is not None:
         return Fit.CONTRADICTED
     if not assigned:
         return Fit.LACKS
@@ -101,43 +101,43 @@ def _selected(labels: Mapping[str, str], key: str, value: str, *, assigned: bool
 
 def _devices(
     labels: Mapping[str, str],
-    wanted: tuple[PciId, ...],
+    selected: tuple[PciId, ...],
     former: tuple[PciId, ...],
     *,
     assigned: bool,
 ) -> Fit:
-    if any(labels.get(key) == "true" for key in _usual_labels(wanted)):
+    if any(labels.get(key) == "true" for key in _usual_labels(selected)):
         return Fit.HAS
-    said = _said_of(labels, wanted)
-    if "true" in said:
+    values = _label_values(labels, selected)
+    if "true" in values:
         return Fit.HAS
-    if said or (assigned and "true" in _said_of(labels, former)):
+    if values or (assigned and "true" in _label_values(labels, former)):
         return Fit.CONTRADICTED
     return Fit.KEPT if assigned else Fit.LACKS
 
 
-def _said_of(labels: Mapping[str, str], devices: tuple[PciId, ...]) -> list[str]:
+def _label_values(labels: Mapping[str, str], ids: tuple[PciId, ...]) -> list[str]:
     """Returns the values of all labels about one of these devices."""
     return [
         value
         for key, value in labels.items()
-        if "/pci-" in key and any(_names(key, device) for device in devices)
+        if "/pci-" in key and any(_is_about(key, device) for device in ids)
     ]
 
 
 @lru_cache(maxsize=64)
-def _usual_labels(wanted: tuple[PciId, ...]) -> tuple[str, ...]:
+def _usual_labels(selected: tuple[PciId, ...]) -> tuple[str, ...]:
     """Returns the labels without a class, which can be looked up without scanning all labels."""
-    ids = [device.vendor for device in wanted]
-    ids += [f"{device.vendor}_{device.device}" for device in wanted if device.device]
+    ids = [device.vendor for device in selected]
+    ids += [f"{device.vendor}_{device.device}" for device in selected if device.device]
     return tuple(f"feature.node.kubernetes.io/pci-{each}.present" for each in ids)
 
 
 @lru_cache(maxsize=65536)
-def _names(key: str, device: PciId) -> bool:
+def _is_about(key: str, device: PciId) -> bool:
     """Returns whether a label is about a device; without a device id it covers the whole vendor."""
-    found = _PCI.match(key)
-    fields = found[1].split("_") if found else []
+    match = _PCI.match(key)
+    fields = match[1].split("_") if match else []
     if device.vendor not in fields[:2]:  # the first, or the second after a class
         return False
     rest = fields[fields.index(device.vendor) + 1 :]

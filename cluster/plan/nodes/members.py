@@ -38,7 +38,7 @@ from nodeside.spec.model import PciId, Upgrade
 _FAILED, _READY, _REBOOT = State.FAILED.value, State.READY.value, State.REBOOT_REQUIRED.value
 
 
-class Seen(NamedTuple):
+class Observations(NamedTuple):
     """The observations a member is built from. `pod` is set only if the pod cannot start."""
 
     node: Node
@@ -94,21 +94,21 @@ class Member:
     @property
     def word(self) -> NodeDriverObject | None:
         """Returns the node's report for this boot and its revision, None if there is none."""
-        return _word(self.node, self.at, self.report, changed=bool(self.before))
+        return _current_report(self.node, self.at, self.report, changed=bool(self.before))
 
     @property
     def unpulled(self) -> str:
         """Returns why its pod cannot pull the driver image, "" if it can."""
         return cannot_pull(self.pod) if self.pod else ""
 
-    def rests_on(self, seen: Seen) -> bool:
+    def rests_on(self, observations: Observations) -> bool:
         """Returns whether the member was built from exactly these values."""
         return (
-            self.node is seen.node
-            and self.report is seen.report
-            and self.pod is seen.pod
-            and self.consumers == seen.consumers
-            and self.stage_pods == seen.stage_pods
+            self.node is observations.node
+            and self.report is observations.report
+            and self.pod is observations.pod
+            and self.consumers == observations.consumers
+            and self.stage_pods == observations.stage_pods
         )
 
     def place(self, newest: str, good: str) -> Place:
@@ -127,58 +127,59 @@ class NotMember:
 
     node: Node
 
-    def rests_on(self, seen: Seen) -> bool:
-        return self.node is seen.node
+    def rests_on(self, observations: Observations) -> bool:
+        return self.node is observations.node
 
 
 def members(
     snapshot: Snapshot,
     driver: Driver,
-    known: Mapping[str, Assignment],
-    without: Collection[str] = (),
+    assignments: Mapping[str, Assignment],
+    excluded: Collection[str] = (),
     memory: Memo[Member | NotMember] | None = None,
 ) -> Iterator[Member]:
     """Yields every node that the Driver selects, in the order of the snapshot's nodes.
 
-    `known` resolves assignment labels. `without` are the names of nodes that another Driver has.
+    `assignments` resolves assignment labels. `excluded` names the nodes that another Driver has.
     `memory` caches members from earlier snapshots; each member holds all values it was built from.
     """
     memory = Memo() if memory is None else memory
     memory.forget(snapshot.nodes)
     status = snapshot.drivers[driver.name].status if driver.name in snapshot.drivers else EMPTY
     former = former_devices(driver.spec.hardware, status)
-    kept = memory.on((driver, known, without, former))
-    maker, listener = _Maker(driver, known, former), Deadlines(snapshot, driver)
-    key, troubles = maker.assigned, dict(_troubles(snapshot, driver.name))
+    cached = memory.on((driver, assignments, excluded, former))
+    builder, deadlines = _Builder(driver, assignments, former), Deadlines(snapshot, driver)
+    key, troubles = builder.assigned, dict(_troubles(snapshot, driver.name))
     reports, prefix = snapshot.node_drivers, f"{driver.name}."
     consumers, ending = by_node(snapshot, evicts(driver)), ending_pods(snapshot, driver.name)
     for node in snapshot.nodes.values():
         name = node.name
-        seen = Seen(
+        inputs = Observations(
             node,
             reports.get(prefix + name),
             troubles.get((name, node.labels.get(key, ""))) if troubles else None,
             None if consumers is None else consumers.get(name, ()),
             None if ending is None else ending.get(name, ()),
         )
-        found = kept.get(name)
-        if found is None or not found.rests_on(seen):
-            found = kept[name] = NotMember(node) if name in without else maker.member(seen)
-        if isinstance(found, NotMember):
+        member = cached.get(name)
+        if member is None or not member.rests_on(inputs):
+            member = NotMember(node) if name in excluded else builder.member(inputs)
+            cached[name] = member
+        if isinstance(member, NotMember):
             continue
-        if found.health is Health.BUSY and (heard := _heard(found, listener)) is not found:
-            found = heard
-            if found.health is Health.BUSY:
-                kept[name] = found
-        yield _missed(found, snapshot.now) if found.health is Health.DOWN else found
+        if member.health is Health.BUSY and (timed := _timed(member, deadlines)) is not member:
+            member = timed
+            if member.health is Health.BUSY:
+                cached[name] = member
+        yield _timed_down(member, snapshot.now) if member.health is Health.DOWN else member
 
 
 @dataclass(frozen=True)
-class _Maker:
+class _Builder:
     """A builder for the members of one Driver."""
 
     driver: Driver
-    known: Mapping[str, Assignment]
+    assignments: Mapping[str, Assignment]
     former: tuple[PciId, ...]
 
     @cached_property
@@ -189,19 +190,19 @@ class _Maker:
     def before(self) -> str:
         return before_label(self.driver.name)
 
-    def member(self, seen: Seen) -> Member | NotMember:
+    def member(self, observations: Observations) -> Member | NotMember:
         """Returns the member as far as it does not depend on the time."""
-        node, report, pod, consumers, stage_pods = seen
+        node, report, pod, consumers, stage_pods = observations
         labels, spec = node.labels, self.driver.spec
         assigned = labels.get(self.assigned, "")
         fit = has_hardware(node, spec.hardware, assigned=bool(assigned), former=self.former)
-        if not fit.wanted:
+        if not fit.is_selected:
             return NotMember(node)
         boot = Boot.FRESH if report and report.boot_id != node.boot_id else Boot.RUNNING
-        at, on_reboot = self.known.get(assigned), spec.upgrade is Upgrade.ON_REBOOT
+        at, on_reboot = self.assignments.get(assigned), spec.upgrade is Upgrade.ON_REBOOT
         before = labels.get(self.before, "")
-        word = _word(node, at, report, changed=bool(before))
-        health = _health(node, word, on_reboot=on_reboot)
+        current = _current_report(node, at, report, changed=bool(before))
+        health = _health(node, current, on_reboot=on_reboot)
         return Member(
             node=node,
             fit=fit,
@@ -226,22 +227,22 @@ class _Maker:
         )
 
 
-def _heard(member: Member, listener: Deadlines) -> Member:
+def _timed(member: Member, deadlines: Deadlines) -> Member:
     """Applies the deadlines to a node in progress; one that waits for its reboot has none.
 
     `due` may be too early, since another pass does no harm.
     """
-    word = member.word
-    if word is not None and word.state == _REBOOT:
+    report = member.word
+    if report is not None and report.state == _REBOOT:
         return member
-    silence = listener.hear(member.node, member.assigned, word)
+    silence = deadlines.next_report(member.node, member.assigned, report)
     if silence.words:
         return replace(member, health=Health.BROKEN, trouble=silence.words, due=silence.until)
-    in_time = listener.snapshot.now < member.due <= silence.until
+    in_time = deadlines.snapshot.now < member.due <= silence.until
     return member if in_time else replace(member, due=silence.until)
 
 
-def _missed(member: Member, now: float) -> Member:
+def _timed_down(member: Member, now: float) -> Member:
     """Applies the deadline to a node that is down; it is reported only if we changed the node.
 
     A node that comes back is treated as any other.
@@ -252,7 +253,7 @@ def _missed(member: Member, now: float) -> Member:
     return replace(member, lost=lost, trouble=trouble or member.trouble, due=silence.until)
 
 
-def _word(
+def _current_report(
     node: Node, at: Assignment | None, report: NodeDriverObject | None, *, changed: bool
 ) -> NodeDriverObject | None:
     """Returns the node's report for this boot and its revision, None if there is none.
@@ -267,13 +268,14 @@ def _word(
     return report if report.revision == at.revision else None
 
 
-def _health(node: Node, word: NodeDriverObject | None, *, on_reboot: bool) -> Health:
+def _health(node: Node, report: NodeDriverObject | None, *, on_reboot: bool) -> Health:
     if not node.ready:
         return Health.DOWN
-    if word is not None and word.state == _READY:
+    state = report.state if report is not None else ""
+    if state == _READY:
         return Health.WORKING
     # With `upgrade: onReboot`, waiting for the administrator's reboot is not a failure.
-    if word is not None and (word.state == _FAILED or (word.state == _REBOOT and not on_reboot)):
+    if state == _FAILED or (state == _REBOOT and not on_reboot):
         return Health.BROKEN
     return Health.BUSY
 

@@ -28,8 +28,8 @@ class Memo(Generic[T]):
             self.ground, self.conclusions = ground, {}
         return self.conclusions
 
-    def forget(self, there: Collection[str]) -> None:
-        """Drops the results of all nodes that are not in `there`."""
-        if len(self.conclusions) > len(there):
-            kept = {name: each for name, each in self.conclusions.items() if name in there}
-            self.conclusions = kept
+    def forget(self, nodes: Collection[str]) -> None:
+        """Drops the results of all nodes that are not in `nodes`."""
+        if len(self.conclusions) > len(nodes):
+            rest = {name: each for name, each in self.conclusions.items() if name in nodes}
+            self.conclusions = rest

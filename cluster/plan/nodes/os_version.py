@@ -57,9 +57,9 @@ def os_version(os_image: str) -> str:
 
     Returns "unknown" if there is neither.
     """
-    if found := _ostree_in(os_image):
-        return found
-    name = next((word for begin, word in _IDS if os_image.startswith(begin)), "")
+    if ostree := _ostree_in(os_image):
+        return ostree
+    name = next((known for begin, known in _IDS if os_image.startswith(begin)), "")
     version = _VERSION.search(os_image)
     if not name:
         name = _NOT_IN_A_SLUG.sub("-", os_image[: version.start() if version else None].lower())
@@ -69,5 +69,5 @@ def os_version(os_image: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _ostree_in(text: str) -> str:
-    found = _OSTREE.search(text)
-    return found[0] if found else ""
+    match = _OSTREE.search(text)
+    return match[0] if match else ""

@@ -26,30 +26,32 @@ def occupied(snapshot: Snapshot, found: DriverObject) -> frozenset[str]:
     While the stages are unknown, every node counts. Nodes that are down do not count: their pods
     never end.
     """
-    seen = snapshot.stages
-    if seen is None:
+    stages = snapshot.stages
+    if stages is None:
         return frozenset()
     up = [node for node in snapshot.nodes.values() if node.ready]
-    if seen.unknown:
+    if stages.unknown:
         return frozenset(node.name for node in up) if uses(found) else frozenset()
-    with_pods = {p.node for p in seen.pods.values() if p.driver == found.name and p.daemonset}
-    comes = any(
-        each.driver == found.name and each.kind == "DaemonSet" for each in seen.objects.values()
+    with_pods = {p.node for p in stages.pods.values() if p.driver == found.name and p.daemonset}
+    may_come = any(
+        each.driver == found.name and each.kind == "DaemonSet" for each in stages.objects.values()
     )
     return frozenset(
-        node.name for node in up if node.name in with_pods or (comes and is_open(found.name, node))
+        node.name
+        for node in up
+        if node.name in with_pods or (may_come and is_open(found.name, node))
     )
 
 
 def ending_pods(snapshot: Snapshot, driver: str) -> Mapping[str, Sequence[str]] | None:
     """Returns the terminating stage pods by node, as namespace/name; None if they are unknown."""
-    seen, owner = snapshot.stages, snapshot.drivers.get(driver)
-    if seen is None or (seen.unknown and not (owner and uses(owner))):
+    stages, owner = snapshot.stages, snapshot.drivers.get(driver)
+    if stages is None or (stages.unknown and not (owner and uses(owner))):
         return EMPTY
-    if seen.unknown:
+    if stages.unknown:
         return None
-    found: dict[str, list[str]] = {}
-    for pod in seen.pods.values():
+    pods: dict[str, list[str]] = {}
+    for pod in stages.pods.values():
         if pod.deleting and pod.daemonset and pod.driver == driver:
-            found.setdefault(pod.node, []).append(f"{snapshot.settings.namespace}/{pod.name}")
-    return found
+            pods.setdefault(pod.node, []).append(f"{snapshot.settings.namespace}/{pod.name}")
+    return pods

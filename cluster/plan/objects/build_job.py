@@ -203,8 +203,8 @@ def _pod_security(settings: Settings) -> Document:
 
 
 def _security(user: int, settings: Settings) -> Document:
-    who = {} if settings.scc else {"runAsUser": user, "runAsGroup": TOOLKIT_USER}
-    return unprivileged(**who, runAsNonRoot=True)
+    ids = {} if settings.scc else {"runAsUser": user, "runAsGroup": TOOLKIT_USER}
+    return unprivileged(**ids, runAsNonRoot=True)
 
 
 def _chosen(build: Build) -> Iterator[str]:
@@ -216,11 +216,11 @@ def _chosen(build: Build) -> Iterator[str]:
     yield from ("--to", build.publish) if build.publish else ("--no-publish",)
 
 
-def _driver_step(step: str, build: Build, settings: Settings, *words: str) -> Document:
+def _driver_step(step: str, build: Build, settings: Settings, *args: str) -> Document:
     return {
         "name": step,
         "image": build.driver.spec.image,
-        "command": ["nodeside", "driver", *words],
+        "command": ["nodeside", "driver", *args],
         "env": _env(step, build, settings),
         "securityContext": _security(_BUILD_USER, settings),
         "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
@@ -230,8 +230,8 @@ def _driver_step(step: str, build: Build, settings: Settings, *words: str) -> Do
             _mount("tmp", "/tmp"),  # noqa: S108
             *(
                 _mount(n, at, read_only=True)
-                for n, at, of, _ in _given(build, settings)
-                if step in of
+                for n, at, steps, _ in _inputs(build, settings)
+                if step in steps
             ),
         ],
     }
@@ -290,11 +290,11 @@ def _volumes(build: Build, settings: Settings, config_map: str) -> list[Document
         {"name": "work", "emptyDir": {"sizeLimit": _WORK_LIMIT}},
         {"name": "tmp", "emptyDir": {"sizeLimit": _SCRATCH_LIMIT}},
         {"name": "toolkit-tmp", "emptyDir": {"sizeLimit": _SCRATCH_LIMIT}},
-        *({"name": name, **source} for name, _, _, source in _given(build, settings)),
+        *({"name": name, **source} for name, _, _, source in _inputs(build, settings)),
     ]
 
 
-def _given(
+def _inputs(
     build: Build, settings: Settings
 ) -> Iterator[tuple[str, str, tuple[str, ...], Mapping[str, Any]]]:
     """Yields the read-only inputs as (volume, path, steps, source). Each source is optional."""

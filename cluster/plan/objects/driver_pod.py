@@ -106,17 +106,17 @@ class DaemonSetInput:
         return daemonset_name(self.driver.name, self.assignment)
 
 
-def pod(wanted: DaemonSetInput) -> Document:
+def pod(inputs: DaemonSetInput) -> Document:
     """Returns the pod spec.
 
     The driver container is first: containers are pulled and started one by one in this order.
     """
-    built = bool(wanted.toolkit)
+    built = bool(inputs.toolkit)
     spec: Document = {
-        "serviceAccountName": wanted.settings.service_account,
+        "serviceAccountName": inputs.settings.service_account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "nodeSelector": {assigned_label(wanted.driver.name): wanted.assignment},
+        "nodeSelector": {assigned_label(inputs.driver.name): inputs.assignment},
         "tolerations": [{"operator": "Exists"}],
         "priorityClassName": "system-node-critical",
         # SIGTERM ends both containers immediately, unless the kernel is loading a module.
@@ -124,19 +124,19 @@ def pod(wanted: DaemonSetInput) -> Document:
         # Both containers use one level because their types differ. Otherwise each container start
         # would relabel the shared directory and lock out the other container.
         "securityContext": {"seLinuxOptions": {"level": "s0"}},
-        "initContainers": [_provide(wanted)] if built else [],
-        "containers": [_driver(wanted), *([_toolkit(wanted)] if built else [])],
-        "volumes": _volumes(wanted),
+        "initContainers": [_provide(inputs)] if built else [],
+        "containers": [_driver(inputs), *([_toolkit(inputs)] if built else [])],
+        "volumes": _volumes(inputs),
     }
-    if wanted.settings.pull_secrets:
-        spec["imagePullSecrets"] = [{"name": secret} for secret in wanted.settings.pull_secrets]
+    if inputs.settings.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": secret} for secret in inputs.settings.pull_secrets]
     return {key: value for key, value in spec.items() if value != []}
 
 
-def unprivileged(**who: Any) -> Document:
-    """Returns the security context of an unprivileged container; `who` sets its user and group."""
+def unprivileged(**ids: Any) -> Document:
+    """Returns the security context of an unprivileged container; `ids` sets its user and group."""
     return {
-        **who,
+        **ids,
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
@@ -144,11 +144,11 @@ def unprivileged(**who: Any) -> Document:
     }
 
 
-def _provide(wanted: DaemonSetInput) -> Document:
+def _provide(inputs: DaemonSetInput) -> Document:
     """Returns the init container that copies the sidecar and its Python to the shared directory."""
     return {
         "name": PROVIDE_CONTAINER,
-        "image": wanted.driver_image,
+        "image": inputs.driver_image,
         "command": ["nodeside", "driver", "provide"],
         "env": _env({"NODESIDE_SHARED": SHARED}),
         "securityContext": unprivileged(runAsUser=0),
@@ -157,28 +157,28 @@ def _provide(wanted: DaemonSetInput) -> Document:
     }
 
 
-def _driver(wanted: DaemonSetInput) -> Document:
+def _driver(inputs: DaemonSetInput) -> Document:
     return {
         "name": DRIVER_CONTAINER,
-        "image": wanted.driver_image,
+        "image": inputs.driver_image,
         "command": ["nodeside", "driver", "run"],
-        "env": _driver_env(wanted),
-        "securityContext": _driver_security(privileged=wanted.driver.spec.privileged),
+        "env": _driver_env(inputs),
+        "securityContext": _driver_security(privileged=inputs.driver.spec.privileged),
         "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
-        "volumeMounts": _driver_mounts(wanted),
+        "volumeMounts": _driver_mounts(inputs),
     }
 
 
-def _driver_env(wanted: DaemonSetInput) -> list[Document]:
-    driver, settings = wanted.driver, wanted.settings
+def _driver_env(inputs: DaemonSetInput) -> list[Document]:
+    driver, settings = inputs.driver, inputs.settings
     values = {
         "NODESIDE_DRIVER": DRIVER_FILE,
         "NODESIDE_HOST": "/host",
-        "NODESIDE_SHARED": SHARED if wanted.toolkit else "",
-        "NODESIDE_REVISION": wanted.revision,
-        "NODESIDE_TOOLKIT": wanted.toolkit,
+        "NODESIDE_SHARED": SHARED if inputs.toolkit else "",
+        "NODESIDE_REVISION": inputs.revision,
+        "NODESIDE_TOOLKIT": inputs.toolkit,
         "NODESIDE_POLICY": POLICY_FILE,
-        "NODESIDE_KERNEL": wanted.pool.kernel,
+        "NODESIDE_KERNEL": inputs.pool.kernel,
         "NODESIDE_TOKEN_DIR": TOKEN_DIRECTORY,
         "NODESIDE_LOG_FORMAT": "json",
         "NODESIDE_CA_FILE": f"{CA_DIRECTORY}/ca-bundle.crt" if settings.ca_config_map else "",
@@ -207,7 +207,7 @@ def _driver_security(*, privileged: bool) -> Document:
     }
 
 
-def _driver_mounts(wanted: DaemonSetInput) -> list[Document]:
+def _driver_mounts(inputs: DaemonSetInput) -> list[Document]:
     mounts = [
         _mount("driver-yaml", DRIVER_FILE, read_only=True) | {"subPath": "driver.yaml"},
         _mount("policy", POLICY_DIRECTORY, read_only=True),
@@ -218,26 +218,26 @@ def _driver_mounts(wanted: DaemonSetInput) -> list[Document]:
         _mount("token", TOKEN_DIRECTORY, read_only=True),
         _mount("tmp", "/tmp"),  # noqa: S108
     ]
-    if wanted.toolkit:
+    if inputs.toolkit:
         mounts.append(_mount("shared", SHARED))
-    return mounts + [_mount(n, at, read_only=True) for n, at, _ in _optional(wanted)]
+    return mounts + [_mount(n, at, read_only=True) for n, at, _ in _optional(inputs)]
 
 
-def _toolkit(wanted: DaemonSetInput) -> Document:
+def _toolkit(inputs: DaemonSetInput) -> Document:
     """Returns the sidecar that compiles vendor code in a foreign image.
 
     It has no privilege, no key and no token.
     """
     return {
         "name": TOOLKIT_CONTAINER,
-        "image": wanted.toolkit,
+        "image": inputs.toolkit,
         "command": list(SIDECAR_COMMAND),
         "securityContext": unprivileged(
             runAsUser=TOOLKIT_USER, runAsGroup=TOOLKIT_USER, runAsNonRoot=True
         ),
         "resources": {
             "requests": {"cpu": "10m", "memory": "32Mi"},
-            "limits": {"memory": memory_limit(wanted.driver)},
+            "limits": {"memory": memory_limit(inputs.driver)},
         },
         "volumeMounts": [_mount("shared", SHARED), _mount("toolkit-tmp", "/tmp")],  # noqa: S108
     }
@@ -256,11 +256,11 @@ def memory_limit(driver: Driver) -> str:
     return f"{mib}{units[0]}"
 
 
-def _volumes(wanted: DaemonSetInput) -> list[Document]:
-    revision = config_map_name(wanted.driver.name, wanted.revision)
+def _volumes(inputs: DaemonSetInput) -> list[Document]:
+    revision = config_map_name(inputs.driver.name, inputs.revision)
     volumes = [
         {"name": "driver-yaml", "configMap": {"name": revision}},
-        {"name": "policy", "configMap": {"name": policy_name(wanted.driver.name)}},
+        {"name": "policy", "configMap": {"name": policy_name(inputs.driver.name)}},
         *(
             {"name": _volume_name(path), "hostPath": {"path": path, "type": kind}}
             for path, kind, _ in _HOST_PATHS
@@ -268,12 +268,12 @@ def _volumes(wanted: DaemonSetInput) -> list[Document]:
         {"name": "token", "projected": {"sources": _token_sources()}},
         {"name": "tmp", "emptyDir": {"sizeLimit": _SCRATCH_LIMIT}},
     ]
-    if wanted.toolkit:
+    if inputs.toolkit:
         volumes += [
             {"name": "shared", "emptyDir": {"sizeLimit": _SHARED_LIMIT}},
             {"name": "toolkit-tmp", "emptyDir": {"sizeLimit": _SCRATCH_LIMIT}},
         ]
-    return volumes + [{"name": n, **source} for n, _, source in _optional(wanted)]
+    return volumes + [{"name": n, **source} for n, _, source in _optional(inputs)]
 
 
 def _token_sources() -> list[Document]:
@@ -301,27 +301,27 @@ def _credentials(driver: Driver, settings: Settings) -> str:
     return settings.pull_secrets[0] if fetches and settings.pull_secrets else ""
 
 
-def _optional(wanted: DaemonSetInput) -> list[tuple[str, str, Document]]:
+def _optional(inputs: DaemonSetInput) -> list[tuple[str, str, Document]]:
     """Returns the volumes that not every driver has, as (name, mount path, source).
 
     Each source is optional. If it is missing, the driver reports which file it cannot read and
     retries once the file exists. A pod that waits for a volume would report nothing.
     """
-    found: list[tuple[str, str, Document]] = []
-    if secret := signing_secret(wanted.driver):
+    volumes: list[tuple[str, str, Document]] = []
+    if secret := signing_secret(inputs.driver):
         source: Document = {"secretName": secret, "defaultMode": 0o400, "optional": True}
-        found.append(("signing", SIGNING_DIRECTORY, {"secret": source}))
-    if secret := _credentials(wanted.driver, wanted.settings):
+        volumes.append(("signing", SIGNING_DIRECTORY, {"secret": source}))
+    if secret := _credentials(inputs.driver, inputs.settings):
         source = {
             "secretName": secret,
             "defaultMode": 0o400,
             "optional": True,
             "items": [{"key": ".dockerconfigjson", "path": "config.json"}],
         }
-        found.append(("credentials", CREDENTIALS_DIRECTORY, {"secret": source}))
-    if bundle := wanted.settings.ca_config_map:
-        found.append(("ca", CA_DIRECTORY, {"configMap": {"name": bundle, "optional": True}}))
-    return found
+        volumes.append(("credentials", CREDENTIALS_DIRECTORY, {"secret": source}))
+    if bundle := inputs.settings.ca_config_map:
+        volumes.append(("ca", CA_DIRECTORY, {"configMap": {"name": bundle, "optional": True}}))
+    return volumes
 
 
 def _env(values: Mapping[str, str]) -> list[Document]:

@@ -36,10 +36,10 @@ def policy_map(found: DriverObject, driver: Driver, settings: Settings) -> dict[
     }
 
 
-def as_told(snapshot: Snapshot, driver: Driver) -> Driver:
+def with_sent_policy(snapshot: Snapshot, driver: Driver) -> Driver:
     """Returns the driver with the policy last sent to nodes, or unchanged if it is unreadable."""
-    there = snapshot.revisions.get(policy_name(driver.name))
-    if there is not None:
+    sent = snapshot.revisions.get(policy_name(driver.name))
+    if sent is not None:
         with suppress(SpecError):
-            return with_policy(driver, there.document, f"ConfigMap {there.name}")
+            return with_policy(driver, sent.document, f"ConfigMap {sent.name}")
     return driver

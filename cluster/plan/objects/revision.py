@@ -30,7 +30,7 @@ from nodeside.spec.policy import without_policy
 def revision_text(driver: Driver) -> str:
     """Returns the driver.yaml of a revision in canonical form: equal drivers have equal texts."""
     sources = tuple(replace(each, publish=False) for each in driver.spec.prebuilt.sources)
-    seen = replace(
+    spec = replace(
         without_policy(driver.spec),
         rollout=Rollout(),
         hardware=Hardware(),
@@ -39,7 +39,7 @@ def revision_text(driver: Driver) -> str:
         stages=(),
         prebuilt=replace(driver.spec.prebuilt, sources=sources),
     )
-    document = to_document(Driver(driver.name, seen))
+    document = to_document(Driver(driver.name, spec))
     return json.dumps(document, sort_keys=True, separators=(",", ":")) + "\n"
 
 
@@ -49,16 +49,16 @@ def revision_of(text: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def read_revision(found: RevisionObject) -> Driver | None:
+def read_revision(stored: RevisionObject) -> Driver | None:
     """Returns the Driver of a revision; None if the ConfigMap does not match its label.
 
     After a downgrade, a newer controller may have written it. Fields that are unknown here are left
     out and logged once, as on a node. Pods mount the ConfigMap unchanged.
     """
-    if revision_of(found.document) != found.revision:
+    if revision_of(stored.document) != stored.revision:
         return None
     try:
-        return node_parse(json.loads(found.document), where=f"ConfigMap {found.name}")
+        return node_parse(json.loads(stored.document), where=f"ConfigMap {stored.name}")
     except (SpecError, ValueError):
         return None
 

@@ -49,7 +49,7 @@ def unload_pod(
     found: DriverObject, driver: Driver, revision: str, node: Node, settings: Settings
 ) -> Document:
     """Returns the unload pod. `driver` is as of `revision`, the one that the node had."""
-    marked = boot_mark(node.name, node.boot_id)
+    mark = boot_mark(node.name, node.boot_id)
     notes = {"kubectl.kubernetes.io/default-container": DRIVER_CONTAINER}
     if settings.scc:
         notes["openshift.io/required-scc"] = settings.scc
@@ -57,9 +57,9 @@ def unload_pod(
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": unloader_name(driver.name, marked),
+            "name": unloader_name(driver.name, mark),
             "namespace": settings.namespace,
-            "labels": object_labels(driver.name, revision) | {UNLOAD_LABEL: marked},
+            "labels": object_labels(driver.name, revision) | {UNLOAD_LABEL: mark},
             "annotations": notes,
         },
         "spec": _spec(found, driver, revision, node, settings),
@@ -71,13 +71,11 @@ def _spec(
 ) -> Document:
     plain = replace(driver, spec=replace(driver.spec, privileged=False))
     pool = Pool(node.architecture, "", node.kernel)
-    whole = pod(
-        DaemonSetInput(found, plain, revision, pool, toolkit="", link="", settings=settings)
-    )
-    kept = _VOLUMES if driver.spec.firmware is None else (*_VOLUMES, _FIRMWARE)
-    container = next(c for c in whole["containers"] if c["name"] == DRIVER_CONTAINER)
-    del whole["nodeSelector"]
-    return whole | {
+    full = pod(DaemonSetInput(found, plain, revision, pool, toolkit="", link="", settings=settings))
+    volumes = _VOLUMES if driver.spec.firmware is None else (*_VOLUMES, _FIRMWARE)
+    container = next(c for c in full["containers"] if c["name"] == DRIVER_CONTAINER)
+    del full["nodeSelector"]
+    return full | {
         "restartPolicy": "Never",
         "affinity": _only(node.name),
         "containers": [
@@ -85,10 +83,10 @@ def _spec(
             | {
                 "command": list(COMMAND),
                 "env": _named(container["env"], _ENVIRONMENT),
-                "volumeMounts": _named(container["volumeMounts"], kept),
+                "volumeMounts": _named(container["volumeMounts"], volumes),
             }
         ],
-        "volumes": _named(whole["volumes"], kept),
+        "volumes": _named(full["volumes"], volumes),
     }
 
 

@@ -77,23 +77,23 @@ def casualties(
     """Return the casualties to record from now on; empty once the rollout is complete."""
     if newest == good:
         return ()
-    known = {each.node: each for each in before}
-    there = {
-        m.node.name: (m, m.place(newest, good)) for m in members if m.before or m.node.name in known
+    old = {each.node: each for each in before}
+    placed = {
+        m.node.name: (m, m.place(newest, good)) for m in members if m.before or m.node.name in old
     }
-    kept = (_later(each, *there.get(name, (None, Place.NOWHERE))) for name, each in known.items())
-    found = {each.node: each for each in kept if each is not None}
-    for name, (member, place) in there.items():
+    later = (_update(each, *placed.get(name, (None, Place.NOWHERE))) for name, each in old.items())
+    by_node = {each.node: each for each in later if each is not None}
+    for name, (member, place) in placed.items():
         if place is Place.NEWEST and member.before:
-            new = _suffered(member, found.get(name), now)
-            found |= {name: new} if new else {}
-    return tuple(sorted(found.values(), key=lambda each: each.node))
+            new = _new_casualty(member, by_node.get(name), now)
+            by_node |= {name: new} if new else {}
+    return tuple(sorted(by_node.values(), key=lambda each: each.node))
 
 
 def within_limits(every: Sequence[Casualty], members: Mapping[str, Member]) -> list[dict[str, Any]]:
     """Return rows for the status; of too many, those that no node still reports come first."""
-    told = (each.node in members and members[each.node].health is Health.BROKEN for each in every)
-    pairs = zip(told, every, strict=True)
+    broken = (each.node in members and members[each.node].health is Health.BROKEN for each in every)
+    pairs = zip(broken, every, strict=True)
     order = sorted(pairs, key=lambda pair: (pair[0], pair[1].fate is Fate.DOWN))[:CASUALTY_LIMIT]
     rows = [each.row() for _, each in order]
     return sorted(rows, key=lambda row: str(row["node"]))
@@ -105,7 +105,7 @@ def _read(row: Mapping[str, Any]) -> Casualty:
     return Casualty(str(row["node"]), fate, *words)
 
 
-def _later(old: Casualty, member: Member | None, place: Place) -> Casualty | None:
+def _update(old: Casualty, member: Member | None, place: Place) -> Casualty | None:
     """Update an earlier casualty; None if the node shows that nothing needs to be recorded."""
     if member is not None and place is Place.NEWEST:
         return None if member.health is Health.WORKING else old
@@ -116,7 +116,7 @@ def _later(old: Casualty, member: Member | None, place: Place) -> Casualty | Non
     return old if member is not None and member.health is Health.DOWN else None
 
 
-def _suffered(member: Member, old: Casualty | None, now: float) -> Casualty | None:
+def _new_casualty(member: Member, old: Casualty | None, now: float) -> Casualty | None:
     """Return the new casualty of a node during its change; None if there is none."""
     if old is not None and old.fate is Fate.FAILED:
         return None
@@ -139,15 +139,15 @@ def _ended_boot(member: Member) -> str:
 
     If the driver had worked there for at least `LOST` seconds, it is not blamed.
     """
-    word, report = member.word, member.report
+    current, report = member.word, member.report
     if member.health is Health.DOWN:
-        ready = word is not None and word.state == State.READY.value
-        lasted = member.node.ready_since - word.said if word and word.said else LOST
+        ready = current is not None and current.state == State.READY.value
+        lasted = member.node.ready_since - current.time if current and current.time else LOST
         return "" if ready and lasted >= LOST else member.node.boot_id
     if member.health is not Health.BUSY or member.boot is not Boot.FRESH or report is None:
         return ""
-    spoke = member.at is not None and report.revision == member.at.revision
-    return report.boot_id if spoke and not member.was_ready else ""
+    reported = member.at is not None and report.revision == member.at.revision
+    return report.boot_id if reported and not member.was_ready else ""
 
 
 def failures(changed: Sequence[Member], every: Sequence[Casualty]) -> tuple[str, ...]:

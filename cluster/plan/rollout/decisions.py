@@ -38,14 +38,14 @@ from nodeside.spec.model import Upgrade
 class DrainStep(Enum):
     """The drain step that drain.py assigns to a decision; the first three leave it unchanged."""
 
-    GO = "the verdict holds"
-    RELEASE = "let go of the node"
+    GO = "the decision holds"
+    RELEASE = "release the node"
     KEEP_CLOSED = "keep the node cordoned"
     CORDON = "hold the node and cordon it"
     WAIT = "wait"
     EVICT = "ask its consumers to leave"
     END_STAGES = "wait for the end of its stages"
-    GIVE_UP = "let go of the node until what is in the way is gone"
+    GIVE_UP = "release the node until its pods are gone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Decision:
 def decide_all(
     all_members: Sequence[Member],
     driver: Driver,
-    now: RolloutState,
+    rollout: RolloutState,
     supplies: Mapping[Pool, Supply],
     memory: Memo[Decision] | None = None,
 ) -> tuple[Decision, ...]:
@@ -77,40 +77,41 @@ def decide_all(
     `memory` caches earlier decisions for members whose turn it was not.
     """
     upgrade, memory = driver.spec.upgrade, Memo() if memory is None else memory
-    kept = memory.on((now.phase, now.newest, now.good, upgrade, supplies))
-    found = []
+    cached = memory.on((rollout.phase, rollout.newest, rollout.good, upgrade, supplies))
+    decisions = []
     for member in all_members:
-        decision = kept.get(member.node.name)
+        decision = cached.get(member.node.name)
         if decision is None or decision.member is not member:
-            decision = kept[member.node.name] = _out_of_turn(member, upgrade, now, supplies)
-        found.append(decision)
+            decision = cached[member.node.name] = _out_of_turn(member, upgrade, rollout, supplies)
+        decisions.append(decision)
     memory.forget({member.node.name for member in all_members})
-    changing = [decision for decision in found if _may_change(decision)]
-    granted = _grant(changing, now) if changing else ()
+    changing = [decision for decision in decisions if _may_change(decision)]
+    granted = _grant(changing, rollout) if changing else ()
     return tuple(
-        _verdict(each.member, each.place, each.row, now, turn=True)
+        _decide(each.member, each.place, each.row, rollout, turn=True)
         if id(each.member) in granted
         else each
-        for each in found
+        for each in decisions
     )
 
 
 def _out_of_turn(
-    member: Member, upgrade: Upgrade, now: RolloutState, supplies: Mapping[Pool, Supply]
+    member: Member, upgrade: Upgrade, rollout: RolloutState, supplies: Mapping[Pool, Supply]
 ) -> Decision:
-    place, supply = member.place(now.newest, now.good), supply_of(member, supplies.__getitem__)
-    health = Health.ECHO if _is_echo(member, now.newest) else member.health
-    row = decide(Situation(place, now.phase, health, member.boot, upgrade, supply))
-    return _verdict(member, place, row, now, turn=False)
+    place = member.place(rollout.newest, rollout.good)
+    supply = supply_of(member, supplies.__getitem__)
+    health = Health.ECHO if _is_echo(member, rollout.newest) else member.health
+    row = decide(Situation(place, rollout.phase, health, member.boot, upgrade, supply))
+    return _decide(member, place, row, rollout, turn=False)
 
 
-def forgiven(every: Sequence[Decision], now: RolloutState) -> tuple[Member, ...]:
+def forgiven(every: Sequence[Decision], rollout: RolloutState) -> tuple[Member, ...]:
     """Return the members that lose their label `before`: the rollout that broke them is over.
 
     Only members that do not work are included. On working members the label has no effect, and
     there may be thousands of them, so it stays.
     """
-    if now.phase is not Phase.SETTLED or any(
+    if rollout.phase is not Phase.SETTLED or any(
         decision.place is Place.STALE and decision.member.health is not Health.DOWN
         for decision in every
     ):
@@ -124,21 +125,21 @@ def forgiven(every: Sequence[Decision], now: RolloutState) -> tuple[Member, ...]
     )
 
 
-def _grant(changing: Collection[Decision], now: RolloutState) -> Collection[int]:
+def _grant(changing: Collection[Decision], rollout: RolloutState) -> Collection[int]:
     """Select the members that change now, as ids: first those that lose nothing, then by name.
 
     A canary must be a node where the driver worked before; others prove nothing. A node whose drain
     has begun keeps its turn, which is already counted. A node that was given up on comes last in
     its group.
     """
-    unavailable = frozenset(now.unavailable)
+    unavailable = frozenset(rollout.unavailable)
     waiting = [
         (_costs(m, unavailable), bool(m.hold.given_up), m.node.name, m)
         for m, place in ((each.member, each.place) for each in changing)
-        if _takes_turn(m, now) and (now.slots is None or worked_before(m, place))
+        if _takes_turn(m, rollout) and (rollout.slots is None or worked_before(m, place))
     ]
     waiting.sort(key=lambda entry: entry[:3])
-    budget, slots = now.budget, now.slots
+    budget, slots = rollout.budget, rollout.slots
     granted = {id(each.member) for each in changing if each.member.hold.since}
     for costs, _, _, member in waiting:
         if slots == 0 or (costs and budget == 0):
@@ -149,11 +150,11 @@ def _grant(changing: Collection[Decision], now: RolloutState) -> Collection[int]
     return granted
 
 
-def _takes_turn(member: Member, now: RolloutState) -> bool:
+def _takes_turn(member: Member, rollout: RolloutState) -> bool:
     """Return whether the member is queued; after a failed drain only once its pods are gone."""
     if member.hold.since:
         return False
-    return member.hold.given_up != now.newest or member.is_vacant
+    return member.hold.given_up != rollout.newest or member.is_vacant
 
 
 def _may_change(decision: Decision) -> bool:
@@ -176,21 +177,23 @@ def _costs(member: Member, unavailable: Collection[str]) -> bool:
     return occupied and member.node.name not in unavailable
 
 
-def _verdict(member: Member, place: Place, row: Row, now: RolloutState, *, turn: bool) -> Decision:
+def _decide(
+    member: Member, place: Place, row: Row, rollout: RolloutState, *, turn: bool
+) -> Decision:
     match row.act:
         case Act.RELEASE:
             return Decision(member, place, row, "")
         case Act.IN_TURN | Act.IN_TURN_OR_GOOD if turn:
-            return _given(member, place, row, now.newest, counts=True)
+            return _assign(member, place, row, rollout.newest, counts=True)
         case Act.GIVE_NEWEST if turn or not _disturbs(member, place):
-            return _given(member, place, row, now.newest)
+            return _assign(member, place, row, rollout.newest)
         case Act.GIVE_GOOD | Act.IN_TURN_OR_GOOD:
-            return _given(member, place, row, now.good)
+            return _assign(member, place, row, rollout.good)
         case _:
             return Decision(member, place, row)
 
 
-def _given(
+def _assign(
     member: Member, place: Place, row: Row, revision: str, *, counts: bool = False
 ) -> Decision:
     """Assign a revision. With `counts`, the rollout is accountable if the driver worked before.

@@ -27,13 +27,13 @@ from cluster.plan.nodes.drain_labels import holders, lasts, stamp
 from cluster.plan.nodes.members import Member
 from cluster.plan.rollout.decisions import Decision, DrainStep
 from cluster.plan.rollout.drain_table import (
-    Aim,
-    Asked,
-    Company,
-    Grip,
+    Change,
+    DriverState,
+    Eviction,
+    Hold,
+    Occupants,
     Situation,
     Time,
-    Wish,
     decide,
 )
 from cluster.plan.rollout.table import Act
@@ -135,39 +135,39 @@ def again_in(decisions: Iterable[Decision], driver: Driver, newest: str, now: fl
 def _situation(decision: Decision, driver: Driver, now: float, *, stages: bool) -> Situation:
     member = decision.member
     return Situation(
-        Asked.NO if evicts(driver) is None else Asked.YES,
-        _wish(decision),
-        _grip(member),
-        _company(member, stages=stages),
-        _aim(decision),
+        Eviction.NO if evicts(driver) is None else Eviction.YES,
+        _change(decision),
+        _hold(member),
+        _occupants(member, stages=stages),
+        _driver_state(decision),
         _time(decision, driver, now),
     )
 
 
-def _wish(decision: Decision) -> Wish:
+def _change(decision: Decision) -> Change:
     if decision.revision is None:
-        return Wish.NOTHING
-    return Wish.REPLACE if decision.place in (Place.GOOD, Place.STALE) else Wish.GIVE
+        return Change.NOTHING
+    return Change.REPLACE if decision.place in (Place.GOOD, Place.STALE) else Change.GIVE
 
 
-def _grip(member: Member) -> Grip:
+def _hold(member: Member) -> Hold:
     if not member.hold.since:
-        return Grip.FREE
-    return Grip.HELD if member.node.unschedulable else Grip.SLIPPED
+        return Hold.FREE
+    return Hold.HELD if member.node.unschedulable else Hold.SLIPPED
 
 
-def _company(member: Member, *, stages: bool) -> Company:
+def _occupants(member: Member, *, stages: bool) -> Occupants:
     if member.consumers is None or (stages and member.stage_pods is None):
-        return Company.UNKNOWN
+        return Occupants.UNKNOWN
     if member.consumers:
-        return Company.SOMEBODY
-    return Company.STAGES if stages else Company.NOBODY
+        return Occupants.SOMEBODY
+    return Occupants.STAGES if stages else Occupants.NOBODY
 
 
-def _aim(decision: Decision) -> Aim:
+def _driver_state(decision: Decision) -> DriverState:
     if decision.member.health is Health.WORKING:
-        return Aim.WORKS
-    return Aim.COMING if decision.place is Place.NEWEST else Aim.FAULTY
+        return DriverState.WORKS
+    return DriverState.COMING if decision.place is Place.NEWEST else DriverState.FAULTY
 
 
 def _time(decision: Decision, driver: Driver, now: float) -> Time:
@@ -258,4 +258,4 @@ def let_go(snapshot: Snapshot, driver: str, members: Collection[str] = ()) -> It
         labels = node.labels
         if (held in labels or given_up in labels) and node.name not in members:
             gone = [key for key in (held, given_up) if key in labels]
-            yield LabelNode(driver, node.name, dict.fromkeys(gone), "its change is off")
+            yield LabelNode(driver, node.name, dict.fromkeys(gone), "its change is called off")

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Final, NamedTuple
 
-from cluster.model.states import Word
+from cluster.model.states import FastEnum
 from cluster.plan.rollout.decisions import DrainStep
 
 
-class Asked(Word):
+class Eviction(FastEnum):
     """Whether the Driver evicts at all: `rollout.evict` is set, without `upgrade: onReboot`."""
 
-    NO = "eviction is not asked for"
-    YES = "eviction is asked for"
+    NO = "the Driver does not evict pods"
+    YES = "the Driver evicts pods"
 
 
-class Wish(Word):
+class Change(FastEnum):
     """What the decision changes."""
 
     NOTHING = "nothing changes now"
@@ -25,20 +25,20 @@ class Wish(Word):
     GIVE = "the node is new or was rebooted: nothing of the driver is in its kernel"
 
 
-class Grip(Word):
+class Hold(FastEnum):
     FREE = "not held"
-    HELD = "held, and cordoned by whomever"
-    SLIPPED = "held, and somebody uncordoned it"
+    HELD = "held and cordoned, by us or by somebody else"
+    SLIPPED = "held, but somebody uncordoned it"
 
 
-class Company(Word):
+class Occupants(FastEnum):
     NOBODY = "no consumer is there"
     SOMEBODY = "consumers are there"
-    STAGES = "consumers are not, but pods of stages are, or may come"
-    UNKNOWN = "pods are not known"
+    STAGES = "no consumer is there, but pods of stages are there or may appear"
+    UNKNOWN = "its pods are not known"
 
 
-class Aim(Word):
+class DriverState(FastEnum):
     """The state of the driver on the node."""
 
     WORKS = "works"
@@ -46,28 +46,28 @@ class Aim(Word):
     COMING = "has the newest revision, and does not work yet"
 
 
-class Time(Word):
+class Time(FastEnum):
     """Whether the timeout has passed. A node is given up on once per revision; then it is LEFT."""
 
-    LEFT = "there is time"
-    UP = "timeoutSeconds are over"
+    LEFT = "there is time left"
+    UP = "timeoutSeconds have passed"
 
 
 class Situation(NamedTuple):
-    asked: Asked
-    wish: Wish
-    grip: Grip
-    company: Company
-    aim: Aim
+    eviction: Eviction
+    change: Change
+    hold: Hold
+    occupants: Occupants
+    state: DriverState
     time: Time
 
 
 class Row(NamedTuple):
-    asked: tuple[Asked, ...]
-    wishes: tuple[Wish, ...]
-    grips: tuple[Grip, ...]
-    companies: tuple[Company, ...]
-    aims: tuple[Aim, ...]
+    evictions: tuple[Eviction, ...]
+    changes: tuple[Change, ...]
+    holds: tuple[Hold, ...]
+    occupants: tuple[Occupants, ...]
+    states: tuple[DriverState, ...]
     times: tuple[Time, ...]
     step: DrainStep
     why: str
@@ -76,82 +76,83 @@ class Row(NamedTuple):
         return product(*self[:6])
 
 
-NO, YES = ((asked,) for asked in Asked)
+NO, YES = ((eviction,) for eviction in Eviction)
 
 
-NOTHING, REPLACE, GIVE = ((wish,) for wish in Wish)
+NOTHING, REPLACE, GIVE = ((change,) for change in Change)
 
 
-FREE, HELD, SLIPPED = ((grip,) for grip in Grip)
+FREE, HELD, SLIPPED = ((hold,) for hold in Hold)
 
 
-NOBODY, SOMEBODY, STAGES, UNKNOWN = ((company,) for company in Company)
+NOBODY, SOMEBODY, STAGES, UNKNOWN = ((occupants,) for occupants in Occupants)
 
 
-WORKS, FAULTY, COMING = ((aim,) for aim in Aim)
+WORKS, FAULTY, COMING = ((state,) for state in DriverState)
 
 
 LEFT, UP = ((time,) for time in Time)
 
 
-ANY_WISH, ANY_COMPANY, ANY_AIM, ANY_TIME = tuple(Wish), tuple(Company), tuple(Aim), tuple(Time)
+ANY_CHANGE, ANY_OCCUPANTS = tuple(Change), tuple(Occupants)
+ANY_STATE, ANY_TIME = tuple(DriverState), tuple(Time)
 
 
 CLOSED = HELD + SLIPPED
 
 
 TABLE: Final = (
-    Row(NO, NOTHING + GIVE, FREE, ANY_COMPANY, ANY_AIM, ANY_TIME,
-        DrainStep.GO, "eviction is not asked for"),
-    Row(NO, REPLACE, FREE, NOBODY + SOMEBODY, ANY_AIM, ANY_TIME,
-        DrainStep.GO, "eviction is not asked for"),
-    Row(NO, REPLACE, FREE, UNKNOWN, ANY_AIM, ANY_TIME,
+    Row(NO, NOTHING + GIVE, FREE, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
+        DrainStep.GO, "the Driver does not evict pods"),
+    Row(NO, REPLACE, FREE, NOBODY + SOMEBODY, ANY_STATE, ANY_TIME,
+        DrainStep.GO, "the Driver does not evict pods"),
+    Row(NO, REPLACE, FREE, UNKNOWN, ANY_STATE, ANY_TIME,
         DrainStep.WAIT, "the pods of its stages are not known yet"),
-    Row(NO, REPLACE, FREE, STAGES, ANY_AIM, LEFT,
+    Row(NO, REPLACE, FREE, STAGES, ANY_STATE, LEFT,
         DrainStep.END_STAGES, "its stages end first"),
-    Row(NO, REPLACE, FREE, STAGES, ANY_AIM, UP,
+    Row(NO, REPLACE, FREE, STAGES, ANY_STATE, UP,
         DrainStep.GIVE_UP, "its stages did not end in time"),
-    Row(NO, ANY_WISH, CLOSED, ANY_COMPANY, ANY_AIM, ANY_TIME,
-        DrainStep.RELEASE, "eviction is not asked for any more"),
+    Row(NO, ANY_CHANGE, CLOSED, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
+        DrainStep.RELEASE, "the Driver no longer evicts pods"),
     # Nothing changes now, or no pod can be in the way of the change.
-    Row(YES, NOTHING + GIVE, FREE, ANY_COMPANY, ANY_AIM, ANY_TIME,
-        DrainStep.GO, "there is nothing to be emptied"),
-    Row(YES, GIVE, CLOSED, ANY_COMPANY, ANY_AIM, ANY_TIME,
+    Row(YES, NOTHING + GIVE, FREE, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
+        DrainStep.GO, "there is nothing to drain"),
+    Row(YES, GIVE, CLOSED, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
         DrainStep.RELEASE, "it was rebooted, so its kernel has no driver to replace"),
-    Row(YES, NOTHING, CLOSED, ANY_COMPANY, COMING, ANY_TIME,
+    Row(YES, NOTHING, CLOSED, ANY_OCCUPANTS, COMING, ANY_TIME,
         DrainStep.KEEP_CLOSED, "stays cordoned until the driver works"),
-    Row(YES, NOTHING, CLOSED, ANY_COMPANY, WORKS, ANY_TIME,
+    Row(YES, NOTHING, CLOSED, ANY_OCCUPANTS, WORKS, ANY_TIME,
         DrainStep.RELEASE, "the driver works, and nothing changes now"),
-    Row(YES, NOTHING, CLOSED, ANY_COMPANY, FAULTY, ANY_TIME,
-        DrainStep.RELEASE, "it is not changed now after all"),
+    Row(YES, NOTHING, CLOSED, ANY_OCCUPANTS, FAULTY, ANY_TIME,
+        DrainStep.RELEASE, "its change is called off"),
     # Its turn.
-    Row(YES, REPLACE, FREE, UNKNOWN, ANY_AIM, ANY_TIME,
+    Row(YES, REPLACE, FREE, UNKNOWN, ANY_STATE, ANY_TIME,
         DrainStep.WAIT, "the pods of the cluster are not known yet"),
     Row(YES, REPLACE, FREE, NOBODY, FAULTY + COMING, ANY_TIME,
-        DrainStep.GO, "nobody is there, and the driver does not work anyway"),
+        DrainStep.GO, "it has no consumers, and the driver does not work anyway"),
     Row(YES, REPLACE, FREE, STAGES, FAULTY + COMING, LEFT,
         DrainStep.END_STAGES, "its stages end first"),
     Row(YES, REPLACE, FREE, STAGES, FAULTY + COMING, UP,
         DrainStep.GIVE_UP, "its stages did not end in time"),
     Row(YES, REPLACE, FREE, NOBODY + STAGES, WORKS, ANY_TIME,
-        DrainStep.CORDON, "no pod is to find a driver that is being replaced"),
-    Row(YES, REPLACE, FREE, SOMEBODY, ANY_AIM, ANY_TIME,
+        DrainStep.CORDON, "no pod may start while its driver is replaced"),
+    Row(YES, REPLACE, FREE, SOMEBODY, ANY_STATE, ANY_TIME,
         DrainStep.CORDON, "its consumers have to leave"),
-    Row(YES, REPLACE, SLIPPED, ANY_COMPANY, ANY_AIM, ANY_TIME,
+    Row(YES, REPLACE, SLIPPED, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
         DrainStep.CORDON, "somebody uncordoned it before its driver was replaced"),
-    Row(YES, REPLACE, HELD, UNKNOWN, ANY_AIM, LEFT,
+    Row(YES, REPLACE, HELD, UNKNOWN, ANY_STATE, LEFT,
         DrainStep.WAIT, "the pods of the cluster are not known yet"),
-    Row(YES, REPLACE, HELD, UNKNOWN, ANY_AIM, UP,
+    Row(YES, REPLACE, HELD, UNKNOWN, ANY_STATE, UP,
         DrainStep.GIVE_UP, "its pods were not known in time"),
-    Row(YES, REPLACE, HELD, NOBODY, ANY_AIM, ANY_TIME,
-        DrainStep.GO, "nobody is there any more"),
-    Row(YES, REPLACE, HELD, SOMEBODY, ANY_AIM, LEFT,
+    Row(YES, REPLACE, HELD, NOBODY, ANY_STATE, ANY_TIME,
+        DrainStep.GO, "its consumers are gone"),
+    Row(YES, REPLACE, HELD, SOMEBODY, ANY_STATE, LEFT,
         DrainStep.EVICT, "its consumers have to leave"),
-    Row(YES, REPLACE, HELD, SOMEBODY, ANY_AIM, UP,
+    Row(YES, REPLACE, HELD, SOMEBODY, ANY_STATE, UP,
         DrainStep.GIVE_UP, "its consumers did not leave in time"),
-    Row(YES, REPLACE, HELD, STAGES, ANY_AIM, LEFT,
+    Row(YES, REPLACE, HELD, STAGES, ANY_STATE, LEFT,
         DrainStep.END_STAGES, "its stages end first"),
-    Row(YES, REPLACE, HELD, STAGES, ANY_AIM, UP,
+    Row(YES, REPLACE, HELD, STAGES, ANY_STATE, UP,
         DrainStep.GIVE_UP, "its stages did not end in time"),
 )  # fmt: skip
 

@@ -66,9 +66,9 @@ def assess(
     unavailable = tuple(
         m.node.name for m, p in placed if _is_unavailable(m, p) or m.node.name in absent
     )
-    given = [] if settled else [m for m, p in placed if p is Place.NEWEST and m.before]
-    changed = [member for member in given if not member.lost]
-    failed = () if settled else failures(given, remembered)
+    assigned = [] if settled else [m for m, p in placed if p is Place.NEWEST and m.before]
+    changed = [member for member in assigned if not member.lost]
+    failed = () if settled else failures(assigned, remembered)
     limit = max(1, min(amount(rollout.max_failed, nodes), CASUALTY_LIMIT))
     allowed = amount(rollout.max_unavailable, nodes)
     candidates = _candidates(placed, driver.spec.upgrade, supply)
@@ -127,12 +127,12 @@ def _is_unavailable(member: Member, place: Place) -> bool:
 
 def _candidates(placed: Iterable[tuple[Member, Place]], upgrade: Upgrade, supply: Supplies) -> int:
     """Return how many nodes could still become canaries: now, or with `onReboot` eventually."""
-    one_day = upgrade is Upgrade.ON_REBOOT
-    places = (Place.GOOD, Place.STALE, Place.MOVED) if one_day else (Place.GOOD, Place.STALE)
+    eventually = upgrade is Upgrade.ON_REBOOT
+    places = (Place.GOOD, Place.STALE, Place.MOVED) if eventually else (Place.GOOD, Place.STALE)
     return sum(
         place in places
         and supply_of(member, supply) is Supply.SERVED
-        and (one_day or worked_before(member, place))
+        and (eventually or worked_before(member, place))
         for member, place in placed
     )
 
@@ -178,8 +178,8 @@ def _is_complete(
 
 def supply_of(member: Member, supply: Supplies) -> Supply:
     """Return the supply of a node: that of its pool, or TAKEN if another Driver has a module."""
-    found = supply(member.pool)
-    return Supply.TAKEN if member.taken and found is not Supply.UNSERVED else found
+    of_pool = supply(member.pool)
+    return Supply.TAKEN if member.taken and of_pool is not Supply.UNSERVED else of_pool
 
 
 def is_working(member: Member) -> bool:

@@ -21,7 +21,7 @@ from cluster.model.snapshot import (
     Snapshot,
     Unloader,
 )
-from cluster.plan.objects.node_policy import as_told
+from cluster.plan.objects.node_policy import with_sent_policy
 from cluster.plan.objects.revision import read_revision, revision_of, revision_text
 from nodeside.contract import (
     UNLOADED,
@@ -42,14 +42,14 @@ _NAMED = 20  # maximum number of nodes that a message names
 class UnloadPhase(Enum):
     """The unload phase of a node; the value is the text shown for it."""
 
-    GONE = "nothing of it is left there"
-    ENDING = "pods end"
+    GONE = "nothing of the driver is left there"
+    ENDING = "pods are terminating"
     NEXT = "to be unloaded"
-    STARTING = "unload pods start"
+    STARTING = "unload pods are starting"
     UNLOADING = "being unloaded"
     HELD = "modules are held"
     STUCK = "unload pods do not run"
-    FAILED = "unload pods failed, and are made again"
+    FAILED = "unload pods failed and are recreated"
     STAYS = "modules stay loaded until a reboot"
     DOWN = "nodes are down, and keep their modules until a reboot"
 
@@ -94,7 +94,9 @@ _AT: Mapping[UnloadPodState, UnloadPhase] = {
 }
 
 
-def stage(*, up: bool, ending: bool, loaded: bool, kept: bool, run: UnloadPodState) -> UnloadPhase:
+def phase_of(
+    *, up: bool, ending: bool, loaded: bool, kept: bool, run: UnloadPodState
+) -> UnloadPhase:
     """Return the phase: the table. `ending`: a pod that may act on the node exists or may appear;
     `loaded`: modules may be in the kernel; `kept`: they must not be touched."""
     match up, ending, loaded, kept, run:
@@ -116,7 +118,7 @@ class LeavingNode:
     pod of this boot; `revision` is the one to unload with ("": none is known)."""
 
     node: Node
-    stage: UnloadPhase
+    phase: UnloadPhase
     why: str = ""
     pod: DriverPod | None = None
     revision: str = ""
@@ -147,8 +149,8 @@ class Unload:
     def revisions(self) -> Mapping[str, Driver]:
         """The Driver as of each revision that a pod could be made from."""
         name = self.found.name
-        mine = [each for each in self.snapshot.revisions.values() if each.driver == name]
-        read = {each.revision: read_revision(each) for each in mine}
+        stored = [each for each in self.snapshot.revisions.values() if each.driver == name]
+        read = {each.revision: read_revision(each) for each in stored}
         readable = {revision: driver for revision, driver in read.items() if driver is not None}
         return readable | ({self.newest: self.found.driver} if self.found.driver else {})
 
@@ -159,7 +161,7 @@ class Unload:
     @property
     def needed(self) -> frozenset[str]:
         """Revisions that an unload pod has or will have."""
-        return frozenset(each.revision for each in self.leavers if not each.stage.is_last)
+        return frozenset(each.revision for each in self.leavers if not each.phase.is_last)
 
     @property
     def lost(self) -> bool:
@@ -170,39 +172,39 @@ class Unload:
     @property
     def waits(self) -> bool:
         """Whether any node is in a phase that is not final."""
-        return any(not each.stage.is_last for each in self.leavers)
+        return any(not each.phase.is_last for each in self.leavers)
 
-    def at(self, *stages: UnloadPhase) -> list[LeavingNode]:
-        return [each for each in self.leavers if each.stage in stages]
+    def at(self, *phases: UnloadPhase) -> list[LeavingNode]:
+        return [each for each in self.leavers if each.phase in phases]
 
     def stray_pods(self) -> Iterator[DriverPod]:
         """Yield unload pods without work: the node is gone, rebooted, or a member again, or its
         modules must stay."""
-        wanted = {
+        needed = {
             each.pod.name
             for each in self.leavers
-            if each.pod and not (each.stage is UnloadPhase.STAYS and self._kept(each.revision))
+            if each.pod and not (each.phase is UnloadPhase.STAYS and self._kept(each.revision))
         }
         for pod in self._unload_pods.values():
-            if pod.name not in wanted and not pod.deleting:
+            if pod.name not in needed and not pod.deleting:
                 yield pod
 
     # --- messages -----------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
-        return sum(each.stage is not UnloadPhase.GONE for each in self.leavers)
+        return sum(each.phase is not UnloadPhase.GONE for each in self.leavers)
 
-    def said(self, *stages: UnloadPhase) -> str:
+    def summary(self, *phases: UnloadPhase) -> str:
         """Return a message that names the nodes in these phases; "" if there are none."""
-        at = ((each, self.at(each)) for each in stages if each is not UnloadPhase.GONE)
+        at = ((each, self.at(each)) for each in phases if each is not UnloadPhase.GONE)
         return "; ".join(f"{each.value}: {nodes_named(nodes)}" for each, nodes in at if nodes)
 
     @property
     def obstacle(self) -> str:
         """What keeps modules loaded that should be unloaded, with the command to leave them."""
-        said = self.said(*(each for each in UnloadPhase if each.is_obstacle))
-        return f"{said}; to leave the modules loaded: {self.way_out}" if said else ""
+        words = self.summary(*(each for each in UnloadPhase if each.is_obstacle))
+        return f"{words}; to leave the modules loaded: {self.way_out}" if words else ""
 
     @property
     def way_out(self) -> str:
@@ -215,18 +217,18 @@ class Unload:
         report = self._report(node)
         pod = self._unload_pods.get((node.name, boot_mark(node.name, node.boot_id)))
         revision = self._revision(report, pod)
-        kept, run = self._kept(revision), UnloadPodState.NONE
+        reason, run = self._kept(revision), UnloadPodState.NONE
         if pod is not None and pod.unloader is not None:
             run = _run(pod, pod.unloader, report, self.now)
-        found = stage(
+        phase = phase_of(
             up=node.ready,
             ending=self._ending(node, pod, run),
             loaded=self._is_loaded(node, report),
-            kept=bool(kept),
+            kept=bool(reason),
             run=run,
         )
-        why = kept if found is UnloadPhase.STAYS and kept else _why(found, pod, report)
-        return LeavingNode(node, found, why, pod, revision)
+        why = reason if phase is UnloadPhase.STAYS and reason else _why(phase, pod, report)
+        return LeavingNode(node, phase, why, pod, revision)
 
     def _has_trace(self, node: Node, labels: Sequence[str]) -> bool:
         return (
@@ -251,8 +253,8 @@ class Unload:
             return False
         if report is not None:
             return (report.state, report.reason) != (State.WAITING.value, UNLOADED)
-        said = node_driver_name(name, node.name) in self.snapshot.node_drivers
-        return state_label(name) in node.labels and not said
+        reported = node_driver_name(name, node.name) in self.snapshot.node_drivers
+        return state_label(name) in node.labels and not reported
 
     def _ending(self, node: Node, pod: DriverPod | None, run: UnloadPodState) -> bool:
         """Return whether a pod may act on the node. A DaemonSet may create one while the label is
@@ -266,8 +268,8 @@ class Unload:
         """Return the revision that the node had; else the newest; else any; "" if there is none."""
         had = report.revision if report is not None else ""
         had = pod.unloader.revision if pod is not None and pod.unloader is not None else had
-        known = [had, self.newest, *sorted(self.revisions)]
-        return next((each for each in known if each in self.revisions), "")
+        candidates = [had, self.newest, *sorted(self.revisions)]
+        return next((each for each in candidates if each in self.revisions), "")
 
     def _kept(self, revision: str) -> str:
         """Return why modules must not be touched, or "". The newest document decides if valid."""
@@ -275,8 +277,8 @@ class Unload:
             return f"annotation {LEAVE_MODULES}"
         driver = self.found.driver or self.revisions.get(revision)
         if driver is None:
-            return "its revision is lost, so there is nothing to make a pod of"
-        driver = self.found.driver or as_told(self.snapshot, driver)
+            return "its revision is lost, so no unload pod can be created"
+        driver = self.found.driver or with_sent_policy(self.snapshot, driver)
         never = driver.spec.unload.policy is UnloadPolicy.NEVER
         return "unload.policy: never" if never else ""
 
@@ -308,14 +310,14 @@ class Unload:
     @cached_property
     def _rivals(self) -> Sequence[str]:
         """Other Drivers that share a module and are not being deleted."""
-        mine = _modules(self.revisions.values())
+        modules = _modules(self.revisions.values())
         return [
             other.name
             for other in self.snapshot.drivers.values()
             if other.driver is not None
             and other.name != self.found.name
             and not other.deleting
-            and not mine.isdisjoint(_modules([other.driver]))
+            and not modules.isdisjoint(_modules([other.driver]))
         ]
 
 
@@ -330,15 +332,16 @@ def nodes_named(leavers: Iterable[LeavingNode]) -> str:
     by_why: dict[str, list[str]] = {}
     for each in every[:_NAMED]:
         by_why.setdefault(each.why, []).append(each.node.name)
-    said = [", ".join(names) + (f" ({why})" if why else "") for why, names in by_why.items()]
+    groups = [", ".join(names) + (f" ({why})" if why else "") for why, names in by_why.items()]
     rest = len(every) - _NAMED
-    return ", ".join(said) + (f" and {rest} more nodes" if rest > 0 else "")
+    more = f" and {rest} more {'node' if rest == 1 else 'nodes'}" if rest > 0 else ""
+    return ", ".join(groups) + more
 
 
 def _run(
     pod: DriverPod, unloader: Unloader, report: NodeDriverObject | None, now: float
 ) -> UnloadPodState:
-    says = report.reason if report and report.state == State.UNLOADING.value else None
+    reason = report.reason if report and report.state == State.UNLOADING.value else None
     match unloader.phase:
         case "Failed":
             refused = unloader.code == ExitCode.REBOOT_REQUIRED
@@ -347,30 +350,30 @@ def _run(
             return UnloadPodState.STUCK
         case "Succeeded":
             return UnloadPodState.DONE
-        case _ if says is not None:
-            return UnloadPodState.HELD if says else UnloadPodState.RUNNING
+        case _ if reason is not None:
+            return UnloadPodState.HELD if reason else UnloadPodState.RUNNING
         case _ if now - pod.created >= SLOW:
             return UnloadPodState.STUCK
         case phase:
             return UnloadPodState.RUNNING if phase == "Running" else UnloadPodState.STARTING
 
 
-def _why(found: UnloadPhase, pod: DriverPod | None, report: NodeDriverObject | None) -> str:
+def _why(phase: UnloadPhase, pod: DriverPod | None, report: NodeDriverObject | None) -> str:
     if pod is None or pod.unloader is None:
         return ""
-    said = report.message if report is not None else ""
+    message = report.message if report is not None else ""
     failed = report is not None and report.state == State.FAILED.value
-    match found:
+    match phase:
         case UnloadPhase.HELD:
-            return said
+            return message
         case UnloadPhase.STUCK:
             waits = "; ".join(f"{where}: {why}" for where, why in pod.waiting.items())
             describe = f"kubectl -n {pod.namespace} describe pod {pod.name}"
-            return waits or f"pod {pod.name} says nothing: {describe}"
+            return waits or f"pod {pod.name} has not reported: {describe}"
         case UnloadPhase.FAILED:
-            return (said if failed else "") or pod.unloader.ended
+            return (message if failed else "") or pod.unloader.ended
         case UnloadPhase.STAYS:
-            return said or pod.unloader.ended
+            return message or pod.unloader.ended
         case _:
             return ""
 

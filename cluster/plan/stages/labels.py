@@ -29,8 +29,8 @@ def changed_labels(staging: StagePlan) -> Iterator[tuple[Node, dict[str, str | N
         node = member.node
         if member.health is Health.DOWN:
             continue
-        wanted, why = _wanted(staging, member, held=node.name in held)
-        yield from _difference(staging.driver, node, wanted, why)
+        desired, why = _desired(staging, member, held=node.name in held)
+        yield from _difference(staging.driver, node, desired, why)
     for node in staging.context.snapshot.nodes.values():
         if node.name in members:
             continue
@@ -44,13 +44,13 @@ _SHUT: Final[Mapping[str, str]] = {"": CLOSED}
 _ENDING = "its stages end before the driver there changes"
 
 
-def _wanted(staging: StagePlan, member: Member, *, held: bool) -> tuple[Mapping[str, str], str]:
+def _desired(staging: StagePlan, member: Member, *, held: bool) -> tuple[Mapping[str, str], str]:
     """Returns the stages whose label the node should have; "" stands for the closing label."""
     if held:
         return _SHUT, _ENDING
     if member.health is not Health.WORKING:
-        kept = _SHUT if closed_label(staging.driver) in member.node.labels else {}
-        return kept, "the driver does not work there"
+        labels = _SHUT if closed_label(staging.driver) in member.node.labels else {}
+        return labels, "the driver does not work there"
     ready: dict[str, str] = {}
     node = member.node
     for step in staging.steps:
@@ -61,19 +61,19 @@ def _wanted(staging: StagePlan, member: Member, *, held: bool) -> tuple[Mapping[
 
 
 def _labelled(node: Node, key: str) -> Node:
-    there = node.labels.get(key) == READY
-    return node if there else replace(node, labels={**node.labels, key: READY})
+    is_ready = node.labels.get(key) == READY
+    return node if is_ready else replace(node, labels={**node.labels, key: READY})
 
 
 def _difference(
-    driver: str, node: Node, wanted: Mapping[str, str], why: str
+    driver: str, node: Node, desired: Mapping[str, str], why: str
 ) -> Iterator[tuple[Node, dict[str, str | None], str]]:
     labels: dict[str, str | None] = {
         stage_label(driver, stage) if stage else closed_label(driver): value
-        for stage, value in wanted.items()
+        for stage, value in desired.items()
     }
-    there = set(label_keys(driver, node))
+    current = set(label_keys(driver, node))
     changes: dict[str, str | None] = {k: v for k, v in labels.items() if node.labels.get(k) != v}
-    changes |= dict.fromkeys(sorted(there - labels.keys()))
+    changes |= dict.fromkeys(sorted(current - labels.keys()))
     if changes:
         yield node, changes, why

@@ -74,7 +74,7 @@ def objects(
 
     `documents` are those of the ConfigMap, each with its file. Raises StageInvalid.
     """
-    made: dict[tuple[str, str], Document] = {}
+    framed: dict[tuple[str, str], Document] = {}
     skipped: list[str] = []
     for file, document in documents:
         where = f"ConfigMap {config_map}, {file}"
@@ -82,11 +82,11 @@ def objects(
         kind, name = _key(document)
         if kind in _OPTIONAL & absent:
             skipped.append(f"{kind} {name}: this cluster has no such kind")
-        elif (kind, name) in made:
-            raise StageInvalid(f"{where}: {kind} {name} is there twice")
+        elif (kind, name) in framed:
+            raise StageInvalid(f"{where}: {kind} {name} is defined twice")
         else:
-            made[kind, name] = _framed(document, frame)
-    return tuple(sorted(made.values(), key=lambda each: _ORDER[each["kind"]])), tuple(skipped)
+            framed[kind, name] = _framed(document, frame)
+    return tuple(sorted(framed.values(), key=lambda each: _ORDER[each["kind"]])), tuple(skipped)
 
 
 def _key(document: Mapping[str, Any]) -> tuple[str, str]:
@@ -104,25 +104,25 @@ def _check(where: str, document: Mapping[str, Any], settings: Settings) -> None:
 def _problems(document: Mapping[str, Any], settings: Settings) -> Iterator[str]:
     kind, version = document.get("kind"), document.get("apiVersion")
     if not isinstance(kind, str) or (str(version), kind) not in _KINDS:
-        known = ", ".join(each.kind for each in ALLOWED)
+        allowed = ", ".join(each.kind for each in ALLOWED)
         yield (
-            f"{kind} of {version} is no kind that a stage may have ({known}): "
+            f"{kind} of {version} is not a kind that a stage may have ({allowed}): "
             "apply it yourself, once, beside the Driver"
         )
     metadata = document.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        yield f"{kind}: metadata.name is missing or is no name"
+        yield f"{kind}: metadata.name is missing or invalid"
     assert isinstance(metadata, dict)
     namespace = metadata.get("namespace", settings.namespace)
     if namespace != settings.namespace:
         yield (
             f"{kind} {name}: a stage's objects are in namespace {settings.namespace}, "
-            f"not {namespace}; leave the field out"
+            f"not {namespace}; omit metadata.namespace"
         )
     for field in ("finalizers", "ownerReferences", "generateName"):
         if field in metadata:
-            yield f"{kind} {name}: metadata.{field} is not for a stage"
+            yield f"{kind} {name}: metadata.{field} is not allowed in a stage"
     for field in ("labels", "annotations"):
         if not isinstance(metadata.get(field, {}), dict):
             yield f"{kind} {name}: metadata.{field}: expected a mapping"
@@ -135,21 +135,21 @@ def _pod_problems(document: Mapping[str, Any], settings: Settings) -> Iterator[s
     pod, metadata = _part(template, "spec"), _part(template, "metadata")
     affinity = _part(_part(pod, "affinity"), "nodeAffinity")
     if not _is_template(pod, metadata) or affinity is None:
-        yield "spec.template is no template of a pod"
+        yield "spec.template is not a valid pod template"
         return
     # If serviceAccountName is empty, the API server uses serviceAccount, its old name.
     account = pod.get("serviceAccountName") or pod.get("serviceAccount") or ""
     if not isinstance(account, str):
-        yield "serviceAccountName is no name"
+        yield "serviceAccountName: expected a string"
     if account in (CONTROLLER, settings.service_account):
         yield f"the service account {account} is nodeside's own; name another one"
     if document["kind"] == "DaemonSet" and _AFFINITY in affinity:
-        yield "choose nodes by nodeSelector: a required nodeAffinity is what the gate is made of"
+        yield "select nodes by nodeSelector: nodeside sets the required nodeAffinity itself"
 
 
-def _part(of: Any, name: str) -> Any:
+def _part(document: Any, name: str) -> Any:
     """Returns a nested mapping, empty if it is missing; None if it has another type."""
-    inner = of.get(name, {}) if isinstance(of, dict) else None
+    inner = document.get(name, {}) if isinstance(document, dict) else None
     return inner if isinstance(inner, dict) else None
 
 
@@ -168,18 +168,18 @@ def _is_template(pod: Any, metadata: Any) -> TypeGuard[dict[str, Any]]:
 
 def _framed(document: Mapping[str, Any], frame: Frame) -> Document:
     """Returns a copy marked as ours; a DaemonSet is also gated."""
-    made = copy.deepcopy(dict(document))
-    made.pop("status", None)
-    metadata = made["metadata"]
+    framed = copy.deepcopy(dict(document))
+    framed.pop("status", None)
+    metadata = framed["metadata"]
     metadata["namespace"] = frame.settings.namespace
     metadata["labels"] = {**metadata.get("labels", {}), **_labels(frame)}
     metadata["ownerReferences"] = owner(frame.owner)
-    if made["kind"] in _WORKLOADS:
-        _pod_framed(made, frame)
+    if framed["kind"] in _WORKLOADS:
+        _frame_pod(framed, frame)
     # Computed last, so that the digest covers our additions.
-    notes = {**metadata.get("annotations", {}), APPLIED_NOTE: digest(made)}
+    notes = {**metadata.get("annotations", {}), APPLIED_NOTE: digest(framed)}
     metadata["annotations"] = notes
-    return made
+    return framed
 
 
 def _labels(frame: Frame) -> dict[str, str]:
@@ -190,20 +190,20 @@ def _labels(frame: Frame) -> dict[str, str]:
     }
 
 
-def _pod_framed(made: Document, frame: Frame) -> None:
-    template = made["spec"]["template"]
+def _frame_pod(document: Document, frame: Frame) -> None:
+    template = document["spec"]["template"]
     pod, metadata = template["spec"], template.setdefault("metadata", {})
     metadata["labels"] = {**metadata.get("labels", {}), **_labels(frame)}
     _secrets(pod, frame.settings.pull_secrets)
-    if made["kind"] == "DaemonSet":
+    if document["kind"] == "DaemonSet":
         _gate(pod, frame)
 
 
 def _secrets(pod: Document, names: Sequence[str]) -> None:
-    there = pod.get("imagePullSecrets", [])
-    missing = [{"name": name} for name in names if {"name": name} not in there]
+    existing = pod.get("imagePullSecrets", [])
+    missing = [{"name": name} for name in names if {"name": name} not in existing]
     if missing:
-        pod["imagePullSecrets"] = [*there, *missing]
+        pod["imagePullSecrets"] = [*existing, *missing]
 
 
 def gate_labels(driver: str, after: str) -> dict[str, str]:

@@ -63,7 +63,7 @@ class StageState:
     awaited: bool = False
     opened: bool = False
     template: Template | None = None
-    found: Mapping[Key, StageObject] = field(default_factory=dict)
+    existing: Mapping[Key, StageObject] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -81,8 +81,8 @@ class StageState:
     @property
     def on_nodes(self) -> bool:
         """Returns whether the stage has pods on nodes, or had while it could still be read."""
-        there = any(kind == "DaemonSet" for kind, _ in self.found)
-        return there if self.error else bool(self.daemonsets)
+        had = any(kind == "DaemonSet" for kind, _ in self.existing)
+        return had if self.error else bool(self.daemonsets)
 
     @property
     def behind(self) -> tuple[str, ...]:
@@ -91,10 +91,10 @@ class StageState:
 
     def _behind(self, document: Document) -> str:
         name = f"{document['kind']} {document['metadata']['name']}"
-        there = self.found.get(key_of(document))
-        if there is None:
-            return f"{name} is not there yet"
-        return "" if there.rolled_out else f"{name}: {there.progress}"
+        existing = self.existing.get(key_of(document))
+        if existing is None:
+            return f"{name} does not exist yet"
+        return "" if existing.rolled_out else f"{name}: {existing.progress}"
 
 
 def key_of(document: Document) -> Key:
@@ -112,26 +112,26 @@ class StagePlan:
         return self.context.driver.name
 
     @cached_property
-    def seen(self) -> Stages:
-        return self.context.snapshot.stages or Stages(unknown="nobody looked for them yet")
+    def observed(self) -> Stages:
+        return self.context.snapshot.stages or Stages(unknown="the stages have not been read yet")
 
     @property
     def active(self) -> bool:
         """Returns whether the Driver uses stages and their objects are known."""
-        return uses(self.context.found) and not self.seen.unknown
+        return uses(self.context.found) and not self.observed.unknown
 
     @cached_property
-    def mine(self) -> Mapping[Key, StageObject]:
-        return {k: each for k, each in self.seen.objects.items() if each.driver == self.driver}
+    def owned(self) -> Mapping[Key, StageObject]:
+        return {k: each for k, each in self.observed.objects.items() if each.driver == self.driver}
 
     @cached_property
     def pods(self) -> Mapping[tuple[str, str], tuple[StagePod, ...]]:
         """Returns the pods that are not terminating, by DaemonSet and node."""
-        found: dict[tuple[str, str], tuple[StagePod, ...]] = {}
-        for pod in self.seen.pods.values():
+        pods: dict[tuple[str, str], tuple[StagePod, ...]] = {}
+        for pod in self.observed.pods.values():
             if pod.driver == self.driver and pod.daemonset and not pod.deleting:
-                found[pod.daemonset, pod.node] = (*found.get((pod.daemonset, pod.node), ()), pod)
-        return found
+                pods[pod.daemonset, pod.node] = (*pods.get((pod.daemonset, pod.node), ()), pod)
+        return pods
 
     @cached_property
     def working(self) -> Sequence[Member]:
@@ -159,12 +159,12 @@ class StagePlan:
         return frozenset(step.template for step in steps if step.template)
 
     def _rendered(self, stage: Stage, after: str, earlier: Sequence[StageState]) -> StageState:
-        found = {key: each for key, each in self.mine.items() if each.stage == stage.name}
-        step = StageState(stage, after, found=found)
+        existing = {key: each for key, each in self.owned.items() if each.stage == stage.name}
+        step = StageState(stage, after, existing=existing)
         try:
             template = self._template(stage)
             step = replace(step, template=template)
-            rendered = self.seen.rendered.get(template)
+            rendered = self.observed.rendered.get(template)
             if rendered is None:
                 return replace(step, error="its templates are being rendered", awaited=True)
             documents, skipped = self._framed(stage, after, rendered)
@@ -174,7 +174,7 @@ class StagePlan:
         return replace(step, documents=documents, skipped=skipped)
 
     def _template(self, stage: Stage) -> Template:
-        source = self.seen.sources.get(stage.manifests)
+        source = self.observed.sources.get(stage.manifests)
         if source is None:
             where = self.context.snapshot.settings.namespace
             raise StageInvalid(f"there is no ConfigMap {stage.manifests} in namespace {where}")
@@ -187,13 +187,13 @@ class StagePlan:
         """Returns the objects to apply and messages about those left out."""
         if rendered.error:
             raise StageInvalid(rendered.error)
-        frame, kept = self._frame(stage, after), self.context.memory.framed
-        before = kept.get(stage.name)
-        if before and before[0] is rendered and before[1] == (frame, self.seen.absent):
-            return before[2]
-        made = objects(frame, stage.manifests, rendered.documents, self.seen.absent)
-        kept[stage.name] = rendered, (frame, self.seen.absent), made
-        return made
+        frame, cache = self._frame(stage, after), self.context.memory.framed
+        cached = cache.get(stage.name)
+        if cached and cached[0] is rendered and cached[1] == (frame, self.observed.absent):
+            return cached[2]
+        framed = objects(frame, stage.manifests, rendered.documents, self.observed.absent)
+        cache[stage.name] = rendered, (frame, self.observed.absent), framed
+        return framed
 
     def _frame(self, stage: Stage, after: str) -> Frame:
         """Returns the frame of a stage.
@@ -247,17 +247,17 @@ class StagePlan:
         self, documents: Sequence[Document], stage: Stage, earlier: Sequence[StageState]
     ) -> None:
         """Raises StageInvalid if an object belongs to someone else or to another stage."""
-        taken = {key_of(each): step.name for step in earlier for each in step.documents}
+        owners = {key_of(each): step.name for step in earlier for each in step.documents}
         for document in documents:
             kind, name = key = key_of(document)
-            if key in taken:
-                raise StageInvalid(f"{kind} {name} is in stage {taken[key]} already")
-            there = self.seen.objects.get(key)
-            if there is not None and there.driver != self.driver:
-                whose = f"driver {there.driver}'s" if there.driver else "no stage's"
+            if key in owners:
+                raise StageInvalid(f"{kind} {name} is in stage {owners[key]} already")
+            other = self.observed.objects.get(key)
+            if other is not None and other.driver != self.driver:
+                owner = f"belongs to driver {other.driver}" if other.driver else "is in no stage"
                 raise StageInvalid(
-                    f"ConfigMap {stage.manifests}: there is a {kind} {name} already, and it is "
-                    f"{whose}; choose another name"
+                    f"ConfigMap {stage.manifests}: {kind} {name} exists already and {owner}; "
+                    "choose another name"
                 )
 
     def _may_open(self, step: StageState, earlier: Sequence[StageState]) -> bool:
@@ -266,8 +266,8 @@ class StagePlan:
         A stage that was applied once stays. A new stage waits until the previous one is ready on
         some node; if that one has no pods on nodes, only its Deployments have to be ready.
         """
-        if step.found or step.error:
-            return bool(step.found)
+        if step.existing or step.error:
+            return bool(step.existing)
         if not earlier:
             return bool(self.working)
         last = earlier[-1]
@@ -287,7 +287,7 @@ class StagePlan:
             return False
         if node.labels.get(stage_label(self.driver, step.name)) == READY:
             return True
-        applied = not step.error and step.opened and all(k in step.found for k in _keys(step))
+        applied = not step.error and step.opened and all(k in step.existing for k in _keys(step))
         return (
             applied and closed_label(self.driver) not in node.labels and not self.lacks(step, node)
         )
@@ -296,8 +296,8 @@ class StagePlan:
         """Returns what is not ready of a stage on a node, "" if everything is."""
         for daemonset, selector in step.daemonsets:
             gate = gate_labels(self.driver, step.after)
-            asked = {key: value for key, value in selector.items() if key not in gate}
-            if any(node.labels.get(key) != value for key, value in asked.items()):
+            selected = {key: value for key, value in selector.items() if key not in gate}
+            if any(node.labels.get(key) != value for key, value in selected.items()):
                 continue  # its nodeSelector excludes this node
             pods = self.pods.get((daemonset, node.name), ())
             if not pods:
@@ -306,15 +306,15 @@ class StagePlan:
                 if not pod.ready:
                     return _not_ready(pod)
                 if stage_label(self.driver, step.name) not in node.labels and (
-                    words := self.unsaid(step, pod)
+                    words := self.missing_line(step, pod)
                 ):
                     return words
         return ""
 
-    def unsaid(self, step: StageState, pod: StagePod) -> str:
+    def missing_line(self, step: StageState, pod: StagePod) -> str:
         """Returns which log line of a ready pod is missing, "" if none is awaited."""
         wait = step.stage.wait_for
-        sight = self.seen.logs.get(pod.uid, LogSight())
+        sight = self.observed.logs.get(pod.uid, LogSight())
         if wait is None or sight.matched:
             return ""
         late = f" after {wait.timeout_seconds} s" if sight.late else " yet"
@@ -323,10 +323,10 @@ class StagePlan:
 
     def silent(self, step: StageState) -> Iterator[tuple[StagePod, str]]:
         """Yields a stage's Deployment pods whose awaited log line is missing."""
-        for pod in self.seen.pods.values() if step.stage.wait_for else ():
-            mine = (pod.driver, pod.stage) == (self.driver, step.name)
+        for pod in self.observed.pods.values() if step.stage.wait_for else ():
+            owned = (pod.driver, pod.stage) == (self.driver, step.name)
             up = pod.ready and not pod.deleting and not pod.daemonset
-            if mine and up and (words := self.unsaid(step, pod)):
+            if owned and up and (words := self.missing_line(step, pod)):
                 yield pod, words
 
 
@@ -346,20 +346,20 @@ def to_apply(staging: StagePlan) -> Iterator[tuple[Document, Overwrite | None]]:
     """Yields documents that differ from the cluster, in stage order, and what they overwrite."""
     for step in staging.steps:
         for document in step.documents if step.opened else ():
-            there = staging.mine.get(key_of(document))
-            if there is not None and there.deleting:
+            existing = staging.owned.get(key_of(document))
+            if existing is not None and existing.deleting:
                 continue
-            edited = _differs(document, there, step) if there else None
-            if there is None or edited:
+            edited = _differs(document, existing, step) if existing else None
+            if existing is None or edited:
                 yield document, edited
 
 
-def _differs(document: Document, there: StageObject, step: StageState) -> Overwrite | None:
+def _differs(document: Document, current: StageObject, step: StageState) -> Overwrite | None:
     applied = document["metadata"]["annotations"][APPLIED_NOTE]
-    marked = (there.applied, there.stage) == (applied, step.name)
-    if marked and not drifted(document, there.document) and not strangers(there.kept, document):
+    marked = (current.applied, current.stage) == (applied, step.name)
+    if marked and not drifted(document, current.document) and not strangers(current.kept, document):
         return None
-    return over(there.kept, document, edited=marked)
+    return over(current.kept, document, edited=marked)
 
 
 def to_prune(staging: StagePlan) -> Iterator[StageObject]:
@@ -367,12 +367,12 @@ def to_prune(staging: StagePlan) -> Iterator[StageObject]:
 
     Objects of a stage that cannot be read are kept.
     """
-    kept = {key for step in staging.steps for key in _keys(step)}
-    unread = {step.name for step in staging.steps if step.error}
+    desired = {key for step in staging.steps for key in _keys(step)}
+    unreadable = {step.name for step in staging.steps if step.error}
     gone = [
         each
-        for key, each in staging.mine.items()
-        if key not in kept and each.stage not in unread and not each.deleting
+        for key, each in staging.owned.items()
+        if key not in desired and each.stage not in unreadable and not each.deleting
     ]
     return iter(sorted(gone, key=end_order))
 

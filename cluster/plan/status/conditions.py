@@ -19,9 +19,17 @@ from cluster.plan.nodes.members import cause
 from cluster.plan.rollout.casualties import within_limits
 from cluster.plan.rollout.unload import UnloadPhase
 from cluster.plan.status.drains import drains, stuck
-from cluster.plan.status.messages import cut, nodes, refused, some, toolkit_message, untold
+from cluster.plan.status.messages import (
+    cut,
+    kernel_unknown,
+    more,
+    nodes,
+    refused,
+    some,
+    toolkit_message,
+)
 from cluster.plan.status.pool_rows import pool_order, pool_rows
-from cluster.plan.status.progress import Moving, moving, stopped
+from cluster.plan.status.progress import Motion, current_motion, stopped
 from cluster.plan.status.report import StatusReport, counts
 from nodeside.timestamps import rfc3339
 
@@ -36,49 +44,49 @@ class Condition:
     message: str
 
 
-def status(picture: StatusReport, *, now: float) -> dict[str, Any]:
+def status(report: StatusReport, *, now: float) -> dict[str, Any]:
     """Returns the whole status."""
-    motion = moving(picture)
-    said = (
-        _ready(picture, motion),
-        _available(picture),
-        _progressing(picture, motion),
-        _degraded(picture),
+    motion = current_motion(report)
+    untimed = (
+        _ready(report, motion),
+        _available(report),
+        _progressing(report, motion),
+        _degraded(report),
     )
     return {
-        "observedGeneration": picture.found.generation,
-        "revision": picture.standing.newest,
-        "lastGoodRevision": picture.standing.good,
-        "nodes": dict(picture.counts),
-        "leaving": picture.leaving.count if picture.leaving else 0,
-        "devices": devices(picture.driver.spec.hardware, picture.found.status),
-        "pools": pool_rows(picture),
-        "preflight": [answer.row() for answer in picture.preflight],
-        "draining": drains(picture.decisions, picture.occupancy),
-        "casualties": _casualties(picture),
-        "conditions": conditions(picture.found, said, now=now),
+        "observedGeneration": report.found.generation,
+        "revision": report.rollout.newest,
+        "lastGoodRevision": report.rollout.good,
+        "nodes": dict(report.counts),
+        "leaving": report.leaving.count if report.leaving else 0,
+        "devices": devices(report.driver.spec.hardware, report.found.status),
+        "pools": pool_rows(report),
+        "preflight": [answer.row() for answer in report.preflight],
+        "draining": drains(report.decisions, report.occupancy),
+        "casualties": _casualties(report),
+        "conditions": conditions(report.found, untimed, now=now),
     }
 
 
-def _casualties(picture: StatusReport) -> list[dict[str, Any]]:
-    if picture.standing.phase is Phase.SETTLED or not picture.casualties:
+def _casualties(report: StatusReport) -> list[dict[str, Any]]:
+    if report.rollout.phase is Phase.SETTLED or not report.casualties:
         return []
-    members = {decision.member.node.name: decision.member for decision in picture.decisions}
-    return within_limits(picture.casualties, members)
+    members = {decision.member.node.name: decision.member for decision in report.decisions}
+    return within_limits(report.casualties, members)
 
 
 def unreadable(found: DriverObject, mistakes: str, *, now: float) -> dict[str, Any]:
     """Returns the status of an invalid Driver: what runs stays, and so do its status fields."""
     message = cut(f"{mistakes}; what runs on the nodes stays as it is")
-    said = (
+    untimed = (
         Condition("Ready", False, "InvalidSpec", message),
         Condition("Progressing", False, "InvalidSpec", message),
         Condition("Degraded", True, "InvalidSpec", message),
     )
-    return _kept(found) | {"conditions": conditions(found, said, now=now)}
+    return _previous_fields(found) | {"conditions": conditions(found, untimed, now=now)}
 
 
-def going(
+def deleting(
     found: DriverObject,
     message: str,
     *,
@@ -91,40 +99,40 @@ def going(
     degraded = Condition("Degraded", False, reason, message)
     if obstacle:
         degraded = Condition("Degraded", True, "ModulesHeld", obstacle)
-    said = (
+    untimed = (
         Condition("Ready", False, reason, message),
         Condition("Progressing", True, reason, message),
     )
-    told = conditions(found, (*said, degraded), now=now)
-    return _kept(found) | {"leaving": leaving, "conditions": told}
+    timed = conditions(found, (*untimed, degraded), now=now)
+    return _previous_fields(found) | {"leaving": leaving, "conditions": timed}
 
 
-def _kept(found: DriverObject) -> dict[str, Any]:
+def _previous_fields(found: DriverObject) -> dict[str, Any]:
     empty: dict[str, Any] = {"revision": "", "lastGoodRevision": "", "leaving": 0}
     empty |= {"nodes": counts(()), "pools": [], "preflight": [], "draining": []}
     empty |= {"casualties": [], "devices": []}
-    kept = {key: found.status.get(key, value) for key, value in empty.items()}
+    fields = {key: found.status.get(key, value) for key, value in empty.items()}
     if "stages" in found.status:
-        kept["stages"] = found.status["stages"]
-    return {"observedGeneration": found.generation, **kept}
+        fields["stages"] = found.status["stages"]
+    return {"observedGeneration": found.generation, **fields}
 
 
 def conditions(
-    found: DriverObject, said: Iterable[Condition], *, now: float
+    found: DriverObject, untimed: Iterable[Condition], *, now: float
 ) -> list[dict[str, Any]]:
     """Returns conditions as in metav1.Condition; the time is that of the last status change."""
     old = {c.get("type"): c for c in found.status.get("conditions") or ()}
-    moment = rfc3339(now)
+    time = rfc3339(now)
     return [
         {
-            "type": one.type,
-            "status": str(one.true),
+            "type": condition.type,
+            "status": str(condition.true),
             "observedGeneration": found.generation,
-            "lastTransitionTime": _since(old.get(one.type), str(one.true)) or moment,
-            "reason": one.reason,
-            "message": cut(one.message),
+            "lastTransitionTime": _since(old.get(condition.type), str(condition.true)) or time,
+            "reason": condition.reason,
+            "message": cut(condition.message),
         }
-        for one in said
+        for condition in untimed
     ]
 
 
@@ -132,151 +140,150 @@ def _since(old: Mapping[str, Any] | None, status: str) -> str:
     return str(old.get("lastTransitionTime", "")) if old and old.get("status") == status else ""
 
 
-def _degraded(picture: StatusReport) -> Condition:
+def _degraded(report: StatusReport) -> Condition:
     """Returns the Degraded condition: true if someone should investigate."""
-    for reason, message in _complaints(picture):
+    for reason, message in _complaints(report):
         if message:
             return Condition("Degraded", True, reason, message)
     return Condition("Degraded", False, "AsExpected", "nothing failed")
 
 
-def _complaints(picture: StatusReport) -> Iterable[tuple[str, str]]:
+def _complaints(report: StatusReport) -> Iterable[tuple[str, str]]:
     """Yields complaints, worst first. A complaint without a message does not apply."""
-    yield "ModuleConflict", _conflict(picture)
-    yield "RolloutStopped", stopped(picture)
-    yield "BuildFailed", refused(picture.builds, picture.decisions)
-    yield "NodesFailed", _failed(picture)
-    yield "ToolkitMissing", _unserved(picture)
-    yield "StagesStuck", _stuck(picture)
+    yield "ModuleConflict", _conflict(report)
+    yield "RolloutStopped", stopped(report)
+    yield "BuildFailed", refused(report.builds, report.decisions)
+    yield "NodesFailed", _failed(report)
+    yield "ToolkitMissing", _unserved(report)
+    yield "StagesStuck", _stuck(report)
 
 
-def _ready(picture: StatusReport, motion: Moving | None) -> Condition:
+def _ready(report: StatusReport, motion: Motion | None) -> Condition:
     """Returns whether the newest revision works everywhere; the reason sums up the whole status.
 
     A script that applied a Driver waits for this, so it is also false while a rollout is paused.
     """
-    for reason, message in chain(_complaints(picture), _obstacles(picture, motion)):
+    for reason, message in chain(_complaints(report), _obstacles(report, motion)):
         if message:
             return Condition("Ready", False, reason, message)
-    ready = picture.counts["ready"]
-    rest = [_down(picture), _lame(picture), _leaving(picture)]
-    rest += [f"fell back: {why}" for why in list(picture.fell_back.values())[:1]]
+    ready = report.counts["ready"]
+    rest = [_down(report), _troubled(report), _leaving(report)]
+    rest += [f"fell back: {why}" for why in list(report.fell_back.values())[:1]]
     words = "; ".join((f"works on {nodes(ready)}", *filter(None, rest)))
     return Condition("Ready", True, "Ready", words)
 
 
-def _available(picture: StatusReport) -> Condition:
+def _available(report: StatusReport) -> Condition:
     """Returns whether the driver works on every node that is up, in any revision.
 
     This is the condition to wait for if you need the driver.
     """
-    lacking = [m.node.name for m in picture.lacking if m.health is not Health.DOWN]
-    up = picture.counts["ready"] + len(lacking)
-    words = f"works on {picture.counts['ready']} of {nodes(up)}"
+    without = [m.node.name for m in report.lacking if m.health is not Health.DOWN]
+    up = report.counts["ready"] + len(without)
+    words = f"works on {report.counts['ready']} of {nodes(up)}"
     if not up:
-        return Condition("Available", False, "NoNodes", "there is no node for it that is up")
-    if lacking:
-        return Condition("Available", False, "NodesLacking", f"{words}; not on {some(lacking)}")
+        return Condition("Available", False, "NoNodes", "no node that it selects is up")
+    if without:
+        return Condition("Available", False, "NodesLacking", f"{words}; not on {some(without)}")
     return Condition("Available", True, "Available", words)
 
 
-def _lame(picture: StatusReport) -> str:
+def _troubled(report: StatusReport) -> str:
     """Returns nodes that still work by their earlier report but whose pod is in trouble now."""
-    lame = [v.member for v in picture.decisions if v.member.trouble]
-    return f"but on {some(m.node.name for m in lame)} {lame[0].trouble}" if lame else ""
+    members = [decision.member for decision in report.decisions if decision.member.trouble]
+    return f"but on {some(m.node.name for m in members)} {members[0].trouble}" if members else ""
 
 
-def _obstacles(picture: StatusReport, motion: Moving | None) -> Iterable[tuple[str, str]]:
+def _obstacles(report: StatusReport, motion: Motion | None) -> Iterable[tuple[str, str]]:
     """Yields reasons for not being ready that are no faults, such as a rollout's progress."""
-    yield "NoNodes", _no_nodes(picture)
+    yield "NoNodes", _no_nodes(report)
     if motion is not None:
         yield motion.reason, motion.message
-    up = [m for m in picture.lacking if m.health is not Health.DOWN]
-    yield "KernelUnknown", untold(m for m in up if not m.pool.kernel)
-    yield "NodesNotReady", "" if up or picture.counts["ready"] else _down(picture)
+    up = [m for m in report.lacking if m.health is not Health.DOWN]
+    yield "KernelUnknown", kernel_unknown(m for m in up if not m.pool.kernel)
+    yield "NodesNotReady", "" if up or report.counts["ready"] else _down(report)
 
 
-def _down(picture: StatusReport) -> str:
+def _down(report: StatusReport) -> str:
     """Returns nodes that are down and nodes whose kernel is still unknown."""
-    known = (m for m in picture.lacking if m.pool.kernel)
-    down = [m.node.name for m in known if m.health is Health.DOWN]
-    words = f"not ready as nodes: {some(down)}" if down else ""
-    rest = untold(m for m in picture.lacking if not m.pool.kernel)
+    with_kernel = (m for m in report.lacking if m.pool.kernel)
+    down = [m.node.name for m in with_kernel if m.health is Health.DOWN]
+    words = f"nodes not ready: {some(down)}" if down else ""
+    rest = kernel_unknown(m for m in report.lacking if not m.pool.kernel)
     return "; ".join(filter(None, (words, rest)))
 
 
-def _progressing(picture: StatusReport, motion: Moving | None) -> Condition:
+def _progressing(report: StatusReport, motion: Motion | None) -> Condition:
     """Returns the Progressing condition: true if something changes without user action."""
     if motion is not None:
         return Condition("Progressing", motion.by_itself, motion.reason, motion.message)
-    if words := _leaving(picture):
+    if words := _leaving(report):
         return Condition("Progressing", True, "NodesLeaving", words)
     return Condition("Progressing", False, "Complete", "there is nothing to change")
 
 
-def _leaving(picture: StatusReport) -> str:
+def _leaving(report: StatusReport) -> str:
     """Returns nodes that the Driver no longer selects; they do not affect readiness."""
-    if picture.leaving is None or not picture.leaving.count:
+    if report.leaving is None or not report.leaving.count:
         return ""
-    held, rest = picture.leaving.obstacle, (stage for stage in UnloadPhase if not stage.is_obstacle)
-    words = "; ".join(part for part in (held, picture.leaving.said(*rest)) if part)
-    return f"not for {nodes(picture.leaving.count)} any more: {words}"
+    held, rest = report.leaving.obstacle, (phase for phase in UnloadPhase if not phase.is_obstacle)
+    words = "; ".join(part for part in (held, report.leaving.summary(*rest)) if part)
+    return f"no longer selects {nodes(report.leaving.count)}: {words}"
 
 
-def _conflict(picture: StatusReport) -> str:
+def _conflict(report: StatusReport) -> str:
     words = [
-        f"driver {rival} came first and has a module of the same name: not assigned to "
-        f"{some(sorted(nodes))}"
-        for rival, nodes in picture.contested.items()
-        if nodes
+        f"driver {rival} came first and has a module of the same name: this one is not "
+        f"assigned to {some(sorted(names))}"
+        for rival, names in report.contested.items()
+        if names
     ]
     words += [
-        f"driver {rival} has a module of the same name: nothing changes on {some(sorted(nodes))} "
-        "until one of the two is gone from there, or has other modules"
-        for rival, nodes in picture.taken.items()
-        if nodes
+        f"driver {rival} has a module of the same name: nothing changes on {some(sorted(names))} "
+        "until one of the two drivers leaves them or has other modules"
+        for rival, names in report.taken.items()
+        if names
     ]
     return "; ".join(words)
 
 
-def _failed(picture: StatusReport) -> str:
-    broken = [member for member in picture.lacking if member.health is Health.BROKEN]
+def _failed(report: StatusReport) -> str:
+    broken = [member for member in report.lacking if member.health is Health.BROKEN]
     return f"{some(m.node.name for m in broken)}: {cause(broken[0])}" if broken else ""
 
 
-def _stuck(picture: StatusReport) -> str:
+def _stuck(report: StatusReport) -> str:
     """Returns stage pods that do not terminate, on nodes whose drain was given up for that."""
-    left = stuck(picture.decisions, picture.standing.newest)
-    if not left:
+    pods = stuck(report.decisions, report.rollout.newest)
+    if not pods:
         return ""
-    namespace, _, pod = left[0][1].partition("/")
+    namespace, _, pod = pods[0][1].partition("/")
     return (
-        f"{some(node for node, _ in left)}: pod {pod} of a stage does not end, and the driver is "
-        f"not replaced before: kubectl -n {namespace} describe pod {pod}"
+        f"{some(node for node, _ in pods)}: stage pod {pod} does not end, and the driver cannot be "
+        f"replaced before it does: kubectl -n {namespace} describe pod {pod}"
     )
 
 
-def _unserved(picture: StatusReport) -> str:
+def _unserved(report: StatusReport) -> str:
     missing = [
         pool
-        for pool in picture.resolutions
-        if pool.kernel and pool not in picture.served and pool not in picture.builds
+        for pool in report.resolutions
+        if pool.kernel and pool not in report.served and pool not in report.builds
     ]
     if not missing:
         return ""
     first = min(missing, key=pool_order)
-    where = picture.named(lambda v: v.member.pool == first)
-    more = f" (and {len(missing) - 1} more pools)" if missing[1:] else ""
-    words = toolkit_message(picture.resolutions[first])
-    return f"kernel {first.kernel} on {some(where)}{more}: {words}"
+    where = report.named(lambda decision: decision.member.pool == first)
+    words = toolkit_message(report.resolutions[first])
+    return f"kernel {first.kernel} on {some(where)}{more(missing[1:], 'pools')}: {words}"
 
 
-def _no_nodes(picture: StatusReport) -> str:
-    if picture.decisions:
+def _no_nodes(report: StatusReport) -> str:
+    if report.decisions:
         return ""
-    hardware = picture.driver.spec.hardware
-    wanted = [f"PCI device {d.vendor}:{d.device or '*'}" for d in hardware.pci]
+    hardware = report.driver.spec.hardware
+    pci = [f"PCI device {d.vendor}:{d.device or '*'}" for d in hardware.pci]
     selector = [f"{key}={value}" for key, value in hardware.node_selector.items()]
-    words = " and ".join(part for part in (" or ".join(wanted), ", ".join(selector)) if part)
-    nfd = "; PCI devices are known by the labels of Node Feature Discovery" if wanted else ""
+    words = " and ".join(part for part in (" or ".join(pci), ", ".join(selector)) if part)
+    nfd = "; PCI devices are known by the labels of Node Feature Discovery" if pci else ""
     return f"no node has {words or 'come up'}{nfd}"

@@ -34,13 +34,13 @@ def drains(decisions: Iterable[Decision], occupancy: Occupancy) -> list[dict[str
 
 def open_drains(decisions: Iterable[Decision], occupancy: Occupancy) -> list[str]:
     """Returns nodes that are not empty yet and what they wait for; refused evictions first."""
-    found = [
+    rows = [
         (decision.member.node.name, in_words(decision, occupancy))
         for decision in decisions
-        if decision.step in _OPEN and not _ends_by_the_way(decision)
+        if decision.step in _OPEN and not _only_ends_stages(decision)
     ]
-    found.sort(key=lambda each: "(" not in each[1])
-    return [f"{name}: {words}" for name, words in found]
+    rows.sort(key=lambda each: "(" not in each[1])
+    return [f"{name}: {words}" for name, words in rows]
 
 
 def ending(decisions: Iterable[Decision], occupancy: Occupancy) -> list[str]:
@@ -48,7 +48,7 @@ def ending(decisions: Iterable[Decision], occupancy: Occupancy) -> list[str]:
     return [
         f"{decision.member.node.name}: {in_words(decision, occupancy)}"
         for decision in decisions
-        if _ends_by_the_way(decision)
+        if _only_ends_stages(decision)
     ]
 
 
@@ -71,7 +71,7 @@ def stuck(decisions: Iterable[Decision], newest: str) -> list[tuple[str, str]]:
 
 
 def stalled(decisions: Sequence[Decision], newest: str) -> bool:
-    """Returns whether only nodes that were not emptied in time are left to change."""
+    """Returns whether only nodes that were not drained in time are left to change."""
     rest = [decision for decision in decisions if not _is_occupied(decision, newest)]
     return len(rest) < len(decisions) and not any(
         decision.row.act in _CHANGES or decision.member.health is Health.BUSY for decision in rest
@@ -85,14 +85,14 @@ def held_up(found: DriverObject, decision: Decision, newest: str) -> Iterator[st
     """
     name, since = decision.member.node.name, decision.member.hold.since
     rows = (row for row in found.status.get("draining", ()) if row["node"] == name)
-    told = next((row["message"] for row in rows), in_words(decision, Occupancy()))
+    message = next((row["message"] for row in rows), in_words(decision, Occupancy()))
     if since and decision.step is not DrainStep.RELEASE:
-        yield f"held since {for_people(since)}: {told}"
-    elif _ends_by_the_way(decision):
+        yield f"held since {for_people(since)}: {message}"
+    elif _only_ends_stages(decision):
         yield in_words(decision, Occupancy())
     if _is_occupied(decision, newest):
         pods = _leftover(decision)
-        yield f"not emptied in time: changes when its pods are gone, such as {pods}"
+        yield f"not drained in time: changes when its pods are gone, such as {pods}"
 
 
 def in_words(decision: Decision, occupancy: Occupancy) -> str:
@@ -103,7 +103,7 @@ def in_words(decision: Decision, occupancy: Occupancy) -> str:
         case DrainStep.END_STAGES if decision.member.stage_pods:
             return f"{decision.detail}: waiting for {some(decision.member.stage_pods, of='pods')}"
         case DrainStep.WAIT if _cannot_see_stages(decision):
-            return "what its stages have there cannot be read"
+            return "its stage pods cannot be read"
         case DrainStep.WAIT if occupancy.trouble:
             return f"{decision.detail}: {occupancy.trouble}"
         case _:
@@ -119,7 +119,7 @@ def _is_occupied(decision: Decision, newest: str) -> bool:
     )
 
 
-def _ends_by_the_way(decision: Decision) -> bool:
+def _only_ends_stages(decision: Decision) -> bool:
     """Returns whether a node only waits for its stages to end.
 
     That takes seconds on every node of a rollout and is not reported as a drain.

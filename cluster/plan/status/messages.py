@@ -23,16 +23,21 @@ def toolkit_message(resolution: Resolution) -> str:
     return f"no toolkit image: {resolution.why}{seen}; {resolution.remedy}"
 
 
-def untold(members: Iterable[Member]) -> str:
+def kernel_unknown(members: Iterable[Member]) -> str:
     """Returns nodes whose kernel is unknown, as right after they joined; "" if there are none."""
     names = [member.node.name for member in members]
-    have = "has not told its" if len(names) == 1 else "have not told their"
+    have = "has not reported its" if len(names) == 1 else "have not reported their"
     return f"{nodes(len(names))} {have} kernel yet: {some(names)}" if names else ""
 
 
 def some(names: Iterable[str], of: str = "nodes", shown: int = _NAMED) -> str:
     """Returns a few names, and how many more: `n1, n2, n3 and 7 more nodes`."""
     return shortlist(names, shown, of)
+
+
+def more(rest: Sequence[object], of: str) -> str:
+    """Returns how many more there are, such as ` (and 2 more pools)`; "" for none."""
+    return f" (and {len(rest)} more {of if rest[1:] else of.removesuffix('s')})" if rest else ""
 
 
 def called(revision: str, version: str) -> str:
@@ -52,34 +57,33 @@ def pool_reason(build: BuildState, decisions: Sequence[Decision]) -> tuple[str, 
     if all(decision.place is Place.NEWEST for decision in decisions):
         return None
     if build.progress is Progress.REFUSED:
-        return "BuildFailed", f"the driver does not build for it: {build.words}"
+        return "BuildFailed", f"the driver does not build for this kernel: {build.words}"
     return ("Building", build.words) if build.progress is Progress.RUNNING else None
 
 
 def refused(builds: Mapping[Pool, BuildState], decisions: Sequence[Decision]) -> str:
     """Returns a message about the first build that was refused, "" if none was."""
-    found = sorted(_of(Progress.REFUSED, builds, decisions), key=lambda each: each[0].kernel)
-    if not found:
+    pairs = sorted(_of(Progress.REFUSED, builds, decisions), key=lambda each: each[0].kernel)
+    if not pairs:
         return ""
-    pool, build = found[0]
-    more = f" (and {len(found) - 1} more kernels)" if found[1:] else ""
+    pool, build = pairs[0]
     return (
-        f"version {build.build.driver.spec.version} does not build for kernel {pool.kernel}{more}: "
-        f"{build.words}; no node was changed for it"
+        f"version {build.build.driver.spec.version} does not build for kernel {pool.kernel}"
+        f"{more(pairs[1:], 'kernels')}: {build.words}; no node was changed for it"
     )
 
 
 def running(builds: Mapping[Pool, BuildState], decisions: Sequence[Decision]) -> str:
     """Returns a message about the builds that nodes wait for, "" if there are none."""
-    found = [build.words for _, build in _of(Progress.RUNNING, builds, decisions)]
-    more = f" and {len(found) - 1} more" if found[1:] else ""
-    return f"{found[0]}{more}" if found else ""
+    words = [build.words for _, build in _of(Progress.RUNNING, builds, decisions)]
+    rest = f" and {len(words) - 1} more" if words[1:] else ""
+    return f"{words[0]}{rest}" if words else ""
 
 
 def _of(
     progress: Progress, builds: Mapping[Pool, BuildState], decisions: Sequence[Decision]
 ) -> Iterator[tuple[Pool, BuildState]]:
-    found = [(pool, build) for pool, build in builds.items() if build.progress is progress]
-    if found:
-        waiting = {v.member.pool for v in decisions if v.place is not Place.NEWEST}
-        yield from ((pool, build) for pool, build in found if pool in waiting)
+    matching = [(pool, build) for pool, build in builds.items() if build.progress is progress]
+    if matching:
+        waiting = {each.member.pool for each in decisions if each.place is not Place.NEWEST}
+        yield from ((pool, build) for pool, build in matching if pool in waiting)

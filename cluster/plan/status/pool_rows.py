@@ -10,24 +10,24 @@ from cluster.model.states import Health, Progress
 from cluster.plan.builds.toolkit_image import Link
 from cluster.plan.nodes.members import cause
 from cluster.plan.rollout.decisions import Decision
-from cluster.plan.status.messages import cut, pool_reason, some, toolkit_message, untold
+from cluster.plan.status.messages import cut, kernel_unknown, pool_reason, some, toolkit_message
 from cluster.plan.status.report import StatusReport, counts
 
 
-def pool_rows(picture: StatusReport) -> list[dict[str, Any]]:
-    of: dict[Pool, list[Decision]] = {}
-    for decision in picture.decisions:
-        of.setdefault(decision.member.pool, []).append(decision)
-    return [_pool(picture, pool, of[pool]) for pool in sorted(of, key=pool_order)]
+def pool_rows(report: StatusReport) -> list[dict[str, Any]]:
+    by_pool: dict[Pool, list[Decision]] = {}
+    for decision in report.decisions:
+        by_pool.setdefault(decision.member.pool, []).append(decision)
+    return [_pool(report, pool, by_pool[pool]) for pool in sorted(by_pool, key=pool_order)]
 
 
 def pool_order(pool: Pool) -> tuple[str, str, str]:
     return pool.os_version, pool.kernel, pool.architecture
 
 
-def _pool(picture: StatusReport, pool: Pool, decisions: Sequence[Decision]) -> dict[str, Any]:
-    resolution = picture.resolutions[pool]
-    reason, message = _pool_reason(picture, pool, decisions)
+def _pool(report: StatusReport, pool: Pool, decisions: Sequence[Decision]) -> dict[str, Any]:
+    resolution = report.resolutions[pool]
+    reason, message = _pool_reason(report, pool, decisions)
     return {
         "architecture": pool.architecture,
         "osVersion": pool.os_version,
@@ -41,36 +41,36 @@ def _pool(picture: StatusReport, pool: Pool, decisions: Sequence[Decision]) -> d
 
 
 def _pool_reason(
-    picture: StatusReport, pool: Pool, decisions: Sequence[Decision]
+    report: StatusReport, pool: Pool, decisions: Sequence[Decision]
 ) -> tuple[str, str]:
     """Returns the first reason that applies."""
-    return next(_pool_reasons(picture, pool, decisions))
+    return next(_pool_reasons(report, pool, decisions))
 
 
 def _pool_reasons(
-    picture: StatusReport, pool: Pool, decisions: Sequence[Decision]
+    report: StatusReport, pool: Pool, decisions: Sequence[Decision]
 ) -> Iterator[tuple[str, str]]:
     if not pool.kernel:
-        yield "KernelUnknown", untold(decision.member for decision in decisions)
-    build = picture.builds.get(pool)
-    if build is not None and (said := pool_reason(build, decisions)):
-        yield said
-    if pool not in picture.served:
-        yield "ToolkitMissing", toolkit_message(picture.resolutions[pool])
+        yield "KernelUnknown", kernel_unknown(decision.member for decision in decisions)
+    build = report.builds.get(pool)
+    if build is not None and (waiting := pool_reason(build, decisions)):
+        yield waiting
+    if pool not in report.served:
+        yield "ToolkitMissing", toolkit_message(report.resolutions[pool])
     members = (decision.member for decision in decisions)
     lacking = [member for member in members if member.health is not Health.WORKING]
     if broken := [member for member in lacking if member.health is Health.BROKEN]:
         yield "NodesFailed", f"{some(m.node.name for m in broken)}: {cause(broken[0])}"
     if down := [member.node.name for member in lacking if member.health is Health.DOWN]:
         yield "NodesNotReady", f"{some(down)}: the node is not ready"
-    fell_back = picture.fell_back.get(pool, "")
+    fell_back = report.fell_back.get(pool, "")
     busy = [member.node.name for member in lacking if member.health is Health.BUSY]
     if busy and not fell_back:
-        yield "NodesBusy", f"{some(busy)}: on the way"
+        yield "NodesBusy", f"{some(busy)}: in progress"
     if fell_back:
         yield "FellBack", fell_back
     if build is not None and build.progress is Progress.BROKEN:
         yield "BuildingOnNodes", f"{build.words}; its nodes build for themselves"
-    if picture.resolutions[pool].link is Link.NONE:
-        yield "PrebuiltOnly", "prebuilt modules serve; there is no toolkit image to build with"
+    if report.resolutions[pool].link is Link.NONE:
+        yield "PrebuiltOnly", "prebuilt modules are used; there is no toolkit image to build with"
     yield "Ready", ""

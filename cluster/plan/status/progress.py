@@ -22,7 +22,7 @@ from cluster.plan.status.report import StatusReport
 from nodeside.spec.model import Upgrade
 
 
-class Moving(NamedTuple):
+class Motion(NamedTuple):
     """A kind of progress. `by_itself` means that it continues without user action."""
 
     reason: str
@@ -31,127 +31,128 @@ class Moving(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Movement:
+class ProgressMessages:
     """The messages of each kind of progress, "" where it does not apply."""
 
-    picture: StatusReport
+    report: StatusReport
 
     def paused(self) -> str:
-        if self.picture.standing.phase not in (Phase.HELD, Phase.PAUSED):
+        if self.report.rollout.phase not in (Phase.HELD, Phase.PAUSED):
             return ""
-        return f"spec.rollout.paused; {self._progress}; {self._works}"
+        return f"paused by spec.rollout.paused; {self._progress}; {self._works}"
 
     def stopped(self) -> str:
-        now = self.picture.standing
-        if now.phase is not Phase.STOPPED:
+        rollout = self.report.rollout
+        if rollout.phase is not Phase.STOPPED:
             return ""
         return (
-            f"version {self.picture.called(now.newest)} failed on {some(now.failed)}, where "
-            f"{self.picture.called(now.good)} worked: {self._cause(now.failed[0])}; "
+            f"version {self.report.called(rollout.newest)} failed on {some(rollout.failed)}, where "
+            f"{self.report.called(rollout.good)} worked: {self._cause(rollout.failed[0])}; "
             f"correct the spec or go back to the old one{self._retry}"
         )
 
     def built(self) -> str:
-        goes_on = running(self.picture.builds, self.picture.decisions)
+        goes_on = running(self.report.builds, self.report.decisions)
         return f"{self._progress}; {goes_on}" if goes_on else ""
 
     def drained(self) -> str:
-        held = open_drains(self.picture.decisions, self.picture.occupancy)
+        held = open_drains(self.report.decisions, self.report.occupancy)
         return f"{self._progress}; draining {some(held, shown=1)}" if held else ""
 
     def occupied(self) -> str:
-        alone = self._late and stalled(self.picture.decisions, self.picture.standing.newest)
+        alone = self._late and stalled(self.report.decisions, self.report.rollout.newest)
         return f"{self._progress}; {self._late}" if alone else ""
 
     def blocked(self) -> str:
-        now = self.picture.standing
-        if now.budget or not self.picture.named(_waits_for_turn):
+        rollout = self.report.rollout
+        if rollout.budget or not self.report.named(_waits_for_turn):
             return ""
-        if not now.allowed:
-            return f"{self._progress}; maxUnavailable is 0, so no node is changed where it works"
+        if not rollout.allowed:
+            return f"{self._progress}; maxUnavailable is 0, so no node where it works is changed"
         if not self._only_failures:
             return ""
-        return f"{self._progress}; {self._failed_or_down}, and maxUnavailable is {now.allowed}"
+        return f"{self._progress}; {self._failed_or_down}, and maxUnavailable is {rollout.allowed}"
 
     def waits_for_reboots(self) -> str:
-        under_way = self.picture.standing.phase in (Phase.CANARY, Phase.OPEN)
-        if not under_way or self.picture.driver.spec.upgrade is not Upgrade.ON_REBOOT:
+        under_way = self.report.rollout.phase in (Phase.CANARY, Phase.OPEN)
+        if not under_way or self.report.driver.spec.upgrade is not Upgrade.ON_REBOOT:
             return ""
         return f"{self._progress}; the others change at their next reboot"
 
     def tried(self) -> str:
-        now = self.picture.standing
-        if now.phase is not Phase.CANARY:
+        rollout = self.report.rollout
+        if rollout.phase is not Phase.CANARY:
             return ""
-        return f"{self._progress}; {nodes(now.canaries)} to try it first{self._held_up}"
+        return f"{self._progress}; tried first on {nodes(rollout.canaries)}{self._held_up}"
 
     def rolled_out(self) -> str:
-        now = self.picture.standing
-        if now.phase is not Phase.OPEN:
+        rollout = self.report.rollout
+        if rollout.phase is not Phase.OPEN:
             return ""
-        rest = len(now.unavailable) - len(self._down)
+        rest = len(rollout.unavailable) - len(self._down)
         down = f"; {_are_down(self._down)}" if self._down else ""
-        return f"{self._progress}; {rest} of {now.allowed} under way{down}{self._held_up}"
+        return f"{self._progress}; {rest} of {rollout.allowed} under way{down}{self._held_up}"
 
     def given_back(self) -> str:
-        stale = self.picture.named(_is_stale)
-        newest = self.picture.called(self.picture.standing.newest)
-        return f"{some(stale)} go to {newest}{self._held_up}" if stale else ""
+        stale = self.report.named(_is_stale)
+        newest = self.report.called(self.report.rollout.newest)
+        return f"changing to {newest}: {some(stale)}{self._held_up}" if stale else ""
 
     def busy(self) -> str:
         busy = [
             member.node.name
-            for member in self.picture.lacking
-            if member.health is Health.BUSY and member.pool in self.picture.served
+            for member in self.report.lacking
+            if member.health is Health.BUSY and member.pool in self.report.served
         ]
-        return f"{self._works}; on the way: {some(busy)}" if busy else ""
+        return f"{self._works}; in progress: {some(busy)}" if busy else ""
 
     # --- shared by several of them ---------------------------------------------------------------
 
     @cached_property
     def _progress(self) -> str:
-        now, updated = self.picture.standing, self.picture.counts["updated"]
-        return f"{updated} of {nodes(now.nodes)} have {self.picture.called(now.newest)}"
+        rollout, updated = self.report.rollout, self.report.counts["updated"]
+        return f"{updated} of {nodes(rollout.nodes)} have {self.report.called(rollout.newest)}"
 
     @cached_property
     def _failing(self) -> Mapping[str, Member]:
         """Returns nodes that show their failure themselves, without the recorded casualties."""
-        members = (decision.member for decision in self.picture.decisions)
+        members = (decision.member for decision in self.report.decisions)
         return {m.node.name: m for m in members if m.health is Health.BROKEN or m.lost}
 
     def _cause(self, failed: str) -> str:
         """Returns the node's own message, or the recorded one if it is gone or has changed."""
         if failed in self._failing:
             return cause(self._failing[failed])
-        return next(each.message for each in self.picture.casualties if each.node == failed)
+        return next(each.message for each in self.report.casualties if each.node == failed)
 
     @property
     def _retry(self) -> str:
-        if set(self.picture.standing.failed) <= self._failing.keys():
+        if set(self.report.rollout.failed) <= self._failing.keys():
             return ""
-        return "; to have this one tried again, pause the rollout and resume it"
+        return "; to retry this one, pause the rollout and resume it"
 
     @cached_property
     def _works(self) -> str:
-        ready = self.picture.counts["ready"]
-        return f"works on {ready} of {nodes(self.picture.standing.nodes)}"
+        ready = self.report.counts["ready"]
+        return f"works on {ready} of {nodes(self.report.rollout.nodes)}"
 
     @cached_property
     def _late(self) -> str:
-        names = occupied(self.picture.decisions, self.picture.standing.newest)
-        late = f"{some(names)} not emptied in time: changes when its pods are gone"
+        names = occupied(self.report.decisions, self.report.rollout.newest)
+        late = f"{some(names)} not drained in time: changes when its pods are gone"
         return late if names else ""
 
     @cached_property
     def _held_up(self) -> str:
-        waits = some(ending(self.picture.decisions, self.picture.occupancy), shown=1)
+        waits = some(ending(self.report.decisions, self.report.occupancy), shown=1)
         return "".join(f"; {words}" for words in (waits, self._late) if words)
 
     @cached_property
     def _holding(self) -> Sequence[Member]:
         """Returns the members that count against the budget."""
-        held = set(self.picture.standing.unavailable)
-        return [v.member for v in self.picture.decisions if v.member.node.name in held]
+        held = set(self.report.rollout.unavailable)
+        members = (decision.member for decision in self.report.decisions)
+        return [member for member in members if member.node.name in held]
 
     @cached_property
     def _down(self) -> Sequence[str]:
@@ -175,33 +176,33 @@ class Movement:
 
 
 # Reason, whether it continues by itself, message. From user decisions to transient states.
-TABLE: Final[Sequence[tuple[str, bool, Callable[[Movement], str]]]] = (
-    ("RolloutPaused", False, Movement.paused),
-    ("RolloutStopped", False, Movement.stopped),
-    ("Building", True, Movement.built),
-    ("Draining", True, Movement.drained),
-    ("NodesOccupied", False, Movement.occupied),
-    ("RolloutBlocked", False, Movement.blocked),
-    ("WaitingForReboot", False, Movement.waits_for_reboots),
-    ("Canary", True, Movement.tried),
-    ("RollingOut", True, Movement.rolled_out),
-    ("RollingOut", True, Movement.given_back),
-    ("NodesBusy", True, Movement.busy),
+TABLE: Final[Sequence[tuple[str, bool, Callable[[ProgressMessages], str]]]] = (
+    ("RolloutPaused", False, ProgressMessages.paused),
+    ("RolloutStopped", False, ProgressMessages.stopped),
+    ("Building", True, ProgressMessages.built),
+    ("Draining", True, ProgressMessages.drained),
+    ("NodesOccupied", False, ProgressMessages.occupied),
+    ("RolloutBlocked", False, ProgressMessages.blocked),
+    ("WaitingForReboot", False, ProgressMessages.waits_for_reboots),
+    ("Canary", True, ProgressMessages.tried),
+    ("RollingOut", True, ProgressMessages.rolled_out),
+    ("RollingOut", True, ProgressMessages.given_back),
+    ("NodesBusy", True, ProgressMessages.busy),
 )
 
 
-def moving(picture: StatusReport) -> Moving | None:
+def current_motion(report: StatusReport) -> Motion | None:
     """Returns the first row that applies; None if there is nothing in progress."""
-    movement = Movement(picture)
-    for reason, by_itself, said in TABLE:
-        if message := said(movement):
-            return Moving(reason, by_itself, message)
+    messages = ProgressMessages(report)
+    for reason, by_itself, describe in TABLE:
+        if message := describe(messages):
+            return Motion(reason, by_itself, message)
     return None
 
 
-def stopped(picture: StatusReport) -> str:
+def stopped(report: StatusReport) -> str:
     """Returns why a rollout was stopped, "" if it was not."""
-    return Movement(picture).stopped()
+    return ProgressMessages(report).stopped()
 
 
 def _are_down(names: Sequence[str]) -> str:

@@ -37,7 +37,7 @@ class StatusReport:
 
     found: DriverObject
     driver: Driver
-    standing: RolloutState
+    rollout: RolloutState
     decisions: Sequence[Decision]
     resolutions: Mapping[Pool, Resolution]
     served: Collection[Pool]
@@ -61,8 +61,8 @@ class StatusReport:
         members = (decision.member for decision in self.decisions)
         return [member for member in members if member.health is not Health.WORKING]
 
-    def named(self, wanted: Callable[[Decision], bool]) -> list[str]:
-        return [decision.member.node.name for decision in self.decisions if wanted(decision)]
+    def named(self, matches: Callable[[Decision], bool]) -> list[str]:
+        return [decision.member.node.name for decision in self.decisions if matches(decision)]
 
     def called(self, revision: str) -> str:
         """Returns the display name of a revision: `2.0.0 (248fd032616a)`."""
@@ -74,7 +74,7 @@ def report_of(context: DriverContext, leaving: Unload | None = None) -> StatusRe
     return StatusReport(
         found=context.found,
         driver=context.driver,
-        standing=context.standing,
+        rollout=context.standing,
         decisions=context.decisions,
         resolutions=context.resolutions,
         served=context.served,
@@ -111,18 +111,18 @@ def counts(decisions: Iterable[Decision]) -> dict[str, int]:
 _POOLS = 256  # maximum rows, as in the status of a Driver
 
 
-def census(picture: StatusReport) -> Counts:
+def census(report: StatusReport) -> Counts:
     """Returns the counts of a plan for metrics."""
-    decisions, now = picture.decisions, picture.standing
+    decisions, rollout = report.decisions, report.rollout
     pools = Counter(decision.member.pool for decision in decisions).most_common(_POOLS)
     return Counts(
-        phase=now.phase,
+        phase=rollout.phase,
         places=Counter(decision.place for decision in decisions),
         states=Counter(_states(decisions)),
-        pools=[PoolCount(pool, picture.resolutions[pool].link.value, n) for pool, n in pools],
-        builds=Counter(build.progress for build in picture.builds.values()),
-        unavailable=len(now.unavailable),
-        allowed=now.allowed,
+        pools=[PoolCount(pool, report.resolutions[pool].link.value, n) for pool, n in pools],
+        builds=Counter(build.progress for build in report.builds.values()),
+        unavailable=len(rollout.unavailable),
+        allowed=rollout.allowed,
     )
 
 

@@ -58,15 +58,15 @@ def with_stages(staging: StagePlan, status: Status, now: float) -> Status:
     if not rows:
         return status
     found = staging.context.found
-    said = {one.type: one for one in _said(rows, status)}
-    kept = [c for c in status["conditions"] if c["type"] not in said]
-    made = conditions(found, said.values(), now=now)
+    changed = {condition.type: condition for condition in _changed_conditions(rows, status)}
+    unchanged = [c for c in status["conditions"] if c["type"] not in changed]
+    timed = conditions(found, changed.values(), now=now)
     order = ["Ready", "Available", "Progressing", "Degraded", "StagesReady"]
-    every = sorted([*kept, *made], key=lambda c: order.index(c["type"]))
-    return {**status, "conditions": every, "stages": [row.document() for row in rows]}
+    merged = sorted([*unchanged, *timed], key=lambda c: order.index(c["type"]))
+    return {**status, "conditions": merged, "stages": [row.document() for row in rows]}
 
 
-def _said(rows: Sequence[Row], status: Status) -> Iterator[Condition]:
+def _changed_conditions(rows: Sequence[Row], status: Status) -> Iterator[Condition]:
     """Yields StagesReady, and the other conditions that it changes."""
     bad = next((row for row in rows if row.state in _BAD), None)
     first = bad or next((row for row in rows if row.state != "Ready"), None)
@@ -92,17 +92,17 @@ def _rows(staging: StagePlan) -> Iterator[Row]:
     for step in staging.steps:
         yield _row(staging, step)
     # Stages that were removed from the spec, until their objects are gone.
-    left = {each.stage for each in staging.mine.values()} - names
-    if staging.seen.unknown:
-        left = {row["name"] for row in staging.context.found.status.get("stages", ())} - names
-    for name in sorted(left):
-        yield Row(name, "Progressing", message="it left the spec, and ends")
+    removed = {each.stage for each in staging.owned.values()} - names
+    if staging.observed.unknown:
+        removed = {row["name"] for row in staging.context.found.status.get("stages", ())} - names
+    for name in sorted(removed):
+        yield Row(name, "Progressing", message="removed from the spec, and being deleted")
 
 
 def _row(staging: StagePlan, step: StageState) -> Row:
     working = staging.working
-    if staging.seen.unknown:
-        return Row(step.name, "Unknown", message=staging.seen.unknown)
+    if staging.observed.unknown:
+        return Row(step.name, "Unknown", message=staging.observed.unknown)
     ready = [m for m in working if step.opened and _is_ready(staging, step, m.node)]
     counts = (len(working), len(ready))
     if step.error:
@@ -138,7 +138,7 @@ def _failing(staging: StagePlan, step: StageState) -> str:
     """Returns pods that cannot start, restart repeatedly, or never log the awaited line."""
     stuck = [
         pod
-        for pod in staging.seen.pods.values()
+        for pod in staging.observed.pods.values()
         if (pod.driver, pod.stage) == (staging.driver, step.name) and pod.waiting
         if not pod.deleting
     ]
@@ -149,15 +149,15 @@ def _failing(staging: StagePlan, step: StageState) -> str:
 
 
 def _late(staging: StagePlan, step: StageState) -> str:
-    mute = [
+    late = [
         pod
-        for pod in sorted(staging.seen.pods.values(), key=lambda pod: pod.name)
+        for pod in sorted(staging.observed.pods.values(), key=lambda pod: pod.name)
         if (pod.driver, pod.stage) == (staging.driver, step.name)
-        if (sight := staging.seen.logs.get(pod.uid)) and sight.late and not pod.deleting
+        if (sight := staging.observed.logs.get(pod.uid)) and sight.late and not pod.deleting
     ]
-    if not mute:
+    if not late:
         return ""
-    return f"{some(_where(pod) for pod in mute)}: {staging.unsaid(step, mute[0])}"
+    return f"{some(_where(pod) for pod in late)}: {staging.missing_line(step, late[0])}"
 
 
 def _where(pod: StagePod) -> str:
@@ -172,12 +172,12 @@ def _before(staging: StagePlan, step: StageState) -> str:
     earlier = staging.steps[: staging.steps.index(step)]
     if not earlier:
         return "the driver works on no node yet"
-    return f"stage {earlier[-1].name} comes first"
+    return f"waits for stage {earlier[-1].name}"
 
 
 def _why(staging: StagePlan, step: StageState, node: Node) -> str:
     if closed_label(staging.driver) in node.labels:
-        return "closed, since the driver there changed"
+        return "closed because the driver there changed"
     lacking = staging.lacks(step, node)
     if step.after and not staging.passed(_step(staging, step.after), node):
         return f"stage {step.after} is not ready there"
@@ -214,8 +214,8 @@ def blocking(staging: StagePlan, node: Node) -> str:
 
 
 def _on_node(staging: StagePlan, step: StageState, node: Node) -> str:
-    if staging.seen.unknown or step.error:
-        return staging.seen.unknown or step.error
+    if staging.observed.unknown or step.error:
+        return staging.observed.unknown or step.error
     if not step.opened:
         return _before(staging, step)
     if _is_ready(staging, step, node):
@@ -223,8 +223,8 @@ def _on_node(staging: StagePlan, step: StageState, node: Node) -> str:
     return "; ".join(step.behind) or _why(staging, step, node)
 
 
-def blocking_everywhere(found: Mapping[str, Any]) -> Iterator[str]:
+def blocking_everywhere(status: Mapping[str, Any]) -> Iterator[str]:
     """Yields a line for each stage that is not ready according to a status."""
-    for row in found.get("stages", ()):
+    for row in status.get("stages", ()):
         if row["state"] != "Ready":
             yield f"stage {row['name']}: {row['state']}: {row['message']}"

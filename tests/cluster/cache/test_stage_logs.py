@@ -110,7 +110,7 @@ def test_an_expression_without_end_in_pythons_engine_is_judged_at_once(tmp_path:
     [
         ("(?=a)", "invalid perl operator: (?="),
         ("(((x?){30}){30}){30}", "invalid repetition size"),
-        ("(x{30}y{30}){30}", "it is too large once its repeats are written out"),
+        ("(x{30}y{30}){30}", "it is too large after its repetitions are expanded"),
     ],
 )
 def test_what_re2_refuses_is_said_with_the_words_of_the_schema(pattern: str, words: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.cache.stages import StageView, read_once
-from cluster.model.parse_stages import found_from, stage_pod_from
+from cluster.model.parse_stages import stage_item_from, stage_pod_from
 from cluster.model.stages import ALLOWED, Stages
 from tests.cluster.fakes.scripted import Said, ScriptedServer, page
 from tests.cluster.fakes.stage_pods import LONG, STAGES, snapshot
@@ -66,17 +66,17 @@ def test_a_config_map_of_a_person_is_a_source_and_one_of_ours_is_none() -> None:
         "data": {"driver.yaml": "x"},
     }
 
-    found = found_from("ConfigMap", theirs)
+    found = stage_item_from("ConfigMap", theirs)
     assert found.source is not None
     assert (found.source.files, found.object.driver) == ({"a.yaml": "x"}, "")
-    assert found_from("ConfigMap", ours).source is None
+    assert stage_item_from("ConfigMap", ours).source is None
 
 
 def test_a_deployment_is_rolled_out_when_kubectl_would_say_so() -> None:
     def deployment(**status: int) -> Any:
         labels = {"app.kubernetes.io/managed-by": "nodeside-stages"}
         metadata = {"name": "board", "generation": 2, "labels": labels}
-        return found_from(
+        return stage_item_from(
             "Deployment", {"metadata": metadata, "spec": {"replicas": 2}, "status": status}
         ).object
 

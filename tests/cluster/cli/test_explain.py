@@ -99,7 +99,7 @@ def test_a_node_that_a_driver_is_not_for_says_why() -> None:
 
     said = explain_node(made.snapshot, "edu", "bare")
 
-    assert said.wanted == ("nothing: the node has no label that says so",)
+    assert said.wanted == ("nothing: the node lacks a label of the hardware",)
     [block] = said.blocks
     label = "feature.node.kubernetes.io/pci-1234_11e8.present=true"
     assert block.startswith(f"it takes the label {label}, with or without a class")

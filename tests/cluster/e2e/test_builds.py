@@ -81,7 +81,7 @@ def test_a_driver_that_does_not_compile_reaches_no_node_until_it_is_corrected(
     assert f"does not build for kernel {OLD[0]}: edu.c:42: error: few" in message
     assert scene.daemonsets() == []
     said = scene.cli("explain", "edu", "n1").output
-    assert "BuildFailed: the driver does not build for it: edu.c:42: error: few" in said
+    assert "BuildFailed: the driver does not build for this kernel: edu.c:42: error: few" in said
     assert len(builders.built) == 1  # a compiler says the same thing twice
 
     builders.outcome = lambda _: works_for(OLD[0])

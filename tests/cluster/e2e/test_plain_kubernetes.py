@@ -23,7 +23,7 @@ def test_a_template_serves_where_there_are_no_image_streams_and_they_may_come_la
     scene.driver()
     message = scene.until_reason("Degraded", "ToolkitMissing")
     assert "no toolkit image: this cluster has no image streams" in message
-    assert "name one in spec.toolkit.images, or all of them by spec.toolkit.image" in message
+    assert "name an image in spec.toolkit.images, or set spec.toolkit.imageTemplate" in message
 
     scene.change({"toolkit": TEMPLATE})
     scene.until_ready(2)

@@ -56,7 +56,7 @@ def test_pods_that_the_namespace_refuses_are_no_longer_on_the_way_after_a_minute
     with pods_refused(scene):
         scene.driver()
         message = scene.until_reason("Ready", "NodesBusy")
-        assert message == "works on 0 of 1 node; on the way: n0"
+        assert message == "works on 0 of 1 node; in progress: n0"
         scene.control_plane.wait_for(scene.daemonsets, "the DaemonSet")
         [daemonset] = scene.daemonsets()
         now = time.time()
@@ -70,5 +70,5 @@ def test_pods_that_the_namespace_refuses_are_no_longer_on_the_way_after_a_minute
     assert degraded["reason"] == "NodesFailed"
     name = daemonset["metadata"]["name"]
     assert degraded["message"].endswith(
-        f"and nobody makes a pod for it: see kubectl -n nodeside describe daemonset {name}"
+        f"but no pod was created for it: see kubectl -n nodeside describe daemonset {name}"
     )

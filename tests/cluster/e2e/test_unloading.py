@@ -200,7 +200,7 @@ def test_a_node_that_leaves_is_unloaded_and_one_that_comes_back_gets_the_driver_
     assert scene.status()["leaving"] == 1
     assert unload_pods(scene) == ["goes"]
     assert scene.labels("goes")["nodeside.io/edu.state"] == "unloading"
-    assert "not for 1 node any more" in scene.cli("explain", "edu").output
+    assert "no longer selects 1 node" in scene.cli("explain", "edu").output
 
     label(scene, "goes", "yes")
     scene.until_ready(2)

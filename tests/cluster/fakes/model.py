@@ -31,7 +31,7 @@ from cluster.model.actions import (
 from cluster.model.names import CORDONED, STAGE_LABEL
 from cluster.model.parse import daemonset_from, driver_from, job_from, revision_from
 from cluster.model.parse_pods import pod_from
-from cluster.model.parse_stages import found_from
+from cluster.model.parse_stages import stage_item_from
 from cluster.model.snapshot import (
     BuildPod,
     Consumer,
@@ -389,7 +389,7 @@ class Model:
 
     def _put_stage_object(self, wanted: dict[str, Any]) -> None:
         assert self.stages is not None
-        made = found_from(wanted["kind"], wanted).object
+        made = stage_item_from(wanted["kind"], wanted).object
         if made.kind == "Deployment":
             made = replace(made, rolled_out=made.name in self.rolled_out, progress="0 of 1")
         objects = {**self.stages.objects, (made.kind, made.name): made}

@@ -68,11 +68,11 @@ def farewell(cluster: Cluster, deadline: float = 600.0) -> list[str]:
 
 
 def test_what_is_waited_for_is_said_when_it_changes_and_the_last_word_at_the_end() -> None:
-    cluster = Cluster(["", "pods end: n1", HELD, HELD], last=LAST)
+    cluster = Cluster(["", "pods are terminating: n1", HELD, HELD], last=LAST)
 
     assert farewell(cluster) == [
         "driver edu: to be deleted; its modules are unloaded first",
-        "driver edu: pods end: n1",
+        "driver edu: pods are terminating: n1",
         f"driver edu: {HELD}",
         LAST,
     ]

@@ -8,7 +8,7 @@ from cluster.kube.reflector import Wakeup
 from cluster.kube.timestamps import APART, believed
 from cluster.model.names import closed_label, draining_label, undrained_label
 from cluster.model.parse import node_driver_from, node_from
-from cluster.plan.nodes.deadlines import LAST_WORD, LOST
+from cluster.plan.nodes.deadlines import LAST_REPORT, LOST
 from cluster.plan.nodes.drain_labels import lasts
 from nodeside.contract import State
 from tests.cluster.fakes.drains import rolling, step
@@ -54,14 +54,14 @@ def test_a_word_of_a_time_to_come_is_the_last_one_of_its_node_only() -> None:
     assert report is not None
     model = assigned()
     with_pods(model)
-    model.report("n0", State.BUILDING, said=report.said)
-    model.report("n1", State.BUILDING, said=THEN)
+    model.report("n0", State.BUILDING, time=report.time)
+    model.report("n1", State.BUILDING, time=THEN)
 
     reason, message = at(model, THEN + 1)
 
     assert reason == "NodesFailed"
-    assert "n0: it said building at 9999-12-31T23:59:59Z, and nothing since" in message
-    assert model.plan(THEN + 1).again_in == LAST_WORD + BUILD - 1
+    assert "n0: it reported building at 9999-12-31T23:59:59Z, and nothing since" in message
+    assert model.plan(THEN + 1).again_in == LAST_REPORT + BUILD - 1
 
 
 def test_a_node_that_came_up_in_time_to_come_is_silent_as_long_as_its_pod_is() -> None:
@@ -70,7 +70,7 @@ def test_a_node_that_came_up_in_time_to_come_is_silent_as_long_as_its_pod_is() -
     model.change("n0", ready_since=latest())
 
     assert at(model, THEN + 599)[0] == "NodesBusy"
-    assert at(model, THEN + 600)[1].startswith("n0, n1: its pod says nothing")
+    assert at(model, THEN + 600)[1].startswith("n0, n1: its pod has not reported")
 
 
 def test_a_label_of_a_time_to_come_gives_a_drain_no_more_time() -> None:

@@ -71,7 +71,7 @@ def test_a_new_driver_gets_its_revision_its_daemonset_and_then_its_nodes() -> No
         f"label node n1 {ASSIGNED}={found.assignment}",
         "set the status of driver edu",
     ]
-    assert model.condition("Ready")["message"] == "works on 0 of 2 nodes; on the way: n0, n1"
+    assert model.condition("Ready")["message"] == "works on 0 of 2 nodes; in progress: n0, n1"
 
 
 def test_a_first_rollout_goes_to_every_node_at_once_with_one_call_each() -> None:
@@ -418,7 +418,7 @@ def test_a_budget_of_nothing_blocks_a_rollout_and_that_is_said() -> None:
         said = model.condition("Progressing")
         assert (said["status"], said["reason"]) == ("False", "RolloutBlocked")
         assert said["message"].endswith(
-            "; maxUnavailable is 0, so no node is changed where it works"
+            "; maxUnavailable is 0, so no node where it works is changed"
         )
         assert model.condition("Ready")["reason"] == "RolloutBlocked"
 
@@ -505,7 +505,7 @@ def test_a_report_of_an_older_boot_is_void() -> None:
     model.settle()
 
     assert model.drivers["edu"].status["nodes"]["ready"] == 2
-    assert model.condition("Ready")["message"] == "works on 2 of 3 nodes; on the way: n1"
+    assert model.condition("Ready")["message"] == "works on 2 of 3 nodes; in progress: n1"
 
 
 def test_going_back_waits_for_the_word_of_a_node_that_was_just_changed() -> None:
@@ -574,7 +574,7 @@ def test_a_node_that_is_down_holds_no_rollout_up() -> None:
     ready = model.condition("Ready")
     assert (ready["status"], ready["message"]) == (
         "True",
-        "works on 2 nodes; not ready as nodes: n2",
+        "works on 2 nodes; nodes not ready: n2",
     )
 
 
@@ -745,7 +745,8 @@ def test_two_drivers_for_one_module_do_not_fight() -> None:
     assert {found.driver for found in model.daemonsets.values()} == {"edu"}
     assert model.condition("Degraded", "second")["reason"] == "ModuleConflict"
     assert model.condition("Degraded", "second")["message"] == (
-        "driver edu came first and has a module of the same name: not assigned to n0, n1, n2"
+        "driver edu came first and has a module of the same name: this one is not assigned to "
+        "n0, n1, n2"
     )
     assert model.condition("Ready")["status"] == "True"
 

@@ -266,7 +266,7 @@ def test_a_job_that_somebody_deletes_is_made_again_and_no_node_is_touched(model:
     [
         ({}, {"ended": "answer: OOMKilled, exit code 137"}, "answer: OOMKilled, exit code 137"),
         ({"why": "DeadlineExceeded: too long"}, {}, "DeadlineExceeded: too long"),
-        ({}, None, "its pod has said nothing"),
+        ({}, None, "its pod reported nothing"),
     ],
 )
 def test_a_job_that_ends_without_a_word_says_what_kubernetes_knows(

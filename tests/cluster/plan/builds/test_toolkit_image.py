@@ -45,7 +45,7 @@ def test_a_tag_that_vanishes_changes_nothing_where_it_is_used() -> None:
     gone = {NAME: ImageStream(NAME, {"latest": "quay.io/dtk@sha256:00"})}
 
     found = resolve(
-        POOL, Toolkit(), gone, kept=CurrentImage("quay.io/dtk@sha256:94", "image-stream")
+        POOL, Toolkit(), gone, current=CurrentImage("quay.io/dtk@sha256:94", "image-stream")
     )
 
     assert (found.image, found.link) == ("quay.io/dtk@sha256:94", Link.KEPT)
@@ -79,7 +79,7 @@ def test_who_asks_for_a_kernel_alone_is_not_told_to_wait_for_a_tag_that_is_there
 
     assert found.why == f"no tag of image stream {NAME} is known to be for {KERNEL}"
     assert found.remedy == (
-        "ask for the OS version of this kernel, or name an image in spec.toolkit.images"
+        "give the OS version instead of the kernel, or name an image in spec.toolkit.images"
     )
     assert found.tags_seen == ("418.94.202501221327-0", "latest")
 
@@ -93,7 +93,7 @@ def test_of_what_nobody_set_up_it_says_nothing() -> None:
         f"toolkit.images does not name kernel {KERNEL}; this cluster has no image streams"
     )
     assert found.remedy == (
-        "name one in spec.toolkit.images, or all of them by spec.toolkit.imageTemplate"
+        "name an image in spec.toolkit.images, or set spec.toolkit.imageTemplate"
     )
 
 
@@ -116,7 +116,7 @@ def test_a_tag_whose_image_is_for_another_kernel_gives_way_to_one_for_this() -> 
 
     assert (found.image, found.link) == (THIRD, Link.LABELS)
     assert found.why == (
-        f"image stream {NAME} has it as tag {NEWER}; "
+        f"tag {NEWER} of image stream {NAME} is for {KERNEL}; "
         f"image stream {NAME} has tag {TAG}, but its image is for kernel {OTHER}"
     )
 
@@ -129,14 +129,14 @@ def test_without_the_tag_one_for_this_kernel_serves_and_goes_on_serving() -> Non
     found = resolve(POOL, Toolkit(), without, DRIFTED, used)
     assert (found.image, found.link) == (SECOND, Link.LABELS)
     # Whoever leads next has not read the labels yet.
-    found = resolve(POOL, Toolkit(), without, kept=used)
+    found = resolve(POOL, Toolkit(), without, current=used)
     assert (found.image, found.link) == (SECOND, Link.LABELS)
 
 
 def test_what_labels_chose_stays_until_those_of_a_tag_that_comes_are_read() -> None:
     used = CurrentImage(THIRD, Link.LABELS.value)
 
-    found = resolve(POOL, Toolkit(), SEVERAL, kept=used)
+    found = resolve(POOL, Toolkit(), SEVERAL, current=used)
     assert (found.image, found.link) == (THIRD, Link.LABELS)
 
     read = Evidence({EXACT: ToolkitLabels(KERNEL)})
@@ -152,7 +152,7 @@ def test_what_took_the_place_of_a_wrong_image_stays_while_its_labels_may_still_b
 
     assert resolve(POOL, toolkit, STREAMS, pending, filled).link is Link.TEMPLATE
     assert resolve(POOL, toolkit, STREAMS, pending).link is Link.STREAM, "nothing is in use"
-    assert resolve(POOL, toolkit, STREAMS, kept=filled).link is Link.STREAM, "nobody reads them"
+    assert resolve(POOL, toolkit, STREAMS, current=filled).link is Link.STREAM, "nobody reads them"
 
 
 def test_an_image_that_has_built_is_believed_before_its_labels() -> None:
@@ -162,7 +162,7 @@ def test_an_image_that_has_built_is_believed_before_its_labels() -> None:
 
 
 def test_while_the_image_streams_are_not_known_what_labels_chose_stays_theirs() -> None:
-    found = resolve(POOL, Toolkit(), Unseen("503"), kept=CurrentImage(THIRD, Link.LABELS.value))
+    found = resolve(POOL, Toolkit(), Unseen("503"), current=CurrentImage(THIRD, Link.LABELS.value))
 
     assert (found.image, found.link) == (THIRD, Link.LABELS)
 

@@ -70,7 +70,7 @@ def test_the_younger_driver_that_takes_the_elders_module_is_given_to_no_node() -
     assert reason == "ModuleConflict"
     assert message == (
         "driver edu has a module of the same name: nothing changes on n0, n1, n2 until one of the "
-        "two is gone from there, or has other modules"
+        "two drivers leaves them or has other modules"
     )
     assert model.condition("Ready", "zeta")["reason"] == "ModuleConflict"
     assert degraded(model, "edu")[0] == "AsExpected", "it has done nothing wrong"

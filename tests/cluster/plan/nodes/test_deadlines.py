@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from cluster.model.names import before_label
 from cluster.model.snapshot import DriverPod
-from cluster.plan.nodes.deadlines import LAST_WORD, NO_POD, NO_WORD
+from cluster.plan.nodes.deadlines import LAST_REPORT, NO_POD, NO_REPORT
 from nodeside.contract import State, assigned_label
 from tests.cluster.fakes.model import Model
 from tests.cluster.fakes.silent_nodes import BUILD, THEN, assigned, at, touch, with_pods
@@ -24,7 +24,7 @@ def test_a_node_whose_name_leaves_none_for_its_node_driver_is_named_at_once() ->
 
     assert reason == "NodesFailed"
     assert "its NodeDriver would have a name of 254 characters" in message
-    assert "the API server takes 253: give the Driver or the node a shorter one" in message
+    assert "the API server accepts 253: give the Driver or the node a shorter name" in message
 
 
 def test_a_node_for_which_nobody_makes_a_pod_is_waited_for_and_then_named() -> None:
@@ -33,13 +33,13 @@ def test_a_node_for_which_nobody_makes_a_pod_is_waited_for_and_then_named() -> N
 
     assert at(model, THEN + NO_POD - 1) == (
         "NodesBusy",
-        "works on 0 of 2 nodes; on the way: n0, n1",
+        "works on 0 of 2 nodes; in progress: n0, n1",
     )
     assert model.plan(THEN + NO_POD - 1).again_in == 1
     reason, message = at(model, THEN + NO_POD)
     assert reason == "NodesFailed"
     assert message == (
-        "n0, n1: assigned at 2027-01-15T08:00:00Z, and nobody makes a pod for it: "
+        "n0, n1: assigned at 2027-01-15T08:00:00Z, but no pod was created for it: "
         f"see kubectl -n nodeside describe daemonset {name}"
     )
     assert model.plan(THEN + NO_POD).again_in is None
@@ -60,10 +60,12 @@ def test_a_pod_that_is_there_and_says_nothing_has_ten_minutes() -> None:
     model = assigned()
     with_pods(model)
 
-    assert at(model, THEN + NO_WORD - 1)[0] == "NodesBusy"
-    reason, message = at(model, THEN + NO_WORD)
+    assert at(model, THEN + NO_REPORT - 1)[0] == "NodesBusy"
+    reason, message = at(model, THEN + NO_REPORT)
     assert reason == "NodesFailed"
-    assert message.startswith("n0, n1: its pod says nothing: see kubectl -n nodeside describe pod ")
+    assert message.startswith(
+        "n0, n1: its pod has not reported: see kubectl -n nodeside describe pod "
+    )
 
 
 def test_after_a_reboot_the_same_pod_has_its_time_again() -> None:
@@ -73,20 +75,20 @@ def test_after_a_reboot_the_same_pod_has_its_time_again() -> None:
     model.settle()
     model.reboot("n0", ready_since=THEN + 50_000)
 
-    assert at(model, THEN + 50_000 + NO_WORD - 1)[0] == "NodesBusy"
-    assert at(model, THEN + 50_000 + NO_WORD)[0] == "NodesFailed"
+    assert at(model, THEN + 50_000 + NO_REPORT - 1)[0] == "NodesBusy"
+    assert at(model, THEN + 50_000 + NO_REPORT)[0] == "NodesFailed"
 
 
 def test_a_build_of_an_hour_is_on_the_way_while_the_node_says_so() -> None:
     model = assigned()
     with_pods(model)
     for name in model.nodes:
-        model.report(name, State.BUILDING, said=THEN)
+        model.report(name, State.BUILDING, time=THEN)
 
-    assert at(model, THEN + BUILD + LAST_WORD - 1)[0] == "NodesBusy"
-    reason, message = at(model, THEN + BUILD + LAST_WORD)
+    assert at(model, THEN + BUILD + LAST_REPORT - 1)[0] == "NodesBusy"
+    reason, message = at(model, THEN + BUILD + LAST_REPORT)
     assert reason == "NodesFailed"
-    assert message == "n0, n1: it said building at 2027-01-15T08:00:00Z, and nothing since"
+    assert message == "n0, n1: it reported building at 2027-01-15T08:00:00Z, and nothing since"
 
 
 def test_a_longer_build_is_a_matter_of_the_spec() -> None:
@@ -95,9 +97,9 @@ def test_a_longer_build_is_a_matter_of_the_spec() -> None:
     model.settle()
     for name in model.nodes:
         model.change(name, labelled=THEN)
-        model.report(name, State.BUILDING, said=THEN)
+        model.report(name, State.BUILDING, time=THEN)
 
-    assert at(model, THEN + 7200 + LAST_WORD - 1)[0] == "NodesBusy"
+    assert at(model, THEN + 7200 + LAST_REPORT - 1)[0] == "NodesBusy"
 
 
 def test_a_node_that_is_heard_again_works_as_if_nothing_had_been() -> None:
@@ -146,7 +148,7 @@ def test_a_silent_node_in_an_open_rollout_fails_it_instead_of_holding_it_for_eve
     model.carry_out(model.plan(THEN + NO_POD).actions)
 
     assert model.condition("Progressing")["reason"] == "RolloutBlocked"
-    assert "nobody makes a pod for it" in model.condition("Degraded")["message"]
+    assert "no pod was created for it" in model.condition("Degraded")["message"]
 
 
 def test_a_node_that_waits_for_its_reboot_may_wait_for_ever() -> None:
@@ -158,7 +160,7 @@ def test_a_node_that_waits_for_its_reboot_may_wait_for_ever() -> None:
     model.settle()
     model.reboot("n0")
     model.carry_out(model.plan(THEN).actions)
-    model.report("n0", State.REBOOT_REQUIRED, said=THEN)
+    model.report("n0", State.REBOOT_REQUIRED, time=THEN)
 
     assert at(model, THEN + 30 * 24 * 3600)[0] == "WaitingForReboot"
     assert model.condition("Degraded")["status"] == "False"
@@ -175,15 +177,15 @@ def test_what_a_silent_node_said_of_a_revision_before_is_no_word_once_it_is_give
     assert serving is not None
     pod = DriverPod("p", driver="edu", node=changed, daemonset=serving.name, created=THEN)
     model.pods["p"] = pod  # it took the first version out, and hangs in the load of the second
-    assert at(model, THEN + NO_WORD + 1)[0] == "RolloutStopped"
+    assert at(model, THEN + NO_REPORT + 1)[0] == "RolloutStopped"
 
     model.apply_driver()
-    at(model, THEN + NO_WORD + 2)
+    at(model, THEN + NO_REPORT + 2)
     model.pods["p"] = replace(pod, deleting=True)
-    reason, message = at(model, THEN + 2 * NO_WORD)
+    reason, message = at(model, THEN + 2 * NO_REPORT)
 
     assert model.revision(changed) == model.drivers["edu"].status["revision"]
     assert model.condition("Ready")["status"] == "False"
-    assert (reason, message) == ("NodesBusy", f"works on 1 of 2 nodes; on the way: {changed}")
+    assert (reason, message) == ("NodesBusy", f"works on 1 of 2 nodes; in progress: {changed}")
     model.report_all()
-    assert at(model, THEN + 2 * NO_WORD)[0] == "Ready"
+    assert at(model, THEN + 2 * NO_REPORT)[0] == "Ready"

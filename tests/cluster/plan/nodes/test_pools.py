@@ -122,7 +122,7 @@ def test_a_vendor_id_alone_means_every_device_of_the_vendor() -> None:
 def test_a_device_label_that_vanished_takes_no_driver_away() -> None:
     assert has_hardware(node(), EDU, assigned=False) is Fit.LACKS
     assert has_hardware(node(), EDU, assigned=True) is Fit.KEPT
-    assert Fit.KEPT.wanted
+    assert Fit.KEPT.is_selected
 
 
 @pytest.mark.parametrize("assigned", [False, True])
@@ -132,7 +132,7 @@ def test_a_node_that_does_not_run_linux_is_never_a_drivers(assigned: bool) -> No
 
     for hardware in (EDU, Hardware()):
         fit = has_hardware(windows, hardware, assigned=assigned)
-        assert (fit, fit.wanted) == (Fit.FOREIGN, False)
+        assert (fit, fit.is_selected) == (Fit.FOREIGN, False)
         assert has_hardware(linux, hardware, assigned=assigned) is Fit.HAS
 
 
@@ -173,7 +173,7 @@ def test_a_device_label_that_says_no_does() -> None:
     labels = {"feature.node.kubernetes.io/pci-1234.present": "false"}
 
     assert has_hardware(node(labels=labels), EDU, assigned=True) is Fit.CONTRADICTED
-    assert not Fit.CONTRADICTED.wanted
+    assert not Fit.CONTRADICTED.is_selected
 
 
 def test_a_label_of_the_selector_is_the_administrators_word() -> None:

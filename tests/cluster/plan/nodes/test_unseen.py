@@ -96,7 +96,7 @@ def test_a_driver_that_needs_them_says_what_it_waits_for_and_goes_on_by_itself()
 
     said = model.condition("Degraded")
     assert said["reason"] == "ToolkitMissing"
-    assert f"the image streams are not known: {WHY}; it goes on once they are" in said["message"]
+    assert f"the image streams are not known: {WHY}; wait until they are" in said["message"]
 
     model.image_streams = tags(OS)
     model.settle_ready()
@@ -141,5 +141,5 @@ def test_a_template_serves_a_new_kernel_meanwhile() -> None:
     pool, chain = Pool("x86_64", OS, KERNEL), Toolkit(image_template="example.com/toolkit:{kernel}")
 
     assert resolve(pool, chain, DOWN).link is Link.TEMPLATE
-    kept = resolve(pool, chain, DOWN, kept=CurrentImage("quay.io/dtk:1", "image-stream"))
+    kept = resolve(pool, chain, DOWN, current=CurrentImage("quay.io/dtk:1", "image-stream"))
     assert (kept.image, kept.link) == ("quay.io/dtk:1", Link.STREAM)

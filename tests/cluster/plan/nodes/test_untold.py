@@ -15,14 +15,14 @@ def test_nodes_that_have_not_told_their_kernel_get_nothing_and_are_no_fault() ->
     model.settle_ready()
 
     assert {model.revision(name) for name in ("n3", "n4")} == {""}
-    words = "2 nodes have not told their kernel yet: n3, n4"
+    words = "2 nodes have not reported their kernel yet: n3, n4"
     ready, degraded = model.condition("Ready"), model.condition("Degraded")
     assert (ready["status"], ready["reason"]) == ("False", "KernelUnknown")
     assert (ready["message"], degraded["status"]) == (words, "False")
     [row] = [row for row in model.drivers["edu"].status["pools"] if not row["kernel"]]
     assert (row["reason"], row["message"], row["toolkit"]) == ("KernelUnknown", words, "")
     said = explain_node(model.snapshot, "edu", "n3")
-    assert said.blocks == ("its kubelet has not told its kernel yet",)
+    assert said.blocks == ("its kubelet has not reported its kernel yet",)
 
     for name in ("n3", "n4"):
         model.change(name, kernel=KERNEL, os_image=OS_IMAGE, architecture="x86_64")
@@ -41,7 +41,7 @@ def test_a_node_that_is_not_up_yet_and_has_told_nothing_makes_no_driver_unready(
     ready = model.condition("Ready")
     assert (ready["status"], ready["message"]) == (
         "True",
-        "works on 1 node; 1 node has not told its kernel yet: n1",
+        "works on 1 node; 1 node has not reported its kernel yet: n1",
     )
 
 

@@ -82,7 +82,7 @@ def test_a_failure_stops_the_rollout_though_its_machine_is_replaced() -> None:
     message = model.condition("Degraded")["message"]
     assert "failed on n0, where" in message
     assert "worked: BuildFailed: does not compile; correct the spec" in message
-    assert message.endswith("; to have this one tried again, pause the rollout and resume it")
+    assert message.endswith("; to retry this one, pause the rollout and resume it")
     assert "the newest version has cost n0" in explain_driver(model.snapshot, "edu").there
 
 
@@ -238,7 +238,7 @@ def test_a_node_where_it_had_worked_for_a_while_did_not_go_down_of_it(
     model = changing(count=8, maxUnavailable=1)
     model.report("n0")
     said = model.node_drivers["edu.n0"]
-    model.node_drivers["edu.n0"] = replace(said, said=THEN)
+    model.node_drivers["edu.n0"] = replace(said, time=THEN)
     look(model)
 
     model.change("n0", ready=False, ready_since=THEN + worked_for)

@@ -287,7 +287,7 @@ def test_a_correction_after_which_nothing_comes_is_a_failure_in_the_end(canary: 
     for node in ["n0"] if canary else ["n0", "n1"]:
         model.report(node, State.FAILED, **SAYS)
         key = node_driver_name("edu", node)
-        model.node_drivers[key] = replace(model.node_drivers[key], said=1000.0)
+        model.node_drivers[key] = replace(model.node_drivers[key], time=1000.0)
     model.carry_out(model.plan(now=1001.0).actions)
 
     made = model.plan(now=1100.0)
@@ -297,7 +297,7 @@ def test_a_correction_after_which_nothing_comes_is_a_failure_in_the_end(canary: 
 
     assert toolkits(model)[-1] == FILLED
     assert model.condition("Degraded")["status"] == "True"
-    assert "with another toolkit image, says nothing" in model.condition("Degraded")["message"]
+    assert "with another toolkit image, has not reported" in model.condition("Degraded")["message"]
 
 
 def test_what_a_node_said_before_its_reboot_excuses_nothing() -> None:

@@ -258,4 +258,4 @@ def test_an_unload_pod_is_slow_at_the_very_moment_that_was_announced() -> None:
     for _ in range(int(SLOW / _STEP) + 4):
         history.plan(None)
 
-    assert "says nothing" in history.cluster.condition("Progressing")["message"]
+    assert "has not reported" in history.cluster.condition("Progressing")["message"]

@@ -16,13 +16,13 @@ from cluster.plan.nodes.drain_labels import stamp
 from cluster.plan.rollout.decisions import DrainStep
 from cluster.plan.rollout.drain_table import (
     TABLE,
-    Aim,
-    Asked,
-    Company,
-    Grip,
+    Change,
+    DriverState,
+    Eviction,
+    Hold,
+    Occupants,
     Situation,
     Time,
-    Wish,
     decide,
 )
 from nodeside.contract import State, assigned_label
@@ -38,7 +38,9 @@ from tests.cluster.fakes.drains import (
 )
 from tests.cluster.fakes.model import Model
 
-EVERY = [Situation(*parts) for parts in product(Asked, Wish, Grip, Company, Aim, Time)]
+EVERY = [
+    Situation(*parts) for parts in product(Eviction, Change, Hold, Occupants, DriverState, Time)
+]
 ASSIGNED = assigned_label("edu")
 BUDGET = "the disruption budget train needs 1 healthy pods and has 1 currently"
 
@@ -68,8 +70,8 @@ def test_every_situation_has_exactly_one_row() -> None:
 def test_nobody_is_evicted_who_was_not_asked_for_or_before_the_node_is_held() -> None:
     evicting = [s for s in EVERY if decide(s).step is DrainStep.EVICT]
 
-    assert {(s.asked, s.wish, s.grip, s.company) for s in evicting} == {
-        (Asked.YES, Wish.REPLACE, Grip.HELD, Company.SOMEBODY)
+    assert {(s.eviction, s.change, s.hold, s.occupants) for s in evicting} == {
+        (Eviction.YES, Change.REPLACE, Hold.HELD, Occupants.SOMEBODY)
     }
 
 
@@ -78,14 +80,14 @@ def test_a_working_driver_is_replaced_on_a_held_and_empty_node_only() -> None:
         s
         for s in EVERY
         if decide(s).step is DrainStep.GO
-        and (s.asked, s.wish, s.aim) == (Asked.YES, Wish.REPLACE, Aim.WORKS)
+        and (s.eviction, s.change, s.state) == (Eviction.YES, Change.REPLACE, DriverState.WORKS)
     ]
 
-    assert {(s.grip, s.company) for s in going} == {(Grip.HELD, Company.NOBODY)}
+    assert {(s.hold, s.occupants) for s in going} == {(Hold.HELD, Occupants.NOBODY)}
 
 
 def test_what_is_not_asked_for_any_more_ends_every_hold() -> None:
-    steps = {decide(s).step for s in EVERY if s.asked is Asked.NO and s.grip is not Grip.FREE}
+    steps = {decide(s).step for s in EVERY if s.eviction is Eviction.NO and s.hold is not Hold.FREE}
 
     assert steps == {DrainStep.RELEASE}
 
@@ -409,7 +411,7 @@ def test_a_node_whose_pods_do_not_leave_in_time_is_let_go_and_others_have_their_
     assert model.condition("Ready")["reason"] == "NodesOccupied"
     assert model.condition("Progressing")["status"] == "False"
     assert model.condition("Ready")["message"].endswith(
-        "n0 (default/train-0) not emptied in time: changes when its pods are gone"
+        "n0 (default/train-0) not drained in time: changes when its pods are gone"
     )
     assert cordoned(model) == set()
 

@@ -45,7 +45,7 @@ def test_a_second_one_is_no_chance_and_stops_it() -> None:
     assert said["reason"] == "RolloutStopped"
     assert "failed on n0, n1" in said["message"]
     assert (
-        "its node is down since 2027-01-15T08:00:00Z, in the middle of its change"
+        "its node has been down since 2027-01-15T08:00:00Z, in the middle of its change"
         in said["message"]
     )
     assert newest(model) == ["n0", "n1"]

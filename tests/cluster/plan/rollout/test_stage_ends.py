@@ -23,7 +23,7 @@ def test_a_node_that_waits_for_its_stages_says_so() -> None:
     assert explain_node(model.snapshot, "edu", "n0").blocks == (words,)
     progressing = model.condition("Progressing")
     assert progressing["reason"] == "Canary"
-    assert progressing["message"].endswith(f"1 node to try it first; n0: {words}")
+    assert progressing["message"].endswith(f"tried first on 1 node; n0: {words}")
     assert model.condition("Degraded")["status"] == "False"
 
 
@@ -47,13 +47,13 @@ def test_a_cordoned_node_whose_stage_pod_never_ends_is_let_go_in_time_and_named(
     degraded = model.condition("Degraded")
     assert (degraded["status"], degraded["reason"]) == ("True", "StagesStuck")
     assert degraded["message"] == (
-        "n0: pod plugin-n0 of a stage does not end, and the driver is not replaced before: "
+        "n0: stage pod plugin-n0 does not end, and the driver cannot be replaced before it does: "
         "kubectl -n nodeside describe pod plugin-n0"
     )
     progressing = model.condition("Progressing")
     assert (progressing["status"], progressing["reason"]) == ("False", "NodesOccupied")
     assert progressing["message"].endswith(
-        f"n0 ({STUCK}) not emptied in time: changes when its pods are gone"
+        f"n0 ({STUCK}) not drained in time: changes when its pods are gone"
     )
     assert model.plan(1061.0).actions == (), "and there it stays"
 
@@ -134,7 +134,7 @@ def test_stages_that_cannot_be_read_hold_no_node_for_ever_and_it_is_not_begun_ag
         step(model, now)
 
     assert (held(model), cordoned(model)) == (set(), set()), "nor is another one begun"
-    assert "what its stages have there cannot be read" in model.condition("Progressing")["message"]
+    assert "its stage pods cannot be read" in model.condition("Progressing")["message"]
     assert step(model, 2000.0) == []
     assert model.plan(2000.0).again_in is None
     model.stages = known

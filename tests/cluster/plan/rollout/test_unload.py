@@ -13,7 +13,7 @@ from cluster.model.actions import Action, Create, EmitEvent, LabelNode
 from cluster.model.parse_pods import pod_from
 from cluster.model.snapshot import DriverPod
 from cluster.plan import deletion
-from cluster.plan.rollout.unload import REST, SLOW, Unload, UnloadPhase, UnloadPodState, stage
+from cluster.plan.rollout.unload import REST, SLOW, Unload, UnloadPhase, UnloadPodState, phase_of
 from nodeside.contract import UNLOADED, State, assigned_label, state_label
 from nodeside.errors import ExitCode
 from tests.cluster.fakes.model import PCI, Model
@@ -60,7 +60,7 @@ def message(model: Model, kind: str = "Ready") -> str:
 
 def leaver(model: Model, name: str = "n0", now: float = 0.0) -> UnloadPhase:
     found = Unload(model.snapshot, model.drivers["edu"], (), now)
-    return next((each.stage for each in found.leavers if each.node.name == name), UnloadPhase.GONE)
+    return next((each.phase for each in found.leavers if each.node.name == name), UnloadPhase.GONE)
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def leaver(model: Model, name: str = "n0", now: float = 0.0) -> UnloadPhase:
 def test_the_table_knows_every_situation_and_never_waits_for_a_node_that_is_down() -> None:
     both = (False, True)
     for up, ending, loaded, kept, run in itertools.product(both, both, both, both, UnloadPodState):
-        found = stage(up=up, ending=ending, loaded=loaded, kept=kept, run=run)
+        found = phase_of(up=up, ending=ending, loaded=loaded, kept=kept, run=run)
         assert isinstance(found, UnloadPhase)
         if not up:
             assert found.is_last
@@ -170,7 +170,7 @@ def test_a_deleted_driver_is_unloaded_on_every_node_and_leaves_nothing() -> None
 
     going(model)
     assert set(model.unloads()) == {"n1"}, "a driver pod is still on n0"
-    assert message(model) == "pods end: n0; unload pods start: n1"
+    assert message(model) == "pods are terminating: n0; unload pods are starting: n1"
     assert ASSIGNED in model.nodes["n0"].labels
 
     del model.pods["p0"]
@@ -325,7 +325,7 @@ def test_a_pod_that_says_nothing_is_named_after_a_while() -> None:
     assert leaver(model, now=SLOW + 1) is UnloadPhase.STUCK
     model.carry_out(model.plan(now=SLOW + 1).actions)
     assert message(model).startswith(
-        f"unload pods do not run: n0 (pod {pod.name} says nothing: "
+        f"unload pods do not run: n0 (pod {pod.name} has not reported: "
         f"kubectl -n nodeside describe pod {pod.name})"
     )
 
@@ -337,7 +337,7 @@ def test_a_pod_that_failed_is_made_again_after_a_rest() -> None:
 
     going(model)
     assert message(model).startswith(
-        "unload pods failed, and are made again: n0 (exit code 52); to leave"
+        "unload pods failed and are recreated: n0 (exit code 52); to leave"
     )
     assert model.plan(now=10.0).again_in == REST - 10.0
 
@@ -364,7 +364,7 @@ def test_so_many_pods_are_at_work_at_once_and_those_that_wait_do_not_count(
 
     going(model)
     assert len(model.unloads()) == 2
-    assert message(model) == "to be unloaded: n2, n3, n4; unload pods start: n0, n1"
+    assert message(model) == "to be unloaded: n2, n3, n4; unload pods are starting: n0, n1"
     model.say("n0", State.UNLOADING, "InUse", HELD)
     model.end_unload("n1")
     going(model)
@@ -436,7 +436,7 @@ def test_a_node_that_left_is_unloaded_while_the_others_go_on() -> None:
     assert status["nodes"]["updated"] == 2, "the rollout is not held up"
     assert status["leaving"] == 1
     assert len(model.revisions) == 2, "the one of before is still needed on n0"
-    words = f"not for 1 node any more: modules are held: n0 ({HELD}); {WAY_OUT}"
+    words = f"no longer selects 1 node: modules are held: n0 ({HELD}); {WAY_OUT}"
     assert message(model) == f"works on 2 nodes; {words}"
     assert model.condition("Progressing")["reason"] == "NodesLeaving"
 
@@ -547,7 +547,7 @@ def test_a_node_that_another_driver_has_is_not_unloaded_under_it() -> None:
             None,
             "Evicted: low on memory",
         ),
-        ({"phase": "Failed"}, None, "nobody says why"),
+        ({"phase": "Failed"}, None, "no reason was given"),
     ],
 )
 def test_what_became_of_a_pod_is_read_from_its_status(

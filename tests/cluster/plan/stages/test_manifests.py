@@ -165,7 +165,7 @@ def test_a_kind_that_the_cluster_does_not_have_is_left_out_and_said() -> None:
         (
             "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: x}\n",
             (
-                "Role of rbac.authorization.k8s.io/v1 is no kind that a stage may have "
+                "Role of rbac.authorization.k8s.io/v1 is not a kind that a stage may have "
                 "(ServiceAccount, ConfigMap, Service, DaemonSet, Deployment, ServiceMonitor, "
                 "PodMonitor, PrometheusRule): apply it yourself, once, beside the Driver"
             ),
@@ -177,9 +177,9 @@ def test_a_kind_that_the_cluster_does_not_have_is_left_out_and_said() -> None:
         ),
         (
             "apiVersion: v1\nkind: Service\nmetadata: {name: x, finalizers: [a]}\n",
-            "Service x: metadata.finalizers is not for a stage",
+            "Service x: metadata.finalizers is not allowed in a stage",
         ),
-        ("apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: x}\n", "no template of a pod"),
+        ("apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: x}\n", "valid pod template"),
         (
             daemonset("x").replace(
                 "containers:", f"serviceAccountName: {CONTROLLER}\n      containers:"
@@ -199,9 +199,9 @@ def test_a_kind_that_the_cluster_does_not_have_is_left_out_and_said() -> None:
                 "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {}}}\n"
                 "      containers:",
             ),
-            "DaemonSet x: choose nodes by nodeSelector",
+            "DaemonSet x: select nodes by nodeSelector: nodeside sets the required nodeAffinity",
         ),
-        (daemonset("x") + "---\n" + daemonset("x"), "DaemonSet x is there twice"),
+        (daemonset("x") + "---\n" + daemonset("x"), "DaemonSet x is defined twice"),
         ("a: [", "rendered line 2: did not find expected node content"),
         ("- a\n", "expected a mapping, got ['a']"),
         ("a: 2026-01-02\n", "write dates and the like in quotes"),
@@ -228,13 +228,13 @@ def test_what_cannot_be_applied_is_refused_with_its_place(text: str, words: str)
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("kind: DaemonSet", "kind: [DaemonSet]", "['DaemonSet'] of apps/v1 is no kind"),
-        ("apiVersion: apps/v1", "apiVersion: {v: 1}", "is no kind that a stage may have"),
-        ("containers:", "initContainers: {a: b}\n      containers:", "no template of a pod"),
-        ("containers:", "imagePullSecrets: 5\n      containers:", "no template of a pod"),
-        ("containers:", "affinity: {nodeAffinity: 1}\n      containers:", "no template of a pod"),
-        ("containers:", "serviceAccountName: [a]\n      containers:", "serviceAccountName is no"),
-        ("labels: {app: plugin}", "labels: [1]", "no template of a pod"),
+        ("kind: DaemonSet", "kind: [DaemonSet]", "['DaemonSet'] of apps/v1 is not a kind"),
+        ("apiVersion: apps/v1", "apiVersion: {v: 1}", "is not a kind that a stage may have"),
+        ("containers:", "initContainers: {a: b}\n      containers:", "valid pod template"),
+        ("containers:", "imagePullSecrets: 5\n      containers:", "valid pod template"),
+        ("containers:", "affinity: {nodeAffinity: 1}\n      containers:", "valid pod template"),
+        ("containers:", "serviceAccountName: [a]\n      containers:", "Name: expected a string"),
+        ("labels: {app: plugin}", "labels: [1]", "valid pod template"),
         ("name: main", "name: !!int 08x", "; write dates and the like in quotes"),
         ("name: main", "name: 2025-02-30", "; write dates and the like in quotes"),
         ("name: main", "name: !!bool x", "; write dates and the like in quotes"),

@@ -106,7 +106,7 @@ def test_a_pod_that_is_not_ready_holds_the_next_stage_and_says_why() -> None:
     assert patches(actions, "n0") == []
     assert row(model, "first")["state"] == "Failed"
     assert row(model, "first")["message"] == "n0: main: CrashLoopBackOff: back-off 10s"
-    assert row(model, "second")["message"] == "stage first comes first"
+    assert row(model, "second")["message"] == "waits for stage first"
     assert model.condition("Degraded")["reason"] == "StageFailed"
     ready = model.condition("Ready")
     assert (ready["status"], ready["reason"]) == ("True", "StageFailed")
@@ -160,7 +160,7 @@ def test_a_stage_without_pods_on_nodes_waits_for_its_deployments() -> None:
 
     assert objects(model) == {"Deployment dashboard"}
     assert row(model, "dashboard")["message"] == "Deployment dashboard: 0 of 1"
-    assert row(model, "first")["message"] == "stage dashboard comes first"
+    assert row(model, "first")["message"] == "waits for stage dashboard"
     assert model.stages is not None
     done = {k: replace(each, rolled_out=True) for k, each in model.stages.objects.items()}
     model.stages = replace(model.stages, objects=done)
@@ -419,8 +419,7 @@ def test_an_object_of_somebody_else_is_not_overwritten() -> None:
     round_(model)
 
     assert row(model, "first")["message"] == (
-        "ConfigMap one: there is a DaemonSet plugin already, and it is no stage's; "
-        "choose another name"
+        "ConfigMap one: DaemonSet plugin exists already and is in no stage; choose another name"
     )
 
 
