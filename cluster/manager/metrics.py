@@ -63,11 +63,11 @@ class Family:
 
 
 def _requests(look: Look) -> Iterator[Sample]:
-    yield from ((words, count) for words, count in look.tally.read()[0].items())
+    yield from ((labels, count) for labels, count in look.tally.read()[0].items())
 
 
 def _repeats(look: Look) -> Iterator[Sample]:
-    yield from ((words, count) for words, count in look.tally.read()[1].items())
+    yield from ((labels, count) for labels, count in look.tally.read()[1].items())
 
 
 def _restarts(look: Look) -> Iterator[Sample]:
@@ -114,9 +114,9 @@ def _places(look: Look) -> Iterator[Sample]:
 
 
 def _states(look: Look) -> Iterator[Sample]:
-    words = (*(state.value for state in State), SILENT)
+    states = (*(state.value for state in State), SILENT)
     for driver, counts in look.censuses.items():
-        yield from (((driver, word), counts.states.get(word, 0)) for word in words)
+        yield from (((driver, state), counts.states.get(state, 0)) for state in states)
 
 
 def _pools(look: Look) -> Iterator[Sample]:

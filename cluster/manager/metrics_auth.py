@@ -37,7 +37,7 @@ class Verdict:
     """An HTTP status, with a message if it is not a success."""
 
     status: HTTPStatus
-    words: str = ""
+    message: str = ""
 
 
 @dataclass
@@ -94,9 +94,9 @@ class Reviews:
         try:
             verdict = self._review(token, path)
         except ApiError as error:
-            log.warning(f"cannot authenticate a metrics request: {error}", hint=error.hint)
-            words = "the API server did not authenticate you; the controller's log says why"
-            return Verdict(HTTPStatus.SERVICE_UNAVAILABLE, words)
+            log.warning(f"cannot check the token of a metrics request: {error}", hint=error.hint)
+            message = "the API server did not check your token; see the controller's log"
+            return Verdict(HTTPStatus.SERVICE_UNAVAILABLE, message)
         seconds = _ALLOWED if verdict.status is HTTPStatus.OK else _REFUSED
         with self._lock:
             self._cache[key] = (self.now() + seconds, verdict)
@@ -119,8 +119,9 @@ class Reviews:
         }
         if self._create(SUBJECT_ACCESS_REVIEWS, access).get("allowed") is True:
             return Verdict(HTTPStatus.OK)
-        words = f"{user['username']} may not get {path}; the ClusterRole {METRICS_READER} allows it"
-        return Verdict(HTTPStatus.FORBIDDEN, words)
+        name = user["username"]
+        message = f"{name} may not get {path}; the ClusterRole {METRICS_READER} allows it"
+        return Verdict(HTTPStatus.FORBIDDEN, message)
 
     def _create(self, resource: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         """Create a review and return its status. The API server does not store reviews."""

@@ -73,7 +73,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         verdict = self.server.judge(self.headers.get("Authorization", ""), PATH)
         if verdict.status is not HTTPStatus.OK:
-            self._answer(verdict.status, f"{verdict.words}\n".encode())
+            self._answer(verdict.status, f"{verdict.message}\n".encode())
             return
         kind, body = self.server.exposition(self.headers.get("Accept", ""))
         self._answer(HTTPStatus.OK, body, kind)
