@@ -211,7 +211,10 @@ def test_a_kind_that_the_cluster_does_not_have_is_left_out_and_said() -> None:
         ("a: {{ ''.__class__.__mro__ }}\n", ", line 1: access to attribute '__class__'"),
         ("a: {{ 'x' * 1000000000 }}\n", "the operator * takes numbers only"),
         ("{% for i in range(100) %}{% for j in range(1000) %}{% endfor %}{% endfor %}", "10000"),
-        ("{% for i in range(9000) %}" + "x" * 99 + "{% endfor %}", "gives more than 512 KiB"),
+        (
+            "{% for i in range(9000) %}" + "x" * 99 + "{% endfor %}",
+            "the rendered files of the stage have more than 512 KiB",
+        ),
         (
             "a: &a [x,x,x,x,x,x,x,x,x,x]\n"
             + "".join(
