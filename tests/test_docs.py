@@ -207,7 +207,7 @@ def test_every_kind_of_failure_is_explained_with_its_exit_code() -> None:
 
 
 def test_what_is_said_to_be_retried_is_retried() -> None:
-    said = re.search(r"^(.*) are retried without anybody", DEBUGGING, re.MULTILINE)
+    said = re.search(r"^(.*) are retried automatically", DEBUGGING, re.MULTILINE)
 
     assert said is not None
     assert set(re.findall(r"`([a-z-]+)`", said[1])) == {k.value for k in FailureKind if k.retryable}

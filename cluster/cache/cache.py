@@ -50,7 +50,7 @@ def selections(namespace: str, streams: Trim = parse.image_stream_from) -> Selec
         "node_drivers": Selection(
             resources.NODE_DRIVERS,
             parse.node_driver_from,
-            crowd=lambda word: word.node,
+            crowd=lambda report: report.node,
         ),
         "pods": Selection(
             resources.PODS,
@@ -83,7 +83,7 @@ class View:
     def __init__(self, api: Api, settings: Settings, wake: Callable[[], None]) -> None:
         self._settings = settings
         self._stages = StageView(api, settings.namespace, wake)
-        self._roll_call = ConsumerCache(api, wake)
+        self._consumers = ConsumerCache(api, wake)
         self._tag_labels = TagLabels(api)
         self._streams = NamedStreams()
         chosen = selections(settings.namespace, self._streams.trim)
@@ -110,7 +110,7 @@ class View:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._roll_call.want(None)
+        self._consumers.want(None)
         for reflector in self._reflectors.values():
             reflector.stop()
         self._stages.stop()
@@ -156,21 +156,21 @@ class View:
         """Return the current snapshot."""
         drivers = self._reflectors["drivers"].objects() or {}
         self._streams.follow(drivers.values(), self._reflectors["image_streams"])
-        found: dict[str, Any] = {
-            field: _seen(reflector) for field, reflector in self._reflectors.items()
+        objects: dict[str, Any] = {
+            field: _objects(reflector) for field, reflector in self._reflectors.items()
         }
-        seen = Snapshot(
-            **found,
+        snapshot = Snapshot(
+            **objects,
             settings=self._settings,
-            occupancy=self._roll_call.occupancy(),
+            occupancy=self._consumers.occupancy(),
             toolkit_labels=self._tag_labels.known,
             toolkits_pending=self._tag_labels.pending,
         )
-        return self._stages.added(seen)
+        return self._stages.added(snapshot)
 
     def want(self, demand: Demand | None) -> None:
         """Watch these pods of the cluster and no others from now on."""
-        self._roll_call.want(demand)
+        self._consumers.want(demand)
 
     def learn(self, tags: Collection[Tag]) -> bool:
         """Read the labels of these tags' images within a short time limit.
@@ -208,7 +208,7 @@ class View:
         return reflector is None or reflector.wait_gone(name, uid, timeout)
 
 
-def _seen(reflector: Reflector[Any]) -> Mapping[str, Any] | Unseen | None:
+def _objects(reflector: Reflector[Any]) -> Mapping[str, Any] | Unseen | None:
     """Return the objects of a kind, or Unseen if an optional kind is not listed yet."""
     health = reflector.health()
     if health.optional and not health.synced:
@@ -218,10 +218,10 @@ def _seen(reflector: Reflector[Any]) -> Mapping[str, Any] | Unseen | None:
 
 def read_once(api: Api, settings: Settings) -> Snapshot:
     """Make a Snapshot with one list of each kind, for a one-shot command."""
-    found: dict[str, Any] = {}
+    objects: dict[str, Any] = {}
     for field, selection in selections(settings.namespace).items():
-        found[field] = _optional(api, selection) if selection.optional else _list(api, selection)
-    return read_stages(api, Snapshot(**found, settings=settings))
+        objects[field] = _optional(api, selection) if selection.optional else _list(api, selection)
+    return read_stages(api, Snapshot(**objects, settings=settings))
 
 
 def _optional(api: Api, selection: Selection[Any]) -> Mapping[str, Any] | Unseen | None:

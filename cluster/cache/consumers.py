@@ -51,9 +51,9 @@ def look(api: Api, demand: Demand | None) -> Occupancy:
     """List the pods once, for a one-shot command."""
     if demand is None:
         return Occupancy()
-    of = _selection(demand)
+    selection = _selection(demand)
     try:
-        page = api.list(of.resource, of.trim, fields=of.fields)
+        page = api.list(selection.resource, selection.trim, fields=selection.fields)
     except ApiError as error:
         return Occupancy(trouble=str(error))
     return Occupancy({item.name: item for item in page.items}, known=True)

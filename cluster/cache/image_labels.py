@@ -55,14 +55,14 @@ class TagLabels:
         images = {tag.image for tag in tags}
         before = {image: each for image, each in self._known.items() if image in images}
         self._rests = {tag: rest for tag, rest in self._rests.items() if tag in tags}
-        found = self._read(self._due(tags), self._now() + seconds)
-        if found or len(before) < len(self._known):
-            self._known = before | found
+        new = self._read(self._due(tags), self._now() + seconds)
+        if new or len(before) < len(self._known):
+            self._known = before | new
         self._unread = [tag for tag in tags if tag.image not in self._known]
         if not self._unread:
             self._rest = _Rest()
-        was, self._pending = self._pending, frozenset(self._may_come())
-        return bool(found) or self._pending != was
+        pending, self._pending = self._pending, frozenset(self._may_come())
+        return bool(new) or self._pending != pending
 
     def read(self, asked: Callable[[Known], Iterable[Tag]]) -> Known:
         """Read labels for a one-shot command; `asked` may return more tags as labels arrive."""
@@ -99,7 +99,7 @@ class TagLabels:
 
     def _read(self, tags: Sequence[Tag], ends: float) -> dict[str, ToolkitLabels]:
         """Read the labels of tags. A failure of one tag alone does not stop the others."""
-        found: dict[str, ToolkitLabels] = {}
+        by_image: dict[str, ToolkitLabels] = {}
         failures = 0
         for tag in tags:
             left, labels, passing = ends - self._now(), None, False
@@ -115,14 +115,14 @@ class TagLabels:
             if labels is None:
                 self._rests.setdefault(tag, _Rest()).begin(self._now(), passing=passing)
                 continue
-            found[tag.image] = labels
+            by_image[tag.image] = labels
             self._rests.pop(tag, None)
             self._rest = _Rest()
-        return found
+        return by_image
 
     def _give_up(self, error: ApiError) -> None:
         if not self._rest.length:
-            log.detail("the labels of toolkit images are not read", why=error)
+            log.detail("cannot read the labels of toolkit images", why=error)
         self._rest.begin(self._now(), passing=error.retryable)
 
     def _labels(self, tag: Tag, seconds: float) -> ToolkitLabels | None:
@@ -130,8 +130,8 @@ class TagLabels:
         namespace, _, name = tag.stream.partition("/")
         name = f"{name}:{tag.name}"
         limits = {"deadline": seconds, "patient": False}
-        found = self._api.get(IMAGE_STREAM_TAGS, name, namespace=namespace, **limits)
-        return toolkit_labels_from(found, tag.image)
+        document = self._api.get(IMAGE_STREAM_TAGS, name, namespace=namespace, **limits)
+        return toolkit_labels_from(document, tag.image)
 
 
 @dataclass

@@ -27,8 +27,8 @@ class NamedStreams:
 
     def trim(self, document: Mapping[str, Any]) -> ImageStream | None:
         """Return the stream if a Driver names it, else None."""
-        found = image_stream_from(document)
-        return found if found.name in self._names else None
+        stream = image_stream_from(document)
+        return stream if stream.name in self._names else None
 
     def follow(self, drivers: Iterable[DriverObject], reflector: Reflector[ImageStream]) -> None:
         """Keep all streams that these Drivers name; wait a limited time for a new list."""

@@ -48,10 +48,10 @@ class Attention:
 
 def attention(drivers: Iterable[DriverObject]) -> Attention:
     """Return what these Drivers read. The manifests of a stage may select nodes by any label."""
-    made = Attention()
-    for found in drivers:
-        every = made.every or uses(found)
-        hardware = found.driver.spec.hardware if found.driver else Hardware()
-        keys, devices = made.keys | hardware.node_selector.keys(), bool(hardware.pci)
-        made = Attention(keys, made.devices or devices, every)
-    return made
+    total = Attention()
+    for each in drivers:
+        every = total.every or uses(each)
+        hardware = each.driver.spec.hardware if each.driver else Hardware()
+        keys, devices = total.keys | hardware.node_selector.keys(), bool(hardware.pci)
+        total = Attention(keys, total.devices or devices, every)
+    return total

@@ -120,34 +120,35 @@ class Renderings:
     def render(self, renderer: Renderer, template: Template) -> None:
         """Render a template and store the result."""
         try:
-            found, failed = renderer.render(template), False
+            rendered, failed = renderer.render(template), False
         except NodesideError as error:
-            found, failed = Rendered(error=str(error)), True
+            rendered, failed = Rendered(error=str(error)), True
         except Exception as exc:  # a bug of ours: report and retry
             traceback.print_exc()
-            found, failed = Rendered(error=f"a bug in nodeside, please report it: {exc!r}"), True
-        log.detail("rendered", config_map=template.config_map, trouble=found.error)
+            message = f"a bug in nodeside, please report it: {exc!r}"
+            rendered, failed = Rendered(error=message), True
+        log.detail("rendered", config_map=template.config_map, trouble=rendered.error)
         with self._changed:
             if (case := self._cases.get(template)) is None:
                 return
-            if not self._has_room(found):
-                found, failed = Rendered(error=self._full), True
-            self._cases[template] = self._judged(case, found, failed=failed)
+            if not self._has_room(rendered):
+                rendered, failed = Rendered(error=self._full), True
+            self._cases[template] = self._next(case, rendered, failed=failed)
             self._changed.notify_all()
-        if found.error != (case.rendered.error if case.rendered else None):
+        if rendered.error != (case.rendered.error if case.rendered else None):
             self._wake()
 
-    def _judged(self, case: _Case, found: Rendered, *, failed: bool) -> _Case:
+    def _next(self, case: _Case, rendered: Rendered, *, failed: bool) -> _Case:
         if not failed:
-            return replace(case, due=None, rendered=found)
+            return replace(case, due=None, rendered=rendered)
         rest = backoff(case.failures + 1, _FIRST_REST, _LONGEST_REST)
-        return _Case(self._now() + rest, case.failures + 1, found)
+        return _Case(self._now() + rest, case.failures + 1, rendered)
 
-    def _has_room(self, found: Rendered) -> bool:
+    def _has_room(self, rendered: Rendered) -> bool:
         """Return whether a result fits; earlier results keep their room."""
-        kept = sum(case.rendered.size for case in self._cases.values() if case.rendered)
-        return kept + found.size <= self._total
+        used = sum(case.rendered.size for case in self._cases.values() if case.rendered)
+        return used + rendered.size <= self._total
 
     @property
     def _full(self) -> str:
-        return f"the stages of all drivers give more than {self._total >> 10} KiB together"
+        return f"the rendered stages of all drivers have more than {self._total >> 10} KiB together"

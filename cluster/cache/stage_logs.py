@@ -108,17 +108,17 @@ class StageLogs:
     def look(self, case: _Case) -> bool:
         """Read a log once. Return whether the result changed."""
         try:
-            matched, words = self._matches(case), ""
+            matched, trouble = self._matches(case), ""
         except (ApiError, PatternRefused) as error:
-            matched, words = False, str(error)
+            matched, trouble = False, str(error)
         except Exception as exc:  # a bug of ours: report and retry
             traceback.print_exc()
-            matched, words = False, f"a bug in nodeside, please report it: {exc!r}"
+            matched, trouble = False, f"a bug in nodeside, please report it: {exc!r}"
         now = self._now()
         late = not matched and now - case.since >= case.wanted.seconds
         pause = backoff(case.looks + 1, _FIRST_PAUSE, _LONGEST_PAUSE)
-        sight = LogSight(matched, late, words)
-        log.detail("looked at a log", pod=case.wanted.pod, matched=matched, trouble=words)
+        sight = LogSight(matched, late, trouble)
+        log.detail("looked at a log", pod=case.wanted.pod, matched=matched, trouble=trouble)
         with self._changed:
             if case.wanted.uid in self._cases:
                 due = min(now + pause, max(now, case.since + case.wanted.seconds))
@@ -144,9 +144,9 @@ class StageLogs:
 def logs_wanted(snapshot: Snapshot) -> Iterator[LogWanted]:
     """Yield the logs that stages wait for: of ready pods whose node lacks the stage's label."""
     waits = {
-        (found.name, stage.name): stage.wait_for
-        for found in snapshot.drivers.values()
-        for stage in (found.driver.spec.stages if found.driver and not found.deleting else ())
+        (each.name, stage.name): stage.wait_for
+        for each in snapshot.drivers.values()
+        for stage in (each.driver.spec.stages if each.driver and not each.deleting else ())
         if stage.wait_for is not None
     }
     for pod in snapshot.stages.pods.values() if snapshot.stages and waits else ():

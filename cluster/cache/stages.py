@@ -16,9 +16,7 @@ from cluster.kube.client import Api
 from cluster.kube.errors import NotFound
 from cluster.kube.reflector import Reflector, Selection
 from cluster.kube.resources import CONFIG_MAPS, PODS, Resource
-from cluster.model.names import (
-    STAGE_LABEL,
-)
+from cluster.model.names import STAGE_LABEL
 from cluster.model.parse_pods import unless_mirror
 from cluster.model.parse_stages import StageItem, stage_item_from, stage_pod_from
 from cluster.model.snapshot import Snapshot, uses
@@ -29,7 +27,7 @@ _UNREAD = "the objects of stages have not been read yet"
 
 def used(snapshot: Snapshot) -> bool:
     """Return whether any Driver has stages, or had stages that may have left objects."""
-    return any(uses(found) for found in snapshot.drivers.values())
+    return any(uses(driver) for driver in snapshot.drivers.values())
 
 
 class StageView:
@@ -99,8 +97,8 @@ class StageView:
         if not all(health.synced for health in healths):
             trouble = (health.trouble for health in healths if health.trouble)
             return Stages(unknown=next(trouble, _UNREAD))
-        found = {resource: each.objects() for resource, each in self._reflectors.items()}
-        return _stages(found, self._pods.objects() or {})
+        items = {resource: each.objects() for resource, each in self._reflectors.items()}
+        return _stages(items, self._pods.objects() or {})
 
 
 def read_once(api: Api, snapshot: Snapshot) -> Snapshot:
@@ -108,17 +106,17 @@ def read_once(api: Api, snapshot: Snapshot) -> Snapshot:
     if not used(snapshot):
         return snapshot
     namespace = snapshot.settings.namespace
-    found: dict[Resource, Mapping[str, StageItem] | None] = {}
+    items: dict[Resource, Mapping[str, StageItem] | None] = {}
     for resource in ALLOWED:
         try:
             page = api.list(resource, _trim(resource), namespace=namespace)
-            found[resource] = {item.name: item for item in page.items}
+            items[resource] = {item.name: item for item in page.items}
         except NotFound:
             if resource not in OPTIONAL:
                 raise
-            found[resource] = None
+            items[resource] = None
     pods = api.list(PODS, _POD, namespace=namespace, selector=STAGE_LABEL).items
-    return replace(snapshot, stages=_stages(found, {pod.name: pod for pod in pods}))
+    return replace(snapshot, stages=_stages(items, {pod.name: pod for pod in pods}))
 
 
 def _selection(resource: Resource, namespace: str) -> Selection[StageItem]:
@@ -127,19 +125,19 @@ def _selection(resource: Resource, namespace: str) -> Selection[StageItem]:
 
 
 def _stages(
-    found: Mapping[Resource, Mapping[str, StageItem] | None], pods: Mapping[str, StagePod]
+    by_kind: Mapping[Resource, Mapping[str, StageItem] | None], pods: Mapping[str, StagePod]
 ) -> Stages:
     objects: dict[Key, StageObject] = {
         (resource.kind, each.name): each.object
-        for resource, items in found.items()
+        for resource, items in by_kind.items()
         for each in (items or {}).values()
     }
-    config_maps = found[CONFIG_MAPS] or {}
+    config_maps = by_kind[CONFIG_MAPS] or {}
     return Stages(
         objects=objects,
         sources={each.name: each.source for each in config_maps.values() if each.source},
         pods=pods,
-        absent=frozenset(resource.kind for resource, items in found.items() if items is None),
+        absent=frozenset(resource.kind for resource, items in by_kind.items() if items is None),
     )
 
 

@@ -53,7 +53,7 @@ class Family:
     """One metric; `samples` reads its label values and numbers from a `Look`."""
 
     name: str
-    made_as: type[GaugeMetricFamily] | type[CounterMetricFamily]
+    metric_class: type[GaugeMetricFamily] | type[CounterMetricFamily]
     help: str
     labels: tuple[str, ...]
     samples: Callable[[Look], Iterable[Sample]]
@@ -63,11 +63,11 @@ class Family:
 
 
 def _requests(look: Look) -> Iterator[Sample]:
-    yield from ((words, count) for words, count in look.tally.read()[0].items())
+    yield from ((labels, count) for labels, count in look.tally.read()[0].items())
 
 
 def _repeats(look: Look) -> Iterator[Sample]:
-    yield from ((words, count) for words, count in look.tally.read()[1].items())
+    yield from ((labels, count) for labels, count in look.tally.read()[1].items())
 
 
 def _restarts(look: Look) -> Iterator[Sample]:
@@ -104,43 +104,43 @@ def _conditions(look: Look) -> Iterator[Sample]:
 
 
 def _phases(look: Look) -> Iterator[Sample]:
-    for driver, found in look.censuses.items():
-        yield from (((driver, phase.name.lower()), phase is found.phase) for phase in Phase)
+    for driver, counts in look.censuses.items():
+        yield from (((driver, phase.name.lower()), phase is counts.phase) for phase in Phase)
 
 
 def _places(look: Look) -> Iterator[Sample]:
-    for driver, found in look.censuses.items():
-        yield from (((driver, p.name.lower()), found.places.get(p, 0)) for p in Place)
+    for driver, counts in look.censuses.items():
+        yield from (((driver, p.name.lower()), counts.places.get(p, 0)) for p in Place)
 
 
 def _states(look: Look) -> Iterator[Sample]:
-    words = (*(state.value for state in State), SILENT)
-    for driver, found in look.censuses.items():
-        yield from (((driver, word), found.states.get(word, 0)) for word in words)
+    states = (*(state.value for state in State), SILENT)
+    for driver, counts in look.censuses.items():
+        yield from (((driver, state), counts.states.get(state, 0)) for state in states)
 
 
 def _pools(look: Look) -> Iterator[Sample]:
-    yield from (((driver,), len(found.pools)) for driver, found in look.censuses.items())
+    yield from (((driver,), len(counts.pools)) for driver, counts in look.censuses.items())
 
 
 def _pool_nodes(look: Look) -> Iterator[Sample]:
-    for driver, found in look.censuses.items():
-        for row in found.pools:
+    for driver, counts in look.censuses.items():
+        for row in counts.pools:
             where = (row.pool.architecture, row.pool.os_version, row.pool.kernel)
             yield (driver, *where, row.link), row.nodes
 
 
 def _builds(look: Look) -> Iterator[Sample]:
-    for driver, found in look.censuses.items():
-        yield from (((driver, p.name.lower()), found.builds.get(p, 0)) for p in Progress)
+    for driver, counts in look.censuses.items():
+        yield from (((driver, p.name.lower()), counts.builds.get(p, 0)) for p in Progress)
 
 
 def _unavailable(look: Look) -> Iterator[Sample]:
-    yield from (((driver,), found.unavailable) for driver, found in look.censuses.items())
+    yield from (((driver,), counts.unavailable) for driver, counts in look.censuses.items())
 
 
 def _allowed(look: Look) -> Iterator[Sample]:
-    yield from (((driver,), found.allowed) for driver, found in look.censuses.items())
+    yield from (((driver,), counts.allowed) for driver, counts in look.censuses.items())
 
 
 GAUGE, COUNTER = GaugeMetricFamily, CounterMetricFamily
@@ -152,18 +152,19 @@ FAMILIES: Final = (
            lambda look: [((), look.leads)]),
     Family("nodeside_last_successful_round_timestamp_seconds", GAUGE,
            "When the leader last carried out a plan, or found nothing to do.", (), _last_success),
-    Family("nodeside_up_to_date", GAUGE, "1 if what is known of a kind is up to date.",
+    Family("nodeside_up_to_date", GAUGE, "1 if the cache of a kind is up to date.",
            ("kind",), _current),
-    Family("nodeside_watch_restarts_total", COUNTER, "Watches begun again.", ("kind",), _restarts),
+    Family("nodeside_watch_restarts_total", COUNTER, "Watches that were restarted.",
+           ("kind",), _restarts),
     Family("nodeside_api_requests_total", COUNTER, "Requests to the API server; code none: no "
            "answer.", ("verb", "resource", "code"), _requests),
-    Family("nodeside_api_retries_total", COUNTER, "Requests made again because they may succeed.",
+    Family("nodeside_api_retries_total", COUNTER, "Requests that were retried.",
            ("verb", "resource"), _repeats),
     Family("nodeside_metrics_answers_total", COUNTER, "Answers to scrapes, by HTTP status.",
            ("code",), _answers),
     Family("nodeside_driver_condition", GAUGE, "1 if a condition of a Driver is true.",
            ("driver", "condition"), _conditions),
-    Family("nodeside_rollout_phase", GAUGE, "1 for the phase in which a Driver's rollout is.",
+    Family("nodeside_rollout_phase", GAUGE, "1 for the current phase of a Driver's rollout.",
            ("driver", "phase"), _phases),
     Family("nodeside_rollout_unavailable_nodes", GAUGE, "Nodes without a working driver that count "
            "against maxUnavailable.", ("driver",), _unavailable),
@@ -176,12 +177,12 @@ FAMILIES: Final = (
     Family("nodeside_pools", GAUGE, "Pools of a Driver.", ("driver",), _pools),
     Family("nodeside_pool_nodes", GAUGE, "Nodes of a pool, and how its toolkit image was found.",
            ("driver", "architecture", "os_version", "kernel", "link"), _pool_nodes),
-    Family("nodeside_builds", GAUGE, "Builds once for all of the newest version, by how they "
-           "stand.", ("driver", "progress"), _builds),
+    Family("nodeside_builds", GAUGE, "Shared builds of the newest version, by progress.",
+           ("driver", "progress"), _builds),
 )  # fmt: skip
 
 HISTOGRAMS: Final = {
-    "nodeside_round_duration_seconds": "One look, one plan, carried out.",
+    "nodeside_round_duration_seconds": "A round: take a snapshot, plan, carry out the plan.",
     "nodeside_plan_duration_seconds": "Planning for all Drivers.",
 }
 
@@ -213,14 +214,14 @@ class Metrics(Collector):
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
-    def after(self, made: Reconciled) -> None:
+    def after(self, result: Reconciled) -> None:
         """Store the results of the last round. The cost does not grow with the number of nodes."""
-        self._rounds.observe(made.planning + made.doing)
-        self._plans.observe(made.planning)
-        told = {a.driver: a.status for a in made.plan.actions if isinstance(a, SetStatus)}
-        known = {name: found.status for name, found in made.snapshot.drivers.items()}
-        self._last = (made.plan.censuses, known | {n: s for n, s in told.items() if n in known})
-        if made.outcome.outage is None and made.outcome.lost is None:
+        self._rounds.observe(result.planning + result.doing)
+        self._plans.observe(result.planning)
+        new = {a.driver: a.status for a in result.plan.actions if isinstance(a, SetStatus)}
+        old = {name: driver.status for name, driver in result.snapshot.drivers.items()}
+        self._last = (result.plan.censuses, old | {n: s for n, s in new.items() if n in old})
+        if result.outcome.outage is None and result.outcome.lost is None:
             self._success = self._wall()
 
     def look(self) -> Look:
@@ -234,10 +235,10 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         look = self.look()
         for family in FAMILIES:
-            made = family.made_as(family.name, family.help, labels=family.labels)
+            metric = family.metric_class(family.name, family.help, labels=family.labels)
             for values, number in family.samples(look):
-                made.add_metric(values, float(number))
-            yield made
+                metric.add_metric(values, float(number))
+            yield metric
 
     def exposition(self, accept: str) -> tuple[str, bytes]:
         """Return content type and text in the format that the scraper accepts."""

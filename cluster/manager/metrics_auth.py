@@ -27,7 +27,7 @@ from nodeside import log
 
 _REQUEST = 5.0  # seconds for one review
 _ALLOWED, _REFUSED = 60.0, 10.0  # seconds that a verdict is cached
-_KEPT = 256  # maximum number of cached verdicts
+_CACHED = 256  # maximum number of cached verdicts
 _PER_SECOND, _AT_ONCE = 5.0, 20.0  # rate and burst of tokens that were never seen before
 _TOKEN_LIMIT = 16 << 10  # characters; a service account token has about a thousand
 
@@ -37,7 +37,7 @@ class Verdict:
     """An HTTP status, with a message if it is not a success."""
 
     status: HTTPStatus
-    words: str = ""
+    message: str = ""
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Reviews:
 
     api: Api
     now: Callable[[], float] = time.monotonic
-    _known: OrderedDict[str, tuple[float, Verdict]] = field(default_factory=OrderedDict)
+    _cache: OrderedDict[str, tuple[float, Verdict]] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -76,51 +76,52 @@ class Reviews:
         kind, _, token = authorization.strip().partition(" ")
         token = token.strip()
         if kind.lower() != "bearer" or not token:
-            return Verdict(HTTPStatus.UNAUTHORIZED, "a bearer token is wanted")
+            return Verdict(HTTPStatus.UNAUTHORIZED, "a bearer token is required")
         if len(token) > _TOKEN_LIMIT:
             return Verdict(HTTPStatus.UNAUTHORIZED, _UNKNOWN)
         key = hashlib.sha256(f"{path}\n{token}".encode()).hexdigest()
         with self._lock:
-            found = self._remembered(key)
-            if found is None and not self._budget.take():
+            verdict = self._cached(key)
+            if verdict is None and not self._budget.take():
                 return Verdict(HTTPStatus.TOO_MANY_REQUESTS, "too many unknown tokens; try later")
-        return found or self._asked(key, token, path)
+        return verdict or self._reviewed(key, token, path)
 
-    def _remembered(self, key: str) -> Verdict | None:
-        until, found = self._known.get(key, (0.0, None))
-        return found if until > self.now() else None
+    def _cached(self, key: str) -> Verdict | None:
+        until, verdict = self._cache.get(key, (0.0, None))
+        return verdict if until > self.now() else None
 
-    def _asked(self, key: str, token: str, path: str) -> Verdict:
+    def _reviewed(self, key: str, token: str, path: str) -> Verdict:
         try:
-            found = self._review(token, path)
+            verdict = self._review(token, path)
         except ApiError as error:
-            log.warning(f"cannot find out who scrapes: {error}", hint=error.hint)
-            words = "the API server does not say who you are; the controller's log says why"
-            return Verdict(HTTPStatus.SERVICE_UNAVAILABLE, words)
-        seconds = _ALLOWED if found.status is HTTPStatus.OK else _REFUSED
+            log.warning(f"cannot check the token of a metrics request: {error}", hint=error.hint)
+            message = "the API server did not check your token; see the controller's log"
+            return Verdict(HTTPStatus.SERVICE_UNAVAILABLE, message)
+        seconds = _ALLOWED if verdict.status is HTTPStatus.OK else _REFUSED
         with self._lock:
-            self._known[key] = (self.now() + seconds, found)
-            self._known.move_to_end(key)
-            while len(self._known) > _KEPT:
-                self._known.popitem(last=False)
-        return found
+            self._cache[key] = (self.now() + seconds, verdict)
+            self._cache.move_to_end(key)
+            while len(self._cache) > _CACHED:
+                self._cache.popitem(last=False)
+        return verdict
 
     def _review(self, token: str, path: str) -> Verdict:
         status = self._create(TOKEN_REVIEWS, {"token": token})
         user = status.get("user") or {}
         if status.get("authenticated") is not True or not user.get("username"):
             return Verdict(HTTPStatus.UNAUTHORIZED, _UNKNOWN)
-        asked = {
+        access = {
             "user": user["username"],
             "uid": user.get("uid", ""),
             "groups": user.get("groups") or [],
             "extra": user.get("extra") or {},
             "nonResourceAttributes": {"path": path, "verb": "get"},
         }
-        if self._create(SUBJECT_ACCESS_REVIEWS, asked).get("allowed") is True:
+        if self._create(SUBJECT_ACCESS_REVIEWS, access).get("allowed") is True:
             return Verdict(HTTPStatus.OK)
-        words = f"{user['username']} may not get {path}; the ClusterRole {METRICS_READER} allows it"
-        return Verdict(HTTPStatus.FORBIDDEN, words)
+        name = user["username"]
+        message = f"{name} may not get {path}; the ClusterRole {METRICS_READER} allows it"
+        return Verdict(HTTPStatus.FORBIDDEN, message)
 
     def _create(self, resource: Resource, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         """Create a review and return its status. The API server does not store reviews."""
@@ -131,8 +132,8 @@ class Reviews:
             "spec": spec,
         }
         answer = self.api.create(review, deadline=_REQUEST, patient=False)
-        found = answer.get("status")
-        return found if isinstance(found, Mapping) else {}
+        status = answer.get("status")
+        return status if isinstance(status, Mapping) else {}
 
 
 _UNKNOWN = "the API server does not know this token, or it has expired"

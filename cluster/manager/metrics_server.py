@@ -69,11 +69,11 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         if path != PATH:
-            self._answer(HTTPStatus.NOT_FOUND, f"there is nothing but {PATH}\n".encode())
+            self._answer(HTTPStatus.NOT_FOUND, f"not found; the only path is {PATH}\n".encode())
             return
-        decision = self.server.judge(self.headers.get("Authorization", ""), PATH)
-        if decision.status is not HTTPStatus.OK:
-            self._answer(decision.status, f"{decision.words}\n".encode())
+        verdict = self.server.judge(self.headers.get("Authorization", ""), PATH)
+        if verdict.status is not HTTPStatus.OK:
+            self._answer(verdict.status, f"{verdict.message}\n".encode())
             return
         kind, body = self.server.exposition(self.headers.get("Accept", ""))
         self._answer(HTTPStatus.OK, body, kind)
@@ -119,14 +119,14 @@ class MetricsServer:
                 f"cannot listen on port {port} for metrics: {exc.strerror}",
                 hint="choose another one with --metrics-port",
             ) from exc
-        wired: Mapping[str, Any] = {
+        attributes: Mapping[str, Any] = {
             "serving": serving,
             "judge": judge,
             "exposition": exposition,
             "answers": answers,
             "seconds": seconds,
         }
-        for name, value in wired.items():
+        for name, value in attributes.items():
             setattr(self._server, name, value)
         serving.context()  # logs problems with the certificate at startup
         self._thread = threading.Thread(

@@ -35,7 +35,7 @@ _SWEEP = 0.5  # seconds between two checks for expired connections
 class Report:
     """The result of a check, with one line for each item."""
 
-    well: bool
+    healthy: bool
     lines: tuple[str, ...]
 
     @property
@@ -200,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         report = check()
         body = report.text.encode()
-        self.send_response(200 if report.well else 503)
+        self.send_response(200 if report.healthy else 503)
         self.send_header("Content-Type", "text/plain; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -53,24 +53,24 @@ class Serving:
         if self._directory is None:
             return None
         with suppress(OSError):
-            found = [(self._directory / name).stat() for name in (CERTIFICATE, KEY)]
-            return tuple((each.st_ino, each.st_mtime_ns) for each in found)
+            stats = [(self._directory / name).stat() for name in (CERTIFICATE, KEY)]
+            return tuple((each.st_ino, each.st_mtime_ns) for each in stats)
         return None
 
     def _mounted(self, stamp: _Stamp | None) -> ssl.SSLContext | None:
         if self._directory is None or stamp is None:
             return None
         try:
-            made = _context(self._directory / CERTIFICATE, self._directory / KEY)
+            context = _context(self._directory / CERTIFICATE, self._directory / KEY)
         except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
             log.warning(f"cannot serve with the certificate in {self._directory}: {exc}")
             return None
         log.fact("serving metrics with a certificate", directory=str(self._directory))
-        return made
+        return context
 
     def _own(self) -> ssl.SSLContext:
         where = f" in {self._directory}" if self._directory else ""
-        log.fact(f"no certificate{where}: serving metrics with one of our own")
+        log.fact(f"no certificate{where}: serving metrics with a self-signed one")
         descriptor = os.memfd_create("certificate")  # the root file system is read-only
         try:
             os.write(descriptor, self_signed(self._names))
@@ -80,10 +80,10 @@ class Serving:
 
 
 def _context(certificate: Path, key: Path | None) -> ssl.SSLContext:
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    made.minimum_version = ssl.TLSVersion.TLSv1_2
-    made.load_cert_chain(certificate, key, password="")  # prevents a prompt on the terminal
-    return made
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(certificate, key, password="")  # prevents a prompt on the terminal
+    return context
 
 
 def self_signed(names: Sequence[str]) -> bytes:
@@ -95,7 +95,7 @@ def self_signed(names: Sequence[str]) -> bytes:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, names[0][:64])])
     now = datetime.now(UTC)
-    made = (
+    certificate = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(subject)
@@ -108,4 +108,4 @@ def self_signed(names: Sequence[str]) -> bytes:
     )
     pem = serialization.Encoding.PEM
     plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    return key.private_bytes(pem, *plain) + made.public_bytes(pem)
+    return key.private_bytes(pem, *plain) + certificate.public_bytes(pem)

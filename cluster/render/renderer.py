@@ -66,28 +66,28 @@ class Renderer:
 
     def render(self, template: Template) -> Rendered:
         """Render a template. Raises RenderingDied, which names the ConfigMap."""
-        asked = {
+        request = {
             "config_map": template.config_map,
             "files": template.files,
             "values": template.values,
         }
-        answer = self._answer(json.dumps(asked).encode() + b"\n")
+        answer = self._answer(json.dumps(request).encode() + b"\n")
         if not answer.endswith(b"\n"):
             raise RenderingDied(f"ConfigMap {template.config_map}: {self._death(answer)}")
-        said = json.loads(answer)
-        if "error" in said:
-            return Rendered(error=str(said["error"]))
-        made = tuple((str(file), document) for file, document in said["documents"])
+        reply = json.loads(answer)
+        if "error" in reply:
+            return Rendered(error=str(reply["error"]))
+        documents = tuple((str(file), document) for file, document in reply["documents"])
         values = sum(map(answer.count, (b"[", b"{", b",")))
-        return Rendered(made, size=len(answer) + _VALUE * values)
+        return Rendered(documents, size=len(answer) + _VALUE * values)
 
-    def _answer(self, question: bytes) -> bytes:
+    def _answer(self, request: bytes) -> bytes:
         """Return one line, or part of a line or nothing if the process has ended."""
         child = self._started()
         watch = threading.Timer(self._seconds, self._give_up, [child])
         watch.start()
         try:
-            _pipe(child.stdin).write(question)
+            _pipe(child.stdin).write(request)
             _pipe(child.stdin).flush()
             return _pipe(child.stdout).readline(_ANSWER)
         except OSError:
@@ -120,7 +120,7 @@ class Renderer:
             return f"rendering it took more than {self._processor_seconds} s of processor time"
         if code == worker.NO_MEMORY:
             return f"rendering it took more than {worker.MEMORY >> 20} MiB of memory"
-        return f"what renders it ended: {process.in_words(code)}"
+        return f"the rendering process ended: {process.in_words(code)}"
 
     def _end(self) -> int:
         """End the process and return its exit code. It exits by itself at the end of its input."""

@@ -42,22 +42,22 @@ def documents(
 
     Raises StageInvalid, which names the ConfigMap, the file and the line.
     """
-    made: list[tuple[str, Document]] = []
+    pairs: list[tuple[str, Document]] = []
     left = _SIZE
     for name, text in sorted(files.items()):
         if name.endswith(_FILES):
             where = f"ConfigMap {config_map}, {name}"
             rendered = _render(where, text, values, left)
             left -= len(rendered)
-            made += [(name, document) for document in _parsed(where, rendered)]
-    _check_size(f"ConfigMap {config_map}", made)
-    return tuple(made)
+            pairs += [(name, document) for document in _parsed(where, rendered)]
+    _check_size(f"ConfigMap {config_map}", pairs)
+    return tuple(pairs)
 
 
-def _check_size(where: str, made: list[tuple[str, Document]]) -> None:
+def _check_size(where: str, pairs: list[tuple[str, Document]]) -> None:
     """Limit the size with aliases expanded: an alias may repeat a long text a thousand times."""
     size = 0
-    for piece in json.JSONEncoder(ensure_ascii=False).iterencode([each for _, each in made]):
+    for piece in json.JSONEncoder(ensure_ascii=False).iterencode([each for _, each in pairs]):
         size += len(piece.encode(errors="replace"))
         if size > SIZE_AS_JSON:
             raise StageInvalid(f"{where}: its documents have more than {SIZE_AS_JSON >> 10} KiB")
@@ -77,7 +77,7 @@ def _parsed(where: str, rendered: str) -> Iterator[Document]:
     except (StageInvalid, MemoryError):
         raise
     except Exception as exc:  # constructors raise whatever the type of a scalar does
-        raise StageInvalid(f"{where}: {_yaml_words(exc)}") from exc
+        raise StageInvalid(f"{where}: {_yaml_message(exc)}") from exc
 
 
 def _check_depth(where: str, events: Iterator[Any]) -> None:
@@ -89,7 +89,7 @@ def _check_depth(where: str, events: Iterator[Any]) -> None:
         depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
         if depth > _DEPTH:
             line = event.start_mark.line + 1
-            raise StageInvalid(f"{where}: rendered line {line}: nested deeper than {_DEPTH}")
+            raise StageInvalid(f"{where}: rendered line {line}: nested deeper than {_DEPTH} levels")
 
 
 def _plain(where: str, document: Document) -> Document:
@@ -110,7 +110,7 @@ def _count(value: Any, depth: int = 0) -> int:
     if not isinstance(value, dict | list):
         return 1
     if depth >= _DEPTH:
-        raise _Deep(f"nested deeper than {_DEPTH}")
+        raise _Deep(f"nested deeper than {_DEPTH} levels")
     total = 1
     for each in value.values() if isinstance(value, dict) else value:
         total += _count(each, depth + 1)
@@ -134,14 +134,16 @@ def _render(where: str, text: str, values: Mapping[str, Any], limit: int) -> str
             pieces.append(piece)
             size += len(piece)
             if size > limit:
-                raise StageInvalid(f"{where}: the stage gives more than {_SIZE >> 10} KiB")
+                raise StageInvalid(
+                    f"{where}: the rendered files of the stage have more than {_SIZE >> 10} KiB"
+                )
     except jinja2.TemplateSyntaxError as exc:
         raise StageInvalid(f"{where}, line {exc.lineno}: {exc.message}") from exc
     except (StageInvalid, MemoryError):
         raise
     except Exception as exc:  # whatever a template's own expressions raise
-        words = str(exc) or type(exc).__name__
-        raise StageInvalid(f"{where}, line {_line(exc)}: {words}") from exc
+        message = str(exc) or type(exc).__name__
+        raise StageInvalid(f"{where}, line {_line(exc)}: {message}") from exc
     return "".join(pieces)
 
 
@@ -155,8 +157,10 @@ def _environment() -> Any:
         intercepted_binops = frozenset(("*", "**"))
 
         def call_binop(self, _context: Any, operator: str, left: Any, right: Any) -> Any:
-            if operator == "**" or not all(isinstance(n, int | float) for n in (left, right)):
-                raise ValueError(f"the operator {operator} is for numbers, and only *")
+            if operator == "**":
+                raise ValueError("the operator ** is not allowed")
+            if not all(isinstance(n, int | float) for n in (left, right)):
+                raise ValueError("the operator * takes numbers only")
             return left * right
 
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
@@ -169,11 +173,11 @@ def _counted_range() -> Any:
     left = [_STEPS]
 
     def counted(*bounds: int) -> range:
-        found = range(*bounds)
-        left[0] -= len(found)
+        numbers = range(*bounds)
+        left[0] -= len(numbers)
         if left[0] < 0:
             raise ValueError(f"range() gives more than {_STEPS} numbers")
-        return found
+        return numbers
 
     return counted
 
@@ -185,7 +189,7 @@ def _line(exc: BaseException) -> int | str:
     return (lines[-1] or "?") if lines else "?"
 
 
-def _yaml_words(exc: Exception) -> str:
+def _yaml_message(exc: Exception) -> str:
     """Return a YAML error in one line; the line number refers to the rendered text."""
     mark = getattr(exc, "problem_mark", None)
     problem = " ".join(str(getattr(exc, "problem", None) or exc).split())

@@ -21,7 +21,7 @@ from cluster.render.templates import StageInvalid, documents
 MEMORY: Final = 128 << 20  # bytes of address space; what rendering imports takes 26 MiB
 SECONDS: Final = 5  # seconds of processor time for one template
 NO_MEMORY: Final = 3  # the exit code
-_WORDS = 1000  # characters of an error
+_MESSAGE = 1000  # characters of an error
 
 
 def main(seconds: int = SECONDS) -> None:
@@ -39,16 +39,17 @@ def main(seconds: int = SECONDS) -> None:
         os._exit(NO_MEMORY)
 
 
-def _limit(what: int, most: int) -> None:
+def _limit(kind: int, limit: int) -> None:
     """Set the soft limit; no code here raises it again."""
-    _, hard = resource.getrlimit(what)
-    resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+    _, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 
 
-def _answer(asked: Any) -> bytes:
+def _answer(request: Any) -> bytes:
     try:
-        made = documents(asked["config_map"], dict(asked["files"]), json.loads(asked["values"]))
+        values = json.loads(request["values"])
+        pairs = documents(request["config_map"], dict(request["files"]), values)
     except StageInvalid as error:
-        words = str(error)[:_WORDS].encode(errors="replace").decode()
-        return json.dumps({"error": words}).encode()
-    return json.dumps({"documents": made}, ensure_ascii=False).encode()
+        message = str(error)[:_MESSAGE].encode(errors="replace").decode()
+        return json.dumps({"error": message}).encode()
+    return json.dumps({"documents": pairs}, ensure_ascii=False).encode()

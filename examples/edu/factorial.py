@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A consumer of the edu driver: factorial.py DEVICE N prints N! modulo 2^32.
 
-As a user of the device would write it: it knows /dev/edu0 and nothing of the driver.
+It uses /dev/edu0 as any program would, and needs to know nothing about the driver.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 
 
 def factorial(device: str, n: int) -> int:
-    """Write the number, read the answer; both by the same open file."""
+    """Write the number and read the result through the same open file."""
     file = os.open(device, os.O_RDWR)
     try:
         os.write(file, str(n).encode())

@@ -117,7 +117,7 @@ def test_all_stages_together_have_a_limit_and_who_came_first_keeps_its_documents
 
     known = renderings.known()
     assert known[ONE].error == ""
-    assert known[TWO].error == "the stages of all drivers give more than 4 KiB together"
+    assert known[TWO].error == "the rendered stages of all drivers have more than 4 KiB together"
     renderings.want([TWO], seconds=0)
     clock.time = 10
     all_due(renderings, renderer)

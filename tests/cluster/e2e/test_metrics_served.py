@@ -72,7 +72,7 @@ def _check_gate(replica: Replica, tokens: dict[str, str]) -> None:
     forged = ".".join((head, body, mark[::-1]))
     assert replica.metrics(good).status_code == 200
     nobody = replica.metrics()
-    assert (nobody.status_code, nobody.text) == (401, "a bearer token is wanted\n")
+    assert (nobody.status_code, nobody.text) == (401, "a bearer token is required\n")
     for bad in ("garbage", forged):
         answer = replica.metrics(bad)
         assert answer.status_code == 401

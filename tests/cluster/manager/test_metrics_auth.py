@@ -70,7 +70,7 @@ def test_who_is_known_and_not_allowed_is_told_what_allows_it(
     found = reviews.decision("bearer t0ken", "/metrics")
 
     assert found.status is HTTPStatus.FORBIDDEN
-    assert found.words == (
+    assert found.message == (
         "system:serviceaccount:monitoring:prometheus may not get /metrics; the ClusterRole "
         "nodeside-metrics-reader allows it"
     )
@@ -100,7 +100,7 @@ def test_a_token_that_the_api_server_does_not_know_is_unauthorized(
     found = reviews.decision("Bearer expired", "/metrics")
 
     assert found.status is HTTPStatus.UNAUTHORIZED
-    assert "does not know this token, or it has expired" in found.words
+    assert "does not know this token, or it has expired" in found.message
 
 
 def test_a_verdict_is_kept_for_a_while_and_a_refusal_not_as_long(

@@ -20,7 +20,7 @@ LONG = 30.0  # seconds: a deadline that only a broken test meets
 def test_ready_means_that_every_kind_was_listed() -> None:
     report = ready([WatchHealth("Node", True, 1.0), WatchHealth("Pod", False, 1.0, "no rule")])
 
-    assert not report.well
+    assert not report.healthy
     assert report.text == "Node: up to date\nPod: not listed yet: no rule\n"
 
 
@@ -31,7 +31,7 @@ def test_a_short_silence_is_said_and_a_long_one_is_not_ready() -> None:
     )
 
     assert ready([short]) == Report(True, ("Node: nothing heard for 20 s: no answer",))
-    assert not ready([long]).well
+    assert not ready([long]).healthy
 
 
 def test_two_watches_of_one_kind_are_told_apart() -> None:
@@ -54,21 +54,21 @@ def test_each_kind_that_the_controller_watches_has_a_name_of_its_own() -> None:
 
 
 def test_a_quiet_cluster_is_no_silence() -> None:
-    assert ready([WatchHealth("Node", True, 9999.0)]).well
+    assert ready([WatchHealth("Node", True, 9999.0)]).healthy
 
 
 def test_only_a_round_that_never_ends_asks_for_a_restart() -> None:
     now = [0.0]
     pulse = Heartbeat(now=lambda: now[0])
-    assert alive(pulse).well
+    assert alive(pulse).healthy
     pulse.begin()
     now[0] = 299
-    assert alive(pulse).well
+    assert alive(pulse).healthy
     now[0] = 301
     assert alive(pulse).text == "stuck: one round has taken 301 s\n"
     pulse.end()
     now[0] = 99999
-    assert alive(pulse).well
+    assert alive(pulse).healthy
 
 
 def test_it_is_served_over_http() -> None:

@@ -57,14 +57,14 @@ def test_thousands_of_brackets_kill_nobody() -> None:
     with Renderer() as renderer:
         found = renderer.render(template("a: " + "[" * 100_000))
 
-    assert found.error == "ConfigMap one, a.yaml: rendered line 1: nested deeper than 64"
+    assert found.error == "ConfigMap one, a.yaml: rendered line 1: nested deeper than 64 levels"
 
 
 def test_a_crash_a_silence_and_an_answer_without_end_are_each_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     programs = {
-        "what renders it ended: killed by SIGSEGV": (
+        "the rendering process ended: killed by SIGSEGV": (
             "import os, sys; sys.stdin.readline(); os.kill(os.getpid(), 11)"
         ),
         "rendering it took more than 0.1 s": "import time; time.sleep(3600)",

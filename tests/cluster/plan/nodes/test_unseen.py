@@ -62,7 +62,7 @@ def test_an_api_that_is_down_from_the_start_keeps_nobody_else_from_being_served(
 
     assert found.drivers.keys() == {"edu"}
     assert isinstance(found.image_streams, Unseen)
-    assert report.well
+    assert report.healthy
     assert "ImageStream: not listed yet" in report.text
 
 
