@@ -236,6 +236,6 @@ def _collect(task: Task) -> None:
     """Delete the cached bundles that no version or kernel is likely to return to."""
     record = read_loaded(task.host, task.name, task.boot_id)
     shelf = task.cache.manifests(task.name)
-    keep = retention.kept(shelf, task.tag, task.kernel, record.key if record else "")
+    keep = retention.tags_to_keep(shelf, task.tag, task.kernel, record.key if record else "")
     for tag in task.cache.collect(task.name, keep):
         log.fact("dropped an old bundle from the cache", tag=tag)

@@ -180,7 +180,7 @@ def closed_rung(wanted: WantedDriver, rung: Rung) -> str:
         case Rung.COMPATIBLE:
             return "" if wanted.reuse is Reuse.CRC else "driver.yaml says reuse: exact"
         case Rung.BUILT:
-            return "" if wanted.toolkit else "no toolkit here: no shared directory was given"
+            return "" if wanted.toolkit else "no toolkit: no shared directory is configured"
     assert_never(rung)
 
 
@@ -202,19 +202,19 @@ def loaded_rung(wanted: WantedDriver, known: Observed) -> tuple[Proof | None, st
     if ours is not None and known.record_proves:
         proofs.append(ours)
     if not proofs and ours is not None:
-        return None, f"{', '.join(present)} loaded when spec.prebuilt.trust was another one"
+        return None, f"{', '.join(present)} loaded under a different spec.prebuilt.trust"
     if not proofs:
         return None, (
-            f"{', '.join(present)} loaded, but no bundle of {wanted.version} for this kernel is "
-            "known to compare with"
+            f"{', '.join(present)} loaded, but there is no bundle of {wanted.version} for this "
+            "kernel to compare with"
         )
-    whys = []
+    mismatches = []
     for proof in proofs:
-        why = _contradiction(wanted, known, proof)
-        if not why:
-            return proof, "build-ids and parameters are those wanted"
-        whys.append(why)
-    return None, whys[0]
+        mismatch = _contradiction(wanted, known, proof)
+        if not mismatch:
+            return proof, "build-ids and parameters match"
+        mismatches.append(mismatch)
+    return None, mismatches[0]
 
 
 def _contradiction(wanted: WantedDriver, known: Observed, proof: Proof) -> str:
@@ -247,11 +247,11 @@ def _parameter_contradiction(
     if ours is not None and ours != asked:
         return f"{state.name} loaded with parameters {_words(ours)}, wanted {_words(asked)}"
     for key, value in asked.items():
-        seen = state.parameters.get(key)
-        if seen is None and ours is None:
+        actual = state.parameters.get(key)
+        if actual is None and ours is None:
             return f"{state.name} was not loaded by nodeside, and {key} cannot be read back"
-        if seen is not None and not _same_value(value, seen):
-            return f"{state.name} has {key}={seen}, wanted {value}"
+        if actual is not None and not _same_value(value, actual):
+            return f"{state.name} has {key}={actual}, wanted {value}"
     return ""
 
 
@@ -262,18 +262,18 @@ def _recorded(name: str, state: LoadedState, record: LoadedRecord | None) -> dic
     return None
 
 
-def _same_value(asked: str, seen: str) -> bool:
+def _same_value(asked: str, actual: str) -> bool:
     """Return whether the value in sysfs is compatible with the value that was asked for.
 
     A bool set as 1 reads `Y`, 0x10 reads 16, and a string may be truncated or decorated by its own
     getter. Only a clear difference between two booleans or two numbers is a contradiction.
     """
-    if asked == seen:
+    if asked == actual:
         return True
-    if asked.lower() in _BOOLEANS and seen in ("Y", "N"):
-        return _BOOLEANS[asked.lower()] == seen
+    if asked.lower() in _BOOLEANS and actual in ("Y", "N"):
+        return _BOOLEANS[asked.lower()] == actual
     try:
-        return int(asked, 0) == int(seen, 0)
+        return int(asked, 0) == int(actual, 0)
     except ValueError:
         return True
 
@@ -328,7 +328,7 @@ def replacement(
             return Replacement.LOAD, ""
         case Occupant.FOREIGN if foreign is Foreign.KEEP:
             return Replacement.REFUSE, (
-                "a module of that name is loaded that nodeside did not load, and "
+                "a module of that name is loaded, which nodeside did not load, and "
                 "driver.yaml says unload.foreign: keep"
             )
         case Occupant.OURS | Occupant.FOREIGN:

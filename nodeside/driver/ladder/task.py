@@ -121,7 +121,7 @@ class Task:
         return replace(trust, certificate=str(self.path(trust.certificate)))
 
     def distrust(self, described: Described) -> str:
-        """Return why a bundle in the cache may not be used; "" if it may."""
+        """Return why a bundle in the cache may not be used, as a clause; "" if it may."""
         return distrust(self.trust, self.cache, self.name, described)
 
     @property
