@@ -97,8 +97,8 @@ def unpack(
 
     `size_limit` in bytes applies to packed and to unpacked data. `what` names the archive in
     messages (its origin); the default is its path. `accept` rejects a manifest by raising. Nothing
-    is synced before `accept` returns: ten thousand small files cost a store little and a disk much.
-    Raises BundleError, NoSpace, SystemRefused.
+    is synced before `accept` returns, because ten thousand small files are cheap to publish and
+    slow to sync. Raises BundleError, NoSpace, SystemRefused.
     """
     name = what or str(archive)
     with open_archive(archive, size_limit, name) as raw, appearing(to) as temporary:

@@ -146,8 +146,8 @@ class Cache:
     def adopt(self, directory: Path, *, built_here: bool = False) -> Bundle:
         """Verify the bundle at `directory` and move it into place. Returns the bundle now in place.
 
-        `built_here`: it was not fetched, so it needs no trust in a store. An equal bundle already
-        in place stays; a damaged or different one is replaced.
+        `built_here` means that it was built on this node, so it needs no trust in a store. An equal
+        bundle already in place stays; a damaged or different one is replaced.
         Raises BundleError, NoSpace, SystemRefused, Locked.
         """
         bundle = read_bundle(directory)
@@ -261,14 +261,14 @@ class Cache:
 
     def _remove(self, directory: Path) -> None:
         """Remove a directory without ever exposing it half removed."""
-        going = directory
+        doomed = directory
         if not directory.is_dir() or directory.is_symlink():
             directory.unlink()
             return
         if not directory.name.startswith(TEMPORARY_PREFIX):
-            going = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=directory.parent))
-            directory.rename(going)
-        shutil.rmtree(going, ignore_errors=True)
+            doomed = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=directory.parent))
+            directory.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
 
     def _remove_leftovers(self, directory: Path) -> None:
         for path in _entries(directory):

@@ -50,8 +50,8 @@ def distrust(trust: Trust, cache: Cache, driver: str, described: Described) -> s
 def trust_mark(trust: Trust) -> str:
     """Return a hash of the trust settings for `loaded.json`; "" if no trust is configured.
 
-    Raises SigningError if the certificate cannot be read: without it nothing can be verified, and
-    that is no reason to replace the loaded modules.
+    Raises SigningError if the certificate cannot be read: nothing can be verified without it, but
+    the loaded modules must not be replaced for that reason.
     """
     if trust == Trust():
         return ""

@@ -19,7 +19,7 @@ from nodeside.driver.module.modulefile import ModuleFile, NotAModule, read_modul
 from nodeside.driver.module.symvers import KernelSymbol, compare, symbols_of
 from nodeside.shortlist import shortlist
 
-_NAMED = 3  # mismatched symbols listed in the verdict
+_LISTED = 3  # mismatched symbols listed in the verdict
 
 
 def look_for_compatible(task: Task, listener: Listener | None) -> Finding:
@@ -79,7 +79,7 @@ def _compared(
     if refusals := _refusals(task, modules):
         return Finding(f"does not fit: {refusals[0].message}")
     if mismatches := compare(modules, symbols):
-        return Finding(f"differs in {shortlist((each.symbol for each in mismatches), _NAMED)}")
+        return Finding(f"differs in {shortlist((each.symbol for each in mismatches), _LISTED)}")
     count = sum(len(module.imports) for module in modules)
     why = f"built for {manifest.kernel.release}; all {count} imported symbols have this kernel's "
     finding = usable(task, bundle, f"{why}CRCs")

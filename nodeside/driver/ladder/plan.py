@@ -143,28 +143,28 @@ class Decision:
 _BELOW_LOADED = (Rung.CACHED, Rung.FETCHED, Rung.COMPATIBLE, Rung.BUILT)
 
 
-def climb(wanted: WantedDriver, known: Observed) -> Decision:
+def climb(wanted: WantedDriver, observed: Observed) -> Decision:
     """Return the verdict on each rung so far, and the next action.
 
     A bundle may turn out to be the one that is loaded already, because its manifest was not known
     before. Nothing is changed in that case either.
     """
-    proven, why = loaded_rung(wanted, known)
+    proven, why = loaded_rung(wanted, observed)
     verdicts = [Verdict(Rung.LOADED, proven is not None, why)]
     if proven is not None:
         return Decision(tuple(verdicts), Keep(proven))
     for rung in _BELOW_LOADED:
-        closed = closed_rung(wanted, rung)
-        if closed:
-            verdicts.append(Verdict(rung, False, closed))
+        reason = closed_rung(wanted, rung)
+        if reason:
+            verdicts.append(Verdict(rung, False, reason))
             continue
-        finding = known.findings.get(rung)
+        finding = observed.findings.get(rung)
         if finding is None:
             return Decision(tuple(verdicts), Look(rung))
         verdicts.append(Verdict(rung, finding.bundle is not None, finding.why))
         if finding.bundle is not None:
             manifest = finding.bundle.manifest
-            proven, _ = loaded_rung(wanted, replace(known, manifests=(manifest,)))
+            proven, _ = loaded_rung(wanted, replace(observed, manifests=(manifest,)))
             action: Action = Keep(manifest) if proven else Use(rung, finding.bundle)
             return Decision(tuple(verdicts), action)
     return Decision(tuple(verdicts), GiveUp())
@@ -184,22 +184,22 @@ def closed_rung(wanted: WantedDriver, rung: Rung) -> str:
     assert_never(rung)
 
 
-def loaded_rung(wanted: WantedDriver, known: Observed) -> tuple[Proof | None, str]:
+def loaded_rung(wanted: WantedDriver, observed: Observed) -> tuple[Proof | None, str]:
     """Return the proof that the loaded modules are the wanted ones, or None; and the reason.
 
     If the cache was lost, loaded.json serves as proof too: it has the key and the build-ids of the
     modules that we loaded in this boot.
     """
-    present = [name for name in wanted.names if name in known.in_kernel]
-    absent = [name for name in wanted.names if name not in known.in_kernel]
+    present = [name for name in wanted.names if name in observed.in_kernel]
+    absent = [name for name in wanted.names if name not in observed.in_kernel]
     if absent:
         return None, f"{', '.join(absent)} not loaded"
-    superseded = [name for name in known.in_kernel if name not in wanted.names]
+    superseded = [name for name in observed.in_kernel if name not in wanted.names]
     if superseded:
         return None, f"{', '.join(superseded)} of an earlier version is still loaded"
-    proofs: list[Proof] = list(known.manifests)
-    ours = known.record if known.record and known.record.key == wanted.key else None
-    if ours is not None and known.record_proves:
+    proofs: list[Proof] = list(observed.manifests)
+    ours = observed.record if observed.record and observed.record.key == wanted.key else None
+    if ours is not None and observed.record_proves:
         proofs.append(ours)
     if not proofs and ours is not None:
         return None, f"{', '.join(present)} loaded under a different spec.prebuilt.trust"
@@ -210,26 +210,26 @@ def loaded_rung(wanted: WantedDriver, known: Observed) -> tuple[Proof | None, st
         )
     mismatches = []
     for proof in proofs:
-        mismatch = _contradiction(wanted, known, proof)
+        mismatch = _contradiction(wanted, observed, proof)
         if not mismatch:
             return proof, "build-ids and parameters match"
         mismatches.append(mismatch)
     return None, mismatches[0]
 
 
-def _contradiction(wanted: WantedDriver, known: Observed, proof: Proof) -> str:
+def _contradiction(wanted: WantedDriver, observed: Observed, proof: Proof) -> str:
     """Return the first mismatch of build-id, initstate or parameters; "" if there is none."""
     expected = {module.name: module.build_id for module in proof.modules}
     for module in wanted.modules:
         name = kernel_name(module.name)
-        state = known.in_kernel[name]
+        state = observed.in_kernel[name]
         if not expected.get(name):
             return f"the bundle records no build-id for {name}"
         if state.build_id != expected[name]:
             return f"{name} loaded, but with another build-id ({state.build_id[:12] or 'none'})"
         if state.initstate != "live":
             return f"{name} is {state.initstate}, not live"
-        why = _parameter_contradiction(module, state, known.record)
+        why = _parameter_contradiction(module, state, observed.record)
         if why:
             return why
     return ""
@@ -308,13 +308,13 @@ class Occupant(Enum):
     FOREIGN = "foreign"
 
 
-def occupant(known: Observed) -> Occupant:
+def occupant(observed: Observed) -> Occupant:
     """Return the owner of the modules in the way. One foreign module makes all of them foreign."""
-    present = tuple(known.in_kernel.values())
+    present = tuple(observed.in_kernel.values())
     if not present:
         return Occupant.NOBODY
-    proven = {m.build_id for m in (known.record.modules if known.record else ())}
-    proven |= {m.build_id for manifest in known.manifests for m in manifest.modules}
+    proven = {m.build_id for m in (observed.record.modules if observed.record else ())}
+    proven |= {m.build_id for manifest in observed.manifests for m in manifest.modules}
     ours = all(state.build_id and state.build_id in proven for state in present)
     return Occupant.OURS if ours else Occupant.FOREIGN
 

@@ -257,15 +257,15 @@ class ElfObject:
         addend = "" if table.kind == _SHT_REL else word.lower()
         form = struct.Struct(self.byte_order + word + word + addend)
         data = self._contents(table, RELOCATION_LIMIT * form.size)
-        here = self.contents(name) if table.kind == _SHT_REL else b""
+        contents = self.contents(name) if table.kind == _SHT_REL else b""
         place = struct.Struct(self.byte_order + word)
         for row in form.iter_unpack(data[: len(data) // form.size * form.size]):
             offset, symbol = row[0], row[1] >> (32 if self.elf_class == 64 else 8)
             target, value = self._symbol_place(symbol)
             if table.kind == _SHT_RELA:
                 value += row[2]
-            elif offset + place.size <= len(here):
-                value += place.unpack_from(here, offset)[0]
+            elif offset + place.size <= len(contents):
+                value += place.unpack_from(contents, offset)[0]
             if 0 < target < len(self.sections):
                 yield Target(offset, target, value)
 

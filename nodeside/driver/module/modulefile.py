@@ -143,7 +143,7 @@ def _unreadable(paths: Sequence[Path], how: str) -> UnreadableModule:
 
 
 def _listed(paths: Sequence[Path]) -> str:
-    more = f" or one of {len(paths) - 1} others" if len(paths) > 1 else ""
+    more = f" or another of these {len(paths)} modules" if len(paths) > 1 else ""
     return f"{paths[0]}{more}"
 
 
@@ -163,19 +163,19 @@ def parse_module(path: Path) -> ModuleFile:
         sha256, size = sha256_and_size(path)
         return ModuleFile(
             path=path,
-            name=kernel_name(_one(info, "name")) or name_of_file(path.name),
+            name=kernel_name(_first(info, "name")) or name_of_file(path.name),
             sha256=sha256,
             size=size,
             elf_class=elf.elf_class,
             machine=elf.machine,
-            vermagic=_one(info, "vermagic"),
-            srcversion=_one(info, "srcversion"),
-            license=_one(info, "license"),
+            vermagic=_first(info, "vermagic"),
+            srcversion=_first(info, "srcversion"),
+            license=_first(info, "license"),
             build_id=parse_notes(
                 elf.contents(".note.gnu.build-id"), little_endian=elf.little_endian
             ),
             modversions=versions is not None,
-            depends=tuple(kernel_name(name) for name in _one(info, "depends").split(",") if name),
+            depends=tuple(kernel_name(name) for name in _first(info, "depends").split(",") if name),
             parameters=_parameters(elf, info, symbols),
             imports=imports,
             weak_imports=weak,
@@ -198,7 +198,7 @@ def _read_modinfo(data: bytes) -> dict[str, list[str]]:
     return info
 
 
-def _one(info: Mapping[str, list[str]], key: str) -> str:
+def _first(info: Mapping[str, list[str]], key: str) -> str:
     """Return the first value of a key, as the kernel's get_modinfo does; "" if there is none."""
     return next(iter(info[key]), "")
 

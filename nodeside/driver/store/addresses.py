@@ -15,21 +15,23 @@ from nodeside.driver.store.base import FetchError
 from nodeside.driver.store.http_errors import wrong_proxy
 
 
-def next_address(here: str, location: str) -> str:
+def next_address(current: str, location: str) -> str:
     """Return the target of a redirect as an absolute URL.
 
     Raises FetchError if the target is invalid, not http(s), or a downgrade from https to http.
     """
     try:
-        target = urljoin(here, location)
-        old, new = origin(here), origin(target)
+        target = urljoin(current, location)
+        old, new = origin(current), origin(target)
     except ValueError:
-        raise FetchError(f"{shown(here)} redirects to an invalid URL", reason="Redirects") from None
+        raise FetchError(
+            f"{shown(current)} redirects to an invalid URL", reason="Redirects"
+        ) from None
     if not location or new.scheme not in ("http", "https") or not new.host:
-        raise FetchError(f"{shown(here)} redirects to {shown(target)!r}", reason="Redirects")
+        raise FetchError(f"{shown(current)} redirects to {shown(target)!r}", reason="Redirects")
     if old.scheme == "https" and new.scheme != "https":
         raise FetchError(
-            f"{shown(here)} redirects from https to plain http: {shown(target)}",
+            f"{shown(current)} redirects from https to plain http: {shown(target)}",
             reason="Redirects",
             hint="behind a proxy that ends TLS, configure the server to redirect to https URLs",
         )

@@ -212,13 +212,13 @@ def _same_as(described: Described) -> Accept:
     The signature must be the same too, because it stays with the bundle.
     """
 
-    def accept(held: Described) -> None:
-        if held.digest != described.digest:
+    def accept(archived: Described) -> None:
+        if archived.digest != described.digest:
             raise BundleError(
-                f"the archive holds a bundle with digest {held.digest}, "
+                f"the archive holds a bundle with digest {archived.digest}, "
                 f"the registry's config says {described.digest}"
             )
-        if held.signature != described.signature:
+        if archived.signature != described.signature:
             raise BundleError("the archive and the image manifest hold different signatures")
 
     return accept

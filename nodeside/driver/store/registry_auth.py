@@ -48,8 +48,8 @@ class Repository:
 def parse_repository(text: str) -> Repository:
     """Parse text like `registry.example.com/team/edu`. Raises SpecError."""
     host, _, path = text.removeprefix("oci://").partition("/")
-    named = "." in host or ":" in host or host == "localhost"
-    if not named or not _HOST.fullmatch(host):
+    is_host = "." in host or ":" in host or host == "localhost"
+    if not is_host or not _HOST.fullmatch(host):
         raise SpecError(
             f"{text!r} names no registry: expected something like registry.example.com/team/edu"
         )

@@ -224,7 +224,7 @@ class Transport:
             headers["Range"] = f"bytes={partial.size}-"
             if partial.validator:
                 headers["If-Range"] = partial.validator
-        with self._opened("GET", url, headers, None, also=(416,)) as response:
+        with self._opened("GET", url, headers, None, allowed=(416,)) as response:
             if response.status_code == 404:
                 return False
             if not resumes(response, partial.size):
@@ -247,13 +247,13 @@ class Transport:
         url: str,
         headers: Mapping[str, str],
         body: bytes | Path | None,
-        also: tuple[int, ...] = (),
+        allowed: tuple[int, ...] = (),
     ) -> Iterator[requests.Response]:
-        """Yield a response with unread body: 2xx, 404 or one of `also`. Raises FetchError."""
+        """Yield a response with unread body: 2xx, 404 or one of `allowed`. Raises FetchError."""
         response = self._follow(method, url, headers, body)
         try:
             status = response.status_code
-            if not 200 <= status < 300 and status not in (404, *also):
+            if not 200 <= status < 300 and status not in (404, *allowed):
                 raise status_error(url, response, self._detail(response))
             yield response
         finally:
@@ -266,12 +266,12 @@ class Transport:
 
         An Authorization in `headers` is sent to the server of `url` only.
         """
-        here, learned, own = url, False, dict(headers)
+        current, learned, request_headers = url, False, dict(headers)
         for _ in range(_REDIRECTS + 2):
-            at_home = origin(here) == origin(self._home)
-            if origin(here) != origin(url):
-                own.pop("Authorization", None)
-            response = self._once(method, here, own, body, at_home=at_home)
+            at_home = origin(current) == origin(self._home)
+            if origin(current) != origin(url):
+                request_headers.pop("Authorization", None)
+            response = self._once(method, current, request_headers, body, at_home=at_home)
             if response.status_code == 401 and at_home and not learned:
                 learned = True
                 if self._learn(response):
@@ -279,7 +279,7 @@ class Transport:
             if response.status_code not in _REDIRECT_CODES or method not in ("GET", "HEAD"):
                 return response
             response.close()
-            here = next_address(here, response.headers.get("Location", ""))
+            current = next_address(current, response.headers.get("Location", ""))
         raise FetchError(f"{shown(url)}: more than {_REDIRECTS} redirects", reason="Redirects")
 
     def _learn(self, response: requests.Response) -> bool:
@@ -302,9 +302,9 @@ class Transport:
         *,
         at_home: bool,
     ) -> requests.Response:
-        sent = dict(headers)
-        if at_home and self.authorization and (proof := self.authorization.header()):
-            sent["Authorization"] = proof
+        request_headers = dict(headers)
+        if at_home and self.authorization and (value := self.authorization.header()):
+            request_headers["Authorization"] = value
         left = self.deadline.left
         if self.deadline.passed or left <= 0:
             raise self._late(url)
@@ -317,7 +317,7 @@ class Transport:
                 return self._session.request(
                     method,
                     url,
-                    headers=sent,
+                    headers=request_headers,
                     data=data,
                     stream=True,
                     allow_redirects=False,
