@@ -203,7 +203,7 @@ def _problems(manifest: BundleManifest) -> Iterator[tuple[str, str]]:
     if not manifest.modules:
         yield "list of modules", "is empty"
     if len(manifest.modules) > MODULES_LIMIT:
-        yield "list of modules", f"has more than {MODULES_LIMIT}"
+        yield "list of modules", f"has more than {MODULES_LIMIT} entries"
     for module in manifest.modules:
         yield from _module_problems(module)
     files = [file.file for file in manifest.files()]

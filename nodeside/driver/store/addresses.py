@@ -28,7 +28,10 @@ def next_address(current: str, location: str) -> str:
             f"{shown(current)} redirects to an invalid URL", reason="Redirects"
         ) from None
     if not location or new.scheme not in ("http", "https") or not new.host:
-        raise FetchError(f"{shown(current)} redirects to {shown(target)!r}", reason="Redirects")
+        raise FetchError(
+            f"{shown(current)} redirects to {shown(location)!r}, expected an http or https URL",
+            reason="Redirects",
+        )
     if old.scheme == "https" and new.scheme != "https":
         raise FetchError(
             f"{shown(current)} redirects from https to plain http: {shown(target)}",

@@ -99,7 +99,7 @@ def status_error(url: str, response: requests.Response, body: bytes) -> FetchErr
         hint = "pass a docker config.json with credentials for this host (--credentials-file)"
         return FetchError(message, reason="Unauthorized", hint=hint)
     if status == 403:
-        hint = "the server knows the credentials, but they do not permit this"
+        hint = "check what the credentials for this host permit (--credentials-file)"
         return FetchError(message, reason="Forbidden", hint=hint)
     after = seconds_of(response.headers.get("Retry-After", ""))
     if after is not None:
