@@ -240,15 +240,15 @@ def _parameter_contradiction(
 ) -> str:
     """Return the first parameter mismatch; "" if there is none.
 
-    loaded.json has the parameters that we asked for; sysfs can only contradict them.
+    loaded.json has the parameters that we loaded it with; sysfs can only contradict them.
     """
-    asked = dict(module.parameters)
-    ours = _recorded(kernel_name(module.name), state, record)
-    if ours is not None and ours != asked:
-        return f"{state.name} loaded with parameters {_words(ours)}, wanted {_words(asked)}"
-    for key, value in asked.items():
+    desired = dict(module.parameters)
+    recorded = _recorded(kernel_name(module.name), state, record)
+    if recorded is not None and recorded != desired:
+        return f"{state.name} loaded with parameters {_words(recorded)}, wanted {_words(desired)}"
+    for key, value in desired.items():
         actual = state.parameters.get(key)
-        if actual is None and ours is None:
+        if actual is None and recorded is None:
             return f"{state.name} was not loaded by nodeside, and {key} cannot be read back"
         if actual is not None and not _same_value(value, actual):
             return f"{state.name} has {key}={actual}, wanted {value}"
@@ -262,18 +262,18 @@ def _recorded(name: str, state: LoadedState, record: LoadedRecord | None) -> dic
     return None
 
 
-def _same_value(asked: str, actual: str) -> bool:
-    """Return whether the value in sysfs is compatible with the value that was asked for.
+def _same_value(desired: str, actual: str) -> bool:
+    """Return whether the value in sysfs is compatible with the desired value.
 
     A bool set as 1 reads `Y`, 0x10 reads 16, and a string may be truncated or decorated by its own
     getter. Only a clear difference between two booleans or two numbers is a contradiction.
     """
-    if asked == actual:
+    if desired == actual:
         return True
-    if asked.lower() in _BOOLEANS and actual in ("Y", "N"):
-        return _BOOLEANS[asked.lower()] == actual
+    if desired.lower() in _BOOLEANS and actual in ("Y", "N"):
+        return _BOOLEANS[desired.lower()] == actual
     try:
-        return int(asked, 0) == int(actual, 0)
+        return int(desired, 0) == int(actual, 0)
     except ValueError:
         return True
 
