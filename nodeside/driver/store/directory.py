@@ -110,7 +110,7 @@ class DirectoryStore(Store):
             actual = _digest(file, archive)
         if expected != actual:
             raise FetchError(
-                f"{archive} has sha256 {actual}, {path.name} has {expected or 'none'}",
+                f"{archive} has sha256 {actual}, expected {expected or f'one in {path.name}'}",
                 reason="WrongDigest",
                 hint=f"publish it again, or compare with {path}",
             )

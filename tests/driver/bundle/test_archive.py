@@ -189,7 +189,7 @@ def test_a_missing_module_is_named(bundle: Bundle, tmp_path: Path) -> None:
 def test_an_archive_without_a_manifest_is_refused(tmp_path: Path) -> None:
     data = tar_entry("modules/edu.ko", b"x")
 
-    refused(gzip.compress(data + END), tmp_path, r"no manifest\.json in it")
+    refused(gzip.compress(data + END), tmp_path, r"it has no manifest\.json")
 
 
 @pytest.mark.parametrize("keep", [0, 1, 10, 100, -1, -8, -9, -20])

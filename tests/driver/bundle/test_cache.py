@@ -150,9 +150,9 @@ def damage_link(directory: Path) -> None:
         (damage_truncate, "edu.ko has 17 bytes, expected 8991"),
         (damage_flip, "edu_dma.ko has sha256"),
         (damage_zeroes, "the manifest is not JSON"),
-        (damage_no_manifest, "no manifest.json there"),
+        (damage_no_manifest, "has no manifest.json, so it is not a bundle"),
         (damage_half_written, "modules/edu.ko is missing"),
-        (damage_empty, "no manifest.json there"),
+        (damage_empty, "has no manifest.json, so it is not a bundle"),
         (damage_link, "neither a file nor a directory"),
     ],
 )
