@@ -244,7 +244,7 @@ def test_what_is_no_module_is_refused_and_not_asked_for_again_and_again(
     handoff.vendor("ko straw\n")  # says the right name, and is no ELF file
     done = handoff.build()
     assert done.exit_code == ExitCode.BUNDLE
-    assert "what came out of the build cannot be used" in done.errors
+    assert "the build output cannot be used" in done.errors
     [note] = handoff.shared.requests.glob("*.refused")  # why, for whoever would build it again
     handoff.nothing_is_left(but=[note.name])
     assert not any(handoff.cache.rglob("*.ko"))

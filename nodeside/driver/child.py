@@ -79,7 +79,7 @@ def run_in_child(
     left behind for the same `alone` still exists, raises DeadlinePassed at once.
     """
     if alone and _is_still_there(_left_behind.get(alone)):
-        raise DeadlinePassed("the child of an earlier try has not ended")
+        raise DeadlinePassed("the child process of an earlier attempt is still running")
     until = time.monotonic() + timeout
     reader, pid = _forked(call, keep, limits)
     try:
@@ -112,7 +112,7 @@ def _forked(
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
-            _live(call, writer, keep, limits)
+            _run_and_exit(call, writer, keep, limits)
     except OSError:
         os.close(reader)
         raise
@@ -130,7 +130,7 @@ def _read(reader: int, until: float, limit: int) -> bytes:
     while len(data) <= _HEAD.size + limit:
         left = until - time.monotonic()
         if not poll.poll(max(0.0, left * 1000)):
-            raise DeadlinePassed("the child has not ended")
+            raise DeadlinePassed("the child process did not end before its deadline")
         chunk = os.read(reader, _CHUNK)
         if not chunk:
             return bytes(data)
@@ -162,23 +162,23 @@ def _unpacked(data: bytes, ended: str) -> bytes:
         raise ChildDied(ended)
     if kind == _RETURNED:
         return answer
-    said = json.loads(answer)
+    record = json.loads(answer)
     if kind == _ERRNO:
-        raise OSError(said["errno"], os.strerror(said["errno"]))
+        raise OSError(record["errno"], os.strerror(record["errno"]))
     if kind == _REFUSED:
-        raise _rebuilt(said)
-    raise ChildRaised(said["class"], said["text"])
+        raise _rebuilt(record)
+    raise ChildRaised(record["class"], record["text"])
 
 
-def _rebuilt(said: dict[str, Any]) -> NodesideError:
+def _rebuilt(record: dict[str, Any]) -> NodesideError:
     """Recreate the child's error, with only the attributes that every NodesideError has."""
-    kinds = (kind for kind in _family(NodesideError) if kind.__qualname__ == said["class"])
+    kinds = (kind for kind in _family(NodesideError) if kind.__qualname__ == record["class"])
     kind = next(kinds, NodesideError)
     error = kind.__new__(kind)
     NodesideError.__init__(
-        error, str(said["text"]), hint=str(said["hint"]), retryable=bool(said["retryable"])
+        error, str(record["text"]), hint=str(record["hint"]), retryable=bool(record["retryable"])
     )
-    error.exit_code, error.reason = ExitCode(said["exit_code"]), str(said["reason"])
+    error.exit_code, error.reason = ExitCode(record["exit_code"]), str(record["reason"])
     return error
 
 
@@ -191,7 +191,7 @@ def _family(kind: type[NodesideError]) -> Iterator[type[NodesideError]]:
 # --- in the child -----------------------------------------------------------------------------
 
 
-def _live(
+def _run_and_exit(
     call: Callable[[], object], writer: int, keep: Sequence[int], limits: Limits | None
 ) -> None:
     """Run the child to its exit. An exception must not escape: the caller would return twice."""
@@ -231,7 +231,7 @@ def _outcome(
 
 
 def _described(error: NodesideError) -> bytes:
-    said = {
+    record = {
         "class": type(error).__qualname__,
         "text": str(error),
         "hint": error.hint,
@@ -239,12 +239,12 @@ def _described(error: NodesideError) -> bytes:
         "exit_code": int(error.exit_code),
         "reason": error.reason,
     }
-    return json.dumps(said).encode()
+    return json.dumps(record).encode()
 
 
-def _close_all_but(kept: Sequence[int]) -> None:
+def _close_all_but(keep: Sequence[int]) -> None:
     start = 0
-    for fd in sorted(fd for fd in kept if fd >= 0):
+    for fd in sorted(fd for fd in keep if fd >= 0):
         os.closerange(start, fd)
         start = fd + 1
     os.closerange(start, os.sysconf("SC_OPEN_MAX"))

@@ -53,7 +53,7 @@ def _ask(
     wanted = WantedBundle(manifest.driver, manifest.version, manifest.kernel, manifest.key)
     ended = "refused"
     for outcome in asked_both_ways(server, answers, wanted, into, sources=[server.sources[kind]]):
-        said = str(outcome.said[0])
+        said = str(outcome.results[0])
         if not said.isprintable() or "a bug in nodeside" in said or len(said) > _LONGEST:
             return f"{BUG}: it says {said!r}"
         found = getattr(outcome, "bundle", None)

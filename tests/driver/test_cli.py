@@ -133,7 +133,7 @@ def test_load_with_an_empty_cache_says_how_to_fill_it(node: FakeNode) -> None:
     done = node.run("load")
     assert done.code == ExitCode.FETCH
     assert f"nodeside driver build -f {node.driver_file}" in done.output
-    assert re.search(r"^built +- +no toolkit here", done.output, re.MULTILINE)
+    assert re.search(r"^built +- +no toolkit: ", done.output, re.MULTILINE)
     dry = node.run("load", "--dry-run")
     assert dry.code == ExitCode.FETCH
     assert f"nothing to use: no bundle {node.task().tag}" in dry.error

@@ -156,7 +156,7 @@ def test_what_is_loaded_is_recognised_by_the_manifest_in_the_registry(pod: Pod) 
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        ("http-truncated", ": it ends in the middle: truncated"),
+        ("http-truncated", ": the archive is truncated"),
         ("http-altered", ": not a gzip file, or damaged: "),
         ("http-empty", "404 for "),
         ("pinned-to-another", "which is not among those pinned in spec.prebuilt.trust.digests"),

@@ -181,7 +181,7 @@ def test_a_module_loaded_by_hand_is_replaced_unless_driver_yaml_says_to_keep_it(
 
     kept = pod.run_once(of="keeping", code=40)
     assert kept["message"] == (
-        "edu: a module of that name is loaded that nodeside did not load, and driver.yaml says "
+        "edu: a module of that name is loaded, which nodeside did not load, and driver.yaml says "
         "unload.foreign: keep"
     )
     never = pod.run_once(of="never", code=44)

@@ -236,6 +236,7 @@ def _collect(task: Task) -> None:
     """Delete the cached bundles that no version or kernel is likely to return to."""
     record = read_loaded(task.host, task.name, task.boot_id)
     manifests = task.cache.manifests(task.name)
-    keep = retention.kept(manifests, task.tag, task.kernel, record.key if record else "")
+    key = record.key if record else ""
+    keep = retention.tags_to_keep(manifests, task.tag, task.kernel, key)
     for tag in task.cache.collect(task.name, keep):
         log.fact("dropped an old bundle from the cache", tag=tag)

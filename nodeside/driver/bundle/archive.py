@@ -41,11 +41,11 @@ from nodeside.driver.bundle.manifest import (
 )
 from nodeside.files import disk_errors
 
-_SIP = 1 << 15  # packed bytes per read; zlib copies the unconsumed rest for each header
+_PACKED_CHUNK = 1 << 15  # packed bytes per read; zlib copies the unconsumed rest for each header
 _BLOCK = 512
 _ENTRY_LIMIT = 10_000
 _LIMITS = {MANIFEST: MANIFEST_LIMIT, SIGNATURE: SIGNATURE_LIMIT}
-_WHAT_MAY_BE_THERE = "only manifest.json and its .p7s, and modules/<name>.ko may be there"
+_ALLOWED = "only manifest.json, manifest.json.p7s and modules/<name>.ko are allowed"
 _KINDS = {
     tarfile.LNKTYPE: "a hard link",
     tarfile.SYMTYPE: "a symbolic link",
@@ -97,27 +97,27 @@ def unpack(
 
     `size_limit` in bytes applies to packed and to unpacked data. `what` names the archive in
     messages (its origin); the default is its path. `accept` rejects a manifest by raising. Nothing
-    is synced before `accept` returns: ten thousand small files cost a store little and a disk much.
-    Raises BundleError, NoSpace, SystemRefused.
+    is synced before `accept` returns, because ten thousand small files are cheap to publish and
+    slow to sync. Raises BundleError, NoSpace, SystemRefused.
     """
     name = what or str(archive)
     with open_archive(archive, size_limit, name) as raw, appearing(to) as temporary:
         stream = _Unzipped(raw, size_limit, name)
-        said: dict[str, bytes] = {}  # the manifest and its signature
-        found: dict[str, BundleFile] = {}
+        documents: dict[str, bytes] = {}  # the manifest and its signature
+        modules: dict[str, BundleFile] = {}
         for entry in _entries(stream):
-            if entry.name in found or entry.name in said:
-                raise stream.error(f"{entry.name} is there twice")
+            if entry.name in modules or entry.name in documents:
+                raise stream.error(f"{entry.name} appears twice")
             if entry.name in _LIMITS:
-                said[entry.name] = _small(stream, entry)
-                write_file(temporary / entry.name, [said[entry.name]], sync=False)
+                documents[entry.name] = _small(stream, entry)
+                write_file(temporary / entry.name, [documents[entry.name]], sync=False)
                 continue
-            found[entry.name] = _write(stream, entry, temporary)
+            modules[entry.name] = _write(stream, entry, temporary)
         stream.finish()
-        described = _described(stream, said)
+        described = _described(stream, documents)
         if accept is not None:
             accept(described)
-        _compare(described.manifest, found, name)
+        _compare(described.manifest, modules, name)
         sync_files(temporary)
     return Bundle(to, described.manifest, described.digest)
 
@@ -128,20 +128,20 @@ def peek_manifest(stream: Readable, size_limit: int, what: str) -> Described:
     The signature is included if it comes next, where `pack` puts it.
     """
     unzipped = _Unzipped(stream, size_limit, what)
-    said: dict[str, bytes] = {}
+    documents: dict[str, bytes] = {}
     for entry in _entries(unzipped):
-        if entry.name in said:
-            raise unzipped.error(f"{entry.name} is there twice")
+        if entry.name in documents:
+            raise unzipped.error(f"{entry.name} appears twice")
         if entry.name in _LIMITS:
-            said[entry.name] = _small(unzipped, entry)
-        elif MANIFEST in said:
+            documents[entry.name] = _small(unzipped, entry)
+        elif MANIFEST in documents:
             break
         else:
             for _ in unzipped.chunks(entry.size):
                 pass
-        if len(said) == len(_LIMITS):
+        if len(documents) == len(_LIMITS):
             break
-    return _described(unzipped, said)
+    return _described(unzipped, documents)
 
 
 def open_archive(archive: Path, size_limit: int, what: str) -> BufferedReader:
@@ -159,7 +159,7 @@ def open_archive(archive: Path, size_limit: int, what: str) -> BufferedReader:
         raise BundleError(f"{what}: not a regular file")
     raise BundleError(
         f"{what}: {status.st_size} bytes, at most {size_limit} are read",
-        hint="raise spec.prebuilt.sizeLimitMib in driver.yaml if that is right",
+        hint="raise spec.prebuilt.sizeLimitMib in driver.yaml if the bundle is that large",
     )
 
 
@@ -186,7 +186,7 @@ class _Unzipped:
         """Return `count` bytes. Raises BundleError if the archive ends early."""
         data = b"".join(self.chunks(count))
         if len(data) < count:
-            raise self.error("it ends in the middle: truncated")
+            raise self.error("the archive is truncated")
         return data
 
     def chunks(self, count: int) -> Iterator[bytes]:
@@ -203,9 +203,9 @@ class _Unzipped:
         """Read to the end of the file. Only zeros may follow the last entry."""
         while piece := self._some(CHUNK, may_end=True):
             if piece.strip(b"\0"):
-                raise self.error("something follows the end of the archive")
+                raise self.error("data follows the end of the archive")
         if self._inflate.unused_data or self._packed.read(1):
-            raise self.error("something follows the end of the compressed data")
+            raise self.error("data follows the end of the compressed data")
 
     def _some(self, count: int, *, may_end: bool = False) -> bytes:
         """Return 1 to `count` bytes; none only if the stream has ended and `may_end` is set."""
@@ -218,15 +218,15 @@ class _Unzipped:
             if piece:
                 return self._count(piece)
             if not data:
-                raise self.error("it ends in the middle: truncated")
+                raise self.error("the archive is truncated")
         if may_end:
             return b""
-        raise self.error("it ends in the middle: truncated")
+        raise self.error("the archive is truncated")
 
     def _more(self) -> bytes:
         """Read packed bytes. A read error here must not be blamed on the disk being written to."""
         try:
-            return self._packed.read(_SIP)
+            return self._packed.read(_PACKED_CHUNK)
         except OSError as exc:
             raise self.error(f"cannot be read: {exc.strerror}") from exc
 
@@ -235,7 +235,7 @@ class _Unzipped:
         if self._read > self._limit:
             raise BundleError(
                 f"{self.what}: it unpacks to more than {self._limit} bytes",
-                hint="raise spec.prebuilt.sizeLimitMib in driver.yaml if that is right",
+                hint="raise spec.prebuilt.sizeLimitMib in driver.yaml if the bundle is that large",
             )
         return piece
 
@@ -266,9 +266,9 @@ def _header(stream: _Unzipped) -> tarfile.TarInfo | None:
 def _checked(info: tarfile.TarInfo, stream: _Unzipped) -> _Entry:
     if info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
         kind = _KINDS.get(info.type, "a directory" if info.isdir() else f"of type {info.type!r}")
-        raise stream.error(f"{info.name!r:.120} is {kind}; {_WHAT_MAY_BE_THERE}")
+        raise stream.error(f"{info.name!r:.120} is {kind}; {_ALLOWED}")
     if info.name not in _LIMITS and not MODULE_FILE.fullmatch(info.name):
-        raise stream.error(f"{info.name!r:.120} is in it; {_WHAT_MAY_BE_THERE}")
+        raise stream.error(f"unexpected entry {info.name!r:.120}; {_ALLOWED}")
     if info.size < 0:
         raise stream.error(f"{info.name} has a negative size")
     return _Entry(info.name, info.size)
@@ -289,25 +289,25 @@ def _small(stream: _Unzipped, entry: _Entry) -> bytes:
     return b"".join(stream.chunks(entry.size))
 
 
-def _described(stream: _Unzipped, said: Mapping[str, bytes]) -> Described:
-    data = said.get(MANIFEST)
+def _described(stream: _Unzipped, documents: Mapping[str, bytes]) -> Described:
+    data = documents.get(MANIFEST)
     if data is None:
-        raise stream.error("no manifest.json in it")
-    return Described(parse(data, stream.what), data, said.get(SIGNATURE, b""))
+        raise stream.error("it has no manifest.json")
+    return Described(parse(data, stream.what), data, documents.get(SIGNATURE, b""))
 
 
-def _compare(manifest: BundleManifest, found: dict[str, BundleFile], what: str) -> None:
+def _compare(manifest: BundleManifest, files: dict[str, BundleFile], what: str) -> None:
     """Raise BundleError unless the files are exactly those that the manifest describes."""
-    wanted = {file.file: file for file in manifest.files()}
-    for name in sorted(wanted.keys() - found.keys()):
+    listed = {file.file: file for file in manifest.files()}
+    for name in sorted(listed.keys() - files.keys()):
         raise BundleError(f"{what}: {name} is missing")
-    for name in sorted(found.keys() - wanted.keys()):
+    for name in sorted(files.keys() - listed.keys()):
         raise BundleError(f"{what}: {name} is not in the manifest")
-    for name, file in found.items():
-        if file != wanted[name]:
+    for name, file in files.items():
+        if file != listed[name]:
             raise BundleError(
                 f"{what}: {name} has {file.size} bytes and sha256 {file.sha256}, "
-                f"expected {wanted[name].size} bytes and {wanted[name].sha256}"
+                f"expected {listed[name].size} bytes and {listed[name].sha256}"
             )
 
 

@@ -90,12 +90,12 @@ class Bundle:
 
     def module_path(self, name: str) -> Path:
         """Return the file of a module; `-` and `_` are equivalent. Raises BundleError."""
-        wanted = kernel_name(name)
+        name = kernel_name(name)
         for module in self.manifest.modules:
-            if module.name == wanted:
+            if module.name == name:
                 return self.directory / module.file
         names = ", ".join(module.name for module in self.manifest.modules)
-        raise BundleError(f"{self.directory}: no module {wanted}; it holds {names}")
+        raise BundleError(f"{self.directory} has no module {name}; its modules are {names}")
 
 
 def write_bundle(
@@ -138,7 +138,7 @@ def read_manifest(directory: Path) -> Described:
     """Return the manifest of the bundle at `directory`, without looking at the modules."""
     data = _read(directory / MANIFEST, MANIFEST_LIMIT)
     if data is None:
-        raise BundleError(f"{directory}: no manifest.json there, so it is no bundle")
+        raise BundleError(f"{directory} has no manifest.json, so it is not a bundle")
     signature = _read(directory / SIGNATURE, SIGNATURE_LIMIT) or b""
     return Described(parse(data, str(directory / MANIFEST)), data, signature)
 
@@ -157,13 +157,13 @@ def _read(path: Path, limit: int) -> bytes | None:
 
 def verify(bundle: Bundle) -> None:
     """Compare every file with the manifest. Raises BundleError for the first mismatch."""
-    wanted = {file.file: file for file in bundle.manifest.files()}
-    found = {name for name in files_below(bundle.directory) if name not in (MANIFEST, SIGNATURE)}
-    for name in sorted(wanted.keys() - found):
+    listed = {file.file: file for file in bundle.manifest.files()}
+    present = {name for name in files_below(bundle.directory) if name not in (MANIFEST, SIGNATURE)}
+    for name in sorted(listed.keys() - present):
         raise BundleError(f"{bundle.directory}: {name} is missing")
-    for name in sorted(found - wanted.keys()):
+    for name in sorted(present - listed.keys()):
         raise BundleError(f"{bundle.directory}: {name} is not in the manifest")
-    for file in wanted.values():
+    for file in listed.values():
         _verify_file(bundle.directory / file.file, file)
 
 
@@ -172,7 +172,7 @@ def files_below(directory: Path) -> tuple[str, ...]:
 
     Raises BundleError for links and devices.
     """
-    found: list[str] = []
+    files: list[str] = []
     pending = [directory]
     while pending:
         here = pending.pop()
@@ -180,10 +180,10 @@ def files_below(directory: Path) -> tuple[str, ...]:
             if entry.is_dir(follow_symlinks=False):
                 pending.append(Path(entry.path))
             elif entry.is_file(follow_symlinks=False):
-                found.append(os.path.relpath(entry.path, directory))
+                files.append(os.path.relpath(entry.path, directory))
             else:
                 raise BundleError(f"{entry.path} is neither a file nor a directory")
-    return tuple(sorted(found))
+    return tuple(sorted(files))
 
 
 @contextmanager
@@ -283,5 +283,5 @@ def _rename(temporary: Path, directory: Path) -> None:
         temporary.rename(directory)
     except OSError as exc:
         if exc.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-            raise BundleError(f"{directory} is there already") from exc
+            raise BundleError(f"{directory} already exists") from exc
         raise

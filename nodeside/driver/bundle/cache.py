@@ -101,8 +101,8 @@ class Cache:
 
     def manifest_for(self, tag: str, driver: str = "") -> BundleManifest | None:
         """Return the manifest of a bundle without verifying its files; None if there is none."""
-        found = self.described(tag, driver)
-        return found.manifest if found else None
+        described = self.described(tag, driver)
+        return described.manifest if described else None
 
     def described(self, tag: str, driver: str = "") -> Described | None:
         """Return manifest and signature, unverified, to compare with the loaded modules."""
@@ -121,7 +121,7 @@ class Cache:
             try:
                 manifest = read_manifest(directory).manifest
             except (BundleError, SystemRefused) as exc:  # includes disk read errors
-                log.detail("not a bundle", path=directory, problem=exc)
+                log.detail("skipped a directory that is not a bundle", path=directory, problem=exc)
             else:
                 yield CachedManifest(directory.name, manifest)
 
@@ -146,8 +146,8 @@ class Cache:
     def adopt(self, directory: Path, *, built_here: bool = False) -> Bundle:
         """Verify the bundle at `directory` and move it into place. Returns the bundle now in place.
 
-        `built_here`: it was not fetched, so it needs no trust in a store. An equal bundle already
-        in place stays; a damaged or different one is replaced.
+        `built_here` means that it was built on this node, so it needs no trust in a store. An equal
+        bundle already in place stays; a damaged or different one is replaced.
         Raises BundleError, NoSpace, SystemRefused, Locked.
         """
         bundle = read_bundle(directory)
@@ -201,9 +201,10 @@ class Cache:
     @contextmanager
     def _locked(self, directory: Path, *, shared: bool = False) -> Iterator[None]:
         """Hold the driver's lock. Readers need none on a read-only file system: nobody writes."""
+        path = directory / _LOCK
         try:
             # Mode 0600, since any process that can open the lock file can hold the lock.
-            fd = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             with suppress(PermissionError):
                 os.fchmod(fd, 0o600)
         except OSError as exc:
@@ -216,7 +217,7 @@ class Cache:
             return
         try:
             if not take_lock(fd, within=_LOCK_TIMEOUT, shared=shared, clock=self.clock):
-                raise Locked(f"another process holds {directory / _LOCK} for {_LOCK_TIMEOUT:g} s")
+                raise Locked(f"another process has held {path} for {_LOCK_TIMEOUT:g} s")
             yield
         finally:
             os.close(fd)
@@ -241,7 +242,7 @@ class Cache:
         if problem:
             _rename_damaged(place)
         elif existing is not None:
-            log.fact("replaced a bundle of the same key", tag=place.name, was=existing.digest)
+            log.fact("replaced a bundle with the same key", tag=place.name, was=existing.digest)
             self._remove(place)
         bundle.directory.rename(place)
         sync_directory(place.parent)
@@ -260,14 +261,14 @@ class Cache:
 
     def _remove(self, directory: Path) -> None:
         """Remove a directory without ever exposing it half removed."""
-        going = directory
+        doomed = directory
         if not directory.is_dir() or directory.is_symlink():
             directory.unlink()
             return
         if not directory.name.startswith(TEMPORARY_PREFIX):
-            going = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=directory.parent))
-            directory.rename(going)
-        shutil.rmtree(going, ignore_errors=True)
+            doomed = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=directory.parent))
+            directory.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
 
     def _remove_leftovers(self, directory: Path) -> None:
         for path in _entries(directory):
@@ -283,10 +284,10 @@ class Cache:
     def _remove_marks(self, driver: str) -> None:
         """Remove the `.built-*` markers of bundles that are gone."""
         parent = self.root / driver
-        there = (directory / MANIFEST for directory in self._tags(driver))
-        kept = {_mark(parent, sha256_of(path)) for path in there if path.is_file()}
+        manifests = (directory / MANIFEST for directory in self._tags(driver))
+        marks = {_mark(parent, sha256_of(path)) for path in manifests if path.is_file()}
         for path in _entries(parent):
-            if path.name.startswith(_BUILT_PREFIX) and path not in kept:
+            if path.name.startswith(_BUILT_PREFIX) and path not in marks:
                 self._remove(path)
 
 
@@ -313,7 +314,7 @@ def _examine(directory: Path) -> tuple[Bundle | None, str]:
 def _is_wanted(bundle: Bundle, key: str, driver: str) -> bool:
     manifest = bundle.manifest
     if manifest.key != key or (driver and manifest.driver != driver):
-        log.fact("a bundle of this tag has another key", path=bundle.directory, key=manifest.key)
+        log.fact("a bundle with this tag has another key", path=bundle.directory, key=manifest.key)
         return False
     return True
 

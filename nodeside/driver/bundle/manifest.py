@@ -197,13 +197,13 @@ def check(manifest: BundleManifest, where: str) -> None:
 
 def _problems(manifest: BundleManifest) -> Iterator[tuple[str, str]]:
     if not _DRIVER.fullmatch(manifest.driver):
-        yield "driver", f"is not a driver's name: {manifest.driver!r:.80}"
+        yield "driver", f"is not a valid driver name: {manifest.driver!r:.80}"
     if not _HEX64.fullmatch(manifest.key):
         yield "key", f"is not 64 hex digits: {manifest.key!r:.80}"
     if not manifest.modules:
         yield "list of modules", "is empty"
     if len(manifest.modules) > MODULES_LIMIT:
-        yield "list of modules", f"has more than {MODULES_LIMIT}"
+        yield "list of modules", f"has more than {MODULES_LIMIT} entries"
     for module in manifest.modules:
         yield from _module_problems(module)
     files = [file.file for file in manifest.files()]
@@ -212,18 +212,19 @@ def _problems(manifest: BundleManifest) -> Iterator[tuple[str, str]]:
     yield from _doubles("module", [module.name for module in manifest.modules])
     yield from _unprintable(manifest)
     if not _VERSION.fullmatch(manifest.version):
-        yield "version", f"is none that a driver has: {manifest.version!r:.80}"
+        yield "version", f"is not a valid driver version: {manifest.version!r:.80}"
 
 
 def _module_problems(module: BundleModule) -> Iterator[tuple[str, str]]:
+    what = f"module {module.name}"
     if not _MODULE_NAME.fullmatch(module.name):
-        yield "modules", f"have one that is not named like a module: {module.name!r:.80}"
+        yield "modules", f"include an invalid module name: {module.name!r:.80}"
     if not MODULE_FILE.fullmatch(module.file):
-        yield f"module {module.name}", f"may not be in the file {module.file!r:.80}"
+        yield what, f"has an invalid file name: {module.file!r:.80}"
     crcs = (module.imports, module.weak_imports, module.exports)
     for symbol, crc in (pair for mapping in crcs for pair in mapping.items()):
         if not _CRC.fullmatch(crc) or not symbol.isprintable():
-            yield f"module {module.name}", f"has a CRC that is none: {symbol!r:.80}: {crc!r:.40}"
+            yield what, f"has an invalid symbol or CRC: {symbol!r:.80}: {crc!r:.40}"
 
 
 def _file_problems(files: Iterable[BundleFile]) -> Iterator[tuple[str, str]]:
@@ -238,7 +239,7 @@ def _doubles(what: str, names: list[str]) -> Iterator[tuple[str, str]]:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            yield what, f"{name} is there twice"
+            yield what, f"{name} appears twice"
         seen.add(name)
 
 
@@ -255,7 +256,7 @@ def _unprintable(manifest: BundleManifest) -> Iterator[tuple[str, str]]:
         if not word.isprintable():
             yield "text", f"has control characters: {word!r:.80}"
         if len(word) > _TEXT_LIMIT:
-            yield "text", f"has {len(word)} characters in one place: {word!r:.80}"
+            yield "text", f"has a value of {len(word)} characters: {word!r:.80}"
 
 
 def _hex(crc: int | None) -> str:

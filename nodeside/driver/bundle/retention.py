@@ -15,22 +15,22 @@ KERNELS = 2  # other kernels that keep their latest bundle
 VERSIONS = 2  # further bundles kept for the running kernel
 
 
-def kept(
-    shelf: Iterable[CachedManifest], wanted: str, kernel: Kernel, loaded_key: str = ""
+def tags_to_keep(
+    bundles: Iterable[CachedManifest], wanted: str, kernel: Kernel, loaded_key: str = ""
 ) -> set[str]:
-    """Return the tags of the bundles to keep. `shelf` holds a driver's bundles, newest first.
+    """Return the tags of the bundles to keep. `bundles` are those of a driver, newest first.
 
-    The result includes the wanted bundle, the loaded one and the latest others. The loaded one may
-    be for another kernel. It proves what is loaded, and it is loaded again if an upgrade fails.
-    Versions with equal sources share a key but have different tags; one of them is enough.
+    The result includes the bundle tagged `wanted`, the loaded one and the latest others. The loaded
+    one may be for another kernel. It proves what is loaded, and it is loaded again if an upgrade
+    fails. Versions with equal sources share a key but have different tags; one of them is enough.
     """
-    shelf = list(shelf)
+    bundles = list(bundles)
     keep = {wanted}
-    if not any(item.tag == wanted and item.manifest.key == loaded_key for item in shelf):
-        keep.update([item.tag for item in shelf if item.manifest.key == loaded_key][:1])
+    if not any(item.tag == wanted and item.manifest.key == loaded_key for item in bundles):
+        keep.update([item.tag for item in bundles if item.manifest.key == loaded_key][:1])
     kernels: list[str] = []
     versions = 0
-    for item in shelf:
+    for item in bundles:
         release = item.manifest.kernel.release
         if item.tag in keep:
             continue

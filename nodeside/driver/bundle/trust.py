@@ -37,21 +37,21 @@ def check_trust(described: Described, trust: Trust) -> None:
 
 
 def distrust(trust: Trust, cache: Cache, driver: str, described: Described) -> str:
-    """Return why a cached bundle of a driver may not be used; "" if it may."""
+    """Return why a cached bundle of a driver may not be used, as a clause; "" if it may."""
     if trust == Trust() or cache.built_here(driver, described.digest):
         return ""
     try:
         check_trust(described, trust)
     except NodesideError as problem:
-        return f"not as spec.prebuilt.trust asks: {problem}"
+        return f"does not meet spec.prebuilt.trust: {problem}"
     return ""
 
 
 def trust_mark(trust: Trust) -> str:
     """Return a hash of the trust settings for `loaded.json`; "" if no trust is configured.
 
-    Raises SigningError if the certificate cannot be read: without it nothing can be verified, and
-    that is no reason to replace the loaded modules.
+    Raises SigningError if the certificate cannot be read: nothing can be verified without it, but
+    the loaded modules must not be replaced for that reason.
     """
     if trust == Trust():
         return ""
@@ -60,5 +60,5 @@ def trust_mark(trust: Trust) -> str:
         from nodeside.driver.module.signing import certificate_digest
 
         certificate = certificate_digest(Path(trust.certificate))
-    asked = [sorted(trust.digests), certificate]
-    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
+    settings = [sorted(trust.digests), certificate]
+    return hashlib.sha256(json.dumps(settings).encode()).hexdigest()

@@ -90,7 +90,7 @@ def _peek(task: Task, rung: Rung) -> Finding | None:
         case Rung.FETCHED:
             said = rungs.ask_sources(task)
             there = said.manifest is not None
-            return None if there else Finding("; ".join(str(line) for line in said.said))
+            return None if there else Finding("; ".join(str(line) for line in said.results))
         case Rung.COMPATIBLE if not _runs_here(task):
             return Finding(f"known once {task.kernel.release} runs")
         case Rung.COMPATIBLE:
@@ -134,8 +134,8 @@ def fetch(task: Task) -> Outcome:
         return _would(task, "fail: driver.yaml names no prebuilt sources")
     said = rungs.ask_sources(task)
     if said.manifest is None:
-        return _would(task, f"fail: {'; '.join(str(line) for line in said.said)}")
-    return _would(task, f"fetch it: {said.said[-1]}")
+        return _would(task, f"fail: {'; '.join(str(line) for line in said.results)}")
+    return _would(task, f"fetch it: {said.results[-1]}")
 
 
 def build(task: Task, *, local: bool = False, again: bool = False) -> Outcome:

@@ -38,19 +38,17 @@ def assemble_bundle(task: Task, shared: SharedDir, result: BuildResult) -> Bundl
         with task.cache.staging() as staging:
             raw = staging / "raw"
             raw.mkdir()
-            taken = _take_delivery(task, shared, result, raw)
+            modules = _take_delivery(task, shared, result, raw)
             if task.signing is not None:
-                _sign(task, taken.values())
-            manifest = _manifest(task, result, taken)
+                _sign(task, modules.values())
+            manifest = _manifest(task, result, modules)
             signature = _signature(task, manifest)
-            bundle = write_bundle(staging / "bundle", manifest, taken, signature=signature)
+            bundle = write_bundle(staging / "bundle", manifest, modules, signature=signature)
             return task.cache.adopt(bundle.directory, built_here=True)
     except (UntrustedFile, BundleError, NotAModule) as error:
-        refused = BundleError(
-            f"what came out of the build cannot be used: {error}", hint=error.hint
-        )
-        refused.reason = error.reason
-        raise refused from error
+        refusal = BundleError(f"the build output cannot be used: {error}", hint=error.hint)
+        refusal.reason = error.reason
+        raise refusal from error
 
 
 def _take_delivery(
@@ -60,12 +58,12 @@ def _take_delivery(
 
     Raises BundleError if a wanted module is missing.
     """
-    taken = copy_modules(shared, result, raw)
-    if absent := missing(task, taken):
+    copies = copy_modules(shared, result, raw)
+    if absent := missing(task, copies):
         raise BundleError(
-            f"the toolkit delivered {', '.join(sorted(taken)) or 'nothing'}, and not {absent}"
+            f"the toolkit delivered {', '.join(sorted(copies)) or 'nothing'}; {absent} is missing"
         )
-    return taken
+    return copies
 
 
 def _sign(task: Task, modules: Iterable[Path]) -> None:
@@ -93,8 +91,8 @@ def _signature(task: Task, manifest: BundleManifest) -> bytes:
     return sign_manifest(canonical(manifest), key, certificate)
 
 
-def _manifest(task: Task, result: BuildResult, taken: Mapping[str, Path]) -> BundleManifest:
-    files = _read(task, taken)
+def _manifest(task: Task, result: BuildResult, modules: Mapping[str, Path]) -> BundleManifest:
+    files = _read(task, modules)
     return BundleManifest(
         driver=task.name,
         version=task.version,
@@ -109,12 +107,14 @@ def _manifest(task: Task, result: BuildResult, taken: Mapping[str, Path]) -> Bun
     )
 
 
-def _read(task: Task, taken: Mapping[str, Path]) -> list[ModuleFile]:
+def _read(task: Task, modules: Mapping[str, Path]) -> list[ModuleFile]:
     """Read the wanted modules in the order of driver.yaml, then any others."""
     wanted = list(task.wanted.names)
-    order = wanted + sorted(name for name in taken if name not in wanted)
-    files = read_modules([taken[name] for name in order])
+    order = wanted + sorted(name for name in modules if name not in wanted)
+    files = read_modules([modules[name] for name in order])
     for name, file in zip(order, files, strict=True):
         if file.name != name:
-            raise BundleError(f"what the toolkit calls {name}.ko calls itself {file.name}")
+            raise BundleError(
+                f"the toolkit delivered {name}.ko, but the module's own name is {file.name}"
+            )
     return files

@@ -19,7 +19,7 @@ from nodeside.driver.module.modulefile import ModuleFile, NotAModule, read_modul
 from nodeside.driver.module.symvers import KernelSymbol, compare, symbols_of
 from nodeside.shortlist import shortlist
 
-_NAMED = 3  # mismatched symbols listed in the verdict
+_LISTED = 3  # mismatched symbols listed in the verdict
 
 
 def look_for_compatible(task: Task, listener: Listener | None) -> Finding:
@@ -33,15 +33,15 @@ def look_for_compatible(task: Task, listener: Listener | None) -> Finding:
     symbols = _symbols(task, listener)
     if symbols is None:
         return Finding(
-            "no symbol list (Module.symvers) of this kernel: neither on the node nor from a toolkit"
+            "neither the node nor a toolkit has the symbol list (Module.symvers) of this kernel"
         )
-    whys = []
+    reasons = []
     for candidate in candidates:
         finding = _compared(task, candidate.tag, candidate.manifest, symbols)
         if finding.bundle is not None:
             return finding
-        whys.append(f"the one for {candidate.manifest.kernel.release} {finding.why}")
-    return Finding("; ".join(whys))
+        reasons.append(f"the one for {candidate.manifest.kernel.release} {finding.why}")
+    return Finding("; ".join(reasons))
 
 
 def of_same_source(task: Task, manifest: BundleManifest) -> bool:
@@ -72,34 +72,34 @@ def _compared(
     task: Task, tag: str, manifest: BundleManifest, symbols: Mapping[str, KernelSymbol]
 ) -> Finding:
     """Return the verified bundle if this kernel would load its modules; else the reason why not."""
-    read = _read(task, tag, manifest.key)
-    if isinstance(read, Finding):
-        return read
-    bundle, modules = read
+    result = _read(task, tag, manifest.key)
+    if isinstance(result, Finding):
+        return result
+    bundle, modules = result
     if refusals := _refusals(task, modules):
         return Finding(f"does not fit: {refusals[0].message}")
     if mismatches := compare(modules, symbols):
-        return Finding(f"differs in {shortlist((each.symbol for each in mismatches), _NAMED)}")
+        return Finding(f"differs in {shortlist((each.symbol for each in mismatches), _LISTED)}")
     count = sum(len(module.imports) for module in modules)
     why = f"built for {manifest.kernel.release}; all {count} imported symbols have this kernel's "
-    found = usable(task, bundle, f"{why}CRCs")
-    return found if found.bundle is not None else Finding(f"cannot be used: {found.why}")
+    finding = usable(task, bundle, f"{why}CRCs")
+    return finding if finding.bundle is not None else Finding(f"cannot be used: {finding.why}")
 
 
 def _read(task: Task, tag: str, key: str) -> tuple[Bundle, Sequence[ModuleFile]] | Finding:
     """Return an intact, trusted bundle of the cache with its modules; else the problem."""
     try:
         bundle = task.cache.peek(tag, key, task.name)
-    except BundleError as problem:
-        return Finding(f"is damaged: {problem}")
+    except BundleError as error:
+        return Finding(f"is damaged: {error}")
     if bundle is None:
-        return Finding("has gone")
-    if why_not := task.distrust(read_manifest(bundle.directory)):
-        return Finding(f"is {why_not}")
+        return Finding("was removed from the cache")
+    if problem := task.distrust(read_manifest(bundle.directory)):
+        return Finding(problem)
     try:
         return bundle, read_modules([bundle.module_path(m.name) for m in bundle.manifest.modules])
-    except NotAModule as problem:
-        return Finding(f"cannot be read: {problem}")
+    except NotAModule as error:
+        return Finding(f"cannot be read: {error}")
 
 
 def _refusals(task: Task, modules: Sequence[ModuleFile]) -> tuple[Refusal, ...]:

@@ -143,28 +143,28 @@ class Decision:
 _BELOW_LOADED = (Rung.CACHED, Rung.FETCHED, Rung.COMPATIBLE, Rung.BUILT)
 
 
-def climb(wanted: WantedDriver, known: Observed) -> Decision:
+def climb(wanted: WantedDriver, observed: Observed) -> Decision:
     """Return the verdict on each rung so far, and the next action.
 
     A bundle may turn out to be the one that is loaded already, because its manifest was not known
     before. Nothing is changed in that case either.
     """
-    proven, why = loaded_rung(wanted, known)
+    proven, why = loaded_rung(wanted, observed)
     verdicts = [Verdict(Rung.LOADED, proven is not None, why)]
     if proven is not None:
         return Decision(tuple(verdicts), Keep(proven))
     for rung in _BELOW_LOADED:
-        closed = closed_rung(wanted, rung)
-        if closed:
-            verdicts.append(Verdict(rung, False, closed))
+        reason = closed_rung(wanted, rung)
+        if reason:
+            verdicts.append(Verdict(rung, False, reason))
             continue
-        finding = known.findings.get(rung)
+        finding = observed.findings.get(rung)
         if finding is None:
             return Decision(tuple(verdicts), Look(rung))
         verdicts.append(Verdict(rung, finding.bundle is not None, finding.why))
         if finding.bundle is not None:
             manifest = finding.bundle.manifest
-            proven, _ = loaded_rung(wanted, replace(known, manifests=(manifest,)))
+            proven, _ = loaded_rung(wanted, replace(observed, manifests=(manifest,)))
             action: Action = Keep(manifest) if proven else Use(rung, finding.bundle)
             return Decision(tuple(verdicts), action)
     return Decision(tuple(verdicts), GiveUp())
@@ -180,56 +180,56 @@ def closed_rung(wanted: WantedDriver, rung: Rung) -> str:
         case Rung.COMPATIBLE:
             return "" if wanted.reuse is Reuse.CRC else "driver.yaml says reuse: exact"
         case Rung.BUILT:
-            return "" if wanted.toolkit else "no toolkit here: no shared directory was given"
+            return "" if wanted.toolkit else "no toolkit: no shared directory is configured"
     assert_never(rung)
 
 
-def loaded_rung(wanted: WantedDriver, known: Observed) -> tuple[Proof | None, str]:
+def loaded_rung(wanted: WantedDriver, observed: Observed) -> tuple[Proof | None, str]:
     """Return the proof that the loaded modules are the wanted ones, or None; and the reason.
 
     If the cache was lost, loaded.json serves as proof too: it has the key and the build-ids of the
     modules that we loaded in this boot.
     """
-    present = [name for name in wanted.names if name in known.in_kernel]
-    absent = [name for name in wanted.names if name not in known.in_kernel]
+    present = [name for name in wanted.names if name in observed.in_kernel]
+    absent = [name for name in wanted.names if name not in observed.in_kernel]
     if absent:
         return None, f"{', '.join(absent)} not loaded"
-    superseded = [name for name in known.in_kernel if name not in wanted.names]
+    superseded = [name for name in observed.in_kernel if name not in wanted.names]
     if superseded:
         return None, f"{', '.join(superseded)} of an earlier version is still loaded"
-    proofs: list[Proof] = list(known.manifests)
-    ours = known.record if known.record and known.record.key == wanted.key else None
-    if ours is not None and known.record_proves:
+    proofs: list[Proof] = list(observed.manifests)
+    ours = observed.record if observed.record and observed.record.key == wanted.key else None
+    if ours is not None and observed.record_proves:
         proofs.append(ours)
     if not proofs and ours is not None:
-        return None, f"{', '.join(present)} loaded when spec.prebuilt.trust was another one"
+        return None, f"{', '.join(present)} loaded under a different spec.prebuilt.trust"
     if not proofs:
         return None, (
-            f"{', '.join(present)} loaded, but no bundle of {wanted.version} for this kernel is "
-            "known to compare with"
+            f"{', '.join(present)} loaded, but there is no bundle of {wanted.version} for this "
+            "kernel to compare with"
         )
-    whys = []
+    mismatches = []
     for proof in proofs:
-        why = _contradiction(wanted, known, proof)
-        if not why:
-            return proof, "build-ids and parameters are those wanted"
-        whys.append(why)
-    return None, whys[0]
+        mismatch = _contradiction(wanted, observed, proof)
+        if not mismatch:
+            return proof, "build-ids and parameters match"
+        mismatches.append(mismatch)
+    return None, mismatches[0]
 
 
-def _contradiction(wanted: WantedDriver, known: Observed, proof: Proof) -> str:
+def _contradiction(wanted: WantedDriver, observed: Observed, proof: Proof) -> str:
     """Return the first mismatch of build-id, initstate or parameters; "" if there is none."""
     expected = {module.name: module.build_id for module in proof.modules}
     for module in wanted.modules:
         name = kernel_name(module.name)
-        state = known.in_kernel[name]
+        state = observed.in_kernel[name]
         if not expected.get(name):
             return f"the bundle records no build-id for {name}"
         if state.build_id != expected[name]:
             return f"{name} loaded, but with another build-id ({state.build_id[:12] or 'none'})"
         if state.initstate != "live":
             return f"{name} is {state.initstate}, not live"
-        why = _parameter_contradiction(module, state, known.record)
+        why = _parameter_contradiction(module, state, observed.record)
         if why:
             return why
     return ""
@@ -240,18 +240,18 @@ def _parameter_contradiction(
 ) -> str:
     """Return the first parameter mismatch; "" if there is none.
 
-    loaded.json has the parameters that we asked for; sysfs can only contradict them.
+    loaded.json has the parameters that we loaded it with; sysfs can only contradict them.
     """
-    asked = dict(module.parameters)
-    ours = _recorded(kernel_name(module.name), state, record)
-    if ours is not None and ours != asked:
-        return f"{state.name} loaded with parameters {_words(ours)}, wanted {_words(asked)}"
-    for key, value in asked.items():
-        seen = state.parameters.get(key)
-        if seen is None and ours is None:
+    desired = dict(module.parameters)
+    recorded = _recorded(kernel_name(module.name), state, record)
+    if recorded is not None and recorded != desired:
+        return f"{state.name} loaded with parameters {_words(recorded)}, wanted {_words(desired)}"
+    for key, value in desired.items():
+        actual = state.parameters.get(key)
+        if actual is None and recorded is None:
             return f"{state.name} was not loaded by nodeside, and {key} cannot be read back"
-        if seen is not None and not _same_value(value, seen):
-            return f"{state.name} has {key}={seen}, wanted {value}"
+        if actual is not None and not _same_value(value, actual):
+            return f"{state.name} has {key}={actual}, wanted {value}"
     return ""
 
 
@@ -262,18 +262,18 @@ def _recorded(name: str, state: LoadedState, record: LoadedRecord | None) -> dic
     return None
 
 
-def _same_value(asked: str, seen: str) -> bool:
-    """Return whether the value in sysfs is compatible with the value that was asked for.
+def _same_value(desired: str, actual: str) -> bool:
+    """Return whether the value in sysfs is compatible with the desired value.
 
     A bool set as 1 reads `Y`, 0x10 reads 16, and a string may be truncated or decorated by its own
     getter. Only a clear difference between two booleans or two numbers is a contradiction.
     """
-    if asked == seen:
+    if desired == actual:
         return True
-    if asked.lower() in _BOOLEANS and seen in ("Y", "N"):
-        return _BOOLEANS[asked.lower()] == seen
+    if desired.lower() in _BOOLEANS and actual in ("Y", "N"):
+        return _BOOLEANS[desired.lower()] == actual
     try:
-        return int(asked, 0) == int(seen, 0)
+        return int(desired, 0) == int(actual, 0)
     except ValueError:
         return True
 
@@ -308,13 +308,13 @@ class Occupant(Enum):
     FOREIGN = "foreign"
 
 
-def occupant(known: Observed) -> Occupant:
+def occupant(observed: Observed) -> Occupant:
     """Return the owner of the modules in the way. One foreign module makes all of them foreign."""
-    present = tuple(known.in_kernel.values())
+    present = tuple(observed.in_kernel.values())
     if not present:
         return Occupant.NOBODY
-    proven = {m.build_id for m in (known.record.modules if known.record else ())}
-    proven |= {m.build_id for manifest in known.manifests for m in manifest.modules}
+    proven = {m.build_id for m in (observed.record.modules if observed.record else ())}
+    proven |= {m.build_id for manifest in observed.manifests for m in manifest.modules}
     ours = all(state.build_id and state.build_id in proven for state in present)
     return Occupant.OURS if ours else Occupant.FOREIGN
 
@@ -328,7 +328,7 @@ def replacement(
             return Replacement.LOAD, ""
         case Occupant.FOREIGN if foreign is Foreign.KEEP:
             return Replacement.REFUSE, (
-                "a module of that name is loaded that nodeside did not load, and "
+                "a module of that name is loaded, which nodeside did not load, and "
                 "driver.yaml says unload.foreign: keep"
             )
         case Occupant.OURS | Occupant.FOREIGN:

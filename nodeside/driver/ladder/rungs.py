@@ -70,7 +70,7 @@ def _cached(task: Task, bundle: Bundle | None) -> plan.Finding:
     if bundle is None:
         return plan.Finding(f"no bundle {task.tag} in {task.cache.root}")
     if problem := task.distrust(read_manifest(bundle.directory)):
-        return plan.Finding(f"the cache holds {bundle.directory.name}, {problem}")
+        return plan.Finding(f"the cache holds {bundle.directory.name}, which {problem}")
     return usable(task, bundle, f"the cache holds {bundle.directory.name}")
 
 
@@ -81,7 +81,7 @@ def fetch(task: Task) -> plan.Finding:
     with task.cache.staging() as staging:
         outcome = sources.fetch_first(
             task.sources,
-            _asked_of_store(task),
+            _wanted_bundle(task),
             task.trust,
             fetch_options(task),
             staging,
@@ -110,8 +110,8 @@ def ask_sources(task: Task) -> ManifestOutcome:
     """Return the manifest of the wanted bundle from the prebuilt sources, and each one's result."""
     from nodeside.driver.store import sources
 
-    asked = _asked_of_store(task)
-    return sources.find_manifest(task.sources, asked, task.trust, fetch_options(task))
+    wanted = _wanted_bundle(task)
+    return sources.find_manifest(task.sources, wanted, task.trust, fetch_options(task))
 
 
 def fetch_options(task: Task) -> FetchOptions:
@@ -127,7 +127,7 @@ def fetch_options(task: Task) -> FetchOptions:
     )
 
 
-def _asked_of_store(task: Task) -> WantedBundle:
+def _wanted_bundle(task: Task) -> WantedBundle:
     from nodeside.driver.store import base
 
     return base.WantedBundle(task.name, task.version, task.kernel, task.key)
@@ -153,7 +153,7 @@ def build(task: Task, listener: Listener) -> plan.Finding:
             withdraw(shared, request)
             raise
         except (BundleError, UntrustedFile) as error:
-            # Otherwise every retry would join the same answer, or repeat the same build.
+            # Otherwise every retry would join the same result, or repeat the same build.
             withdraw(shared, request)
             note_refusal(shared, request, error)
             raise

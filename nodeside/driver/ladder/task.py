@@ -121,7 +121,7 @@ class Task:
         return replace(trust, certificate=str(self.path(trust.certificate)))
 
     def distrust(self, described: Described) -> str:
-        """Return why a bundle in the cache may not be used; "" if it may."""
+        """Return why a bundle in the cache may not be used, as a clause; "" if it may."""
         return distrust(self.trust, self.cache, self.name, described)
 
     @property
@@ -151,20 +151,20 @@ def resolve(config: Config, kernel: Kernel | None = None) -> Task:
     source = config.beside_driver(driver.spec.source.path)
     digest = source_digest(source, not_source(driver, config))
     settings = build_settings(driver.spec, source)
-    running = kernel or config.host.kernel
+    target = kernel or config.host.kernel
     certificate = _certificate(driver.spec.signing, config)
-    key = bundle_key(digest, settings, running, certificate)
+    key = bundle_key(digest, settings, target, certificate)
     return Task(
         config=config,
         driver=driver,
-        kernel=running,
+        kernel=target,
         boot_id=config.host.boot_id,
         source=source,
         source_digest=digest,
         settings=settings,
         certificate=certificate,
         key=key,
-        tag=store_tag(driver.spec.version, running, key),
+        tag=store_tag(driver.spec.version, target, key),
     )
 
 

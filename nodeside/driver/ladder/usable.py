@@ -28,13 +28,13 @@ def usable(task: Task, bundle: Bundle, why: str) -> Finding:
             verify_signatures(task, files)
         except (SigningError, NotAModule) as problem:
             log.warning("a bundle is not used", bundle=name, problem=problem, hint=problem.hint)
-            return Finding(f"not signed as spec.signing asks: {problem}")
+            return Finding(f"not signed as spec.signing requires: {problem}")
     return Finding(why, bundle)
 
 
-def missing(task: Task, there: Iterable[str]) -> str:
-    """Return the wanted modules that are not in `there`, comma-separated; "" if none."""
-    names = set(there)
+def missing(task: Task, present: Iterable[str]) -> str:
+    """Return the wanted modules that are not in `present`, comma-separated; "" if none."""
+    names = set(present)
     return ", ".join(name for name in task.wanted.names if name not in names)
 
 

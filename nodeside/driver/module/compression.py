@@ -118,7 +118,7 @@ def _gunzip(file: IO[bytes], _path: Path, _limit: int) -> Iterator[bytes]:
             yield stream.decompress(data, _CHUNK)
             data = stream.unconsumed_tail
     if not stream.eof:
-        raise EOFError("it ends in the middle")
+        raise EOFError("unexpected end of file")
 
 
 def _unxz(file: IO[bytes], _path: Path, _limit: int) -> Iterator[bytes]:
@@ -126,7 +126,7 @@ def _unxz(file: IO[bytes], _path: Path, _limit: int) -> Iterator[bytes]:
     while not stream.eof:
         data = file.read(_CHUNK) if stream.needs_input else b""
         if stream.needs_input and not data:
-            raise EOFError("it ends in the middle")
+            raise EOFError("unexpected end of file")
         yield stream.decompress(data, _CHUNK)
 
 

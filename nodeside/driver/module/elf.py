@@ -124,7 +124,7 @@ class ElfObject:
                 hint=f"file {self.where}",
             )
         if len(ident) < _IDENT or ident[4] not in (1, 2) or ident[5] not in (1, 2):
-            raise self._malformed("the identification bytes are wrong or cut off")
+            raise self._malformed("the identification bytes are invalid or truncated")
         self.elf_class = 32 * ident[4]
         self.little_endian = ident[5] == 1
         self.byte_order = "<" if self.little_endian else ">"
@@ -159,7 +159,7 @@ class ElfObject:
         )
         if row_size != form.size or not 0 < names < rows:
             raise self._malformed(
-                f"{rows} section headers of {row_size} bytes, names in number {names}"
+                f"{rows} section headers of {row_size} bytes, section names in section {names}"
             )
         raw = list(form.iter_unpack(self._read(table, rows * form.size)))
         strings = self._contents(Section("section names", *self._placed(raw[names])))
@@ -169,7 +169,8 @@ class ElfObject:
         kind, offset, size, link, info = row[1], row[4], row[5], row[6], row[7]
         if kind not in (0, _SHT_NOBITS) and offset + size > self._size:
             raise self._malformed(
-                f"a section of {size} bytes at {offset} ends behind the file's {self._size} bytes",
+                f"a section of {size} bytes at {offset} extends past the end of the file "
+                f"({self._size} bytes)",
                 hint="the file is truncated: copy or fetch it again",
             )
         return kind, offset, size, link, info
@@ -194,23 +195,23 @@ class ElfObject:
 
     def string_at(self, section: int, offset: int) -> str:
         """Return the C string at an offset in a section."""
-        found = self._section(section)
-        length = min(NAME_LIMIT, found.size - offset)
-        if offset < 0 or length <= 0 or found.kind in (0, _SHT_NOBITS):
-            raise self._malformed(f"a string at {offset} of section {found.name!r}")
-        return self._string(self._read(found.offset + offset, length), 0)
+        row = self._section(section)
+        length = min(NAME_LIMIT, row.size - offset)
+        if offset < 0 or length <= 0 or row.kind in (0, _SHT_NOBITS):
+            raise self._malformed(f"section {row.name!r} has no string at offset {offset}")
+        return self._string(self._read(row.offset + offset, length), 0)
 
     def u32_at(self, section: int, offset: int) -> int:
         """Return the 32-bit number at an offset in a section."""
-        found = self._section(section)
-        if offset < 0 or offset + 4 > found.size or found.kind in (0, _SHT_NOBITS):
-            raise self._malformed(f"a number at {offset} of section {found.name!r}")
-        data = self._read(found.offset + offset, 4)
+        row = self._section(section)
+        if offset < 0 or offset + 4 > row.size or row.kind in (0, _SHT_NOBITS):
+            raise self._malformed(f"section {row.name!r} has no 32-bit number at offset {offset}")
+        data = self._read(row.offset + offset, 4)
         return int.from_bytes(data, "little" if self.little_endian else "big")
 
     def _section(self, index: int) -> Section:
         if index >= len(self.sections):
-            raise self._malformed(f"section {index} of {len(self.sections)}")
+            raise self._malformed(f"no section {index}: there are only {len(self.sections)}")
         return self.sections[index]
 
     def _contents(self, section: Section, limit: int = SECTION_LIMIT) -> bytes:
@@ -227,14 +228,14 @@ class ElfObject:
     def symbols(self, prefixes: tuple[str, ...]) -> Iterator[Symbol]:
         """Yield undefined symbols, and defined symbols whose name starts with one of `prefixes`."""
         _, names = self._symbol_table
-        wanted = tuple(prefix.encode() for prefix in prefixes)
+        encoded = tuple(prefix.encode() for prefix in prefixes)
         for name, info, section, value in self._symbol_rows():
             if section == _SHN_UNDEF:
                 if name:
                     yield Symbol(
                         self._string(names, name), value, None, True, info >> 4 == _STB_WEAK
                     )
-            elif names.startswith(wanted, name):
+            elif names.startswith(encoded, name):
                 where = None if section == _SHN_ABS else section
                 yield Symbol(self._string(names, name), value, where, False, info >> 4 == _STB_WEAK)
 
@@ -256,15 +257,15 @@ class ElfObject:
         addend = "" if table.kind == _SHT_REL else word.lower()
         form = struct.Struct(self.byte_order + word + word + addend)
         data = self._contents(table, RELOCATION_LIMIT * form.size)
-        here = self.contents(name) if table.kind == _SHT_REL else b""
+        contents = self.contents(name) if table.kind == _SHT_REL else b""
         place = struct.Struct(self.byte_order + word)
         for row in form.iter_unpack(data[: len(data) // form.size * form.size]):
             offset, symbol = row[0], row[1] >> (32 if self.elf_class == 64 else 8)
             target, value = self._symbol_place(symbol)
             if table.kind == _SHT_RELA:
                 value += row[2]
-            elif offset + place.size <= len(here):
-                value += place.unpack_from(here, offset)[0]
+            elif offset + place.size <= len(contents):
+                value += place.unpack_from(contents, offset)[0]
             if 0 < target < len(self.sections):
                 yield Target(offset, target, value)
 
@@ -302,19 +303,19 @@ class ElfObject:
     def _read(self, offset: int, size: int) -> bytes:
         if offset + size > self._size:
             raise self._malformed(
-                f"{size} bytes at {offset} are behind the file's {self._size} bytes",
+                f"{size} bytes at {offset} extend past the end of the file ({self._size} bytes)",
                 hint="the file is truncated: copy or fetch it again",
             )
         self._file.seek(offset)
         data = self._file.read(size)
         if len(data) != size:
-            raise self._malformed("it became shorter while it was read")
+            raise self._malformed("the file was truncated while it was being read")
         return data
 
     def _string(self, strings: bytes, start: int) -> str:
         end = strings.find(b"\0", start, start + NAME_LIMIT)
         if end < 0:
-            raise self._malformed(f"a name without an end, or of more than {NAME_LIMIT} bytes")
+            raise self._malformed(f"a name is unterminated or has more than {NAME_LIMIT} bytes")
         self._names_left -= end - start + _NAME_COST
         if self._names_left < 0:
             raise self._malformed(f"its names take more than {NAMES_LIMIT >> 20} MiB of memory")

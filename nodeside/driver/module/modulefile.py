@@ -118,32 +118,32 @@ def read_modules(paths: Sequence[Path]) -> list[ModuleFile]:
     SystemRefused.
     """
     try:
-        said = run_in_child(lambda: _packed(paths), _TIMEOUT, limits=_LIMITS)
-        records = zip(paths, json.loads(said), strict=True)
+        data = run_in_child(lambda: _packed(paths), _TIMEOUT, limits=_LIMITS)
+        records = zip(paths, json.loads(data), strict=True)
         return [replace(decode(ModuleFile, row, where="it"), path=path) for path, row in records]
     except ChildRaised as exc:
         if exc.kind != "MemoryError":
-            log.warning("the reader of modules crashed", modules=_listed(paths), error=exc)
+            log.warning("the module reader crashed", modules=_listed(paths), error=exc)
         raise _unreadable(paths, exc.kind) from exc
     except (ChildDied, DeadlinePassed, MalformedRecord) as exc:
         raise _unreadable(paths, str(exc)) from exc
 
 
 def _packed(paths: Sequence[Path]) -> bytes:
-    found = [replace(parse_module(path), path=Path()) for path in paths]
-    return json.dumps([encode(file) for file in found]).encode()
+    files = [replace(parse_module(path), path=Path()) for path in paths]
+    return json.dumps([encode(file) for file in files]).encode()
 
 
 def _unreadable(paths: Sequence[Path], how: str) -> UnreadableModule:
     return UnreadableModule(
-        f"{_listed(paths)}: not to be read with {_LIMITS.memory >> 20} MiB of memory and "
-        f"{_LIMITS.processor} s of processor time: {how}",
-        hint=f"see what is in it: readelf -S {paths[0]}",
+        f"{_listed(paths)}: cannot be read (limits: {_LIMITS.memory >> 20} MiB of memory, "
+        f"{_LIMITS.processor} s of CPU time): {how}",
+        hint=f"inspect it: readelf -S {paths[0]}",
     )
 
 
 def _listed(paths: Sequence[Path]) -> str:
-    more = f" or one of {len(paths) - 1} beside it" if len(paths) > 1 else ""
+    more = f" or another of these {len(paths)} modules" if len(paths) > 1 else ""
     return f"{paths[0]}{more}"
 
 
@@ -163,19 +163,19 @@ def parse_module(path: Path) -> ModuleFile:
         sha256, size = sha256_and_size(path)
         return ModuleFile(
             path=path,
-            name=kernel_name(_one(info, "name")) or name_of_file(path.name),
+            name=kernel_name(_first(info, "name")) or name_of_file(path.name),
             sha256=sha256,
             size=size,
             elf_class=elf.elf_class,
             machine=elf.machine,
-            vermagic=_one(info, "vermagic"),
-            srcversion=_one(info, "srcversion"),
-            license=_one(info, "license"),
+            vermagic=_first(info, "vermagic"),
+            srcversion=_first(info, "srcversion"),
+            license=_first(info, "license"),
             build_id=parse_notes(
                 elf.contents(".note.gnu.build-id"), little_endian=elf.little_endian
             ),
             modversions=versions is not None,
-            depends=tuple(kernel_name(name) for name in _one(info, "depends").split(",") if name),
+            depends=tuple(kernel_name(name) for name in _first(info, "depends").split(",") if name),
             parameters=_parameters(elf, info, symbols),
             imports=imports,
             weak_imports=weak,
@@ -192,13 +192,13 @@ def _read_modinfo(data: bytes) -> dict[str, list[str]]:
     """Return all values of the keys in `_MODINFO`, in file order."""
     info: dict[str, list[str]] = {key: [] for key in _MODINFO}
     for entry in data.split(b"\0"):
-        key, found, value = entry.partition(b"=")
-        if found and (values := info.get(key.decode("utf-8", "replace"))) is not None:
+        key, separator, value = entry.partition(b"=")
+        if separator and (values := info.get(key.decode("utf-8", "replace"))) is not None:
             values.append(value.decode("utf-8", "replace"))
     return info
 
 
-def _one(info: Mapping[str, list[str]], key: str) -> str:
+def _first(info: Mapping[str, list[str]], key: str) -> str:
     """Return the first value of a key, as the kernel's get_modinfo does; "" if there is none."""
     return next(iter(info[key]), "")
 
@@ -306,8 +306,8 @@ def _parameters(
     """
     descriptions = dict(_named(info["parm"]))
     types = dict(_named(info["parmtype"]))
-    found = [*_param_names(elf), *_param_strings(elf, symbols), *types, *descriptions]
-    names = dict.fromkeys(found)
+    declared = [*_param_names(elf), *_param_strings(elf, symbols), *types, *descriptions]
+    names = dict.fromkeys(declared)
     _limit_parameters(elf, len(names))
     return {
         name: Parameter(name, types.get(name, ""), descriptions.get(name, "")) for name in names
@@ -334,9 +334,9 @@ def _param_names(elf: ElfObject) -> list[str]:
 
 def _param_strings(elf: ElfObject, symbols: list[Symbol]) -> list[str]:
     """Return the same names by symbol, for machines with different relocation formats."""
-    found = [s for s in symbols if s.name.startswith(_PARAM) and s.section is not None]
-    _limit_parameters(elf, len(found))
-    return [elf.string_at(s.section, s.value) for s in found if s.section is not None]
+    strings = [s for s in symbols if s.name.startswith(_PARAM) and s.section is not None]
+    _limit_parameters(elf, len(strings))
+    return [elf.string_at(s.section, s.value) for s in strings if s.section is not None]
 
 
 def _limit_parameters(elf: ElfObject, count: int) -> None:

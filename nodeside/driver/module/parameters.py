@@ -36,22 +36,22 @@ _BITS: dict[str, tuple[int, bool]] = {  # type → (bits, 0 for a machine word; 
 
 def find_parameter(module: ModuleFile, name: str) -> Parameter | None:
     """Return the parameter of that name; `-` equals `_` (kernel/params.c, parameq)."""
-    wanted = name.replace("-", "_")
-    for known, parameter in module.parameters.items():
-        if known.replace("-", "_") == wanted:
+    name = name.replace("-", "_")
+    for declared, parameter in module.parameters.items():
+        if declared.replace("-", "_") == name:
             return parameter
     return None
 
 
-def wrong_parameters(module: ModuleFile, wanted: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+def wrong_parameters(module: ModuleFile, desired: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Return the problems of the desired parameters: name → (message, hint)."""
     wrong = {}
-    for name, value in wanted.items():
+    for name, value in desired.items():
         if name in ALWAYS_ALLOWED:
             continue
         parameter = find_parameter(module, name)
         if parameter is None:
-            wrong[name] = (f"{module.name} has no parameter {name!r}", _known(module, name))
+            wrong[name] = (f"{module.name} has no parameter {name!r}", _hint(module, name))
         elif problem := wrong_value(parameter.type, value, module.elf_class):
             wrong[name] = (
                 f"parameter {name} of {module.name}: expected {problem}, got {value!r}",
@@ -60,7 +60,7 @@ def wrong_parameters(module: ModuleFile, wanted: Mapping[str, str]) -> dict[str,
     return wrong
 
 
-def _known(module: ModuleFile, name: str) -> str:
+def _hint(module: ModuleFile, name: str) -> str:
     """Return the hint for an unknown name: the closest match, and all known parameters."""
     if not module.parameters:
         return f"{module.name} takes no parameters: remove it from driver.yaml"
@@ -99,8 +99,8 @@ def _wrong_integer(value: str, bits: int, *, signed: bool) -> str:
 
 def _number(value: str) -> int | None:
     """Parse a value like kstrtoll(…, 0): 0x… is hexadecimal, 0… octal, anything else decimal."""
-    found = _INTEGER.match(value)
-    if not found or len(value) > 64:
+    match = _INTEGER.match(value)
+    if not match or len(value) > 64:
         return None
     digits = value.strip().lstrip("+-")
     base = 16 if digits[:2].lower() == "0x" else 8 if digits.startswith("0") else 10
@@ -108,4 +108,4 @@ def _number(value: str) -> int | None:
         number = int(digits, base)
     except ValueError:  # an 8 or 9 in an octal number
         return None
-    return -number if found["minus"] else number
+    return -number if match["minus"] else number

@@ -157,11 +157,11 @@ def certificate_pem(certificate: Certificate) -> str:
 
 
 def _pem_to_der(data: bytes, where: str) -> bytes:
-    found = re.search(rb"-----BEGIN CERTIFICATE-----([^-]*)-----END CERTIFICATE-----", data)
-    if not found:
-        raise ValueError(f"{where}: expected a CERTIFICATE block in the PEM file, found none")
+    match = re.search(rb"-----BEGIN CERTIFICATE-----([^-]*)-----END CERTIFICATE-----", data)
+    if not match:
+        raise ValueError(f"{where}: the PEM file has no CERTIFICATE block")
     try:
-        return base64.b64decode(b"".join(found[1].split()), validate=True)
+        return base64.b64decode(b"".join(match[1].split()), validate=True)
     except binascii.Error as exc:
         raise ValueError(f"{where}: the PEM block is damaged: {exc}") from exc
 
@@ -225,10 +225,10 @@ def _read_pkcs7(message: bytes) -> Signature:
     info = _inside(_at(signer_infos, 0), _SEQUENCE)
     oid = _content(_at(_inside(_at(info, 2), _SEQUENCE), 0), _OID)
     digest = _HASHES.get(oid.hex(), oid.hex())
-    who = _at(info, 1)
-    if who[0] == _KEY_ID:
-        return Signature("", who[1].hex(), digest, by_key_id=True)
-    name, serial = _at(_inside(who, _SEQUENCE), 0), _at(_inside(who, _SEQUENCE), 1)
+    signer = _at(info, 1)
+    if signer[0] == _KEY_ID:
+        return Signature("", signer[1].hex(), digest, by_key_id=True)
+    name, serial = _at(_inside(signer, _SEQUENCE), 0), _at(_inside(signer, _SEQUENCE), 1)
     return Signature(_read_name(name), _read_integer(serial), digest)
 
 
@@ -259,15 +259,15 @@ def _read_key_id(extensions: tuple[int, bytes]) -> str:
 
 def _read_name(name: tuple[int, bytes]) -> str:
     """Return the common name, else organization, else e-mail address of an X.501 name."""
-    found: dict[str, str] = {}
+    attributes: dict[str, str] = {}
     for group in _inside(name, _SEQUENCE):
         for pair in _inside(group, _SET):
             parts = _inside(pair, _SEQUENCE)
             oid = _content(_at(parts, 0), _OID).hex()
             tag, text = _at(parts, 1)
             coding = "utf-16-be" if tag == 0x1E else "utf-8"  # 0x1E: BMPString
-            found.setdefault(oid, text.decode(coding, "replace"))
-    return next((found[oid] for oid in _NAME_OIDS if oid in found), "")
+            attributes.setdefault(oid, text.decode(coding, "replace"))
+    return next((attributes[oid] for oid in _NAME_OIDS if oid in attributes), "")
 
 
 def _read_integer(item: tuple[int, bytes]) -> str:

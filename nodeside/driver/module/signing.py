@@ -61,7 +61,7 @@ DEFAULT_HASH = "sha256"
 
 _TIMEOUT = 60.0  # seconds for one openssl command; the largest module takes about one
 _FILE_LIMIT = 1 << 20  # bytes of a certificate or key; real ones have a few thousand
-_STRIPPED_AT_MOST = 8  # consecutive signatures
+_SIGNATURES_LIMIT = 8  # consecutive signatures to strip
 _ENCRYPTED = (b"BEGIN ENCRYPTED PRIVATE KEY", b"Proc-Type: 4,ENCRYPTED")
 _NO_PASSWORD = ("-passin", "pass:")  # so that openssl fails instead of asking
 _SIG_HASH = re.compile(r'^CONFIG_MODULE_SIG_HASH="([\w-]+)"$', re.MULTILINE)
@@ -148,13 +148,13 @@ def verify_manifest(data: bytes, signature: bytes, certificate: Path) -> None:
             f"the manifest is not signed; expected a signature by {signer.subject}",
             hint="build it with spec.signing, and publish it: nodeside driver publish",
         )
-    said = describe_message(signature)
-    if not signer.signed(said):
+    claim = describe_message(signature)
+    if not signer.signed(claim):
         raise BadSignature(
-            f"the manifest is signed by {said.signer or 'an unnamed signer'!r:.120} (key id "
-            f"{said.key_id[:80] or 'unknown'}), expected {signer.subject} (serial number "
+            f"the manifest is signed by {claim.signer or 'an unnamed signer'!r:.120} (key id "
+            f"{claim.key_id[:80] or 'unknown'}), expected {signer.subject} (serial number "
             f"{signer.serial})",
-            hint="spec.prebuilt.trust.certificate must be that of the publisher",
+            hint="spec.prebuilt.trust.certificate must be the certificate of the publisher",
         )
     with _scratch() as scratch:
         content = scratch / "manifest.json"
@@ -199,8 +199,8 @@ def kernel_hash(host: Host, release: str) -> str:
     tree = host.lib_modules(release)
     for path in (tree / "config", host.root / "boot" / f"config-{release}"):
         with suppress(OSError):
-            if found := _SIG_HASH.search(path.read_text(errors="replace")):
-                return found[1]
+            if match := _SIG_HASH.search(path.read_text(errors="replace")):
+                return match[1]
     return _hash_of_tree(tree) or DEFAULT_HASH
 
 
@@ -241,8 +241,8 @@ def _wrong_key(key: Path) -> SigningError:
         head = file.read(_FILE_LIMIT)
     if any(mark in head for mark in _ENCRYPTED):
         return SigningError(
-            f"the key {key} is encrypted, and nobody is there to type its password",
-            hint=f"openssl pkey -in {key} -out plain.pem, and let only root read that file",
+            f"the key {key} is encrypted; nodeside needs a key without a password",
+            hint=f"openssl pkey -in {key} -out plain.pem, and make that file readable by root only",
         )
     return SigningError(f"{key}: expected a private key in PEM", hint=_KEY_HINT)
 
@@ -271,10 +271,10 @@ def _check_pair(key: Path, certificate: Path, pem: Path) -> None:
 # --- openssl and the files around it ----------------------------------------------------------
 
 
-def _openssl(*words: str | Path, failed: str) -> str:
+def _openssl(*arguments: str | Path, failed: str) -> str:
     """Run one openssl command; `failed` is the start of the message if it fails."""
     try:
-        return run(["openssl", *words], timeout=_TIMEOUT, hint=_OPENSSL_HINT).output
+        return run(["openssl", *arguments], timeout=_TIMEOUT, hint=_OPENSSL_HINT).output
     except ToolError as exc:
         raise SigningError(f"{failed}: {exc}") from exc
 
@@ -336,12 +336,12 @@ def _verify_message(content: Path, message: bytes, signer: Certificate, scratch:
 def _unsigned_size(file: IO[bytes], module: Path) -> int:
     """Return the size of the module without any signatures, in bytes."""
     end = file.seek(0, os.SEEK_END)
-    for _ in range(_STRIPPED_AT_MOST):
+    for _ in range(_SIGNATURES_LIMIT):
         appended = find_appended(file, str(module), end=end)
         if appended is None:
             return end
         end = appended.content
-    raise SigningError(f"{module}: more than {_STRIPPED_AT_MOST} signatures one after another")
+    raise SigningError(f"{module}: more than {_SIGNATURES_LIMIT} consecutive signatures")
 
 
 def _copy(source: IO[bytes], target: IO[bytes], size: int) -> None:

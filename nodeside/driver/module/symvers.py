@@ -146,9 +146,9 @@ def _compare_one(
 ) -> Iterator[Mismatch]:
     for name, crc in sorted([*module.imports.items(), *module.weak_imports.items()]):
         if name in siblings:
-            who, found = siblings[name]
-            if crc is not None and found is not None and crc != found:
-                why = f"has CRC {found:#010x} in {who}, not {crc:#010x}"
+            exporter, exported = siblings[name]
+            if crc is not None and exported is not None and crc != exported:
+                why = f"has CRC {exported:#010x} in {exporter}, not {crc:#010x}"
                 yield Mismatch(name, why, module.name)
         elif name in symbols:
             symbol = symbols[name]
@@ -175,8 +175,8 @@ def _why_not(module: ModuleFile, symbol: KernelSymbol, crc: int | None) -> str:
 def _listed(name: str, namespace: str) -> bool:
     """Match EXPORT_SYMBOL_FOR_MODULES (6.16): comma-separated names, each may end with a `*`."""
     for entry in namespace.removeprefix(_MODULES).split(","):
-        wanted = kernel_name(entry.strip())
-        if wanted == name or (wanted.endswith("*") and name.startswith(wanted[:-1])):
+        pattern = kernel_name(entry.strip())
+        if pattern == name or (pattern.endswith("*") and name.startswith(pattern[:-1])):
             return True
     return False
 

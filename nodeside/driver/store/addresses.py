@@ -15,27 +15,30 @@ from nodeside.driver.store.base import FetchError
 from nodeside.driver.store.http_errors import wrong_proxy
 
 
-def next_address(here: str, location: str) -> str:
+def next_address(current: str, location: str) -> str:
     """Return the target of a redirect as an absolute URL.
 
     Raises FetchError if the target is invalid, not http(s), or a downgrade from https to http.
     """
     try:
-        there = urljoin(here, location)
-        old, new = origin(here), origin(there)
+        target = urljoin(current, location)
+        old, new = origin(current), origin(target)
     except ValueError:
         raise FetchError(
-            f"{shown(here)} redirects to an address that cannot be parsed", reason="Redirects"
+            f"{shown(current)} redirects to an invalid URL", reason="Redirects"
         ) from None
     if not location or new.scheme not in ("http", "https") or not new.host:
-        raise FetchError(f"{shown(here)} redirects to {shown(there)!r}", reason="Redirects")
+        raise FetchError(
+            f"{shown(current)} redirects to {shown(location)!r}, expected an http or https URL",
+            reason="Redirects",
+        )
     if old.scheme == "https" and new.scheme != "https":
         raise FetchError(
-            f"{shown(here)} redirects from https to plain http: {shown(there)}",
+            f"{shown(current)} redirects from https to plain http: {shown(target)}",
             reason="Redirects",
-            hint="a server behind a proxy that ends TLS must be told that it is reached by https",
+            hint="behind a proxy that ends TLS, configure the server to redirect to https URLs",
         )
-    return there
+    return target
 
 
 class Origin(NamedTuple):
@@ -64,8 +67,8 @@ def check_proxy(url: str) -> None:
     if not proxy:
         return
     try:
-        there = origin(proxy if "://" in proxy else f"http://{proxy}")
+        address = origin(proxy if "://" in proxy else f"http://{proxy}")
     except ValueError:
         raise wrong_proxy() from None
-    if not there.host or not proxy.isprintable() or " " in proxy:
+    if not address.host or not proxy.isprintable() or " " in proxy:
         raise wrong_proxy()

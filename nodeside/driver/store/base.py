@@ -102,7 +102,7 @@ class NotThere:
 class Published:
     """The result of a publish: the bundle is in the store under `tag`.
 
-    `already` means that it was there before.
+    `already` means that it existed before.
     """
 
     where: str
@@ -111,8 +111,8 @@ class Published:
     already: bool
 
     def __str__(self) -> str:
-        done = "is there already" if self.already else "published"
-        return f"{self.where}:{self.tag} {done} ({self.digest})"
+        outcome = "already exists" if self.already else "published"
+        return f"{self.where}:{self.tag} {outcome} ({self.digest})"
 
 
 Accept = Callable[[Described], None]
@@ -150,17 +150,19 @@ class Store(AbstractContextManager["Store"]):
         """Publish a bundle. Raises FetchError; BundleError if another bundle has the tag."""
 
 
-def already_there(there: Described, bundle: Bundle, where: str, tag: str) -> Published | None:
+def already_published(
+    existing: Described, bundle: Bundle, where: str, tag: str
+) -> Published | None:
     """Return success if the published bundle holds the same files as this one.
 
-    None means that the same files are there without a signature and this bundle has one, so it
-    replaces them. Raises BundleError if another bundle has the tag.
+    None means that the same files are in the store without a signature and this bundle has one, so
+    it replaces them. Raises BundleError if another bundle has the tag.
     """
-    if there.digest == bundle.digest or same_modules(there.manifest, bundle.manifest):
-        unsigned = not there.signature and (bundle.directory / SIGNATURE).exists()
-        return None if unsigned else Published(where, tag, there.digest, already=True)
+    if existing.digest == bundle.digest or same_modules(existing.manifest, bundle.manifest):
+        unsigned = not existing.signature and (bundle.directory / SIGNATURE).exists()
+        return None if unsigned else Published(where, tag, existing.digest, already=True)
     raise BundleError(
-        f"{where} has another bundle under {tag}: {there.digest}, this one is {bundle.digest}",
+        f"{where} has another bundle under {tag}: {existing.digest}; this one is {bundle.digest}",
         hint="publish with --overwrite to replace it, or raise the version of the driver",
     )
 

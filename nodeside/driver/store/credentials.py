@@ -63,7 +63,7 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise FetchError(
             f"no credentials file at {path}",
             reason="BadCredentials",
-            hint="name a docker config.json, or leave the option out to fetch without credentials",
+            hint="pass a docker config.json, or omit the option to fetch without credentials",
         ) from None
     except (UntrustedFile, OSError) as exc:
         raise FetchError(f"credentials file: {exc}", reason="BadCredentials") from exc

@@ -27,7 +27,7 @@ from nodeside.driver.store.base import (
     NotThere,
     Published,
     Store,
-    already_there,
+    already_published,
     checksum_in,
 )
 from nodeside.files import (
@@ -78,8 +78,8 @@ class DirectoryStore(Store):
 
     def publish(self, bundle: Bundle, tag: str, *, overwrite: bool = False) -> Published:
         archive = self._archive(tag)
-        there = self.describe(tag) if not overwrite else None
-        if there and (done := already_there(there, bundle, self.where, tag)):
+        existing = self.describe(tag) if not overwrite else None
+        if existing and (done := already_published(existing, bundle, self.where, tag)):
             return done
         with disk_errors(archive):
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -107,12 +107,12 @@ class DirectoryStore(Store):
         except (UntrustedFile, OSError) as exc:
             raise FetchError(f"cannot read {path}: {exc}") from exc
         with open_archive(archive, self._options.size_limit, str(archive)) as file:
-            found = _digest(file, archive)
-        if expected != found:
+            actual = _digest(file, archive)
+        if expected != actual:
             raise FetchError(
-                f"{archive} has sha256 {found}, expected {expected or 'something else'}",
+                f"{archive} has sha256 {actual}, expected {expected or f'one in {path.name}'}",
                 reason="WrongDigest",
-                hint=f"publish it again, or compare with {_checksum_of(archive)}",
+                hint=f"publish it again, or compare with {path}",
             )
 
 

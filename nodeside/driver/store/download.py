@@ -38,20 +38,20 @@ class Partial:
 
     def compare(self, url: str, size: int | None, sha256: str) -> None:
         """Raise FetchError if size or sha256 differ from the expected ones."""
-        found = self._hash.hexdigest()
+        actual = self._hash.hexdigest()
         if size is not None and self.size != size:
             raise FetchError(
                 f"{shown(url)} has {self.size} bytes, expected {size}", reason="WrongDigest"
             )
-        if sha256 and found != sha256:
+        if sha256 and actual != sha256:
             raise FetchError(
-                f"{shown(url)} has sha256 {found}, expected {sha256}: "
-                "damaged on the way, or replaced",
+                f"{shown(url)} has sha256 {actual}, expected {sha256}: "
+                "damaged in transit, or replaced",
                 reason="WrongDigest",
             )
 
 
-def goes_on(response: requests.Response, offset: int) -> bool:
+def resumes(response: requests.Response, offset: int) -> bool:
     """Return whether the body starts at `offset`. A server may ignore Range and send the file."""
     if response.status_code != 206:
         return False
@@ -65,8 +65,8 @@ def validator(response: requests.Response) -> str:
     """
     etag = response.headers.get("ETag", "")
     strong = etag and not etag.startswith("W/")
-    found = etag if strong else response.headers.get("Last-Modified", "")
-    return found if found.isascii() and found.isprintable() else ""  # sent back to the server
+    value = etag if strong else response.headers.get("Last-Modified", "")
+    return value if value.isascii() and value.isprintable() else ""  # sent back to the server
 
 
 def announced_length(response: requests.Response, url: str) -> int | None:
@@ -76,7 +76,7 @@ def announced_length(response: requests.Response, url: str) -> int | None:
         return None
     if not text.isascii() or not text.isdecimal() or len(text) > _LENGTH_DIGITS:
         raise FetchError(
-            f"{shown(url)} announces a length that is none: {text!r:.40}", reason="HttpError"
+            f"{shown(url)} has an invalid Content-Length: {text!r:.40}", reason="HttpError"
         )
     return int(text)
 
@@ -85,5 +85,5 @@ def too_large(url: str, limit: int) -> FetchError:
     return FetchError(
         f"{shown(url)} has more than {limit} bytes",
         reason="TooLarge",
-        hint="raise spec.prebuilt.sizeLimitMib in driver.yaml if that is right",
+        hint="raise spec.prebuilt.sizeLimitMib in driver.yaml if the bundle is that large",
     )

@@ -40,15 +40,15 @@ class HttpStore(ServedStore):
         try:
             parts, _ = urlsplit(base), origin(base)
         except ValueError:
-            raise SpecError(f"not a URL that can be parsed: {shown(base)!r}") from None
+            raise SpecError(f"invalid URL: {shown(base)!r}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise SpecError(
                 f"expected an http:// or https:// URL of a directory, got {shown(base)!r}"
             )
         if parts.username or parts.password:
             raise SpecError(
-                f"a URL of {parts.hostname} has a user name or password in it",
-                hint="credentials belong into the credentials file (a docker config.json)",
+                f"a URL of {parts.hostname} contains a user name or password",
+                hint="put them into the credentials file (a docker config.json)",
             )
         self._base = base.rstrip("/")
         self._host = parts.netloc
@@ -58,8 +58,8 @@ class HttpStore(ServedStore):
         self.confidential = parts.scheme == "https"
 
     def _authorization(self) -> BasicAuthorization | None:
-        known = find_credentials(self._options.credentials_file, self._host)
-        return BasicAuthorization(known, self._transport) if known else None
+        credentials = find_credentials(self._options.credentials_file, self._host)
+        return BasicAuthorization(credentials, self._transport) if credentials else None
 
     def describe(self, tag: str) -> Described | None:
         return self._transport.retrying(lambda: self._described(tag))
@@ -83,7 +83,7 @@ class HttpStore(ServedStore):
         raise FetchError(
             f"{self.where}: an HTTP directory is read-only",
             reason="ReadOnly",
-            hint="publish to a local directory that the server shows, or to an OCI registry",
+            hint="publish to a local directory that the server serves, or to an OCI registry",
         )
 
     def _described(self, tag: str) -> Described | None:
@@ -116,17 +116,17 @@ class BasicAuthorization:
     def __init__(self, credentials: Credentials, transport: Transport) -> None:
         self._credentials = credentials
         self._transport = transport
-        self._asked = False
+        self._challenged = False
 
     def header(self) -> str:
-        return self._credentials.basic if self._asked else ""
+        return self._credentials.basic if self._challenged else ""
 
     def learn(self, challenge: str) -> bool:
-        self._asked = challenge.lower().startswith("basic") and not self._asked
-        if self._asked and self._transport.insecure:
+        self._challenged = challenge.lower().startswith("basic") and not self._challenged
+        if self._challenged and self._transport.insecure:
             raise FetchError(
-                "the server wants a password sent over plain HTTP",
+                "the server asks for a password over plain HTTP",
                 reason="Unauthorized",
-                hint="credentials go to https:// addresses only",
+                hint="credentials are sent to https:// URLs only",
             )
-        return self._asked
+        return self._challenged

@@ -24,7 +24,7 @@ _NO_TLS = (
     "WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST",
     "UNKNOWN_PROTOCOL",
 )  # fmt: skip
-_PROXY_HINT = "look at HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
+_PROXY_HINT = "check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
 
 
 def network_errors() -> tuple[type[Exception], ...]:
@@ -34,14 +34,14 @@ def network_errors() -> tuple[type[Exception], ...]:
     return OSError, ValueError, urllib3.exceptions.HTTPError
 
 
-def trouble(url: str, exc: Exception) -> FetchError:
+def exchange_error(url: str, exc: Exception) -> FetchError:
     """Return the FetchError for one of `network_errors`."""
     import requests.exceptions
     import urllib3.exceptions
 
     where, cause = shown(url), root_cause(exc)
     if isinstance(exc, requests.exceptions.SSLError | urllib3.exceptions.SSLError):
-        return _tls_trouble(where, exc, cause)
+        return _tls_error(where, exc, cause)
     if isinstance(exc, requests.exceptions.ProxyError):
         return FetchError(
             f"{where}: the proxy does not work: {cause}",
@@ -51,7 +51,7 @@ def trouble(url: str, exc: Exception) -> FetchError:
         )
     if isinstance(exc, requests.exceptions.InvalidURL | urllib3.exceptions.LocationValueError):
         # Their messages quote the URL, which may be the proxy's, including its password.
-        return FetchError(f"{where}: not an address that can be asked", hint=_PROXY_HINT)
+        return FetchError(f"{where}: not a valid URL", hint=_PROXY_HINT)
     if isinstance(exc, requests.exceptions.Timeout | urllib3.exceptions.TimeoutError):
         return FetchError(f"{where}: the server stalls: {cause}", reason="Timeout", retryable=True)
     broken = (
@@ -68,23 +68,23 @@ def trouble(url: str, exc: Exception) -> FetchError:
 def wrong_proxy() -> FetchError:
     """Return the error for an unusable proxy. Its URL may hold a password and is not quoted."""
     return FetchError(
-        "the proxy of the environment is no URL that can be used",
+        "the proxy set in the environment is not a valid URL",
         reason="Proxy",
         hint=f"{_PROXY_HINT}: expected http://host:port or http://user:password@host:port, "
         "with %-escapes for / # @ in a password",
     )
 
 
-def _tls_trouble(where: str, exc: Exception, cause: str) -> FetchError:
+def _tls_error(where: str, exc: Exception, cause: str) -> FetchError:
     hint = ""
     for each in causes(exc):
         if isinstance(each, ssl.SSLCertVerificationError):
-            hint = "give the CA certificate of the server with --ca-file"
+            hint = "pass the CA certificate of the server with --ca-file"
         elif isinstance(each, ssl.SSLError) and each.reason in _NO_TLS:
             cause = "the server does not speak TLS"
             hint = (
-                "if plain HTTP is meant: `insecure: true` beside the oci source of driver.yaml, "
-                "`--to oci+http:...`, or a URL with http://"
+                "for plain HTTP, set `insecure: true` beside the oci source of driver.yaml, "
+                "or use `--to oci+http:...` or an http:// URL"
             )
     return FetchError(f"{where}: TLS: {cause}", reason="Tls", hint=hint)
 
@@ -96,14 +96,14 @@ def status_error(url: str, response: requests.Response, body: bytes) -> FetchErr
     detail = _detail(body)
     message = f"{words}: {detail}" if detail else words
     if status == 401:
-        hint = "name a docker config.json with credentials for this host (--credentials-file)"
+        hint = "pass a docker config.json with credentials for this host (--credentials-file)"
         return FetchError(message, reason="Unauthorized", hint=hint)
     if status == 403:
-        hint = "the credentials are known there, but may not do this"
+        hint = "check what the credentials for this host permit (--credentials-file)"
         return FetchError(message, reason="Forbidden", hint=hint)
     after = seconds_of(response.headers.get("Retry-After", ""))
     if after is not None:
-        message += f" (to be asked again in {after:g} s)"
+        message += f" (the server asks to retry after {after:g} s)"
     if status == 429:
         return FetchError(message, reason="TooManyRequests", retryable=True, after=after)
     if status >= 500:

@@ -41,7 +41,7 @@ from nodeside.driver.store.base import (
     FetchOptions,
     NotThere,
     Published,
-    already_there,
+    already_published,
     download_place,
 )
 from nodeside.driver.store.credentials import find_credentials
@@ -92,8 +92,9 @@ class OciStore(ServedStore):
 
     def _authorization(self, *, push: bool = False) -> RegistryAuthorization:
         repository = self._repository
-        known = find_credentials(self._options.credentials_file, repository.host, repository.path)
-        return RegistryAuthorization(repository, known, self._transport, push=push)
+        file = self._options.credentials_file
+        credentials = find_credentials(file, repository.host, repository.path)
+        return RegistryAuthorization(repository, credentials, self._transport, push=push)
 
     def describe(self, tag: str) -> Described | None:
         image = self._image(tag)
@@ -113,8 +114,8 @@ class OciStore(ServedStore):
 
     def publish(self, bundle: Bundle, tag: str, *, overwrite: bool = False) -> Published:
         self._transport.authorization = self._authorization(push=True)
-        there = self.describe(tag) if not overwrite else None
-        if there and (done := already_there(there, bundle, self.where, tag)):
+        existing = self.describe(tag) if not overwrite else None
+        if existing and (done := already_published(existing, bundle, self.where, tag)):
             return done
         with scratch_directory("publish") as scratch, disk_errors(scratch):
             archive = scratch / f"{tag}.tar.gz"
@@ -134,10 +135,10 @@ class OciStore(ServedStore):
         reply = self._transport.get(url, limit=_IMAGE_LIMIT, accept=MANIFEST_TYPE)
         if reply is None:
             return None
-        said = reply.headers.get("Docker-Content-Digest", "")
-        if _DIGEST.fullmatch(said) and said != digest_of(reply.body):
+        announced = reply.headers.get("Docker-Content-Digest", "")
+        if _DIGEST.fullmatch(announced) and announced != digest_of(reply.body):
             raise FetchError(
-                f"{self._name(tag)}: the image manifest is not the one that the registry announced",
+                f"{self._name(tag)}: the image manifest is not what the registry announced",
                 reason="WrongDigest",
                 retryable=True,
             )
@@ -146,7 +147,10 @@ class OciStore(ServedStore):
     def _described(self, image: _Image, tag: str) -> Described:
         url = f"{self._url}/blobs/{image.config.digest}"
         if image.config.size > MANIFEST_LIMIT:
-            raise BundleError(f"{self._name(tag)}: a manifest of {image.config.size} bytes")
+            raise BundleError(
+                f"{self._name(tag)}: the manifest has {image.config.size} bytes, "
+                f"at most {MANIFEST_LIMIT} are read"
+            )
         reply = self._transport.get(url, limit=MANIFEST_LIMIT)
         if reply is None:
             raise FetchError(f"{self._name(tag)}: the registry has lost the blob of the manifest")
@@ -167,8 +171,8 @@ class OciStore(ServedStore):
     # --- writing ------------------------------------------------------------------------------
 
     def _upload(self, blob: _Blob, path: Path) -> None:
-        there = f"{self._url}/blobs/{blob.digest}"
-        if self._transport.retrying(lambda: self._transport.ask("HEAD", there)) is None:
+        url = f"{self._url}/blobs/{blob.digest}"
+        if self._transport.retrying(lambda: self._transport.ask("HEAD", url)) is None:
             self._transport.retrying(lambda: self._upload_once(blob, path))
 
     def _upload_once(self, blob: _Blob, path: Path) -> None:
@@ -178,12 +182,12 @@ class OciStore(ServedStore):
         )
         location = started.headers.get("Location", "") if started else ""
         if not location:
-            raise FetchError(f"{self.where}: the registry accepts no upload here")
+            raise FetchError(f"{self.where}: the registry does not accept uploads here")
         url = next_address(f"{self._url}/", location)
         url += ("&" if urlsplit(url).query else "?") + urlencode({"digest": blob.digest})
         headers = {"Content-Type": "application/octet-stream"}
         if self._transport.ask("PUT", url, headers=headers, body=path) is None:
-            raise FetchError(f"{self.where}: the registry forgot the upload", retryable=True)
+            raise FetchError(f"{self.where}: the registry has lost the upload", retryable=True)
 
     def _put_image(self, manifest: bytes, tag: str) -> None:
         url = f"{self._url}/manifests/{tag}"
@@ -194,8 +198,8 @@ class OciStore(ServedStore):
         reply = self._transport.get(url, limit=_IMAGE_LIMIT, accept=MANIFEST_TYPE)
         if reply is None or reply.body != manifest:
             raise FetchError(
-                f"{self._name(tag)}: the registry does not give back what was published",
-                hint="another publisher may have been at work: publish again",
+                f"{self._name(tag)}: the registry does not return what was published",
+                hint="another publisher may have replaced it: publish again",
             )
 
     def _name(self, tag: str) -> str:
@@ -208,14 +212,14 @@ def _same_as(described: Described) -> Accept:
     The signature must be the same too, because it stays with the bundle.
     """
 
-    def accept(held: Described) -> None:
-        if held.digest != described.digest:
+    def accept(archived: Described) -> None:
+        if archived.digest != described.digest:
             raise BundleError(
-                f"the archive holds a bundle with digest {held.digest}, "
+                f"the archive holds a bundle with digest {archived.digest}, "
                 f"the registry's config says {described.digest}"
             )
-        if held.signature != described.signature:
-            raise BundleError("the archive holds another signature than the image manifest")
+        if archived.signature != described.signature:
+            raise BundleError("the archive and the image manifest hold different signatures")
 
     return accept
 
@@ -227,11 +231,11 @@ def _parse_image(data: bytes, what: str) -> _Image:
         config, layers = image["config"], image["layers"]
         kind = config["mediaType"]
     except (ValueError, LookupError, TypeError, RecursionError) as exc:
-        raise BundleError(f"{what} is no image manifest, so it is no bundle") from exc
+        raise BundleError(f"{what} is not an image manifest, so it is not a bundle") from exc
     if kind != CONFIG_TYPE:
-        raise BundleError(f"{what} is no bundle: its config is of type {kind!r:.120}")
+        raise BundleError(f"{what} is not a bundle: its config is of type {kind!r:.120}")
     if not isinstance(layers, list) or len(layers) != 1:
-        raise BundleError(f"{what} is no bundle: expected exactly one layer")
+        raise BundleError(f"{what} is not a bundle: expected exactly one layer")
     signature = _signature(image.get("annotations"), what)
     return _Image(_descriptor(config, what), _descriptor(layers[0], what), signature)
 
@@ -247,7 +251,9 @@ def _signature(annotations: Any, what: str) -> bytes:
     except (ValueError, TypeError):
         raise BundleError(f"{what}: the annotation {SIGNATURE_ANNOTATION} is not base64") from None
     if len(signature) > SIGNATURE_LIMIT:
-        raise BundleError(f"{what}: a signature of {len(signature)} bytes")
+        raise BundleError(
+            f"{what}: the signature has {len(signature)} bytes, at most {SIGNATURE_LIMIT} are read"
+        )
     return signature
 
 

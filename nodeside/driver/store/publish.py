@@ -1,6 +1,6 @@
 """Publishes a bundle for other nodes to an OCI registry or a directory.
 
-Publishing the same bundle twice succeeds, and the result reports that it was there already. A
+Publishing the same bundle twice succeeds, and the result reports that it was already published. A
 bundle that must be signed but is not is refused here, so that it never gets into a store.
 """
 
@@ -26,12 +26,12 @@ def publish(
     unsigned = [module.name for module in manifest.modules if not module.signer]
     if manifest.certificate and unsigned:
         raise BundleError(
-            f"{', '.join(unsigned)} not signed, though the bundle is for signed modules",
+            f"{', '.join(unsigned)} not signed, but the bundle is for signed modules",
             hint="build again with spec.signing: nodeside driver build",
         )
     if manifest.certificate and not read_manifest(bundle.directory).signature:
         raise BundleError(
-            "the manifest is not signed, though the bundle is for signed modules",
+            "the manifest is not signed, but the bundle is for signed modules",
             hint="build again: nodeside driver build --again",
         )
     tag = store_tag(manifest.version, manifest.kernel, manifest.key)

@@ -48,8 +48,8 @@ class Repository:
 def parse_repository(text: str) -> Repository:
     """Parse text like `registry.example.com/team/edu`. Raises SpecError."""
     host, _, path = text.removeprefix("oci://").partition("/")
-    named = "." in host or ":" in host or host == "localhost"
-    if not named or not _HOST.fullmatch(host):
+    is_host = "." in host or ":" in host or host == "localhost"
+    if not is_host or not _HOST.fullmatch(host):
         raise SpecError(
             f"{text!r} names no registry: expected something like registry.example.com/team/edu"
         )
@@ -57,7 +57,7 @@ def parse_repository(text: str) -> Repository:
         raise SpecError(f"{text!r} has a tag or digest: the tag follows from version and kernel")
     if not _PATH.fullmatch(path):
         raise SpecError(
-            f"{text!r}: {path!r} is not the name of a repository (lower case, a-z0-9._-/)"
+            f"{text!r}: {path!r} is not a valid repository name (lower case, a-z0-9._-/)"
         )
     if host == "docker.io" and "/" not in path:
         path = f"library/{path}"
@@ -91,9 +91,9 @@ class RegistryAuthorization:
         """
         scheme, _, rest = challenge.partition(" ")
         if scheme.lower() == "basic":
-            known = self._credentials.basic if self._credentials else ""
-            tried, self._header = self._header, known
-            return bool(known) and known != tried
+            basic = self._credentials.basic if self._credentials else ""
+            previous, self._header = self._header, basic
+            return bool(basic) and basic != previous
         if scheme.lower() != "bearer":
             return False
         if len(rest) > _CHALLENGE_LIMIT:
@@ -116,15 +116,17 @@ class RegistryAuthorization:
         Otherwise an https registry could make us send requests to hosts in our own network.
         """
         try:
-            there = origin(realm)
+            service = origin(realm)
         except ValueError:
-            there = None
-        if there is None or there.scheme not in ("http", "https") or not there.host:
-            raise FetchError(f"the registry names no token service: {shown(realm)!r}")
-        if there.scheme == "http" and not self._transport.insecure:
-            what = "a password sent" if self._credentials else "a token asked for"
+            service = None
+        if service is None or service.scheme not in ("http", "https") or not service.host:
             raise FetchError(
-                f"the registry wants {what} over plain HTTP to {shown(realm)}",
+                f"the registry's challenge has no valid URL of a token service: {shown(realm)!r}"
+            )
+        if service.scheme == "http" and not self._transport.insecure:
+            what = "sending a password" if self._credentials else "requesting a token"
+            raise FetchError(
+                f"the registry requires {what} over plain HTTP: {shown(realm)}",
                 reason="Unauthorized",
             )
 
@@ -150,7 +152,7 @@ class RegistryAuthorization:
         return self._ask("POST", realm, headers, urlencode(form).encode())
 
     def _ask(self, method: str, url: str, headers: dict[str, str], body: bytes | None) -> str:
-        with self._transport.speaking_for_nobody():
+        with self._transport.unauthenticated():
             reply = self._transport.ask(method, url, headers=headers, body=body, limit=_TOKEN_LIMIT)
         try:
             record = json.loads(reply.body) if reply else {}
@@ -158,5 +160,5 @@ class RegistryAuthorization:
         except (ValueError, AttributeError, RecursionError):
             token = None
         if not isinstance(token, str) or not token.isascii() or not token.isprintable():
-            raise FetchError(f"the token service {shown(url)} gave no token", reason="Unauthorized")
+            raise FetchError(f"token service {shown(url)} returned no token", reason="Unauthorized")
         return token

@@ -37,7 +37,8 @@ def open_source(source: PrebuiltSource, options: FetchOptions) -> Store:
     named = [kind for kind in ("oci", "http", "directory") if getattr(source, kind)]
     if len(named) != 1:
         raise SpecError(
-            f"a prebuilt source needs exactly one of oci, http, directory; got {named or 'none'}"
+            f"a prebuilt source needs exactly one of oci, http, directory; "
+            f"got {', '.join(named) or 'none'}"
         )
     if source.oci:
         from nodeside.driver.store.oci import OciStore
@@ -62,7 +63,7 @@ class Answer(Enum):
 
 
 @dataclass(frozen=True)
-class SourceSaid:
+class SourceResult:
     """The result from one source, with a message for the table."""
 
     where: str
@@ -80,17 +81,17 @@ class FetchOutcome:
 
     bundle: Bundle | None
     description: str
-    said: tuple[SourceSaid, ...]
+    results: tuple[SourceResult, ...]
 
     @property
     def retryable(self) -> bool:
         """Return whether a later retry may succeed without any change by an administrator."""
-        return any(said.retryable for said in self.said)
+        return any(result.retryable for result in self.results)
 
     @property
     def why(self) -> str:
         """Return why no source served the bundle, in one line."""
-        return "; ".join(str(said) for said in self.said) or "no sources"
+        return "; ".join(str(result) for result in self.results) or "no sources"
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class ManifestOutcome:
     """The manifest of the wanted bundle, None if no source has it, and the result per source."""
 
     manifest: BundleManifest | None
-    said: tuple[SourceSaid, ...]
+    results: tuple[SourceResult, ...]
 
 
 def fetch_first(
@@ -117,7 +118,7 @@ def fetch_first(
     skipped. `inspect` may raise to refuse a verified bundle. Raises NoSpace and SystemRefused,
     because another source would not help.
     """
-    said: list[SourceSaid] = []
+    results: list[SourceResult] = []
     target = into / "bundle"
     for source in sources:
         where = _where(source)
@@ -128,23 +129,24 @@ def fetch_first(
                 if isinstance(answer, Fetched):
                     inspect(answer.bundle)
                     how = _trusted(answer.bundle, trust, confidential=store.confidential)
-                    said.append(SourceSaid(where, Answer.SERVED, f"served {wanted.tag}, {how}"))
-                    return FetchOutcome(answer.bundle, f"{answer.description}, {how}", tuple(said))
-            said.append(SourceSaid(where, Answer.NOT_THERE, answer.why))
+                    message, origin = f"served {wanted.tag}, {how}", f"{answer.description}, {how}"
+                    results.append(SourceResult(where, Answer.SERVED, message))
+                    return FetchOutcome(answer.bundle, origin, tuple(results))
+            results.append(SourceResult(where, Answer.NOT_THERE, answer.why))
         except (NoSpace, SystemRefused):
             shutil.rmtree(target, ignore_errors=True)
             raise
         except Exception as exc:
             shutil.rmtree(target, ignore_errors=True)
-            said.append(_failed(where, exc))
-    return FetchOutcome(None, "", tuple(said))
+            results.append(_failed(where, exc))
+    return FetchOutcome(None, "", tuple(results))
 
 
 def find_manifest(
     sources: Sequence[PrebuiltSource], wanted: WantedBundle, trust: Trust, options: FetchOptions
 ) -> ManifestOutcome:
     """Return the manifest of the wanted bundle from the first source that has it; no modules."""
-    said: list[SourceSaid] = []
+    results: list[SourceResult] = []
     for source in sources:
         where = _where(source)
         try:
@@ -152,14 +154,14 @@ def find_manifest(
                 where = store.where
                 described = store.describe(wanted.tag)
                 if described is None:
-                    said.append(SourceSaid(where, Answer.NOT_THERE, f"has no {wanted.tag}"))
+                    results.append(SourceResult(where, Answer.NOT_THERE, f"has no {wanted.tag}"))
                     continue
             acceptance(wanted, trust)(described)
-            said.append(SourceSaid(where, Answer.SERVED, f"has {wanted.tag}"))
-            return ManifestOutcome(described.manifest, tuple(said))
+            results.append(SourceResult(where, Answer.SERVED, f"has {wanted.tag}"))
+            return ManifestOutcome(described.manifest, tuple(results))
         except Exception as exc:
-            said.append(_failed(where, exc))
-    return ManifestOutcome(None, tuple(said))
+            results.append(_failed(where, exc))
+    return ManifestOutcome(None, tuple(results))
 
 
 def acceptance(wanted: WantedBundle, trust: Trust) -> Accept:
@@ -168,15 +170,15 @@ def acceptance(wanted: WantedBundle, trust: Trust) -> Accept:
     def accept(described: Described) -> None:
         check_trust(described, trust)
         manifest = described.manifest
-        for what, is_, should in (
+        for what, actual, expected in (
             ("driver", manifest.driver, wanted.driver),
             ("kernel", manifest.kernel.release, wanted.kernel.release),
             ("kernel build", manifest.kernel.version, wanted.kernel.version),
             ("architecture", manifest.kernel.architecture, wanted.kernel.architecture),
             ("key", manifest.key, wanted.key),
         ):
-            if is_ != should:
-                raise BundleError(f"the bundle is for {what} {is_}, asked for {should}")
+            if actual != expected:
+                raise BundleError(f"the bundle is for {what} {actual}, expected {expected}")
 
     return accept
 
@@ -200,7 +202,7 @@ def _trusted(bundle: Bundle, trust: Trust, *, confidential: bool) -> str:
     return "not authenticated: plain HTTP, no digest, no certificate"
 
 
-def _failed(where: str, problem: Exception) -> SourceSaid:
+def _failed(where: str, problem: Exception) -> SourceResult:
     exc = problem if isinstance(problem, NodesideError) else Bug(problem)
     if exc is not problem:
         log.traceback(problem)
@@ -209,11 +211,11 @@ def _failed(where: str, problem: Exception) -> SourceSaid:
     if len(words) > _WORDS_LIMIT:
         words = f"{words[:_WORDS_LIMIT]}…"
     log.warning("a prebuilt source did not serve", source=where, problem=words, hint=exc.hint)
-    return SourceSaid(where, answer, words, exc.retryable)
+    return SourceResult(where, answer, words, exc.retryable)
 
 
 def _where(source: PrebuiltSource) -> str:
     from nodeside.driver.http.failures import shown
 
     http = shown(source.http) if source.http else ""
-    return source.oci or http or source.directory or "a source without a name"
+    return source.oci or http or source.directory or "an unnamed source"

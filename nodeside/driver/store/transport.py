@@ -24,8 +24,8 @@ from nodeside.driver.bundle.bundle import CHUNK
 from nodeside.driver.http.failures import shown
 from nodeside.driver.store.addresses import check_proxy, next_address, origin
 from nodeside.driver.store.base import FetchError, FetchOptions, Store
-from nodeside.driver.store.download import Partial, announced_length, goes_on, too_large, validator
-from nodeside.driver.store.http_errors import network_errors, status_error, trouble
+from nodeside.driver.store.download import Partial, announced_length, resumes, too_large, validator
+from nodeside.driver.store.http_errors import exchange_error, network_errors, status_error
 from nodeside.files import disk_errors
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ T = TypeVar("T")
 _ATTEMPTS = 4  # consecutive attempts without a byte of progress
 _RESUMES = 256  # per download, however little each resume transferred
 _REDIRECTS = 5
-_SIP = 1 << 14  # bytes per read if the reader may stop early
+_SMALL_CHUNK = 1 << 14  # bytes per read if the reader may stop early
 _REDIRECT_CODES = (301, 302, 303, 307, 308)
 
 
@@ -180,8 +180,8 @@ class Transport:
     def stream(self, url: str) -> Iterator[Body | None]:
         """Yield the body of a document, read only as far as the caller needs; None for 404."""
         with self._opened("GET", url, {}, None) as response:
-            found = response.status_code != 404
-            yield Body(self._chunks(response, url, _SIP)) if found else None
+            exists = response.status_code != 404
+            yield Body(self._chunks(response, url, _SMALL_CHUNK)) if exists else None
 
     @property
     def insecure(self) -> bool:
@@ -189,13 +189,13 @@ class Transport:
         return origin(self._home).scheme == "http"
 
     @contextmanager
-    def speaking_for_nobody(self) -> Iterator[None]:
+    def unauthenticated(self) -> Iterator[None]:
         """Send requests in this block without Authorization, except from their own headers."""
-        kept, self.authorization = self.authorization, None
+        previous, self.authorization = self.authorization, None
         try:
             yield
         finally:
-            self.authorization = kept
+            self.authorization = previous
 
     def retrying(self, attempt: Callable[[], T]) -> T:
         """Call `attempt` until it succeeds, with backoff while its FetchErrors are retryable."""
@@ -224,10 +224,10 @@ class Transport:
             headers["Range"] = f"bytes={partial.size}-"
             if partial.validator:
                 headers["If-Range"] = partial.validator
-        with self._opened("GET", url, headers, None, also=(416,)) as response:
+        with self._opened("GET", url, headers, None, allowed=(416,)) as response:
             if response.status_code == 404:
                 return False
-            if not goes_on(response, partial.size):
+            if not resumes(response, partial.size):
                 partial.restart()
             if response.status_code == 416:  # the file changed, or is complete already
                 raise FetchError(f"{shown(url)} cannot be resumed", retryable=True)
@@ -247,13 +247,13 @@ class Transport:
         url: str,
         headers: Mapping[str, str],
         body: bytes | Path | None,
-        also: tuple[int, ...] = (),
+        allowed: tuple[int, ...] = (),
     ) -> Iterator[requests.Response]:
-        """Yield a response with unread body: 2xx, 404 or one of `also`. Raises FetchError."""
+        """Yield a response with unread body: 2xx, 404 or one of `allowed`. Raises FetchError."""
         response = self._follow(method, url, headers, body)
         try:
             status = response.status_code
-            if not 200 <= status < 300 and status not in (404, *also):
+            if not 200 <= status < 300 and status not in (404, *allowed):
                 raise status_error(url, response, self._detail(response))
             yield response
         finally:
@@ -266,12 +266,12 @@ class Transport:
 
         An Authorization in `headers` is sent to the server of `url` only.
         """
-        here, learned, given = url, False, dict(headers)
+        current, learned, request_headers = url, False, dict(headers)
         for _ in range(_REDIRECTS + 2):
-            at_home = origin(here) == origin(self._home)
-            if origin(here) != origin(url):
-                given.pop("Authorization", None)
-            response = self._once(method, here, given, body, at_home=at_home)
+            at_home = origin(current) == origin(self._home)
+            if origin(current) != origin(url):
+                request_headers.pop("Authorization", None)
+            response = self._once(method, current, request_headers, body, at_home=at_home)
             if response.status_code == 401 and at_home and not learned:
                 learned = True
                 if self._learn(response):
@@ -279,7 +279,7 @@ class Transport:
             if response.status_code not in _REDIRECT_CODES or method not in ("GET", "HEAD"):
                 return response
             response.close()
-            here = next_address(here, response.headers.get("Location", ""))
+            current = next_address(current, response.headers.get("Location", ""))
         raise FetchError(f"{shown(url)}: more than {_REDIRECTS} redirects", reason="Redirects")
 
     def _learn(self, response: requests.Response) -> bool:
@@ -302,9 +302,9 @@ class Transport:
         *,
         at_home: bool,
     ) -> requests.Response:
-        sent = dict(headers)
-        if at_home and self.authorization and (proof := self.authorization.header()):
-            sent["Authorization"] = proof
+        request_headers = dict(headers)
+        if at_home and self.authorization and (value := self.authorization.header()):
+            request_headers["Authorization"] = value
         left = self.deadline.left
         if self.deadline.passed or left <= 0:
             raise self._late(url)
@@ -317,7 +317,7 @@ class Transport:
                 return self._session.request(
                     method,
                     url,
-                    headers=sent,
+                    headers=request_headers,
                     data=data,
                     stream=True,
                     allow_redirects=False,
@@ -326,7 +326,7 @@ class Transport:
                     auth=_unchanged,
                 )
             except network_errors() as exc:
-                raise self._trouble(url, exc) from exc
+                raise self._exchange_error(url, exc) from exc
 
     def _chunks(self, response: requests.Response, url: str, piece: int = CHUNK) -> Iterator[bytes]:
         """Yield the raw body in pieces. Raises FetchError if it ends early."""
@@ -336,7 +336,7 @@ class Transport:
                 received += len(chunk)
                 yield chunk
         except network_errors() as exc:
-            raise self._trouble(url, exc) from exc
+            raise self._exchange_error(url, exc) from exc
         if self.deadline.passed:
             raise self._late(url)
         if expected is not None and received < expected:
@@ -353,12 +353,12 @@ class Transport:
         except network_errors():  # the status is enough
             return b""
 
-    def _trouble(self, url: str, exc: Exception) -> FetchError:
-        return self._late(url) if self.deadline.passed else trouble(url, exc)
+    def _exchange_error(self, url: str, exc: Exception) -> FetchError:
+        return self._late(url) if self.deadline.passed else exchange_error(url, exc)
 
     def _late(self, url: str) -> FetchError:
         return FetchError(
-            f"{shown(url)}: no end after {self.deadline.seconds:g} s",
+            f"{shown(url)}: not finished after {self.deadline.seconds:g} s",
             reason="Timeout",
             hint="raise spec.prebuilt.timeoutSeconds in driver.yaml if the server is just slow",
             retryable=True,

@@ -62,7 +62,7 @@ def test_what_is_loaded_and_right_is_not_touched(node: FakeNode) -> None:
 
     assert (node.kernel.loads, node.kernel.unloads) == ([], [])
     assert report.source is Rung.LOADED
-    assert whys(report) == {"loaded": "build-ids and parameters are those wanted"}
+    assert whys(report) == {"loaded": "build-ids and parameters match"}
     assert node.states == [State.READY], "a good module is never said to be loading"
     assert node.record is not None
     assert node.record.source is Rung.CACHED, "how it came here does not change"
@@ -380,7 +380,7 @@ def test_without_any_rung_it_is_said_what_each_of_them_lacked(node: FakeNode) ->
         f"no way to get the modules: loaded: straw not loaded; "
         f"cached: no bundle {node.task().tag} in {node.cache.root}; "
         "fetched: driver.yaml names no prebuilt sources; compatible: driver.yaml says reuse: "
-        "exact; built: no toolkit here: no shared directory was given"
+        "exact; built: no toolkit: no shared directory is configured"
     )
     assert "--shared" in caught.value.hint
 

@@ -196,7 +196,7 @@ def test_with_a_key_configured_an_unsigned_bundle_is_never_loaded(
 ) -> None:
     task = node.task(signing=signing(pair))
     node.put_bundle(task)
-    with pytest.raises(NoRungServed, match=r"not signed as spec.signing asks"):
+    with pytest.raises(NoRungServed, match=r"not signed as spec.signing requires"):
         node.bring_up(task)
     assert node.kernel.loads == []
 
@@ -213,7 +213,7 @@ def test_with_a_key_configured_a_fetched_bundle_must_be_signed_by_it(
     bundle = node.put_bundle(task, cache=store, certificate="")
     publish(bundle, PrebuiltSource(directory=str(tmp_path / "archives")), fetch_options(task))
 
-    with pytest.raises(NoRungServed, match=r"fetched: not signed as spec.signing asks"):
+    with pytest.raises(NoRungServed, match=r"fetched: not signed as spec.signing requires"):
         node.bring_up(task)
     assert node.kernel.loads == []
     assert node.cache.lookup(task.tag, task.key, "straw") is None

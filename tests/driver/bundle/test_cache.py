@@ -76,7 +76,7 @@ def test_another_key_or_driver_is_not_served(cache: Cache, said: pytest.LogCaptu
 
     assert cache.lookup(TAG, "f" * 64) is None
     assert cache.lookup(TAG, KEY, "other") is None
-    assert "a bundle of this tag has another key" in said.text
+    assert "a bundle with this tag has another key" in said.text
     assert cache.lookup(TAG, KEY) is not None
 
 
@@ -150,9 +150,9 @@ def damage_link(directory: Path) -> None:
         (damage_truncate, "edu.ko has 17 bytes, expected 8991"),
         (damage_flip, "edu_dma.ko has sha256"),
         (damage_zeroes, "the manifest is not JSON"),
-        (damage_no_manifest, "no manifest.json there"),
+        (damage_no_manifest, "has no manifest.json, so it is not a bundle"),
         (damage_half_written, "modules/edu.ko is missing"),
-        (damage_empty, "no manifest.json there"),
+        (damage_empty, "has no manifest.json, so it is not a bundle"),
         (damage_link, "neither a file nor a directory"),
     ],
 )
@@ -201,7 +201,7 @@ def test_an_equal_bundle_stays_and_a_different_one_of_the_key_makes_way(
 
     assert second.digest != first.digest
     assert cache.lookup(TAG, KEY) == second
-    assert "replaced a bundle of the same key" in said.text
+    assert "replaced a bundle with the same key" in said.text
     assert names(cache.root / "edu") == [".lock", TAG]
 
 
@@ -297,7 +297,7 @@ def test_collect_removes_what_crashes_left_behind_but_nothing_in_use(cache: Cach
 
 
 def test_staging_is_removed_also_after_an_error(cache: Cache) -> None:
-    with pytest.raises(BundleError, match="is there already"), cache.staging() as staging:
+    with pytest.raises(BundleError, match="already exists"), cache.staging() as staging:
         sample_bundle(sample_bundle(staging / "bundle").directory)
 
     assert names(cache.root) == []
@@ -398,7 +398,7 @@ def test_a_lock_that_is_never_released_is_an_error_not_a_hang(cache: Cache) -> N
     with open(cache.root / "edu" / ".lock", "rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
 
-        with pytest.raises(Locked, match=r"another process holds .*/edu/\.lock for 60 s"):
+        with pytest.raises(Locked, match=r"another process has held .*/edu/\.lock for 60 s"):
             impatient.lookup(TAG, KEY)
 
 

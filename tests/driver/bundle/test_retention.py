@@ -10,7 +10,7 @@ import pytest
 from nodeside.contract import store_tag
 from nodeside.driver.bundle.bundle import BundleManifest
 from nodeside.driver.bundle.cache import CachedManifest
-from nodeside.driver.bundle.retention import KERNELS, VERSIONS, kept
+from nodeside.driver.bundle.retention import KERNELS, VERSIONS, tags_to_keep
 from nodeside.host import Kernel
 from tests.driver.fakes.bundles import KERNEL, sample_bundle
 
@@ -32,19 +32,19 @@ def shelved(
 
 
 def test_the_wanted_bundle_stays_also_before_it_is_there() -> None:
-    assert kept([], "wanted", KERNEL) == {"wanted"}
+    assert tags_to_keep([], "wanted", KERNEL) == {"wanted"}
 
 
 def test_the_last_versions_for_this_kernel_stay(sample: BundleManifest) -> None:
     shelf = [shelved(sample, f"{n}.0", str(n)) for n in range(9, 0, -1)]
     wanted = shelf[0].tag
-    assert kept(shelf, wanted, KERNEL) == {item.tag for item in shelf[: 1 + VERSIONS]}
+    assert tags_to_keep(shelf, wanted, KERNEL) == {item.tag for item in shelf[: 1 + VERSIONS]}
 
 
 def test_one_bundle_for_each_of_the_last_kernels_stays(sample: BundleManifest) -> None:
     shelf = [shelved(sample, v, v[0], f"6.{n}") for n in range(9, 5, -1) for v in ("2.0", "1.0")]
     newest = [item.tag for item in shelf if item.manifest.version == "2.0"]
-    assert kept(shelf, "wanted", KERNEL) == {"wanted", *newest[:KERNELS]}
+    assert tags_to_keep(shelf, "wanted", KERNEL) == {"wanted", *newest[:KERNELS]}
 
 
 def test_the_loaded_bundle_stays_though_it_is_older_than_all_that_stay(
@@ -52,15 +52,15 @@ def test_the_loaded_bundle_stays_though_it_is_older_than_all_that_stay(
 ) -> None:
     shelf = [shelved(sample, f"{n}.0", str(n), f"6.{n}") for n in range(9, 0, -1)]
     loaded = shelf[-1]
-    assert loaded.tag in kept(shelf, "wanted", KERNEL, loaded.manifest.key)
-    assert loaded.tag not in kept(shelf, "wanted", KERNEL)
+    assert loaded.tag in tags_to_keep(shelf, "wanted", KERNEL, loaded.manifest.key)
+    assert loaded.tag not in tags_to_keep(shelf, "wanted", KERNEL)
 
 
 def test_of_many_versions_with_the_loaded_key_one_more_stays(sample: BundleManifest) -> None:
     """A version whose source did not change has a tag of its own under the same key."""
     shelf = [shelved(sample, f"{n}.0", "a", "6.1") for n in range(9, 0, -1)]
     newer = [shelved(sample, "10.0", "b", "6.3"), shelved(sample, "10.0", "c", "6.2")]
-    found = kept([*newer, *shelf], "wanted", KERNEL, "a" * 64)
+    found = tags_to_keep([*newer, *shelf], "wanted", KERNEL, "a" * 64)
     assert found == {"wanted", *(item.tag for item in newer), shelf[0].tag}
 
 
@@ -68,5 +68,5 @@ def test_if_the_wanted_one_is_loaded_older_tags_of_its_key_are_versions_like_oth
     sample: BundleManifest,
 ) -> None:
     shelf = [shelved(sample, f"{n}.0", "a") for n in range(9, 0, -1)]
-    found = kept(shelf, shelf[0].tag, KERNEL, "a" * 64)
+    found = tags_to_keep(shelf, shelf[0].tag, KERNEL, "a" * 64)
     assert found == {item.tag for item in shelf[: 1 + VERSIONS]}

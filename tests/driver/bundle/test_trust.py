@@ -292,7 +292,7 @@ def test_a_bundle_for_signed_modules_is_not_published_without_its_own_signature(
     bundle = sample_bundle(tmp_path / "b", certificate="c" * 64)
     modules = tuple(dataclasses.replace(m, signer="Acme") for m in bundle.manifest.modules)
     manifest = dataclasses.replace(bundle.manifest, modules=modules)
-    with pytest.raises(BundleError, match="the manifest is not signed, though the bundle is for"):
+    with pytest.raises(BundleError, match="the manifest is not signed, but the bundle is for"):
         publish(
             dataclasses.replace(bundle, manifest=manifest),
             PrebuiltSource(directory=str(tmp_path / "store")),
@@ -345,18 +345,20 @@ def test_what_was_fetched_before_the_trust_was_tightened_is_not_loaded_from_the_
     fetched(node)
     node.kernel.delete_module("straw")
 
-    with pytest.raises(NoRungServed, match=r"cached: the cache holds .*, not as spec.prebuilt.tru"):
+    with pytest.raises(
+        NoRungServed, match=r"cached: the cache holds .*, which does not meet spec.prebuilt.trust"
+    ):
         node.bring_up(tightened(node))
     assert node.kernel.loads == []
 
 
 def test_nor_does_it_prove_what_is_loaded(node: FakeNode) -> None:
     fetched(node)
-    with pytest.raises(NoRungServed, match=r"loaded when spec.prebuilt.trust was another one"):
+    with pytest.raises(NoRungServed, match=r"loaded under a different spec.prebuilt.trust"):
         node.bring_up(tightened(node))
 
     clear_loaded(node.host, "straw")
-    with pytest.raises(NoRungServed, match=r"straw loaded, but no bundle of 1.0"):
+    with pytest.raises(NoRungServed, match=r"straw loaded, but there is no bundle of 1.0"):
         node.bring_up(tightened(node))
 
 
@@ -408,7 +410,7 @@ def test_a_bundle_of_another_kernel_is_judged_too(node: FakeNode) -> None:
     assert whys(node.bring_up(node.task()))["compatible"].startswith("built for 6.0.0-other")
     node.kernel.delete_module("straw")
     with pytest.raises(
-        NoRungServed, match=r"the one for 6.0.0-other is not as spec.prebuilt.trust"
+        NoRungServed, match=r"the one for 6.0.0-other does not meet spec.prebuilt.trust"
     ):
         node.bring_up(node.task(prebuilt={"trust": _STRICT}))
 

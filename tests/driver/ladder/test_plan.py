@@ -130,7 +130,7 @@ def test_closed_rungs_are_passed_over_with_their_reason() -> None:
     assert [v.why for v in plan.verdicts[2:]] == [
         "driver.yaml names no prebuilt sources",
         "driver.yaml says reuse: exact",
-        "no toolkit here: no shared directory was given",
+        "no toolkit: no shared directory is configured",
     ]
 
 
@@ -141,7 +141,7 @@ def test_a_loaded_module_with_the_right_build_id_is_left_alone() -> None:
 
 def test_a_name_in_the_kernel_proves_nothing_without_a_known_bundle() -> None:
     why = why_not_loaded(wanted(), Observed(in_kernel()))
-    assert why.startswith("edu loaded, but no bundle of 1.0 for this kernel is known")
+    assert why.startswith("edu loaded, but there is no bundle of 1.0 for this kernel")
 
 
 def test_another_build_id_is_not_the_wanted_module() -> None:

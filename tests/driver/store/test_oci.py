@@ -111,7 +111,7 @@ def test_what_was_published_is_fetched_again(bundle: Bundle, tmp_path: Path, int
         known = find_manifest([source(host)], WANTED, Trust(), OPTIONS)
 
     assert nothing.why == f"{host}/team/edu: no tag {TAG} there"
-    assert nothing.said[0].answer is Answer.NOT_THERE
+    assert nothing.results[0].answer is Answer.NOT_THERE
     assert str(published) == f"{host}/team/edu:{TAG} published ({bundle.digest})"
     assert outcome.bundle is not None
     assert outcome.bundle.digest == bundle.digest
@@ -184,7 +184,7 @@ def test_passwords_are_asked_for_told_and_never_shown(
         wrong = fetch(host, into, options=with_credentials(tmp_path, host, password="no"))
 
     for refused in (anonymous, wrong):
-        assert refused.said[0].answer is Answer.FAILED
+        assert refused.results[0].answer is Answer.FAILED
         assert "401 Unauthorized: authentication required" in refused.why
         assert not refused.retryable
     assert PASSWORD not in caplog.text
@@ -223,7 +223,7 @@ def test_a_certificate_of_ones_own_is_trusted_by_a_ca_file_and_by_nothing_else(
     )
     assert "TLS: " in refused.why
     assert not refused.retryable
-    assert caught.value.hint == "give the CA certificate of the server with --ca-file"
+    assert caught.value.hint == "pass the CA certificate of the server with --ca-file"
 
 
 def test_a_ca_file_that_is_not_there_is_said(tmp_path: Path, into: Path) -> None:
@@ -344,7 +344,7 @@ def test_a_password_does_not_go_over_plain_http_because_an_https_registry_says_s
 
         outcome = fetch(secure.host, into, options=options, insecure=False)
 
-    assert f"wants a password sent over plain HTTP to {web.url}/token" in outcome.why
+    assert f"requires sending a password over plain HTTP: {web.url}/token" in outcome.why
     assert web.requests == []
 
 
@@ -359,7 +359,7 @@ def test_an_https_registry_has_nothing_asked_over_plain_http(
 
         outcome = fetch(secure.host, into, options=options, insecure=False)
 
-    assert f"wants a token asked for over plain HTTP to {web.url}/latest" in outcome.why
+    assert f"requires requesting a token over plain HTTP: {web.url}/latest" in outcome.why
     assert web.requests == []
 
 
@@ -560,7 +560,7 @@ def test_an_archive_with_another_manifest_than_the_registry_showed_is_refused(
     outcome = fetch(scripted.web.host, into, trust=Trust(digests=(digest_of(scripted.config),)))
 
     assert f"the archive holds a bundle with digest {other.digest}" in outcome.why
-    assert outcome.said[0].answer is Answer.REFUSED
+    assert outcome.results[0].answer is Answer.REFUSED
 
 
 def test_a_manifest_that_is_not_the_announced_one_is_refused(
@@ -579,15 +579,15 @@ def test_an_image_manifest_damaged_on_the_way_is_refused(scripted: Scripted, int
 
     outcome = fetch(scripted.web.host, into)
 
-    assert "is not the one that the registry announced" in outcome.why
+    assert "is not what the registry announced" in outcome.why
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"config": {"mediaType": "application/vnd.oci.image.config.v1+json"}}, "is no bundle"),
-        ({"config": None}, "is no image manifest, so it is no bundle"),
-        ({"manifests": [], "config": 3}, "is no image manifest, so it is no bundle"),
+        ({"config": {"mediaType": "application/vnd.oci.image.config.v1+json"}}, "is not a bundle"),
+        ({"config": None}, "is not an image manifest, so it is not a bundle"),
+        ({"manifests": [], "config": 3}, "is not an image manifest, so it is not a bundle"),
         ({"layers": []}, "expected exactly one layer"),
         ({"layers": [{"digest": "md5:1", "size": 1}]}, "expected a sha256 digest, got 'md5:1'"),
         ({"layers": [{"digest": "sha256:" + "0" * 64, "size": -1}]}, "expected a size in bytes"),
@@ -603,7 +603,7 @@ def test_an_image_that_is_no_bundle_is_refused(
     outcome = fetch(scripted.web.host, into)
 
     assert words in outcome.why
-    assert outcome.said[0].answer is Answer.REFUSED
+    assert outcome.results[0].answer is Answer.REFUSED
 
 
 def test_a_blob_that_the_registry_lost_is_an_error(scripted: Scripted, into: Path) -> None:
@@ -648,7 +648,7 @@ def test_a_registry_that_does_not_give_back_what_it_took_is_an_error(
 
     web.otherwise(anything)
 
-    with pytest.raises(FetchError, match="does not give back what was published"):
+    with pytest.raises(FetchError, match="does not return what was published"):
         publish(bundle, source(web.host), OPTIONS)
 
 
@@ -672,9 +672,9 @@ def test_a_repository_has_an_address(text: str, url: str) -> None:
     ("text", "words"),
     [
         ("team/edu", "names no registry: expected something like registry.example.com/team/edu"),
-        ("registry.example.com", "is not the name of a repository"),
-        ("registry.example.com/Team", "is not the name of a repository"),
-        ("registry.example.com/team/../x", "is not the name of a repository"),
+        ("registry.example.com", "is not a valid repository name"),
+        ("registry.example.com/Team", "is not a valid repository name"),
+        ("registry.example.com/team/../x", "is not a valid repository name"),
         ("registry.example.com/edu:latest", "has a tag or digest"),
         ("registry.example.com/edu@sha256:0", "has a tag or digest"),
         ("me:geheim@example.com/edu", "names no registry"),

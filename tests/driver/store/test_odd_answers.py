@@ -60,11 +60,11 @@ def test_an_odd_answer_is_said_and_passed_over(
     name: str, server: OddServer, into: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for outcome in asked_both_ways(server, CONVERSATIONS[name], WANTED, into):
-        (said,) = outcome.said
-        assert said.answer is not Said.SERVED
-        assert str(said).isprintable(), said
-        assert "a bug in nodeside" not in str(said)
-        assert len(str(said)) < 2000
+        (result,) = outcome.results
+        assert result.answer is not Said.SERVED
+        assert str(result).isprintable(), result
+        assert "a bug in nodeside" not in str(result)
+        assert len(str(result)) < 2000
     assert list(into.iterdir()) == []
     assert "Traceback" not in caplog.text
 
@@ -93,7 +93,7 @@ def test_the_next_source_is_asked_after_an_odd_answer(
     outcome = fetch_first([*server.sources, good], WANTED, Trust(), OPTIONS, into)
 
     assert outcome.bundle is not None
-    assert [said.answer for said in outcome.said] == [Said.FAILED, Said.FAILED, Said.SERVED]
+    assert [result.answer for result in outcome.results] == [Said.FAILED, Said.FAILED, Said.SERVED]
 
 
 @pytest.mark.parametrize("kind", ["directory", "registry"])
@@ -110,8 +110,8 @@ def test_whatever_a_store_says_ends_in_the_right_bundle_or_in_words(
 
     for name, answers in mutated(SEED, COUNT, conversation):
         for outcome in asked_both_ways(server, answers, WANTED, into, sources=[source]):
-            assert str(outcome.said[0]).isprintable(), name
-            assert "a bug in nodeside" not in str(outcome.said[0]), name
+            assert str(outcome.results[0]).isprintable(), name
+            assert "a bug in nodeside" not in str(outcome.results[0]), name
             found = getattr(outcome, "bundle", None)
             if found is not None:
                 assert found.manifest == bundle.manifest, name
@@ -129,7 +129,7 @@ def test_a_hostile_bundle_is_the_right_one_or_refused(
             server.sources, (hostile.directory, hostile.registry), strict=True
         ):
             for outcome in asked_both_ways(server, answers, WANTED, into, sources=[source]):
-                said = str(outcome.said[0])
+                said = str(outcome.results[0])
                 assert said.isprintable(), hostile.name
                 assert len(said) < 2000, hostile.name
                 assert "a bug in nodeside" not in said, hostile.name

@@ -124,7 +124,7 @@ def test_publishing_the_same_bundle_again_is_a_success_that_says_so(
     again = publish(bundle, place, OPTIONS)
 
     assert again.already
-    assert str(again).endswith(f"is there already ({bundle.digest})")
+    assert str(again).endswith(f"already exists ({bundle.digest})")
 
 
 def test_the_same_modules_built_at_another_time_are_there_already(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_another_bundle_of_the_same_tag_is_refused_unless_it_may_overwrite(
 def test_unsigned_modules_are_not_published_where_signed_ones_are_wanted(tmp_path: Path) -> None:
     bundle = sample_bundle(tmp_path / "bundle", certificate="c" * 64)
 
-    with pytest.raises(BundleError, match="edu, edu_dma not signed, though the bundle is for"):
+    with pytest.raises(BundleError, match="edu, edu_dma not signed, but the bundle is for"):
         publish(bundle, PrebuiltSource(directory=str(tmp_path / "store")), OPTIONS)
 
     assert not (tmp_path / "store").exists()
@@ -207,10 +207,10 @@ def test_a_directory_that_cannot_be_read_does_not_keep_from_the_next_source(
     outcome = fetch([bad, good], into)
 
     assert outcome.bundle is not None
-    assert f"{archive}: cannot be read: Input/output error" in outcome.said[0].message
+    assert f"{archive}: cannot be read: Input/output error" in outcome.results[0].message
     archive.unlink()
     archive.symlink_to(archive)
-    assert "cannot read" in find_manifest([bad], WANTED, NO_TRUST, OPTIONS).said[0].message
+    assert "cannot read" in find_manifest([bad], WANTED, NO_TRUST, OPTIONS).results[0].message
 
 
 def test_a_checksum_may_be_a_link_and_no_larger_than_one(
@@ -231,7 +231,7 @@ def test_a_checksum_may_be_a_link_and_no_larger_than_one(
 def test_a_directory_that_is_not_there_has_no_bundle(tmp_path: Path, into: Path) -> None:
     outcome = fetch(PrebuiltSource(directory=str(tmp_path / "store")), into)
 
-    assert outcome.said[0].answer is Answer.NOT_THERE
+    assert outcome.results[0].answer is Answer.NOT_THERE
     assert outcome.why == f"{tmp_path}/store: no directory {tmp_path}/store"
 
 
@@ -262,7 +262,7 @@ def test_a_bundle_is_fetched_over_http(
 def test_404_is_not_an_error(web: WebServer, into: Path) -> None:
     outcome = fetch(source(web), into)
 
-    assert outcome.said[0].answer is Answer.NOT_THERE
+    assert outcome.results[0].answer is Answer.NOT_THERE
     assert not outcome.retryable
     assert outcome.why == f"{web.url}/b: 404 for {TAG}.tar.gz"
 
@@ -313,7 +313,7 @@ def test_a_server_that_always_breaks_off_is_given_up(
     outcome = fetch(source(web), into)
 
     assert len(web.asked(ARCHIVE)) == 4
-    assert outcome.said[0].answer is Answer.FAILED
+    assert outcome.results[0].answer is Answer.FAILED
     assert outcome.retryable
 
 
@@ -376,7 +376,7 @@ def test_too_many_requests_does_not_wait_beyond_the_deadline(web: WebServer, int
 
     outcome = fetch(source(web), into)
 
-    assert "429 Too Many Requests (to be asked again in 300 s)" in outcome.why
+    assert "429 Too Many Requests (the server asks to retry after 300 s)" in outcome.why
     assert len(web.asked(ARCHIVE)) == 1
     assert outcome.retryable
 
@@ -389,7 +389,7 @@ def test_a_refusal_is_said_and_not_tried_again(
 
     outcome = fetch(source(web), into)
 
-    assert outcome.said[0].answer is Answer.FAILED
+    assert outcome.results[0].answer is Answer.FAILED
     assert f"{code} {word}" in outcome.why
     assert len(web.asked(ARCHIVE)) == 1
     assert not outcome.retryable
@@ -420,7 +420,7 @@ def test_a_server_that_sends_a_byte_now_and_then_does_not_stretch_the_deadline(
 
     outcome = fetch(source(web), into, options=options)
 
-    assert f"{ARCHIVE}: no end after 0.5 s" in outcome.why
+    assert f"{ARCHIVE}: not finished after 0.5 s" in outcome.why
     assert outcome.retryable
 
 
@@ -463,7 +463,7 @@ def test_the_checksum_beside_an_archive_is_compared(
     served = fetch(source(web), into)
 
     assert refused.bundle is None
-    assert f"expected {'f' * 64}: damaged on the way, or replaced" in refused.why
+    assert f"expected {'f' * 64}: damaged in transit, or replaced" in refused.why
     assert served.bundle is not None
 
 
@@ -486,7 +486,7 @@ def test_a_tampered_archive_is_refused_and_the_next_source_is_asked(
     outcome = fetch([PrebuiltSource(directory=str(tmp_path / "no")), source(web), good], into)
 
     assert outcome.bundle is not None
-    assert [said.answer for said in outcome.said] == [
+    assert [result.answer for result in outcome.results] == [
         Answer.NOT_THERE,
         Answer.REFUSED,
         Answer.SERVED,
@@ -496,7 +496,7 @@ def test_a_tampered_archive_is_refused_and_the_next_source_is_asked(
 def test_a_hostile_archive_is_refused_by_name(web: WebServer, into: Path) -> None:
     web.on(ARCHIVE, file(gzip.compress(tar_entry("../../etc/x", b"x") + END)))
 
-    assert "'../../etc/x' is in it; only manifest.json" in fetch(source(web), into).why
+    assert "unexpected entry '../../etc/x'; only manifest.json" in fetch(source(web), into).why
 
 
 def knowing(web: WebServer, directory: Path, ca: Path | None = None) -> FetchOptions:
@@ -532,7 +532,7 @@ def test_a_password_does_not_go_to_a_directory_over_plain_http(
 
     outcome = fetch(source(web), into, options=knowing(web, tmp_path))
 
-    assert outcome.why.endswith("the server wants a password sent over plain HTTP")
+    assert outcome.why.endswith("the server asks for a password over plain HTTP")
     assert all("authorization" not in request.headers for request in web.requests)
 
 
@@ -621,7 +621,7 @@ def test_the_password_of_a_proxy_is_never_said(
 
     outcome = fetch(sources, into)
 
-    assert [said.answer for said in outcome.said] == [Answer.FAILED, Answer.FAILED]
+    assert [result.answer for result in outcome.results] == [Answer.FAILED, Answer.FAILED]
     assert "geheim" not in outcome.why + caplog.text
     assert "a bug in nodeside" not in outcome.why
 
@@ -645,9 +645,9 @@ def test_a_bug_in_the_reading_of_one_source_does_not_keep_from_the_next(
     outcome = fetch([PrebuiltSource(http="http://a.example/b"), good], into)
 
     assert outcome.bundle is not None
-    assert outcome.said[0].answer is Answer.REFUSED
-    assert outcome.said[0].message.startswith("a bug in nodeside: KeyError: 'nobody thought of")
-    assert outcome.said[0].retryable
+    assert outcome.results[0].answer is Answer.REFUSED
+    assert outcome.results[0].message.startswith("a bug in nodeside: KeyError: 'nobody thought of")
+    assert outcome.results[0].retryable
     assert "in surprised" in caplog.text
 
 
@@ -717,15 +717,15 @@ def test_stores_cost_no_network_library_until_one_is_used(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"driver": "other"}, "the bundle is for driver edu, asked for other"),
-        ({"key": "f" * 64}, r"the bundle is for key \w{64}, asked for f{64}"),
+        ({"driver": "other"}, "the bundle is for driver edu, expected other"),
+        ({"key": "f" * 64}, r"the bundle is for key \w{64}, expected f{64}"),
         (
             {"kernel": dataclasses.replace(WANTED.kernel, release="6.1.0-99-amd64")},
-            "for kernel 6.1.0-50-cloud-amd64, asked for 6.1.0-99-amd64",
+            "for kernel 6.1.0-50-cloud-amd64, expected 6.1.0-99-amd64",
         ),
         (
             {"kernel": dataclasses.replace(WANTED.kernel, version="#2 SMP")},
-            "for kernel build #1 SMP Debian .*, asked for #2 SMP",
+            "for kernel build #1 SMP Debian .*, expected #2 SMP",
         ),
         ({"kernel": Kernel(WANTED.kernel.release, WANTED.kernel.version, "aarch64")}, "aarch64"),
     ],
@@ -747,7 +747,7 @@ def test_a_pinned_digest_is_enough_and_any_other_is_refused(
     refused = fetch(source(web), into, trust=Trust(digests=("sha256:" + "0" * 64,)))
     served = fetch(source(web), into, trust=Trust(digests=("sha256:" + "0" * 64, bundle.digest)))
 
-    assert refused.said[0].answer is Answer.REFUSED
+    assert refused.results[0].answer is Answer.REFUSED
     assert f"the bundle has the digest {bundle.digest}, which is not among those" in refused.why
     assert served.description.endswith("its digest is pinned")
 
@@ -777,7 +777,7 @@ def test_with_a_certificate_every_module_must_be_signed_by_it(
         "manifest and modules are signed by the key of /etc/vendor.pem"
     )
     assert verified == ["edu.ko /etc/vendor.pem"] * 2
-    assert refused.said[0].answer is Answer.REFUSED
+    assert refused.results[0].answer is Answer.REFUSED
     assert "not signed" in refused.why
 
 
@@ -829,5 +829,5 @@ def test_a_bundle_that_the_caller_cannot_use_is_that_sources_answer(
     outcome = fetch_first(places, WANTED, Trust(), OPTIONS, into, inspect=inspect)
 
     assert outcome.bundle is not None
-    assert [str(each.answer.name) for each in outcome.said] == ["REFUSED", "SERVED"]
-    assert "edu.ko is no kernel module" in str(outcome.said[0])
+    assert [str(each.answer.name) for each in outcome.results] == ["REFUSED", "SERVED"]
+    assert "edu.ko is no kernel module" in str(outcome.results[0])
