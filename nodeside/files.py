@@ -41,8 +41,8 @@ def publish_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     can write to. A restarted container has the same process ids, so a leftover of a crash may have
     the same name.
     """
-    words = f"{TEMPORARY_PREFIX}{os.getpid()}-{threading.get_native_id()}-{path.name}"
-    temporary = path.parent / words
+    name = f"{TEMPORARY_PREFIX}{os.getpid()}-{threading.get_native_id()}-{path.name}"
+    temporary = path.parent / name
     with disk_errors(path):
         with suppress(FileNotFoundError):
             temporary.unlink()

@@ -80,7 +80,7 @@ class Link:
         try:
             event = talk.events.get(timeout=max(0.0, timeout))
         except queue.Empty:
-            raise DeadlinePassed(f"no end after {timeout:g} s: {what}") from None
+            raise DeadlinePassed(f"timed out after {timeout:g} s: {what}") from None
         if event["event"] == "lost":
             talk.events.put(event)  # so that the next call gets it too
             raise MachineLost(

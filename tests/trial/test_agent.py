@@ -98,7 +98,7 @@ def test_a_command_that_is_not_there_says_so(link: Link) -> None:
 def test_a_wait_has_a_deadline_and_the_process_goes_on(link: Link) -> None:
     child = start(link, "cat")
 
-    with pytest.raises(DeadlinePassed, match=r"no end after 0\.\d+ s: cat"):
+    with pytest.raises(DeadlinePassed, match=r"timed out after 0\.\d+ s: cat"):
         child.wait(0.05)
     child.write(None)
 
