@@ -168,7 +168,7 @@ def _top(reader: Reader, top: Mapping[Any, Any]) -> tuple[Any, Any]:
 def _of_another_version(api_version: object) -> str:
     if not str(api_version).startswith(f"{API_GROUP}/"):
         return ""
-    return f"written for another nodeside; this is {__version__}"
+    return f"it was written for another version of nodeside; this is {__version__}"
 
 
 def _name(reader: Reader, name: Field, top: Mapping[Any, Any]) -> Any:
@@ -187,8 +187,8 @@ def _if_right(document: Document, shape: Shape, section: str, key: str) -> str:
     top = document.data
     part = top.get(section) if isinstance(top, Mapping) else None
     reader = Reader(document)
-    found = reader.read(shape, part.get(key) if isinstance(part, Mapping) else None, (section, key))
-    return found if isinstance(found, str) and not reader.mistakes else ""
+    value = reader.read(shape, part.get(key) if isinstance(part, Mapping) else None, (section, key))
+    return value if isinstance(value, str) and not reader.mistakes else ""
 
 
 def _written(shape: Shape, value: Any) -> Any:
