@@ -90,7 +90,7 @@ def disk_errors(path: Path) -> Iterator[None]:
             ) from exc
         hint = ""
         if exc.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            hint = f"run as root, or see who may write there: ls -ld {path.parent}"
+            hint = f"run as root, or check the permissions: ls -ld {path.parent}"
         raise SystemRefused(f"{exc.strerror}: {exc.filename or path}", hint=hint) from exc
 
 

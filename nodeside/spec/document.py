@@ -151,11 +151,11 @@ def _read(document: Document, newer: Newer) -> Driver:
 def _top(reader: Reader, top: Mapping[Any, Any]) -> tuple[Any, Any]:
     """Read the parts of a Kubernetes object. `status` belongs to the cluster and is ignored."""
     name, spec = shape_of(Driver).fields
-    for word, value in (("apiVersion", API_VERSION), ("kind", KIND)):
-        if word not in top:
-            reader.wrong((word,), "is missing", f"write {word}: {value}")
-        elif top[word] != value:
-            reader.expected(value, (word,), top[word], _of_another_version(top[word]))
+    for field, value in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if field not in top:
+            reader.wrong((field,), "is missing", f"write {field}: {value}")
+        elif top[field] != value:
+            reader.expected(value, (field,), top[field], _of_another_version(top[field]))
     for key in top:
         if key not in (*_TOP, "status"):
             reader.unknown(_TOP, key, ())

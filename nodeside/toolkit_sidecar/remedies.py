@@ -152,8 +152,8 @@ def remedy(line: str) -> str:
         name = next(group for key, group in missing.groupdict().items() if group)
         return _install(name, denied=line.endswith("Permission denied"))
     for pattern, words in _WORDS:
-        if found := pattern.search(line):
-            return found.expand(words)
+        if match := pattern.search(line):
+            return match.expand(words)
     return ""
 
 

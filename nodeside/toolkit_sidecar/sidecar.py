@@ -110,11 +110,11 @@ class Sidecar:
 
     def _remove_leftovers(self) -> None:
         """Remove results, output and temporary files of ours that no longer have a request."""
-        known = set(self.shared.request_ids())
+        requests = set(self.shared.request_ids())
         for directory in (self.shared.results, self.shared.out):
             for entry in os.scandir(directory):
                 name = entry.name.removesuffix(".json")
-                stale = REQUEST_ID.match(name) and name not in known
+                stale = REQUEST_ID.match(name) and name not in requests
                 if stale or entry.name.startswith(TEMPORARY_PREFIX):
                     self._remove(Path(entry.path))
 
