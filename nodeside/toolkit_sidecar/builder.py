@@ -72,7 +72,7 @@ class Build:
             f"{request.driver} {request.version} for {request.kernel.release}, {jobs} jobs"
         )
         if self.begun > 1:
-            self.notes.append(f"attempt {self.begun}: the worker of the previous attempt died")
+            self.notes.append(f"attempt {self.begun}: a process of the previous attempt died")
         with self._stage("check"):
             place = self._check(jobs)
         with self._stage("copy"):
@@ -280,9 +280,8 @@ def _give_up(root: Path, times: int, *, killed_with_container: bool) -> None:
     """Raise BuildFailed if the build was killed so often that it would be killed again."""
     if killed_with_container or memory.kills(root):
         if times >= memory.lives(count_jobs(root)):
-            what = f"the OOM killer killed the build {times} times"
-            if killed_with_container:
-                what = f"the toolkit container was killed {times} times, probably by the OOM killer"
+            who = "the toolkit container" if killed_with_container else "the build"
+            what = f"{who} was killed {times} times, probably by the OOM killer"
             raise memory.out_of_memory(root, what, _jobs(root, times))
     elif times >= memory.MOST_LIVES:
         raise BuildFailed(

@@ -18,7 +18,7 @@ def test_what_a_build_starts_dies_though_it_kills_the_worker(toolkit: FakeToolki
     toolkit.vendor("vendor.sh", _ONCE.format(_SURVIVOR))
     result = toolkit.answer(toolkit.request())
     assert result.succeeded, result.message
-    assert "attempt 2: the worker of the previous attempt died" in result.notes
+    assert "attempt 2: a process of the previous attempt died" in result.notes
     assert not lives((toolkit.shared.root / "pid").read_text())
 
 
@@ -52,7 +52,7 @@ def test_deaths_of_one_build_are_not_counted_against_the_next(toolkit: FakeToolk
         assert not sidecar.result(bad).succeeded
         result = sidecar.result(good)
     assert result.succeeded, result.message
-    assert "attempt 2: the worker of the previous attempt died" in result.notes
+    assert "attempt 2: a process of the previous attempt died" in result.notes
 
 
 def test_a_build_that_stops_the_worker_stops_nothing_for_long(toolkit: FakeToolkit) -> None:

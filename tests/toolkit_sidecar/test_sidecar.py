@@ -292,7 +292,7 @@ def test_a_build_that_a_killed_sidecar_left_is_begun_again(toolkit: FakeToolkit)
         result = sidecar.result(request)
     assert result.succeeded
     assert not lives(str(first))
-    assert "attempt 2: the worker of the previous attempt died" in result.notes
+    assert "attempt 2: a process of the previous attempt died" in result.notes
 
 
 def test_a_worker_that_is_killed_is_replaced_and_the_request_answered(toolkit: FakeToolkit) -> None:
