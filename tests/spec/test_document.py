@@ -251,8 +251,8 @@ def test_many_mistakes_are_counted_not_listed() -> None:
         (
             "a: &a [*a, *a]\n",
             (
-                "driver.yaml: expected at most 20000 values, nested at most 32 deep, all aliases "
-                "followed"
+                "driver.yaml: expected at most 20000 values, nested at most 32 deep, with all "
+                "aliases followed"
             ),
         ),
         ("[" * 5000, "driver.yaml: nested too deeply"),
