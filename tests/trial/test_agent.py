@@ -144,7 +144,9 @@ def test_every_wait_ends_when_the_machine_is_gone() -> None:
         child = start(link, "sleep", "60")
         process.kill_group(pid)
 
-        with pytest.raises(MachineLost, match="before this was done: sleep 60: because of the test"):
+        with pytest.raises(
+            MachineLost, match="before this was done: sleep 60: because of the test"
+        ):
             child.wait(10)
         with pytest.raises(MachineLost):
             start(link, "true")
