@@ -19,7 +19,8 @@ from nodeside.errors import ExitCode, NodesideError
 
 WORDS_LIMIT = 500  # characters of the server's message that we repeat
 OLD_DEFINITIONS = (
-    "if they are older than what asks, update the definitions: nodeside-cluster install"
+    "if the custom resource definitions are older than this program, update them: "
+    "nodeside-cluster install"
 )
 
 # The server-side apply error for a field that is missing in the schema. It comes with status 500,
@@ -64,13 +65,13 @@ def document_of(body: bytes) -> dict[str, Any]:
 
 def words_of(document: Mapping[str, Any]) -> str:
     """Return the message of a `Status`, truncated, on one line; empty if there is none."""
-    said = str(document.get("message") or "")
-    return " ".join("".join(c if c.isprintable() else " " for c in said).split())[:WORDS_LIMIT]
+    message = str(document.get("message") or "")
+    return " ".join("".join(c if c.isprintable() else " " for c in message).split())[:WORDS_LIMIT]
 
 
-def meant_status(status: int, said: str) -> int:
+def meant_status(status: int, message: str) -> int:
     """Return the HTTP status that the API server should have used."""
-    return 400 if said.startswith(_UNTYPED) else status
+    return 400 if message.startswith(_UNTYPED) else status
 
 
 def may_pass(status: int) -> bool:

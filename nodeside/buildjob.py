@@ -107,33 +107,34 @@ def kernel_variant(release: str) -> str:
 
 
 def choose_kernel(
-    found: ToolkitKernels, *, release: str = "", variant: str | None = None
+    toolkit: ToolkitKernels, *, release: str = "", variant: str | None = None
 ) -> ToolkitKernel:
     """Choose the kernel to build for: by release, by variant, or the only one there is.
 
     Raises NoHeaders unless exactly one kernel matches, or if its build (`uname -v`) is unknown.
     """
-    fitting = [
-        each
-        for each in found.kernels
-        if release in ("", each.release) and variant in (None, kernel_variant(each.release))
+    matches = [
+        kernel
+        for kernel in toolkit.kernels
+        if release in ("", kernel.release) and variant in (None, kernel_variant(kernel.release))
     ]
-    if len(fitting) != 1:
-        there = ", ".join(each.release for each in found.kernels) or "no kernel at all"
-        wanted = release or (f"one {variant or 'plain'} kernel" if variant is not None else "one")
+    if len(matches) != 1:
+        releases = ", ".join(kernel.release for kernel in toolkit.kernels) or "no kernel at all"
+        kind = "" if variant is None else f"{variant or 'plain'} "
         raise NoHeaders(
-            f"the toolkit image has headers of {there}; asked for {wanted}",
+            f"the toolkit image has headers of {releases}; "
+            f"expected {release or f'exactly one {kind}kernel'}",
             hint="name the release: --kernel"
-            if fitting
+            if matches
             else "use the toolkit image of that kernel",
         )
-    if not fitting[0].version:
+    if not matches[0].version:
         raise NoHeaders(
-            f"the headers of {fitting[0].release} do not say which build of the kernel they are "
-            "of (`uname -v`), which is part of a bundle's key",
-            hint="nodes of that kernel have to build for themselves",
+            f"the headers of {matches[0].release} do not contain the kernel's version string "
+            "(`uname -v`), which is part of a bundle's key",
+            hint="nodes with that kernel must build the modules themselves",
         )
-    return fitting[0]
+    return matches[0]
 
 
 def termination_message(outcome: BuildOutcome) -> str:
@@ -146,9 +147,9 @@ def termination_message(outcome: BuildOutcome) -> str:
             hint=_cut(outcome.hint, limit),
             first_error=_cut(outcome.first_error, limit),
         )
-        said = json.dumps(encode(cut), ensure_ascii=False, sort_keys=True)
-        if len(said.encode(errors="replace")) <= MESSAGE_LIMIT:
-            return said
+        text = json.dumps(encode(cut), ensure_ascii=False, sort_keys=True)
+        if len(text.encode(errors="replace")) <= MESSAGE_LIMIT:
+            return text
         limit //= 2
 
 

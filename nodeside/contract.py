@@ -129,7 +129,7 @@ def bundle_key(
     Different builds (`uname -v`) of one kernel release have different keys, and so do different
     signing certificates. `certificate_digest` is the sha256 of the DER, empty if unsigned.
     """
-    wanted = {
+    inputs = {
         "source": source_digest,
         "kind": settings.kind.value,
         "modules": list(settings.modules),
@@ -143,7 +143,7 @@ def bundle_key(
         "architecture": kernel.architecture,
         "certificate": certificate_digest,
     }
-    canonical = json.dumps(wanted, sort_keys=True, separators=(",", ":"))
+    canonical = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
@@ -316,7 +316,7 @@ class SidecarRecord:
     protocol: int = PROTOCOL
 
 
-# --- what stands on the node -----------------------------------------------------------------
+# --- the state on the node -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class DirectoryWatch:
     """
 
     def __init__(self, directories: Iterable[Path]) -> None:
-        self._wanted = list(directories)
+        self._directories = list(directories)
         self._fds: list[int] = []
         self._works = True
         self._previous: Any = None
@@ -49,7 +49,7 @@ class DirectoryWatch:
             self._works = False
             return self
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})
-        for path in self._wanted:
+        for path in self._directories:
             self.add(path)
         return self
 

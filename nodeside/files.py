@@ -41,8 +41,8 @@ def publish_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     can write to. A restarted container has the same process ids, so a leftover of a crash may have
     the same name.
     """
-    words = f"{TEMPORARY_PREFIX}{os.getpid()}-{threading.get_native_id()}-{path.name}"
-    temporary = path.parent / words
+    name = f"{TEMPORARY_PREFIX}{os.getpid()}-{threading.get_native_id()}-{path.name}"
+    temporary = path.parent / name
     with disk_errors(path):
         with suppress(FileNotFoundError):
             temporary.unlink()
@@ -90,7 +90,7 @@ def disk_errors(path: Path) -> Iterator[None]:
             ) from exc
         hint = ""
         if exc.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            hint = f"run as root, or see who may write there: ls -ld {path.parent}"
+            hint = f"run as root, or check the permissions: ls -ld {path.parent}"
         raise SystemRefused(f"{exc.strerror}: {exc.filename or path}", hint=hint) from exc
 
 

@@ -36,7 +36,7 @@ NOWHERE = subprocess.DEVNULL
 _ALLOWED_ENVIRONMENT = ("PATH", "HOME", "LANG", "TMPDIR", "TERM", "USER")
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TAIL_LINES = 20
-_KEPT_BYTES = 64 << 20  # per pipe; the largest real output, a package list, has 10 MB
+_OUTPUT_BYTES = 64 << 20  # kept per pipe; the largest real output, a package list, has 10 MB
 _LINE_BYTES = 1 << 20
 _CHUNK = 1 << 16
 _LOOK = 0.1  # seconds between checks for the end of a command while another process holds its pipe
@@ -62,12 +62,12 @@ class ToolError(NodesideError):
 
     def __init__(self, completed: Completed, *, hint: str = "") -> None:
         self.completed = completed
-        said = tail(completed.errors.strip() or completed.output.strip())
+        last_lines = tail(completed.errors.strip() or completed.output.strip())
         if full := _about_a_full_disk(completed.errors):
             self.exit_code, self.retryable = ExitCode.NO_SPACE, True
-            said, hint = full, hint or "free some space: df -h"
-        words = f"{in_words(completed.exit_code)}: {shlex.join(completed.argv)}"
-        super().__init__(f"{words}\n{said}" if said else words, hint=hint)
+            last_lines, hint = full, hint or "free some space: df -h"
+        message = f"{in_words(completed.exit_code)}: {shlex.join(completed.argv)}"
+        super().__init__(f"{message}\n{last_lines}" if last_lines else message, hint=hint)
 
 
 def _about_a_full_disk(errors: str) -> str:
@@ -150,9 +150,10 @@ def run(
     try:
         _converse(child, input or b"", {child.stdout: output, child.stderr: errors}, timeout)
     except subprocess.TimeoutExpired:
-        said = tail((errors.text or output.text).strip())
-        message = f"no end after {timeout:g} s: {shlex.join(words)}"
-        raise ToolTimeout(f"{message}\n{said}" if said else message, hint=hint) from None
+        last_lines = tail((errors.text or output.text).strip())
+        message = f"timed out after {timeout:g} s: {shlex.join(words)}"
+        full = f"{message}\n{last_lines}" if last_lines else message
+        raise ToolTimeout(full, hint=hint) from None
     finally:
         _end(child)
     elapsed = time.monotonic() - started
@@ -192,9 +193,7 @@ def start(
     except ValueError as exc:
         raise SystemRefused(f"cannot start {words[0]}: {exc}") from exc
     except subprocess.SubprocessError as exc:
-        raise WrapperFailed(
-            f"cannot start {words[0]}: what prepares its process was refused"
-        ) from exc
+        raise WrapperFailed(f"cannot start {words[0]}: setting up its process failed") from exc
 
 
 def kill_group(pid: int, sig: signal.Signals = signal.SIGKILL) -> None:
@@ -228,13 +227,13 @@ class _Output:
 
     def __init__(self, on_line: Callable[[str], None] | None) -> None:
         self._on_line = on_line
-        self._kept = bytearray()
+        self._data = bytearray()
         self._line = bytearray()
         self._cut = 0
 
     def feed(self, data: bytes) -> None:
-        room = _KEPT_BYTES - len(self._kept)
-        self._kept += data[:room]
+        room = _OUTPUT_BYTES - len(self._data)
+        self._data += data[:room]
         self._cut += len(data[room:])
         if self._on_line is None:
             return
@@ -253,7 +252,7 @@ class _Output:
 
     @property
     def text(self) -> str:
-        text = self._kept.decode(errors="replace")
+        text = self._data.decode(errors="replace")
         if self._cut:
             text += f"\n[... {self._cut} bytes cut]"
         return text if self._on_line is None else text.removesuffix("\n")

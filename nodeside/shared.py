@@ -184,8 +184,8 @@ class SharedDir:
 
     def request_ids(self) -> tuple[str, ...]:
         """Return the ids of all requests, sorted by key, oldest attempt first."""
-        found = (REQUEST_ID.match(path.stem) for path in self.requests.glob("*.json"))
-        pairs = sorted((m["key"], int(m["attempt"])) for m in found if m)
+        matches = (REQUEST_ID.match(path.stem) for path in self.requests.glob("*.json"))
+        pairs = sorted((m["key"], int(m["attempt"])) for m in matches if m)
         return tuple(request_id(key, attempt) for key, attempt in pairs)
 
     @contextmanager

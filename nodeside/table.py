@@ -58,8 +58,8 @@ def _lines(
     room = max(_NARROWEST, width - len(start))
     parts = [part for line in row[-1].split("\n") for part in _wrapped(line, room)]
     lines += [(start if i == 0 else " " * len(start)) + part for i, part in enumerate(parts)]
-    kept = [line.rstrip() for line in lines]
-    return kept if len(groups) == 1 else [kept[0], *filter(None, kept[1:])]
+    stripped = [line.rstrip() for line in lines]
+    return stripped if len(groups) == 1 else [stripped[0], *filter(None, stripped[1:])]
 
 
 def _wrapped(line: str, room: int) -> list[str]:

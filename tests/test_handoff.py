@@ -235,7 +235,7 @@ def test_a_module_that_is_wanted_and_does_not_come_out_is_named(
     driver.write_text(driver.read_text().replace("name: straw\n  source", "name: hay\n  source"))
     done = handoff.build()
     assert done.exit_code == ExitCode.NO_MODULE
-    assert "no module named hay came out" in done.errors
+    assert "the build produced no module named hay" in done.errors
 
 
 def test_what_is_no_module_is_refused_and_not_asked_for_again_and_again(

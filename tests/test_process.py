@@ -119,7 +119,7 @@ def test_a_child_that_cannot_be_prepared_is_told_from_a_command_that_fails() -> 
     def refuse() -> None:
         raise PermissionError
 
-    with pytest.raises(WrapperFailed, match="cannot start true: what prepares its process was"):
+    with pytest.raises(WrapperFailed, match="cannot start true: setting up its process failed"):
         run(["true"], timeout=LONG, wrapper=refuse)
 
 
@@ -141,7 +141,7 @@ def test_the_deadline_kills_the_whole_group_and_says_what_was_seen(
     script = f"echo here; sleep 1000 & echo $! $$ > {pids}; wait"
     with pytest.raises(ToolTimeout) as caught:
         run(["sh", "-c", script], timeout=0.5, on_line=(lambda _: None) if streamed else None)
-    assert str(caught.value).startswith("no end after 0.5 s: sh -c ")
+    assert str(caught.value).startswith("timed out after 0.5 s: sh -c ")
     assert str(caught.value).endswith("\nhere")
     assert caught.value.exit_code is ExitCode.TIMEOUT
     assert all(ends(int(pid)) for pid in pids.read_text().split())
@@ -206,7 +206,7 @@ def test_an_error_of_the_listener_ends_the_command(tmp_path: Path) -> None:
 
 
 def test_endless_output_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "_KEPT_BYTES", 1000)
+    monkeypatch.setattr(process, "_OUTPUT_BYTES", 1000)
     done = run(["head", "-c", "5000", "/dev/zero"], timeout=LONG)
     assert done.output == "\0" * 1000 + "\n[... 4000 bytes cut]"
 

@@ -36,9 +36,9 @@ def check_node_driver(document: object) -> list[str]:
     if not isinstance(document, Mapping):
         reader.expected("a mapping", (), document)
         return [str(mistake) for mistake in reader.mistakes]
-    for word, value in (("apiVersion", API_VERSION), ("kind", "NodeDriver")):
-        if document.get(word) != value:
-            reader.expected(value, (word,), document.get(word))
+    for key, value in (("apiVersion", API_VERSION), ("kind", "NodeDriver")):
+        if document.get(key) != value:
+            reader.expected(value, (key,), document.get(key))
     reader.mistakes += _name(document.get("metadata"))
     reader.read(shape_of(NodeDriverStatus), document.get("status"), ("status",))
     return [str(mistake) for mistake in reader.mistakes]

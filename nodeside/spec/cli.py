@@ -19,9 +19,9 @@ def check(file: Path) -> None:
     """Check FILE (driver.yaml) and name every mistake in it."""
     from nodeside.spec import load
 
-    found = load(file / "driver.yaml" if file.is_dir() else file)
-    names = ", ".join(module.name for module in found.spec.modules)
-    click.echo(f"{file}: driver {found.name} {found.spec.version}, modules {names}")
+    driver = load(file / "driver.yaml" if file.is_dir() else file)
+    names = ", ".join(module.name for module in driver.spec.modules)
+    click.echo(f"{file}: driver {driver.name} {driver.spec.version}, modules {names}")
 
 
 @spec.command("json-schema")

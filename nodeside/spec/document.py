@@ -151,11 +151,11 @@ def _read(document: Document, newer: Newer) -> Driver:
 def _top(reader: Reader, top: Mapping[Any, Any]) -> tuple[Any, Any]:
     """Read the parts of a Kubernetes object. `status` belongs to the cluster and is ignored."""
     name, spec = shape_of(Driver).fields
-    for word, value in (("apiVersion", API_VERSION), ("kind", KIND)):
-        if word not in top:
-            reader.wrong((word,), "is missing", f"write {word}: {value}")
-        elif top[word] != value:
-            reader.expected(value, (word,), top[word], _of_another_version(top[word]))
+    for field, value in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if field not in top:
+            reader.wrong((field,), "is missing", f"write {field}: {value}")
+        elif top[field] != value:
+            reader.expected(value, (field,), top[field], _of_another_version(top[field]))
     for key in top:
         if key not in (*_TOP, "status"):
             reader.unknown(_TOP, key, ())
@@ -168,7 +168,7 @@ def _top(reader: Reader, top: Mapping[Any, Any]) -> tuple[Any, Any]:
 def _of_another_version(api_version: object) -> str:
     if not str(api_version).startswith(f"{API_GROUP}/"):
         return ""
-    return f"written for another nodeside; this is {__version__}"
+    return f"it was written for another version of nodeside; this is {__version__}"
 
 
 def _name(reader: Reader, name: Field, top: Mapping[Any, Any]) -> Any:
@@ -187,8 +187,8 @@ def _if_right(document: Document, shape: Shape, section: str, key: str) -> str:
     top = document.data
     part = top.get(section) if isinstance(top, Mapping) else None
     reader = Reader(document)
-    found = reader.read(shape, part.get(key) if isinstance(part, Mapping) else None, (section, key))
-    return found if isinstance(found, str) and not reader.mistakes else ""
+    value = reader.read(shape, part.get(key) if isinstance(part, Mapping) else None, (section, key))
+    return value if isinstance(value, str) and not reader.mistakes else ""
 
 
 def _written(shape: Shape, value: Any) -> Any:

@@ -72,8 +72,8 @@ class JsonSchema:
             case Section():
                 return self.section(shape)
             case ListOf(entry, least, most):
-                few = {"minItems": least} if least else {}
-                return {"type": "array", "items": self.of(entry), **few, "maxItems": most}
+                minimum = {"minItems": least} if least else {}
+                return {"type": "array", "items": self.of(entry), **minimum, "maxItems": most}
             case MapOf(value, keys, most):
                 values = {"additionalProperties": self.of(value), "maxProperties": most}
                 return {"type": "object", **values, **self.keys(keys)}

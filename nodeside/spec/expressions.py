@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-EXPECTED: Final = "expected a regular expression of RE2, without look-around and backreferences"
+EXPECTED: Final = (
+    "expected a regular expression in RE2 syntax, without look-around and backreferences"
+)
 
 # Escapes and character classes first: their content is not an operator.
 _TOKEN = re.compile(
@@ -33,20 +35,20 @@ def beyond_re2(pattern: str) -> str:
     return next(filter(None, map(_refusal, _TOKEN.finditer(pattern))), "")
 
 
-def _refusal(found: re.Match[str]) -> str:
-    text, group = found.group(), found["group"]
-    if found["reference"] or group in ("P=", "("):
+def _refusal(token: re.Match[str]) -> str:
+    text, group = token.group(), token["group"]
+    if token["reference"] or group in ("P=", "("):
         return f"{text} is a backreference"
-    if found["escape"]:
-        instead = r"; write \z" if found["escape"] == "Z" else ""
-        return f"{text} has no meaning there{instead}"
-    if found["possessive"] or group == ">":
+    if token["escape"]:
+        instead = r"; write \z" if token["escape"] == "Z" else ""
+        return f"{text} is not supported{instead}"
+    if token["possessive"] or group == ">":
         return f"{text} is possessive"
     if group == "#":
         return f"{text} is a comment"
     if group:
         return f"{text} is {'a flag' if group[-1].isalpha() else 'look-around'}"
-    counts = (found["least"] or "0", found["most"] or "0")
+    counts = (token["least"] or "0", token["most"] or "0")
     return f"{text} repeats more than {_REPEATS} times" if _too_many(counts) else ""
 
 

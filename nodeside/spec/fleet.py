@@ -12,11 +12,11 @@ from nodeside.spec.schema import item, section
 class Toolkit:
     """Where a kernel's toolkit image comes from: `images`, else the stream, else the template.
 
-    An image of the last two that is for another kernel is passed over.
+    An image from the stream or the template is skipped if it is for another kernel.
     """
 
     image_stream: str = item(
-        "namespace/name of the image stream, one tag for each OS version.",
+        "namespace/name of the image stream, which has one tag for each OS version.",
         default="openshift/driver-toolkit",
         pattern=patterns.IMAGE_STREAM,
         max_length=253,
@@ -37,16 +37,16 @@ class Toolkit:
 
 @section
 class Preflight:
-    """Would the driver build there? Exactly one of the fields says where."""
+    """A build to try in advance. Exactly one of the fields selects its toolkit image."""
 
     os_version: str = item(
-        "An OS version: the toolkit image of that tag in the image stream.",
+        "An OS version: the toolkit image with that tag in the image stream.",
         default="",
         pattern=patterns.OS_VERSION,
         max_length=128,
     )
     kernel: str = item(
-        "A kernel release: the toolkit image that `toolkit` has for it.",
+        "A kernel release: the toolkit image that `spec.toolkit` selects for it.",
         default="",
         pattern=patterns.KERNEL_RELEASE,
     )
@@ -55,28 +55,28 @@ class Preflight:
 
 @section
 class Evict:
-    """Pods that leave a node before its driver is replaced: `resources`, or `selector`, fits."""
+    """Pods that are evicted before a node's driver is replaced: `resources` or `selector` match."""
 
     resources: tuple[str, ...] = item(
-        "Extended resources, as a device plugin offers them: every pod that requests one.",
+        "Extended resources, as a device plugin offers them. Every pod that requests one matches.",
         default=(),
         pattern=patterns.RESOURCE_NAME,
     )
     selector: Mapping[str, str] = item(
-        "Labels: every pod that has all of them.",
+        "Labels. Every pod that has all of them matches.",
         default_factory=dict,
         key_pattern=patterns.LABEL_KEY,
         pattern=patterns.LABEL_VALUE,
     )
     namespaces: tuple[str, ...] = item(
-        "Pods of these namespaces only; none given: of all.",
+        "Namespaces whose pods are evicted; if empty, all namespaces.",
         default=(),
         pattern=patterns.NAMESPACE,
         max_length=63,
     )
     timeout_seconds: int = item(
-        "After so long the node keeps its revision until the pods, those of stages too, are gone, "
-        "and others have their turn; 0: wait for ever.",
+        "Seconds to wait until the pods, including those of stages, are gone. After that the node "
+        "keeps its revision until they are gone, and other nodes have their turn; 0: no limit.",
         default=3600,
         minimum=0,
         maximum=604800,
@@ -85,7 +85,7 @@ class Evict:
 
 @section
 class Rollout:
-    """How fast a change goes through the nodes."""
+    """How fast a change is rolled out to the nodes."""
 
     max_unavailable: str = item(
         "Nodes without a working driver at a time: a number, or a percentage of the nodes.",
@@ -95,38 +95,42 @@ class Rollout:
     )
     max_failed: str = item(
         "Failed nodes at which the rollout stops: a number, or a percentage of the nodes; only "
-        "nodes that were ready before count. At 256 it stops whatever the number.",
+        "nodes that were ready before count. It always stops at 256 failed nodes.",
         default="10%",
         pattern=patterns.AMOUNT,
         or_number=True,
     )
     canary: int = item(
-        "Nodes changed first; one that fails stops it.", default=1, minimum=0, maximum=10000
+        "Number of nodes that are changed first. If one of them fails, the rollout stops.",
+        default=1,
+        minimum=0,
+        maximum=10000,
     )
     paused: bool = item("Stop changing nodes.", default=False)
     evict: Evict | None = item(
-        "Which pods are evicted from a node, through the eviction API, before its driver is "
-        "replaced; the node is cordoned meanwhile. Absent: nobody is. `onReboot` evicts nobody.",
+        "Pods that are evicted from a node, through the eviction API, before its driver is "
+        "replaced; the node is cordoned meanwhile. If absent, or with `upgrade: onReboot`, no pod "
+        "is evicted.",
         default=None,
     )
 
 
 @section
 class WaitFor:
-    """What a pod of a stage must have said, besides being ready."""
+    """A log line that each pod of a stage must print, in addition to being ready."""
 
     log: str = item(
-        "A regular expression that must match a line of the log of each pod: as RE2 has them, "
-        "which know no look-around and no backreferences."
+        "A regular expression in RE2 syntax (no look-around, no backreferences) that must match a "
+        "line in the log of each pod."
     )
     container: str = item(
-        "The container whose log it is.",
+        "The container whose log is read.",
         default="",
         default_words="the first one of the pod",
         pattern=patterns.CONTAINER_NAME,
     )
     timeout_seconds: int = item(
-        "Seconds after which a pod that has not said it counts as failed; it is heard further.",
+        "Seconds after which a pod without such a line counts as failed. Its log is still read.",
         default=600,
         minimum=1,
         maximum=86400,
@@ -135,12 +139,12 @@ class WaitFor:
 
 @section
 class Stage:
-    """What follows the driver, on each node once the stage before it is ready there."""
+    """What is deployed after the driver, on each node where the previous stage is ready."""
 
-    name: str = item("Name of the stage; no two have the same.", pattern=patterns.STAGE_NAME)
+    name: str = item("Name of the stage, unique in the driver.", pattern=patterns.STAGE_NAME)
     manifests: str = item(
         "The ConfigMap in the controller's namespace that holds the manifests, as templates.",
         pattern=patterns.OBJECT_NAME,
         max_length=253,
     )
-    wait_for: WaitFor | None = item("What its pods must have said.", default=None)
+    wait_for: WaitFor | None = item("A log line that its pods must print.", default=None)

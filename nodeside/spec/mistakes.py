@@ -62,7 +62,7 @@ def refuse(document: Document, mistakes: Sequence[Mistake]) -> SpecError:
     rows = sorted(mistakes, key=lambda mistake: _position(document.data, mistake.path))
     lines = [f"{_place(document, mistake.path)}: {mistake}" for mistake in rows[:_SHOWN]]
     if len(rows) > _SHOWN:
-        lines.append(f"{document.where}: and {len(rows) - _SHOWN} mistakes more")
+        lines.append(f"{document.where}: and {len(rows) - _SHOWN} more mistakes")
     return SpecError("\n".join(lines), hint="every field is explained in docs/driver-yaml.md")
 
 

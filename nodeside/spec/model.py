@@ -59,13 +59,13 @@ class PciId:
 
 @section
 class Hardware:
-    """Which nodes have the hardware. A node must fit both fields."""
+    """Which nodes have the hardware. A node must match both fields."""
 
     pci: tuple[PciId, ...] = item(
         "A node with any of these devices has the hardware.", default=(), default_words="every node"
     )
     node_selector: Mapping[str, str] = item(
-        "Labels that a node must have besides.",
+        "Labels that a node must have in addition.",
         default_factory=dict,
         key_pattern=patterns.LABEL_KEY,
         pattern=patterns.LABEL_VALUE,
@@ -80,11 +80,11 @@ class Source:
         "Directory of the source.", default=".", default_words="the directory of driver.yaml"
     )
     exclude: tuple[str, ...] = item(
-        "What in it is no source: neither in the digest nor in the build. A name, looked for in "
-        "every directory, or a path from the source's directory, with `*`, `?` and `[...]` for "
-        "parts of a name. What is in an excluded directory is excluded with it.",
+        "Files and directories that are left out of the digest and of the build: a name, which "
+        "matches in every directory, or a path relative to the source directory. `*`, `?` and "
+        "`[...]` match parts of a name. An excluded directory is excluded with all its content.",
         default=(),
-        default_words="only what never is source",
+        default_words="only files that are never source",
         pattern=patterns.RELATIVE_PATH,
         max_length=255,
     )
@@ -95,19 +95,19 @@ class Build:
     """How source becomes modules. The build runs in the toolkit container, without privilege."""
 
     kind: BuildKind | None = item(
-        "`kbuild`: make with the kernel's build system; `dkms`: as dkms would do it, by the "
+        "`kbuild`: make with the kernel's build system; `dkms`: as dkms would build it, from the "
         "source's dkms.conf; `command`: run `command`.",
         default=None,
         default_words="`dkms` where the source has a dkms.conf, else `kbuild`",
     )
     directory: str = item(
-        "Where in the source to build.",
+        "The directory in the source to build in.",
         default=".",
         default_words="the source directory",
         pattern=patterns.RELATIVE_PATH,
     )
     make_arguments: tuple[str, ...] = item(
-        "Further arguments of make, such as `CONFIG_EDU=m`.", default=()
+        "Additional arguments for make, such as `CONFIG_EDU=m`.", default=()
     )
     environment: Mapping[str, str] = item(
         "Environment variables of the build.",
@@ -129,8 +129,8 @@ class Build:
     )
     timeout_seconds: int = item("Deadline of the build.", default=3600, minimum=1, maximum=86400)
     memory_limit_mib: int = item(
-        "Memory that a build may use, in MiB: the limit of the toolkit container and of a build "
-        "Job's. A build gets one job for each 512 MiB at most. A node ignores it.",
+        "Memory that a build may use, in MiB: the limit of the toolkit container, in a driver pod "
+        "and in a build Job. A build gets at most one job per 512 MiB. A node ignores it.",
         default=8192,
         minimum=256,
         maximum=1048576,
@@ -139,7 +139,7 @@ class Build:
 
 @section
 class Module:
-    """A module that the build gives and that is to be loaded."""
+    """A module that the build produces and the node loads."""
 
     name: str = item(
         "Name of the module; - and _ are the same.",
@@ -147,8 +147,8 @@ class Module:
         max_length=patterns.MODULE_NAME_LIMIT,
     )
     parameters: Mapping[str, str] = item(
-        'Parameters for the load, all as strings: `debug: "1"`. One that the module does not '
-        "declare is refused before the load.",
+        'Parameters for the load, all as strings: `debug: "1"`. A parameter that the module does '
+        "not declare is refused before the load.",
         default_factory=dict,
         key_pattern=patterns.PARAMETER_NAME,
         pattern=patterns.PARAMETER_VALUE,
@@ -157,7 +157,7 @@ class Module:
 
 @section
 class Conflicts:
-    """What must go before the load."""
+    """What is removed or unbound before the load."""
 
     modules: tuple[str, ...] = item(
         "In-tree modules that are removed before the load.",
@@ -166,13 +166,13 @@ class Conflicts:
         max_length=patterns.MODULE_NAME_LIMIT,
     )
     unbind: tuple[PciId, ...] = item(
-        "PCI devices that are unbound from whatever driver has them.", default=()
+        "PCI devices that are unbound from their current driver.", default=()
     )
 
 
 @section
 class Firmware:
-    """Firmware files that the driver asks the kernel for."""
+    """Firmware files that the driver requests from the kernel."""
 
     path: str = item("Directory of firmware files, as they would be in /lib/firmware.")
 
@@ -190,16 +190,16 @@ class PrebuiltSource:
     directory: str = item("A local directory that holds `<tag>.tar.gz` files.", default="")
     insecure: bool = item("Speak plain HTTP to the OCI registry.", default=False)
     publish: bool = item(
-        "In a cluster, build once for each kernel and publish here, for nodes to fetch. At most "
-        "one source, an OCI repository; a node ignores it.",
+        "In a cluster, build once for each kernel and publish the bundle here for nodes to fetch. "
+        "At most one source may set it, and it must be an OCI repository. A node ignores it.",
         default=False,
     )
 
 
 @section
 class Trust:
-    """What makes a fetched bundle acceptable, also one that a node fetched before and has in its
-    cache. With both fields, both must hold."""
+    """When a fetched bundle may be used, including one that a node fetched earlier and has in its
+    cache. If both fields are set, both must hold."""
 
     digests: tuple[str, ...] = item(
         "Digests of the manifests of bundles that may be used, as `nodeside driver publish` prints "
@@ -210,35 +210,35 @@ class Trust:
         max_items=1024,
     )
     certificate: str = item(
-        "PEM file: the manifest of the bundle, which names every file by its sha256, and every "
-        "module must be signed by its key. `nodeside driver build` signs both with "
-        "`signing.key`.",
+        "PEM file of a certificate. Its key must have signed every module, and the manifest of "
+        "the bundle, which lists every file with its sha256. `nodeside driver build` signs both "
+        "with `signing.key`.",
         default="",
-        default_words="signatures are not asked for: the transport is trusted",
+        default_words="signatures are not required: the transport is trusted",
     )
 
 
 @section
 class Prebuilt:
-    """Where modules that somebody else built may be found."""
+    """Where to find modules that were built elsewhere."""
 
     sources: tuple[PrebuiltSource, ...] = item(
-        "Places to look, in order; the first that has the bundle serves.",
+        "Places to look, in order; the first that has the bundle is used.",
         default=(),
         default_words="nothing is fetched",
         max_items=16,
     )
     image: str = item(
-        "Pull spec of a driver image that was made for one kernel, with {kernel} in it and perhaps "
-        "{version}, {osVersion} or {arch}. Its bundle lies in /prebuilt, where a "
-        "node looks first. Where a cluster cannot pull it, nodes build with the image of all "
-        "kernels.",
+        "Pull spec of driver images that are made for one kernel each. It contains {kernel}, and "
+        "optionally {version}, {osVersion} or {arch}. The bundle is in /prebuilt of the image, "
+        "where a node looks first. If a cluster cannot pull the image, nodes build with "
+        "`spec.image`.",
         default="",
         pattern=patterns.PULL_SPEC,
     )
-    trust: Trust = item("What makes a fetched bundle acceptable.", default_factory=Trust)
+    trust: Trust = item("When a fetched bundle may be used.", default_factory=Trust)
     size_limit_mib: int = item(
-        "Largest bundle that is fetched, in MiB, also when unpacked.",
+        "Size limit of a fetched bundle in MiB, both packed and unpacked.",
         default=1024,
         minimum=1,
         maximum=65536,
@@ -253,10 +253,10 @@ class SysfsCheck:
     """An attribute of sysfs with an expected content: exactly one of `value` and `matches`."""
 
     path: str = item(
-        "Attribute below /sys; a * stands for one directory name, and each one found must pass.",
+        "Attribute below /sys; a * stands for one directory name, and every match must pass.",
         pattern=patterns.SYSFS_PATH,
     )
-    value: str = item("The expected content; white space at both ends does not count.", default="")
+    value: str = item("The expected content; white space at both ends is ignored.", default="")
     matches: str = item(
         "A Python regular expression that must match somewhere in the content.", default=""
     )
@@ -265,11 +265,11 @@ class SysfsCheck:
 
 @section
 class BoundCheck:
-    """PCI devices that a driver must have."""
+    """PCI devices that must be bound to a driver."""
 
     vendor: str = item("PCI vendor id, four lower-case hex digits.", pattern=patterns.HEX4)
     driver: str = item(
-        "The driver that must have every such device.", pattern=patterns.DRIVER_IN_SYSFS
+        "The driver that every such device must be bound to.", pattern=patterns.DRIVER_IN_SYSFS
     )
     device: str = item(
         "PCI device id, four lower-case hex digits.",
@@ -293,15 +293,15 @@ class CommandCheck:
 
 @section
 class Validate:
-    """What proves, after the load, that the driver works. All of it must hold."""
+    """Checks that prove, after the load, that the driver works. All of them must pass."""
 
     devices: tuple[str, ...] = item(
         "Device nodes that must exist, such as /dev/edu0.", default=(), pattern=patterns.DEVICE_NODE
     )
     sysfs: tuple[SysfsCheck, ...] = item(
-        "Attributes of sysfs that must have a content.", default=(), max_items=32
+        "Attributes of sysfs and their expected content.", default=(), max_items=32
     )
-    bound: tuple[BoundCheck, ...] = item("PCI devices that a driver must have.", default=())
+    bound: tuple[BoundCheck, ...] = item("PCI devices that must be bound to a driver.", default=())
     commands: tuple[CommandCheck, ...] = item(
         "Commands that must succeed.", default=(), max_items=32
     )
@@ -318,13 +318,13 @@ class Unload:
     """What may be unloaded. Nothing is ever unloaded by force."""
 
     policy: UnloadPolicy = item(
-        "Whether a loaded module may be unloaded, to be replaced or because the driver goes away: "
-        "`whenIdle`, when nothing uses it; `never`, only a reboot takes it out.",
+        "Whether a loaded module may be unloaded, to be replaced or because the driver is removed. "
+        "`whenIdle`: when nothing uses it; `never`: only a reboot removes it.",
         default=UnloadPolicy.WHEN_IDLE,
     )
     foreign: Foreign = item(
-        "What happens to a loaded module of the same name that nodeside did not load: `replace`, "
-        "as `policy` says; `keep`, the driver fails.",
+        "What happens to a loaded module of the same name that nodeside did not load. `replace`: "
+        "it is replaced, as `policy` allows; `keep`: it stays, and the driver fails.",
         default=Foreign.REPLACE,
     )
 
@@ -344,7 +344,7 @@ class DriverSpec:
 
     version: str = item("Version of the driver.", pattern=patterns.VERSION)
     modules: tuple[Module, ...] = item(
-        "The modules, in load order. One that another one needs is loaded before it in any case. "
+        "The modules, in load order. A module that another one needs is always loaded before it. "
         "Their names must differ; - and _ are the same.",
         min_items=1,
         max_items=128,
@@ -356,16 +356,18 @@ class DriverSpec:
     )
     hardware: Hardware = item("Which nodes have the hardware.", default_factory=Hardware)
     source: Source = item("Where the source is.", default_factory=Source)
-    build: Build = item("How source becomes modules.", default_factory=Build)
-    conflicts: Conflicts = item("What must go before the load.", default_factory=Conflicts)
+    build: Build = item("How the source becomes modules.", default_factory=Build)
+    conflicts: Conflicts = item(
+        "What is removed or unbound before the load.", default_factory=Conflicts
+    )
     firmware: Firmware | None = item("Firmware files of the driver.", default=None)
-    prebuilt: Prebuilt = item("Where prebuilt modules may be found.", default_factory=Prebuilt)
+    prebuilt: Prebuilt = item("Where to find prebuilt modules.", default_factory=Prebuilt)
     reuse: Reuse = item(
         "`exact`: only modules built for this very kernel; `crc`: also modules of another release "
         "whose imported symbols all have this kernel's CRCs.",
         default=Reuse.EXACT,
     )
-    validate: Validate = item("What proves that the driver works.", default_factory=Validate)
+    validate: Validate = item("Checks that prove that the driver works.", default_factory=Validate)
     upgrade: Upgrade = item(
         "`live`: a new version replaces the loaded one at once; `onReboot`: a running node is "
         "never touched.",
@@ -375,18 +377,21 @@ class DriverSpec:
     signing: Signing | None = item("Key and certificate for module signatures.", default=None)
     toolkit: Toolkit = item("Where the toolkit image comes from.", default_factory=Toolkit)
     preflight: tuple[Preflight, ...] = item(
-        "Kernels to try a build for, besides those of the nodes.", default=(), max_items=8
+        "Kernels to try a build for, in addition to those of the nodes.", default=(), max_items=8
     )
-    rollout: Rollout = item("How fast a change goes through the nodes.", default_factory=Rollout)
+    rollout: Rollout = item(
+        "How fast a change is rolled out to the nodes.", default_factory=Rollout
+    )
     stages: tuple[Stage, ...] = item(
-        "What follows the driver on each node where it is ready, in order: runtime hooks, device "
-        "plugin, monitoring, feature discovery.",
+        "What is deployed after the driver on each node where it is ready, in order: runtime "
+        "hooks, device plugin, monitoring, feature discovery.",
         default=(),
-        default_words="nothing follows",
+        default_words="nothing",
         max_items=16,
     )
     privileged: bool = item(
-        "Run the driver container privileged: commands of `validate` may open device nodes.",
+        "Run the driver container privileged, so that commands of `validate` may open device "
+        "nodes.",
         default=False,
     )
 

@@ -61,10 +61,10 @@ class Reader:
             return self.expected("a mapping", path, value, _section_hint(shape, value))
         for key in value:
             if not isinstance(key, str) or shape.field(key) is None:
-                self.unknown([known.json_name for known in shape.fields], key, path)
+                self.unknown([field.json_name for field in shape.fields], key, path)
         values = {field.name: self._field(field, value, path) for field in shape.fields}
         self._check_rules(shape, values, path)
-        if any(isinstance(found, Wrong) for found in values.values()):
+        if any(isinstance(each, Wrong) for each in values.values()):
             return WRONG
         return shape.kind(**values)
 
@@ -101,16 +101,16 @@ class Reader:
             return self.expected("a list", path, value, _list_hint(shape, value))
         if not shape.min_items <= len(value) <= shape.max_items:
             return self.wrong(path, f"expected {_entries(shape)} entries, got {len(value)}")
-        found = [self.read(shape.entry, entry, (*path, n)) for n, entry in enumerate(value)]
-        return WRONG if any(isinstance(entry, Wrong) for entry in found) else tuple(found)
+        entries = [self.read(shape.entry, entry, (*path, n)) for n, entry in enumerate(value)]
+        return WRONG if any(isinstance(entry, Wrong) for entry in entries) else tuple(entries)
 
     def _map(self, shape: MapOf, value: object, path: Path) -> Any:
         if not isinstance(value, Mapping):
             return self.expected("a mapping", path, value)
         if len(value) > shape.max_items:
             return self.wrong(path, f"expected at most {shape.max_items} entries, got {len(value)}")
-        found = dict(self._entries(shape, value, path))
-        return WRONG if any(isinstance(entry, Wrong) for entry in found.values()) else found
+        entries = dict(self._entries(shape, value, path))
+        return WRONG if any(isinstance(entry, Wrong) for entry in entries.values()) else entries
 
     def _entries(
         self, shape: MapOf, value: Mapping[Any, Any], path: Path
@@ -246,4 +246,4 @@ def _did_you_mean(known: Sequence[str], key: str) -> str:
     names = {name.lower(): name for name in known}
     if close := get_close_matches(key.lower().replace("_", ""), names, n=1, cutoff=0.7):
         return f"did you mean {names[close[0]]}?"
-    return f"known here: {', '.join(known)}"
+    return f"known fields: {', '.join(known)}"

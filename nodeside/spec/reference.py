@@ -42,7 +42,7 @@ The smallest one, for a source tree that has a Makefile for kbuild, or a `dkms.c
 {smallest}```
 
 It is read strictly. Every command reports all mistakes at once, with line and path;
-`nodeside spec check` looks for nothing else:
+`nodeside spec check` does nothing else:
 
 ```
 {mistakes}
@@ -51,7 +51,7 @@ It is read strictly. Every command reports all mistakes at once, with line and p
 - Names of fields are camelCase. An unknown field is a mistake. (On a node of a cluster it is
   ignored and logged: the controller may be newer than the node.)
 - Text that YAML takes for something else is quoted: `"10"`, `"11e8"`, `"1.10"`, `"on"`, `"y"`.
-- A field that is not wanted is left out, not left empty.
+- Leave out a field that you do not need; do not leave it empty.
 - `metadata.name` is {name}.
   Other metadata is accepted and ignored, as is `status`.
 - Paths are absolute, or relative to the directory of `driver.yaml`, unless the field says
@@ -118,15 +118,15 @@ def _introduction() -> str:
 
 def _sections(shape: Section, path: str) -> list[tuple[str, Section]]:
     """Return a section and all sections below it, each with its path."""
-    found = [(path, shape)]
+    sections = [(path, shape)]
     for field in shape.fields:
         place = f"{path}.{field.json_name}"
         match field.shape:
             case Section():
-                found += _sections(field.shape, place)
+                sections += _sections(field.shape, place)
             case ListOf(entry=Section() as entry):
-                found += _sections(entry, f"{place}[]")
-    return found
+                sections += _sections(entry, f"{place}[]")
+    return sections
 
 
 def _section(path: str, shape: Section) -> str:
@@ -139,7 +139,7 @@ def _section(path: str, shape: Section) -> str:
 def _rules(shape: Section) -> list[str]:
     """Return the rules over several fields; a rule over one field is in its description."""
     messages = [rule.message for rule in rules_of(shape.kind) if len(rule.fields) > 1]
-    return ["Besides:\n" + "".join(f"\n- {message}" for message in messages)] if messages else []
+    return ["Rules:\n" + "".join(f"\n- {message}" for message in messages)] if messages else []
 
 
 def _row(path: str, field: Field) -> str:

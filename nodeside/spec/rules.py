@@ -48,8 +48,8 @@ class Rule(Generic[S]):
         """Return what is wrong with a section, or an empty text."""
         if self.holds(values):
             return ""
-        found = self.detail(values)
-        return f"{self.message}: {found}" if found else self.message
+        detail = self.detail(values)
+        return f"{self.message}: {detail}" if detail else self.message
 
 
 def _repeated(modules: tuple[Module, ...]) -> list[str]:
@@ -58,8 +58,8 @@ def _repeated(modules: tuple[Module, ...]) -> list[str]:
 
 
 def _in_both(spec: DriverSpec) -> list[str]:
-    wanted = {kernel_name(module.name) for module in spec.modules}
-    return sorted(wanted & {kernel_name(name) for name in spec.conflicts.modules})
+    modules = {kernel_name(module.name) for module in spec.modules}
+    return sorted(modules & {kernel_name(name) for name in spec.conflicts.modules})
 
 
 # If case is ignored, Python checks each character of a range separately, up to a million for one.
@@ -118,14 +118,14 @@ RULES: tuple[Rule[Any], ...] = (
     Rule(
         Source,
         ("exclude",),
-        "** and a leading ! mean nothing here: a name without / is looked for in every directory",
+        "** and a leading ! are not supported; a name without / matches in every directory",
         lambda source: not any("**" in p or p.startswith("!") for p in source.exclude),
         "!has(self.exclude) || self.exclude.all(p, !p.contains('**') && !p.startsWith('!'))",
     ),
     Rule(
         Build,
         ("kind", "command"),
-        "kind command and the field command need each other",
+        "kind command requires the field command, and vice versa",
         lambda build: (build.kind is BuildKind.COMMAND) == bool(build.command),
         "(has(self.kind) && self.kind == 'command') == "
         "(has(self.command) && size(self.command) > 0)",
@@ -133,7 +133,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule(
         Build,
         ("kind", "make_arguments"),
-        "makeArguments mean nothing with kind command; put them into the command",
+        "makeArguments have no effect with kind command; put them into the command",
         lambda build: build.kind is not BuildKind.COMMAND or not build.make_arguments,
         "!has(self.kind) || self.kind != 'command' || !has(self.makeArguments) "
         "|| size(self.makeArguments) == 0",
@@ -201,7 +201,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule(
         Evict,
         ("resources", "selector"),
-        "expected resources or selector: who is to leave a node",
+        "expected resources or selector, which select the pods to evict",
         lambda evict: bool(evict.resources or evict.selector),
         "(has(self.resources) && size(self.resources) > 0) "
         "|| (has(self.selector) && size(self.selector) > 0)",
@@ -209,14 +209,14 @@ RULES: tuple[Rule[Any], ...] = (
     Rule(
         Prebuilt,
         ("image",),
-        "expected {kernel} in it: it is an image for one kernel",
+        "expected {kernel} in the pull spec, since each image is for one kernel",
         lambda prebuilt: not prebuilt.image or "{kernel}" in prebuilt.image,
         "!has(self.image) || self.image.contains('{kernel}')",
     ),
     Rule(
         Toolkit,
         ("image_template",),
-        f"expected one of {', '.join(PLACEHOLDERS)} in it",
+        f"expected one of {', '.join(PLACEHOLDERS)} in the pull spec",
         lambda toolkit: (
             not toolkit.image_template
             or any(word in toolkit.image_template for word in PLACEHOLDERS)

@@ -202,35 +202,35 @@ _SHAPES: dict[type[Any], Section] = {}
 
 
 def _field(field: dataclasses.Field[Any], hint: Any) -> Field:
-    said = field.metadata.get("item", _REPORTED)
+    attrs = field.metadata.get("item", _REPORTED)
     required = field.default is MISSING and field.default_factory is MISSING
     default = None if required or field.default is MISSING else field.default
     if field.default_factory is not MISSING:
         default = field.default_factory()
-    return Field(field.name, _shape(hint, said), said, required, default)
+    return Field(field.name, _shape(hint, attrs), attrs, required, default)
 
 
-def _shape(hint: Any, said: Item, text: Pattern = SOME_TEXT) -> Shape:
+def _shape(hint: Any, attrs: Item, text: Pattern = SOME_TEXT) -> Shape:
     """Return the shape of a type; `text` is the pattern of a text if the item has none."""
     origin = get_origin(hint)
     if origin is UnionType:
         (inner,) = (arg for arg in get_args(hint) if arg is not NoneType)
-        return _shape(inner, said)
+        return _shape(inner, attrs)
     if origin is tuple:
-        return ListOf(_shape(get_args(hint)[0], said), said.min_items, said.max_items)
+        return ListOf(_shape(get_args(hint)[0], attrs), attrs.min_items, attrs.max_items)
     if origin is Mapping:
-        value = _shape(get_args(hint)[1], said, ANY_TEXT)
-        return MapOf(value, said.key_pattern or SOME_TEXT, said.max_items)
+        value = _shape(get_args(hint)[1], attrs, ANY_TEXT)
+        return MapOf(value, attrs.key_pattern or SOME_TEXT, attrs.max_items)
     if dataclasses.is_dataclass(hint):
         return shape_of(cast("type[Any]", hint))
     if issubclass(hint, Enum):
         return Choice(hint)
-    return _scalar(hint, said, text)
+    return _scalar(hint, attrs, text)
 
 
-def _scalar(hint: Any, said: Item, text: Pattern) -> Shape:
+def _scalar(hint: Any, attrs: Item, text: Pattern) -> Shape:
     if hint is str:
-        return Text(said.pattern or text, said.max_length, said.or_number)
+        return Text(attrs.pattern or text, attrs.max_length, attrs.or_number)
     if hint is bool:
         return Boolean()
-    return Integer(said.minimum, said.maximum) if hint is int else Number()
+    return Integer(attrs.minimum, attrs.maximum) if hint is int else Number()

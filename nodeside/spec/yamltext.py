@@ -51,7 +51,7 @@ _RESOLVED = (
 
 
 class _Writer(yaml.SafeDumper):
-    """A dumper that quotes every text that some reader of YAML might not take for text."""
+    """A dumper that quotes every text that some YAML reader might not read as text."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, indentless and False)  # indents a list below its field
@@ -91,7 +91,7 @@ def read_yaml(text: str, where: str) -> Document:
         data = values.of(node, ())
     except _TooLargeError:
         limits = f"at most {_NODES} values, nested at most {_DEPTH} deep"
-        raise SpecError(f"{where}: expected {limits}, all aliases followed") from None
+        raise SpecError(f"{where}: expected {limits}, with all aliases followed") from None
     return Document(where, data, values.lines, values.written, tuple(values.mistakes))
 
 
@@ -160,18 +160,18 @@ class _Values:
         self.mistakes.append(Mistake(path, message, hint))
 
     def _mapping(self, node: MappingNode, path: Path) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key = self._key(key_node, path)
             if key is None:
                 continue
             place = (*path, key)
-            if key in found:
-                self._wrong(place, f"is there twice, again in line {key_node.start_mark.line + 1}")
+            if key in mapping:
+                self._wrong(place, f"appears twice, again in line {key_node.start_mark.line + 1}")
                 continue
             self.lines[place] = key_node.start_mark.line + 1
-            found[key] = self.of(value_node, place)
-        return found
+            mapping[key] = self.of(value_node, place)
+        return mapping
 
     def _key(self, node: Node, path: Path) -> str | None:
         """Return a key, which must be text, also for kubectl: it reads `on:` as the key `true`."""

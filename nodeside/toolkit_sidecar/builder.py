@@ -72,7 +72,7 @@ class Build:
             f"{request.driver} {request.version} for {request.kernel.release}, {jobs} jobs"
         )
         if self.begun > 1:
-            self.notes.append(f"begun {self.begun} times: the process that was building it died")
+            self.notes.append(f"attempt {self.begun}: a process of the previous attempt died")
         with self._stage("check"):
             place = self._check(jobs)
         with self._stage("copy"):
@@ -96,7 +96,7 @@ class Build:
             raise BuildFailed(
                 FailureKind.BAD_SOURCE,
                 f"the source of the request is not in the shared directory: {source}",
-                hint="the driver puts it there before the request; start it again",
+                hint="the driver puts it there before the request; restart the driver container",
             )
         bench = Bench(self.root, request.kernel, request.settings, out, tree_size(source))
         self.toolchain = require_toolchain(bench, jobs)
@@ -114,7 +114,7 @@ class Build:
         self.watch.look()
         prebuilt = remove_prebuilt(target)
         if prebuilt and self.request.settings.kind is not BuildKind.COMMAND:
-            self.notes.append(f"modules that came with the source removed: {', '.join(prebuilt)}")
+            self.notes.append(f"removed modules that came with the source: {', '.join(prebuilt)}")
 
     def _patch(self, place: Workplace) -> None:
         for step in patch_steps(place, self.request.settings.patches, place.source):
@@ -138,8 +138,8 @@ class Build:
         try:
             plan = interpret(values, kernel, headers)
         except BuildFailed as failed:
-            if failed.kind is FailureKind.EXCLUDED and (said := self.log.said_by_the_build()):
-                failed.hint = f"{failed.hint}; it printed: {'; '.join(said[-3:])}"
+            if failed.kind is FailureKind.EXCLUDED and (lines := self.log.build_lines()):
+                failed.hint = f"{failed.hint}; it printed: {'; '.join(lines[-3:])}"
             raise
         package = tree / plan.name / plan.version
         directory = package / "build"
@@ -164,22 +164,23 @@ class Build:
             raise BuildFailed(
                 FailureKind.NO_TOOLS, str(exc), hint=exc.hint, command=step.by_hand
             ) from exc
-        said = process.in_words(code)
-        self.log.say(f"{step.name}: {said} after {time.monotonic() - started:.2f} s")
+        outcome = process.in_words(code)
+        self.log.say(f"{step.name}: {outcome} after {time.monotonic() - started:.2f} s")
         if code == 0:
             return
-        problem = self._step_failed(step, code, said, killed_before)
+        problem = self._step_failed(step, code, outcome, killed_before)
         # A step that was killed midway (a shell reports 128 + n) left partial output.
         killed = code < 0 or code > 128
         short = problem.kind in (FailureKind.DISK_FULL, FailureKind.OUT_OF_MEMORY)
         if step.required or killed or short:
             raise problem
-        self.notes.append(f"{problem}; dkms goes on after that, and so does this build")
+        self.notes.append(f"{problem}; ignored, as dkms does")
 
-    def _step_failed(self, step: Step, code: int, said: str, killed_before: int) -> BuildFailed:
+    def _step_failed(self, step: Step, code: int, outcome: str, killed_before: int) -> BuildFailed:
         if memory.kills(self.root) > killed_before:
             jobs = _jobs(self.root, self.begun)
-            failed = memory.out_of_memory(self.root, "a process of it was killed", jobs)
+            what = "the OOM killer killed a process of the build"
+            failed = memory.out_of_memory(self.root, what, jobs)
             failed.command, failed.step_exit_code = step.by_hand, code
             return failed
         free = free_bytes(self.out)
@@ -191,10 +192,10 @@ class Build:
         if code in (126, 127):
             self.log.first_error.missing_was_needed()
         kind = FailureKind.BAD_SOURCE if step.name == "patch" else FailureKind.COMPILE
-        by_hand = f"read {self.log.path}, or repeat it in the toolkit container with the command"
+        by_hand = f"read {self.log.path}, or repeat the command in the toolkit container"
         return BuildFailed(
             kind,
-            f"{step.name} failed: {said}",
+            f"{step.name} failed: {outcome}",
             hint=self.log.first_error.hint or by_hand,
             command=step.by_hand,
             step_exit_code=code,
@@ -205,9 +206,9 @@ class Build:
         if recipe.directory == Path():
             roots[1] = self.out / "build"
         remove_tree(self.out / "modules")  # the build may have created one itself
-        found = collect(recipe, roots, self.out, self.request.settings.modules)
-        self.modules = found.modules
-        self.notes += found.notes
+        collected = collect(recipe, roots, self.out, self.request.settings.modules)
+        self.modules = collected.modules
+        self.notes += collected.notes
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -280,13 +281,13 @@ def _give_up(root: Path, times: int, *, killed_with_container: bool) -> None:
     if killed_with_container or memory.kills(root):
         if times >= memory.lives(count_jobs(root)):
             who = "the toolkit container" if killed_with_container else "the build"
-            what = f"{who} was killed {times} times"
+            what = f"{who} was killed {times} times, probably by the OOM killer"
             raise memory.out_of_memory(root, what, _jobs(root, times))
     elif times >= memory.MOST_LIVES:
         raise BuildFailed(
             FailureKind.INTERNAL,
-            f"the process that was building died {times} times",
-            hint="the log of the toolkit container says how",
+            f"the worker process of the build died {times} times",
+            hint="see the log of the toolkit container",
         )
 
 

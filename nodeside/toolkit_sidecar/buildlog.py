@@ -87,14 +87,14 @@ class BuildLog:
         The same words after another error, or in a warning before one, may be about anything.
         """
         error = self.first_error.error
-        said = self.says_full and (not error or NO_SPACE.search(error) is not None)
-        return self._refused or said
+        reported = self.says_full and (not error or NO_SPACE.search(error) is not None)
+        return self._refused or reported
 
     def tail(self) -> tuple[str, ...]:
         """Return the last lines, each cut to a length that fits a record."""
         return tuple(self._tail)
 
-    def said_by_the_build(self) -> tuple[str, ...]:
+    def build_lines(self) -> tuple[str, ...]:
         """Return the lines of the tail that the build wrote, without our own."""
         return tuple(line for line in self._tail if line and not line.startswith("# "))
 

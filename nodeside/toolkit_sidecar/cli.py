@@ -16,13 +16,13 @@ from nodeside.toolkit_sidecar.supervisor import Life, Stopped, Supervisor, stop_
 
 _ECHO_LIMIT = 64 << 20  # bytes of one build's lines in our own output; same as for build.log
 _EPILOG = """exit codes: 0 done or stopped by SIGTERM; 10 the module does not compile;
-11 it builds, but a wanted module did not come out; 21 no headers for exactly this kernel;
+11 it builds, but without a module that driver.yaml names; 21 no headers for exactly this kernel;
 22 the toolkit cannot build here; 45 another sidecar works on the directory; 51 disk full;
 53 out of memory; 77 the driver excludes this kernel; 130 interrupted.
 
-In a pod nobody types this: the toolkit container runs `run`, a build Job `kernels` and `answer`. By
-hand in that container, `check` says what is wrong with a toolkit, and every build.log says how to
-repeat a step."""
+In a pod, the toolkit container runs `run`, and a build Job runs `kernels` and `answer`. To find out
+what is wrong with a toolkit, run `check` in that container. Every build.log has the commands that
+repeat its steps."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="toolkit.pyz",
-        description="Compile kernel modules that a nodeside driver container asks for.",
+        description="Compile kernel modules on request of a nodeside driver container.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -53,17 +53,18 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     run = verbs.add_parser("run", help="answer requests in a shared directory")
     run.add_argument("--shared", type=Path, required=True, help="the shared directory")
-    run.add_argument("--once", action="store_true", help="answer what is there, then exit")
+    run.add_argument("--once", action="store_true", help="answer the open requests, then exit")
     run.set_defaults(verb=_run)
-    kernels = verbs.add_parser("kernels", help="say which kernels this toolkit has headers of")
-    kernels.add_argument("--shared", type=Path, help="the shared directory to say it in")
+    kernels = verbs.add_parser("kernels", help="list the kernels whose headers this toolkit has")
+    kernels.add_argument("--shared", type=Path, help="also write the list to this directory")
     kernels.set_defaults(verb=_kernels)
     answer = verbs.add_parser(
-        "answer", help="answer what is there, then exit; the answer tells how it went, not the code"
+        "answer",
+        help="answer the open requests, then exit; failures are in the answer, not the exit code",
     )
     answer.add_argument("--shared", type=Path, required=True, help="the shared directory")
     answer.set_defaults(verb=_answer, once=True)
-    check = verbs.add_parser("check", help="say whether this toolkit can build for a kernel")
+    check = verbs.add_parser("check", help="check whether this toolkit can build for a kernel")
     check.add_argument("--kernel", default="", help="a release (default: the running kernel's)")
     check.add_argument("--kind", choices=("kbuild", "dkms", "command"), default="dkms")
     check.add_argument("--directory", type=Path, default=Path.cwd(), help="where to build")
@@ -111,12 +112,12 @@ def _kernels(options: argparse.Namespace) -> ExitCode:
     from nodeside.toolkit_sidecar.headers import toolkit_kernels
 
     _set_up_log(options)
-    found = toolkit_kernels(options.root.absolute())
+    kernels = toolkit_kernels(options.root.absolute())
     if options.shared:
         host = Host(options.root.absolute())
-        SharedDir(options.shared.absolute()).publish_kernels(ToolkitKernels(host.boot_id, found))
-    for kernel in found:
-        sys.stdout.write(f"{kernel.release}  {kernel.version or '(which build is not said)'}\n")
+        SharedDir(options.shared.absolute()).publish_kernels(ToolkitKernels(host.boot_id, kernels))
+    for kernel in kernels:
+        sys.stdout.write(f"{kernel.release}  {kernel.version or '(version unknown)'}\n")
     return ExitCode.OK
 
 
@@ -135,18 +136,18 @@ def _check(options: argparse.Namespace) -> ExitCode:
         version = find_any_build(options.root, options.kernel)
         kernel = Kernel(options.kernel, version, kernel.architecture)
     settings = BuildSettings(BuildKind(options.kind), ())
-    found = inspect(Bench(options.root, kernel, settings, options.directory))
+    findings = inspect(Bench(options.root, kernel, settings, options.directory))
     if options.output == "json":
-        rows = [{**asdict(item), "kind": item.kind and item.kind.value} for item in found]
+        rows = [{**asdict(item), "kind": item.kind and item.kind.value} for item in findings]
         record = {"kernel": kernel.release, "jobs": count_jobs(options.root), "checks": rows}
         sys.stdout.write(json.dumps(record, indent=2) + "\n")
     else:
-        for item in found:
+        for item in findings:
             sys.stdout.write(f"{'ok    ' if item.ok else 'FAILED'} {item.check}: {item.said}\n")
             if item.hint:
                 sys.stdout.write(f"       hint: {item.hint}\n")
         sys.stdout.write(f"make would run {count_jobs(options.root)} jobs\n")
-    failed = [item for item in found if not item.ok]
+    failed = [item for item in findings if not item.ok]
     kind = failed[0].kind if failed else None
     return kind.exit_code if kind else ExitCode.SYSTEM if failed else ExitCode.OK
 
@@ -170,8 +171,8 @@ class _Echo:
             return
         whole = self._bytes(request, lines)
         if len(whole) > self._left:
-            words = f"# no more of this build is shown here: {self._limit} bytes were"
-            whole = self._bytes(request, [words])
+            end = f"# the rest of this build is not shown here: the limit is {self._limit} bytes"
+            whole = self._bytes(request, [end])
             self._left = 0
         self._left -= len(whole)
         data = memoryview(whole)

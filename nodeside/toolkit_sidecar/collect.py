@@ -39,17 +39,17 @@ class Collected:
     notes: tuple[str, ...]
 
 
-def collect(recipe: Recipe, roots: Sequence[Path], out: Path, wanted: Sequence[str]) -> Collected:
+def collect(recipe: Recipe, roots: Sequence[Path], out: Path, required: Sequence[str]) -> Collected:
     """Copy the modules found below `roots` to `out/modules`. Raises BuildFailed: no-module.
 
-    `wanted` names the modules that must be among them; if empty, any module will do.
+    `required` names the modules that must be among them; if empty, any module will do.
     """
     directory = out / "modules"
     directory.mkdir()
-    files, notes = _choose(recipe, roots, wanted)
+    files, notes = _choose(recipe, roots, required)
     modules = tuple(_take(product, directory, notes) for product in files)
-    _require(wanted, modules, [product.file for product in files])
-    names = {kernel_name(name) for name in wanted}
+    _require(required, modules, [product.file for product in files])
+    names = {kernel_name(name) for name in required}
     extra = [module.name for module in modules if names and module.name not in names]
     if extra:
         notes.append(f"also built, but not in driver.yaml's modules: {', '.join(extra)}")
@@ -66,10 +66,10 @@ def remove_prebuilt(root: Path) -> tuple[str, ...]:
 
     A stale module must not pass for a built one.
     """
-    found = tuple(str(path.relative_to(root)) for path in find_modules([root]))
-    for name in found:
-        (root / name).unlink()
-    return found
+    paths = tuple(str(path.relative_to(root)) for path in find_modules([root]))
+    for path in paths:
+        (root / path).unlink()
+    return paths
 
 
 def find_modules(roots: Iterable[Path]) -> Iterator[Path]:
@@ -81,8 +81,8 @@ def find_modules(roots: Iterable[Path]) -> Iterator[Path]:
             if count > MODULES_LIMIT:
                 raise BuildFailed(
                     FailureKind.NO_MODULE,
-                    f"more than {MODULES_LIMIT} modules came out",
-                    hint="build a directory further down: build.directory in driver.yaml",
+                    f"the build produced more than {MODULES_LIMIT} modules",
+                    hint="build only a subdirectory: build.directory in driver.yaml",
                 )
             yield Path(entry.path)
 
@@ -92,8 +92,8 @@ def _files(roots: Iterable[Path]) -> Iterator[os.DirEntry[str]]:
     waiting = [os.fspath(root) for root in roots][::-1]
     while waiting:
         entries: list[os.DirEntry[str]] = []
-        with suppress(OSError), os.scandir(waiting.pop()) as found:  # e.g. path too long
-            entries = sorted(found, key=lambda entry: entry.name)
+        with suppress(OSError), os.scandir(waiting.pop()) as unsorted:  # e.g. path too long
+            entries = sorted(unsorted, key=lambda entry: entry.name)
         yield from (entry for entry in entries if not entry.is_dir(follow_symlinks=False))
         waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)][::-1]
 
@@ -105,27 +105,27 @@ def _is_regular(entry: os.DirEntry[str]) -> bool:
 
 
 def _choose(
-    recipe: Recipe, roots: Sequence[Path], wanted: Sequence[str]
+    recipe: Recipe, roots: Sequence[Path], required: Sequence[str]
 ) -> tuple[list[Product], list[str]]:
-    """Return the files to take, announced ones and wanted ones that were not, and notes."""
+    """Return the files to take, announced by dkms.conf or required by driver.yaml, and notes."""
     notes: list[str] = []
-    came_out = list(find_modules(roots))
+    produced = list(find_modules(roots))
     if not recipe.products:
-        return _newest_of_each(came_out, recipe.strip, notes), notes
+        return _newest_of_each(produced, recipe.strip, notes), notes
     chosen: list[Product] = []
     for product in recipe.products:
         path = recipe.directory / product.file
         if _is_inside(path, recipe.directory):
             _add(chosen, Product(path, product.installed_as, product.strip))
         else:
-            notes.append(f"dkms.conf announces {product.file}, which did not come out")
+            notes.append(f"dkms.conf announces {product.file}, which the build did not produce")
     taken = {name for product in chosen for name in (product.file.stem, product.installed_as)}
-    others = [path for path in came_out if path.stem not in taken]
-    names = {kernel_name(name) for name in wanted}
-    wanted_too = [path for path in others if kernel_name(path.stem) in names]
-    chosen += _newest_of_each(wanted_too, True, notes)
+    others = [path for path in produced if path.stem not in taken]
+    names = {kernel_name(name) for name in required}
+    unannounced = [path for path in others if kernel_name(path.stem) in names]
+    chosen += _newest_of_each(unannounced, True, notes)
     if not chosen:
-        _require([product.installed_as for product in recipe.products], (), came_out)
+        _require([product.installed_as for product in recipe.products], (), produced)
     return chosen, notes
 
 
@@ -137,7 +137,7 @@ def _add(chosen: list[Product], product: Product) -> None:
                 FailureKind.BAD_SOURCE,
                 f"dkms.conf gives two modules the name {product.installed_as}: "
                 f"{other.file.name} and {product.file.name}",
-                hint="each DEST_MODULE_NAME (or BUILT_MODULE_NAME) must be another one",
+                hint="each DEST_MODULE_NAME (or BUILT_MODULE_NAME) must be unique",
             )
     if product not in chosen:
         chosen.append(product)
@@ -147,11 +147,11 @@ def _newest_of_each(paths: Sequence[Path], strip: bool, notes: list[str]) -> lis
     """Return the newest file of each name. Some trees copy their modules to a second place."""
     best: dict[str, Path] = {}
     for path in paths:
-        known = best.get(path.stem)
-        if known is None or path.stat().st_mtime_ns > known.stat().st_mtime_ns:
+        other = best.get(path.stem)
+        if other is None or path.stat().st_mtime_ns > other.stat().st_mtime_ns:
             best[path.stem] = path
-        if known is not None:
-            notes.append(f"{path.name} came out more than once: {best[path.stem]} was taken")
+        if other is not None:
+            notes.append(f"the build produced {path.name} more than once; using {best[path.stem]}")
     return [Product(path, name, strip) for name, path in sorted(best.items())]
 
 
@@ -167,7 +167,7 @@ def _take(product: Product, directory: Path, notes: list[str]) -> BuiltModule:
     target = directory / f"{product.installed_as}.ko"
     signed = _copy(product.file, target)
     if signed:
-        notes.append(f"{target.name} came signed out of the build: not stripped")
+        notes.append(f"the build signed {target.name}: not stripped")
     elif product.strip:
         _strip(target, notes)
     digest, size, names = _digest(target)
@@ -228,15 +228,19 @@ def _is_near(word: str, name: str) -> bool:
     return swapped or one[1:] == other[1:] or one[1:] == other or one == other[1:]
 
 
-def _require(wanted: Sequence[str], modules: Sequence[BuiltModule], files: Sequence[Path]) -> None:
-    """Raise BuildFailed (no-module) unless all wanted modules exist. The error lists the others."""
+def _require(
+    required: Sequence[str], modules: Sequence[BuiltModule], files: Sequence[Path]
+) -> None:
+    """Raise BuildFailed (no-module) unless all required modules exist; it lists the others."""
     names = {module.name for module in modules}
-    missing = [name for name in wanted if kernel_name(name) not in names]
-    if not missing and (names or not wanted) and modules:
+    missing = [name for name in required if kernel_name(name) not in names]
+    if not missing and (names or not required) and modules:
         return
-    came_out = ", ".join(sorted({*names, *(kernel_name(f.stem) for f in files)})) or "none"
+    produced = ", ".join(sorted({*names, *(kernel_name(f.stem) for f in files)})) or "none"
     renamed = [m for m in modules if Path(m.file).stem != m.name and m.built_as]
-    message = f"no module named {', '.join(missing)} came out" if missing else "no module came out"
+    message = "the build produced no module"
+    if missing:
+        message += f" named {', '.join(missing)}"
     hint = "spec.modules in driver.yaml must name modules of this source"
     if meant := [name for name in sorted(names) if any(_is_near(word, name) for word in missing)]:
         hint += f"; did you mean {', '.join(meant)}?"
@@ -246,4 +250,4 @@ def _require(wanted: Sequence[str], modules: Sequence[BuiltModule], files: Seque
             f"as {m.name}"
             for m in renamed
         )
-    raise BuildFailed(FailureKind.NO_MODULE, f"{message}; what came out: {came_out}", hint=hint)
+    raise BuildFailed(FailureKind.NO_MODULE, f"{message}; it produced: {produced}", hint=hint)

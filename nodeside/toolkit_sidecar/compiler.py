@@ -50,24 +50,24 @@ def kernels_compiler(headers: Headers) -> Compiler:
 def chosen_by_driver(settings: BuildSettings) -> str:
     """Return the compiler that driver.yaml requests, "" if it leaves the choice to the kernel."""
     for word in settings.make_arguments:
-        found = _CC_ARGUMENT.match(word)
-        if found:
-            return found["name"]
+        match = _CC_ARGUMENT.match(word)
+        if match:
+            return match["name"]
     return settings.environment.get("CC", "")
 
 
 def kbuilds_choice(headers: Headers) -> str:
     """Return kbuild's default compiler: the one that the headers pin, or gcc or clang."""
     if (headers.directory / ".kernelvariables").is_file():
-        said = process.run(
+        done = process.run(
             ["make", "-s", "-f", "-", "show"],
             timeout=_TIMEOUT,
             cwd=headers.directory,
             input=_SHOW_CC.encode(),
             check=False,
         )
-        if said.exit_code == 0 and said.output.strip():
-            return said.output.strip()
+        if done.exit_code == 0 and done.output.strip():
+            return done.output.strip()
     return "clang" if kernels_compiler(headers).family == "clang" else "gcc"
 
 
@@ -84,16 +84,15 @@ def major_version(text: str) -> int:
 
     Examples: `gcc-12 (Debian 12.2.0-14) 12.2.0`, `Debian clang version 14.0.6`.
     """
-    said = _IN_BRACKETS.sub(" ", text)
-    found = _VERSION.search(said)
-    return int(found[1]) if found else 0
+    match = _VERSION.search(_IN_BRACKETS.sub(" ", text))
+    return int(match[1]) if match else 0
 
 
 def check_compiler(headers: Headers, settings: BuildSettings, root: Path) -> tuple[Compiler, str]:
     """Return the build's compiler and a note (or ""). Raises BuildFailed: wrong-compiler."""
     kernel = kernels_compiler(headers)
-    asked_for = chosen_by_driver(settings)
-    name = asked_for or kbuilds_choice(headers)
+    requested = chosen_by_driver(settings)
+    name = requested or kbuilds_choice(headers)
     try:
         here = ask(name)
     except (process.ToolMissing, process.ToolError, process.ToolTimeout, ValueError) as exc:
@@ -103,14 +102,14 @@ def check_compiler(headers: Headers, settings: BuildSettings, root: Path) -> tup
             hint=f"the toolkit image needs {name}; it has {_others(root)}",
         ) from exc
     problem = compare(kernel, here)
-    if problem and not asked_for:
+    if problem and not requested:
         raise BuildFailed(
             FailureKind.WRONG_COMPILER,
             f"{problem} ({here.text}; kernel: {kernel.text})",
-            hint="use the toolkit image of the node's kernel, or choose a compiler that is there "
+            hint="use the toolkit image of the node's kernel, or choose an installed compiler "
             f"({_others(root)}) with build.makeArguments: [CC=...] in driver.yaml",
         )
-    return here, f"{problem}, but driver.yaml asks for CC={asked_for}" if problem else ""
+    return here, f"{problem}, but driver.yaml asks for CC={requested}" if problem else ""
 
 
 def compare(kernel: Compiler, here: Compiler) -> str:

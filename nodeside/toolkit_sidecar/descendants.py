@@ -79,13 +79,13 @@ def descendants(of: int = 0) -> frozenset[int]:
         with suppress(OSError, ValueError, IndexError):
             stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
             children.setdefault(parent_of(stat), []).append(pid)
-    found: set[int] = set()
+    pids: set[int] = set()
     waiting = [of or os.getpid()]
     while waiting:
         below = children.get(waiting.pop(), [])
-        found.update(below)
+        pids.update(below)
         waiting += below
-    return frozenset(found)
+    return frozenset(pids)
 
 
 def kill_descendants(mark: str, spared: frozenset[int]) -> None:
@@ -137,14 +137,14 @@ def parent_of(stat: str) -> int:
 
 def _marked(prefix: str) -> frozenset[int]:
     """Return the other processes whose environment has a mark that starts with `prefix`."""
-    wanted = f"{MARK}={prefix}".encode()
-    found: set[int] = set()
+    variable = f"{MARK}={prefix}".encode()
+    pids: set[int] = set()
     for pid in _processes():
         with suppress(OSError):
             variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if pid != os.getpid() and any(item.startswith(wanted) for item in variables):
-                found.add(pid)
-    return frozenset(found)
+            if pid != os.getpid() and any(item.startswith(variable) for item in variables):
+                pids.add(pid)
+    return frozenset(pids)
 
 
 def _processes() -> list[int]:

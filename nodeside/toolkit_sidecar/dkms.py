@@ -219,15 +219,15 @@ def _notes(values: Values) -> list[str]:
         notes.append("dkms.conf: CLEAN ignored, since every build has a fresh copy")
     if any("/usr/src/" in command for command in values["MAKE"].values()):
         notes.append(
-            "dkms.conf: make is sent to /usr/src, where dkms has the source; here it is "
-            "in the directory of the build"
+            "dkms.conf: MAKE names /usr/src, where dkms keeps the source; here the source is in "
+            "the build directory"
         )
     needed = [name for name in values["BUILD_DEPENDS"].values() if name]
     if needed:
         notes.append(f"dkms.conf: BUILD_DEPENDS on {', '.join(needed)}: not built by this driver")
     if values.first("OBSOLETE_BY"):
         notes.append(
-            f"dkms.conf: the kernel has this driver itself from {values.first('OBSOLETE_BY')} on"
+            f"dkms.conf: the kernel includes this driver from {values.first('OBSOLETE_BY')} on"
         )
     return notes
 

@@ -166,12 +166,12 @@ def parse_dump(data: bytes) -> Values | None:
     words = data.decode(errors="replace").split("\0")
     if words[-4:-1] != [_END, "", ""]:
         return None
-    found: dict[str, dict[int, str]] = {}
+    variables: dict[str, dict[int, str]] = {}
     for start in range(0, len(words) - 4, 3):
         name, index, value = words[start : start + 3]
         if index.isascii() and index.isdigit() and len(index) < 7:
-            found.setdefault(name, {})[int(index)] = value
-    return Values({name: dict(sorted(values.items())) for name, values in found.items()})
+            variables.setdefault(name, {})[int(index)] = value
+    return Values({name: dict(sorted(values.items())) for name, values in variables.items()})
 
 
 def shell_variables(

@@ -86,9 +86,9 @@ class FirstError:
     @property
     def line(self) -> str:
         """Return the first error, else a missing tool, else make's closing line, else ""."""
-        found = [line for line in (self._error, self._needed) if line is not None]
-        if found:
-            return min(found, key=lambda line: line.number).text
+        errors = [line for line in (self._error, self._needed) if line is not None]
+        if errors:
+            return min(errors, key=lambda line: line.number).text
         return self._first_missing.text if self._first_missing else self._of_make
 
     @property
@@ -97,9 +97,10 @@ class FirstError:
         words = [remedy(self.line)]
         missing, error = self._first_missing, self._error
         if missing and error and missing.number < error.number and error.text == self.line:
-            words.append(f"earlier the build missed something: {missing.text[:_QUOTED]}")
+            words.append(f"an earlier line reports a missing tool: {missing.text[:_QUOTED]}")
         if self._clock:
             words.append(
-                f"this machine's clock is behind the source's files: {self._clock[:_QUOTED]}"
+                f"this machine's clock is behind the times of the source files: "
+                f"{self._clock[:_QUOTED]}"
             )
         return "; ".join(word for word in words if word)

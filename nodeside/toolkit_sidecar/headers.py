@@ -56,12 +56,12 @@ def read_headers(directory: Path) -> Headers:
     """Read release, version and configuration of a kernel build directory."""
     generated = directory / "include/generated"
     names = ("utsrelease.h", "utsversion.h", "compile.h")
-    said = defines("\n".join(_text(generated / name) for name in names))
+    defined = defines("\n".join(_text(generated / name) for name in names))
     config = _text(directory / "include/config/auto.conf") or _text(directory / ".config")
     return Headers(
         directory,
-        said.get("UTS_RELEASE", ""),
-        said.get("UTS_VERSION", ""),
+        defined.get("UTS_RELEASE", ""),
+        defined.get("UTS_VERSION", ""),
         settings(config),
     )
 
@@ -95,7 +95,7 @@ def check_identity(headers: Headers, kernel: Kernel) -> None:
         raise BuildFailed(
             FailureKind.WRONG_KERNEL,
             f"the headers at {where} are of another build of {kernel.release}: "
-            f"they say {headers.version!r}, the node runs {kernel.version!r}",
+            f"theirs is {headers.version!r}, the node runs {kernel.version!r}",
             hint="the node or the toolkit image was updated without the other: reboot the node "
             "into its newest kernel, or use the toolkit image of that build",
         )
@@ -104,25 +104,25 @@ def check_identity(headers: Headers, kernel: Kernel) -> None:
 def present(root: Path) -> tuple[str, ...]:
     """Return the sorted kernel releases whose headers are installed."""
     patterns = ("lib/modules/*/build", "usr/src/kernels/*", "usr/src/linux-headers-*")
-    found: set[str] = set()
+    releases: set[str] = set()
     for pattern in patterns:
         for directory in root.glob(pattern):
             place = _inside(root, directory)
-            said = defines(_text(place / "include/generated/utsrelease.h"))
-            if said.get("UTS_RELEASE") and (place / "Makefile").is_file():
-                found.add(said["UTS_RELEASE"])
-    return tuple(sorted(found))
+            defined = defines(_text(place / "include/generated/utsrelease.h"))
+            if defined.get("UTS_RELEASE") and (place / "Makefile").is_file():
+                releases.add(defined["UTS_RELEASE"])
+    return tuple(sorted(releases))
 
 
 def toolkit_kernels(root: Path) -> tuple[ToolkitKernel, ...]:
     """Return every kernel with headers, with what a build needs to know about it in advance."""
-    found = []
+    kernels = []
     for release in present(root):
         directory = next(d for d in places(root, release) if (d / "Makefile").is_file())
         headers = read_headers(directory)
-        hashed = headers.config.get("CONFIG_MODULE_SIG_HASH", "")
-        found.append(ToolkitKernel(release, headers.version, hashed))
-    return tuple(found)
+        signature_hash = headers.config.get("CONFIG_MODULE_SIG_HASH", "")
+        kernels.append(ToolkitKernel(release, headers.version, signature_hash))
+    return tuple(kernels)
 
 
 def find_any_build(root: Path, release: str) -> str:
@@ -141,8 +141,8 @@ def driver_toolkit_kernels(root: Path) -> tuple[str, ...]:
     with suppress(ValueError, RecursionError):
         record = json.loads(_text(root / "etc/driver-toolkit-release.json") or "{}")
         if isinstance(record, dict):
-            said = (record.get(key) for key in ("KERNEL_VERSION", "RT_KERNEL_VERSION"))
-            return tuple(value for value in said if isinstance(value, str) and value)
+            values = (record.get(key) for key in ("KERNEL_VERSION", "RT_KERNEL_VERSION"))
+            return tuple(value for value in values if isinstance(value, str) and value)
     return ()
 
 
@@ -157,11 +157,11 @@ def _none_found(root: Path, kernel: Kernel) -> BuildFailed:
     if claimed:
         message += f" (/etc/driver-toolkit-release.json claims {', '.join(claimed)})"
     if driver_toolkit_kernels(root):
-        hint = "the driver-toolkit tag is not of the node's OS version; see the image stream"
+        hint = "the driver-toolkit tag is not for the node's OS version; see the image stream"
     else:
         hint = (
             f"install linux-headers-{kernel.release} (Debian, Ubuntu) or "
-            f"kernel-devel-{kernel.release} (Fedora, RHEL), in a pod in its toolkit image"
+            f"kernel-devel-{kernel.release} (Fedora, RHEL); for a pod, in the toolkit image"
         )
     return BuildFailed(FailureKind.NO_HEADERS, message, hint=hint)
 

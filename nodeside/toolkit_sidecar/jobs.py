@@ -47,9 +47,9 @@ def jobs(affinity: int, limits: Iterable[Limits]) -> int:
 def parse_v2(files: Mapping[str, str]) -> Limits:
     """Return the limits of one cgroup v2 directory. `files` maps file names to their text."""
     memories = [_number(files.get(name, "")) for name in ("memory.max", "memory.high")]
-    known = [value for value in memories if value is not None]
+    memory = min((value for value in memories if value is not None), default=None)
     quota, _, period = files.get("cpu.max", "").strip().partition(" ")
-    return Limits(_ratio(quota, period), min(known) if known else None)
+    return Limits(_ratio(quota, period), memory)
 
 
 def parse_v1(files: Mapping[str, str]) -> Limits:
@@ -63,13 +63,13 @@ def parse_v1(files: Mapping[str, str]) -> Limits:
 
 def cgroup_paths(text: str) -> dict[str, str]:
     """Parse `/proc/self/cgroup` into controller to path; "" is the v2 hierarchy. See cgroups(7)."""
-    found: dict[str, str] = {}
+    by_controller: dict[str, str] = {}
     for line in text.splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if path.startswith("/"):
-            found.update(dict.fromkeys(controllers.split(","), path))
-    return found
+            by_controller.update(dict.fromkeys(controllers.split(","), path))
+    return by_controller
 
 
 def upwards(mount: Path, path: str) -> list[Path]:
@@ -94,8 +94,7 @@ def count_jobs(root: Path) -> int:
 
 def memory_limit(root: Path) -> int | None:
     """Return the tightest memory limit of this process in bytes, None if there is none."""
-    found = [limit.memory for limit in _limits(root) if limit.memory is not None]
-    return min(found, default=None)
+    return min((limit.memory for limit in _limits(root) if limit.memory is not None), default=None)
 
 
 def cgroup_files(root: Path, v2: str, v1: str) -> Iterator[str]:
@@ -116,15 +115,15 @@ def _limits(root: Path) -> list[Limits]:
     """Return the limits of each cgroup that this process is in."""
     paths = cgroup_paths(_read(root / "proc/self/cgroup"))
     mount = root / "sys/fs/cgroup"
-    found = [
+    limits = [
         parse_v2(_read_all(directory, ("cpu.max", "memory.max", "memory.high")))
         for directory in upwards(mount, paths.get("", "/"))
     ]
     for controller in ("cpu", "memory"):
         for directory in upwards(mount / controller, paths.get(controller, "/")):
             names = ("cpu.cfs_quota_us", "cpu.cfs_period_us", "memory.limit_in_bytes")
-            found.append(parse_v1(_read_all(directory, names)))
-    return found
+            limits.append(parse_v1(_read_all(directory, names)))
+    return limits
 
 
 def _total_memory(meminfo: str) -> int | None:
@@ -138,8 +137,8 @@ def _total_memory(meminfo: str) -> int | None:
 
 def _ratio(quota: str, period: str) -> float | None:
     """Return the CPUs for a quota and a period in µs; None is no limit ("max" and -1)."""
-    wanted, of = _number(quota), _number(period)
-    return wanted / of if wanted and of else None
+    quota_us, period_us = _number(quota), _number(period)
+    return quota_us / period_us if quota_us and period_us else None
 
 
 def _number(text: str) -> int | None:

@@ -39,13 +39,13 @@ def be_killed_first() -> None:
 
 def kills(root: Path) -> int:
     """Return how many processes of this container the OOM killer has killed since it started."""
-    found = 0
+    highest = 0
     for text in cgroup_files(root, "memory.events", "memory.oom_control"):
         for line in text.splitlines():
             name, _, count = line.partition(" ")
             if name == "oom_kill" and count.isdecimal():
-                found = max(found, int(count))
-    return found
+                highest = max(highest, int(count))
+    return highest
 
 
 def lives(jobs: int) -> int:
@@ -56,10 +56,10 @@ def lives(jobs: int) -> int:
 def out_of_memory(root: Path, what: str, jobs: int) -> BuildFailed:
     """Return the failure that names the limit. `what` describes the event."""
     limit = memory_limit(root)
-    words = f"at the limit of {limit >> 20} MiB" if limit else "where a node has no more memory"
+    where = f"at the limit of {limit >> 20} MiB" if limit else "on a node without free memory"
     return BuildFailed(
         FailureKind.OUT_OF_MEMORY,
-        f"out of memory: {what}, as the kernel does {words}; "
-        f"it was building with {jobs} {'job' if jobs == 1 else 'jobs'} at last",
+        f"out of memory: {what} {where}; "
+        f"the last attempt ran {jobs} {'job' if jobs == 1 else 'jobs'}",
         hint="raise build.memoryLimitMib in driver.yaml",
     )

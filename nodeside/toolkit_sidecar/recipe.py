@@ -1,4 +1,4 @@
-"""From build settings to a build's steps: what to run, and which modules must come out.
+"""From build settings to a build's steps: what to run, and which modules it must produce.
 
 This file covers kbuild and plain commands; `dkms` makes a recipe from a dkms.conf.
 """
@@ -35,7 +35,7 @@ class Product:
 class Recipe:
     """The steps of a build, run `before` and `after` its modules are collected.
 
-    Without `products`, every module that comes out is taken.
+    Without `products`, every module that the build produces is taken.
     """
 
     before: tuple[Step, ...]

@@ -45,8 +45,8 @@ _PACKAGES = {
 _KERNELS = re.compile(
     r"(linux|asm|asm-generic|uapi|net|drm|media|sound|scsi|rdma|crypto|acpi|video|trace|generated)/"
 )
-_MEMORY = "a process was killed, most likely for want of memory: raise the toolkit's memory limit"
-_NO_MEMORY = "the memory that the build may use is not enough: raise the toolkit's memory limit"
+_MEMORY = "a process was killed, most likely for lack of memory: raise the toolkit's memory limit"
+_NO_MEMORY = "the build ran out of memory: raise the toolkit's memory limit"
 _TAKE_ANOTHER = "a version of the driver for this kernel, or a patch (build.patches in driver.yaml)"
 
 # A pattern for the error line, and its hint; \\g<...> inserts a group of the match.
@@ -64,9 +64,9 @@ _WORDS: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(r"fatal error: (?P<header>\S+): No such file"),
         (
-            "neither source nor toolkit has \\g<header>: if it is the driver's, see that it is in "
-            "the source (git submodules, source.exclude); if it is a library's, install its "
-            "package for development in the toolkit image"
+            "neither source nor toolkit has \\g<header>: if it belongs to the driver, add it to "
+            "the source (git submodules, source.exclude); if it belongs to a library, install its "
+            "development package in the toolkit image"
         ),
     ),
     (
@@ -79,20 +79,20 @@ _WORDS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         re.compile(r"modpost: GPL-incompatible module \S+ uses GPL-only symbol"),
-        "the kernel gives this symbol to modules under the GPL only (MODULE_LICENSE)",
+        "the kernel exports this symbol to GPL modules only (MODULE_LICENSE)",
     ),
     (
         re.compile(r"uses symbol \S+ from namespace (?P<name>[^\s,]+)"),
         (
-            "the driver has to say MODULE_IMPORT_NS(\\g<name>): take a version for this kernel, or "
-            "patch it (build.patches in driver.yaml)"
+            "the driver must declare MODULE_IMPORT_NS(\\g<name>): take a version for this kernel, "
+            "or patch it (build.patches in driver.yaml)"
         ),
     ),
     (
         re.compile(r"undefined reference to `(?P<symbol>[^']+)'"),
         (
-            "nothing that is linked has \\g<symbol>: a file is missing in the source, or a library "
-            "in the link's command"
+            "no linked object defines \\g<symbol>: a file is missing in the source, or a library "
+            "in the link command"
         ),
     ),
     (
@@ -101,7 +101,7 @@ _WORDS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         re.compile(r"\bld(\.\w+)?: cannot find -l(?P<name>[^\s:]+)"),
-        "the toolkit has no library \\g<name>: install its package for development in the image",
+        "the toolkit has no library \\g<name>: install its development package in the image",
     ),
     (
         re.compile(
@@ -139,7 +139,7 @@ _WORDS: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(r"\*\*\* No rule to make target '(?P<path>[^']+)'"),
         (
-            "\\g<path> is not in the source, and nothing makes it: see that it is copied (git "
+            "\\g<path> is not in the source, and no rule makes it: add it to the source (git "
             "submodules, source.exclude)"
         ),
     ),
@@ -152,18 +152,18 @@ def remedy(line: str) -> str:
         name = next(group for key, group in missing.groupdict().items() if group)
         return _install(name, denied=line.endswith("Permission denied"))
     for pattern, words in _WORDS:
-        if found := pattern.search(line):
-            return found.expand(words)
+        if match := pattern.search(line):
+            return match.expand(words)
     return ""
 
 
 def _install(name: str, *, denied: bool) -> str:
     """Return how to get a program that could not be run."""
     if denied:
-        return f"{name} is not executable: chmod +x in the source, which the image must keep"
+        return f"{name} is not executable: chmod +x in the source, and keep the mode in the image"
     if "/" in name:
         return (
-            f"{name} is not in the source, or the toolkit lacks the interpreter of its first line"
+            f"{name} is not in the source, or the toolkit lacks the interpreter in its first line"
         )
     debian, fedora = _PACKAGES.get(name, (name, name))
     packages = debian if debian == fedora else f"{debian} on Debian, {fedora} on Fedora"

@@ -52,20 +52,20 @@ class Sidecar:
         die_with_parent(life.keeper)
         boot_id = self.host.boot_id
         if life.died:
-            log.warning("the process that was building died", how=life.died)
+            log.warning("the worker process died", how=life.died)
         if life.first:
-            self._settle_in(boot_id)
+            self._publish_startup(boot_id)
         self._end_earlier_builds()
         self._remove_leftovers()
-        while found := self._next_request(boot_id):
-            self._answer(found, boot_id)
+        while request := self._next_request(boot_id):
+            self._answer(request, boot_id)
             self._remove_leftovers()
             if life.deaths and self._next_request(boot_id):
                 return MORE
         last = self._results[-1].failure if self._results else None
         return last.exit_code if last else ExitCode.OK
 
-    def _settle_in(self, boot_id: str) -> None:
+    def _publish_startup(self, boot_id: str) -> None:
         """Publish the symbol list and this sidecar's record.
 
         A full disk must not keep requests from being answered.
@@ -74,7 +74,7 @@ class Sidecar:
             self._publish_symbols()
             self._publish_self(boot_id)
         except NodesideError as error:
-            log.warning("cannot say that a sidecar is there", error=str(error))
+            log.warning("cannot publish the sidecar's record", error=str(error))
 
     def _end_earlier_builds(self) -> None:
         """Kill the processes that an earlier sidecar or worker left running."""
@@ -110,11 +110,11 @@ class Sidecar:
 
     def _remove_leftovers(self) -> None:
         """Remove results, output and temporary files of ours that no longer have a request."""
-        known = set(self.shared.request_ids())
+        requests = set(self.shared.request_ids())
         for directory in (self.shared.results, self.shared.out):
             for entry in os.scandir(directory):
                 name = entry.name.removesuffix(".json")
-                stale = REQUEST_ID.match(name) and name not in known
+                stale = REQUEST_ID.match(name) and name not in requests
                 if stale or entry.name.startswith(TEMPORARY_PREFIX):
                     self._remove(Path(entry.path))
 
@@ -141,7 +141,7 @@ class Sidecar:
         try:
             record = read_untrusted(self.shared.request_path(id))
         except UntrustedFile as error:
-            log.warning("a request that cannot be read", request=id, error=str(error))
+            log.warning("cannot read a request", request=id, error=str(error))
             return False
         if record is None or record.get("boot_id") != boot_id:
             return False
@@ -213,15 +213,15 @@ class Sidecar:
         would end the same way.
         """
         self._results = [*self._results[-100:], result]
-        if self._appears(result) is None:
+        if self._try_publish(result) is None:
             return
         for name in ("build", "dkms", "tmp", "output"):
             self._remove(self.shared.out_dir(result.request) / name)
         pause = _FIRST_PAUSE
-        while error := self._appears(result):
+        while error := self._try_publish(result):
             if pause == _FIRST_PAUSE:
                 log.warning(
-                    "cannot publish the answer, and will try again until it can be",
+                    "cannot publish the result; retrying until it succeeds",
                     request=result.request,
                     result=result.failure.value if result.failure else "succeeded",
                     error=str(error),
@@ -233,7 +233,7 @@ class Sidecar:
                 return
             self._remove_leftovers()
 
-    def _appears(self, result: BuildResult) -> NodesideError | None:
+    def _try_publish(self, result: BuildResult) -> NodesideError | None:
         """Publish a result. Return the error that prevents it, or None."""
         try:
             self._make_room(self.shared.result_path(result.request))

@@ -112,42 +112,42 @@ class Supervisor:
             code = ExitCode.OK
             died = ""
             while not Stopped.by:
-                there = self._look()
-                if there == settled and not died:
+                requests = self._list_requests()
+                if requests == settled and not died:
                     if once:
                         return code
                     notice.wait(_WAIT)
                     continue
-                if there:
+                if requests:
                     _adopt_orphans()
-                self._forgive(there)
+                self._reset_deaths(requests)
                 life = Life(settled is None, died, self._deaths, os.getpid())
-                status, died = self._have_it_done(lock, life)
-                if not self._stands_there(lock):  # a build runs as our user and can replace it
+                status, died = self._run_worker(lock, life)
+                if not self._lock_is_current(lock):  # a build runs as our user and can replace it
                     lock = self._hold_lock(stack)
                 if died:
-                    self._deaths, self._deadly = self._deaths + 1, _names(there)
+                    self._deaths, self._deadly = self._deaths + 1, _names(requests)
                     time.sleep(_AGAIN)
                     continue
                 self._deaths = 0
                 if status != MORE:
-                    settled, code = there, ExitCode(status)
+                    settled, code = requests, ExitCode(status)
             raise Stopped(Stopped.by)
 
-    def _look(self) -> tuple[tuple[str, int], ...]:
+    def _list_requests(self) -> tuple[tuple[str, int], ...]:
         """Return the requests that are present. The worker decides which of them are open."""
-        found: list[tuple[str, int]] = []
+        requests: list[tuple[str, int]] = []
         for entry in os.scandir(self.requests):
             with suppress(FileNotFoundError):
-                found.append((entry.name, entry.stat(follow_symlinks=False).st_mtime_ns))
-        return tuple(sorted(found))
+                requests.append((entry.name, entry.stat(follow_symlinks=False).st_mtime_ns))
+        return tuple(sorted(requests))
 
-    def _forgive(self, there: Iterable[tuple[str, int]]) -> None:
-        """Reset the death count if a request has gone that may have caused the deaths."""
-        if not self._deadly <= _names(there):
+    def _reset_deaths(self, requests: Iterable[tuple[str, int]]) -> None:
+        """Reset the death count if a request that may have caused the deaths is gone."""
+        if not self._deadly <= _names(requests):
             self._deaths = 0
 
-    def _have_it_done(self, lock: int, life: Life) -> tuple[int, str]:
+    def _run_worker(self, lock: int, life: Life) -> tuple[int, str]:
         """Fork a worker and wait for its end. Return its exit code, and how it died, if it did."""
         self._worker = os.fork()
         if self._worker == 0:
@@ -192,7 +192,8 @@ class Supervisor:
                 continue
             if not os.WIFSTOPPED(status):
                 return status
-            self._stopped = f"stopped by {_signal_name(os.WSTOPSIG(status))}, and killed for that"
+            name = _signal_name(os.WSTOPSIG(status))
+            self._stopped = f"stopped by {name}, and therefore killed"
             os.kill(pid, signal.SIGKILL)
 
     def _stop_worker(self) -> None:
@@ -211,7 +212,7 @@ class Supervisor:
             if not path.is_dir():
                 raise SystemRefused(
                     f"{self._root} is not a shared directory: {path.name}/ is missing",
-                    hint="the driver makes it; in a pod, its init container does",
+                    hint="the driver creates it; in a pod, the init container does",
                 )
 
     def _hold_lock(self, stack: ExitStack) -> int:
@@ -223,7 +224,7 @@ class Supervisor:
         except (BlockingIOError, PermissionError):
             raise Locked(
                 f"another toolkit sidecar works on {self._root}",
-                hint=f"its pid stands in {self.results}/sidecar.json",
+                hint=f"its pid is in {self.results}/sidecar.json",
             ) from None
         return fd
 
@@ -250,10 +251,10 @@ class Supervisor:
     def _no_lock(self, exc: OSError) -> SystemRefused:
         return SystemRefused(
             f"cannot open {self.lock}: {exc.strerror}",
-            hint=f"the sidecar runs as uid {os.geteuid()}; an earlier one had another uid?",
+            hint=f"the sidecar runs as uid {os.geteuid()}; did an earlier one have another uid?",
         )
 
-    def _stands_there(self, lock: int) -> bool:
+    def _lock_is_current(self, lock: int) -> bool:
         """Return whether the lock file that we hold is still the one that the driver tests."""
         try:
             return os.path.samestat(self.lock.lstat(), os.fstat(lock))
@@ -275,8 +276,8 @@ def _adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _names(there: Iterable[tuple[str, int]]) -> frozenset[str]:
-    return frozenset(name for name, _ in there)
+def _names(requests: Iterable[tuple[str, int]]) -> frozenset[str]:
+    return frozenset(name for name, _ in requests)
 
 
 def _signal_name(number: int) -> str:

@@ -78,26 +78,26 @@ def require_toolchain(bench: Bench, jobs: int) -> Toolchain:
 
 def inspect(bench: Bench) -> tuple[Finding, ...]:
     """Run all checks and return every outcome. A failed check does not hide dependent ones."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for name, check in CHECKS:
         try:
-            found.append(Finding(name, True, check(bench)))
+            findings.append(Finding(name, True, check(bench)))
         except BuildFailed as failed:
-            found.append(Finding(name, False, str(failed), failed.hint, failed.kind))
+            findings.append(Finding(name, False, str(failed), failed.hint, failed.kind))
         except NodesideError as error:
-            found.append(Finding(name, False, str(error), error.hint))
-    return tuple(found)
+            findings.append(Finding(name, False, str(error), error.hint))
+    return tuple(findings)
 
 
 def _headers(bench: Bench) -> str:
     bench.headers = find_headers(bench.root, bench.kernel)
     if not bench.headers.version:
-        bench.notes.append("the headers do not say which build of the kernel they are of")
+        bench.notes.append("the headers do not contain the kernel's version string (uname -v)")
     return f"{bench.headers.directory}: {bench.headers.release} {bench.headers.version}".rstrip()
 
 
 def _make(_: Bench) -> str:
-    return _required("make", "every build is one of make's")
+    return _required("make", "every build needs it")
 
 
 def _required(name: str, why: str) -> str:
@@ -117,7 +117,7 @@ def _compiler(bench: Bench) -> str:
     bench.compiler, note = check_compiler(headers, bench.settings, bench.root)
     if note:
         bench.notes.append(note)
-    return f"{bench.compiler.text} (kernel: {kernels_compiler(headers).text or 'not said'})"
+    return f"{bench.compiler.text} (kernel: {kernels_compiler(headers).text or 'unknown'})"
 
 
 def _kbuild_tools(bench: Bench) -> str:
@@ -134,24 +134,24 @@ def _kbuild_tools(bench: Bench) -> str:
 def _run_kbuild_tool(path: Path, cwd: Path) -> None:
     """Check that the program starts. It runs without arguments, so any exit code is fine."""
     try:
-        said = process.run([path], timeout=_TIMEOUT, cwd=cwd, check=False)
+        done = process.run([path], timeout=_TIMEOUT, cwd=cwd, check=False)
     except process.ToolMissing as exc:
         raise BuildFailed(
             FailureKind.NO_TOOLS,
             f"a tool of the kernel headers cannot run here: {exc}",
             hint=_why_not_started(path, exc.__cause__),
         ) from exc
-    if said.exit_code == 127 or "error while loading shared libraries" in said.errors:
+    if done.exit_code == 127 or "error while loading shared libraries" in done.errors:
         raise BuildFailed(
             FailureKind.NO_TOOLS,
-            f"a tool of the kernel headers cannot run here: {path}: {said.errors.strip()}",
-            hint="the toolkit image is of another or older distribution than the headers in it",
+            f"a tool of the kernel headers cannot run here: {path}: {done.errors.strip()}",
+            hint="the headers are from another or a newer distribution than the toolkit image",
         )
 
 
 def _why_not_started(path: Path, cause: BaseException | None) -> str:
     if isinstance(cause, OSError) and cause.errno == errno.ENOEXEC:
-        return f"{path} is of another architecture; use the toolkit image of the node's"
+        return f"{path} is for another architecture; use a toolkit image of the node's architecture"
     if path.exists():
         return f"ls -l {path}; ldd {path}"
     return "install the whole headers package (Debian: linux-kbuild-*, Fedora: kernel-devel)"
@@ -168,7 +168,7 @@ def _exec(bench: Bench) -> str:
         raise BuildFailed(
             FailureKind.NO_EXEC,
             f"programs may not be run in {bench.out}: {exc}",
-            hint="mount the shared directory without noexec (an emptyDir is)",
+            hint="mount the shared directory without noexec, for example as an emptyDir",
         ) from exc
     except OSError as exc:
         raise _cannot_write(bench.out, exc) from exc

@@ -23,7 +23,7 @@ from nodeside.host import Kernel
 # order of the options; `-a` omits a processor and a platform that are unknown (coreutils).
 _SCRIPT = """\
 #!/bin/sh
-# Made by nodeside for one build: the kernel that it names is the one that the build is for.
+# Made by nodeside for one build. It reports the kernel that the build is for.
 fields=
 for word do
     case $word in
@@ -42,8 +42,8 @@ for word do
     esac
     fields=$fields${word#-}
 done
-said=
-say() { said=$said${said:+ }$1; }
+line=
+say() { line=$line${line:+ }$1; }
 case ${fields:-s} in *[as]*) say "$(@REAL@ -s)" ;; esac
 case $fields in *[an]*) say "$(@REAL@ -n)" ;; esac
 case $fields in *[ar]*) say @RELEASE@ ;; esac
@@ -52,11 +52,11 @@ case $fields in *[am]*) say @MACHINE@ ;; esac
 for field in p i; do
     case $fields in
     *$field*) say "$(@REAL@ -$field)" ;;
-    *a*) known=$(@REAL@ -$field 2>/dev/null) && [ "$known" != unknown ] && say "$known" ;;
+    *a*) value=$(@REAL@ -$field 2>/dev/null) && [ "$value" != unknown ] && say "$value" ;;
     esac
 done
 case $fields in *[ao]*) say "$(@REAL@ -o)" ;; esac
-printf '%s\\n' "$said"
+printf '%s\\n' "$line"
 """
 
 

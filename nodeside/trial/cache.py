@@ -39,8 +39,8 @@ def digest_of(recipe: str | bytes) -> str:
 
 def default_directory() -> Path:
     """Return the directory of the cache, from the environment or the default."""
-    if told := os.environ.get("NODESIDE_TRIAL_CACHE"):
-        return Path(told).absolute()
+    if directory := os.environ.get("NODESIDE_TRIAL_CACHE"):
+        return Path(directory).absolute()
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base).absolute() / "nodeside" / "trial"
 
@@ -60,7 +60,7 @@ class TrialCache:
             os.close(self._lock)
             raise TrialError(
                 f"{self.directory} is still being removed after {_REMOVING:g} s",
-                hint=f"see who has it open: fuser -v {self.directory}/lock",
+                hint=f"find the process: fuser -v {self.directory}/lock",
             )
         return self
 
@@ -74,15 +74,15 @@ class TrialCache:
 
     def make(self, kind: str, name: str, maker: Maker, *, needs_mib: int = 64) -> Path:
         """Return the directory `<kind>/<name>`. If it does not exist, `maker` fills a new one."""
-        wanted = self.path(kind, name)
-        if wanted.exists():
-            return wanted
-        with disk_errors(wanted):
-            wanted.parent.mkdir(parents=True, exist_ok=True)
+        entry = self.path(kind, name)
+        if entry.exists():
+            return entry
+        with disk_errors(entry):
+            entry.parent.mkdir(parents=True, exist_ok=True)
         with self.locked(kind, name):
-            if not wanted.exists():
-                self._make(wanted, maker, needs_mib)
-        return wanted
+            if not entry.exists():
+                self._make(entry, maker, needs_mib)
+        return entry
 
     @contextmanager
     def locked(self, kind: str, name: str) -> Iterator[None]:
@@ -93,7 +93,7 @@ class TrialCache:
             if not take_lock(file.fileno(), within=_MAKING):
                 raise TrialError(
                     f"another trial has been making {kind}/{name} for {_MAKING:g} s",
-                    hint=f"see which one: fuser -v {lock}",
+                    hint=f"find the process: fuser -v {lock}",
                 )
             yield
 
@@ -106,23 +106,23 @@ class TrialCache:
                 hint="free some space, or point NODESIDE_TRIAL_CACHE at a larger disk",
             )
 
-    def _make(self, wanted: Path, maker: Maker, needs_mib: int) -> None:
-        self.require_space(needs_mib, f"{wanted.parent.name}/{wanted.name}")
-        unfinished = wanted.parent / f"{TEMPORARY_PREFIX}{wanted.name}"
+    def _make(self, entry: Path, maker: Maker, needs_mib: int) -> None:
+        self.require_space(needs_mib, f"{entry.parent.name}/{entry.name}")
+        unfinished = entry.parent / f"{TEMPORARY_PREFIX}{entry.name}"
         remove_tree(unfinished)
         try:
             unfinished.mkdir()
             maker(unfinished)
-            unfinished.replace(wanted)
+            unfinished.replace(entry)
         except OSError as exc:
             remove_tree(unfinished)
-            with disk_errors(wanted):
+            with disk_errors(entry):
                 raise exc
         except BaseException as exc:
             remove_tree(unfinished)
             if isinstance(exc, NodesideError) and "No space left on device" in str(exc):
                 raise NoSpace(
-                    f"no space left making {wanted}", hint=f"free some space: df -h {wanted.parent}"
+                    f"no space left making {entry}", hint=f"free some space: df -h {entry.parent}"
                 ) from exc
             raise
 

@@ -20,10 +20,11 @@ Argv = tuple[str, ...]
 
 _DEFAULT_TARGET = "examples/edu"
 _EPILOG = (
-    "The exit code is the node side's own (see nodeside --help); 70 if the machine could not be "
-    "made, 42 if a --command failed. With several boots it is that of the last one that failed. "
-    "The cache is in $XDG_CACHE_HOME/nodeside/trial, or NODESIDE_TRIAL_CACHE; temporary files are "
-    "in $TMPDIR; NODESIDE_MIRROR and NODESIDE_SUITE choose another Debian mirror and release."
+    "The exit code is that of the node side (see nodeside --help), 70 if the machine could not be "
+    "made, or 42 if a --command failed. With several boots, it is that of the last one that "
+    "failed. The cache is in $XDG_CACHE_HOME/nodeside/trial, or NODESIDE_TRIAL_CACHE. Temporary "
+    "files are in $TMPDIR. NODESIDE_MIRROR and NODESIDE_SUITE select another Debian mirror and "
+    "release."
 )
 
 
@@ -48,7 +49,9 @@ def _split(_context: click.Context, _option: click.Parameter, lines: Sequence[st
     metavar="KERNEL",
     help="A release, a flavour (amd64), a version (6.12), both (6.12-amd64), or list.",
 )
-@click.option("--device", "devices", multiple=True, metavar="DEVICE", help="A QEMU device more.")
+@click.option(
+    "--device", "devices", multiple=True, metavar="DEVICE", help="An additional QEMU device."
+)
 @click.option(
     "--command",
     "-c",
@@ -63,9 +66,9 @@ def _split(_context: click.Context, _option: click.Parameter, lines: Sequence[st
     "reboots",
     multiple=True,
     metavar="KERNEL",
-    help="Then reboot the same node into this kernel, and again.",
+    help="Then reboot the same node into this kernel and try again.",
 )
-@click.option("--keep", is_flag=True, help="Give a shell in the machine before it ends.")
+@click.option("--keep", is_flag=True, help="Open a shell in the machine before it ends.")
 @click.option(
     "--build-on",
     type=click.Choice(["auto", "node", "host"]),
@@ -81,7 +84,10 @@ def _split(_context: click.Context, _option: click.Parameter, lines: Sequence[st
     help="KVM, or software emulation; auto tries KVM once.",
 )
 @click.option(
-    "--append", multiple=True, metavar="WORD", help="A word more for the kernel's command line."
+    "--append",
+    multiple=True,
+    metavar="WORD",
+    help="An additional word for the kernel's command line.",
 )
 @click.option(
     "--output",
@@ -91,7 +97,7 @@ def _split(_context: click.Context, _option: click.Parameter, lines: Sequence[st
     show_default=True,
     help="Format of the output on stdout.",
 )
-@click.option("--clean-cache", is_flag=True, help="Remove everything that is cached, and end.")
+@click.option("--clean-cache", is_flag=True, help="Remove the cache and exit.")
 def trial(
     *,
     target: str | None,
@@ -118,7 +124,7 @@ def trial(
     if clean_cache:
         _clean()
     elif "" in (target, kernel, *reboots):
-        raise click.UsageError("a target or a kernel is empty; an unset variable of the shell?")
+        raise click.UsageError("the target or a kernel is empty; is a shell variable unset?")
     elif kernel == "list":
         _list(accel, output)
     elif target is None:
@@ -126,7 +132,7 @@ def trial(
     else:
         from nodeside.trial.session import TryOptions, session
 
-        order = TryOptions(
+        options = TryOptions(
             target=target,
             kernels=(kernel, *reboots),
             devices=tuple(devices),
@@ -136,7 +142,7 @@ def trial(
             build_on=build_on,
             accelerator=accel,
         )
-        _report(target, session(order), output)
+        _report(target, session(options), output)
 
 
 def _report(target: str, runs: Sequence[Run], output: str) -> None:
@@ -160,13 +166,13 @@ def _list(accelerator: str, output: str) -> None:
     with Workshop(accelerator=accelerator) as workshop:
         kernels = workshop.available_kernels()
     if output == "json":
-        found = [
+        records = [
             {"release": k.release, "flavour": k.flavour, "headers": bool(k.headers)}
             for k in kernels
         ]
-        click.echo(json.dumps({"kernels": found}, indent=2))
+        click.echo(json.dumps({"kernels": records}, indent=2))
         return
-    words = {True: "yes", False: "no: boots, cannot build"}
+    words = {True: "yes", False: "no: can boot, cannot build"}
     rows = [(kernel.release, kernel.flavour, words[bool(kernel.headers)]) for kernel in kernels]
     click.echo(table(rows, header=("KERNEL", "FLAVOUR", "HEADERS")))
 

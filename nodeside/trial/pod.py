@@ -96,21 +96,21 @@ class BootOptions:
 
 
 def run(
-    node: Node, target: Target, wishes: BootOptions, progress: Progress, settled: Mapping[str, Run]
+    node: Node, target: Target, options: BootOptions, progress: Progress, settled: Mapping[str, Run]
 ) -> tuple[Run, ...]:
     """Boot every kernel in turn on the node's disk, and bring the driver up in each boot.
 
     `settled` maps releases to the runs of kernels that need no boot, because nothing can be loaded.
     """
     runs: list[Run] = []
-    for index, kernel in enumerate(wishes.kernels):
+    for index, kernel in enumerate(options.kernels):
         if kernel.release in settled:
             runs.append(settled[kernel.release])
         elif any(run.crashed and run.kernel == kernel.release for run in runs):
             progress.say(f"not booting {kernel.release} again: the driver crashed it")
         else:
-            last = index == len(wishes.kernels) - 1
-            runs.append(_boot(node, kernel, target, wishes, progress, keep=last))
+            last = index == len(options.kernels) - 1
+            runs.append(_boot(node, kernel, target, options, progress, keep=last))
     return tuple(runs)
 
 
@@ -118,16 +118,16 @@ def _boot(
     node: Node,
     kernel: KernelDisk,
     target: Target,
-    wishes: BootOptions,
+    options: BootOptions,
     progress: Progress,
     *,
     keep: bool,
 ) -> Run:
-    devices = (*target.extras.devices, *wishes.devices)
+    devices = (*target.extras.devices, *options.devices)
     progress.say(f"booting {kernel.release}")
-    with node.boot(kernel, devices=devices, append=wishes.append, allow_splats=True) as machine:
+    with node.boot(kernel, devices=devices, append=options.append, allow_splats=True) as machine:
         progress.say(f"booted in {machine.boot_seconds:.1f} s")
-        run = _Pod(node, machine, target, wishes, progress).play(keep=keep)
+        run = _Pod(node, machine, target, options, progress).play(keep=keep)
         if not run.crashed:
             _power_off(machine)
     return replace(run, splats=machine.splats())
@@ -149,7 +149,7 @@ class _Pod:
     node: Node
     machine: Machine
     target: Target
-    wishes: BootOptions
+    options: BootOptions
     progress: Progress
 
     def play(self, *, keep: bool) -> Run:
@@ -163,7 +163,7 @@ class _Pod:
             moment = "the commands ran"
             commands = self._consume(ready=report.get("state") == "ready")
             moment = "the shell was open"
-            if keep and self.wishes.keep:
+            if keep and self.options.keep:
                 self._give_shell(done.exit_code)
         except MachineLost:
             if not self.machine.splats():
@@ -191,7 +191,7 @@ class _Pod:
             "kernel": self.machine.files.kernel.release,
             "state": "failed",
             "message": f"the kernel crashed while {moment}: {splats[0]}{where}",
-            "hint": "the kernel's own account of it is above, in the lines marked kernel",
+            "hint": "see the kernel's log above, in the lines marked kernel",
             "exitCode": int(ExitCode.LOAD_FAILED),
         }
         return replace(self._result(ExitCode.LOAD_FAILED, report, ()), crashed=True)
@@ -230,7 +230,7 @@ class _Pod:
         )
         if done.exit_code != 0:
             raise TrialError(
-                f"the init container failed, exit code {done.exit_code}\n{done.errors.strip()}"
+                f"the init container failed with exit code {done.exit_code}\n{done.errors.strip()}"
             )
 
     def _start_sidecar(self) -> GuestProcess:
@@ -246,7 +246,7 @@ class _Pod:
 
     def _consume(self, *, ready: bool) -> tuple[Consumed, ...]:
         """Run the consumers if the driver is ready, and the user's commands in any case."""
-        argvs = (*(self.target.extras.commands if ready else ()), *self.wishes.commands)
+        argvs = (*(self.target.extras.commands if ready else ()), *self.options.commands)
         return tuple(self._command(argv) for argv in argvs)
 
     def _command(self, argv: Sequence[str]) -> Consumed:
@@ -307,7 +307,7 @@ def _report(done: Completed) -> Mapping[str, Any]:
 def _mistakes(report: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what an API server would refuse in the node's announcements."""
     announced = report.get("announced") or {}
-    found = list(check_labels(announced.get("labels", {})))
+    mistakes = list(check_labels(announced.get("labels", {})))
     if "nodeDriver" in announced:
-        found += check_node_driver(announced["nodeDriver"])
-    return tuple(found)
+        mistakes += check_node_driver(announced["nodeDriver"])
+    return tuple(mistakes)

@@ -12,7 +12,7 @@ from nodeside.trial.debian.archive import proxy_environment
 from nodeside.trial.errors import TrialError
 from nodeside.trial.progress import Progress
 
-_KEPT = ("NODESIDE_MIRROR", "NODESIDE_SUITE", "TERM", "LANG", "PATH")
+_VARIABLES = ("NODESIDE_MIRROR", "NODESIDE_SUITE", "TERM", "LANG", "PATH")
 
 
 def become_root() -> None:
@@ -22,17 +22,17 @@ def become_root() -> None:
     sudo = shutil.which("sudo")
     if sudo is None:
         raise TrialError("root file systems can only be made by root", hint="run it again as root")
-    Progress().say("root file systems belong to root: going on with sudo")
+    Progress().say("only root can make root file systems: continuing with sudo")
     _replace([sudo, "env", *_environment(), sys.executable, *sys.argv])
 
 
 def _environment() -> list[str]:
     """Return the variables that the command needs; sudo drops all. The cache stays the user's."""
-    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    kept |= proxy_environment()
-    kept["NODESIDE_TRIAL_CACHE"] = str(default_directory())
-    kept["PYTHONDONTWRITEBYTECODE"] = "1"  # no root-owned files in the user's checkout
-    return [f"{name}={value}" for name, value in kept.items()]
+    env = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+    env |= proxy_environment()
+    env["NODESIDE_TRIAL_CACHE"] = str(default_directory())
+    env["PYTHONDONTWRITEBYTECODE"] = "1"  # no root-owned files in the user's checkout
+    return [f"{name}={value}" for name, value in env.items()]
 
 
 def _replace(argv: list[str]) -> NoReturn:

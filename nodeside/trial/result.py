@@ -89,7 +89,7 @@ def _head(run: Run) -> list[tuple[str, str]]:
     if modules := report.get("modules"):
         rows.append(("modules", ", ".join(modules)))
     rows += [("note", str(note)) for note in report.get("notes", ())]
-    rows += [("complaint", f"of the kernel: {row}") for row in run.splats]
+    rows += [("kernel log", row) for row in run.splats]
     return [*rows, ("exit code", f"{run.exit_code}{meaning}")]
 
 

@@ -17,9 +17,9 @@ from nodeside.trial.machine import qemu, shell
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.pod import BootOptions, Run
 from nodeside.trial.progress import Progress
-from nodeside.trial.target import dependencies, dkms_tree, target
+from nodeside.trial.target import dependencies, dkms_tree
 from nodeside.trial.target.dkms_tree import Evaluated
-from nodeside.trial.target.target import Target
+from nodeside.trial.target.target import Target, prepare
 from nodeside.trial.workshop import Workshop
 
 
@@ -37,37 +37,37 @@ class TryOptions:
     accelerator: str = "auto"
 
 
-def session(order: TryOptions, progress: Progress | None = None) -> tuple[Run, ...]:
+def session(options: TryOptions, progress: Progress | None = None) -> tuple[Run, ...]:
     """Try a driver. Raises NodesideError. In any case nothing is left running or mounted."""
     progress = progress or Progress()
-    if order.keep:
+    if options.keep:
         shell.require_terminal()
     with (
-        Workshop(progress, accelerator=order.accelerator) as workshop,
+        Workshop(progress, accelerator=options.accelerator) as workshop,
         scratch_directory("try") as scratch,
     ):
-        return _Session(order, workshop, scratch, progress).run()
+        return _Session(options, workshop, scratch, progress).run()
 
 
 @dataclass(frozen=True)
 class _Session:
-    order: TryOptions
+    options: TryOptions
     workshop: Workshop
     scratch: Path
     progress: Progress
 
     def run(self) -> tuple[Run, ...]:
         """Run the session. User errors are reported before anything that takes minutes is made."""
-        order, workshop = self.order, self.workshop
-        _check_devices(order.devices)
-        chosen = [workshop.resolve(word) for word in order.kernels]
+        options, workshop = self.options, self.workshop
+        _check_devices(options.devices)
+        chosen = [workshop.resolve(word) for word in options.kernels]
         image = self.scratch / "driver-image"
         evaluate = partial(self._evaluate, chosen[0])
-        wanted = target.prepare(order.target, image, workshop.archive, evaluate)
-        _check_devices(wanted.extras.devices)
+        target = prepare(options.target, image, workshop.archive, evaluate)
+        _check_devices(target.extras.devices)
         kernels = tuple(workshop.kernel(kernel) for kernel in chosen)
         toolkit = workshop.roots.toolkit(kernels[0].compiler)
-        runs = self._try(wanted, kernels, self._builds(wanted, kernels, toolkit))
+        runs = self._try(target, kernels, self._builds(target, kernels, toolkit))
         failed = next((run for run in runs if run.exit_code != 0), None)
         if failed is not None:
             self._advise(failed, toolkit)
@@ -79,38 +79,40 @@ class _Session:
         return dkms_tree.evaluator(disk, self.workshop.roots.toolkit(disk.compiler))(tree)
 
     def _try(
-        self, wanted: Target, kernels: tuple[KernelDisk, ...], builds: tuple[HostBuild, ...]
+        self, target: Target, kernels: tuple[KernelDisk, ...], builds: tuple[HostBuild, ...]
     ) -> tuple[Run, ...]:
         """Boot the kernels, except those for which the driver did not compile on this host."""
-        order = self.order
+        options = self.options
         built = [build.kernel for build in builds if build.exit_code == 0]
         failed = {
-            build.kernel: pod.failed_build(wanted, build)
+            build.kernel: pod.failed_build(target, build)
             for build in builds
             if build.exit_code != 0
         }
         bootable = [kernel for kernel in kernels if kernel.release not in failed]
         if not bootable:
-            if order.keep:
+            if options.keep:
                 self.progress.say(
-                    "no shell: nothing was booted. --build-on node builds in a machine and keeps it"
+                    "no shell: nothing was booted; --build-on node builds in a machine and keeps it"
                 )
             return tuple(failed.values())
         with self.workshop.node(
             bootable[0],
-            driver_image=wanted.image,
+            driver_image=target.image,
             bundles=self.scratch / "cache" if built else None,
             host_builds=built,
         ) as node:
-            wishes = BootOptions(kernels, order.devices, order.commands, order.append, order.keep)
-            return pod.run(node, wanted, wishes, self.progress, failed)
+            boot = BootOptions(
+                kernels, options.devices, options.commands, options.append, options.keep
+            )
+            return pod.run(node, target, boot, self.progress, failed)
 
     def _advise(self, run: Run, toolkit: Path) -> None:
         """Print reasons for a failed build that the node side cannot know: packages, kernels."""
-        name, exit_code = self.order.target, run.exit_code
+        name, exit_code = self.options.target, run.exit_code
         if exit_code == ExitCode.EXCLUDED and "-cloud-" in run.kernel:
             self.progress.say(
-                "cloud kernels leave out video, sound, USB and I2C; with the ordinary kernel: "
+                "cloud kernels have no video, sound, USB or I2C; try the ordinary kernel: "
                 f"nodeside try {name} --kernel amd64"
             )
         if exit_code != ExitCode.BUILD_FAILED:
@@ -122,31 +124,31 @@ class _Session:
             )
 
     def _builds(
-        self, wanted: Target, kernels: tuple[KernelDisk, ...], toolkit: Path
+        self, target: Target, kernels: tuple[KernelDisk, ...], toolkit: Path
     ) -> tuple[HostBuild, ...]:
         """Build on the host, once for each kernel, if that was requested or is faster."""
-        if not self._on_host(wanted, kernels[0]):
+        if not self._on_host(target, kernels[0]):
             return ()
         python = self.workshop.packed_python()
         return tuple(
             host_build.build(
-                wanted.image,
+                target.image,
                 kernel,
                 toolkit=toolkit,
                 python=python,
                 cache=self.scratch / "cache",
-                driver=wanted.driver,
+                driver=target.driver,
                 progress=self.progress,
             )
             for kernel in dict.fromkeys(kernels)
             if kernel.headers
         )
 
-    def _on_host(self, wanted: Target, kernel: KernelDisk) -> bool:
-        if self.order.build_on != "auto":
-            return self.order.build_on == "host"
+    def _on_host(self, target: Target, kernel: KernelDisk) -> bool:
+        if self.options.build_on != "auto":
+            return self.options.build_on == "host"
         slow = self.workshop.accelerator_for(kernel) == "tcg"
-        return slow and host_build.is_large(wanted.driver, wanted.image)
+        return slow and host_build.is_large(target.driver, target.image)
 
 
 def _check_devices(devices: Sequence[str]) -> None:
@@ -155,5 +157,5 @@ def _check_devices(devices: Sequence[str]) -> None:
     if unknown:
         raise UsageError(
             f"QEMU has no device named {', '.join(unknown) or '(nothing)'}",
-            hint="all of them: qemu-system-x86_64 -device help",
+            hint="list all devices: qemu-system-x86_64 -device help",
         )

@@ -64,16 +64,14 @@ class Workshop:
         """Return every kernel of the archive, oldest first."""
         return kernels.available(self.archive)
 
-    def resolve(self, wanted: str) -> AvailableKernel:
+    def resolve(self, name: str) -> AvailableKernel:
         """Return the kernel that a release, flavour or version means."""
-        return kernels.resolve(
-            wanted, self.available_kernels(), kernels.default_series(self.archive)
-        )
+        return kernels.resolve(name, self.available_kernels(), kernels.default_series(self.archive))
 
-    def kernel(self, wanted: str | AvailableKernel) -> KernelDisk:
+    def kernel(self, kernel: str | AvailableKernel) -> KernelDisk:
         """Return a kernel that is ready to boot."""
-        chosen = self.resolve(wanted) if isinstance(wanted, str) else wanted
-        return kernel_disk.make(chosen, self.archive, self.cache, self.progress)
+        available = self.resolve(kernel) if isinstance(kernel, str) else kernel
+        return kernel_disk.make(available, self.archive, self.cache, self.progress)
 
     def packed_python(self) -> Path:
         """Return the Python that sidecars run on."""

@@ -218,7 +218,7 @@ def test_who_may_not_write_to_the_node_is_told_what_to_do(
     assert done.code == ExitCode.SYSTEM, done.errors
     said = done.output + done.errors
     assert f"Permission denied: {node.root}/" in said
-    assert "run as root, or see who may write there: ls -ld " in said
+    assert "run as root, or check the permissions: ls -ld " in said
     assert "Traceback" not in said
 
 

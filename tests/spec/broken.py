@@ -23,28 +23,28 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     (
         {"stages": [{"name": "a", "manifests": "x", "waitFor": {"log": "a("}}]},
         (
-            "$.spec.stages[0].waitFor.log: expected a regular expression of RE2, without "
+            "$.spec.stages[0].waitFor.log: expected a regular expression in RE2 syntax, without "
             "look-around and backreferences: missing ), unterminated subpattern at position 1"
         ),
     ),
     (
         {"source": {"exclude": ["*.log", "!keep.log"]}},
         (
-            "$.spec.source.exclude: ** and a leading ! mean nothing here: a name without / is "
-            "looked for in every directory"
+            "$.spec.source.exclude: ** and a leading ! are not supported; a name without / matches "
+            "in every directory"
         ),
     ),
     (
         {"build": {"kind": "command"}},
-        "$.spec.build: kind command and the field command need each other",
+        "$.spec.build: kind command requires the field command, and vice versa",
     ),
     (
         {"build": {"command": ["./build"]}},
-        "$.spec.build: kind command and the field command need each other",
+        "$.spec.build: kind command requires the field command, and vice versa",
     ),
     (
         {"build": {"kind": "command", "command": ["./build"], "makeArguments": ["V=1"]}},
-        "$.spec.build: makeArguments mean nothing with kind command; put them into the command",
+        "$.spec.build: makeArguments have no effect with kind command; put them into the command",
     ),
     (
         {"prebuilt": {"sources": [{"oci": "registry.example.com/edu", "http": "http://x/y"}]}},
@@ -72,7 +72,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"rollout": {"evict": {"timeoutSeconds": 60}}},
-        "$.spec.rollout.evict: expected resources or selector: who is to leave a node",
+        "$.spec.rollout.evict: expected resources or selector, which select the pods to evict",
     ),
     (
         {"validate": {"sysfs": [{"path": SYSFS}]}},
@@ -98,17 +98,23 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     (
         {"stages": [{"name": "a", "manifests": "x", "waitFor": {"log": "(?si:[a-\\U0010ffff])"}}]},
         (
-            "$.spec.stages[0].waitFor.log: expected a regular expression of RE2, without "
+            "$.spec.stages[0].waitFor.log: expected a regular expression in RE2 syntax, without "
             "look-around and backreferences: where (?i) is used, a range must end with an ASCII "
             "character"
         ),
     ),
     (
         {"prebuilt": {"image": "registry.example.com/edu:latest"}},
-        "$.spec.prebuilt.image: expected {kernel} in it: it is an image for one kernel",
+        (
+            "$.spec.prebuilt.image: expected {kernel} in the pull spec, since each image is for "
+            "one kernel"
+        ),
     ),
     (
         {"toolkit": {"imageTemplate": "registry.example.com/toolkit:latest"}},
-        "$.spec.toolkit.imageTemplate: expected one of {kernel}, {osVersion}, {arch} in it",
+        (
+            "$.spec.toolkit.imageTemplate: expected one of {kernel}, {osVersion}, {arch} in the "
+            "pull spec"
+        ),
     ),
 ]

@@ -92,7 +92,7 @@ def test_a_bad_status_is_explained() -> None:
     assert sorted(check_node_driver(document)) == [
         "$.status.bootId: is missing",
         (
-            "$.status.extra: unknown field; known here: driver, node, state, version, kernel, "
+            "$.status.extra: unknown field; known fields: driver, node, state, version, kernel, "
             "bootId, reason, message, hint, source, key, revision, toolkit, modules, stages"
         ),
         '$.status.stages.build: expected a number, got "3"',

@@ -183,9 +183,9 @@ spec:
         (
             {"frobnicate": 1},
             (
-                "$.spec.frobnicate: unknown field; known here: version, modules, image, hardware, "
-                "source, build, conflicts, firmware, prebuilt, reuse, validate, upgrade, unload, "
-                "signing, toolkit, preflight, rollout, stages, privileged"
+                "$.spec.frobnicate: unknown field; known fields: version, modules, image, "
+                "hardware, source, build, conflicts, firmware, prebuilt, reuse, validate, upgrade, "
+                "unload, signing, toolkit, preflight, rollout, stages, privileged"
             ),
         ),
     ],
@@ -219,7 +219,7 @@ def test_a_number_of_nodes_may_be_written_as_a_number() -> None:
 def test_many_mistakes_are_counted_not_listed() -> None:
     found = mistakes(document(**{f"x{n}": n for n in range(70)}))
     assert len(found) == 51
-    assert found[-1] == "and 20 mistakes more"
+    assert found[-1] == "and 20 more mistakes"
 
 
 # --- files ---
@@ -251,8 +251,8 @@ def test_many_mistakes_are_counted_not_listed() -> None:
         (
             "a: &a [*a, *a]\n",
             (
-                "driver.yaml: expected at most 20000 values, nested at most 32 deep, all aliases "
-                "followed"
+                "driver.yaml: expected at most 20000 values, nested at most 32 deep, with all "
+                "aliases followed"
             ),
         ),
         ("[" * 5000, "driver.yaml: nested too deeply"),
@@ -273,7 +273,7 @@ def test_a_document_of_another_version_says_which_nodeside_this_is() -> None:
     assert mistakes(value) == [
         (
             '$.apiVersion: expected nodeside.io/v1alpha1, got "nodeside.io/v2"; '
-            f"written for another nodeside; this is {__version__}"
+            f"it was written for another version of nodeside; this is {__version__}"
         )
     ]
 
@@ -284,7 +284,7 @@ def test_a_document_may_be_followed_by_empty_ones() -> None:
 
 
 def test_a_field_that_is_there_twice_is_refused() -> None:
-    with pytest.raises(SpecError, match=r":2: \$\.kind: is there twice, again in line 3"):
+    with pytest.raises(SpecError, match=r":2: \$\.kind: appears twice, again in line 3"):
         read_text("apiVersion: nodeside.io/v1alpha1\nkind: Driver\nkind: Driver\n")
 
 

@@ -34,7 +34,7 @@ def test_a_wanted_module_that_lies_twice_in_the_tree_is_taken_once(tmp_path: Pat
     recipe = announcing(tree, Product(Path("main.ko"), "main", False))
     found = collect(recipe, [tree], tmp_path, ("main", "extra"))
     assert [item.file for item in found.modules] == ["modules/main.ko", "modules/extra.ko"]
-    assert f"extra.ko came out more than once: {newest} was taken" in found.notes
+    assert f"the build produced extra.ko more than once; using {newest}" in found.notes
 
 
 def test_a_wanted_module_that_is_announced_under_another_name_is_taken_once(

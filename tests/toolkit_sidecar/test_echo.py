@@ -22,5 +22,8 @@ def test_of_one_build_so_much_is_shown_and_no_more_which_is_said_once(
         assert len(said) < 12
         said = [json.loads(line)["message"] for line in said]
     assert said[:2] == ["line 0", "line 1"]
-    assert said[-2:] == ["# no more of this build is shown here: 1000 bytes were", "another build"]
+    assert said[-2:] == [
+        "# the rest of this build is not shown here: the limit is 1000 bytes",
+        "another build",
+    ]
     assert sum(map(len, said)) < 1100

@@ -24,7 +24,7 @@ TOLD = {
     ),
     "clock-skew": (
         "/mnt/straw.c:2:37: error: implicit declaration of function",
-        "source's files: make[1]: Warning: File '/mnt/straw.c' has modification time 86395 s in",
+        "source files: make[1]: Warning: File '/mnt/straw.c' has modification time 86395 s in",
     ),
     "clock-skew-of-a-recipe": (
         "make: *** [Makefile:2: all] Error 1",
@@ -36,11 +36,11 @@ TOLD = {
     "error-of-a-makefile": ("Makefile:2: *** FLAVOUR is not set.  Stop.", ""),
     "gpl-only-symbol": (
         "ERROR: modpost: GPL-incompatible module straw.ko uses GPL-only symbol '__class_create'",
-        "modules under the GPL only",
+        "exports this symbol to GPL modules only",
     ),
     "harmless-missing-tool": (
         "/mnt/straw.c:2:37: error: implicit declaration of function ",
-        "earlier the build missed something: make[1]: lsb_release: No such file or directory",
+        "an earlier line reports a missing tool: make[1]: lsb_release: No such file or directory",
     ),
     "linker-killed": ("collect2: fatal error: ld terminated with signal 9 [Killed]", MEMORY),
     "make-killed-a-recipe": ("make: *** [Makefile:2: all] Killed", MEMORY),
@@ -77,7 +77,7 @@ TOLD = {
     "missing-tool-of-a-pipe": ("./build.sh: 4: git: not found", "install git in the toolkit"),
     "missing-tool-that-a-header-is-made-with": (
         "/mnt/straw.c:3:37: error: ",
-        "earlier the build missed something: /bin/sh: 1: python3: not found",
+        "an earlier line reports a missing tool: /bin/sh: 1: python3: not found",
     ),
     "missing-tool-that-is-caught": ("/bin/sh: 1: git: not found", "install git in the toolkit"),
     "multiple-definition": (
@@ -90,7 +90,7 @@ TOLD = {
     ),
     "no-rule": (
         "make[1]: *** No rule to make target '/mnt/b.o', needed by '/mnt/straw.o'.  Stop.",
-        "/mnt/b.o is not in the source, and nothing makes it",
+        "/mnt/b.o is not in the source, and no rule makes it",
     ),
     "no-space": (
         "/mnt/n4.c:7:1: fatal error: closing dependency file /mnt/.n4.o.d: No space left on device",
@@ -116,7 +116,7 @@ TOLD = {
     ),
     "undefined-reference": (
         "tool.c:(.text+0x5): undefined reference to `of_nobody'",
-        "nothing that is linked has of_nobody",
+        "no linked object defines of_nobody",
     ),
     "undefined-symbol-of-modpost": (
         'ERROR: modpost: "of_another_driver" [/mnt/straw.ko] undefined!',

@@ -65,7 +65,7 @@ def test_a_module_that_is_a_link_is_not_read(toolkit: FakeToolkit) -> None:
     toolkit.vendor("vendor.sh", "ln -s /etc/hostname straw.ko\n")
     result = toolkit.answer(toolkit.request())
     assert result.failure is FailureKind.NO_MODULE
-    assert "what came out: none" in result.message
+    assert "it produced: none" in result.message
 
 
 def test_a_planted_directory_of_modules_is_not_used(toolkit: FakeToolkit, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_planted_directory_of_modules_is_not_used(toolkit: FakeToolkit, tmp_pa
 def test_a_device_or_pipe_in_place_of_a_module_blocks_nothing(toolkit: FakeToolkit) -> None:
     toolkit.vendor("vendor.sh", "mkfifo straw.ko; ko hay\n")
     result = toolkit.answer(toolkit.request())
-    assert result.message == "no module named straw came out; what came out: hay"
+    assert result.message == "the build produced no module named straw; it produced: hay"
 
 
 def test_a_planted_answer_is_replaced_by_the_true_one(toolkit: FakeToolkit) -> None:

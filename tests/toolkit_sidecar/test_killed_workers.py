@@ -18,7 +18,7 @@ def test_what_a_build_starts_dies_though_it_kills_the_worker(toolkit: FakeToolki
     toolkit.vendor("vendor.sh", _ONCE.format(_SURVIVOR))
     result = toolkit.answer(toolkit.request())
     assert result.succeeded, result.message
-    assert "begun 2 times: the process that was building it died" in result.notes
+    assert "attempt 2: a process of the previous attempt died" in result.notes
     assert not lives((toolkit.shared.root / "pid").read_text())
 
 
@@ -28,7 +28,7 @@ def test_what_a_withdrawn_build_leaves_dies_too(toolkit: FakeToolkit) -> None:
     toolkit.vendor("vendor.sh", _SURVIVOR.replace("kill ", withdraw + "kill ") + "; sleep 1000\n")
     with toolkit.sidecar("--once") as sidecar:
         assert sidecar.child.wait(60) == 0
-        assert "the process that was building died how=" in sidecar.output
+        assert "the worker process died how=" in sidecar.output
     assert not lives((toolkit.shared.root / "pid").read_text())
 
 
@@ -39,7 +39,7 @@ def test_a_build_that_kills_the_worker_and_forges_the_count_is_given_up(
     toolkit.vendor("vendor.sh", f"echo {forged} >$HOME/begun; kill -KILL $PPID; sleep 1000\n")
     result = toolkit.answer(toolkit.request())
     assert result.failure is FailureKind.INTERNAL
-    assert result.message == "the process that was building died 5 times"
+    assert result.message == "the worker process of the build died 5 times"
 
 
 def test_deaths_of_one_build_are_not_counted_against_the_next(toolkit: FakeToolkit) -> None:
@@ -52,14 +52,14 @@ def test_deaths_of_one_build_are_not_counted_against_the_next(toolkit: FakeToolk
         assert not sidecar.result(bad).succeeded
         result = sidecar.result(good)
     assert result.succeeded, result.message
-    assert "begun 2 times: the process that was building it died" in result.notes
+    assert "attempt 2: a process of the previous attempt died" in result.notes
 
 
 def test_a_build_that_stops_the_worker_stops_nothing_for_long(toolkit: FakeToolkit) -> None:
     toolkit.vendor("vendor.sh", _ONCE.format("kill -STOP $PPID"))
     with toolkit.sidecar() as sidecar:
         assert sidecar.result(toolkit.request()).succeeded
-        assert "stopped by SIGSTOP, and killed for that" in sidecar.output
+        assert "stopped by SIGSTOP, and therefore killed" in sidecar.output
 
 
 def test_a_count_that_an_earlier_life_forged_breaks_nothing(toolkit: FakeToolkit) -> None:

@@ -51,8 +51,8 @@ def test_a_build_that_has_its_container_killed_is_given_up_and_the_limit_named(
     assert result.failure is FailureKind.OUT_OF_MEMORY
     assert not result.failure.retryable
     assert result.message == (
-        "out of memory: the toolkit container was killed 2 times, as the kernel does at the limit "
-        "of 256 MiB; it was building with 1 job at last"
+        "out of memory: the toolkit container was killed 2 times, probably by the OOM killer at "
+        "the limit of 256 MiB; the last attempt ran 1 job"
     )
     assert "build.memoryLimitMib" in result.hint
 
@@ -68,7 +68,7 @@ def test_a_step_of_which_the_kernel_killed_a_process_is_repeated_and_then_named(
     request = limited.request()
     result = limited.answer(request)
     assert result.failure is FailureKind.OUT_OF_MEMORY
-    assert result.message.startswith("out of memory: a process of it was killed, as the kernel")
+    assert result.message.startswith("out of memory: the OOM killer killed a process of the build")
     assert "make" in result.command
     assert (limited.shared.root / "runs").read_text() == "x\n" * lives(1)
 

@@ -64,7 +64,7 @@ def test_an_answer_is_kept_while_the_disk_refuses_it_which_is_said_once(
     sidecar(toolkit, disk)._publish(answer)
     assert toolkit.shared.result(answer.request, BOOT_ID) == answer
     assert disk.pauses == [0.5, 1, 2, 4, 8, 16, 16, 16]
-    assert warnings == ["cannot publish the answer, and will try again until it can be"]
+    assert warnings == ["cannot publish the result; retrying until it succeeds"]
 
 
 def test_a_full_disk_gets_the_files_of_the_build_and_is_then_asked_at_once(

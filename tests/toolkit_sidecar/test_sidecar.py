@@ -87,7 +87,7 @@ def test_a_module_that_did_not_come_out_is_named_with_those_that_did(toolkit: Fa
     toolkit.vendor("vendor.sh", "ko hay; ko wood\n")
     result = toolkit.answer(toolkit.request())
     assert result.failure is FailureKind.NO_MODULE
-    assert result.message == "no module named straw came out; what came out: hay, wood"
+    assert result.message == "the build produced no module named straw; it produced: hay, wood"
 
 
 def test_a_misspelt_module_is_told_apart_from_one_that_does_not_compile(
@@ -99,7 +99,9 @@ def test_a_misspelt_module_is_told_apart_from_one_that_does_not_compile(
         assert sidecar.child.wait(60) == ExitCode.NO_MODULE
     result = toolkit.shared.result(f"{DIGEST[:12]}-1", BOOT_ID)
     assert result is not None
-    assert result.message == "no module named strawman came out; what came out: hay, straw_man"
+    assert (
+        result.message == "the build produced no module named strawman; it produced: hay, straw_man"
+    )
     assert result.hint.endswith("must name modules of this source; did you mean straw_man?")
 
 
@@ -124,7 +126,7 @@ def test_a_stale_module_of_the_source_does_not_pass_for_a_new_one(toolkit: FakeT
     toolkit.vendor("vendor.sh", "true\n")
     result = toolkit.answer(toolkit.request())
     assert result.failure is FailureKind.NO_MODULE
-    assert "modules that came with the source removed: old/straw.ko" in result.notes
+    assert "removed modules that came with the source: old/straw.ko" in result.notes
 
 
 def test_a_command_finds_kernel_and_output_in_its_environment(toolkit: FakeToolkit) -> None:
@@ -290,7 +292,7 @@ def test_a_build_that_a_killed_sidecar_left_is_begun_again(toolkit: FakeToolkit)
         result = sidecar.result(request)
     assert result.succeeded
     assert not lives(str(first))
-    assert "begun 2 times: the process that was building it died" in result.notes
+    assert "attempt 2: a process of the previous attempt died" in result.notes
 
 
 def test_a_worker_that_is_killed_is_replaced_and_the_request_answered(toolkit: FakeToolkit) -> None:
@@ -301,7 +303,7 @@ def test_a_worker_that_is_killed_is_replaced_and_the_request_answered(toolkit: F
             os.kill(int(worker_of_build(begun=number, out=toolkit.shared.out_dir(request.id))), 9)
         result = sidecar.result(request)
     assert result.failure is FailureKind.INTERNAL
-    assert result.message == "the process that was building died 5 times"
+    assert result.message == "the worker process of the build died 5 times"
 
 
 def test_json_lines_carry_the_request_and_the_compilers_words(toolkit: FakeToolkit) -> None:

@@ -97,7 +97,7 @@ def test_a_kbuild_tool_of_another_architecture_is_named(toolkit: FakeToolkit) ->
     (toolkit.headers() / "tools/objtool/objtool").write_bytes(b"\x7fELF for somebody else")
     result = toolkit.answer(toolkit.request())
     assert result.failure is FailureKind.NO_TOOLS
-    assert "is of another architecture" in result.hint
+    assert "is for another architecture" in result.hint
 
 
 def test_a_kbuild_tool_that_misses_a_library_is_named(toolkit: FakeToolkit) -> None:

@@ -99,7 +99,7 @@ def test_a_thing_that_another_trial_never_ends_to_make_is_named(
     ):
         cache.make("kernels", "a", write(""))
 
-    assert caught.value.hint == f"see which one: fuser -v {cache.path('kernels', '.lock-a')}"
+    assert caught.value.hint == f"find the process: fuser -v {cache.path('kernels', '.lock-a')}"
 
 
 def test_a_cache_that_is_being_removed_is_waited_for(

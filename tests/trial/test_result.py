@@ -110,7 +110,7 @@ def test_a_kernel_that_complained_later_fails_the_trial_of_a_ready_driver() -> N
     complained = run(splats=("WARNING: CPU: 0 PID: 1 at edu.c:1",))
 
     assert result.exit_code([complained]) == 42
-    assert "of the kernel: WARNING: CPU: 0 PID: 1 at edu.c:1" in result.as_table([complained])
+    assert "kernel log  WARNING: CPU: 0 PID: 1 at edu.c:1" in result.as_table([complained])
 
 
 def test_a_node_side_that_ended_without_a_report_is_no_crash() -> None:

@@ -180,7 +180,7 @@ def test_a_build_that_eats_memory_dies_before_its_sidecar_and_is_given_up(pod: P
     failed = pod.run_once(of="eats", code=53)
 
     assert (failed["reason"], failed["retryable"]) == ("OutOfMemory", False)
-    assert "out of memory: a process of it was killed" in failed["message"]
+    assert "out of memory: the OOM killer killed a process of the build" in failed["message"]
     assert "at the limit of 256 MiB" in failed["message"]
     must_still_build(pod)
 

@@ -82,8 +82,8 @@ class Archive:
     def depends(self, package: str) -> tuple[str, ...]:
         """Return direct dependencies with all alternatives; empty if there is no such package."""
         rows = self._apt_cache("depends", package, check=False).splitlines()
-        found = (re.match(r"^\s*\|?Depends: <?([^\s:>]+)", row) for row in rows)
-        return tuple(match[1] for match in found if match)
+        matches = (re.match(r"^\s*\|?Depends: <?([^\s:>]+)", row) for row in rows)
+        return tuple(match[1] for match in matches if match)
 
     def show(self, package: str) -> Mapping[str, str]:
         """Return the fields of the version that would be installed; empty if there is none."""
@@ -112,7 +112,7 @@ class Archive:
         except process.ToolError as exc:
             if not _stamp(directory).exists():
                 raise _failed("cannot fetch the package lists", exc) from exc
-            self.progress.say("the archive cannot be reached; going on with the old package lists")
+            self.progress.say("the archive cannot be reached; using the old package lists")
         self._names = None
 
     def fetch_settings(self) -> tuple[str, ...]:
@@ -138,8 +138,8 @@ class Archive:
 
     def _host_sources(self) -> tuple[str, ...]:
         """Return the host's sources of origin Debian. Only the fetched lists state the origin."""
-        made = self.cache.make("sources", digest_of(_host_sources_text()), self._ask_host_sources)
-        return tuple((made / "sources.list").read_text().splitlines())
+        entry = self.cache.make("sources", digest_of(_host_sources_text()), self._ask_host_sources)
+        return tuple((entry / "sources.list").read_text().splitlines())
 
     def _ask_host_sources(self, directory: Path) -> None:
         self.progress.say("fetching the package lists")
@@ -160,8 +160,8 @@ class Archive:
         (directory / "sources.list").write_text("\n".join(lines))
 
     def _mmdebstrap_sources(self, suite: str) -> tuple[str, ...]:
-        made = self.cache.make("sources", suite, lambda path: _ask_mmdebstrap(suite, path))
-        return tuple((made / "sources.list").read_text().splitlines())
+        entry = self.cache.make("sources", suite, lambda path: _ask_mmdebstrap(suite, path))
+        return tuple((entry / "sources.list").read_text().splitlines())
 
     # --- running apt
 
@@ -175,13 +175,13 @@ class Archive:
 
     def _adopt_lists(self, directory: Path, sources: Sources) -> None:
         """Reuse the lists fetched to find the host's Debian sources, to save a second fetch."""
-        told = self.cache.path("sources", digest_of(_host_sources_text()))
-        fetched = told / "apt"
-        if not _stamp(fetched).exists():
+        entry = self.cache.path("sources", digest_of(_host_sources_text()))
+        apt = entry / "apt"
+        if not _stamp(apt).exists():
             return
-        if tuple((told / "sources.list").read_text().splitlines()) == sources.lines:
-            shutil.copytree(fetched / "state", directory / "state", dirs_exist_ok=True)
-            shutil.copy2(_stamp(fetched), _stamp(directory))
+        if tuple((entry / "sources.list").read_text().splitlines()) == sources.lines:
+            shutil.copytree(apt / "state", directory / "state", dirs_exist_ok=True)
+            shutil.copy2(_stamp(apt), _stamp(directory))
 
     def _ready(self) -> Path:
         directory = self._prepare(self.sources)
@@ -310,8 +310,8 @@ def _stamp(directory: Path) -> Path:
 
 
 def _failed(what: str, exc: process.ToolError) -> ArchiveError:
-    said = [row for row in exc.completed.errors.splitlines() if row.startswith(("E:", "W:"))]
+    errors = [row for row in exc.completed.errors.splitlines() if row.startswith(("E:", "W:"))]
     return ArchiveError(
-        "\n".join([what, *said[-5:]]),
+        "\n".join([what, *errors[-5:]]),
         hint="check the network and the proxy, or set NODESIDE_MIRROR to a Debian mirror",
     )

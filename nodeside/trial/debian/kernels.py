@@ -44,22 +44,22 @@ class AvailableKernel:
 
 def from_names(names: Iterable[str]) -> tuple[AvailableKernel, ...]:
     """Return the kernels among package names, oldest first. Images with signed modules win."""
-    known = set(names)
+    packages = set(names)
     images: dict[str, re.Match[str]] = {}
-    for name in sorted(known):  # the signed name sorts before the one with -unsigned
+    for name in sorted(packages):  # the signed name sorts before the one with -unsigned
         match = _IMAGE.match(name)
         if match and match["release"] not in images:
             images[match["release"]] = match
-    found = (
+    kernels = (
         AvailableKernel(
             release,
             match["flavour"],
             match[0],
-            f"linux-headers-{release}" if f"linux-headers-{release}" in known else "",
+            f"linux-headers-{release}" if f"linux-headers-{release}" in packages else "",
         )
         for release, match in images.items()
     )
-    return tuple(sorted(found, key=lambda kernel: kernel.sort_key))
+    return tuple(sorted(kernels, key=lambda kernel: kernel.sort_key))
 
 
 def available(archive: Archive) -> tuple[AvailableKernel, ...]:
@@ -75,16 +75,16 @@ def default_series(archive: Archive) -> str:
     return ""
 
 
-def resolve(wanted: str, kernels: Sequence[AvailableKernel], series: str = "") -> AvailableKernel:
+def resolve(name: str, kernels: Sequence[AvailableKernel], series: str = "") -> AvailableKernel:
     """Return the kernel a user means: a release, a flavour, a version, or `<version>-<flavour>`.
 
     Anything but a release means the newest kernel with headers; without a version, the newest of
     `series`. Raises UnknownKernel with the nearest names.
     """
     for kernel in kernels:
-        if kernel.release == wanted:
+        if kernel.release == name:
             return kernel
-    version, flavour = _split(wanted)
+    version, flavour = _split(name)
     matching = [
         kernel
         for kernel in kernels
@@ -93,27 +93,27 @@ def resolve(wanted: str, kernels: Sequence[AvailableKernel], series: str = "") -
     preferred = [kernel for kernel in matching if not version and kernel.series == series]
     if preferred or matching:
         return (preferred or matching)[-1]
-    raise _unknown(wanted, kernels)
+    raise _unknown(name, kernels)
 
 
-def _split(wanted: str) -> tuple[str, str]:
+def _split(name: str) -> tuple[str, str]:
     for flavour in _FLAVOURS:
-        if wanted == flavour:
+        if name == flavour:
             return "", flavour
-        if wanted.endswith(f"-{flavour}"):
-            return wanted.removesuffix(f"-{flavour}"), flavour
-    return wanted, DEFAULT
+        if name.endswith(f"-{flavour}"):
+            return name.removesuffix(f"-{flavour}"), flavour
+    return name, DEFAULT
 
 
 def _is_version(kernel: AvailableKernel, version: str) -> bool:
     return not version or re.match(rf"{re.escape(version)}(?![0-9])", kernel.release) is not None
 
 
-def _unknown(wanted: str, kernels: Sequence[AvailableKernel]) -> UnknownKernel:
+def _unknown(name: str, kernels: Sequence[AvailableKernel]) -> UnknownKernel:
     names = [*_FLAVOURS, *(kernel.release for kernel in kernels)]
-    near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     did = f"did you mean {', '.join(near)}? " if near else ""
     return UnknownKernel(
-        f"no kernel named {wanted!r} in the package archive",
-        hint=f"{did}all of them: nodeside try --kernel list",
+        f"no kernel named {name!r} in the package archive",
+        hint=f"{did}list all kernels: nodeside try --kernel list",
     )

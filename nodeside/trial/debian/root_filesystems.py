@@ -62,10 +62,10 @@ class RootFileSystems:
         """Return a root file system with these packages. `role` is the first part of its name."""
         recipe = "\n".join((str(RECIPE), self.archive.digest, *packages, *_LEFT_OUT))
         name = f"{role}-{digest_of(recipe)}"
-        made = self.cache.make(
+        entry = self.cache.make(
             "roots", name, lambda path: self._bootstrap(role, packages, path), needs_mib=NEEDS_MIB
         )
-        return made / "root"
+        return entry / "root"
 
     def _bootstrap(self, role: str, packages: Sequence[str], directory: Path) -> None:
         require_root()

@@ -29,7 +29,7 @@ LARGE = 5
 LARGE_BYTES = 300_000
 _SOURCES = (".c", ".S", ".cc", ".cpp", ".rs")
 # The sidecar's hint names a log below /shared, which is removed with the root file system.
-_OUTPUT_IS_ABOVE = "everything that the build said is above, in the lines marked host"
+_OUTPUT_IS_ABOVE = "see the output of the build above, in the lines marked host"
 _COMMAND = "from nodeside.cli import main; main()"
 
 
@@ -80,12 +80,12 @@ def build(
             check=False,
             on_line=partial(progress.line, "host    |"),
         )
-    hint = _said(done.output, "hint: ")
+    hint = _last(done.output, "hint: ")
     return HostBuild(
         kernel.release,
         done.exit_code,
         cache,
-        _said(done.output, "error: "),
+        _last(done.output, "error: "),
         _OUTPUT_IS_ABOVE if "/build.log" in hint else hint,
     )
 
@@ -95,7 +95,7 @@ def version(kernel: KernelDisk) -> str:
     return find_any_build(kernel.tree, kernel.release)
 
 
-def _said(output: str, word: str) -> str:
+def _last(output: str, prefix: str) -> str:
     """Return the text after the last `error: ` or `hint: ` in the output, up to the next hint."""
-    _, found, rest = output.rpartition(f"\n{word}")
-    return rest.split("\nhint: ")[0].strip() if found else ""
+    _, separator, rest = output.rpartition(f"\n{prefix}")
+    return rest.split("\nhint: ")[0].strip() if separator else ""

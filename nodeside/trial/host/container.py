@@ -48,7 +48,7 @@ def entrance(
     except WrapperFailed as exc:
         raise SystemRefused(
             f"cannot enter a container of {layers[-1]}: a namespace or a mount was refused",
-            hint="it takes root on a machine where mounting is allowed, not in a plain container",
+            hint="it takes root on a machine that allows mounts; an ordinary container does not",
         ) from exc
 
 

@@ -60,11 +60,11 @@ def build(modules: Path) -> bytes:
 
 def _add_modules(archive: CpioArchive, modules: Path) -> None:
     tree = read_tree(modules)
-    wanted = load_order(_NEEDED, tree)
-    network = [name for name in load_order(_NETWORK, tree) if name not in wanted]
-    for name in (*wanted, *network):
+    order = load_order(_NEEDED, tree)
+    network = [name for name in load_order(_NETWORK, tree) if name not in order]
+    for name in (*order, *network):
         archive.file(f"modules/{name}.ko", _plain(modules / tree.paths[name]))
-    for file, names in (("order", wanted), ("network", network)):
+    for file, names in (("order", order), ("network", network)):
         archive.file(f"modules/{file}", "".join(f"{name}.ko\n" for name in names).encode())
 
 
@@ -73,8 +73,8 @@ def load_order(names: Iterable[str], tree: InTree) -> list[str]:
 
     A name that is neither a module nor built in is left out, because kernels differ.
     """
-    there = [name for name in names if name in tree.paths]
-    return list(dict.fromkeys(module for name in there for module in tree.load_order(name)))
+    loadable = [name for name in names if name in tree.paths]
+    return list(dict.fromkeys(module for name in loadable for module in tree.load_order(name)))
 
 
 def _plain(path: Path) -> bytes:

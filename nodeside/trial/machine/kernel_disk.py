@@ -111,8 +111,8 @@ class _Maker:
         if re.fullmatch(r"gcc-\d+", package):
             return package
         if package.startswith("linux-compiler-"):
-            found = (name for name in self.archive.depends(package) if name.startswith("gcc-"))
-            return next(found, "")
+            names = self.archive.depends(package)
+            return next((name for name in names if name.startswith("gcc-")), "")
         return ""
 
 

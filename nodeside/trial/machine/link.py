@@ -80,22 +80,20 @@ class Link:
         try:
             event = talk.events.get(timeout=max(0.0, timeout))
         except queue.Empty:
-            raise DeadlinePassed(f"no end after {timeout:g} s: {what}") from None
+            raise DeadlinePassed(f"timed out after {timeout:g} s: {what}") from None
         if event["event"] == "lost":
             talk.events.put(event)  # so that the next call gets it too
-            raise MachineLost(
-                f"the machine ended while it was needed for: {what}{self._why_lost()}"
-            )
+            raise MachineLost(f"the machine ended before this was done: {what}{self._why_lost()}")
         if event["event"] == "failed":
             raise TrialError(f"the agent in the machine: {event['message']} (for: {what})")
         return event
 
-    def until(self, talk: Conversation, wanted: str, timeout: float, what: str) -> dict[str, Any]:
-        """Return the first event of kind `wanted`; others are dropped."""
+    def until(self, talk: Conversation, kind: str, timeout: float, what: str) -> dict[str, Any]:
+        """Return the first event of this kind; others are dropped."""
         deadline = time.monotonic() + timeout
         while True:
             event = self.next(talk, deadline - time.monotonic(), what)
-            if event["event"] == wanted:
+            if event["event"] == kind:
                 return event
 
     def forget(self, talk: Conversation) -> None:

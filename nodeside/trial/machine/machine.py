@@ -49,7 +49,7 @@ class _Stream:
     def __init__(self, on_line: OnLine | None) -> None:
         self._data = bytearray()
         self._on_line = on_line
-        self._told = 0
+        self._passed = 0
 
     def __str__(self) -> str:
         return self._data.decode(errors="replace")
@@ -62,9 +62,9 @@ class _Stream:
         self._hand_over(len(self._data))
 
     def _hand_over(self, end: int) -> None:
-        if self._on_line is not None and end > self._told:
-            text = bytes(self._data[self._told : end]).decode(errors="replace")
-            self._told = end
+        if self._on_line is not None and end > self._passed:
+            text = bytes(self._data[self._passed : end]).decode(errors="replace")
+            self._passed = end
             for line in text.splitlines():
                 self._on_line(line)
 
@@ -201,9 +201,9 @@ class Machine:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stop()
-        if kind is None and not self.allow_splats and (found := self.splats()):
+        if kind is None and not self.allow_splats and (complaints := self.splats()):
             raise TrialError(
-                "the machine's kernel complained:\n" + "\n".join(found),
+                "the machine's kernel complained:\n" + "\n".join(complaints),
                 hint=f"the whole console: {self.files.serial}",
             )
 
@@ -327,7 +327,7 @@ class Machine:
         except MachineLost as exc:
             raise TrialError(
                 f"the machine did not boot{self._why_lost()}",
-                hint="another accelerator may do better: --accel tcg",
+                hint="try another accelerator: --accel tcg",
             ) from exc
 
     def _emulation_failed(self) -> bool:
@@ -346,9 +346,9 @@ class Machine:
 
     def _why_lost(self) -> str:
         """Return the end of the console and of QEMU's output, as an appendix to an error."""
-        said = self._qemu_log.read_text(errors="replace") if self._qemu_log.exists() else ""
+        qemu_log = self._qemu_log.read_text(errors="replace") if self._qemu_log.exists() else ""
         console = self.serial_log().splitlines()
-        rows = [*splats(console), *console[-12:], *said.splitlines()[-5:]]
+        rows = [*splats(console), *console[-12:], *qemu_log.splitlines()[-5:]]
         rows.append(f"the whole console: {self.files.serial}")
         return "".join(f"\n    {row}" for row in rows if row.strip())
 

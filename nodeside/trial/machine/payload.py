@@ -73,7 +73,7 @@ def _copy_driver(source: Path, target: Path) -> None:
     size = sum(path.lstat().st_size for path in source.rglob("*")) >> 20
     if size > _SOURCE_LIMIT_MIB:
         raise TargetError(
-            f"{source} holds {size} MiB, at most {_SOURCE_LIMIT_MIB} are tried",
+            f"{source} holds {size} MiB, the limit is {_SOURCE_LIMIT_MIB} MiB",
             hint="put driver.yaml beside the source of the driver and nothing else",
         )
     shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns(".git"))

@@ -95,20 +95,20 @@ def base(settings: MachineSettings) -> list[str]:
     ]  # fmt: skip
 
 
-def choose_accelerator(wanted: str, kernel: KernelDisk, cache: TrialCache) -> str:
+def choose_accelerator(requested: str, kernel: KernelDisk, cache: TrialCache) -> str:
     """Return `kvm` if it works, else `tcg`. Anything but "auto" is returned as it is."""
-    if wanted != "auto":
-        return wanted
+    if requested != "auto":
+        return requested
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return "tcg"
-    answer = cache.directory / "accelerator.json"
+    path = cache.directory / "accelerator.json"
     circumstances = {"boot": _boot_id(), "qemu": version()}
     with cache.locked("qemu", "accelerator"):
-        record = read_untrusted(answer) or {}
+        record = read_untrusted(path) or {}
         if record.get("circumstances") != circumstances:
             works = kvm_works(kernel)
             record = {"circumstances": circumstances, "accelerator": "kvm" if works else "tcg"}
-            publish(answer, record)
+            publish(path, record)
     return str(record["accelerator"])
 
 

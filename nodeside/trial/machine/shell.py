@@ -25,7 +25,7 @@ _PLACES = {
     ),
     "toolkit": (
         "/shared/out",
-        "This is the toolkit container, as the user of the build; what it left is below here.",
+        "This is the toolkit container, as the user of the build. The build's files are below.",
     ),
 }
 

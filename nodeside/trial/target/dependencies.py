@@ -19,6 +19,6 @@ def missing(package: str, archive: Archive, toolkit: Path) -> tuple[str, ...]:
     """Return direct dependencies that `toolkit` lacks; empty if `package` is not a package."""
     if "/" in package or package not in archive.names():
         return ()
-    there = set(re.findall(r"^Package: (\S+)$", (toolkit / _STATUS).read_text(), re.MULTILINE))
+    installed = set(re.findall(r"^Package: (\S+)$", (toolkit / _STATUS).read_text(), re.MULTILINE))
     needed = dict.fromkeys(archive.depends(package))
-    return tuple(name for name in needed if name not in there | _OF_DKMS)
+    return tuple(name for name in needed if name not in installed | _OF_DKMS)

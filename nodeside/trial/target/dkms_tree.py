@@ -62,20 +62,20 @@ def evaluator(kernel: KernelDisk, toolkit: Path) -> Evaluator:
     """Return a function that evaluates the dkms.conf of a tree for this kernel."""
 
     def evaluate(tree: Path) -> Evaluated:
-        headers = Path("/usr/src") / f"linux-headers-{kernel.release}"
-        seen = Headers(headers, kernel.release, "")
-        here = Kernel(kernel.release, "", "x86_64")
+        directory = Path("/usr/src") / f"linux-headers-{kernel.release}"
+        headers = Headers(directory, kernel.release, "")
+        target = Kernel(kernel.release, "", "x86_64")
         variables = dkms_conf.shell_variables(
-            seen, kernel.release, here.architecture, tree=Path("/var/lib/dkms"), jobs=1
+            headers, kernel.release, target.architecture, tree=Path("/var/lib/dkms"), jobs=1
         )
         step = dkms_conf.evaluation(Path("/tree/dkms.conf"), Path("/out/dump"), variables, {})
         with scratch_directory("dkms") as scratch:
             out = scratch / "out"
             out.mkdir()
             out.chmod(0o777)
-            seen_tree = scratch / "tree"
-            _copy_for_everyone(tree, seen_tree)
-            binds = {seen_tree: "/tree", out: "/out"}
+            copy = scratch / "tree"
+            _copy_for_everyone(tree, copy)
+            binds = {copy: "/tree", out: "/out"}
             with entrance((kernel.tree, toolkit), scratch, binds) as enter:
                 argv = [*UNPRIVILEGED, *step.argv]
                 with suppress(process.ToolTimeout):  # then it has left no values
@@ -87,7 +87,7 @@ def evaluator(kernel: KernelDisk, toolkit: Path) -> Evaluator:
                 f"{_TIMEOUT:g} s, so it has no values",
                 hint=f"bash -n {tree}/dkms.conf",
             )
-        return Evaluated(values, here, read_headers(kernel.tree / headers.relative_to("/")))
+        return Evaluated(values, target, read_headers(kernel.tree / directory.relative_to("/")))
 
     return evaluate
 
@@ -106,8 +106,8 @@ def describe(tree: Path, evaluate: Evaluator) -> dict[str, Any]:
     version = evaluated.values.first("PACKAGE_VERSION")
     if not name or not version:
         raise TargetError(
-            f"{tree.name}/dkms.conf says no PACKAGE_NAME or no PACKAGE_VERSION",
-            hint="dkms(8) asks for both",
+            f"{tree.name}/dkms.conf must set PACKAGE_NAME and PACKAGE_VERSION",
+            hint="dkms(8) requires both",
         )
     return {
         "apiVersion": API_VERSION,

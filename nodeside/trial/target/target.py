@@ -28,8 +28,8 @@ from nodeside.trial.target.dkms_tree import Evaluator
 SIDE_FILE = "trial.yaml"
 _DKMS = "-dkms"
 _MAY_BE = (
-    "what can be tried: a directory with a driver.yaml or a dkms.conf, that driver.yaml, "
-    "or a Debian package NAME-dkms"
+    "name a directory with a driver.yaml or a dkms.conf, a driver.yaml, or a Debian package "
+    "NAME-dkms"
 )
 _LEFT_OUT = shutil.ignore_patterns(".git", "__pycache__", SIDE_FILE)
 
@@ -51,19 +51,19 @@ class Target:
     extras: Extras = Extras()
 
 
-def prepare(word: str, image: Path, archive: Archive, evaluate: Evaluator) -> Target:
+def prepare(name: str, image: Path, archive: Archive, evaluate: Evaluator) -> Target:
     """Make `image` from the target that the user named. Raises TargetError, SpecError."""
-    path = Path(word)
+    path = Path(name)
     if path.exists():
         return _from_path(path.absolute(), image, evaluate)
-    if "/" in word or word.startswith(".") or word.endswith((".yaml", ".yml")):
-        raise TargetError(f"{word}: no such file or directory", hint=_MAY_BE)
-    archive = _that_has(word, archive)
-    _require_dkms_package(word, archive)
-    return _from_package(word, image, archive, evaluate)
+    if "/" in name or name.startswith(".") or name.endswith((".yaml", ".yml")):
+        raise TargetError(f"{name}: no such file or directory", hint=_MAY_BE)
+    archive = _archive_with(name, archive)
+    _require_dkms_package(name, archive)
+    return _from_package(name, image, archive, evaluate)
 
 
-def _that_has(name: str, archive: Archive) -> Archive:
+def _archive_with(name: str, archive: Archive) -> Archive:
     """Return the archive, or its contrib and non-free if only those have the package."""
     if name in archive.names() or not name.endswith(_DKMS):
         return archive
@@ -137,7 +137,7 @@ def _require_dkms_package(name: str, archive: Archive) -> None:
             or _dkms_package_of(name, archive)
         ):
             return
-        problem = f"the Debian package {name} has nothing to do with dkms"
+        problem = f"the Debian package {name} is not a dkms package"
     else:
         problem = f"{name}: no such file or directory, and no Debian package of that name"
     raise TargetError(problem, hint=_did_you_mean(name, names) + _MAY_BE)
@@ -145,7 +145,7 @@ def _require_dkms_package(name: str, archive: Archive) -> None:
 
 def _did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return a hint with similar package names, "" if none. The common `-dkms` does not count."""
-    stems = [found.removesuffix(_DKMS) for found in names if found.endswith(_DKMS)]
+    stems = [package.removesuffix(_DKMS) for package in names if package.endswith(_DKMS)]
     near = difflib.get_close_matches(name.removesuffix(_DKMS), stems, n=3)
     return f"did you mean {' or '.join(f'{stem}{_DKMS}' for stem in near)}? " if near else ""
 
@@ -206,17 +206,17 @@ def read_side_file(path: Path) -> Extras:
 def _mistakes(values: Any) -> Sequence[str]:
     if not isinstance(values, Mapping):
         return [f"$: expected a mapping, got {values!r}"]
-    found = [f"$.{key}: unknown field" for key in values if key not in ("devices", "commands")]
+    mistakes = [f"$.{key}: unknown field" for key in values if key not in ("devices", "commands")]
     devices, commands = values.get("devices", []), values.get("commands", [])
     if not _is_words(devices):
-        found.append(f"$.devices: expected a list of strings, got {devices!r}")
+        mistakes.append(f"$.devices: expected a list of strings, got {devices!r}")
     if not isinstance(commands, list):
-        found.append(f"$.commands: expected a list of argvs, got {commands!r}")
-        return found
+        mistakes.append(f"$.commands: expected a list of argvs, got {commands!r}")
+        return mistakes
     for index, argv in enumerate(commands):
         if not _is_words(argv) or not argv:
-            found.append(f"$.commands[{index}]: expected a list of strings, got {argv!r}")
-    return found
+            mistakes.append(f"$.commands[{index}]: expected a list of strings, got {argv!r}")
+    return mistakes
 
 
 def _is_words(value: Any) -> bool:

@@ -34,7 +34,7 @@ DRIVERS = f"/apis/{API_VERSION}/drivers"
 NODE_DRIVERS = f"/apis/{API_VERSION}/nodedrivers"
 TRY = "?dryRun=All&fieldValidation=Strict"
 IMAGE = "registry.example.com/drivers/edu:1.0"
-NOT_IN_CEL = ("expected a Python regular expression", "expected a regular expression of RE2")
+NOT_IN_CEL = ("expected a Python regular expression", "expected a regular expression in RE2 syntax")
 
 SLOW = settings(
     max_examples=150, suppress_health_check=list(HealthCheck), print_blob=True, derandomize=True

@@ -318,7 +318,9 @@ def test_definition_that_is_older_than_the_node_is_said_and_not_asked_again(
     assert str(info.value).startswith(
         'the API server refuses to patch nodedrivers "edu.n1": failed'
     )
-    assert info.value.hint.endswith("update the definitions: nodeside-cluster install")
+    assert info.value.hint.endswith(
+        "older than this program, update them: nodeside-cluster install"
+    )
     assert not info.value.retryable
 
 

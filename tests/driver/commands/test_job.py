@@ -238,7 +238,7 @@ def test_a_toolkit_without_the_kernel_is_named_with_those_it_has(steps: Steps) -
 
     assert done.exit_code == ExitCode.NO_HEADERS
     assert steps.outcome().message == (
-        f"the toolkit image has headers of {COMING.release}, {KERNEL.release}; asked for 6.9.0"
+        f"the toolkit image has headers of {COMING.release}, {KERNEL.release}; expected 6.9.0"
     )
 
 

@@ -105,7 +105,7 @@ grep -q : <(tail -n +3 /proc/net/dev | grep -v lo:) && BUILT_MODULE_NAME[0]=netw
 
 
 def test_a_dkms_conf_without_a_name_is_refused(tmp_path: Path, evaluate: Evaluator) -> None:
-    with pytest.raises(TargetError, match=r"dkms\.conf says no PACKAGE_NAME"):
+    with pytest.raises(TargetError, match=r"dkms\.conf must set PACKAGE_NAME"):
         describe(tmp_path, "PACKAGE_VERSION=1\n", evaluate)
 
 

@@ -167,8 +167,8 @@ def test_a_misspelt_package_name_brings_the_right_one(tmp_path: Path) -> None:
         "vpol-dkms: no such file or directory, and no Debian package of that name"
     )
     assert caught.value.hint == (
-        "did you mean vpoll-dkms? what can be tried: a directory with a driver.yaml or a "
-        "dkms.conf, that driver.yaml, or a Debian package NAME-dkms"
+        "did you mean vpoll-dkms? name a directory with a driver.yaml or a dkms.conf, "
+        "a driver.yaml, or a Debian package NAME-dkms"
     )
     assert caught.value.exit_code == ExitCode.USAGE
 
@@ -182,7 +182,7 @@ def test_a_name_without_its_ending_is_understood(word: str, tmp_path: Path) -> N
 
 
 def test_a_package_that_has_no_module_is_refused_before_it_is_fetched(tmp_path: Path) -> None:
-    with pytest.raises(TargetError, match="the Debian package bash has nothing to do with dkms"):
+    with pytest.raises(TargetError, match="the Debian package bash is not a dkms package"):
         prepare_of(NAMES, "bash", tmp_path / "image")
 
 

@@ -82,8 +82,8 @@ class Container:
     def wrapped(self, argv: Sequence[str]) -> list[str]:
         """Return the command that drops privileges in the container and then runs `argv`."""
         words = ["setpriv"]
-        if (kept := self.spec["capabilities"]) is not None:
-            bounding = ",".join(["-all", *(f"+{name}" for name in kept)])
+        if (capabilities := self.spec["capabilities"]) is not None:
+            bounding = ",".join(["-all", *(f"+{name}" for name in capabilities)])
             words += [f"--bounding-set={bounding}", "--inh-caps=-all"]
         if uid := self.spec["uid"]:
             words += [f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]

@@ -256,7 +256,7 @@ def test_every_placeholder_is_filled_in_and_a_tag_holds_no_plus() -> None:
 
 
 def test_an_image_that_is_not_named_by_kernel_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"prebuilt\.image: expected \{kernel\} in it"):
+    with pytest.raises(SpecError, match=r"prebuilt\.image: expected \{kernel\} in the pull spec"):
         parse(document(prebuilt={"image": "example.com/edu:1"}), where="test")
 
 

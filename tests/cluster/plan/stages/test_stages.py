@@ -217,7 +217,10 @@ def test_what_re2_refuses_is_that_stages_failure_alone() -> None:
 
     assert row(model, "first")["state"] == "Ready"
     assert row(model, "second")["state"] == "Invalid"
-    assert "waitFor.log: expected a regular expression of RE2" in row(model, "second")["message"]
+    assert (
+        "waitFor.log: expected a regular expression in RE2 syntax"
+        in row(model, "second")["message"]
+    )
 
 
 def test_a_pod_that_never_says_it_fails_its_stage() -> None:
