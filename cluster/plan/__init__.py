@@ -6,6 +6,7 @@ unchanged             Drivers whose previous plan still holds
 deletion, build_jobs, stage_actions, announce      make actions
 status/               the status of a Driver
 stages/               the stages that follow a driver
+context/              everything derived from one Driver and a snapshot
 rollout/              per-node steps: update, drain, unload
 builds/, nodes/       image and build Job selection; the state of each node
 objects/              the documents that the controller creates

@@ -12,21 +12,19 @@ from cluster.kube.resources import JOBS
 from cluster.model.actions import Action, AnnotateJob, Apply, Delete, EmitEvent
 from cluster.model.snapshot import JobObject, Snapshot
 from cluster.plan.builds.builds import outcome_of
+from cluster.plan.context.context import DriverContext
 from cluster.plan.objects.build_job import Build, job
-from cluster.plan.rollout.context import DriverContext
 from nodeside.buildjob import BuildOutcome, BuildVerdict, termination_message
 
 
 def builds(context: DriverContext) -> Mapping[str, Build]:
     """Returns every desired build by the name of its Job."""
-    revisions = (
-        context.newest,
-        context.standing.good,
-    )  # the newest may just have become the last good one
-    found = [each.build for at, each in context.builds.items() if at.revision in revisions]
-    found += context.coming
-    found += [each.found.build for each in context.preflight if each.found is not None]
-    return {build.name: build for build in reversed(found)}
+    state, supply = context.rollout.state, context.supply
+    revisions = (state.newest, state.good)  # the newest may just have become the last good one
+    desired = [each.build for at, each in supply.builds.items() if at.revision in revisions]
+    desired += supply.coming
+    desired += [each.found.build for each in supply.preflight if each.found is not None]
+    return {build.name: build for build in reversed(desired)}
 
 
 def wanted(context: DriverContext) -> Iterator[Action]:
@@ -35,7 +33,7 @@ def wanted(context: DriverContext) -> Iterator[Action]:
     for name, build in sorted(builds(context).items()):
         there = context.snapshot.jobs.get(name)
         if there is None:
-            yield Apply(context.driver.name, job(build, context.found, settings))
+            yield Apply(context.driver.name, job(build, context.resource, settings))
         elif there.outcome is None and (outcome := outcome_of(there, context.snapshot)) is not None:
             note = termination_message(outcome)
             yield AnnotateJob(context.driver.name, name, settings.namespace, there.uid, note)
@@ -47,7 +45,7 @@ def retired(context: DriverContext) -> Iterator[Action]:
 
     Deletes none while the image streams are unknown: then the desired builds are unknown too.
     """
-    if context.unseen:
+    if context.toolkits.unseen:
         return
     kept = builds(context)
     yield from (
@@ -86,4 +84,4 @@ def _said(context: DriverContext, build: Build, outcome: BuildOutcome) -> EmitEv
     reason = "BuildFailed" if failed else "Built"
     words = outcome.words if failed else outcome.message
     note = f"Job {build.name}, {outcome.kernel or build.what}: {words}"
-    return EmitEvent(context.driver.name, context.found.uid, failed, reason, note)
+    return EmitEvent(context.driver.name, context.resource.uid, failed, reason, note)

@@ -11,13 +11,22 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS
+from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS, Resource
 from cluster.model.actions import Action, Apply, Delete, Plan, SetFinalizers, together
 from cluster.model.names import FINALIZER, config_map_name, policy_name
-from cluster.model.snapshot import EMPTY, Assignment, DaemonSetObject, DriverObject, Snapshot, uses
+from cluster.model.snapshot import (
+    EMPTY,
+    Assignment,
+    DaemonSetObject,
+    DriverObject,
+    RevisionObject,
+    Snapshot,
+    uses,
+)
 from cluster.plan import build_jobs
 from cluster.plan.announce import falls_told, refusals_told, status_changes
 from cluster.plan.builds.kernel_images import LINK
+from cluster.plan.context.context import DriverContext, Memory
 from cluster.plan.deletion import again_in, delete, leave, orphans
 from cluster.plan.objects.build_job import publish_target
 from cluster.plan.objects.daemonset import daemonset, differs, is_same
@@ -25,7 +34,6 @@ from cluster.plan.objects.driver_pod import DaemonSetInput
 from cluster.plan.objects.node_policy import policy_map, policy_text
 from cluster.plan.objects.revision import config_map
 from cluster.plan.rollout import drain
-from cluster.plan.rollout.context import DriverContext, Memory
 from cluster.plan.rollout.drain import let_go, uncordons
 from cluster.plan.rollout.unload import Unload
 from cluster.plan.settle import is_left, to_rest
@@ -88,12 +96,10 @@ def plan_driver(
         mistakes = found.mistakes or "spec.image is missing: a cluster needs the driver image"
         said = status_changes(found, conditions.unreadable(found, mistakes, now=now))
         return Plan((*let_go(snapshot, found.name), *said))
-    context, labelled = to_rest(
-        DriverContext(snapshot, found, found.driver, memory=memory or Memory())
-    )
+    context, labelled = to_rest(DriverContext(snapshot, found, found.driver, memory or Memory()))
     staging = StagePlan(context)
     # A node with stage pods does not leave before they are gone.
-    members = {m.node.name for m in context.members} | context.occupied
+    members = {m.node.name for m in context.members} | context.rollout.occupied
     leaving = Unload(snapshot, found, members, now)
     report = report_of(context, leaving)
     status = conditions.status(report, now=now)
@@ -104,25 +110,25 @@ def plan_driver(
         *_daemonsets_applied(context, snapshot),
         *_words_taken_back(context, snapshot),
         *with_stage_labels(labelled, staging),
-        *drain.evictions(context.decisions, found.name, snapshot.occupancy.answers),
+        *drain.evictions(context.rollout.decisions, found.name, snapshot.occupancy.answers),
         *let_go(snapshot, found.name, {m.node.name for m in context.members}),
         *leave(leaving),
         *build_jobs.wanted(context),
         *_daemonsets_retired(context, snapshot),
         *build_jobs.retired(context),
         *_revisions_dropped(context, leaving.needed),
-        *falls_told(found, context.wanted, context.falls, snapshot),
+        *falls_told(found, context.rollout.desired, context.fallbacks.by_assignment, snapshot),
         *status_changes(found, with_stages(staging, status, now)),
         *stage_objects(staging),
     ]
-    asked = drain.demand(context.decisions, context.driver)
+    asked = drain.demand(context.rollout.decisions, context.driver)
     due, counted = _again_in(context, snapshot, leaving), {found.name: census(report)}
     return Plan(
         tuple(actions),
         due,
         counted,
         asked,
-        context.tags,
+        context.toolkits.tags,
         staging.templates,
         alone=_is_alone(context),
     )
@@ -134,21 +140,21 @@ def _is_alone(context: DriverContext) -> bool:
     It then does not depend on other Drivers' modules or reports, on data that is only known while
     it is requested, or on a fallback to building, which expires.
     """
-    spec, in_common = context.driver.spec, context.rivals or context.taken
+    spec, in_common = context.driver.spec, context.nodes.rivals or context.nodes.taken
     asks = spec.rollout.evict or spec.preflight or publish_target(context.driver)
-    staged = uses(context.found) or has_left(context.snapshot, context.driver.name)
-    proofs = any(not each.image or each.in_doubt for each in context.resolutions.values())
-    return not (in_common or asks or staged or proofs or context.falls)
+    staged = uses(context.resource) or has_left(context.snapshot, context.driver.name)
+    proofs = any(not each.image or each.in_doubt for each in context.toolkits.resolutions.values())
+    return not (in_common or asks or staged or proofs or context.fallbacks.by_assignment)
 
 
 def _again_in(context: DriverContext, snapshot: Snapshot, leaving: Unload) -> float | None:
     """Returns the seconds until the plan may change without any event, or None for never."""
     due = min((member.due - snapshot.now for member in context.members), default=math.inf)
     due = min(due, again_in(leaving) or math.inf)
-    due = min(due, drain.again_in(context.decisions, context.driver, context.newest, snapshot.now))
-    if any(
-        snapshot.daemonsets[key].deleting for key in context.wanted if key in snapshot.daemonsets
-    ):
+    rollout, daemonsets = context.rollout, snapshot.daemonsets
+    newest, now = context.revisions.newest, snapshot.now
+    due = min(due, drain.again_in(rollout.decisions, context.driver, newest, now))
+    if any(daemonsets[key].deleting for key in rollout.desired if key in daemonsets):
         due = min(due, _SOON)
     return due if due < math.inf else None
 
@@ -161,79 +167,69 @@ def _finalizer(found: DriverObject) -> Iterator[Action]:
 
 def _revisions_made(context: DriverContext) -> Iterator[Action]:
     """Creates the newest revision; older ones cannot be recreated."""
-    wanted = config_map_name(context.driver.name, context.newest)
-    there = context.snapshot.revisions.get(wanted)
-    if there is None or there.document != context.text:
-        document = config_map(
-            context.found, context.newest, context.text, context.snapshot.settings
-        )
-        if there is not None:  # it is immutable, and its content does not match its name
-            yield Delete(
-                context.driver.name,
-                CONFIG_MAPS,
-                wanted,
-                context.snapshot.settings.namespace,
-                there.uid,
-            )
-        yield Apply(context.driver.name, document)
+    driver, newest, text = context.driver.name, context.revisions.newest, context.revisions.text
+    existing = context.snapshot.revisions.get(config_map_name(driver, newest))
+    if existing is None or existing.document != text:
+        if existing is not None:  # it is immutable, and its content does not match its name
+            yield _deleted(context, CONFIG_MAPS, existing)
+        yield Apply(driver, config_map(context.resource, newest, text, context.snapshot.settings))
 
 
 def _policy_made(context: DriverContext) -> Iterator[Action]:
     """Applies the policy before any pod that mounts it; it can change without a new pod."""
-    there = context.snapshot.revisions.get(policy_name(context.driver.name))
-    if there is None or there.document != policy_text(context.driver):
-        yield Apply(
-            context.driver.name,
-            policy_map(context.found, context.driver, context.snapshot.settings),
-        )
+    driver, settings = context.driver, context.snapshot.settings
+    existing = context.snapshot.revisions.get(policy_name(driver.name))
+    if existing is None or existing.document != policy_text(driver):
+        yield Apply(driver.name, policy_map(context.resource, driver, settings))
 
 
 def _daemonsets_applied(context: DriverContext, snapshot: Snapshot) -> Iterator[Action]:
-    as_wanted, applied = context.memory.daemonsets, list[DaemonSetInput]()
-    for key in as_wanted.keys() - context.wanted.keys():
-        del as_wanted[key]
-    for key in sorted(context.wanted):
-        there = snapshot.daemonsets.get(key)
-        wanted = _wanted(context, there, context.wanted[key])
-        if wanted is None or (there is not None and there.deleting):
+    desired, unchanged = context.rollout.desired, context.memory.daemonsets
+    applied: list[DaemonSetInput] = []
+    for key in unchanged.keys() - desired.keys():
+        del unchanged[key]
+    for key in sorted(desired):
+        existing = snapshot.daemonsets.get(key)
+        spec = _daemonset_input(context, existing, desired[key])
+        if spec is None or (existing is not None and existing.deleting):
             continue
-        before = as_wanted.get(key)
-        if there and before and before[0] == wanted and is_same(before[1], there):
+        before = unchanged.get(key)
+        if existing and before and before[0] == spec and is_same(before[1], existing):
             continue
-        document = daemonset(wanted)
-        edited = differs(document, there) if there else None
-        if there is None or edited:
+        document = daemonset(spec)
+        edited = differs(document, existing) if existing else None
+        if existing is None or edited:
             yield Apply(context.driver.name, document, edited)
-            applied.append(wanted)
+            applied.append(spec)
         else:
-            as_wanted[key] = wanted, there
-    yield from refusals_told(
-        applied, DriverContext(snapshot, context.found, context.driver).daemonsets
-    )
+            unchanged[key] = spec, existing
+    before_plan = DriverContext(snapshot, context.resource, context.driver)
+    yield from refusals_told(applied, before_plan.revisions.daemonsets)
 
 
-def _wanted(
-    context: DriverContext, there: DaemonSetObject | None, at: Assignment
+def _daemonset_input(
+    context: DriverContext, existing: DaemonSetObject | None, at: Assignment
 ) -> DaemonSetInput | None:
     """Returns the desired DaemonSet; None if its revision is lost, so that it stays as it is.
 
     The DaemonSet of a pool without nodes keeps its toolkit until its last node has left. So does
     one whose image stream is unknown.
     """
-    driver = context.revisions.get(at.revision)
+    driver = context.revisions.drivers.get(at.revision)
     if driver is None:
         return None
-    resolution = context.resolutions.get(at.pool)
-    toolkit, link = (there.toolkit, there.link) if there else ("", "")
-    image, fall = context.image(at), context.falls.get(at)
+    resolution = context.toolkits.resolutions.get(at.pool)
+    toolkit, link = (existing.toolkit, existing.link) if existing else ("", "")
+    image, fallback = context.fallbacks.image(at), context.fallbacks.by_assignment.get(at)
     if image:
         toolkit, link = "", LINK
-    elif resolution is not None and (resolution.image or not context.unseen):
-        on_nodes = context.builds_on_nodes(at, there)
+    elif resolution is not None and (resolution.image or not context.toolkits.unseen):
+        on_nodes = context.supply.builds_on_nodes(at, existing)
         toolkit, link = resolution.image if on_nodes else "", resolution.link.value
     return DaemonSetInput(
         context.owner, driver, at.revision, at.pool, toolkit, link, context.snapshot.settings,
-        image=image, fell_back=fall.note if fall else "", refused=context.refused(at.pool),
+        image=image, fell_back=fallback.note if fallback else "",
+        refused=context.toolkits.refused(at.pool),
     )  # fmt: skip
 
 
@@ -250,26 +246,21 @@ def _words_taken_back(context: DriverContext, snapshot: Snapshot) -> Iterator[De
 def _daemonsets_retired(context: DriverContext, snapshot: Snapshot) -> Iterator[Action]:
     for found in snapshot.daemonsets.values():
         if not is_left(context, found) and not found.deleting:
-            yield Delete(
-                context.driver.name,
-                DAEMON_SETS,
-                found.name,
-                context.snapshot.settings.namespace,
-                found.uid,
-            )
+            yield _deleted(context, DAEMON_SETS, found)
 
 
 def _revisions_dropped(context: DriverContext, unloading: Collection[str]) -> Iterator[Action]:
     """Deletes revisions that no node runs, is to run or unloads with, and no Job works on."""
-    needed = {at.revision for at in context.wanted.values()} | set(unloading)
+    needed = {at.revision for at in context.rollout.desired.values()} | set(unloading)
     needed |= build_jobs.revisions_at_work(context)
-    needed |= {context.newest, context.standing.good, ""}  # "" is the shared policy
+    needed |= {context.revisions.newest, context.rollout.state.good, ""}  # "" is the shared policy
     for found in context.snapshot.revisions.values():
         if found.driver == context.driver.name and found.revision not in needed:
-            yield Delete(
-                found.driver,
-                CONFIG_MAPS,
-                found.name,
-                context.snapshot.settings.namespace,
-                found.uid,
-            )
+            yield _deleted(context, CONFIG_MAPS, found)
+
+
+def _deleted(
+    context: DriverContext, resource: Resource, found: DaemonSetObject | RevisionObject
+) -> Delete:
+    namespace = context.snapshot.settings.namespace
+    return Delete(context.driver.name, resource, found.name, namespace, found.uid)

@@ -11,8 +11,8 @@ from cluster.model.names import before_label
 from cluster.model.snapshot import DaemonSetObject
 from cluster.model.states import Place
 from cluster.plan.builds.kernel_images import NO_IMAGE
+from cluster.plan.context.context import DriverContext, Effects
 from cluster.plan.rollout import drain
-from cluster.plan.rollout.context import DriverContext
 from cluster.plan.rollout.decisions import Decision, DrainStep, forgiven
 from nodeside.contract import State, assigned_label, state_label
 
@@ -21,17 +21,18 @@ _LOOKS = 8  # maximum passes over the effects of our own labels; two are usual
 
 def _nodes_labelled(context: DriverContext) -> Iterator[LabelNode]:
     """Yields one request for each node whose labels change."""
-    for decision in context.decisions:
+    for decision in context.rollout.decisions:
         member = decision.member
         if decision.revision is None and decision.step is DrainStep.GO and member.is_untouched:
             continue  # the usual case
-        labels = drain.hold_labels(decision, context.driver.name, context.newest)
-        why, falls = decision.detail, decision.revision is None and context.falls_back(member)
+        labels = drain.hold_labels(decision, context.driver.name, context.revisions.newest)
+        why = decision.detail
+        falls = decision.revision is None and context.fallbacks.applies_to(member)
         if (decision.revision is not None or falls) and (moves := _labels(context, decision)):
             labels, why = {**labels, **moves}, NO_IMAGE if falls else decision.row.why
         if labels:
             yield LabelNode(context.driver.name, member.node.name, labels, why)
-    for member in forgiven(context.decisions, context.standing):
+    for member in forgiven(context.rollout.decisions, context.rollout.state):
         gone: dict[str, str | None] = {before_label(context.driver.name): None}
         yield LabelNode(context.driver.name, member.node.name, gone, "the rollout is over")
 
@@ -42,8 +43,8 @@ def _labels(context: DriverContext, decision: Decision) -> dict[str, str | None]
     The state label of a node that moved describes its previous kernel. It is reset to `waiting`
     here, because nothing else can do so until the new pod runs.
     """
-    driver, member, target = context.driver.name, decision.member, context.target(decision)
-    goes = context.assignment(target) if target else ""
+    driver, member, target = context.driver.name, decision.member, context.rollout.target(decision)
+    goes = context.revisions.name_of(target) if target else ""
     before = member.before if decision.revision is None else decision.before
     wanted = {assigned_label(driver): goes, before_label(driver): before}
     if decision.place is Place.MOVED and state_label(driver) in member.node.labels:
@@ -77,49 +78,47 @@ def _both(earlier: LabelNode | Cordon, later: LabelNode | Cordon) -> LabelNode |
 
 def _nodes_cordoned(context: DriverContext) -> Iterator[Cordon]:
     """Yields cordons for nodes that this plan does not cordon already."""
-    for cordon in drain.cordons(context.decisions, context.driver.name, context.snapshot.now):
-        if cordon.node not in context.begun:
+    decisions, now = context.rollout.decisions, context.snapshot.now
+    for cordon in drain.cordons(decisions, context.driver.name, now):
+        if cordon.node not in context.effects.cordons:
             yield cordon
 
 
 def _afterwards(context: DriverContext, labelled: Sequence[LabelNode | Cordon]) -> DriverContext:
     """Returns the context as it is after these labels are set."""
-    nodes, begun = dict(context.snapshot.nodes), dict(context.begun)
+    nodes, cordons = dict(context.snapshot.nodes), dict(context.effects.cordons)
     for action in labelled:
         node = nodes[action.node]
         labels = changed(node.labels, action.labels)
         nodes[action.node] = replace(node, labels=labels, labelled=context.snapshot.now)
         if isinstance(action, Cordon):
             nodes[action.node] = replace(nodes[action.node], unschedulable=True)
-            begun[action.node] = action.why
-    there = {key: d for key, d in context.snapshot.daemonsets.items() if is_left(context, d)}
+            cordons[action.node] = action.why
+    daemonsets = {key: d for key, d in context.snapshot.daemonsets.items() if is_left(context, d)}
     old = set(old_words(context, {action.node for action in labelled}))
-    said = context.snapshot.node_drivers
+    reports = context.snapshot.node_drivers
     if old:
-        said = {key: word for key, word in said.items() if key not in old}
-    given = {key.rpartition("-")[2]: at for key, at in context.wanted.items()}
+        reports = {key: report for key, report in reports.items() if key not in old}
     status = {
-        **context.found.status,
-        "observedGeneration": context.found.generation,
-        "revision": context.newest,
-        "lastGoodRevision": context.standing.good,
-        "casualties": [each.row() for each in context.casualties],
+        **context.resource.status,
+        "observedGeneration": context.resource.generation,
+        "revision": context.revisions.newest,
+        "lastGoodRevision": context.rollout.state.good,
+        "casualties": [each.row() for each in context.rollout.casualties],
     }
-    snapshot = replace(context.snapshot, nodes=nodes, daemonsets=there, node_drivers=said)
-    found = replace(context.found, status=status)
-    return replace(
-        context,
-        snapshot=snapshot,
-        found=found,
-        given=given,
-        begun=begun,
-        fallen=context.falls,
-        recalled=context.refusals,
+    snapshot = replace(context.snapshot, nodes=nodes, daemonsets=daemonsets, node_drivers=reports)
+    effects = Effects(
+        assignments={k.rpartition("-")[2]: at for k, at in context.rollout.desired.items()},
+        fallbacks=context.fallbacks.by_assignment,
+        cordons=cordons,
+        refusals=context.toolkits.refusals,
     )
+    resource = replace(context.resource, status=status)
+    return replace(context, snapshot=snapshot, resource=resource, effects=effects)
 
 
 def is_left(context: DriverContext, found: DaemonSetObject) -> bool:
-    return found.driver != context.driver.name or found.name in context.wanted
+    return found.driver != context.driver.name or found.name in context.rollout.desired
 
 
 def old_words(context: DriverContext, labelled: Collection[str]) -> Iterator[str]:
@@ -127,10 +126,10 @@ def old_words(context: DriverContext, labelled: Collection[str]) -> Iterator[str
 
     Such a report is outdated but would count as new, on a node whose pod may never report.
     """
-    for decision in context.decisions if labelled else ():
+    for decision in context.rollout.decisions if labelled else ():
         member, report = decision.member, decision.member.report
         if report is None or member.node.name not in labelled or member.word is not None:
             continue
-        target = context.target(decision)
+        target = context.rollout.target(decision)
         if target and (report.revision, report.boot_id) == (target.revision, member.node.boot_id):
             yield report.name

@@ -57,7 +57,7 @@ def with_stages(staging: StagePlan, status: Status, now: float) -> Status:
     rows = tuple(_rows(staging))
     if not rows:
         return status
-    found = staging.context.found
+    found = staging.context.resource
     said = {one.type: one for one in _said(rows, status)}
     kept = [c for c in status["conditions"] if c["type"] not in said]
     made = conditions(found, said.values(), now=now)
@@ -94,7 +94,7 @@ def _rows(staging: StagePlan) -> Iterator[Row]:
     # Stages that were removed from the spec, until their objects are gone.
     left = {each.stage for each in staging.mine.values()} - names
     if staging.seen.unknown:
-        left = {row["name"] for row in staging.context.found.status.get("stages", ())} - names
+        left = {row["name"] for row in staging.context.resource.status.get("stages", ())} - names
     for name in sorted(left):
         yield Row(name, "Progressing", message="it left the spec, and ends")
 
@@ -205,7 +205,7 @@ def blocking(staging: StagePlan, node: Node) -> str:
     member = next((m for m in staging.context.members if m.node is node), None)
     if member is None or member.health is not Health.WORKING:
         return ""
-    if member in staging.context.held:
+    if member in staging.context.rollout.ending_stages:
         return ""  # reported with the decision: see drains.py
     for step in staging.steps:
         if why := _on_node(staging, step, node):

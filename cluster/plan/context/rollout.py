@@ -1,0 +1,90 @@
+"""The rollout of a Driver: its state, the decision for each node, and the desired DaemonSets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from cluster.model.names import daemonset_name
+from cluster.model.snapshot import Assignment, DriverObject, Pool
+from cluster.model.states import Supply
+from cluster.plan.context.revisions import Revisions
+from cluster.plan.context.supply import Fallbacks
+from cluster.plan.nodes.members import Member
+from cluster.plan.nodes.memo import Memo
+from cluster.plan.nodes.stage_pods import occupied
+from cluster.plan.rollout.casualties import Casualty, casualties, recorded
+from cluster.plan.rollout.decisions import Decision, DrainStep, decide_all
+from cluster.plan.rollout.drain import drained
+from cluster.plan.rollout.state import RolloutState, assess
+
+
+@dataclass(frozen=True)
+class RolloutPlan:
+    """`cordons` are nodes that this plan cordons, with the reason. `memory` caches decisions."""
+
+    revisions: Revisions
+    members: Sequence[Member]
+    supplies: Mapping[Pool, Supply]
+    fallbacks: Fallbacks
+    cordons: Mapping[str, str]
+    memory: Memo[Decision]
+
+    @property
+    def _resource(self) -> DriverObject:
+        return self.revisions.resource
+
+    @cached_property
+    def casualties(self) -> Sequence[Casualty]:
+        """The casualties of the newest revision, to be recorded."""
+        newest, now = self.revisions.newest, self.revisions.snapshot.now
+        before = recorded(self._resource, newest)
+        return casualties(before, self.members, newest, self.revisions.good, now)
+
+    @cached_property
+    def state(self) -> RolloutState:
+        newest, good = self.revisions.newest, self.revisions.good
+        return assess(
+            self.members,
+            self.revisions.driver,
+            newest,
+            good,
+            self.supplies.__getitem__,
+            remembered=self.casualties,
+        )
+
+    @cached_property
+    def occupied(self) -> frozenset[str]:
+        """Nodes that cannot change before their stages have ended."""
+        return occupied(self.revisions.snapshot, self._resource)
+
+    @cached_property
+    def decisions(self) -> Sequence[Decision]:
+        """The decision for each member, after the drain step has been applied."""
+        driver, now = self.revisions.driver, self.revisions.snapshot.now
+        decisions = decide_all(self.members, driver, self.state, self.supplies, self.memory)
+        return tuple(drained(decisions, driver, self.cordons, self.occupied, now))
+
+    @cached_property
+    def ending_stages(self) -> Sequence[Member]:
+        """Nodes that keep their revision until their stages have ended."""
+        return tuple(d.member for d in self.decisions if d.step is DrainStep.END_STAGES)
+
+    @cached_property
+    def desired(self) -> Mapping[str, Assignment]:
+        """By name, the DaemonSets that have nodes assigned once this plan is carried out."""
+        targets = (self.target(decision) for decision in self.decisions)
+        ats = {id(at): at for at in targets if at is not None}  # most nodes share one
+        driver = self.revisions.driver.name
+        return {daemonset_name(driver, self.revisions.name_of(at)): at for at in set(ats.values())}
+
+    def target(self, decision: Decision) -> Assignment | None:
+        """Return the assignment of a member after this plan; None if it has none."""
+        member = decision.member
+        if decision.revision is None:
+            falls_back = member.at and self.fallbacks.applies_to(member)
+            return replace(member.at, builds=True) if member.at and falls_back else member.at
+        if not decision.revision:
+            return None
+        return self.fallbacks.of_new_nodes(Assignment(member.pool, decision.revision))
