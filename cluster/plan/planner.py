@@ -1,8 +1,9 @@
 """The top-level planner: turns everything observed into a list of actions. Pure.
 
-Planning is idempotent: once the actions of a plan are carried out, the next plan is empty. Nothing
-is remembered here, and an action that is no longer needed is not planned again. Only draining a
-node takes several plans, see drain.py. A Driver's plan knows only the modules of other Drivers.
+Planning is idempotent: once the actions of a plan are carried out, the next plan at most updates
+the status, and the one after it is empty. Nothing is remembered here, and an action that is no
+longer needed is not planned again. Only draining a node takes several plans, see drain.py. A
+Driver's plan knows only the modules of other Drivers.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS, Resource
+from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, Resource
 from cluster.model.actions import Action, Apply, Delete, Plan, SetFinalizers, together
 from cluster.model.names import FINALIZER, config_map_name, policy_name
 from cluster.model.snapshot import (
@@ -25,6 +26,7 @@ from cluster.model.snapshot import (
 )
 from cluster.plan import build_jobs
 from cluster.plan.announce import falls_told, refusals_told, status_changes
+from cluster.plan.assign import node_changes, outdated_reports
 from cluster.plan.builds.kernel_images import LINK
 from cluster.plan.context.context import DriverContext, Memory
 from cluster.plan.deletion import again_in, delete, leave, orphans
@@ -36,7 +38,6 @@ from cluster.plan.objects.revision import config_map
 from cluster.plan.rollout import drain
 from cluster.plan.rollout.drain import let_go, uncordons
 from cluster.plan.rollout.unload import Unload
-from cluster.plan.settle import is_left, to_rest
 from cluster.plan.stage_actions import has_left, stage_objects, take_down, with_stage_labels
 from cluster.plan.stages.stages import StagePlan
 from cluster.plan.status import conditions
@@ -96,8 +97,8 @@ def plan_driver(
         mistakes = found.mistakes or "spec.image is missing: a cluster needs the driver image"
         said = status_changes(found, conditions.unreadable(found, mistakes, now=now))
         return Plan((*let_go(snapshot, found.name), *said))
-    context, labelled = to_rest(DriverContext(snapshot, found, found.driver, memory or Memory()))
-    staging = StagePlan(context)
+    context = DriverContext(snapshot, found, found.driver, memory or Memory())
+    changes, staging = node_changes(context), StagePlan(context)
     # A node with stage pods does not leave before they are gone.
     members = {m.node.name for m in context.members} | context.rollout.occupied
     leaving = Unload(snapshot, found, members, now)
@@ -107,14 +108,14 @@ def plan_driver(
         *_finalizer(found),
         *_revisions_made(context),
         *_policy_made(context),
-        *_daemonsets_applied(context, snapshot),
-        *_words_taken_back(context, snapshot),
-        *with_stage_labels(labelled, staging),
+        *_daemonsets_applied(context),
+        *outdated_reports(context, changes),
+        *with_stage_labels(changes, staging),
         *drain.evictions(context.rollout.decisions, found.name, snapshot.occupancy.answers),
         *let_go(snapshot, found.name, {m.node.name for m in context.members}),
         *leave(leaving),
         *build_jobs.wanted(context),
-        *_daemonsets_retired(context, snapshot),
+        *_daemonsets_retired(context),
         *build_jobs.retired(context),
         *_revisions_dropped(context, leaving.needed),
         *falls_told(found, context.rollout.desired, context.fallbacks.by_assignment, snapshot),
@@ -122,7 +123,7 @@ def plan_driver(
         *stage_objects(staging),
     ]
     asked = drain.demand(context.rollout.decisions, context.driver)
-    due, counted = _again_in(context, snapshot, leaving), {found.name: census(report)}
+    due, counted = _again_in(context, leaving), {found.name: census(report)}
     return Plan(
         tuple(actions),
         due,
@@ -147,12 +148,12 @@ def _is_alone(context: DriverContext) -> bool:
     return not (in_common or asks or staged or proofs or context.fallbacks.by_assignment)
 
 
-def _again_in(context: DriverContext, snapshot: Snapshot, leaving: Unload) -> float | None:
+def _again_in(context: DriverContext, leaving: Unload) -> float | None:
     """Returns the seconds until the plan may change without any event, or None for never."""
-    due = min((member.due - snapshot.now for member in context.members), default=math.inf)
+    rollout, daemonsets = context.rollout, context.snapshot.daemonsets
+    newest, now = context.revisions.newest, context.snapshot.now
+    due = min((member.due - now for member in context.members), default=math.inf)
     due = min(due, again_in(leaving) or math.inf)
-    rollout, daemonsets = context.rollout, snapshot.daemonsets
-    newest, now = context.revisions.newest, snapshot.now
     due = min(due, drain.again_in(rollout.decisions, context.driver, newest, now))
     if any(daemonsets[key].deleting for key in rollout.desired if key in daemonsets):
         due = min(due, _SOON)
@@ -183,13 +184,13 @@ def _policy_made(context: DriverContext) -> Iterator[Action]:
         yield Apply(driver.name, policy_map(context.resource, driver, settings))
 
 
-def _daemonsets_applied(context: DriverContext, snapshot: Snapshot) -> Iterator[Action]:
+def _daemonsets_applied(context: DriverContext) -> Iterator[Action]:
     desired, unchanged = context.rollout.desired, context.memory.daemonsets
     applied: list[DaemonSetInput] = []
     for key in unchanged.keys() - desired.keys():
         del unchanged[key]
     for key in sorted(desired):
-        existing = snapshot.daemonsets.get(key)
+        existing = context.snapshot.daemonsets.get(key)
         spec = _daemonset_input(context, existing, desired[key])
         if spec is None or (existing is not None and existing.deleting):
             continue
@@ -203,8 +204,7 @@ def _daemonsets_applied(context: DriverContext, snapshot: Snapshot) -> Iterator[
             applied.append(spec)
         else:
             unchanged[key] = spec, existing
-    before_plan = DriverContext(snapshot, context.resource, context.driver)
-    yield from refusals_told(applied, before_plan.revisions.daemonsets)
+    yield from refusals_told(applied, context.revisions.daemonsets)
 
 
 def _daemonset_input(
@@ -233,20 +233,10 @@ def _daemonset_input(
     )  # fmt: skip
 
 
-def _words_taken_back(context: DriverContext, snapshot: Snapshot) -> Iterator[Delete]:
-    """Deletes outdated NodeDrivers before labels are set.
-
-    A node that is assigned back counts as working only after a new report.
-    """
-    if context.snapshot.node_drivers is not snapshot.node_drivers:
-        for name in sorted(snapshot.node_drivers.keys() - context.snapshot.node_drivers.keys()):
-            yield Delete(context.driver.name, NODE_DRIVERS, name)
-
-
-def _daemonsets_retired(context: DriverContext, snapshot: Snapshot) -> Iterator[Action]:
-    for found in snapshot.daemonsets.values():
-        if not is_left(context, found) and not found.deleting:
-            yield _deleted(context, DAEMON_SETS, found)
+def _daemonsets_retired(context: DriverContext) -> Iterator[Action]:
+    for each in context.revisions.daemonsets:
+        if each.name not in context.rollout.desired and not each.deleting:
+            yield _deleted(context, DAEMON_SETS, each)
 
 
 def _revisions_dropped(context: DriverContext, unloading: Collection[str]) -> Iterator[Action]:

@@ -5,14 +5,12 @@ Pure; planner.py turns it into actions. Each part is computed from the parts abo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from cluster.model.annotations import ImageFallback
-from cluster.model.snapshot import EMPTY, Assignment, DaemonSetObject, DriverObject, Snapshot
+from cluster.model.snapshot import EMPTY, DaemonSetObject, DriverObject, Snapshot
 from cluster.model.stages import Framed, Rendered
-from cluster.plan.builds.toolkit_evidence import Refusals
 from cluster.plan.context.nodes import Nodes, with_alternatives
 from cluster.plan.context.revisions import Revisions
 from cluster.plan.context.rollout import RolloutPlan
@@ -40,21 +38,6 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Effects:
-    """Effects of this plan that the snapshot does not show yet.
-
-    `assignments` are those whose DaemonSets do not exist yet. `fallbacks` are those among them that
-    build because an image could not be pulled. `cordons` are nodes, with the reason. `refusals` are
-    passed on because the plan may retire the DaemonSet that records them.
-    """
-
-    assignments: Mapping[str, Assignment] = field(default_factory=lambda: EMPTY)
-    fallbacks: Mapping[Assignment, ImageFallback] = field(default_factory=dict)
-    cordons: Mapping[str, str] = field(default_factory=lambda: EMPTY)
-    refusals: Refusals = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class DriverContext:
     """A Driver in a snapshot, with everything derived from the two."""
 
@@ -62,7 +45,6 @@ class DriverContext:
     resource: DriverObject
     driver: Driver
     memory: Memory = field(default_factory=Memory)
-    effects: Effects = field(default_factory=Effects)
 
     @cached_property
     def owner(self) -> DriverObject:
@@ -71,7 +53,7 @@ class DriverContext:
 
     @cached_property
     def revisions(self) -> Revisions:
-        return Revisions(self.snapshot, self.resource, self.driver, self.effects.assignments)
+        return Revisions(self.snapshot, self.resource, self.driver)
 
     @cached_property
     def nodes(self) -> Nodes:
@@ -81,13 +63,11 @@ class DriverContext:
     @cached_property
     def toolkits(self) -> Toolkits:
         daemonsets, observed = self.revisions.daemonsets, self.nodes.observed
-        planned, earlier = self.effects.assignments, self.effects.refusals
-        return Toolkits(self.snapshot, self.driver, daemonsets, observed, planned, earlier)
+        return Toolkits(self.snapshot, self.driver, daemonsets, observed)
 
     @cached_property
     def fallbacks(self) -> Fallbacks:
-        observed, resolutions = self.nodes.observed, self.toolkits.resolutions
-        return Fallbacks(self.revisions, observed, resolutions, self.effects.fallbacks)
+        return Fallbacks(self.revisions, self.nodes.observed, self.toolkits.resolutions)
 
     @cached_property
     def members(self) -> Sequence[Member]:
@@ -104,6 +84,5 @@ class DriverContext:
             self.members,
             self.supply.by_pool,
             self.fallbacks,
-            self.effects.cordons,
             self.memory.decisions,
         )

@@ -23,12 +23,9 @@ from nodeside.spec import Driver
 
 @dataclass(frozen=True)
 class Revisions:
-    """`planned` are assignments made by this plan whose DaemonSets do not exist yet."""
-
     snapshot: Snapshot
     resource: DriverObject
     driver: Driver
-    planned: Mapping[str, Assignment]
 
     @cached_property
     def text(self) -> str:
@@ -65,7 +62,6 @@ class Revisions:
         which nodes are still labelled."""
         served = ((each.assignment, at_of(each)) for each in self.daemonsets)
         existing = {name: at for name, at in served if self.name_of(at) == name}
-        existing |= dict(self.planned)
         key = assigned_label(self.driver.name)
         lost = {
             pool_of(node)

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from cluster.model.names import daemonset_name
 from cluster.model.snapshot import Assignment, DriverObject, Pool
-from cluster.model.states import Supply
+from cluster.model.states import Health, Place, Supply
 from cluster.plan.context.revisions import Revisions
 from cluster.plan.context.supply import Fallbacks
 from cluster.plan.nodes.members import Member
@@ -22,13 +22,12 @@ from cluster.plan.rollout.state import RolloutState, assess
 
 @dataclass(frozen=True)
 class RolloutPlan:
-    """`cordons` are nodes that this plan cordons, with the reason. `memory` caches decisions."""
+    """`memory` caches decisions."""
 
     revisions: Revisions
     members: Sequence[Member]
     supplies: Mapping[Pool, Supply]
     fallbacks: Fallbacks
-    cordons: Mapping[str, str]
     memory: Memo[Decision]
 
     @property
@@ -64,12 +63,28 @@ class RolloutPlan:
         """The decision for each member, after the drain step has been applied."""
         driver, now = self.revisions.driver, self.revisions.snapshot.now
         decisions = decide_all(self.members, driver, self.state, self.supplies, self.memory)
-        return tuple(drained(decisions, driver, self.cordons, self.occupied, now))
+        return tuple(drained(decisions, driver, self.occupied, now))
 
     @cached_property
     def ending_stages(self) -> Sequence[Member]:
         """Nodes that keep their revision until their stages have ended."""
         return tuple(d.member for d in self.decisions if d.step is DrainStep.END_STAGES)
+
+    @cached_property
+    def announced(self) -> Sequence[Decision]:
+        """The decisions to report: a node that this plan gives another revision is already busy."""
+        return tuple(self._announced(d, d.revision) if d.revision else d for d in self.decisions)
+
+    def _announced(self, decision: Decision, revision: str) -> Decision:
+        member, word = decision.member, decision.member.word
+        at = self.fallbacks.of_new_nodes(Assignment(member.pool, revision))
+        has_it = member.at == at or (word is not None and word.revision == revision)
+        if has_it or member.health is Health.DOWN:
+            return decision
+        place = Place.NEWEST if revision == self.state.newest else Place.GOOD
+        assigned = self.revisions.name_of(at)
+        member = replace(member, assigned=assigned, at=at, health=Health.BUSY, trouble="")
+        return replace(decision, place=place, member=member)
 
     @cached_property
     def desired(self) -> Mapping[str, Assignment]:

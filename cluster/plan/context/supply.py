@@ -25,12 +25,11 @@ from nodeside.spec import Driver
 
 @dataclass(frozen=True)
 class Fallbacks:
-    """`members` are the nodes as observed. `planned` are the fallbacks that this plan began."""
+    """`members` are the nodes as observed."""
 
     revisions: Revisions
     members: Sequence[Member]
     resolutions: Mapping[Pool, Resolution]
-    planned: Mapping[Assignment, ImageFallback]
 
     def image(self, at: Assignment) -> str:
         """Return the kernel-specific driver image of the pods there; "" if they use the image for
@@ -61,7 +60,7 @@ class Fallbacks:
         ]
         now = self.revisions.snapshot.now
         lost = {m.at: ImageFallback(now, LOST) for m in self.members if m.at and m.at.builds}
-        return {**lost, **falls(self.revisions.daemonsets, failing, now), **self.planned}
+        return {**lost, **falls(self.revisions.daemonsets, failing, now)}
 
     def of_new_nodes(self, at: Assignment) -> Assignment:
         """Return the assignment of a node that is new in `at`."""

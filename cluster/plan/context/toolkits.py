@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -39,21 +39,17 @@ from nodeside.spec import Driver
 
 @dataclass(frozen=True)
 class Toolkits:
-    """`members` are the nodes as observed. `planned` are the names of assignments whose DaemonSets
-    this plan makes. `earlier` are refusals that this plan found; they are passed on because the
-    plan may retire the DaemonSet that records them."""
+    """`members` are the nodes as observed."""
 
     snapshot: Snapshot
     driver: Driver
     daemonsets: Sequence[DaemonSetObject]
     members: Sequence[Member]
-    planned: Collection[str]
-    earlier: Refusals
 
     @cached_property
     def refusals(self) -> Refusals:
         """Toolkit images that nodes refuse or refused before, minus those that built after all."""
-        before = together(self.earlier, remembered(self.daemonsets))
+        before = remembered(self.daemonsets)
         broken = (m for m in self.members if m.health is Health.BROKEN)
         if not before and not any(m.word and refuses(m.node, m.word) for m in broken):
             return {}
@@ -122,7 +118,7 @@ class Toolkits:
     @cached_property
     def _without_daemonsets(self) -> frozenset[Pool]:
         """Pools that have nodes but whose DaemonSet was deleted externally."""
-        used = (m.at.pool for m in self.members if m.at and m.assigned not in self.planned)
+        used = (m.at.pool for m in self.members if m.at)
         return frozenset(used) - {each.pool for each in self.daemonsets}
 
     @cached_property

@@ -48,14 +48,12 @@ _PASSES = (DrainStep.GO, DrainStep.RELEASE, DrainStep.KEEP_CLOSED)
 def drained(
     decisions: Iterable[Decision],
     driver: Driver,
-    begun: Mapping[str, str],
     staged: Collection[str],
     now: float,
 ) -> Iterator[Decision]:
     """Yield the decisions with their steps; a decision that has to wait changes nothing now.
 
-    `begun` are nodes that this same plan cordons, with the reason. `staged` are nodes where pods of
-    stages exist or may appear.
+    `staged` are nodes where pods of stages exist or may appear.
     """
     policy = evicts(driver)
     for decision in decisions:
@@ -63,14 +61,12 @@ def drained(
         if policy is None and not stages and not decision.member.hold.since:
             yield decision  # the common case: all nodes of nearly all Drivers
             continue
-        name = decision.member.node.name
         row = decide(_situation(decision, driver, now, stages=stages))
-        step, why = (DrainStep.CORDON, begun[name]) if name in begun else (row.step, row.why)
-        waits = stages or step not in _PASSES
+        waits = stages or row.step not in _PASSES
         yield replace(
             decision,
-            step=step,
-            detail=why,
+            step=row.step,
+            detail=row.why,
             revision=None if waits else decision.revision,
             before="" if waits else decision.before,
         )

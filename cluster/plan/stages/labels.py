@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def changed_labels(staging: StagePlan) -> Iterator[tuple[Node, dict[str, str | None], str]]:
     """Yields the label changes of each node and the reason."""
     held = {member.node.name for member in staging.context.rollout.ending_stages}
-    members = {member.node.name for member in staging.context.members}
-    for member in staging.context.members:
+    members = {member.node.name for member in staging.members}
+    for member in staging.members:
         node = member.node
         if member.health is Health.DOWN:
             continue

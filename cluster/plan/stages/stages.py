@@ -136,12 +136,14 @@ class StagePlan:
     @cached_property
     def working(self) -> Sequence[Member]:
         """Returns members where stages may run: the driver works and is not about to change."""
-        held = {member.node.name for member in self.context.rollout.ending_stages}
+        ending = {member.node.name for member in self.context.rollout.ending_stages}
         return tuple(
-            m
-            for m in self.context.members
-            if m.health is Health.WORKING and m.node.name not in held
+            m for m in self.members if m.health is Health.WORKING and m.node.name not in ending
         )
+
+    @cached_property
+    def members(self) -> Sequence[Member]:
+        return tuple(decision.member for decision in self.context.rollout.announced)
 
     @cached_property
     def steps(self) -> tuple[StageState, ...]:
