@@ -21,7 +21,6 @@ from cluster.cli.status import NoSuchObject, named, overtaken
 from cluster.kube.client import Api
 from cluster.kube.conditions import condition
 from cluster.model.actions import Action, Cordon, Evict, LabelNode, SetStatus, Uncordon
-from cluster.model.lanes import driver_of
 from cluster.model.snapshot import DriverObject, Node, Pool, Settings, Snapshot
 from cluster.model.states import Health, Phase, Place
 from cluster.plan.context.context import DriverContext
@@ -170,7 +169,7 @@ def _there(snapshot: Snapshot, found: DriverObject) -> Iterator[str]:
 
 def _next(snapshot: Snapshot, name: str, progressing: Mapping[str, str]) -> Iterator[str]:
     """Yield the actions of a plan made now, with relabels grouped by reason, then progress."""
-    actions = [a for a in plan(snapshot, _now(snapshot)).actions if driver_of(a.driver) == name]
+    actions = [a for a in plan(snapshot, _now(snapshot)).actions if a.driver == name]
     labels = Counter(action.why for action in actions if isinstance(action, LabelNode))
     yield from (f"relabel {count} nodes: {why}" for why, count in labels.items())
     rest = (a for a in actions if not isinstance(a, LabelNode | SetStatus))
@@ -341,10 +340,10 @@ def _on_node(snapshot: Snapshot, name: str, node: Node) -> Iterator[str]:
 
 
 def _concerns(action: Action, driver: str, node: str) -> bool:
-    """Return whether an action is about the node; an uncordon counts in any Driver's lane."""
+    """Return whether an action is about the node; an uncordon counts for any Driver."""
     if not isinstance(action, LabelNode | Cordon | Uncordon | Evict) or action.node != node:
         return False
-    return isinstance(action, Uncordon) or driver_of(action.driver) == driver
+    return isinstance(action, Uncordon) or action.driver == driver
 
 
 def _now(snapshot: Snapshot) -> float:

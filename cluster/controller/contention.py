@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from cluster.controller.failures import Failure, said
 from cluster.kube.managed_fields import Overwrite
 from cluster.model.actions import Action, Apply, EmitEvent, Plan, SetStatus
-from cluster.model.lanes import driver_of
 from cluster.model.names import APPLIED_NOTE
 from cluster.model.snapshot import Snapshot
 
@@ -82,7 +81,7 @@ class Standoffs:
         for action, stamp in applied:
             key, digest = _key(action), _digest(action)
             before = self._past.get(key)
-            past = _Past(driver_of(action.driver), digest, stamp)
+            past = _Past(action.driver, digest, stamp)
             if before is not None and now < before.at + _CALM:
                 past = replace(past, edits=before.edits, at=before.at, words=before.words)
             if _is_repeated(action, before):

@@ -24,6 +24,7 @@ from cluster.controller.failures import (
     Failure,
     again,
     failure_of,
+    generation_of,
     unreadable_kinds,
     with_blindness,
     with_troubles,
@@ -33,7 +34,7 @@ from cluster.controller.status_throttle import Quiet
 from cluster.kube.election import Leadership
 from cluster.kube.reflector import Wakeup
 from cluster.model.actions import EmitEvent, Plan, together
-from cluster.model.lanes import driver_of, whole_lane_of
+from cluster.model.lanes import Lane
 from cluster.model.snapshot import Snapshot
 from nodeside import log
 from nodeside.backoff import backoff
@@ -86,7 +87,7 @@ class Controller:
         self._wall = wall
         self._worked = worked
         self._jitter = jitter
-        self._troubles: dict[str, Failure] = {}
+        self._troubles: dict[Lane, Failure] = {}
         self._untold: list[EmitEvent] = []  # Events for failures that no condition can report
         self._outages = 0
         self._allowance = CpuBudget(self._pace, now())
@@ -163,7 +164,7 @@ class Controller:
             if not looks_left or not (self._view.learn(plan.tags) or news):
                 break
         for name, trouble in failed.items():
-            self._trouble(name, trouble, snapshot)
+            self._trouble(Lane(name), trouble, snapshot)
         return snapshot, self._with_troubles(plan, snapshot)
 
     def _with_troubles(self, plan: Plan, snapshot: Snapshot) -> Plan:
@@ -180,31 +181,29 @@ class Controller:
 
         A lane in backoff at planning time was not tried, however long the round took.
         """
-        for name, trouble in outcome.troubles.items():
-            self._trouble(name, trouble, snapshot)
+        for lane, trouble in outcome.troubles.items():
+            self._trouble(lane, trouble, snapshot)
             if not trouble.mute:
                 self._wakes.wake()  # to set its condition
         if outcome.lost or outcome.outage:
             return
-        for name, trouble in list(self._troubles.items()):
-            if name not in outcome.troubles and trouble.again_at <= began:
-                del self._troubles[name]
+        for lane, trouble in list(self._troubles.items()):
+            if lane not in outcome.troubles and trouble.again_at <= began:
+                del self._troubles[lane]
                 self._wakes.wake()
 
-    def _trouble(self, name: str, trouble: Failure, snapshot: Snapshot) -> None:
-        # The lanes of stages have no generation.
-        key = driver_of(name) if trouble.mute else whole_lane_of(name)
-        before, driver = self._troubles.get(name), snapshot.drivers.get(key)
+    def _trouble(self, lane: Lane, trouble: Failure, snapshot: Snapshot) -> None:
+        before, driver = self._troubles.get(lane), snapshot.drivers.get(lane.driver)
         if before is None or before.message != trouble.message:
-            log.warning(trouble.message, driver=name, reason=trouble.reason)
+            log.warning(trouble.message, driver=lane, reason=trouble.reason)
             if trouble.mute and driver is not None:
                 said = EmitEvent(driver.name, driver.uid, True, trouble.reason, trouble.message)
                 self._untold.append(said)
                 self._wakes.wake()
-        self._troubles[name] = again(
+        self._troubles[lane] = again(
             before,
             trouble,
-            generation=driver.generation if driver else 0,
+            generation=generation_of(lane, snapshot),
             now=self._now(),
             jitter=self._jitter(),
         )

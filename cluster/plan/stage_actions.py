@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from cluster.model.actions import Action, Apply, Cordon, Delete, LabelNode, Plan, SetStatus
-from cluster.model.lanes import lane_of
+from cluster.model.lanes import stages_part
 from cluster.model.snapshot import DriverObject, Snapshot, uses
 from cluster.model.stages import ALLOWED, StageObject
 from cluster.plan.nodes.stage_pods import label_keys
@@ -51,12 +51,12 @@ def stage_objects(staging: StagePlan) -> Iterator[Action]:
     gone, wanted = list(to_prune(staging)), list(to_apply(staging))
     if not gone and not wanted:
         return  # the usual case; hashing all documents is slow
-    lane = lane_of(staging.driver, content(staging))
+    part = stages_part(content(staging))
     namespace = staging.context.snapshot.settings.namespace
     for found in gone:
-        yield _deleted(lane, found, namespace)
+        yield _deleted(found, namespace, part)
     for document, edited in wanted:
-        yield Apply(lane, document, edited)
+        yield Apply(staging.driver, document, edited, part)
 
 
 def take_down(snapshot: Snapshot, found: DriverObject, now: float) -> Plan | None:
@@ -81,12 +81,13 @@ def take_down(snapshot: Snapshot, found: DriverObject, now: float) -> Plan | Non
     namespace = snapshot.settings.namespace
     where = some(sorted(pods.get(last, ())))
     words = f"stage {last} ends" + (f": pods on {where}" if where else "")
-    ending = [_deleted(found.name, each, namespace) for each in gone if not each.deleting]
+    ending = [_deleted(each, namespace) for each in gone if not each.deleting]
     return Plan((*ending, *_said(found, words, now)))
 
 
-def _deleted(lane: str, found: StageObject, namespace: str) -> Delete:
-    return Delete(lane, _RESOURCES[found.kind], found.name, namespace, found.uid)
+def _deleted(found: StageObject, namespace: str, part: str = "") -> Delete:
+    resource = _RESOURCES[found.kind]
+    return Delete(found.driver, resource, found.name, namespace, found.uid, part)
 
 
 def _said(found: DriverObject, words: str, now: float) -> Iterator[SetStatus]:

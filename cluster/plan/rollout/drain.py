@@ -18,7 +18,6 @@ from dataclasses import replace
 
 from cluster.kube.timestamps import believed
 from cluster.model.actions import Action, Cordon, Demand, Evict, LabelNode, Uncordon
-from cluster.model.lanes import cordon_lane_of
 from cluster.model.names import CORDONED, closed_label, draining_label, undrained_label
 from cluster.model.snapshot import EvictionAnswer, Node, Snapshot
 from cluster.model.states import Boot, Health, Place
@@ -231,20 +230,20 @@ def uncordons(snapshot: Snapshot, actions: Collection[Action]) -> Iterator[Uncor
             continue
         held = dict(holders(node.labels))
         if not snapshot.about and not any(driver in snapshot.drivers for driver in held.values()):
-            yield Uncordon(_lane(snapshot, node), node.name, dict.fromkeys((CORDONED, *held)))
+            yield Uncordon(_reporter(snapshot, node), node.name, dict.fromkeys((CORDONED, *held)))
         elif not node.unschedulable:
-            yield Uncordon(_lane(snapshot, node), node.name, {CORDONED: None}, opens=False)
+            yield Uncordon(_reporter(snapshot, node), node.name, {CORDONED: None}, opens=False)
 
 
-def _lane(snapshot: Snapshot, node: Node) -> str:
-    """Return the lane of the Driver that reports a failure to uncordon; "" if there is none.
+def _reporter(snapshot: Snapshot, node: Node) -> str:
+    """Return the Driver that reports a failure to uncordon; "" if there is none.
 
     The Driver that cordoned the node is no longer known. Prefers one that evicts, on this node.
     """
     evicts = {d.name for d in snapshot.drivers.values() if d.driver and d.driver.spec.rollout.evict}
     here = {name for name in snapshot.drivers if assigned_label(name) in node.labels}
     names = sorted(evicts & here or here or evicts)
-    return cordon_lane_of(names[0]) if names else ""
+    return next(iter(names), "")
 
 
 def let_go(snapshot: Snapshot, driver: str, members: Collection[str] = ()) -> Iterator[LabelNode]:
