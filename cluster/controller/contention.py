@@ -63,7 +63,7 @@ class Standoffs:
         """Return the plan without futile or premature applies, and with the pending reports."""
         self._forget(snapshot)
         actions: list[Action] = []
-        waits = [] if plan.again_in is None else [plan.again_in]
+        waits: list[float] = []
         for action in plan.actions:
             wait = self._wait(action, now)
             if wait == 0.0:
@@ -74,7 +74,7 @@ class Standoffs:
             actions = _complained(actions, snapshot, name, past, wall)
             waits.append(past.at + _CALM - now)
         actions += self._told(snapshot)
-        return replace(plan, actions=tuple(actions), again_in=min(waits, default=None))
+        return replace(plan, actions=tuple(actions)).within(waits)
 
     def take(self, applied: list[tuple[Apply, str]], now: float) -> bool:
         """Record what was applied, with the resulting stamps; return whether there are reports."""

@@ -61,6 +61,4 @@ class Evictions:
         """Return the plan with `again_in` at most the time until the next eviction retry."""
         if plan.demand is None:
             return plan
-        waits = [max(0.0, a.again_at - now) for a in self._asked.values() if a.again_at > now]
-        waits += [] if plan.again_in is None else [plan.again_in]
-        return replace(plan, again_in=min(waits, default=None))
+        return plan.within(a.again_at - now for a in self._asked.values() if a.again_at > now)

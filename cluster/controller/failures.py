@@ -84,7 +84,8 @@ def with_troubles(
             continue
         also = {"StagesReady": "False"} if lane.is_of_stages else {}
         actions = said(actions, driver, trouble, wall, also)
-    return replace(plan, actions=tuple(actions), again_in=_soonest(plan, troubles.values(), now))
+    waits = [max(0.0, trouble.again_at - now) for trouble in troubles.values()]
+    return replace(plan, actions=tuple(actions)).within(waits)
 
 
 def _to_be_told(troubles: Mapping[Lane, Failure]) -> Iterator[tuple[Lane, Failure]]:
@@ -157,12 +158,6 @@ def _left_out(
     found = (troubles[lane] for lane in rests_on(action) if lane in troubles)
     rests = any(backing_off(trouble, generation=generation, now=now) for trouble in found)
     return rests or waits_for_all(action, troubles)
-
-
-def _soonest(plan: Plan, troubles: Iterable[Failure], now: float) -> float | None:
-    waits = [max(0.0, trouble.again_at - now) for trouble in troubles]
-    waits += [plan.again_in] if plan.again_in is not None else []
-    return min(waits, default=None)
 
 
 def _without_times(status: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,20 +33,20 @@ class Quiet:
     def __call__(self, plan: Plan, snapshot: Snapshot, now: float) -> Plan:
         """Return the plan without excess Events and without statuses that can wait; `again_in` is
         set for the latter."""
-        spoken = tuple(action for action in plan.actions if self._may_be_told(action, now))
-        plan = plan if len(spoken) == len(plan.actions) else replace(plan, actions=spoken)
-        held = {
+        waits = {
             action.driver: wait
             for action in plan.actions
             if isinstance(action, SetStatus) and (wait := self._wait(action, snapshot, now)) > 0
         }
-        if not held:
-            return plan
-        kept = tuple(action for action in plan.actions if not _is_held(action, held))
-        waits = [*held.values(), *([] if plan.again_in is None else [plan.again_in])]
-        return replace(plan, actions=kept, again_in=min(waits))
+        actions = tuple(
+            action
+            for action in plan.actions
+            if not (isinstance(action, SetStatus) and action.driver in waits)
+            and self._is_allowed(action, now)
+        )
+        return replace(plan, actions=actions).within(waits.values())
 
-    def _may_be_told(self, action: Action, now: float) -> bool:
+    def _is_allowed(self, action: Action, now: float) -> bool:
         """Return whether an action is allowed: each Event costs `_REFILL` seconds of a credit of
         `_EVENTS` times that."""
         if not isinstance(action, EmitEvent):
@@ -83,7 +83,3 @@ def news(status: Mapping[str, Any]) -> object:
 
 def _nodes(status: Mapping[str, Any]) -> int:
     return int((status.get("nodes") or {}).get("wanted", 0))
-
-
-def _is_held(action: Action, held: Mapping[str, float]) -> bool:
-    return isinstance(action, SetStatus) and action.driver in held

@@ -9,7 +9,7 @@ node depend on an action on one node.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -280,6 +280,11 @@ class Plan:
     tags: frozenset[Tag] = frozenset()
     templates: frozenset[Template] = frozenset()
     alone: bool = False
+
+    def within(self, waits: Iterable[float]) -> Plan:
+        """Return the plan with `again_in` at most the shortest of these, in seconds."""
+        every = waits if self.again_in is None else (*waits, self.again_in)
+        return replace(self, again_in=min(every, default=None))
 
     def lanes(self) -> Mapping[Lane, Sequence[Action]]:
         """Return the actions by lane, in order: lanes do not wait for each other."""
