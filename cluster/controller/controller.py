@@ -112,12 +112,12 @@ class Controller:
             if fresh or (late and self._view.wait_synced(0)):
                 log.fact("first look", fresh=fresh, seconds=round(self._now() - began, 3))
                 return
-            self._say_blind(leadership)
+            self._report_blind(leadership)
 
-    def _say_blind(self, leadership: Leadership) -> None:
+    def _report_blind(self, leadership: Leadership) -> None:
         """Report on the Drivers why nothing can be planned yet, if that will not pass by itself."""
-        snapshot, trouble = self._view.snapshot(), unreadable_kinds(self._view.health())
-        plan = with_blindness(Plan(()), snapshot, trouble, self._wall())
+        snapshot, failure = self._view.snapshot(), unreadable_kinds(self._view.health())
+        plan = with_blindness(Plan(()), snapshot, failure, self._wall())
         if plan.actions:
             self._await_echo(self._applier.carry_out(plan, snapshot, leadership))
 
@@ -132,9 +132,9 @@ class Controller:
         outcome = self._applier.carry_out(plan, snapshot, leadership)
         if self._amendments.take(outcome, snapshot, began=began, now=self._now()):
             self._wakes.wake()
-        made = Reconciled(snapshot, plan, outcome, planned - began, self._now() - planned)
-        self._after(made)
-        self._say(made)
+        result = Reconciled(snapshot, plan, outcome, planned - began, self._now() - planned)
+        self._after(result)
+        self._log_round(result)
         self._await_echo(outcome)
         return self._next(plan, outcome)
 
@@ -182,8 +182,8 @@ class Controller:
     def _may_go_on(self, leadership: Leadership) -> bool:
         return leadership.leads and not self._stopping.is_set()
 
-    def _say(self, made: Reconciled) -> None:
-        plan, outcome, planning = made.plan, made.outcome, f"{made.planning:.3f}s"
+    def _log_round(self, result: Reconciled) -> None:
+        plan, outcome, planning = result.plan, result.outcome, f"{result.planning:.3f}s"
         if outcome.outage is not None:
             say = log.warning if self._outages == 0 else log.detail
             say(f"put off: {outcome.outage}", hint=outcome.outage.hint)
@@ -195,7 +195,7 @@ class Controller:
                 actions=len(plan.actions),
                 done=outcome.done,
                 planning=planning,
-                doing=f"{made.doing:.3f}s",
+                doing=f"{result.doing:.3f}s",
             )
 
 

@@ -56,8 +56,8 @@ class Planner:
         self._unchanged = Unchanged()
 
     def __call__(self, snapshot: Snapshot, now: float) -> Plan:
-        there = self._memories
-        self._memories = {key: there.get(key) or Memory() for key in snapshot.drivers}
+        earlier = self._memories
+        self._memories = {key: earlier.get(key) or Memory() for key in snapshot.drivers}
         self._unchanged.look(snapshot)
         return plan(snapshot, now, self._memories, self._unchanged)
 
@@ -77,60 +77,58 @@ def plan(
     plans: list[Plan] = []
     for key in sorted(snapshot.drivers):
         if snapshot.about in ("", key):
-            made = unchanged.plan_of(key)
-            if made is None:
-                made = plan_driver(snapshot, snapshot.drivers[key], now, memories.get(key))
-                unchanged.keep(key, made)
-            plans.append(made)
-    made = together(plans, *orphans(snapshot))
-    return replace(made, actions=(*made.actions, *uncordons(snapshot, made.actions)))
+            of_driver = unchanged.plan_of(key)
+            if of_driver is None:
+                of_driver = plan_driver(snapshot, snapshot.drivers[key], now, memories.get(key))
+                unchanged.keep(key, of_driver)
+            plans.append(of_driver)
+    merged = together(plans, *orphans(snapshot))
+    return replace(merged, actions=(*merged.actions, *uncordons(snapshot, merged.actions)))
 
 
 def plan_driver(
-    snapshot: Snapshot, found: DriverObject, now: float, memory: Memory | None = None
+    snapshot: Snapshot, resource: DriverObject, now: float, memory: Memory | None = None
 ) -> Plan:
     """Returns the actions for one Driver in execution order."""
-    if found.deleting:
-        made = take_down(snapshot, found, now) or delete(snapshot, found, now)
-        return replace(made, actions=(*let_go(snapshot, found.name), *made.actions))
-    if found.driver is None or not found.driver.spec.image:
-        mistakes = found.mistakes or "spec.image is missing: a cluster needs the driver image"
-        said = status_changes(found, conditions.unreadable(found, mistakes, now=now))
-        return Plan((*let_go(snapshot, found.name), *said))
-    context = DriverContext(snapshot, found, found.driver, memory or Memory())
-    changes, staging = node_changes(context), StagePlan(context)
+    if resource.deleting:
+        removal = take_down(snapshot, resource, now) or delete(snapshot, resource, now)
+        return replace(removal, actions=(*let_go(snapshot, resource.name), *removal.actions))
+    if resource.driver is None or not resource.driver.spec.image:
+        mistakes = resource.mistakes or "spec.image is missing: a cluster needs the driver image"
+        status = conditions.unreadable(resource, mistakes, now=now)
+        return Plan((*let_go(snapshot, resource.name), *status_changes(resource, status)))
+    context = DriverContext(snapshot, resource, resource.driver, memory or Memory())
+    rollout, changes, staging = context.rollout, node_changes(context), StagePlan(context)
+    members = {member.node.name for member in context.members}
     # A node with stage pods does not leave before they are gone.
-    members = {m.node.name for m in context.members} | context.rollout.occupied
-    leaving = Unload(snapshot, found, members, now)
+    leaving = Unload(snapshot, resource, members | rollout.occupied, now)
     report = report_of(context, leaving)
     status = conditions.status(report, now=now)
     actions = [
-        *_finalizer(found),
+        *_finalizer(resource),
         *_revisions_made(context),
         *_policy_made(context),
         *_daemonsets_applied(context),
         *outdated_reports(context, changes),
         *with_stage_labels(changes, staging),
-        *drain.evictions(context.rollout.decisions, found.name, snapshot.occupancy.answers),
-        *let_go(snapshot, found.name, {m.node.name for m in context.members}),
+        *drain.evictions(rollout.decisions, resource.name, snapshot.occupancy.answers),
+        *let_go(snapshot, resource.name, members),
         *leave(leaving),
         *build_jobs.wanted(context),
         *_daemonsets_retired(context),
         *build_jobs.retired(context),
         *_revisions_dropped(context, leaving.needed),
-        *falls_told(found, context.rollout.desired, context.fallbacks.by_assignment, snapshot),
-        *status_changes(found, with_stages(staging, status, now)),
+        *falls_told(resource, rollout.desired, context.fallbacks.by_assignment, snapshot),
+        *status_changes(resource, with_stages(staging, status, now)),
         *stage_objects(staging),
     ]
-    asked = drain.demand(context.rollout.decisions, context.driver)
-    due, counted = _again_in(context, leaving), {found.name: census(report)}
     return Plan(
         tuple(actions),
-        due,
-        counted,
-        asked,
-        context.toolkits.tags,
-        staging.templates,
+        again_in=_again_in(context, leaving),
+        censuses={resource.name: census(report)},
+        demand=drain.demand(rollout.decisions, context.driver),
+        tags=context.toolkits.tags,
+        templates=staging.templates,
         alone=_is_alone(context),
     )
 
@@ -160,10 +158,10 @@ def _again_in(context: DriverContext, leaving: Unload) -> float | None:
     return due if due < math.inf else None
 
 
-def _finalizer(found: DriverObject) -> Iterator[Action]:
-    if FINALIZER not in found.finalizers:
-        wanted = (*found.finalizers, FINALIZER)
-        yield SetFinalizers(found.name, found.uid, wanted, found.version)
+def _finalizer(resource: DriverObject) -> Iterator[Action]:
+    if FINALIZER not in resource.finalizers:
+        finalizers = (*resource.finalizers, FINALIZER)
+        yield SetFinalizers(resource.name, resource.uid, finalizers, resource.version)
 
 
 def _revisions_made(context: DriverContext) -> Iterator[Action]:
@@ -244,13 +242,13 @@ def _revisions_dropped(context: DriverContext, unloading: Collection[str]) -> It
     needed = {at.revision for at in context.rollout.desired.values()} | set(unloading)
     needed |= build_jobs.revisions_at_work(context)
     needed |= {context.revisions.newest, context.rollout.state.good, ""}  # "" is the shared policy
-    for found in context.snapshot.revisions.values():
-        if found.driver == context.driver.name and found.revision not in needed:
-            yield _deleted(context, CONFIG_MAPS, found)
+    for each in context.snapshot.revisions.values():
+        if each.driver == context.driver.name and each.revision not in needed:
+            yield _deleted(context, CONFIG_MAPS, each)
 
 
 def _deleted(
-    context: DriverContext, resource: Resource, found: DaemonSetObject | RevisionObject
+    context: DriverContext, kind: Resource, each: DaemonSetObject | RevisionObject
 ) -> Delete:
     namespace = context.snapshot.settings.namespace
-    return Delete(context.driver.name, resource, found.name, namespace, found.uid)
+    return Delete(context.driver.name, kind, each.name, namespace, each.uid)

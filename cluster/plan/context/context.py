@@ -79,10 +79,5 @@ class DriverContext:
 
     @cached_property
     def rollout(self) -> RolloutPlan:
-        return RolloutPlan(
-            self.revisions,
-            self.members,
-            self.supply.by_pool,
-            self.fallbacks,
-            self.memory.decisions,
-        )
+        supplies, memory = self.supply.by_pool, self.memory.decisions
+        return RolloutPlan(self.revisions, self.members, supplies, self.fallbacks, memory)

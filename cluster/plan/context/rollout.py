@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from cluster.model.names import daemonset_name
-from cluster.model.snapshot import Assignment, DriverObject, Pool
+from cluster.model.snapshot import Assignment, Pool
 from cluster.model.states import Health, Place, Supply
 from cluster.plan.context.revisions import Revisions
 from cluster.plan.context.supply import Fallbacks
@@ -30,33 +30,23 @@ class RolloutPlan:
     fallbacks: Fallbacks
     memory: Memo[Decision]
 
-    @property
-    def _resource(self) -> DriverObject:
-        return self.revisions.resource
-
     @cached_property
     def casualties(self) -> Sequence[Casualty]:
         """The casualties of the newest revision, to be recorded."""
         newest, now = self.revisions.newest, self.revisions.snapshot.now
-        before = recorded(self._resource, newest)
+        before = recorded(self.revisions.resource, newest)
         return casualties(before, self.members, newest, self.revisions.good, now)
 
     @cached_property
     def state(self) -> RolloutState:
-        newest, good = self.revisions.newest, self.revisions.good
-        return assess(
-            self.members,
-            self.revisions.driver,
-            newest,
-            good,
-            self.supplies.__getitem__,
-            remembered=self.casualties,
-        )
+        revisions, supply, casualties = self.revisions, self.supplies.__getitem__, self.casualties
+        driver, newest, good = revisions.driver, revisions.newest, revisions.good
+        return assess(self.members, driver, newest, good, supply, remembered=casualties)
 
     @cached_property
     def occupied(self) -> frozenset[str]:
         """Nodes that cannot change before their stages have ended."""
-        return occupied(self.revisions.snapshot, self._resource)
+        return occupied(self.revisions.snapshot, self.revisions.resource)
 
     @cached_property
     def decisions(self) -> Sequence[Decision]:

@@ -95,8 +95,8 @@ class Toolkits:
         return frozenset(member.pool for member in self.members)
 
     def _resolved(self, pool: Pool, evidence: Evidence) -> Resolution:
-        streams, current = self.snapshot.image_streams, self._current.get(pool, NOTHING_KEPT)
-        lost = pool in self._without_daemonsets
+        streams, lost = self.snapshot.image_streams, pool in self._without_daemonsets
+        current = self._current.get(pool, NOTHING_KEPT)
         return resolve(pool, self.driver.spec.toolkit, streams, evidence, current, lost=lost)
 
     @cached_property
