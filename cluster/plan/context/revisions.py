@@ -7,13 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
-from cluster.model.snapshot import (
-    Assignment,
-    DaemonSetObject,
-    DriverObject,
-    Snapshot,
-    assignment,
-)
+from cluster.model.snapshot import Assignment, DaemonSetObject, DriverObject, Snapshot, assignment
 from cluster.plan.builds.kernel_images import at_of
 from cluster.plan.nodes.pools import pool_of
 from cluster.plan.objects.revision import read_revision, revision_of, revision_text
