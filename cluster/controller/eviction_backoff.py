@@ -39,8 +39,8 @@ class Evictions:
         """Return the snapshot with these answers; answers for pods that are gone are forgotten."""
         occupancy = snapshot.occupancy
         if occupancy.known:
-            there = {consumer.uid for consumer in occupancy.consumers.values()}
-            self._asked = {uid: asked for uid, asked in self._asked.items() if uid in there}
+            uids = {consumer.uid for consumer in occupancy.consumers.values()}
+            self._asked = {uid: asked for uid, asked in self._asked.items() if uid in uids}
         answers = {u: EvictionAnswer(a.message, now < a.again_at) for u, a in self._asked.items()}
         return (
             replace(snapshot, occupancy=replace(occupancy, answers=answers))

@@ -78,17 +78,17 @@ def with_troubles(
 ) -> Plan:
     """Return the plan in which failing Drivers report their failures and back off until retry."""
     actions: list[Action] = [a for a in plan.actions if not _left_out(a, snapshot, troubles, now)]
-    for lane, trouble in _to_be_told(troubles):
+    for lane, trouble in _merged_by_driver(troubles):
         driver = snapshot.drivers.get(lane.driver)
         if driver is None or trouble.mute:
             continue
         also = {"StagesReady": "False"} if lane.is_of_stages else {}
-        actions = said(actions, driver, trouble, wall, also)
+        actions = reported(actions, driver, trouble, wall, also)
     waits = [max(0.0, trouble.again_at - now) for trouble in troubles.values()]
     return replace(plan, actions=tuple(actions)).within(waits)
 
 
-def _to_be_told(troubles: Mapping[Lane, Failure]) -> Iterator[tuple[Lane, Failure]]:
+def _merged_by_driver(troubles: Mapping[Lane, Failure]) -> Iterator[tuple[Lane, Failure]]:
     """Yield the failures to report. Those of nodes are merged into one per Driver and come first,
     so that worse ones overwrite them."""
     nodes: dict[str, dict[str, Failure]] = {}
@@ -101,7 +101,7 @@ def _to_be_told(troubles: Mapping[Lane, Failure]) -> Iterator[tuple[Lane, Failur
     yield from ((lane, each) for lane, each in troubles.items() if not lane.node)
 
 
-def said(
+def reported(
     actions: Sequence[Action],
     driver: DriverObject,
     trouble: Failure,
@@ -114,12 +114,12 @@ def said(
     """
     planned = [a for a in actions if isinstance(a, SetStatus) and a.driver == driver.name]
     status = planned[-1].status if planned else driver.status
-    wanted = with_trouble(status, trouble, wall, also)
+    reporting = with_trouble(status, trouble, wall, also)
     first = next((i for i, a in enumerate(actions) if a in planned), len(actions))
-    kept: list[Action] = [action for action in actions if action not in planned]
-    if _without_times(wanted) != _without_times(driver.status):
-        kept.insert(first, SetStatus(driver.name, wanted))
-    return kept
+    others: list[Action] = [action for action in actions if action not in planned]
+    if _without_times(reporting) != _without_times(driver.status):
+        others.insert(first, SetStatus(driver.name, reporting))
+    return others
 
 
 def with_trouble(
@@ -192,10 +192,10 @@ def with_blindness(plan: Plan, snapshot: Snapshot, trouble: Failure | None, wall
     actions: list[Action] = list(plan.actions)
     for driver in snapshot.drivers.values():
         doubtful = (*_DOUBTFUL, *_of_stages(driver))
-        actions = said(actions, driver, trouble, wall, dict.fromkeys(doubtful, "Unknown"))
+        actions = reported(actions, driver, trouble, wall, dict.fromkeys(doubtful, "Unknown"))
     return replace(plan, actions=tuple(actions))
 
 
 def _of_stages(driver: DriverObject) -> list[str]:
-    there = {condition.get("type") for condition in driver.status.get("conditions") or ()}
-    return [kind for kind in ("StagesReady",) if kind in there]
+    types = {condition.get("type") for condition in driver.status.get("conditions") or ()}
+    return [kind for kind in ("StagesReady",) if kind in types]

@@ -28,7 +28,7 @@ class Quiet:
 
     between: float = _BETWEEN
     _written: dict[str, float] = field(default_factory=dict)
-    _told: dict[tuple[str, str], float] = field(default_factory=dict)
+    _spent: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def __call__(self, plan: Plan, snapshot: Snapshot, now: float) -> Plan:
         """Return the plan without excess Events and without statuses that can wait; `again_in` is
@@ -52,11 +52,11 @@ class Quiet:
         if not isinstance(action, EmitEvent):
             return True
         key = (action.driver, action.reason)
-        spent = max(self._told.get(key, now), now) + _REFILL
+        spent = max(self._spent.get(key, now), now) + _REFILL
         if spent - now > _EVENTS * _REFILL:
             log.detail(f"too many Events: {action.note}", driver=action.driver)
             return False
-        self._told[key] = spent
+        self._spent[key] = spent
         return True
 
     def _wait(self, action: SetStatus, snapshot: Snapshot, now: float) -> float:
@@ -72,13 +72,14 @@ class Quiet:
 
 def news(status: Mapping[str, Any]) -> object:
     """Return the parts of a status whose changes are reported at once."""
-    said = [(c.get("type"), c.get("status"), c.get("reason")) for c in status.get("conditions", ())]
+    conditions = status.get("conditions", ())
+    states = [(c.get("type"), c.get("status"), c.get("reason")) for c in conditions]
     rows = [
         (row.get("kernel"), reason if (reason := row.get("reason")) not in _PASSING else "")
         for row in status.get("pools", ())
     ]
     revisions = (status.get("revision"), status.get("lastGoodRevision"))
-    return said, rows, revisions, status.get("casualties"), status.get("observedGeneration")
+    return states, rows, revisions, status.get("casualties"), status.get("observedGeneration")
 
 
 def _nodes(status: Mapping[str, Any]) -> int:
