@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
 
 from cluster.kube.resources import NODE_DRIVERS
 from cluster.model.actions import Cordon, Delete, LabelNode
@@ -21,8 +20,9 @@ def node_changes(context: DriverContext) -> tuple[LabelNode | Cordon, ...]:
     """Returns one request for each node whose labels change; cordons are last."""
     driver, decisions = context.driver.name, context.rollout.decisions
     cordons = drain.cordons(decisions, driver, context.snapshot.now)
+    actions: list[LabelNode | Cordon] = [*_nodes_labelled(context), *cordons]
     changes: dict[str, LabelNode | Cordon] = {}
-    for action in chain(_nodes_labelled(context), cordons):
+    for action in actions:
         earlier = changes.get(action.node)
         labels = {**earlier.labels, **action.labels} if earlier else action.labels
         changes[action.node] = replace(action, labels=labels)
