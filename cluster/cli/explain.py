@@ -21,12 +21,11 @@ from cluster.cli.status import NoSuchObject, named, overtaken
 from cluster.kube.client import Api
 from cluster.kube.conditions import condition
 from cluster.model.actions import Action, Cordon, Evict, LabelNode, SetStatus, Uncordon
-from cluster.model.lanes import driver_of
 from cluster.model.snapshot import DriverObject, Node, Pool, Settings, Snapshot
 from cluster.model.states import Health, Phase, Place
+from cluster.plan.context.context import DriverContext
 from cluster.plan.nodes.hardware import Fit, disagreement, former_devices, has_hardware
 from cluster.plan.planner import plan
-from cluster.plan.rollout.context import DriverContext
 from cluster.plan.rollout.decisions import Decision
 from cluster.plan.rollout.table import Act
 from cluster.plan.rollout.unload import Unload, UnloadPhase
@@ -132,7 +131,7 @@ def _wanted(snapshot: Snapshot, found: DriverObject) -> Iterator[str]:
         yield "its document has mistakes"
         return
     spec, context = found.driver.spec, DriverContext(snapshot, found, found.driver)
-    newest = report_of(context).called(context.newest)
+    newest = report_of(context).called(context.revisions.newest)
     yield f"version {newest} from {spec.image or 'no image'}"
     yield f"on {nodes(len(context.members))}; hardware: {_hardware(found)}"
     rollout = spec.rollout
@@ -153,8 +152,8 @@ def _there(snapshot: Snapshot, found: DriverObject) -> Iterator[str]:
     if leaving := status.get("leaving"):
         yield f"nodes that it goes away from: {leaving}"
     if good := status.get("lastGoodRevision"):
-        read = DriverContext(snapshot, found, found.driver).revisions if found.driver else {}
-        version = read[good].spec.version if good in read else ""
+        read = DriverContext(snapshot, found, found.driver) if found.driver else None
+        version = read.revisions.drivers[good].spec.version if read and read.revisions.good else ""
         yield f"last good version {called(good, version)}"
     if lost := [row["node"] for row in status.get("casualties", ()) if row["state"] != "Down"]:
         yield f"the newest version has cost {some(lost)}"
@@ -170,7 +169,7 @@ def _there(snapshot: Snapshot, found: DriverObject) -> Iterator[str]:
 
 def _next(snapshot: Snapshot, name: str, progressing: Mapping[str, str]) -> Iterator[str]:
     """Yield the actions of a plan made now, with relabels grouped by reason, then progress."""
-    actions = [a for a in plan(snapshot, _now(snapshot)).actions if driver_of(a.driver) == name]
+    actions = [a for a in plan(snapshot, _now(snapshot)).actions if a.driver == name]
     labels = Counter(action.why for action in actions if isinstance(action, LabelNode))
     yield from (f"relabel {count} nodes: {why}" for why, count in labels.items())
     rest = (a for a in actions if not isinstance(a, LabelNode | SetStatus))
@@ -212,20 +211,21 @@ def _verdict(snapshot: Snapshot, found: DriverObject, node: Node) -> _Notes:
     if found.driver is None:
         return _Notes(["nothing: its document has mistakes"], [found.mistakes])
     context = DriverContext(snapshot, found, found.driver)
-    decision = next((v for v in context.decisions if v.member.node is node), None)
+    decision = next((v for v in context.rollout.decisions if v.member.node is node), None)
     if decision is None:
         leaving = Unload(snapshot, found, {m.node.name for m in context.members}, _now(snapshot))
         return _leaves(leaving, node, _not_for(context, node))
-    fit, resolution = decision.member.fit, context.resolutions[decision.member.pool]
+    fit, resolution = decision.member.fit, context.toolkits.resolutions[decision.member.pool]
     notes = _Notes([f"the node {fit.value}", f"pool {_pool(decision.member.pool)}"])
     notes.wanted.append(f"toolkit: {resolution.why}")
-    if build := context.newest_builds.get(decision.member.pool):
+    if build := context.supply.newest_builds.get(decision.member.pool):
         notes.wanted.append(f"built once for all: {build.progress.value}: {build.words}")
-    newest, good = map(report_of(context).called, (context.newest, context.standing.good))
+    state = context.rollout.state
+    newest, good = map(report_of(context).called, (state.newest, state.good))
     notes.wanted.append(f"version {newest}; last good {good}")
     if fit is Fit.KEPT:
         notes.wanted.append("labels of Node Feature Discovery are absent: what runs is kept")
-    notes.blocks += [*_blocks(context, decision), *held_up(found, decision, context.newest)]
+    notes.blocks += [*_blocks(context, decision), *held_up(found, decision, state.newest)]
     staging = StagePlan(context)
     notes.wanted += on_node(staging, node)
     if why := blocking(staging, node):
@@ -238,10 +238,10 @@ def _verdict(snapshot: Snapshot, found: DriverObject, node: Node) -> _Notes:
 def _not_for(context: DriverContext, node: Node) -> _Notes:
     """Return notes for a node that is not a member: the labels that would make it one."""
     hardware, name = context.driver.spec.hardware, context.driver.name
-    former = former_devices(hardware, context.found.status)
+    former = former_devices(hardware, context.resource.status)
     assigned = assigned_label(name) in node.labels
     fit = has_hardware(node, hardware, assigned=assigned, former=former)
-    rivals = [rival for rival, nodes in context.contested.items() if node.name in nodes]
+    rivals = [rival for rival, nodes in context.nodes.contested.items() if node.name in nodes]
     notes = _Notes([f"nothing: the node {fit.value}"])
     if rivals:
         why = f"driver {rivals[0]} came first and has a module of the same name"
@@ -281,14 +281,14 @@ def _labels_it_takes(node: Node, hardware: Hardware) -> Iterator[str]:
 
 def _blocks(context: DriverContext, decision: Decision) -> Iterator[str]:
     member, row = decision.member, decision.row
-    build = context.newest_builds.get(member.pool)
+    build = context.supply.newest_builds.get(member.pool)
     if build is not None and (said := pool_reason(build, [decision])) is not None:
         yield ": ".join(said)
     elif not member.pool.kernel:
         yield "its kubelet has not reported its kernel yet"
-    elif member.pool not in context.served:
-        yield toolkit_message(context.resolutions[member.pool])
-    for rival, theirs in context.taken.items():
+    elif member.pool not in context.supply.served:
+        yield toolkit_message(context.toolkits.resolutions[member.pool])
+    for rival, theirs in context.nodes.taken.items():
         if member.node.name in theirs:
             yield f"driver {rival} has a module of the same name there"
     if member.health is Health.DOWN:
@@ -298,10 +298,11 @@ def _blocks(context: DriverContext, decision: Decision) -> Iterator[str]:
     if (report := member.report) is not None and member.health is Health.BROKEN:
         hint = f" ({report.hint})" if report.hint else ""
         yield f"{report.reason}: {report.message}{hint}"
-    halted = row.act is Act.KEEP and context.standing.phase in _HALTED
-    if halted and decision.place is not Place.NEWEST and member.pool in context.served:
-        degraded = condition(context.found.status, "Degraded")
-        stopped = context.standing.phase is Phase.STOPPED and degraded["reason"] == "RolloutStopped"
+    phase = context.rollout.state.phase
+    halted = row.act is Act.KEEP and phase in _HALTED
+    if halted and decision.place is not Place.NEWEST and member.pool in context.supply.served:
+        degraded = condition(context.resource.status, "Degraded")
+        stopped = phase is Phase.STOPPED and degraded["reason"] == "RolloutStopped"
         yield f"{row.why}: {degraded['message']}" if stopped else row.why
 
 
@@ -339,10 +340,10 @@ def _on_node(snapshot: Snapshot, name: str, node: Node) -> Iterator[str]:
 
 
 def _concerns(action: Action, driver: str, node: str) -> bool:
-    """Return whether an action is about the node; an uncordon counts in any Driver's lane."""
+    """Return whether an action is about the node; an uncordon counts for any Driver."""
     if not isinstance(action, LabelNode | Cordon | Uncordon | Evict) or action.node != node:
         return False
-    return isinstance(action, Uncordon) or driver_of(action.driver) == driver
+    return isinstance(action, Uncordon) or action.driver == driver
 
 
 def _now(snapshot: Snapshot) -> float:

@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from cluster.controller.failures import Failure, said
+from cluster.controller.failures import Failure, reported
 from cluster.kube.managed_fields import Overwrite
 from cluster.model.actions import Action, Apply, EmitEvent, Plan, SetStatus
-from cluster.model.lanes import driver_of
 from cluster.model.names import APPLIED_NOTE
 from cluster.model.snapshot import Snapshot
 
@@ -64,25 +63,25 @@ class Standoffs:
         """Return the plan without futile or premature applies, and with the pending reports."""
         self._forget(snapshot)
         actions: list[Action] = []
-        waits = [] if plan.again_in is None else [plan.again_in]
+        waits: list[float] = []
         for action in plan.actions:
             wait = self._wait(action, now)
             if wait == 0.0:
                 actions.append(action)
             elif wait is not None:
                 waits.append(wait)
-        for name, past in self._stubborn(snapshot, now):
-            actions = _complained(actions, snapshot, name, past, wall)
+        for name, past in self._contested(snapshot, now):
+            actions = _with_complaint(actions, snapshot, name, past, wall)
             waits.append(past.at + _CALM - now)
-        actions += self._told(snapshot)
-        return replace(plan, actions=tuple(actions), again_in=min(waits, default=None))
+        actions += self._events(snapshot)
+        return replace(plan, actions=tuple(actions)).within(waits)
 
     def take(self, applied: list[tuple[Apply, str]], now: float) -> bool:
         """Record what was applied, with the resulting stamps; return whether there are reports."""
         for action, stamp in applied:
             key, digest = _key(action), _digest(action)
             before = self._past.get(key)
-            past = _Past(driver_of(action.driver), digest, stamp)
+            past = _Past(action.driver, digest, stamp)
             if before is not None and now < before.at + _CALM:
                 past = replace(past, edits=before.edits, at=before.at, words=before.words)
             if _is_repeated(action, before):
@@ -101,11 +100,11 @@ class Standoffs:
         if past is None or past.digest != _digest(action):
             return 0.0
         if _is_in_vain(action.over, past):
-            self._tell_altered(_key(action), past)
+            self._report_altered(_key(action), past)
             return None
         return max(0.0, past.at + past.pause - now)
 
-    def _tell_altered(self, key: _Key, past: _Past) -> None:
+    def _report_altered(self, key: _Key, past: _Past) -> None:
         if not past.altered:
             self._past[key] = replace(past, altered=True)
             words = (
@@ -114,13 +113,13 @@ class Standoffs:
             )
             self._news.append((past.driver, "AppliedOtherwise", words))
 
-    def _told(self, snapshot: Snapshot) -> Iterator[EmitEvent]:
+    def _events(self, snapshot: Snapshot) -> Iterator[EmitEvent]:
         news, self._news = self._news, []
         for name, reason, note in news:
             if driver := snapshot.drivers.get(name):
                 yield EmitEvent(name, driver.uid, warning=True, reason=reason, note=note)
 
-    def _stubborn(self, snapshot: Snapshot, now: float) -> Iterator[tuple[str, _Past]]:
+    def _contested(self, snapshot: Snapshot, now: float) -> Iterator[tuple[str, _Past]]:
         """Yield the objects that somebody keeps editing."""
         for (kind, name), past in self._past.items():
             if (
@@ -132,9 +131,9 @@ class Standoffs:
 
     def _forget(self, snapshot: Snapshot) -> None:
         """Forget objects that no longer exist."""
-        there = {("DaemonSet", name) for name in snapshot.daemonsets}
-        there |= set(snapshot.stages.objects) if snapshot.stages else set()
-        self._past = {key: past for key, past in self._past.items() if key in there}
+        existing = {("DaemonSet", name) for name in snapshot.daemonsets}
+        existing |= set(snapshot.stages.objects) if snapshot.stages else set()
+        self._past = {key: past for key, past in self._past.items() if key in existing}
 
 
 def _key(action: Apply) -> _Key:
@@ -158,19 +157,19 @@ def _is_in_vain(over: Overwrite, past: _Past) -> bool:
     return bool(over.edit) and over.regains is None and over.stamp == past.stamp
 
 
-def _complained(
+def _with_complaint(
     actions: list[Action], snapshot: Snapshot, name: str, past: _Past, wall: float
 ) -> list[Action]:
     """Add the complaint to the Driver's status, unless it is already Degraded otherwise."""
     driver = snapshot.drivers[past.driver]
     planned = [a.status for a in actions if isinstance(a, SetStatus) and a.driver == driver.name]
     status = planned[-1] if planned else driver.status
-    said_now = {c["type"]: (c["status"], c["reason"]) for c in status.get("conditions", ())}
-    degraded, reason = said_now.get("Degraded", ("False", ""))
+    conditions = {c["type"]: (c["status"], c["reason"]) for c in status.get("conditions", ())}
+    degraded, reason = conditions.get("Degraded", ("False", ""))
     if degraded == "True" and reason != REASON:
         return actions
     words = (
         f"{name}: {past.words}, again and again; it is put back every {past.pause:.0f} s at most: "
         "keep that program away from the objects of nodeside"
     )
-    return said(actions, driver, Failure(REASON, words), wall, {})
+    return reported(actions, driver, Failure(REASON, words), wall, {})

@@ -11,29 +11,21 @@ import random
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from cluster.cache.cache import View
 from cluster.cache.image_labels import LOOKS
-from cluster.controller.contention import Standoffs
-from cluster.controller.eviction_backoff import Evictions
+from cluster.controller.amendments import Amendments
 from cluster.controller.executor import Applier, Outcome
-from cluster.controller.failures import (
-    Failure,
-    again,
-    failure_of,
-    unreadable_kinds,
-    with_blindness,
-    with_troubles,
-)
+from cluster.controller.failures import Failure, failure_of, unreadable_kinds, with_blindness
 from cluster.controller.pacing import CpuBudget, Heartbeat, LoopTimings
 from cluster.controller.status_throttle import Quiet
 from cluster.kube.election import Leadership
 from cluster.kube.reflector import Wakeup
-from cluster.model.actions import EmitEvent, Plan, together
-from cluster.model.lanes import driver_of, whole_lane_of
+from cluster.model.actions import Plan, together
+from cluster.model.lanes import Lane
 from cluster.model.snapshot import Snapshot
 from nodeside import log
 from nodeside.backoff import backoff
@@ -86,19 +78,13 @@ class Controller:
         self._wall = wall
         self._worked = worked
         self._jitter = jitter
-        self._troubles: dict[str, Failure] = {}
-        self._untold: list[EmitEvent] = []  # Events for failures that no condition can report
         self._outages = 0
         self._allowance = CpuBudget(self._pace, now())
-        self._quiet = Quiet(self._pace.counts)
-        self._evictions = Evictions()
-        self._standoffs = Standoffs()
+        self._amendments = Amendments(Quiet(self._pace.counts), jitter)
 
     def work(self, leadership: Leadership) -> None:
         """Lead until the lease is lost or we must stop. Nothing is under way when it returns."""
-        self._troubles.clear()
-        self._evictions.clear()
-        self._standoffs.clear()
+        self._amendments.clear()
         try:
             self._look_first(leadership)
             while self._may_go_on(leadership):
@@ -126,12 +112,12 @@ class Controller:
             if fresh or (late and self._view.wait_synced(0)):
                 log.fact("first look", fresh=fresh, seconds=round(self._now() - began, 3))
                 return
-            self._say_blind(leadership)
+            self._report_blind(leadership)
 
-    def _say_blind(self, leadership: Leadership) -> None:
+    def _report_blind(self, leadership: Leadership) -> None:
         """Report on the Drivers why nothing can be planned yet, if that will not pass by itself."""
-        snapshot, trouble = self._view.snapshot(), unreadable_kinds(self._view.health())
-        plan = with_blindness(Plan(()), snapshot, trouble, self._wall())
+        snapshot, failure = self._view.snapshot(), unreadable_kinds(self._view.health())
+        plan = with_blindness(Plan(()), snapshot, failure, self._wall())
         if plan.actions:
             self._await_echo(self._applier.carry_out(plan, snapshot, leadership))
 
@@ -144,70 +130,27 @@ class Controller:
         planned = self._now()
         self._allowance.spend(self._worked() - worked, planned)
         outcome = self._applier.carry_out(plan, snapshot, leadership)
-        self._evictions.take(outcome.asked, self._now())
-        if self._standoffs.take(outcome.applied, self._now()) or outcome.asked:
-            self._wakes.wake()  # the next plan reports the answers and knows when to ask again
-        self._remember(snapshot, outcome, began)
-        made = Reconciled(snapshot, plan, outcome, planned - began, self._now() - planned)
-        self._after(made)
-        self._say(made)
+        if self._amendments.take(outcome, snapshot, began=began, now=self._now()):
+            self._wakes.wake()
+        result = Reconciled(snapshot, plan, outcome, planned - began, self._now() - planned)
+        self._after(result)
+        self._log_round(result)
         self._await_echo(outcome)
         return self._next(plan, outcome)
 
     def _look(self, began: float) -> tuple[Snapshot, Plan]:
         """Return the snapshot and its plan; what a plan lacks is read first, if possible."""
         for looks_left in reversed(range(LOOKS)):
-            snapshot = self._evictions.seen(self._view.snapshot(), began)
+            snapshot = self._amendments.evictions.seen(self._view.snapshot(), began)
             plan, failed = plan_apart(self._planner, snapshot, self._wall())
             news = self._view.render(plan.templates)
             if not looks_left or not (self._view.learn(plan.tags) or news):
                 break
-        for name, trouble in failed.items():
-            self._trouble(name, trouble, snapshot)
-        return snapshot, self._with_troubles(plan, snapshot)
-
-    def _with_troubles(self, plan: Plan, snapshot: Snapshot) -> Plan:
-        """Add what was not done, and why. A Driver that cannot be planned only reports that."""
-        now, wall = self._now(), self._wall()
-        plan = self._standoffs(plan, snapshot, now=now, wall=wall)
-        plan = with_troubles(plan, snapshot, self._troubles, now=now, wall=wall)
-        plan = with_blindness(plan, snapshot, unreadable_kinds(self._view.health()), wall)
-        plan, self._untold = replace(plan, actions=(*plan.actions, *self._untold)), []
-        return self._evictions.waking(self._quiet(plan, snapshot, now), now)
-
-    def _remember(self, snapshot: Snapshot, outcome: Outcome, began: float) -> None:
-        """Clear the failure of each lane that was due when the round began and succeeded.
-
-        A lane in backoff at planning time was not tried, however long the round took.
-        """
-        for name, trouble in outcome.troubles.items():
-            self._trouble(name, trouble, snapshot)
-            if not trouble.mute:
-                self._wakes.wake()  # to set its condition
-        if outcome.lost or outcome.outage:
-            return
-        for name, trouble in list(self._troubles.items()):
-            if name not in outcome.troubles and trouble.again_at <= began:
-                del self._troubles[name]
-                self._wakes.wake()
-
-    def _trouble(self, name: str, trouble: Failure, snapshot: Snapshot) -> None:
-        # The lanes of stages have no generation.
-        key = driver_of(name) if trouble.mute else whole_lane_of(name)
-        before, driver = self._troubles.get(name), snapshot.drivers.get(key)
-        if before is None or before.message != trouble.message:
-            log.warning(trouble.message, driver=name, reason=trouble.reason)
-            if trouble.mute and driver is not None:
-                said = EmitEvent(driver.name, driver.uid, True, trouble.reason, trouble.message)
-                self._untold.append(said)
-                self._wakes.wake()
-        self._troubles[name] = again(
-            before,
-            trouble,
-            generation=driver.generation if driver else 0,
-            now=self._now(),
-            jitter=self._jitter(),
-        )
+        now, blind = self._now(), unreadable_kinds(self._view.health())
+        for driver, failure in failed.items():  # it then only reports that
+            self._amendments.fail(Lane(driver), failure, snapshot, now)
+        amended = self._amendments.amended(plan, snapshot, blind, now=now, wall=self._wall())
+        return snapshot, amended
 
     def _await_echo(self, outcome: Outcome) -> None:
         """Wait for our own writes; a plan made before they are seen would repeat them."""
@@ -239,8 +182,8 @@ class Controller:
     def _may_go_on(self, leadership: Leadership) -> bool:
         return leadership.leads and not self._stopping.is_set()
 
-    def _say(self, made: Reconciled) -> None:
-        plan, outcome, planning = made.plan, made.outcome, f"{made.planning:.3f}s"
+    def _log_round(self, result: Reconciled) -> None:
+        plan, outcome, planning = result.plan, result.outcome, f"{result.planning:.3f}s"
         if outcome.outage is not None:
             say = log.warning if self._outages == 0 else log.detail
             say(f"put off: {outcome.outage}", hint=outcome.outage.hint)
@@ -252,7 +195,7 @@ class Controller:
                 actions=len(plan.actions),
                 done=outcome.done,
                 planning=planning,
-                doing=f"{made.doing:.3f}s",
+                doing=f"{result.doing:.3f}s",
             )
 
 
@@ -283,28 +226,16 @@ def plan_apart(
 
 def names(snapshot: Snapshot) -> set[str]:
     """Return every Driver that exists or has left objects behind."""
-    owned: tuple[Mapping[str, Any], ...] = (
-        snapshot.daemonsets,
-        snapshot.node_drivers,
-        snapshot.revisions,
-        snapshot.jobs,
-    )
-    return {*snapshot.drivers} | {item.driver for kind in owned for item in kind.values()}
+    owned: set[str] = set()
+    for kind in ("daemonsets", "node_drivers", "revisions", "jobs"):
+        owned |= {each.driver for each in getattr(snapshot, kind).values()}
+    return {*snapshot.drivers} | owned
 
 
 def only(snapshot: Snapshot, driver: str) -> Snapshot:
     """Return the snapshot with the objects of one Driver; other Drivers stay for their modules."""
-
-    def mine(items: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: item for name, item in items.items() if item.driver == driver}
-
-    return replace(
-        snapshot,
-        about=driver,
-        daemonsets=mine(snapshot.daemonsets),
-        node_drivers=mine(snapshot.node_drivers),
-        pods=mine(snapshot.pods),
-        revisions=mine(snapshot.revisions),
-        jobs=mine(snapshot.jobs),
-        build_pods=mine(snapshot.build_pods),
-    )
+    own: dict[str, Any] = {}
+    for kind in ("daemonsets", "node_drivers", "pods", "revisions", "jobs", "build_pods"):
+        every = getattr(snapshot, kind).items()
+        own[kind] = {name: each for name, each in every if each.driver == driver}
+    return replace(snapshot, about=driver, **own)

@@ -39,8 +39,8 @@ class Evictions:
         """Return the snapshot with these answers; answers for pods that are gone are forgotten."""
         occupancy = snapshot.occupancy
         if occupancy.known:
-            there = {consumer.uid for consumer in occupancy.consumers.values()}
-            self._asked = {uid: asked for uid, asked in self._asked.items() if uid in there}
+            uids = {consumer.uid for consumer in occupancy.consumers.values()}
+            self._asked = {uid: asked for uid, asked in self._asked.items() if uid in uids}
         answers = {u: EvictionAnswer(a.message, now < a.again_at) for u, a in self._asked.items()}
         return (
             replace(snapshot, occupancy=replace(occupancy, answers=answers))
@@ -61,6 +61,4 @@ class Evictions:
         """Return the plan with `again_in` at most the time until the next eviction retry."""
         if plan.demand is None:
             return plan
-        waits = [max(0.0, a.again_at - now) for a in self._asked.values() if a.again_at > now]
-        waits += [] if plan.again_in is None else [plan.again_in]
-        return replace(plan, again_in=min(waits, default=None))
+        return plan.within(a.again_at - now for a in self._asked.values() if a.again_at > now)

@@ -43,11 +43,12 @@ from cluster.model.actions import (
     SetFinalizers,
     SetStatus,
     Uncordon,
+    lane_of,
     node_of,
     rests_on,
     waits_for_all,
 )
-from cluster.model.lanes import is_stage_lane, node_lane_of, status_lane_of
+from cluster.model.lanes import STATUS, Lane
 from cluster.model.names import OUTCOME_NOTE
 from cluster.model.snapshot import Snapshot
 from nodeside import log
@@ -69,7 +70,7 @@ class Outcome:
     `troubles` concern one lane of a Driver; `outage` concerns all: the API server is gone or
     overloaded. `applied` are the applied objects with their resulting stamps (see
     managed_fields.py). `asked` are the pods of eviction requests by uid, with the refusal or "".
-    `unfinished` are Drivers that ran out of time. `overtaken`: a write conflicted with another one.
+    `unfinished` are lanes that ran out of time. `overtaken`: a write conflicted with another one.
     """
 
     done: int = 0
@@ -77,8 +78,8 @@ class Outcome:
     asked: dict[str, str] = field(default_factory=dict)
     written: dict[Resource, str] = field(default_factory=dict)
     deleted: list[Delete] = field(default_factory=list)
-    troubles: dict[str, Failure] = field(default_factory=dict)
-    unfinished: set[str] = field(default_factory=set)
+    troubles: dict[Lane, Failure] = field(default_factory=dict)
+    unfinished: set[Lane] = field(default_factory=set)
     overtaken: bool = False
     outage: ApiError | None = None
     lost: LostLead | None = None
@@ -118,7 +119,7 @@ class Applier:
         """Do everything that can be done; returns when nothing is under way any more."""
         ends = self._now() + self._seconds
         lanes = _Lanes(self, snapshot, leadership, Outcome(), lambda: self._now() >= ends)
-        list(self._lanes.map(lambda name: lanes.run(name, plan.of(name)), plan.drivers()))
+        list(self._lanes.map(lambda lane: lanes.run(*lane), plan.lanes().items()))
         return lanes.outcome
 
     def in_parallel(
@@ -167,7 +168,7 @@ class Applier:
             answer = self._api.create(action.document, **limit)
             with self._lock:
                 self._collided.discard(action.words)
-        if not is_stage_lane(action.driver):  # objects of stages have their own watches
+        if not lane_of(action).is_of_stages:  # objects of stages have their own watches
             self._wrote(outcome, resource_of(action.document), answer)
 
     def _apply(self, action: Apply, limit: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -276,40 +277,39 @@ class _Lanes:
     late: Callable[[], bool]
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def run(self, driver: str, actions: Sequence[Action]) -> None:
-        """Run the lane of a Driver."""
+    def run(self, lane: Lane, actions: Sequence[Action]) -> None:
         for _, neighbours in groupby(actions, key=_kind):
-            self._all(driver, list(neighbours))
-            if self._ended(driver):
+            self._all(lane, list(neighbours))
+            if self._ended(lane):
                 return
 
-    def _all(self, driver: str, actions: Sequence[Action]) -> None:
+    def _all(self, lane: Lane, actions: Sequence[Action]) -> None:
         if len(actions) == 1:
-            self._one(driver, actions[0])
+            self._one(lane, actions[0])
         else:
-            list(self.applier.in_parallel(lambda action: self._one(driver, action), actions))
+            list(self.applier.in_parallel(lambda action: self._one(lane, action), actions))
 
-    def _one(self, driver: str, action: Action) -> None:
+    def _one(self, lane: Lane, action: Action) -> None:
         troubles = self.outcome.troubles
-        stopped = any(lane in troubles for lane in rests_on(action))
+        stopped = any(each in troubles for each in rests_on(action))
         stopped = stopped or waits_for_all(action, troubles)
-        if self._ended(driver) or stopped or self._left_over(driver, action):
+        if self._ended(lane) or stopped or self._left_over(lane, action):
             return
         try:
             self.applier.do(action, self.snapshot, self.leadership.left(), self.outcome)
         except LostLead as lost:
             self.outcome.lost = lost
         except ApiError as error:
-            self._failed(driver, action, error)
+            self._failed(lane, action, error)
         except Exception as exc:  # a bug of ours: report it and continue with the others
             traceback.print_exc()
-            self._note(driver, action, exc)
+            self._note(lane, action, exc)
         else:
-            log.detail(action.words, driver=driver)
+            log.detail(action.words, driver=lane)
             with self._lock:
                 self.outcome.done += 1
 
-    def _failed(self, driver: str, action: Action, error: ApiError) -> None:
+    def _failed(self, lane: Lane, action: Action, error: ApiError) -> None:
         """Record a failure. A silent or overloaded API server concerns all Drivers; a refusal
         concerns this Driver or one node of it.
 
@@ -321,30 +321,30 @@ class _Lanes:
         elif error.concerns_all:
             self.outcome.outage = error
         else:
-            self._note(driver, action, error)
+            self._note(lane, action, error)
 
-    def _note(self, driver: str, action: Action, error: Exception) -> None:
-        mute, node, lane = isinstance(action, SetStatus), node_of(action), driver
+    def _note(self, lane: Lane, action: Action, error: Exception) -> None:
+        mute, node = isinstance(action, SetStatus), node_of(action)
         if mute:
-            lane = status_lane_of(driver)
+            lane = Lane(action.driver, STATUS)
         elif node and isinstance(error, ApiError) and error.concerns_one:
-            lane = node_lane_of(driver, node)
+            lane = lane.on(node)
         trouble = replace(failure_of(error, action.words), mute=mute)
         with self._lock:
             self.outcome.troubles.setdefault(lane, trouble)
 
-    def _left_over(self, driver: str, action: Action) -> bool:
+    def _left_over(self, lane: Lane, action: Action) -> bool:
         """Return whether time has run out for an action. A status is always written: it reports
         what was observed, so it stays true."""
         if isinstance(action, SetStatus):
             return False
         if isinstance(action, _OF_NODES) and self.late():
-            self.outcome.unfinished.add(driver)
-        return driver in self.outcome.unfinished
+            self.outcome.unfinished.add(lane)
+        return lane in self.outcome.unfinished
 
-    def _ended(self, driver: str) -> bool:
+    def _ended(self, lane: Lane) -> bool:
         outcome = self.outcome
-        return bool(outcome.lost or outcome.outage) or driver in outcome.troubles
+        return bool(outcome.lost or outcome.outage) or lane in outcome.troubles
 
 
 def _kind(action: Action) -> tuple[object, ...]:

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from cluster.kube.reflector import WatchHealth
-from cluster.model.actions import Action, Plan, SetStatus, rests_on, waits_for_all
-from cluster.model.lanes import driver_of, is_node_lane, is_stage_lane
+from cluster.model.actions import Action, Plan, SetStatus, lane_of, rests_on, waits_for_all
+from cluster.model.lanes import Lane
 from cluster.model.limits import clipped
 from cluster.model.snapshot import DriverObject, Snapshot
 from nodeside.backoff import backoff
@@ -62,40 +62,46 @@ def again(
     return replace(trouble, generation=generation, failures=failures, again_at=now + wait)
 
 
+def generation_of(lane: Lane, snapshot: Snapshot) -> int:
+    """Return the generation of a lane's Driver, 0 if it has none."""
+    driver = snapshot.drivers.get(lane.driver) if lane.has_generation else None
+    return driver.generation if driver else 0
+
+
 def backing_off(trouble: Failure, *, generation: int, now: float) -> bool:
     """Return whether it is too early to retry."""
     return trouble.generation == generation and now < trouble.again_at
 
 
 def with_troubles(
-    plan: Plan, snapshot: Snapshot, troubles: Mapping[str, Failure], *, now: float, wall: float
+    plan: Plan, snapshot: Snapshot, troubles: Mapping[Lane, Failure], *, now: float, wall: float
 ) -> Plan:
     """Return the plan in which failing Drivers report their failures and back off until retry."""
     actions: list[Action] = [a for a in plan.actions if not _left_out(a, snapshot, troubles, now)]
-    for lane, trouble in _to_be_told(troubles):
-        name = driver_of(lane)
-        driver = snapshot.drivers.get(name)
+    for lane, trouble in _merged_by_driver(troubles):
+        driver = snapshot.drivers.get(lane.driver)
         if driver is None or trouble.mute:
             continue
-        also = {"StagesReady": "False"} if is_stage_lane(lane) else {}
-        actions = said(actions, driver, trouble, wall, also)
-    return replace(plan, actions=tuple(actions), again_in=_soonest(plan, troubles.values(), now))
+        also = {"StagesReady": "False"} if lane.is_of_stages else {}
+        actions = reported(actions, driver, trouble, wall, also)
+    waits = [max(0.0, trouble.again_at - now) for trouble in troubles.values()]
+    return replace(plan, actions=tuple(actions)).within(waits)
 
 
-def _to_be_told(troubles: Mapping[str, Failure]) -> Iterator[tuple[str, Failure]]:
+def _merged_by_driver(troubles: Mapping[Lane, Failure]) -> Iterator[tuple[Lane, Failure]]:
     """Yield the failures to report. Those of nodes are merged into one per Driver and come first,
     so that worse ones overwrite them."""
     nodes: dict[str, dict[str, Failure]] = {}
-    for lane in sorted(filter(is_node_lane, troubles)):
-        nodes.setdefault(driver_of(lane), {})[lane.rpartition("/")[2]] = troubles[lane]
+    for lane in sorted(lane for lane in troubles if lane.node):
+        nodes.setdefault(lane.driver, {})[lane.node] = troubles[lane]
     for name, each in nodes.items():
         first, *others = each
         words = f"; and so of {shortlist(others, _NAMED)}" if others else ""
-        yield name, replace(each[first], message=each[first].message + words)
-    yield from ((lane, each) for lane, each in troubles.items() if not is_node_lane(lane))
+        yield Lane(name), replace(each[first], message=each[first].message + words)
+    yield from ((lane, each) for lane, each in troubles.items() if not lane.node)
 
 
-def said(
+def reported(
     actions: Sequence[Action],
     driver: DriverObject,
     trouble: Failure,
@@ -108,12 +114,12 @@ def said(
     """
     planned = [a for a in actions if isinstance(a, SetStatus) and a.driver == driver.name]
     status = planned[-1].status if planned else driver.status
-    wanted = with_trouble(status, trouble, wall, also)
+    reporting = with_trouble(status, trouble, wall, also)
     first = next((i for i, a in enumerate(actions) if a in planned), len(actions))
-    kept: list[Action] = [action for action in actions if action not in planned]
-    if _without_times(wanted) != _without_times(driver.status):
-        kept.insert(first, SetStatus(driver.name, wanted))
-    return kept
+    others: list[Action] = [action for action in actions if action not in planned]
+    if _without_times(reporting) != _without_times(driver.status):
+        others.insert(first, SetStatus(driver.name, reporting))
+    return others
 
 
 def with_trouble(
@@ -144,21 +150,14 @@ def with_trouble(
 
 
 def _left_out(
-    action: Action, snapshot: Snapshot, troubles: Mapping[str, Failure], now: float
+    action: Action, snapshot: Snapshot, troubles: Mapping[Lane, Failure], now: float
 ) -> bool:
     if not troubles:
         return False
-    driver = snapshot.drivers.get(action.driver)
-    generation = driver.generation if driver else 0
+    generation = generation_of(lane_of(action), snapshot)
     found = (troubles[lane] for lane in rests_on(action) if lane in troubles)
     rests = any(backing_off(trouble, generation=generation, now=now) for trouble in found)
     return rests or waits_for_all(action, troubles)
-
-
-def _soonest(plan: Plan, troubles: Iterable[Failure], now: float) -> float | None:
-    waits = [max(0.0, trouble.again_at - now) for trouble in troubles]
-    waits += [plan.again_in] if plan.again_in is not None else []
-    return min(waits, default=None)
 
 
 def _without_times(status: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,10 +192,10 @@ def with_blindness(plan: Plan, snapshot: Snapshot, trouble: Failure | None, wall
     actions: list[Action] = list(plan.actions)
     for driver in snapshot.drivers.values():
         doubtful = (*_DOUBTFUL, *_of_stages(driver))
-        actions = said(actions, driver, trouble, wall, dict.fromkeys(doubtful, "Unknown"))
+        actions = reported(actions, driver, trouble, wall, dict.fromkeys(doubtful, "Unknown"))
     return replace(plan, actions=tuple(actions))
 
 
 def _of_stages(driver: DriverObject) -> list[str]:
-    there = {condition.get("type") for condition in driver.status.get("conditions") or ()}
-    return [kind for kind in ("StagesReady",) if kind in there]
+    types = {condition.get("type") for condition in driver.status.get("conditions") or ()}
+    return [kind for kind in ("StagesReady",) if kind in types]

@@ -28,35 +28,35 @@ class Quiet:
 
     between: float = _BETWEEN
     _written: dict[str, float] = field(default_factory=dict)
-    _told: dict[tuple[str, str], float] = field(default_factory=dict)
+    _spent: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def __call__(self, plan: Plan, snapshot: Snapshot, now: float) -> Plan:
         """Return the plan without excess Events and without statuses that can wait; `again_in` is
         set for the latter."""
-        spoken = tuple(action for action in plan.actions if self._may_be_told(action, now))
-        plan = plan if len(spoken) == len(plan.actions) else replace(plan, actions=spoken)
-        held = {
+        waits = {
             action.driver: wait
             for action in plan.actions
             if isinstance(action, SetStatus) and (wait := self._wait(action, snapshot, now)) > 0
         }
-        if not held:
-            return plan
-        kept = tuple(action for action in plan.actions if not _is_held(action, held))
-        waits = [*held.values(), *([] if plan.again_in is None else [plan.again_in])]
-        return replace(plan, actions=kept, again_in=min(waits))
+        actions = tuple(
+            action
+            for action in plan.actions
+            if not (isinstance(action, SetStatus) and action.driver in waits)
+            and self._is_allowed(action, now)
+        )
+        return replace(plan, actions=actions).within(waits.values())
 
-    def _may_be_told(self, action: Action, now: float) -> bool:
+    def _is_allowed(self, action: Action, now: float) -> bool:
         """Return whether an action is allowed: each Event costs `_REFILL` seconds of a credit of
         `_EVENTS` times that."""
         if not isinstance(action, EmitEvent):
             return True
         key = (action.driver, action.reason)
-        spent = max(self._told.get(key, now), now) + _REFILL
+        spent = max(self._spent.get(key, now), now) + _REFILL
         if spent - now > _EVENTS * _REFILL:
             log.detail(f"too many Events: {action.note}", driver=action.driver)
             return False
-        self._told[key] = spent
+        self._spent[key] = spent
         return True
 
     def _wait(self, action: SetStatus, snapshot: Snapshot, now: float) -> float:
@@ -72,18 +72,15 @@ class Quiet:
 
 def news(status: Mapping[str, Any]) -> object:
     """Return the parts of a status whose changes are reported at once."""
-    said = [(c.get("type"), c.get("status"), c.get("reason")) for c in status.get("conditions", ())]
+    conditions = status.get("conditions", ())
+    states = [(c.get("type"), c.get("status"), c.get("reason")) for c in conditions]
     rows = [
         (row.get("kernel"), reason if (reason := row.get("reason")) not in _PASSING else "")
         for row in status.get("pools", ())
     ]
     revisions = (status.get("revision"), status.get("lastGoodRevision"))
-    return said, rows, revisions, status.get("casualties"), status.get("observedGeneration")
+    return states, rows, revisions, status.get("casualties"), status.get("observedGeneration")
 
 
 def _nodes(status: Mapping[str, Any]) -> int:
     return int((status.get("nodes") or {}).get("wanted", 0))
-
-
-def _is_held(action: Action, held: Mapping[str, float]) -> bool:
-    return isinstance(action, SetStatus) and action.driver in held

@@ -8,32 +8,30 @@ node depend on an action on one node.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cluster.kube.managed_fields import Overwrite
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS, Resource
-from cluster.model.lanes import is_node_lane, node_lane_of, status_lane_of, whole_lane_of
+from cluster.model.lanes import CORDONS, STATUS, Lane
 from cluster.model.snapshot import Pool, Tag
 from cluster.model.stages import Template
 from cluster.model.states import Phase, Place, Progress
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
 class Apply:
     """Server-side apply of a whole document with force, as field manager nodeside-cluster.
 
-    `over` describes the existing object, None if there is none.
+    `over` describes the existing object, None if there is none. `part` is that of the lane.
     """
 
     driver: str
     document: Mapping[str, Any]
     over: Overwrite | None = None
+    part: str = ""
 
     @property
     def words(self) -> str:
@@ -58,13 +56,14 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete one object if it still has this uid ("": any uid)."""
+    """Delete one object if it still has this uid ("": any uid). `part` is that of the lane."""
 
     driver: str
     resource: Resource
     name: str
     namespace: str = ""
     uid: str = ""
+    part: str = ""
 
     @property
     def words(self) -> str:
@@ -216,20 +215,30 @@ Action = (
 )
 
 
-def rests_on(action: Action) -> tuple[str, ...]:
+def lane_of(action: Action) -> Lane:
+    """Return the lane in which an action is carried out."""
+    match action:
+        case Apply(part=part) | Delete(part=part):
+            return Lane(action.driver, part)
+        case Uncordon():
+            return Lane(action.driver, CORDONS)
+        case _:
+            return Lane(action.driver)
+
+
+def rests_on(action: Action) -> tuple[Lane, ...]:
     """Return the lanes in which a failure blocks this action.
 
     A failed status update blocks only Events about the status; the status reports other failures.
     """
+    lane, node = lane_of(action), node_of(action)
     match action:
         case SetStatus():
-            return (status_lane_of(action.driver),)
+            return (Lane(action.driver, STATUS),)
         case EmitEvent(of_status=True):
-            return action.driver, status_lane_of(action.driver)
+            return lane, Lane(action.driver, STATUS)
         case _:
-            node = node_of(action)
-            lane = action.driver
-            return (lane, node_lane_of(lane, node)) if node else (lane,)
+            return (lane, lane.on(node)) if node else (lane,)
 
 
 def node_of(action: Action) -> str:
@@ -243,15 +252,15 @@ def node_of(action: Action) -> str:
             return ""
 
 
-def waits_for_all(action: Action, lanes: Collection[str]) -> bool:
+def waits_for_all(action: Action, lanes: Collection[Lane]) -> bool:
     """Return whether a deletion must wait because a node of the driver has a failure in `lanes`.
 
     That node may still use the object to delete, since it could not be moved to its replacement.
     """
-    takes = isinstance(action, Delete) and action.resource in (DAEMON_SETS, CONFIG_MAPS)
-    return takes and any(
-        is_node_lane(lane) and whole_lane_of(lane) == action.driver for lane in tuple(lanes)
-    )
+    if not isinstance(action, Delete) or action.resource not in (DAEMON_SETS, CONFIG_MAPS):
+        return False
+    own = lane_of(action)
+    return any(lane.node and lane.on("") == own for lane in tuple(lanes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,13 +281,17 @@ class Plan:
     templates: frozenset[Template] = frozenset()
     alone: bool = False
 
-    def of(self, driver: str) -> tuple[Action, ...]:
-        """Return the actions for one driver, in order: drivers do not wait for each other."""
-        return tuple(action for action in self.actions if action.driver == driver)
+    def within(self, waits: Iterable[float]) -> Plan:
+        """Return the plan with `again_in` at most the shortest of these, in seconds."""
+        every = waits if self.again_in is None else (*waits, self.again_in)
+        return replace(self, again_in=min(every, default=None))
 
-    def drivers(self) -> Iterator[str]:
-        """Return the drivers that have actions, in order."""
-        return iter(dict.fromkeys(action.driver for action in self.actions))
+    def lanes(self) -> Mapping[Lane, Sequence[Action]]:
+        """Return the actions by lane, in order: lanes do not wait for each other."""
+        lanes: dict[Lane, list[Action]] = {}
+        for action in self.actions:
+            lanes.setdefault(lane_of(action), []).append(action)
+        return lanes
 
 
 def together(plans: Sequence[Plan], *more: Action) -> Plan:

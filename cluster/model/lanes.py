@@ -6,46 +6,40 @@ lanes of their own.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import Final
 
-def lane_of(driver: str, content: str) -> str:
-    """Return the lane for writing stage objects; a failure in it does not stop a rollout.
+CORDONS: Final = "cordons"  # the end of our cordons; no other action of the Driver depends on it
+STATUS: Final = "status"  # failures of status updates, which block no other action of the Driver
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Lane:
+    """The lane of a Driver, or of a `part` of it; with `node`, for failures on this node only."""
+
+    driver: str
+    part: str = ""
+    node: str = ""
+
+    def __str__(self) -> str:
+        return "/".join(filter(None, (self.driver, self.part, self.node)))
+
+    def on(self, node: str) -> Lane:
+        return replace(self, node=node)
+
+    @property
+    def is_of_stages(self) -> bool:
+        return self.part.startswith("stages.")
+
+    @property
+    def has_generation(self) -> bool:
+        """Whether a changed Driver is tried at once."""
+        return self.part in ("", STATUS)
+
+
+def stages_part(content: str) -> str:
+    """Return the part for writing stage objects; a failure in it does not stop a rollout.
 
     `content` is a hash of what is written, so that changed content is tried at once.
     """
-    return f"{driver}/stages.{content}"
-
-
-def driver_of(lane: str) -> str:
-    """Return the Driver that any lane belongs to."""
-    return lane.partition("/")[0]
-
-
-def is_stage_lane(lane: str) -> bool:
-    return "/stages." in lane
-
-
-def cordon_lane_of(driver: str) -> str:
-    """Return the lane for ending our cordons; no other action of the Driver depends on it."""
-    return f"{driver}/cordons"
-
-
-def status_lane_of(driver: str) -> str:
-    """Return the lane for status failures, which block no other action of the Driver."""
-    return f"{driver}/status"
-
-
-def node_lane_of(lane: str, node: str) -> str:
-    """Return the lane for failures on one node; other nodes do not wait for it."""
-    return f"{lane}{_OF_NODE}{node}"
-
-
-def whole_lane_of(lane: str) -> str:
-    """Return the lane that a node lane belongs to."""
-    return lane.partition(_OF_NODE)[0]
-
-
-def is_node_lane(lane: str) -> bool:
-    return _OF_NODE in lane
-
-
-_OF_NODE = "/nodes/"
+    return f"stages.{content}"

@@ -12,20 +12,18 @@ from cluster.kube.resources import JOBS
 from cluster.model.actions import Action, AnnotateJob, Apply, Delete, EmitEvent
 from cluster.model.snapshot import JobObject, Snapshot
 from cluster.plan.builds.builds import outcome_of
+from cluster.plan.context.context import DriverContext
 from cluster.plan.objects.build_job import Build, job
-from cluster.plan.rollout.context import DriverContext
 from nodeside.buildjob import BuildOutcome, BuildVerdict, termination_message
 
 
 def builds(context: DriverContext) -> Mapping[str, Build]:
     """Returns every desired build by the name of its Job."""
-    revisions = (
-        context.newest,
-        context.standing.good,
-    )  # the newest may just have become the last good one
-    desired = [each.build for at, each in context.builds.items() if at.revision in revisions]
-    desired += context.coming
-    desired += [each.state.build for each in context.preflight if each.state is not None]
+    state, supply = context.rollout.state, context.supply
+    revisions = (state.newest, state.good)  # the newest may just have become the last good one
+    desired = [each.build for at, each in supply.builds.items() if at.revision in revisions]
+    desired += supply.coming
+    desired += [each.state.build for each in supply.preflight if each.state is not None]
     return {build.name: build for build in reversed(desired)}
 
 
@@ -35,7 +33,7 @@ def wanted(context: DriverContext) -> Iterator[Action]:
     for name, build in sorted(builds(context).items()):
         existing = snapshot.jobs.get(name)
         if existing is None:
-            yield Apply(context.driver.name, job(build, context.found, settings))
+            yield Apply(context.driver.name, job(build, context.resource, settings))
         elif existing.outcome is None and (outcome := outcome_of(existing, snapshot)) is not None:
             note = termination_message(outcome)
             yield AnnotateJob(context.driver.name, name, settings.namespace, existing.uid, note)
@@ -47,7 +45,7 @@ def retired(context: DriverContext) -> Iterator[Action]:
 
     Deletes none while the image streams are unknown: then the desired builds are unknown too.
     """
-    if context.unseen:
+    if context.toolkits.unseen:
         return
     desired = builds(context)
     yield from (
@@ -86,4 +84,4 @@ def _event(context: DriverContext, build: Build, outcome: BuildOutcome) -> EmitE
     reason = "BuildFailed" if failed else "Built"
     words = outcome.words if failed else outcome.message
     note = f"Job {build.name}, {outcome.kernel or build.what}: {words}"
-    return EmitEvent(context.driver.name, context.found.uid, failed, reason, note)
+    return EmitEvent(context.driver.name, context.resource.uid, failed, reason, note)

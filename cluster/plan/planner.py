@@ -1,8 +1,9 @@
 """The top-level planner: turns everything observed into a list of actions. Pure.
 
-Planning is idempotent: once the actions of a plan are carried out, the next plan is empty. Nothing
-is remembered here, and an action that is no longer needed is not planned again. Only draining a
-node takes several plans, see drain.py. A Driver's plan knows only the modules of other Drivers.
+Planning is idempotent: once the actions of a plan are carried out, the next plan at most updates
+the status, and the one after it is empty. Nothing is remembered here, and an action that is no
+longer needed is not planned again. Only draining a node takes several plans, see drain.py. A
+Driver's plan knows only the modules of other Drivers.
 """
 
 from __future__ import annotations
@@ -11,13 +12,23 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS
+from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, Resource
 from cluster.model.actions import Action, Apply, Delete, Plan, SetFinalizers, together
 from cluster.model.names import FINALIZER, config_map_name, policy_name
-from cluster.model.snapshot import EMPTY, Assignment, DaemonSetObject, DriverObject, Snapshot, uses
+from cluster.model.snapshot import (
+    EMPTY,
+    Assignment,
+    DaemonSetObject,
+    DriverObject,
+    RevisionObject,
+    Snapshot,
+    uses,
+)
 from cluster.plan import build_jobs
 from cluster.plan.announce import falls_told, refusals_told, status_changes
+from cluster.plan.assign import node_changes, outdated_reports
 from cluster.plan.builds.kernel_images import LINK
+from cluster.plan.context.context import DriverContext, Memory
 from cluster.plan.deletion import again_in, delete, leave, orphans
 from cluster.plan.objects.build_job import publish_target
 from cluster.plan.objects.daemonset import daemonset, differs, is_same
@@ -25,10 +36,8 @@ from cluster.plan.objects.driver_pod import DaemonSetInput
 from cluster.plan.objects.node_policy import policy_map, policy_text
 from cluster.plan.objects.revision import config_map
 from cluster.plan.rollout import drain
-from cluster.plan.rollout.context import DriverContext, Memory
 from cluster.plan.rollout.drain import let_go, uncordons
 from cluster.plan.rollout.unload import Unload
-from cluster.plan.settle import is_left, to_rest
 from cluster.plan.stage_actions import has_left, stage_objects, take_down, with_stage_labels
 from cluster.plan.stages.stages import StagePlan
 from cluster.plan.status import conditions
@@ -47,8 +56,8 @@ class Planner:
         self._unchanged = Unchanged()
 
     def __call__(self, snapshot: Snapshot, now: float) -> Plan:
-        there = self._memories
-        self._memories = {key: there.get(key) or Memory() for key in snapshot.drivers}
+        earlier = self._memories
+        self._memories = {key: earlier.get(key) or Memory() for key in snapshot.drivers}
         self._unchanged.look(snapshot)
         return plan(snapshot, now, self._memories, self._unchanged)
 
@@ -68,62 +77,58 @@ def plan(
     plans: list[Plan] = []
     for key in sorted(snapshot.drivers):
         if snapshot.about in ("", key):
-            made = unchanged.plan_of(key)
-            if made is None:
-                made = plan_driver(snapshot, snapshot.drivers[key], now, memories.get(key))
-                unchanged.keep(key, made)
-            plans.append(made)
-    made = together(plans, *orphans(snapshot))
-    return replace(made, actions=(*made.actions, *uncordons(snapshot, made.actions)))
+            of_driver = unchanged.plan_of(key)
+            if of_driver is None:
+                of_driver = plan_driver(snapshot, snapshot.drivers[key], now, memories.get(key))
+                unchanged.keep(key, of_driver)
+            plans.append(of_driver)
+    merged = together(plans, *orphans(snapshot))
+    return replace(merged, actions=(*merged.actions, *uncordons(snapshot, merged.actions)))
 
 
 def plan_driver(
-    snapshot: Snapshot, found: DriverObject, now: float, memory: Memory | None = None
+    snapshot: Snapshot, resource: DriverObject, now: float, memory: Memory | None = None
 ) -> Plan:
     """Returns the actions for one Driver in execution order."""
-    if found.deleting:
-        made = take_down(snapshot, found, now) or delete(snapshot, found, now)
-        return replace(made, actions=(*let_go(snapshot, found.name), *made.actions))
-    if found.driver is None or not found.driver.spec.image:
-        mistakes = found.mistakes or "spec.image is missing: a cluster needs the driver image"
-        said = status_changes(found, conditions.unreadable(found, mistakes, now=now))
-        return Plan((*let_go(snapshot, found.name), *said))
-    context, labelled = to_rest(
-        DriverContext(snapshot, found, found.driver, memory=memory or Memory())
-    )
-    staging = StagePlan(context)
+    if resource.deleting:
+        removal = take_down(snapshot, resource, now) or delete(snapshot, resource, now)
+        return replace(removal, actions=(*let_go(snapshot, resource.name), *removal.actions))
+    if resource.driver is None or not resource.driver.spec.image:
+        mistakes = resource.mistakes or "spec.image is missing: a cluster needs the driver image"
+        status = conditions.unreadable(resource, mistakes, now=now)
+        return Plan((*let_go(snapshot, resource.name), *status_changes(resource, status)))
+    context = DriverContext(snapshot, resource, resource.driver, memory or Memory())
+    rollout, changes, staging = context.rollout, node_changes(context), StagePlan(context)
+    members = {member.node.name for member in context.members}
     # A node with stage pods does not leave before they are gone.
-    members = {m.node.name for m in context.members} | context.occupied
-    leaving = Unload(snapshot, found, members, now)
+    leaving = Unload(snapshot, resource, members | rollout.occupied, now)
     report = report_of(context, leaving)
     status = conditions.status(report, now=now)
     actions = [
-        *_finalizer(found),
+        *_finalizer(resource),
         *_revisions_made(context),
         *_policy_made(context),
-        *_daemonsets_applied(context, snapshot),
-        *_words_taken_back(context, snapshot),
-        *with_stage_labels(labelled, staging),
-        *drain.evictions(context.decisions, found.name, snapshot.occupancy.answers),
-        *let_go(snapshot, found.name, {m.node.name for m in context.members}),
+        *_daemonsets_applied(context),
+        *outdated_reports(context, changes),
+        *with_stage_labels(changes, staging),
+        *drain.evictions(rollout.decisions, resource.name, snapshot.occupancy.answers),
+        *let_go(snapshot, resource.name, members),
         *leave(leaving),
         *build_jobs.wanted(context),
-        *_daemonsets_retired(context, snapshot),
+        *_daemonsets_retired(context),
         *build_jobs.retired(context),
         *_revisions_dropped(context, leaving.needed),
-        *falls_told(found, context.wanted, context.falls, snapshot),
-        *status_changes(found, with_stages(staging, status, now)),
+        *falls_told(resource, rollout.desired, context.fallbacks.by_assignment, snapshot),
+        *status_changes(resource, with_stages(staging, status, now)),
         *stage_objects(staging),
     ]
-    asked = drain.demand(context.decisions, context.driver)
-    due, counted = _again_in(context, snapshot, leaving), {found.name: census(report)}
     return Plan(
         tuple(actions),
-        due,
-        counted,
-        asked,
-        context.tags,
-        staging.templates,
+        again_in=_again_in(context, leaving),
+        censuses={resource.name: census(report)},
+        demand=drain.demand(rollout.decisions, context.driver),
+        tags=context.toolkits.tags,
+        templates=staging.templates,
         alone=_is_alone(context),
     )
 
@@ -134,142 +139,116 @@ def _is_alone(context: DriverContext) -> bool:
     It then does not depend on other Drivers' modules or reports, on data that is only known while
     it is requested, or on a fallback to building, which expires.
     """
-    spec, in_common = context.driver.spec, context.rivals or context.taken
+    spec, in_common = context.driver.spec, context.nodes.rivals or context.nodes.taken
     asks = spec.rollout.evict or spec.preflight or publish_target(context.driver)
-    staged = uses(context.found) or has_left(context.snapshot, context.driver.name)
-    proofs = any(not each.image or each.in_doubt for each in context.resolutions.values())
-    return not (in_common or asks or staged or proofs or context.falls)
+    staged = uses(context.resource) or has_left(context.snapshot, context.driver.name)
+    proofs = any(not each.image or each.in_doubt for each in context.toolkits.resolutions.values())
+    return not (in_common or asks or staged or proofs or context.fallbacks.by_assignment)
 
 
-def _again_in(context: DriverContext, snapshot: Snapshot, leaving: Unload) -> float | None:
+def _again_in(context: DriverContext, leaving: Unload) -> float | None:
     """Returns the seconds until the plan may change without any event, or None for never."""
-    due = min((member.due - snapshot.now for member in context.members), default=math.inf)
+    rollout, daemonsets = context.rollout, context.snapshot.daemonsets
+    newest, now = context.revisions.newest, context.snapshot.now
+    due = min((member.due - now for member in context.members), default=math.inf)
     due = min(due, again_in(leaving) or math.inf)
-    due = min(due, drain.again_in(context.decisions, context.driver, context.newest, snapshot.now))
-    if any(
-        snapshot.daemonsets[key].deleting for key in context.wanted if key in snapshot.daemonsets
-    ):
+    due = min(due, drain.again_in(rollout.decisions, context.driver, newest, now))
+    if any(daemonsets[key].deleting for key in rollout.desired if key in daemonsets):
         due = min(due, _SOON)
     return due if due < math.inf else None
 
 
-def _finalizer(found: DriverObject) -> Iterator[Action]:
-    if FINALIZER not in found.finalizers:
-        wanted = (*found.finalizers, FINALIZER)
-        yield SetFinalizers(found.name, found.uid, wanted, found.version)
+def _finalizer(resource: DriverObject) -> Iterator[Action]:
+    if FINALIZER not in resource.finalizers:
+        finalizers = (*resource.finalizers, FINALIZER)
+        yield SetFinalizers(resource.name, resource.uid, finalizers, resource.version)
 
 
 def _revisions_made(context: DriverContext) -> Iterator[Action]:
     """Creates the newest revision; older ones cannot be recreated."""
-    wanted = config_map_name(context.driver.name, context.newest)
-    there = context.snapshot.revisions.get(wanted)
-    if there is None or there.document != context.text:
-        document = config_map(
-            context.found, context.newest, context.text, context.snapshot.settings
-        )
-        if there is not None:  # it is immutable, and its content does not match its name
-            yield Delete(
-                context.driver.name,
-                CONFIG_MAPS,
-                wanted,
-                context.snapshot.settings.namespace,
-                there.uid,
-            )
-        yield Apply(context.driver.name, document)
+    driver, newest, text = context.driver.name, context.revisions.newest, context.revisions.text
+    existing = context.snapshot.revisions.get(config_map_name(driver, newest))
+    if existing is None or existing.document != text:
+        if existing is not None:  # it is immutable, and its content does not match its name
+            yield _deleted(context, CONFIG_MAPS, existing)
+        yield Apply(driver, config_map(context.resource, newest, text, context.snapshot.settings))
 
 
 def _policy_made(context: DriverContext) -> Iterator[Action]:
     """Applies the policy before any pod that mounts it; it can change without a new pod."""
-    there = context.snapshot.revisions.get(policy_name(context.driver.name))
-    if there is None or there.document != policy_text(context.driver):
-        yield Apply(
-            context.driver.name,
-            policy_map(context.found, context.driver, context.snapshot.settings),
-        )
+    driver, settings = context.driver, context.snapshot.settings
+    existing = context.snapshot.revisions.get(policy_name(driver.name))
+    if existing is None or existing.document != policy_text(driver):
+        yield Apply(driver.name, policy_map(context.resource, driver, settings))
 
 
-def _daemonsets_applied(context: DriverContext, snapshot: Snapshot) -> Iterator[Action]:
-    as_wanted, applied = context.memory.daemonsets, list[DaemonSetInput]()
-    for key in as_wanted.keys() - context.wanted.keys():
-        del as_wanted[key]
-    for key in sorted(context.wanted):
-        there = snapshot.daemonsets.get(key)
-        wanted = _wanted(context, there, context.wanted[key])
-        if wanted is None or (there is not None and there.deleting):
+def _daemonsets_applied(context: DriverContext) -> Iterator[Action]:
+    desired, unchanged = context.rollout.desired, context.memory.daemonsets
+    applied: list[DaemonSetInput] = []
+    for key in unchanged.keys() - desired.keys():
+        del unchanged[key]
+    for key in sorted(desired):
+        existing = context.snapshot.daemonsets.get(key)
+        spec = _daemonset_input(context, existing, desired[key])
+        if spec is None or (existing is not None and existing.deleting):
             continue
-        before = as_wanted.get(key)
-        if there and before and before[0] == wanted and is_same(before[1], there):
+        before = unchanged.get(key)
+        if existing and before and before[0] == spec and is_same(before[1], existing):
             continue
-        document = daemonset(wanted)
-        edited = differs(document, there) if there else None
-        if there is None or edited:
+        document = daemonset(spec)
+        edited = differs(document, existing) if existing else None
+        if existing is None or edited:
             yield Apply(context.driver.name, document, edited)
-            applied.append(wanted)
+            applied.append(spec)
         else:
-            as_wanted[key] = wanted, there
-    yield from refusals_told(
-        applied, DriverContext(snapshot, context.found, context.driver).daemonsets
-    )
+            unchanged[key] = spec, existing
+    yield from refusals_told(applied, context.revisions.daemonsets)
 
 
-def _wanted(
-    context: DriverContext, there: DaemonSetObject | None, at: Assignment
+def _daemonset_input(
+    context: DriverContext, existing: DaemonSetObject | None, at: Assignment
 ) -> DaemonSetInput | None:
     """Returns the desired DaemonSet; None if its revision is lost, so that it stays as it is.
 
     The DaemonSet of a pool without nodes keeps its toolkit until its last node has left. So does
     one whose image stream is unknown.
     """
-    driver = context.revisions.get(at.revision)
+    driver = context.revisions.drivers.get(at.revision)
     if driver is None:
         return None
-    resolution = context.resolutions.get(at.pool)
-    toolkit, link = (there.toolkit, there.link) if there else ("", "")
-    image, fall = context.image(at), context.falls.get(at)
+    resolution = context.toolkits.resolutions.get(at.pool)
+    toolkit, link = (existing.toolkit, existing.link) if existing else ("", "")
+    image, fallback = context.fallbacks.image(at), context.fallbacks.by_assignment.get(at)
     if image:
         toolkit, link = "", LINK
-    elif resolution is not None and (resolution.image or not context.unseen):
-        on_nodes = context.builds_on_nodes(at, there)
+    elif resolution is not None and (resolution.image or not context.toolkits.unseen):
+        on_nodes = context.supply.builds_on_nodes(at, existing)
         toolkit, link = resolution.image if on_nodes else "", resolution.link.value
     return DaemonSetInput(
         context.owner, driver, at.revision, at.pool, toolkit, link, context.snapshot.settings,
-        image=image, fell_back=fall.note if fall else "", refused=context.refused(at.pool),
+        image=image, fell_back=fallback.note if fallback else "",
+        refused=context.toolkits.refused(at.pool),
     )  # fmt: skip
 
 
-def _words_taken_back(context: DriverContext, snapshot: Snapshot) -> Iterator[Delete]:
-    """Deletes outdated NodeDrivers before labels are set.
-
-    A node that is assigned back counts as working only after a new report.
-    """
-    if context.snapshot.node_drivers is not snapshot.node_drivers:
-        for name in sorted(snapshot.node_drivers.keys() - context.snapshot.node_drivers.keys()):
-            yield Delete(context.driver.name, NODE_DRIVERS, name)
-
-
-def _daemonsets_retired(context: DriverContext, snapshot: Snapshot) -> Iterator[Action]:
-    for found in snapshot.daemonsets.values():
-        if not is_left(context, found) and not found.deleting:
-            yield Delete(
-                context.driver.name,
-                DAEMON_SETS,
-                found.name,
-                context.snapshot.settings.namespace,
-                found.uid,
-            )
+def _daemonsets_retired(context: DriverContext) -> Iterator[Action]:
+    for each in context.revisions.daemonsets:
+        if each.name not in context.rollout.desired and not each.deleting:
+            yield _deleted(context, DAEMON_SETS, each)
 
 
 def _revisions_dropped(context: DriverContext, unloading: Collection[str]) -> Iterator[Action]:
     """Deletes revisions that no node runs, is to run or unloads with, and no Job works on."""
-    needed = {at.revision for at in context.wanted.values()} | set(unloading)
+    needed = {at.revision for at in context.rollout.desired.values()} | set(unloading)
     needed |= build_jobs.revisions_at_work(context)
-    needed |= {context.newest, context.standing.good, ""}  # "" is the shared policy
-    for found in context.snapshot.revisions.values():
-        if found.driver == context.driver.name and found.revision not in needed:
-            yield Delete(
-                found.driver,
-                CONFIG_MAPS,
-                found.name,
-                context.snapshot.settings.namespace,
-                found.uid,
-            )
+    needed |= {context.revisions.newest, context.rollout.state.good, ""}  # "" is the shared policy
+    for each in context.snapshot.revisions.values():
+        if each.driver == context.driver.name and each.revision not in needed:
+            yield _deleted(context, CONFIG_MAPS, each)
+
+
+def _deleted(
+    context: DriverContext, kind: Resource, each: DaemonSetObject | RevisionObject
+) -> Delete:
+    namespace = context.snapshot.settings.namespace
+    return Delete(context.driver.name, kind, each.name, namespace, each.uid)

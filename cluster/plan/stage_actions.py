@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from cluster.model.actions import Action, Apply, Cordon, Delete, LabelNode, Plan, SetStatus
-from cluster.model.lanes import lane_of
+from cluster.model.lanes import stages_part
 from cluster.model.snapshot import DriverObject, Snapshot, uses
 from cluster.model.stages import ALLOWED, StageObject
 from cluster.plan.nodes.stage_pods import label_keys
@@ -51,12 +51,12 @@ def stage_objects(staging: StagePlan) -> Iterator[Action]:
     gone, changed = list(to_prune(staging)), list(to_apply(staging))
     if not gone and not changed:
         return  # the usual case; hashing all documents is slow
-    lane = lane_of(staging.driver, content(staging))
+    part = stages_part(content(staging))
     namespace = staging.context.snapshot.settings.namespace
     for found in gone:
-        yield _delete(lane, found, namespace)
+        yield _delete(found, namespace, part)
     for document, edited in changed:
-        yield Apply(lane, document, edited)
+        yield Apply(staging.driver, document, edited, part)
 
 
 def take_down(snapshot: Snapshot, found: DriverObject, now: float) -> Plan | None:
@@ -82,12 +82,13 @@ def take_down(snapshot: Snapshot, found: DriverObject, now: float) -> Plan | Non
     namespace = snapshot.settings.namespace
     where = some(sorted(pods.get(last, ())))
     words = f"stage {last} ends" + (f": pods on {where}" if where else "")
-    ending = [_delete(found.name, each, namespace) for each in gone if not each.deleting]
+    ending = [_delete(each, namespace) for each in gone if not each.deleting]
     return Plan((*ending, *_set_status(found, words, now)))
 
 
-def _delete(lane: str, existing: StageObject, namespace: str) -> Delete:
-    return Delete(lane, _RESOURCES[existing.kind], existing.name, namespace, existing.uid)
+def _delete(existing: StageObject, namespace: str, part: str = "") -> Delete:
+    resource = _RESOURCES[existing.kind]
+    return Delete(existing.driver, resource, existing.name, namespace, existing.uid, part)
 
 
 def _set_status(found: DriverObject, words: str, now: float) -> Iterator[SetStatus]:

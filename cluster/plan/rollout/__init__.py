@@ -6,5 +6,4 @@ decisions             the decision for each node, within the budget
 casualties            nodes that a revision has broken or taken down
 drain_table, drain    draining a node before its driver changes
 unload                unloading a driver from a node
-context               everything above for one Driver, computed lazily
 """

@@ -18,7 +18,6 @@ from dataclasses import replace
 
 from cluster.kube.timestamps import believed
 from cluster.model.actions import Action, Cordon, Demand, Evict, LabelNode, Uncordon
-from cluster.model.lanes import cordon_lane_of
 from cluster.model.names import CORDONED, closed_label, draining_label, undrained_label
 from cluster.model.snapshot import EvictionAnswer, Node, Snapshot
 from cluster.model.states import Boot, Health, Place
@@ -48,14 +47,12 @@ _PASSES = (DrainStep.GO, DrainStep.RELEASE, DrainStep.KEEP_CLOSED)
 def drained(
     decisions: Iterable[Decision],
     driver: Driver,
-    begun: Mapping[str, str],
     staged: Collection[str],
     now: float,
 ) -> Iterator[Decision]:
     """Yield the decisions with their steps; a decision that has to wait changes nothing now.
 
-    `begun` are nodes that this same plan cordons, with the reason. `staged` are nodes where pods of
-    stages exist or may appear.
+    `staged` are nodes where pods of stages exist or may appear.
     """
     policy = evicts(driver)
     for decision in decisions:
@@ -63,14 +60,12 @@ def drained(
         if policy is None and not stages and not decision.member.hold.since:
             yield decision  # the common case: all nodes of nearly all Drivers
             continue
-        name = decision.member.node.name
         row = decide(_situation(decision, driver, now, stages=stages))
-        step, why = (DrainStep.CORDON, begun[name]) if name in begun else (row.step, row.why)
-        waits = stages or step not in _PASSES
+        waits = stages or row.step not in _PASSES
         yield replace(
             decision,
-            step=step,
-            detail=why,
+            step=row.step,
+            detail=row.why,
             revision=None if waits else decision.revision,
             before="" if waits else decision.before,
         )
@@ -235,20 +230,20 @@ def uncordons(snapshot: Snapshot, actions: Collection[Action]) -> Iterator[Uncor
             continue
         held = dict(holders(node.labels))
         if not snapshot.about and not any(driver in snapshot.drivers for driver in held.values()):
-            yield Uncordon(_lane(snapshot, node), node.name, dict.fromkeys((CORDONED, *held)))
+            yield Uncordon(_reporter(snapshot, node), node.name, dict.fromkeys((CORDONED, *held)))
         elif not node.unschedulable:
-            yield Uncordon(_lane(snapshot, node), node.name, {CORDONED: None}, opens=False)
+            yield Uncordon(_reporter(snapshot, node), node.name, {CORDONED: None}, opens=False)
 
 
-def _lane(snapshot: Snapshot, node: Node) -> str:
-    """Return the lane of the Driver that reports a failure to uncordon; "" if there is none.
+def _reporter(snapshot: Snapshot, node: Node) -> str:
+    """Return the Driver that reports a failure to uncordon; "" if there is none.
 
     The Driver that cordoned the node is no longer known. Prefers one that evicts, on this node.
     """
     evicts = {d.name for d in snapshot.drivers.values() if d.driver and d.driver.spec.rollout.evict}
     here = {name for name in snapshot.drivers if assigned_label(name) in node.labels}
     names = sorted(evicts & here or here or evicts)
-    return cordon_lane_of(names[0]) if names else ""
+    return next(iter(names), "")
 
 
 def let_go(snapshot: Snapshot, driver: str, members: Collection[str] = ()) -> Iterator[LabelNode]:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 def changed_labels(staging: StagePlan) -> Iterator[tuple[Node, dict[str, str | None], str]]:
     """Yields the label changes of each node and the reason."""
-    held = {member.node.name for member in staging.context.held}
-    members = {member.node.name for member in staging.context.members}
-    for member in staging.context.members:
+    held = {member.node.name for member in staging.context.rollout.ending_stages}
+    members = {member.node.name for member in staging.members}
+    for member in staging.members:
         node = member.node
         if member.health is Health.DOWN:
             continue
@@ -34,7 +34,7 @@ def changed_labels(staging: StagePlan) -> Iterator[tuple[Node, dict[str, str | N
     for node in staging.context.snapshot.nodes.values():
         if node.name in members:
             continue
-        if node.name in staging.context.occupied and is_open(staging.driver, node):
+        if node.name in staging.context.rollout.occupied and is_open(staging.driver, node):
             yield from _difference(staging.driver, node, _SHUT, _ENDING)
         elif state_label(staging.driver) not in node.labels:
             yield from _difference(staging.driver, node, {}, "the driver is gone from it")

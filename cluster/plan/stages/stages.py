@@ -41,8 +41,8 @@ from nodeside.contract import assigned_label
 from nodeside.spec.fleet import Stage
 
 if TYPE_CHECKING:
+    from cluster.plan.context.context import DriverContext
     from cluster.plan.nodes.members import Member
-    from cluster.plan.rollout.context import DriverContext
 
 Document = Mapping[str, Any]
 
@@ -118,7 +118,7 @@ class StagePlan:
     @property
     def active(self) -> bool:
         """Returns whether the Driver uses stages and their objects are known."""
-        return uses(self.context.found) and not self.observed.unknown
+        return uses(self.context.resource) and not self.observed.unknown
 
     @cached_property
     def owned(self) -> Mapping[Key, StageObject]:
@@ -136,12 +136,14 @@ class StagePlan:
     @cached_property
     def working(self) -> Sequence[Member]:
         """Returns members where stages may run: the driver works and is not about to change."""
-        held = {member.node.name for member in self.context.held}
+        ending = {member.node.name for member in self.context.rollout.ending_stages}
         return tuple(
-            m
-            for m in self.context.members
-            if m.health is Health.WORKING and m.node.name not in held
+            m for m in self.members if m.health is Health.WORKING and m.node.name not in ending
         )
+
+    @cached_property
+    def members(self) -> Sequence[Member]:
+        return tuple(decision.member for decision in self.context.rollout.announced)
 
     @cached_property
     def steps(self) -> tuple[StageState, ...]:
@@ -201,14 +203,14 @@ class StagePlan:
         Stages use the revision that new nodes get: a canary must not replace all stages.
         """
         context = self.context
-        driver = context.revisions.get(context.standing.good, context.driver)
+        driver = context.revisions.drivers.get(context.rollout.state.good, context.driver)
         return Frame(context.owner, driver, stage.name, after, context.snapshot.settings)
 
     def values(self, stage: Stage) -> dict[str, Any]:
         """Returns the values for the templates."""
         context = self.context
-        good = context.standing.good or context.newest
-        driver = context.revisions.get(good, context.driver)
+        good = context.rollout.state.good or context.revisions.newest
+        driver = context.revisions.drivers.get(good, context.driver)
         return {
             "driver": {
                 "name": driver.name,
@@ -223,13 +225,13 @@ class StagePlan:
 
     @cached_property
     def _pools(self) -> list[dict[str, Any]]:
-        return [self._pool(name) for name in sorted(self.context.wanted)]
+        return [self._pool(name) for name in sorted(self.context.rollout.desired)]
 
     def _pool(self, daemonset: str) -> dict[str, Any]:
         """Returns the values of a pool with one revision, which one DaemonSet serves."""
-        at = self.context.wanted[daemonset]
-        driver = self.context.revisions.get(at.revision, self.context.driver)
-        resolution = self.context.resolutions.get(at.pool)
+        at = self.context.rollout.desired[daemonset]
+        driver = self.context.revisions.drivers.get(at.revision, self.context.driver)
+        resolution = self.context.toolkits.resolutions.get(at.pool)
         assigned = daemonset.rpartition("-")[2]
         return {
             "name": assigned,

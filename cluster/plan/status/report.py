@@ -14,9 +14,9 @@ from cluster.model.states import Boot, Health, Place
 from cluster.plan.builds.builds import BuildState
 from cluster.plan.builds.preflight import PreflightAnswer
 from cluster.plan.builds.toolkit_image import Resolution
+from cluster.plan.context.context import DriverContext
 from cluster.plan.nodes.members import Member
 from cluster.plan.rollout.casualties import Casualty
-from cluster.plan.rollout.context import DriverContext
 from cluster.plan.rollout.decisions import Decision
 from cluster.plan.rollout.state import RolloutState
 from cluster.plan.rollout.unload import Unload
@@ -72,20 +72,24 @@ class StatusReport:
 def report_of(context: DriverContext, leaving: Unload | None = None) -> StatusReport:
     """Returns the inputs of a Driver's status."""
     return StatusReport(
-        found=context.found,
+        found=context.resource,
         driver=context.driver,
-        rollout=context.standing,
-        decisions=context.decisions,
-        resolutions=context.resolutions,
-        served=context.served,
-        contested=context.contested,
-        taken=context.taken,
-        fell_back={at.pool: context.falls[at].why for at in context.wanted.values() if at.builds},
-        versions={each: driver.spec.version for each, driver in context.revisions.items()},
-        builds=context.newest_builds,
-        preflight=context.preflight,
+        rollout=context.rollout.state,
+        decisions=context.rollout.announced,
+        resolutions=context.toolkits.resolutions,
+        served=context.supply.served,
+        contested=context.nodes.contested,
+        taken=context.nodes.taken,
+        fell_back={
+            at.pool: context.fallbacks.by_assignment[at].why
+            for at in context.rollout.desired.values()
+            if at.builds
+        },
+        versions={each: driver.spec.version for each, driver in context.revisions.drivers.items()},
+        builds=context.supply.newest_builds,
+        preflight=context.supply.preflight,
         occupancy=context.snapshot.occupancy,
-        casualties=context.casualties,
+        casualties=context.rollout.casualties,
         leaving=leaving,
     )
 

@@ -57,7 +57,7 @@ def with_stages(staging: StagePlan, status: Status, now: float) -> Status:
     rows = tuple(_rows(staging))
     if not rows:
         return status
-    found = staging.context.found
+    found = staging.context.resource
     changed = {condition.type: condition for condition in _changed_conditions(rows, status)}
     unchanged = [c for c in status["conditions"] if c["type"] not in changed]
     timed = conditions(found, changed.values(), now=now)
@@ -94,7 +94,8 @@ def _rows(staging: StagePlan) -> Iterator[Row]:
     # Stages that were removed from the spec, until their objects are gone.
     removed = {each.stage for each in staging.owned.values()} - names
     if staging.observed.unknown:
-        removed = {row["name"] for row in staging.context.found.status.get("stages", ())} - names
+        stages = staging.context.resource.status.get("stages", ())
+        removed = {row["name"] for row in stages} - names
     for name in sorted(removed):
         yield Row(name, "Progressing", message="removed from the spec, and being deleted")
 
@@ -205,7 +206,7 @@ def blocking(staging: StagePlan, node: Node) -> str:
     member = next((m for m in staging.context.members if m.node is node), None)
     if member is None or member.health is not Health.WORKING:
         return ""
-    if member in staging.context.held:
+    if member in staging.context.rollout.ending_stages:
         return ""  # reported with the decision: see drains.py
     for step in staging.steps:
         if why := _on_node(staging, step, node):

@@ -17,7 +17,7 @@ from cluster.kube.election import Leadership
 from cluster.kube.errors import Forbidden, Unreachable
 from cluster.kube.reflector import Wakeup
 from cluster.model.actions import Action, Apply, EmitEvent, LabelNode, Plan, SetStatus
-from cluster.model.lanes import status_lane_of
+from cluster.model.lanes import STATUS, Lane
 from cluster.model.snapshot import Snapshot
 from cluster.model.stages import Template
 from cluster.plan.nodes.consumers import demand_of
@@ -138,11 +138,12 @@ def test_what_is_refused_for_one_driver_becomes_its_condition_and_goes_when_it_i
     made, refuse = model("bad", "good"), [True]
 
     def fails(made_plan: Plan) -> Outcome | None:
-        if not refuse[0] or not any(isinstance(a, Apply) for a in made_plan.of("bad")):
+        bad = [a for a in made_plan.actions if isinstance(a, Apply) and a.driver == "bad"]
+        if not refuse[0] or not bad:
             return None
         made.carry_out(a for a in made_plan.actions if a.driver == "good")
         error = Forbidden("no rule", status=403)
-        return Outcome(troubles={"bad": failure_of(error, "apply DaemonSet bad-1")})
+        return Outcome(troubles={Lane("bad"): failure_of(error, "apply DaemonSet bad-1")})
 
     applier = FakeApplier(made, fails)
     run_until(made, applier, plan, lambda: degraded(made, "bad") == "Forbidden")
@@ -163,7 +164,7 @@ def test_what_rested_in_a_round_is_not_mended_by_it_however_long_it_took() -> No
         wakes.wake()
         written = any(isinstance(action, SetStatus) for action in planned.actions)
         return Outcome(
-            troubles={status_lane_of("good"): replace(refused, mute=True)} if written else {}
+            troubles={Lane("good", STATUS): replace(refused, mute=True)} if written else {}
         )
 
     applier = FakeApplier(made, slow)
@@ -193,7 +194,7 @@ def test_a_status_that_cannot_be_written_is_told_once_in_an_event() -> None:
         if any(isinstance(action, SetStatus) for action in planned.actions):
             error = Forbidden("no permission", hint="can-i patch")
             trouble = replace(failure_of(error, "set the status of driver good"), mute=True)
-            return Outcome(troubles={status_lane_of("good"): trouble})
+            return Outcome(troubles={Lane("good", STATUS): trouble})
         return None
 
     def refused() -> list[int]:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.cluster
 
 NODE = "cordoned-1"
 DRAIN = "machineconfiguration.openshift.io/desiredDrain"
-ENDS = Uncordon("edu/cordons", NODE, {CORDONED: None})
+ENDS = Uncordon("edu", NODE, {CORDONED: None})
 LIMIT = {"deadline": 60.0}
 
 
@@ -107,7 +107,7 @@ def test_a_cordon_that_somebody_made_after_ours_was_ended_stays(
     """We saw the node open, with our label; meanwhile it was cordoned."""
     made(control_plane, nodes)
 
-    end(control_plane, api, Uncordon("edu/cordons", NODE, {CORDONED: None}, opens=False))
+    end(control_plane, api, Uncordon("edu", NODE, {CORDONED: None}, opens=False))
 
     assert closed(nodes) == (True, False)
 

@@ -21,7 +21,7 @@ from cluster.model.actions import (
     SetFinalizers,
     SetStatus,
 )
-from cluster.model.lanes import status_lane_of
+from cluster.model.lanes import STATUS, Lane
 from tests.cluster.fakes.api import FakeApi, carry_out, leading, model
 from tests.cluster.fakes.model import Model
 
@@ -53,14 +53,14 @@ def test_what_failed_ends_the_lane_of_its_driver_and_of_no_other() -> None:
     )
 
     assert sorted(api.asked) == ["apply bad", "apply good"]
-    assert outcome.troubles.keys() == {"edu"}
-    assert outcome.troubles["edu"].message == "cannot apply ConfigMap bad: no rule"
+    assert outcome.troubles.keys() == {Lane("edu")}
+    assert outcome.troubles[Lane("edu")].message == "cannot apply ConfigMap bad: no rule"
 
 
 def test_an_exception_that_nobody_expected_is_the_drivers_trouble_too() -> None:
     outcome = carry_out(FakeApi({"apply bad": KeyError("x")}), config_map("bad"))
 
-    assert outcome.troubles["edu"].reason == "InternalError"
+    assert outcome.troubles[Lane("edu")].reason == "InternalError"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_status_that_is_refused_is_known_to_be_so() -> None:
 
     outcome = carry_out(api, SetStatus("edu", {"revision": "r"}))
 
-    assert outcome.troubles[status_lane_of("edu")].mute
+    assert outcome.troubles[Lane("edu", STATUS)].mute
 
 
 def test_a_status_that_is_refused_holds_up_only_what_is_told_with_it() -> None:
@@ -97,7 +97,7 @@ def test_a_status_that_is_refused_holds_up_only_what_is_told_with_it() -> None:
     outcome = carry_out(api, SetStatus("edu", {"revision": "r"}), told, config_map("next"))
 
     assert api.asked == ["patch drivers/status edu", "apply next"]
-    assert outcome.troubles.keys() == {status_lane_of("edu")}
+    assert outcome.troubles.keys() == {Lane("edu", STATUS)}
 
 
 def test_a_node_or_an_object_that_is_gone_is_no_failure() -> None:
@@ -144,7 +144,7 @@ def test_what_time_ran_out_for_is_left_to_the_next_round_but_the_status_is_told(
         outcome = applier.carry_out(Plan(actions), model().snapshot, lead)
 
     assert api.asked == ["patch nodes n1", "apply between", "patch drivers/status edu"]
-    assert outcome.unfinished == {"edu"}
+    assert outcome.unfinished == {Lane("edu")}
 
 
 def test_finalizers_are_set_of_the_very_object_only() -> None:

@@ -15,9 +15,10 @@ from cluster.controller.failures import (
 )
 from cluster.kube.errors import Forbidden
 from cluster.model.actions import Apply, EmitEvent, LabelNode, Plan, SetStatus
-from cluster.model.lanes import lane_of, status_lane_of
+from cluster.model.lanes import STATUS, Lane, stages_part
 from tests.cluster.fakes.model import Model
 
+EDU = Lane("edu")
 REFUSED = Failure("Forbidden", "cannot apply DaemonSet edu-1: no rule", generation=1, again_at=50)
 READY: dict[str, Any] = {
     "type": "Ready",
@@ -67,24 +68,24 @@ def test_a_driver_that_rests_has_no_action_but_its_status() -> None:
     made = model()
     labels = (LabelNode("edu", "n1", {}), LabelNode("other", "n1", {}))
 
-    plan = with_troubles(Plan(labels), made.snapshot, {"edu": REFUSED}, now=49, wall=0)
+    plan = with_troubles(Plan(labels), made.snapshot, {EDU: REFUSED}, now=49, wall=0)
 
-    assert [type(action) for action in plan.of("edu")] == [SetStatus]
-    assert plan.of("other") == labels[1:]
+    assert [type(action) for action in plan.lanes()[EDU]] == [SetStatus]
+    assert plan.lanes()[Lane("other")] == [*labels[1:]]
     assert plan.again_in == 1
 
 
 def test_what_is_refused_of_a_stage_is_said_and_the_driver_goes_on() -> None:
     made = model()
     label = LabelNode("edu", "n1", {})
-    lane = lane_of("edu", "0123")
-    apply = Apply(lane, {"kind": "DaemonSet", "metadata": {"name": "plugin"}})
+    lane = Lane("edu", stages_part("0123"))
+    apply = Apply("edu", {"kind": "DaemonSet", "metadata": {"name": "plugin"}}, part=lane.part)
 
     refused = replace(REFUSED, generation=0)  # a lane has no generation: its name changes instead
     plan = with_troubles(Plan((label, apply)), made.snapshot, {lane: refused}, now=49, wall=0)
 
-    assert plan.of("edu")[0] == label
-    assert plan.of(lane) == ()
+    assert plan.lanes()[EDU][0] == label
+    assert lane not in plan.lanes()
     [said] = [action for action in plan.actions if isinstance(action, SetStatus)]
     conditions = {c["type"]: (c["status"], c["reason"]) for c in said.status["conditions"]}
     assert conditions["StagesReady"] == ("False", "Forbidden")
@@ -93,10 +94,10 @@ def test_what_is_refused_of_a_stage_is_said_and_the_driver_goes_on() -> None:
 
 def test_a_status_that_says_it_already_is_not_written_again() -> None:
     made = model()
-    first = with_troubles(Plan(), made.snapshot, {"edu": REFUSED}, now=0, wall=0)
+    first = with_troubles(Plan(), made.snapshot, {EDU: REFUSED}, now=0, wall=0)
     made.carry_out(first.actions)
 
-    second = with_troubles(Plan(), made.snapshot, {"edu": REFUSED}, now=0, wall=999)
+    second = with_troubles(Plan(), made.snapshot, {EDU: REFUSED}, now=0, wall=999)
 
     assert len(first.actions) == 1
     assert second.actions == ()
@@ -105,7 +106,7 @@ def test_a_status_that_says_it_already_is_not_written_again() -> None:
 def test_the_planned_status_is_kept_and_the_trouble_said_in_it() -> None:
     planned = SetStatus("edu", {"revision": "new", "conditions": [READY]})
 
-    plan = with_troubles(Plan((planned,)), model().snapshot, {"edu": REFUSED}, now=0, wall=0)
+    plan = with_troubles(Plan((planned,)), model().snapshot, {EDU: REFUSED}, now=0, wall=0)
 
     [said] = plan.actions
     assert isinstance(said, SetStatus)
@@ -117,12 +118,12 @@ def test_a_status_that_cannot_be_written_is_not_tried_again_before_its_time() ->
     made = model()
     mute = Failure("Forbidden", "cannot set the status", generation=1, again_at=50, mute=True)
     wanted = Plan((SetStatus("edu", {"revision": "r"}), SetStatus("other", {"revision": "r"})))
-    troubles = {status_lane_of("edu"): mute}
+    troubles = {Lane("edu", STATUS): mute}
 
     early = with_troubles(wanted, made.snapshot, troubles, now=49, wall=0)
     later = with_troubles(wanted, made.snapshot, troubles, now=50, wall=0)
 
-    assert early.actions == wanted.of("other")
+    assert early.actions == wanted.actions[1:]
     assert later.actions == wanted.actions
 
 
@@ -133,7 +134,7 @@ def test_a_status_that_cannot_be_written_delays_itself_and_what_is_told_with_it(
     other = EmitEvent("edu", "u", True, "FellBack", "n1")
     wanted = Plan((label, SetStatus("edu", {"revision": "r"}), told, other))
 
-    plan = with_troubles(wanted, model().snapshot, {status_lane_of("edu"): mute}, now=49, wall=0)
+    plan = with_troubles(wanted, model().snapshot, {Lane("edu", STATUS): mute}, now=49, wall=0)
 
     assert plan.actions == (label, other)
 

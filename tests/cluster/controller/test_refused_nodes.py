@@ -17,7 +17,7 @@ from cluster.kube.errors import ApiError, Conflict, Forbidden, Unreachable
 from cluster.kube.reflector import Wakeup
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS
 from cluster.model.actions import Action, Cordon, Create, Delete, LabelNode, Plan, SetStatus
-from cluster.model.lanes import node_lane_of
+from cluster.model.lanes import Lane
 from tests.cluster.fakes.api import FakeApi, carry_out, leading, model
 from tests.cluster.fakes.loop import LONG, QUICK, FakeApplier, FakeView
 from tests.cluster.fakes.model import Model
@@ -29,7 +29,7 @@ POD: dict[str, Any] = {
     "kind": "Pod",
     "metadata": {"name": "edu-unload-1", "namespace": "x"},
 }
-N1 = node_lane_of("edu", "n1")
+N1 = Lane("edu", node="n1")
 
 REFUSALS: dict[str, tuple[Action, str]] = {
     "label": (LabelNode("edu", "n1", {"a": "b"}), "patch nodes n1"),
@@ -60,7 +60,7 @@ def test_who_may_label_no_node_at_all_asks_for_one_only(error: ApiError) -> None
         api, LabelNode("edu", "n1", {}), SetStatus("edu", {}), LabelNode("edu", "n2", {})
     )
 
-    assert outcome.troubles.keys() == {"edu"}
+    assert outcome.troubles.keys() == {Lane("edu")}
     assert "patch nodes n2" not in api.asked
 
 
@@ -89,7 +89,7 @@ def test_what_comes_later_for_that_node_is_not_done_and_nothing_is_taken_from_un
 
 def test_refused_nodes_are_named_and_rest_while_others_are_served() -> None:
     refused = Failure("Forbidden", "cannot label node n1: no", generation=1, again_at=50)
-    troubles = {node_lane_of("edu", f"n{i}"): refused for i in range(1, 9)}
+    troubles = {Lane("edu", node=f"n{i}"): refused for i in range(1, 9)}
     actions = (
         LabelNode("edu", "n1", {}),
         LabelNode("edu", "n9", {}),

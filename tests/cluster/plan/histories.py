@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from cluster.model.actions import Action, LabelNode, SetStatus
+from cluster.model.actions import Action, EmitEvent, LabelNode, SetStatus
 from cluster.model.names import before_label
 from cluster.model.snapshot import Node, NodeDriverObject, Snapshot
 from nodeside.contract import State, assigned_label
@@ -159,6 +159,9 @@ class History(RuleBasedStateMachine):
         changed = self.carry_out(actions[:crash_after], before)
         if crash_after is None:
             self._check_gifts(changed, before.nodes)
+            report = self.model.plan().actions
+            assert all(isinstance(action, SetStatus | EmitEvent) for action in report), report
+            self.model.carry_out(report)
             twice = [action.words for action in self.model.plan(now=60.0).actions]
             assert twice == [], twice
             self._check_daemonsets()

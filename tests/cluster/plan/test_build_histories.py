@@ -16,7 +16,7 @@ from cluster.model.actions import LabelNode
 from cluster.model.snapshot import Node
 from cluster.model.states import Progress
 from cluster.plan.build_jobs import builds
-from cluster.plan.rollout.context import DriverContext
+from cluster.plan.context.context import DriverContext
 from nodeside.buildjob import BuildVerdict
 from tests.cluster.plan.histories import ASSIGNED, History
 
@@ -60,7 +60,7 @@ class BuiltOnce(History):
     def _check_daemonsets(self) -> None:
         """One that is new has no sidecar if there is something to fetch."""
         super()._check_daemonsets()
-        for at, found in self._case().builds.items():
+        for at, found in self._case().supply.builds.items():
             there = [
                 d
                 for d in self.model.daemonsets.values()

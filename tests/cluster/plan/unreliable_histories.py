@@ -25,11 +25,12 @@ from cluster.model.actions import (
     SetFinalizers,
     SetStatus,
     Uncordon,
+    lane_of,
     node_of,
     rests_on,
     waits_for_all,
 )
-from cluster.model.lanes import node_lane_of, status_lane_of
+from cluster.model.lanes import STATUS, Lane
 from cluster.model.snapshot import Snapshot
 from tests.cluster.plan.histories import NODES, History
 
@@ -104,7 +105,7 @@ class Unreliable(History):
         self, planned: Sequence[Action], seen: Snapshot, refused: Collection[str]
     ) -> Sequence[Action]:
         """What the API server accepts, and the controller tries after what was refused."""
-        lanes: set[str] = set()
+        lanes: set[Lane] = set()
         accepted: list[Action] = []
         for action in planned:
             if lanes & {*rests_on(action)} or waits_for_all(action, lanes):
@@ -153,12 +154,11 @@ def _kind(action: Action) -> str:
             return ""
 
 
-def _lane_of_refusal(action: Action) -> str:
+def _lane_of_refusal(action: Action) -> Lane:
     """As the executor has it (see executor.py)."""
     if isinstance(action, SetStatus):
-        return status_lane_of(action.driver)
-    node = node_of(action)
-    return node_lane_of(action.driver, node) if node else action.driver
+        return Lane(action.driver, STATUS)
+    return lane_of(action).on(node_of(action))
 
 
 def _watch_of(action: Action) -> str:

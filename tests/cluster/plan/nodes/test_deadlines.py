@@ -181,8 +181,9 @@ def test_what_a_silent_node_said_of_a_revision_before_is_no_word_once_it_is_give
 
     model.apply_driver()
     at(model, THEN + NO_REPORT + 2)
+    model.change(changed, labelled=THEN + NO_REPORT + 2)
     model.pods["p"] = replace(pod, deleting=True)
-    reason, message = at(model, THEN + 2 * NO_REPORT)
+    reason, message = at(model, THEN + NO_REPORT + 3)
 
     assert model.revision(changed) == model.drivers["edu"].status["revision"]
     assert model.condition("Ready")["status"] == "False"

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from cluster.kube.managed_fields import ObjectMeta
+from cluster.plan.context.context import DriverContext, Memory
 from cluster.plan.nodes.memo import Memo
 from cluster.plan.objects.daemonset import is_same
-from cluster.plan.rollout.context import DriverContext, Memory
 from nodeside.contract import State
 from tests.cluster.fakes.model import Model
 
@@ -29,11 +29,11 @@ def look(model: Model, memory: Memory) -> DriverContext:
 
 def test_nothing_is_concluded_twice_of_a_node_that_did_not_change() -> None:
     model, memory = rolled_out("n0", "n1"), Memory()
-    before = look(model, memory).decisions
+    before = look(model, memory).rollout.decisions
 
     model.report("n1", State.FAILED)
 
-    after = look(model, memory).decisions
+    after = look(model, memory).rollout.decisions
     assert after[0] is before[0]
     assert after[1] is not before[1]
     assert [decision.member.health.name for decision in after] == ["WORKING", "BROKEN"]
@@ -62,11 +62,11 @@ def test_another_spec_is_another_ground_for_every_node() -> None:
 
 def test_nodes_that_are_gone_are_forgotten() -> None:
     model, memory = rolled_out("n0", "n1", "n2"), Memory()
-    assert len(look(model, memory).decisions) == 3
+    assert len(look(model, memory).rollout.decisions) == 3
 
     del model.nodes["n1"]
 
-    assert len(look(model, memory).decisions) == 2
+    assert len(look(model, memory).rollout.decisions) == 2
     assert memory.members.conclusions.keys() == memory.decisions.conclusions.keys() == {"n0", "n2"}
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from cluster.cli.explain import explain_driver
 from cluster.model.status_schema import CASUALTY_LIMIT
+from cluster.plan.context.context import DriverContext
 from cluster.plan.nodes.deadlines import LOST
 from cluster.plan.rollout.casualties import Casualty, Fate, within_limits
-from cluster.plan.rollout.context import DriverContext
 from nodeside.contract import State
 from tests.cluster.fakes.model import Model
 

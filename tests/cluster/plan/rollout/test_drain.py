@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from cluster.model.actions import Action, Cordon, Evict, LabelNode, Uncordon
+from cluster.model.actions import Action, Cordon, Evict, LabelNode, Uncordon, lane_of
+from cluster.model.lanes import CORDONS, Lane
 from cluster.model.names import CORDONED
 from cluster.model.snapshot import Occupancy
 from cluster.plan.nodes.drain_labels import stamp
@@ -283,7 +284,7 @@ def test_the_end_of_a_cordon_has_a_driver_that_says_why_it_cannot_be_ended() -> 
     model = rolling(1)
     ended = [action for action in to_the_end(model) if isinstance(action, Uncordon)]
 
-    assert [action.driver for action in ended] == ["edu/cordons"]
+    assert [lane_of(action) for action in ended] == [Lane("edu", CORDONS)]
 
 
 def test_a_cordon_of_a_driver_that_is_gone_for_good_is_ended() -> None:

@@ -35,7 +35,7 @@ DEPLOYMENT = daemonset("dashboard").replace("DaemonSet", "Deployment")
 
 
 def applied(actions: Any) -> list[str]:
-    return [a.words for a in actions if isinstance(a, Apply) and "/" in a.driver]
+    return [a.words for a in actions if isinstance(a, Apply) and a.part]
 
 
 # --- in order, and on each node ------------------------------------------------------------------

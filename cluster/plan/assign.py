@@ -1,0 +1,79 @@
+"""Node labels and cordons of a plan: they assign nodes to DaemonSets and hold those that drain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from cluster.kube.resources import NODE_DRIVERS
+from cluster.model.actions import Cordon, Delete, LabelNode
+from cluster.model.names import before_label
+from cluster.model.states import Place
+from cluster.plan.builds.kernel_images import NO_IMAGE
+from cluster.plan.context.context import DriverContext
+from cluster.plan.rollout import drain
+from cluster.plan.rollout.decisions import Decision, DrainStep, forgiven
+from nodeside.contract import State, assigned_label, state_label
+
+
+def node_changes(context: DriverContext) -> tuple[LabelNode | Cordon, ...]:
+    """Returns one request for each node whose labels change; cordons are last."""
+    driver, decisions = context.driver.name, context.rollout.decisions
+    cordons = drain.cordons(decisions, driver, context.snapshot.now)
+    actions: list[LabelNode | Cordon] = [*_nodes_labelled(context), *cordons]
+    changes: dict[str, LabelNode | Cordon] = {}
+    for action in actions:
+        earlier = changes.get(action.node)
+        labels = {**earlier.labels, **action.labels} if earlier else action.labels
+        changes[action.node] = replace(action, labels=labels)
+    return tuple(sorted(changes.values(), key=lambda action: isinstance(action, Cordon)))
+
+
+def _nodes_labelled(context: DriverContext) -> Iterator[LabelNode]:
+    driver, rollout = context.driver.name, context.rollout
+    for decision in rollout.decisions:
+        member = decision.member
+        if decision.revision is None and decision.step is DrainStep.GO and member.is_untouched:
+            continue  # the usual case
+        labels, why = drain.hold_labels(decision, driver, rollout.state.newest), decision.detail
+        falls_back = decision.revision is None and context.fallbacks.applies_to(member)
+        if (decision.revision is not None or falls_back) and (moves := _labels(context, decision)):
+            labels, why = {**labels, **moves}, NO_IMAGE if falls_back else decision.row.why
+        if labels:
+            yield LabelNode(driver, member.node.name, labels, why)
+    for member in forgiven(rollout.decisions, rollout.state):
+        gone: dict[str, str | None] = {before_label(driver): None}
+        yield LabelNode(driver, member.node.name, gone, "the rollout is over")
+
+
+def _labels(context: DriverContext, decision: Decision) -> dict[str, str | None]:
+    """Returns the changes of a node's labels; None removes a label.
+
+    The state label of a node that moved describes its previous kernel. It is reset to `waiting`
+    here, because nothing else can do so until the new pod runs.
+    """
+    driver, member = context.driver.name, decision.member
+    target, current = context.rollout.target(decision), member.node.labels
+    assigned = context.revisions.name_of(target) if target else ""
+    before = member.before if decision.revision is None else decision.before
+    labels = {assigned_label(driver): assigned, before_label(driver): before}
+    if decision.place is Place.MOVED and state_label(driver) in current:
+        labels[state_label(driver)] = State.WAITING.value
+    return {key: value or None for key, value in labels.items() if current.get(key, "") != value}
+
+
+def outdated_reports(
+    context: DriverContext, changes: tuple[LabelNode | Cordon, ...]
+) -> Iterator[Delete]:
+    """Deletes NodeDrivers that describe the revision a node is being assigned back to.
+
+    Such a report is outdated but would count as new, on a node whose pod may never report.
+    """
+    changing = {action.node for action in changes}
+    for decision in context.rollout.decisions if changing else ():
+        member, report = decision.member, decision.member.report
+        if report is None or member.node.name not in changing or member.word is not None:
+            continue
+        target = context.rollout.target(decision)
+        if target and (report.revision, report.boot_id) == (target.revision, member.node.boot_id):
+            yield Delete(context.driver.name, NODE_DRIVERS, report.name)

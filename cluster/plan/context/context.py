@@ -1,0 +1,83 @@
+"""The context of a plan for one Driver: everything derived from the Driver and a snapshot.
+
+Pure; planner.py turns it into actions. Each part is computed from the parts above it, on first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from cluster.model.snapshot import EMPTY, DaemonSetObject, DriverObject, Snapshot
+from cluster.model.stages import Framed, Rendered
+from cluster.plan.context.nodes import Nodes, with_alternatives
+from cluster.plan.context.revisions import Revisions
+from cluster.plan.context.rollout import RolloutPlan
+from cluster.plan.context.supply import Fallbacks, ModuleSupply
+from cluster.plan.context.toolkits import Toolkits
+from cluster.plan.nodes.members import Member, NotMember
+from cluster.plan.nodes.memo import Memo
+from cluster.plan.objects.driver_pod import DaemonSetInput
+from cluster.plan.rollout.decisions import Decision
+from nodeside.spec import Driver
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Results of earlier plans for one Driver.
+
+    `daemonsets` are those that were as desired, by name. `framed` are the documents of stages, with
+    the inputs they were made from.
+    """
+
+    members: Memo[Member | NotMember] = field(default_factory=Memo)
+    decisions: Memo[Decision] = field(default_factory=Memo)
+    daemonsets: dict[str, tuple[DaemonSetInput, DaemonSetObject]] = field(default_factory=dict)
+    framed: dict[str, tuple[Rendered, object, Framed]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DriverContext:
+    """A Driver in a snapshot, with everything derived from the two."""
+
+    snapshot: Snapshot
+    resource: DriverObject
+    driver: Driver
+    memory: Memory = field(default_factory=Memory)
+
+    @cached_property
+    def owner(self) -> DriverObject:
+        """The Driver without its status, which does not affect the objects it owns."""
+        return replace(self.resource, status=EMPTY)
+
+    @cached_property
+    def revisions(self) -> Revisions:
+        return Revisions(self.snapshot, self.resource, self.driver)
+
+    @cached_property
+    def nodes(self) -> Nodes:
+        assignments, memory = self.revisions.assignments, self.memory.members
+        return Nodes(self.snapshot, self.resource, self.driver, assignments, memory)
+
+    @cached_property
+    def toolkits(self) -> Toolkits:
+        daemonsets, observed = self.revisions.daemonsets, self.nodes.observed
+        return Toolkits(self.snapshot, self.driver, daemonsets, observed)
+
+    @cached_property
+    def fallbacks(self) -> Fallbacks:
+        return Fallbacks(self.revisions, self.nodes.observed, self.toolkits.resolutions)
+
+    @cached_property
+    def members(self) -> Sequence[Member]:
+        return with_alternatives(self.nodes, self.toolkits, self.fallbacks)
+
+    @cached_property
+    def supply(self) -> ModuleSupply:
+        return ModuleSupply(self.snapshot, self.driver, self.revisions, self.toolkits, self.members)
+
+    @cached_property
+    def rollout(self) -> RolloutPlan:
+        supplies, memory = self.supply.by_pool, self.memory.decisions
+        return RolloutPlan(self.revisions, self.members, supplies, self.fallbacks, memory)

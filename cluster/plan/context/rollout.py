@@ -1,0 +1,95 @@
+"""The rollout of a Driver: its state, the decision for each node, and the desired DaemonSets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from cluster.model.names import daemonset_name
+from cluster.model.snapshot import Assignment, Pool
+from cluster.model.states import Health, Place, Supply
+from cluster.plan.context.revisions import Revisions
+from cluster.plan.context.supply import Fallbacks
+from cluster.plan.nodes.members import Member
+from cluster.plan.nodes.memo import Memo
+from cluster.plan.nodes.stage_pods import occupied
+from cluster.plan.rollout.casualties import Casualty, casualties, recorded
+from cluster.plan.rollout.decisions import Decision, DrainStep, decide_all
+from cluster.plan.rollout.drain import drained
+from cluster.plan.rollout.state import RolloutState, assess
+
+
+@dataclass(frozen=True)
+class RolloutPlan:
+    """`memory` caches decisions."""
+
+    revisions: Revisions
+    members: Sequence[Member]
+    supplies: Mapping[Pool, Supply]
+    fallbacks: Fallbacks
+    memory: Memo[Decision]
+
+    @cached_property
+    def casualties(self) -> Sequence[Casualty]:
+        """The casualties of the newest revision, to be recorded."""
+        newest, now = self.revisions.newest, self.revisions.snapshot.now
+        before = recorded(self.revisions.resource, newest)
+        return casualties(before, self.members, newest, self.revisions.good, now)
+
+    @cached_property
+    def state(self) -> RolloutState:
+        revisions, supply, casualties = self.revisions, self.supplies.__getitem__, self.casualties
+        driver, newest, good = revisions.driver, revisions.newest, revisions.good
+        return assess(self.members, driver, newest, good, supply, remembered=casualties)
+
+    @cached_property
+    def occupied(self) -> frozenset[str]:
+        """Nodes that cannot change before their stages have ended."""
+        return occupied(self.revisions.snapshot, self.revisions.resource)
+
+    @cached_property
+    def decisions(self) -> Sequence[Decision]:
+        """The decision for each member, after the drain step has been applied."""
+        driver, now = self.revisions.driver, self.revisions.snapshot.now
+        decisions = decide_all(self.members, driver, self.state, self.supplies, self.memory)
+        return tuple(drained(decisions, driver, self.occupied, now))
+
+    @cached_property
+    def ending_stages(self) -> Sequence[Member]:
+        """Nodes that keep their revision until their stages have ended."""
+        return tuple(d.member for d in self.decisions if d.step is DrainStep.END_STAGES)
+
+    @cached_property
+    def announced(self) -> Sequence[Decision]:
+        """The decisions to report: a node that this plan gives another revision is already busy."""
+        return tuple(self._announced(d, d.revision) if d.revision else d for d in self.decisions)
+
+    def _announced(self, decision: Decision, revision: str) -> Decision:
+        member, word = decision.member, decision.member.word
+        at = self.fallbacks.of_new_nodes(Assignment(member.pool, revision))
+        has_it = member.at == at or (word is not None and word.revision == revision)
+        if has_it or member.health is Health.DOWN:
+            return decision
+        place = Place.NEWEST if revision == self.state.newest else Place.GOOD
+        assigned = self.revisions.name_of(at)
+        member = replace(member, assigned=assigned, at=at, health=Health.BUSY, trouble="")
+        return replace(decision, place=place, member=member)
+
+    @cached_property
+    def desired(self) -> Mapping[str, Assignment]:
+        """By name, the DaemonSets that have nodes assigned once this plan is carried out."""
+        targets = (self.target(decision) for decision in self.decisions)
+        ats = {id(at): at for at in targets if at is not None}  # most nodes share one
+        driver = self.revisions.driver.name
+        return {daemonset_name(driver, self.revisions.name_of(at)): at for at in set(ats.values())}
+
+    def target(self, decision: Decision) -> Assignment | None:
+        """Return the assignment of a member after this plan; None if it has none."""
+        member = decision.member
+        if decision.revision is None:
+            falls_back = member.at and self.fallbacks.applies_to(member)
+            return replace(member.at, builds=True) if member.at and falls_back else member.at
+        if not decision.revision:
+            return None
+        return self.fallbacks.of_new_nodes(Assignment(member.pool, decision.revision))

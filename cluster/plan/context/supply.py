@@ -1,0 +1,213 @@
+"""Where the pods of a Driver get their modules: images, shared builds, builds on nodes. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from cluster.model.annotations import ImageFallback
+from cluster.model.snapshot import Assignment, DaemonSetObject, Pool, Snapshot
+from cluster.model.states import Health, Progress, Supply
+from cluster.plan.builds.builds import BuildState, build_of, coming, standing
+from cluster.plan.builds.kernel_images import LOST, at_of, falls, image_for, without_image
+from cluster.plan.builds.preflight import PreflightAnswer, answers
+from cluster.plan.builds.toolkit_evidence import most
+from cluster.plan.builds.toolkit_image import Resolution
+from cluster.plan.context.revisions import Revisions
+from cluster.plan.context.toolkits import Toolkits
+from cluster.plan.nodes.members import Member
+from cluster.plan.objects.build_job import Build, publish_target, stores
+from nodeside.contract import NOTHING_SERVED
+from nodeside.spec import Driver
+
+
+@dataclass(frozen=True)
+class Fallbacks:
+    """`members` are the nodes as observed."""
+
+    revisions: Revisions
+    members: Sequence[Member]
+    resolutions: Mapping[Pool, Resolution]
+
+    def image(self, at: Assignment) -> str:
+        """Return the kernel-specific driver image of the pods there; "" if they use the image for
+        all kernels."""
+        driver = self.revisions.drivers.get(at.revision)
+        return "" if driver is None or at.builds else image_for(driver, at.pool)
+
+    def applies_to(self, member: Member) -> bool:
+        """Return whether the node should build because the image for its kernel cannot be pulled.
+
+        If the driver works there, a restarted pod can wait until the registry is back.
+        """
+        at = member.at
+        if member.health is Health.WORKING:
+            return False
+        if not member.unpulled or at is None or at.pool != member.pool or not self.image(at):
+            return False
+        has_source = self.revisions.driver.spec.prebuilt.sources
+        return bool(self.resolutions[at.pool].image or has_source)
+
+    @cached_property
+    def by_assignment(self) -> Mapping[Assignment, ImageFallback]:
+        """Assignments whose pods build although there should be an image, with the reason."""
+        failing = [
+            (m.at, self.image(m.at), m.unpulled)
+            for m in self.members
+            if m.at and self.applies_to(m)
+        ]
+        now = self.revisions.snapshot.now
+        lost = {m.at: ImageFallback(now, LOST) for m in self.members if m.at and m.at.builds}
+        return {**lost, **falls(self.revisions.daemonsets, failing, now)}
+
+    def of_new_nodes(self, at: Assignment) -> Assignment:
+        """Return the assignment of a node that is new in `at`."""
+        building = replace(at, builds=True)
+        return building if building in self._without_image else at
+
+    @cached_property
+    def _without_image(self) -> frozenset[Assignment]:
+        """Assignments where new nodes build at once although the spec names an image."""
+        fallbacks = self.by_assignment.items()
+        named = {at: why for at, why in fallbacks if self.image(replace(at, builds=False))}
+        if not named:
+            return frozenset()
+        lacking = Counter(m.at for m in self.members if m.at and (m.at.builds or m.unpulled))
+        having = Counter(m.at for m in self.members if m.at and m.word and not m.unpulled)
+        return without_image(named, lacking, having, self.revisions.snapshot.now)
+
+
+@dataclass(frozen=True)
+class ModuleSupply:
+    """The supply of modules for each pool of the `toolkits`."""
+
+    snapshot: Snapshot
+    driver: Driver
+    revisions: Revisions
+    toolkits: Toolkits
+    members: Sequence[Member]
+
+    @cached_property
+    def builds(self) -> Mapping[Assignment, BuildState]:
+        """Builds that serve all nodes of a pool; empty if there is no store to fetch from.
+
+        Also empty if the Driver names an image for each kernel: those were built elsewhere.
+        """
+        states: dict[Assignment, BuildState] = {}
+        publish = "" if _has_images(self.driver) else publish_target(self.driver)
+        newest = self.revisions.newest
+        for pool, resolution in self.toolkits.resolutions.items() if publish else ():
+            for at in (Assignment(pool, newest), Assignment(pool, self.revisions.good)):
+                if resolution.image and self._fetches(at.revision):
+                    driver = self.revisions.drivers[at.revision]
+                    build = build_of(driver, at.revision, pool, resolution, publish)
+                    if at.revision == newest or self._is_built_once(at, build):
+                        states[at] = standing(build, self.snapshot, pool.kernel)
+        return states
+
+    @cached_property
+    def newest_builds(self) -> Mapping[Pool, BuildState]:
+        """By pool, the build of the newest revision."""
+        newest = self.revisions.newest
+        return {at.pool: each for at, each in self.builds.items() if at.revision == newest}
+
+    def _is_built_once(self, at: Assignment, build: Build) -> bool:
+        """Return whether a Job builds it. If the nodes already build it, no new Job is started."""
+        on_nodes = any(each.toolkit for each in self.revisions.daemonsets if at_of(each) == at)
+        return not on_nodes or build.name in self.snapshot.jobs
+
+    def _fetches(self, revision: str) -> bool:
+        driver = self.revisions.drivers.get(revision)
+        return driver is not None and publish_target(self.driver) in stores(driver)
+
+    @cached_property
+    def coming(self) -> Sequence[Build]:
+        """Builds for kernels that no node has yet.
+
+        This includes the good revision, because a node that gets such a kernel during a rollout is
+        assigned the good revision.
+        """
+        if _has_images(self.driver):
+            return ()
+        newest, good = self.revisions.newest, self.revisions.good
+        drivers = {newest: self.driver}
+        if good != newest and self._fetches(good):
+            drivers[good] = self.revisions.drivers[good]
+        return tuple(coming(self.driver, drivers, self.snapshot, self.toolkits.resolutions))
+
+    @cached_property
+    def preflight(self) -> Sequence[PreflightAnswer]:
+        regular = {each.build.name for each in self.builds.values()}
+        regular |= {build.name for build in self.coming}
+        newest, pools = self.revisions.newest, self.toolkits.resolutions
+        return tuple(answers(self.driver, newest, self.snapshot, regular, pools))
+
+    @cached_property
+    def by_pool(self) -> Mapping[Pool, Supply]:
+        """The supply that a pod in each pool would find."""
+        return {pool: self._supply(pool) for pool in self.toolkits.resolutions}
+
+    @cached_property
+    def served(self) -> frozenset[Pool]:
+        """Pools where a pod of at least one revision has a supply."""
+        return frozenset(p for p, each in self.by_pool.items() if each is not Supply.UNSERVED)
+
+    def _supply(self, pool: Pool) -> Supply:
+        if not pool.kernel:
+            return Supply.UNSERVED
+        if self._is_supplied(Assignment(pool, self.revisions.newest)):
+            return Supply.SERVED
+        good = self.revisions.good
+        good_only = good and self._is_supplied(Assignment(pool, good))
+        return Supply.GOOD_ONLY if good_only else Supply.UNSERVED
+
+    def _is_supplied(self, at: Assignment) -> bool:
+        """Return whether there is a supply. A toolkit image suffices unless a shared build for all
+        nodes is still pending or was refused."""
+        build = self.builds.get(at)
+        if build is None and not self._may_be_built_yet(at.pool):
+            prebuilt = bool(self.driver.spec.prebuilt.sources) or _has_images(self.driver)
+            return bool(self.toolkits.resolutions[at.pool].image) or prebuilt
+        if build is not None and build.progress in (Progress.DONE, Progress.BROKEN):
+            return True
+        used = {at_of(each) for each in self.revisions.daemonsets} | {m.at for m in self.members}
+        return at in used
+
+    def _may_be_built_yet(self, pool: Pool) -> bool:
+        """Return whether a shared build is expected whose toolkit image cannot be resolved yet."""
+        unnamed = self.toolkits.unseen and not self.toolkits.resolutions[pool].image
+        return unnamed and bool(publish_target(self.driver))
+
+    def builds_on_nodes(self, at: Assignment, existing: DaemonSetObject | None) -> bool:
+        """Return whether pods get a build sidecar.
+
+        An existing DaemonSet keeps its choice unless nodes cannot fetch. A node that comes to a
+        kernel for which the good revision is not built yet does not wait.
+        """
+        build = self.builds.get(at)
+        if build is None or (existing is not None and existing.toolkit):
+            return True
+        match build.progress:
+            case Progress.BROKEN:
+                return True
+            case Progress.DONE:
+                return existing is not None and self._cannot_fetch(at)
+            case _:
+                return existing is None
+
+    def _cannot_fetch(self, at: Assignment) -> bool:
+        """Return whether most nodes report that their build is missing or does not fit."""
+        up = [m for m in self.members if m.at == at and m.health is not Health.DOWN]
+        without = [m for m in up if _lacks_build(m)]
+        return most(len(without), len(up)) if without else False
+
+
+def _has_images(driver: Driver) -> bool:
+    return bool(driver.spec.prebuilt.image)
+
+
+def _lacks_build(member: Member) -> bool:
+    word = member.word
+    return member.health is Health.BROKEN and word is not None and word.reason == NOTHING_SERVED
