@@ -1,6 +1,8 @@
 """The processes on the node that have a device open or mapped, and the mounts of a filesystem.
 
-The host's /proc is read without psutil: in a pod it is at /host/proc, and a few lines suffice.
+psutil does not serve here. It lists open regular files only, so no devices, and calls stat(2) on
+all of them without a deadline. And it knows no mounts of another process.
+
 Inspecting the open files of another user's process takes SYS_PTRACE and DAC_READ_SEARCH; processes
 that cannot be inspected are counted. A file on a dead filesystem (NFS, FUSE) may hang in stat(2),
 which no signal ends, so a child process does the work. Only reads.
