@@ -147,17 +147,10 @@ class Installation:
 
     def _unload(self) -> None:
         """Unload all loaded modules of this driver, or none of them."""
-        record = self.known.record
-        ours = [module.name for module in record.modules] if record else []
-        names = [*reversed(self.task.wanted.names), *reversed(list(self.known.in_kernel))]
         self.journal.state(State.UNLOADING, "replacing the loaded version")
-        unload.unload_modules(
-            tuple(dict.fromkeys(names)),
-            self.loader,
-            policy=self.task.wanted.unload,
-            ours=ours,
-            devices=frozenset(record.devices if record else ()),
-        )
+        known = self.known
+        what = unload.leaving(self.task.wanted.names, known.record, known.in_kernel)
+        unload.unload_modules(what, self.loader)
         self.journal.state(State.LOADING)
 
     def _load(

@@ -15,7 +15,7 @@ from nodeside.driver.commands import bundles
 from nodeside.driver.commands.outcome import Outcome, as_document, identity
 from nodeside.driver.kernel import conflicts
 from nodeside.driver.kernel.loader import Loader
-from nodeside.driver.kernel.unload import plan_unload
+from nodeside.driver.kernel.unload import leaving, plan_unload
 from nodeside.driver.ladder import plan, rungs
 from nodeside.driver.ladder.compatible import look_for_compatible
 from nodeside.driver.ladder.plan import Finding
@@ -181,9 +181,8 @@ def validate(task: Task) -> Outcome:
 def unload(task: Task) -> Outcome:
     """Return what would be unloaded, or what blocks it."""
     record = run_directory.read_loaded(task.host, task.name, task.boot_id)
-    ours = [module.name for module in record.modules] if record else []
-    names = [*reversed(task.wanted.names), *reversed(ours)]
-    decided = plan_unload(dict.fromkeys(names), Loader(task.host).modules.rows(), ours)
+    rows = Loader(task.host).modules.rows()
+    decided = plan_unload(leaving(task.wanted.names, record), rows)
     would = [f"unload {name}" for name in decided.order]
     if decided.blocked:
         would = [f"fail: {item.module} is {item.obstacle.value}" for item in decided.blocked]
