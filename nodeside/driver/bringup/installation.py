@@ -15,10 +15,11 @@ from typing import assert_never
 from nodeside import log
 from nodeside.contract import LoadedModule, LoadedRecord, Rung, State
 from nodeside.driver.bringup.journal import Journal
-from nodeside.driver.bundle.bundle import Bundle, BundleError
+from nodeside.driver.bundle.bundle import Bundle
+from nodeside.driver.bundle.manifest import BundleError
 from nodeside.driver.bundle.trust import trust_mark
 from nodeside.driver.kernel import conflicts, firmware, unload
-from nodeside.driver.kernel.checks import Refusal, check_before_load, read_facts
+from nodeside.driver.kernel.checks import Refusal, check_before_load
 from nodeside.driver.kernel.conflicts import Cleared
 from nodeside.driver.kernel.errors import RebootRequired
 from nodeside.driver.kernel.loader import Loader
@@ -36,6 +37,7 @@ from nodeside.driver.module.load_order import in_load_order
 from nodeside.driver.module.modulefile import ModuleFile, read_modules
 from nodeside.driver.module.symvers import symbols_of
 from nodeside.driver.node.devices import device_numbers
+from nodeside.driver.node.facts import read_facts
 from nodeside.driver.node.kernel_log import Mark
 from nodeside.driver.node.run_directory import clear_loaded, write_loaded
 from nodeside.errors import ExitCode, NodesideError

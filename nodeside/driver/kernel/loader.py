@@ -28,7 +28,7 @@ from nodeside.driver.kernel.errors import (
     errno_name,
     explain,
 )
-from nodeside.driver.module.modulefile import decompress
+from nodeside.driver.module.compression import decompress
 from nodeside.driver.node import sysfs
 from nodeside.driver.node.capabilities import Capability, effective
 from nodeside.driver.node.facts import lockdown_mode

@@ -14,7 +14,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol, assert_never
 
 from nodeside.contract import LoadedRecord, Rung
-from nodeside.driver.bundle.bundle import Bundle, BundleManifest
+from nodeside.driver.bundle.bundle import Bundle
+from nodeside.driver.bundle.manifest import BundleManifest
 from nodeside.modulenames import kernel_name
 from nodeside.spec.model import Foreign, Module, Reuse, UnloadPolicy, Upgrade
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, assert_never
 
 from nodeside.contract import BuildRequest, Rung
-from nodeside.driver.bundle.bundle import Bundle, BundleError, read_manifest
+from nodeside.driver.bundle.bundle import Bundle, read_manifest
+from nodeside.driver.bundle.manifest import BundleError
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.handoff.request import (
     note_refusal,

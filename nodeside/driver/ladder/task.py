@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nodeside.contract import BuildKind, BuildSettings, bundle_key, store_tag
-from nodeside.driver.bundle.bundle import Described
 from nodeside.driver.bundle.cache import Cache
+from nodeside.driver.bundle.manifest import Described
 from nodeside.driver.bundle.trust import distrust
 from nodeside.driver.handoff.source import build_settings, source_digest
 from nodeside.driver.handoff.source_tree import NotSource

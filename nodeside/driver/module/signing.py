@@ -19,40 +19,24 @@ from pathlib import Path
 from typing import IO
 
 from nodeside import log
-from nodeside.driver.module.modulefile import NotAModule, parse_module
+from nodeside.driver.module.elf import NotAModule
+from nodeside.driver.module.modulefile import parse_module
 from nodeside.driver.module.signature import (
     ID_PKCS7,
     MARKER,
     TRAILER,
     Certificate,
-    Signature,
     certificate_pem,
     describe,
     describe_message,
     find_appended,
     parse_certificate,
-    read_signature,
 )
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.files import TEMPORARY_PREFIX, disk_errors, sync_directory
 from nodeside.host import Host
 from nodeside.process import ToolError, run
 from nodeside.scratch import scratch_directory
-
-__all__ = [
-    "BadSignature",
-    "Certificate",
-    "Signature",
-    "SigningError",
-    "certificate_digest",
-    "kernel_hash",
-    "read_certificate",
-    "read_signature",
-    "sign",
-    "sign_manifest",
-    "verify",
-    "verify_manifest",
-]
 
 HASHES = (
     "sha1", "sha224", "sha256", "sha384", "sha512", "sha3-256", "sha3-384", "sha3-512"

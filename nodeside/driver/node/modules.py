@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from nodeside.driver.module.modulefile import parse_notes
+from nodeside.driver.module.elf import parse_notes
 from nodeside.driver.node import sysfs
 from nodeside.errors import SystemRefused
 from nodeside.host import Host

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside.contract import store_tag
-from nodeside.driver.bundle.bundle import SIGNATURE, Bundle, BundleManifest, Described
-from nodeside.driver.bundle.manifest import BundleError, same_modules
+from nodeside.driver.bundle.bundle import SIGNATURE, Bundle
+from nodeside.driver.bundle.manifest import BundleError, BundleManifest, Described, same_modules
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.files import TEMPORARY_PREFIX
 from nodeside.host import Kernel

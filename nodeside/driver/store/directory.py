@@ -18,7 +18,8 @@ from types import TracebackType
 
 from nodeside.digests import sha256_of
 from nodeside.driver.bundle.archive import open_archive, pack, peek_manifest, unpack
-from nodeside.driver.bundle.bundle import Bundle, Described
+from nodeside.driver.bundle.bundle import Bundle
+from nodeside.driver.bundle.manifest import Described
 from nodeside.driver.store.base import (
     Accept,
     Fetched,

@@ -18,8 +18,9 @@ import pytest
 
 from nodeside import process
 from nodeside.clock import Clock
-from nodeside.driver.bundle.bundle import Bundle, BundleError, read_bundle, verify
+from nodeside.driver.bundle.bundle import Bundle, read_bundle, verify
 from nodeside.driver.bundle.cache import Cache, CachedManifest
+from nodeside.driver.bundle.manifest import BundleError
 from nodeside.errors import ExitCode, Locked, NoSpace, SystemRefused
 from nodeside.filelock import take_lock
 from nodeside.host import Kernel

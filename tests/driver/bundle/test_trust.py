@@ -16,7 +16,8 @@ import pytest
 
 from nodeside.contract import Rung
 from nodeside.driver.bringup.bringup import NoRungServed
-from nodeside.driver.bundle.bundle import SIGNATURE, Bundle, BundleError, read_manifest, verify
+from nodeside.driver.bundle.bundle import SIGNATURE, Bundle, read_manifest, verify
+from nodeside.driver.bundle.manifest import BundleError
 from nodeside.driver.ladder import plan
 from nodeside.driver.ladder.rungs import fetch_options
 from nodeside.driver.module.signing import (

@@ -13,13 +13,19 @@ from hypothesis import strategies as st
 
 from nodeside.driver.module.elf import NotAModule
 from nodeside.driver.module.modulefile import read_module
-from nodeside.driver.module.signature import MARKER, TRAILER, Appended, Signature, describe
+from nodeside.driver.module.signature import (
+    MARKER,
+    TRAILER,
+    Appended,
+    Signature,
+    describe,
+    read_signature,
+)
 from nodeside.driver.module.signing import (
     SigningError,
     certificate_digest,
     kernel_hash,
     read_certificate,
-    read_signature,
     sign,
     verify,
 )

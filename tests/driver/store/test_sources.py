@@ -18,7 +18,8 @@ import pytest
 
 from nodeside import __version__, process
 from nodeside.driver.bundle.archive import pack
-from nodeside.driver.bundle.bundle import Bundle, BundleError, read_manifest, verify
+from nodeside.driver.bundle.bundle import Bundle, read_manifest, verify
+from nodeside.driver.bundle.manifest import BundleError
 from nodeside.driver.store.base import Fetched, FetchError, FetchOptions, NotThere
 from nodeside.driver.store.publish import publish
 from nodeside.driver.store.sources import (
