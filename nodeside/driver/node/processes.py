@@ -115,7 +115,7 @@ def mounts_of(module: str, numbers: frozenset[str], host: Host) -> tuple[str, ..
     namespaces = set()
     for pid in _pids(host):
         directory = host.proc / str(pid)
-        namespace = _link(directory / "ns" / "mnt")
+        namespace = sysfs.link_name(directory / "ns" / "mnt")
         if namespace not in namespaces:
             namespaces.add(namespace)
             text = sysfs.read(directory / "mountinfo") or ""
@@ -204,10 +204,3 @@ def _said(text: str, limit: int = _COMMAND_LIMIT) -> str:
     """Escape and shorten an untrusted name of a process or mount, to embed in a single line."""
     text = escaped(text)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
-
-
-def _link(path: Path) -> str:
-    try:
-        return str(path.readlink())
-    except OSError:
-        return ""
