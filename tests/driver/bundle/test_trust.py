@@ -425,4 +425,4 @@ def test_a_bundle_that_is_signed_now_replaces_the_same_one_without_a_signature(
             found = cache.adopt(sample_bundle(staging / "bundle", sign=sign_it).directory)
 
     assert read_manifest(found.directory).signature
-    assert cache.lookup(TAG, KEY) == found
+    assert cache.lookup(TAG, KEY, "edu") == found
