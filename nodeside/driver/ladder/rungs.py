@@ -151,14 +151,14 @@ def build(task: Task, listener: Listener) -> plan.Finding:
             result = await_result(shared, request, listener)
             bundle = assemble_bundle(task, shared, result)
         except KeyboardInterrupt:  # a person gave up; after SIGTERM the next run joins the build
-            withdraw(shared, request)
+            withdraw(shared, request.id)
             raise
         except (BundleError, UntrustedFile) as error:
             # Otherwise every retry would join the same answer, or repeat the same build.
-            withdraw(shared, request)
+            withdraw(shared, request.id)
             note_refusal(shared, request, error)
             raise
-        withdraw(shared, request)
+        withdraw(shared, request.id)
         drop_sources(shared, keep={task.source_digest})
     compiler = result.toolchain.compiler if result.toolchain else "an unnamed compiler"
     return plan.Finding(f"the toolkit built it with {compiler}", bundle)
