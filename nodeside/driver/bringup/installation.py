@@ -18,10 +18,11 @@ from nodeside.driver.bringup.journal import Journal
 from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.bundle.manifest import BundleError
 from nodeside.driver.bundle.trust import trust_mark
-from nodeside.driver.kernel import conflicts, firmware, unload
+from nodeside.driver.kernel import conflicts, unload
 from nodeside.driver.kernel.checks import Refusal, check_before_load
 from nodeside.driver.kernel.conflicts import Cleared
 from nodeside.driver.kernel.errors import RebootRequired
+from nodeside.driver.kernel.firmware import FirmwareDirectory
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.kernel.sequence import (
     Insertion,
@@ -163,7 +164,8 @@ class Installation:
         cleared = Cleared()
         try:
             if spec.firmware is not None:
-                firmware.install(self.task.path(spec.firmware.path), self.task.name, self.task.host)
+                source = self.task.path(spec.firmware.path)
+                FirmwareDirectory(self.task.host).install(source, self.task.name)
             cleared = conflicts.clear(spec.conflicts, self.loader, ours=self.task.wanted.names)
             for words in cleared.words:
                 self.journal.note(words)

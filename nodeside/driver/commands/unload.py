@@ -158,9 +158,9 @@ def _unload(task: Task, journal: Journal, loader: Loader) -> tuple[str, ...]:
     )
     run_directory.clear_loaded(task.host, task.name)
     if task.driver.spec.firmware is not None:
-        from nodeside.driver.kernel import firmware
+        from nodeside.driver.kernel.firmware import FirmwareDirectory
 
-        firmware.remove(task.name, task.host)
+        FirmwareDirectory(task.host).remove(task.name)
     return removed
 
 
