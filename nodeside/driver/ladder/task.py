@@ -216,6 +216,6 @@ def read_driver(config: Config) -> Driver:
 def _certificate(signing: Signing | None, config: Config) -> str:
     if signing is None:
         return ""
-    from nodeside.driver.module.signing import certificate_digest  # late: most drivers do not sign
+    from nodeside.driver.module.signing import read_certificate  # late: most drivers do not sign
 
-    return certificate_digest(config.beside_driver(signing.certificate))
+    return read_certificate(config.beside_driver(signing.certificate)).digest

@@ -152,11 +152,6 @@ def verify_manifest(data: bytes, signature: bytes, certificate: Path) -> None:
             ) from exc
 
 
-def certificate_digest(path: Path) -> str:
-    """Return the sha256 of the certificate's DER, in hex; the same for PEM and DER files."""
-    return read_certificate(path).digest
-
-
 def read_certificate(path: Path) -> Certificate:
     """Read a PEM or DER certificate. Raises SigningError."""
     try:
