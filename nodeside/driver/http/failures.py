@@ -7,16 +7,9 @@ URLs often contain signatures. Text from a server is truncated and stripped of c
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
-if TYPE_CHECKING:
-    pass
-
-
 _DETAIL = 200  # characters of server text
-
-
 _ADDRESS = 400  # characters of a URL
 
 

@@ -697,8 +697,10 @@ def test_a_store_can_be_asked_directly(bundle: Bundle, tmp_path: Path) -> None:
 
     with open_source(place, OPTIONS) as store:
         accept = acceptance(WANTED, NO_TRUST)
-        assert store.manifest(TAG) == bundle.manifest
-        assert store.manifest("other") is None
+        described = store.describe(TAG)
+        assert described is not None
+        assert described.manifest == bundle.manifest
+        assert store.describe("other") is None
         assert isinstance(store.fetch(TAG, tmp_path / "new", accept), Fetched)
         assert isinstance(store.fetch("other", tmp_path / "new2", accept), NotThere)
 
