@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.ground import Ground, Prepared
 from bench.room import BenchError, Room, Timing, failed, finish, has_ended
-from bench.sidecar import children, cpu_seconds, sidecar_pid
+from bench.sidecar import cpu_seconds, find_sidecar
 from nodeside import process
 from nodeside.contract import BuildResult
 from nodeside.directory_watch import DirectoryWatch
@@ -55,7 +55,7 @@ class Nodeside:
         self, ground: Ground, kernel: KernelDisk, driver: Prepared, shared: SharedDir
     ) -> None:
         self._shared = shared
-        self._sidecar = sidecar_pid(shared)
+        self._sidecar = find_sidecar(shared)
         self._directory = ground.directory("nodeside")
         self._cache = ground.directory("nodeside/cache")
         self._log = self._directory / "log"
@@ -108,7 +108,7 @@ class Nodeside:
     def _await_cleaning(self) -> None:
         """The sidecar removes what it has built by itself, and has ended its worker then."""
         deadline = time.monotonic() + _CLEANING
-        while any(self._shared.out.iterdir()) or children(self._sidecar):
+        while any(self._shared.out.iterdir()) or self._sidecar.children():
             if time.monotonic() > deadline:
                 raise BenchError(f"the sidecar left something in {self._shared.out}")
             time.sleep(0.01)

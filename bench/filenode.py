@@ -11,7 +11,8 @@ import struct
 from pathlib import Path
 
 from nodeside.contract import LoadedModule, LoadedRecord, Rung
-from nodeside.driver.bundle.bundle import Bundle, BundleManifest, read_bundle
+from nodeside.driver.bundle.bundle import Bundle, read_bundle
+from nodeside.driver.bundle.manifest import BundleManifest
 from nodeside.driver.node.run_directory import write_loaded
 from nodeside.host import Host, Kernel
 

@@ -6,10 +6,10 @@ seconds of idleness. Commands are timed inside the container, by its shell.
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import dataclass
-from pathlib import Path
+
+import psutil
 
 from bench.builds import FLAVOUR
 from bench.candidates import write_hello
@@ -20,7 +20,7 @@ from bench.page import Goal, Section, markdown_table
 from bench.repeat import repeat, timings
 from bench.room import Room
 from bench.samples import Samples, milliseconds
-from bench.sidecar import sidecar_pid
+from bench.sidecar import find_sidecar, pss
 from nodeside.trial.machine.kernel_disk import KernelDisk
 
 TIMES = 20
@@ -99,7 +99,7 @@ def _driver_memory(site: Site) -> float:
         with site.room.running(["nodeside", "driver", "run"], lines.write) as child:
             lines.await_line(b"NODESIDE_READY")
             time.sleep(_IDLE)
-            return pss(child.pid)
+            return pss(psutil.Process(child.pid))
     finally:
         lines.close()
 
@@ -110,14 +110,6 @@ def _sidecar_memory(ground: Ground, kernel: KernelDisk) -> float:
         with ground.sidecar(kernel, ground.directory("idle-toolkit"), lines.write) as shared:
             lines.await_line(b"toolkit sidecar is there")
             time.sleep(_IDLE)
-            return pss(sidecar_pid(shared))
+            return pss(find_sidecar(shared))
     finally:
         lines.close()
-
-
-def pss(pid: int) -> float:
-    """The proportional set size of a process, in MiB (Documentation/filesystems/proc.rst)."""
-    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    found = re.search(r"^Pss:\s+(\d+) kB$", text, re.MULTILINE)
-    assert found is not None
-    return int(found[1]) / 1024

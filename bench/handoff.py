@@ -17,7 +17,7 @@ from bench.ground import Ground
 from bench.lines import Lines
 from bench.page import Goal, Section, markdown_table
 from bench.samples import Samples, latency
-from bench.sidecar import children, sidecar_pid
+from bench.sidecar import find_sidecar
 from nodeside.contract import BuildKind, BuildRequest, BuildResult, BuildSettings, FailureKind
 from nodeside.directory_watch import DirectoryWatch
 from nodeside.errors import DeadlinePassed
@@ -66,10 +66,10 @@ def _to_sidecar(ground: Ground, kernel: KernelDisk, count: int) -> tuple[Samples
     begun, answered = [], []
     with toolkit as shared, DirectoryWatch([shared.results]) as notice:
         lines.await_line(b"toolkit sidecar is there")
-        sidecar = sidecar_pid(shared)
+        sidecar = find_sidecar(shared)
         for number in range(count):
             request = _request(ground.identity(kernel), number)
-            _await(notice, lambda: not children(sidecar))  # it waits, as it does for weeks
+            _await(notice, lambda: not sidecar.children())  # it waits, as it does for weeks
             path = shared.request_path(request.id)
             start = _appear(path, encode(request))
             begun.append(lines.await_line(b"build begins") - start)

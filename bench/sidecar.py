@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import os
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from bench.room import BenchError
 from nodeside.shared import SharedDir
 
 
-def sidecar_pid(shared: SharedDir) -> int:
+def find_sidecar(shared: SharedDir) -> psutil.Process:
     """The process that runs toolkit.pyz in the container of this shared directory."""
-    directory = str(shared.root)
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (path / "cmdline").read_bytes().split(b"\0")
-            mounts = (path / "mountinfo").read_text()
-        except OSError:
+    for found in psutil.process_iter(["cmdline"]):
+        if not (found.info["cmdline"] or [""])[0].endswith("/loader"):
             continue
-        if words[0].endswith(b"/loader") and directory in mounts:
-            return int(path.name)
-    raise BenchError(f"no process of a sidecar on {directory}")
+        with suppress(OSError):  # psutil has no mounts of another process
+            if str(shared.root) in Path(f"/proc/{found.pid}/mountinfo").read_text():
+                return found
+    raise BenchError(f"no process of a sidecar on {shared.root}")
 
 
-def cpu_seconds(pid: int) -> float:
-    """What a process and its ended descendants have used: fields 14 to 17 of proc(5)'s stat."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+def cpu_seconds(process: psutil.Process) -> float:
+    """What a process and its ended descendants have used."""
+    times = process.cpu_times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
-def children(pid: int) -> str:
-    """The ids of its children, "" if it waits by itself."""
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().strip()
+def pss(process: psutil.Process) -> float:
+    """The proportional set size of a process, in MiB (Documentation/filesystems/proc.rst)."""
+    return process.memory_full_info().pss / (1 << 20)

@@ -79,16 +79,15 @@ READY_PATTERN = re.compile(
 )
 
 
-def ready_marker(
-    driver: str, version: str, kernel: str, source: Rung, modules: tuple[str, ...]
-) -> str:
+def ready_marker(status: NodeDriverStatus) -> str:
     """Return the log line for a ready driver; stable, since other components match it.
 
     It matches `READY_PATTERN` and is at the start of its own line in every log format.
     """
+    source = status.source or Rung.LOADED
     return (
-        f"NODESIDE_READY driver={driver} version={version} kernel={kernel} "
-        f"source={source.value} modules={','.join(modules)}"
+        f"NODESIDE_READY driver={status.driver} version={status.version} kernel={status.kernel} "
+        f"source={source.value} modules={','.join(status.modules)}"
     )
 
 

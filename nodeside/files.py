@@ -34,7 +34,7 @@ class LeasedFile(UntrustedFile):
     """A process holds a lease on the file (fcntl(2)), as any reader with the owner's uid can."""
 
 
-def publish_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+def publish_bytes(path: Path, data: bytes) -> None:
     """Write a file atomically: write a temporary file, fsync, rename, fsync the directory.
 
     The temporary file is always created anew and is never a link, even in a directory that others
@@ -49,7 +49,7 @@ def publish_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(fd, "wb") as file:
-                os.fchmod(fd, mode)
+                os.fchmod(fd, 0o644)
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

@@ -145,7 +145,15 @@ def run(
     """
     words = tuple(os.fspath(word) for word in argv)
     started = time.monotonic()
-    child = _spawn(words, env, cwd, input, merge=on_line is not None, wrapper=wrapper)
+    child = start(
+        words,
+        env=env,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE if on_line is None else subprocess.STDOUT,
+        wrapper=wrapper,
+    )
     output, errors = _Output(on_line), _Output(None)
     try:
         _converse(child, input or b"", {child.stdout: output, child.stderr: errors}, timeout)
@@ -200,26 +208,6 @@ def kill_group(pid: int, sig: signal.Signals = signal.SIGKILL) -> None:
     """Signal a process group made by `run` or `start`; ignore it if the group is gone."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, sig)
-
-
-def _spawn(
-    words: tuple[str, ...],
-    env: Mapping[str, str] | None,
-    cwd: Path | None,
-    input: bytes | None,
-    *,
-    merge: bool,
-    wrapper: Callable[[], None] | None,
-) -> Child:
-    return start(
-        words,
-        env=env,
-        cwd=cwd,
-        stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT if merge else subprocess.PIPE,
-        wrapper=wrapper,
-    )
 
 
 class _Output:

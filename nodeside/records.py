@@ -33,16 +33,16 @@ class MalformedRecord(NodesideError):
     reason = "MalformedRecord"
 
 
-def publish(path: Path, record: Mapping[str, Any], *, mode: int = 0o644) -> None:
+def publish(path: Path, record: Mapping[str, Any]) -> None:
     """Write `record` to `path` atomically and durably: it survives a power failure."""
-    publish_bytes(path, (json.dumps(record, sort_keys=True) + "\n").encode(), mode=mode)
+    publish_bytes(path, (json.dumps(record, sort_keys=True) + "\n").encode())
 
 
-def read_untrusted(path: Path, *, limit: int = RECORD_LIMIT) -> dict[str, Any] | None:
+def read_untrusted(path: Path) -> dict[str, Any] | None:
     """Return the JSON object at `path`, or None if there is no file. Raises UntrustedFile."""
     try:
-        with open_untrusted(path, limit=limit) as file:
-            data = file.read(limit + 1)
+        with open_untrusted(path, limit=RECORD_LIMIT) as file:
+            data = file.read(RECORD_LIMIT + 1)
     except FileNotFoundError:
         return None
     try:

@@ -14,6 +14,7 @@ from nodeside.contract import (
     BuildKind,
     BuildSettings,
     FailureKind,
+    NodeDriverStatus,
     Rung,
     State,
     assigned_label,
@@ -82,7 +83,13 @@ def test_a_tag_is_one_that_registries_and_file_systems_take() -> None:
 
 @pytest.mark.parametrize("source", Rung)
 def test_the_ready_marker_fits_its_pattern(source: Rung) -> None:
-    line = ready_marker("edu", "1.0", KERNEL.release, source, ("edu", "edu2"))
+    line = ready_marker(
+        NodeDriverStatus(
+            *("edu", "node", State.READY, "1.0", KERNEL.release, "boot"),
+            source=source,
+            modules=("edu", "edu2"),
+        )
+    )
     assert line == (
         "NODESIDE_READY driver=edu version=1.0 kernel=6.12.107+deb12-amd64 "
         f"source={source.value} modules=edu,edu2"

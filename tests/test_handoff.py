@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -114,16 +116,12 @@ class Handoff:
 
     def _processes(self) -> list[str]:
         """Processes that work in this test's directory, but for the sidecar's own two."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and (entry / "cwd").readlink().is_relative_to(
-                    self.shared.root
-                ):
-                    found.append((entry / "cmdline").read_text())
-            except OSError:
-                continue
-        return found
+        infos = [each.info for each in psutil.process_iter(["cwd", "cmdline"])]
+        return [
+            shlex.join(info["cmdline"] or ())
+            for info in infos
+            if info["cwd"] and Path(info["cwd"]).is_relative_to(self.shared.root)
+        ]
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import gc
 import json
-import re
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
+
+import psutil
 
 from cluster.model.actions import EmitEvent, Plan, SetStatus
 from cluster.model.labelmap import labels_of
@@ -164,8 +164,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def _resident() -> float:
-    found = re.search(r"^VmRSS:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return int(found[1]) / 1024 if found else 0.0
+    return psutil.Process().memory_info().rss / (1 << 20)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,18 @@
-"""What a process has used, from /proc, and which requests were made, from metrics."""
+"""What a process has used, and which requests were made, from metrics."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 Calls = Mapping[str, int]  # by verb and resource: "patch nodes"
 
-_TICKS = os.sysconf("SC_CLK_TCK")
 _REVIEWS = ("tokenreviews", "subjectaccessreviews")  # our own scrapes cause these
 
 
@@ -45,12 +44,12 @@ def _is_background(what: str) -> bool:
     return what.startswith("watch ") or what.endswith(" leases")
 
 
-def of_process(pid: int, calls: Calls = {}) -> Usage:  # noqa: B006 - never changed
-    stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    status = Path(f"/proc/{pid}/status").read_text()
+def of_process(pid: int, calls: Calls) -> Usage:
+    times = psutil.Process(pid).cpu_times()
+    status = Path(f"/proc/{pid}/status").read_text()  # psutil knows no peak
     found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
     peak = int(found[1]) / 1024 if found else 0.0
-    return Usage((int(stat[11]) + int(stat[12])) / _TICKS, peak, Counter(calls))
+    return Usage(times.user + times.system, peak, Counter(calls))
 
 
 def calls_of(exposition: str) -> Counter[str]:

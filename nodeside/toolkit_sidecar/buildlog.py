@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from nodeside.files import disk_errors
 from nodeside.toolkit_sidecar.firsterror import FirstError
@@ -50,12 +49,7 @@ class BuildLog:
             self._fd = os.open(self.path, flags, 0o644)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end_line()
         os.close(self._fd)
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from nodeside import process
 from nodeside.contract import BuiltModule, FailureKind
 from nodeside.files import UntrustedFile, disk_errors, open_untrusted
+from nodeside.modulenames import kernel_name
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.recipe import Product, Recipe
 
@@ -54,11 +55,6 @@ def collect(recipe: Recipe, roots: Sequence[Path], out: Path, required: Sequence
     if extra:
         notes.append(f"also built, but not in driver.yaml's modules: {', '.join(extra)}")
     return Collected(modules, tuple(notes))
-
-
-def kernel_name(name: str) -> str:
-    """Return a module's name as the kernel spells it."""
-    return name.replace("-", "_")
 
 
 def remove_prebuilt(root: Path) -> tuple[str, ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sys
-from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from nodeside import process
@@ -24,14 +24,8 @@ TOP = Path(__file__).parents[2]
 
 def alive(pids: list[int]) -> list[int]:
     """Those that have not ended; whoever adopted them may not have collected them yet."""
-    return [pid for pid in pids if state(pid) not in ("", "Z")]
-
-
-def state(pid: int) -> str:
-    """The letter of proc_pid_stat(5), "" for none."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return ""
+    found = (each for each in psutil.process_iter(["status"]) if each.pid in pids)
+    return [each.pid for each in found if each.info["status"] != psutil.STATUS_ZOMBIE]
 
 
 def test_a_node_runs_a_pod_of_a_daemon_set_and_reboots_with_another_kernel(
@@ -100,7 +94,7 @@ def test_nothing_is_left_of_a_control_plane() -> None:
     with ControlPlane() as second:
         directory = second.place.directory
         pids = [second.pid(name) for name in ("etcd", "kube-apiserver", "kwok")]
-        assert alive(pids) == pids
+        assert alive(pids) == sorted(pids)
     assert alive(pids) == []
     assert not directory.exists()
 
@@ -111,11 +105,11 @@ def test_killed_it_takes_its_programs_along(control_plane: ControlPlane) -> None
     )
     assert child.stdout is not None
     line = child.stdout.readline().decode().strip()
-    children = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+    children = [each.pid for each in psutil.Process(child.pid).children()]
     assert len(children) == 5
     child.kill()
     child.wait(LONG)
-    control_plane.wait_for(lambda: not alive([int(pid) for pid in children]), "their end")
+    control_plane.wait_for(lambda: not alive(children), "their end")
     # The directory goes with the next one, once it is a minute old.
     shutil.rmtree(Path(line.removeprefix("export KUBECONFIG=")).parent)
 

@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from nodeside import process
@@ -323,16 +324,7 @@ def test_a_local_build_without_headers_says_so(node: FakeNode) -> None:
     assert "the node runs 6.1.0-test" in done.errors
 
 
-def sidecars() -> set[str]:
+def sidecars() -> set[psutil.Process]:
     """Processes that are a sidecar."""
-    found = set()
-    for entry in Path("/proc").iterdir():
-        try:
-            if (
-                entry.name.isdigit()
-                and b"nodeside.toolkit_sidecar" in (entry / "cmdline").read_bytes()
-            ):
-                found.add(entry.name)
-        except OSError:
-            continue
-    return found
+    found = psutil.process_iter(["cmdline"])
+    return {each for each in found if "nodeside.toolkit_sidecar" in (each.info["cmdline"] or ())}

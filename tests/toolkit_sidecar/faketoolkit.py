@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
 import pytest
 
 from nodeside import process
@@ -203,7 +204,6 @@ def until(
 def lives(pid: str) -> bool:
     """Whether a process is there and no zombie."""
     try:
-        with open(f"/proc/{int(pid)}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+        return psutil.Process(int(pid)).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False

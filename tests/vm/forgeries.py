@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from nodeside.driver.bundle.bundle import Bundle, describe, write_bundle
+from nodeside.driver.bundle.bundle import Bundle, write_bundle
+from nodeside.driver.bundle.manifest import describe
 from nodeside.driver.module.modulefile import read_module
 
 

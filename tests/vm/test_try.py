@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from nodeside import process
@@ -162,5 +163,5 @@ def test_an_interrupted_trial_leaves_nothing_behind(number: signal.Signals, tmp_
 
 def _commands() -> str:
     """The command lines of all processes; QEMU's has its disks in it."""
-    done = process.run(["ps", "-eo", "args"], timeout=SECONDS)
-    return done.output
+    found = psutil.process_iter(["cmdline"])
+    return " ".join(word for each in found for word in each.info["cmdline"] or ())

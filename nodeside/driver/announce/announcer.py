@@ -32,7 +32,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from types import TracebackType
 from typing import TextIO
 
 from nodeside import log
@@ -79,12 +78,7 @@ class Announcer:
     def __enter__(self) -> Announcer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.flush(self._grace)
         with self._changed:
             self._closing = True
@@ -166,11 +160,9 @@ class Announcer:
         if self._marked == status.version:
             return
         self._marked = status.version
-        source = status.source or Rung.LOADED
-        line = ready_marker(status.driver, status.version, status.kernel, source, status.modules)
         with suppress(OSError, ValueError):  # a closed stderr must not fail a driver
             to = self._marker_to or sys.stderr
-            to.write(f"{line}\n")
+            to.write(f"{ready_marker(status)}\n")
             to.flush()
 
     def _work(self) -> None:

@@ -15,12 +15,14 @@ from typing import assert_never
 from nodeside import log
 from nodeside.contract import LoadedModule, LoadedRecord, Rung, State
 from nodeside.driver.bringup.journal import Journal
-from nodeside.driver.bundle.bundle import Bundle, BundleError
+from nodeside.driver.bundle.bundle import Bundle
+from nodeside.driver.bundle.manifest import BundleError
 from nodeside.driver.bundle.trust import trust_mark
-from nodeside.driver.kernel import conflicts, firmware, unload
-from nodeside.driver.kernel.checks import Refusal, check_before_load, read_facts
+from nodeside.driver.kernel import conflicts, unload
+from nodeside.driver.kernel.checks import Refusal, check_before_load
 from nodeside.driver.kernel.conflicts import Cleared
 from nodeside.driver.kernel.errors import RebootRequired
+from nodeside.driver.kernel.firmware import FirmwareDirectory
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.kernel.sequence import (
     Insertion,
@@ -36,6 +38,7 @@ from nodeside.driver.module.load_order import in_load_order
 from nodeside.driver.module.modulefile import ModuleFile, read_modules
 from nodeside.driver.module.symvers import symbols_of
 from nodeside.driver.node.devices import device_numbers
+from nodeside.driver.node.facts import read_facts
 from nodeside.driver.node.kernel_log import Mark
 from nodeside.driver.node.run_directory import clear_loaded, write_loaded
 from nodeside.errors import ExitCode, NodesideError
@@ -147,17 +150,10 @@ class Installation:
 
     def _unload(self) -> None:
         """Unload all loaded modules of this driver, or none of them."""
-        record = self.known.record
-        ours = [module.name for module in record.modules] if record else []
-        names = [*reversed(self.task.wanted.names), *reversed(list(self.known.in_kernel))]
         self.journal.state(State.UNLOADING, "replacing the loaded version")
-        unload.unload_modules(
-            tuple(dict.fromkeys(names)),
-            self.loader,
-            policy=self.task.wanted.unload,
-            ours=ours,
-            devices=frozenset(record.devices if record else ()),
-        )
+        known = self.known
+        what = unload.leaving(self.task.wanted.names, known.record, known.in_kernel)
+        unload.unload_modules(what, self.loader)
         self.journal.state(State.LOADING)
 
     def _load(
@@ -168,7 +164,8 @@ class Installation:
         cleared = Cleared()
         try:
             if spec.firmware is not None:
-                firmware.install(self.task.path(spec.firmware.path), self.task.name, self.task.host)
+                source = self.task.path(spec.firmware.path)
+                FirmwareDirectory(self.task.host).install(source, self.task.name)
             cleared = conflicts.clear(spec.conflicts, self.loader, ours=self.task.wanted.names)
             for words in cleared.words:
                 self.journal.note(words)

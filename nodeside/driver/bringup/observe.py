@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from nodeside.contract import LoadedModule, LoadedRecord, Rung
 from nodeside.driver.bringup.installation import wanted_modules
-from nodeside.driver.bundle.bundle import BundleManifest
+from nodeside.driver.bundle.manifest import BundleManifest
 from nodeside.driver.bundle.trust import trust_mark
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.ladder import plan

@@ -30,14 +30,11 @@ from nodeside.driver.bundle.manifest import (
     BundleError,
     BundleFile,
     BundleManifest,
-    BundleModule,
     Described,
     canonical,
     check,
-    describe,
     digest,
     parse,
-    same_modules,
 )
 from nodeside.errors import SystemRefused
 from nodeside.files import (
@@ -48,29 +45,6 @@ from nodeside.files import (
     sync_directory,
 )
 from nodeside.modulenames import kernel_name
-
-__all__ = [
-    "CHUNK",
-    "MANIFEST",
-    "SIGNATURE",
-    "Bundle",
-    "BundleError",
-    "BundleFile",
-    "BundleManifest",
-    "BundleModule",
-    "Described",
-    "appearing",
-    "describe",
-    "digest",
-    "files_below",
-    "read_bundle",
-    "read_manifest",
-    "same_modules",
-    "sync_files",
-    "verify",
-    "write_bundle",
-    "write_file",
-]
 
 CHUNK = 1 << 20  # bytes read at a time
 MANIFEST = "manifest.json"

@@ -32,16 +32,8 @@ from nodeside import log
 from nodeside.clock import Clock
 from nodeside.contract import store_tag
 from nodeside.digests import sha256_of
-from nodeside.driver.bundle.bundle import (
-    MANIFEST,
-    Bundle,
-    BundleError,
-    BundleManifest,
-    Described,
-    read_bundle,
-    read_manifest,
-    sync_files,
-)
+from nodeside.driver.bundle.bundle import MANIFEST, Bundle, read_bundle, read_manifest, sync_files
+from nodeside.driver.bundle.manifest import BundleError, BundleManifest, Described
 from nodeside.errors import Locked, NodesideError, SystemRefused
 from nodeside.filelock import take_lock
 from nodeside.files import TEMPORARY_PREFIX, disk_errors, publish_bytes, sync_directory
@@ -67,11 +59,11 @@ class Cache:
     root: Path
     clock: Clock = field(default_factory=Clock, compare=False, repr=False)
 
-    def lookup(self, tag: str, key: str, driver: str = "") -> Bundle | None:
+    def lookup(self, tag: str, key: str, driver: str) -> Bundle | None:
         """Return the bundle with this tag and key, with every file verified, or None.
 
         A bundle of another version also matches: equal keys mean equal source, settings and kernel.
-        A damaged one is set aside and logged. Without `driver`, all drivers are searched.
+        A damaged one is set aside and logged.
         """
         for directory in self._places(tag, driver):
             with self._locked(directory.parent, shared=True):
@@ -99,12 +91,7 @@ class Cache:
             raise BundleError(problems[0])
         return None
 
-    def manifest_for(self, tag: str, driver: str = "") -> BundleManifest | None:
-        """Return the manifest of a bundle without verifying its files; None if there is none."""
-        described = self.described(tag, driver)
-        return described.manifest if described else None
-
-    def described(self, tag: str, driver: str = "") -> Described | None:
+    def described(self, tag: str, driver: str) -> Described | None:
         """Return manifest and signature, unverified, to compare with the loaded modules."""
         for directory in self._places(tag, driver):
             with suppress(BundleError, SystemRefused), self._locked(directory.parent, shared=True):
@@ -188,9 +175,8 @@ class Cache:
         """Yield the directory of this tag, then those of other tags that end with the same key."""
         if not tag or "/" in tag or tag.startswith("."):
             raise BundleError(f"{tag!r} is not the tag of a bundle")
-        parents = [self.root / driver] if driver else _directories(self.root)
-        key = tag.rpartition("-")[2]
-        for parent in (parent for parent in parents if parent.is_dir()):
+        key, parent = tag.rpartition("-")[2], self.root / driver
+        if parent.is_dir():
             yield parent / tag
             others = (path for path in _directories(parent) if path.name != tag)
             yield from (path for path in others if path.name.rpartition("-")[2] == key)
@@ -313,7 +299,7 @@ def _examine(directory: Path) -> tuple[Bundle | None, str]:
 
 def _is_wanted(bundle: Bundle, key: str, driver: str) -> bool:
     manifest = bundle.manifest
-    if manifest.key != key or (driver and manifest.driver != driver):
+    if manifest.key != key or manifest.driver != driver:
         log.fact("a bundle with this tag has another key", path=bundle.directory, key=manifest.key)
         return False
     return True

@@ -57,8 +57,8 @@ def trust_mark(trust: Trust) -> str:
         return ""
     certificate = ""
     if trust.certificate:
-        from nodeside.driver.module.signing import certificate_digest
+        from nodeside.driver.module.signing import read_certificate
 
-        certificate = certificate_digest(Path(trust.certificate))
+        certificate = read_certificate(Path(trust.certificate)).digest
     settings = [sorted(trust.digests), certificate]
     return hashlib.sha256(json.dumps(settings).encode()).hexdigest()

@@ -30,6 +30,7 @@ from nodeside.table import table
 
 _LITTLE_SPACE = 512 << 20  # bytes; the build tree of a large driver
 _CHECK_TIMEOUT = 60.0
+_ASK_THE_TOOLKIT = "in the toolkit container: toolkit.pyz check"
 _SECURE_BOOT = "firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
 
@@ -74,7 +75,7 @@ def _driver(config: Config, kernel: Kernel | None) -> Iterator[Row]:
         yield Row("driver.yaml", Level.BAD, str(error), error.hint)
         return
     yield Row("driver.yaml", Level.OK, f"{task.name} {task.version}, {task.settings.kind.value}")
-    cached = task.cache.manifest_for(task.tag, task.name) is not None
+    cached = task.cache.described(task.tag, task.name) is not None
     yield Row("bundle", Level.OK, f"{task.tag} is {'' if cached else 'not '}in the cache")
 
 
@@ -207,7 +208,7 @@ def _toolkit(config: Config, kernel: Kernel | None) -> Iterator[Row]:
     try:
         done = process.run(argv, timeout=_CHECK_TIMEOUT, env={"PYTHONPATH": package}, check=False)
     except NodesideError as error:
-        yield Row("toolkit", Level.WARN, f"could not be checked: {error}", _ask_the_toolkit())
+        yield Row("toolkit", Level.WARN, f"could not be checked: {error}", _ASK_THE_TOOLKIT)
         return
     try:
         record = json.loads(done.output)
@@ -224,12 +225,7 @@ def _toolkit(config: Config, kernel: Kernel | None) -> Iterator[Row]:
         yield Row("toolkit: jobs", Level.OK, f"make -j{record['jobs']}, by cgroup limits and CPUs")
     except (ValueError, KeyError, TypeError):
         output = process.tail(done.errors or done.output, 5)
-        yield Row("toolkit", Level.WARN, f"could not be checked here: {output}", _ask_the_toolkit())
-
-
-def _ask_the_toolkit() -> str:
-    """Return the instruction for checking in the toolkit container itself."""
-    return "run in the toolkit container: toolkit.pyz check"
+        yield Row("toolkit", Level.WARN, f"could not be checked here: {output}", _ASK_THE_TOOLKIT)
 
 
 def _sidecar(config: Config) -> Row:
@@ -243,7 +239,7 @@ def _sidecar(config: Config) -> Row:
             f"a sidecar is running, with headers for {record.toolkit_kernel or 'no kernel'}",
         )
     state = "ran in this boot and is gone" if record is not None else "has not run in this boot"
-    return Row("toolkit", Level.WARN, f"the sidecar {state}", _ask_the_toolkit())
+    return Row("toolkit", Level.WARN, f"the sidecar {state}", _ASK_THE_TOOLKIT)
 
 
 Question = Callable[[Config, Kernel | None], Iterator[Row]]

@@ -12,10 +12,10 @@ from nodeside.contract import Rung
 from nodeside.driver.bringup import installation
 from nodeside.driver.bringup.observe import observe
 from nodeside.driver.commands import bundles
-from nodeside.driver.commands.outcome import Outcome, as_document, identity
+from nodeside.driver.commands.outcome import Outcome, as_document, identity, would
 from nodeside.driver.kernel import conflicts
 from nodeside.driver.kernel.loader import Loader
-from nodeside.driver.kernel.unload import plan_unload
+from nodeside.driver.kernel.unload import leaving, plan_unload
 from nodeside.driver.ladder import plan, rungs
 from nodeside.driver.ladder.compatible import look_for_compatible
 from nodeside.driver.ladder.plan import Finding
@@ -29,11 +29,11 @@ from nodeside.table import table
 def preview(task: Task) -> Outcome:
     """Return the verdict on each rung, and what a run would do."""
     known = _observe(task)
-    would, verdicts = _climb(task, known)
+    steps, verdicts = _climb(task, known)
     document = {
         **identity(task),
         "rungs": as_document(verdicts),
-        "would": would,
+        "would": steps,
     }
     rows = [(v.rung.value, "serves" if v.served else "-", v.why) for v in verdicts]
     head = [
@@ -42,7 +42,7 @@ def preview(task: Task) -> Outcome:
         ("bundle", task.tag),
     ]
     ladder = table(rows, header=("RUNG", "", "WHY"))
-    text = "\n\n".join([table(head), ladder, "\n".join(f"would {line}" for line in would)])
+    text = "\n\n".join([table(head), ladder, "\n".join(f"would {line}" for line in steps)])
     return Outcome(document, text=text)
 
 
@@ -129,36 +129,36 @@ def _loading(task: Task, known: plan.Observed) -> list[str]:
 def fetch(task: Task) -> Outcome:
     """Return whether a source has the bundle."""
     if rungs.peek_in_cache(task).bundle is not None:
-        return _would(task, "fetch nothing: the cache has it")
+        return would(task, "fetch nothing: the cache has it")
     if not task.sources:
-        return _would(task, "fail: driver.yaml names no prebuilt sources")
+        return would(task, "fail: driver.yaml names no prebuilt sources")
     said = rungs.ask_sources(task)
     if said.manifest is None:
-        return _would(task, f"fail: {'; '.join(str(line) for line in said.results)}")
-    return _would(task, f"fetch it: {said.results[-1]}")
+        return would(task, f"fail: {'; '.join(str(line) for line in said.results)}")
+    return would(task, f"fetch it: {said.results[-1]}")
 
 
 def build(task: Task, *, local: bool = False, again: bool = False) -> Outcome:
     """Return whether and where the bundle would be built."""
     if not again and rungs.peek_in_cache(task).bundle is not None:
-        return _would(task, "build nothing: the cache has it")
+        return would(task, "build nothing: the cache has it")
     if not local and task.config.shared is None:
-        return _would(task, "fail: no toolkit to build with (--shared or --local)")
+        return would(task, "fail: no toolkit to build with (--shared or --local)")
     where = "with this machine's compiler" if local else "in the toolkit sidecar"
-    return _would(task, f"build {', '.join(task.wanted.names)} from {task.source}, {where}")
+    return would(task, f"build {', '.join(task.wanted.names)} from {task.source}, {where}")
 
 
 def load(task: Task) -> Outcome:
     """Return what would be loaded, or every reason to refuse it."""
     known = _observe(task)
     if plan.loaded_rung(task.wanted, known)[0] is not None:
-        return _would(task, _KEEP, "validate")
+        return would(task, _KEEP, "validate")
     finding = rungs.peek_in_cache(task)
     if finding.bundle is None and task.wanted.reuse is Reuse.CRC:
         finding = look_for_compatible(task, None)
     _, refusals = installation.check_bundle(task, bundles.cached(task, finding))
-    would = [f"refuse: {refusal.message}" for refusal in refusals] or _loading(task, known)
-    return _would(task, *would)
+    steps = [f"refuse: {refusal.message}" for refusal in refusals] or _loading(task, known)
+    return would(task, *steps)
 
 
 def validate(task: Task) -> Outcome:
@@ -175,19 +175,18 @@ def validate(task: Task) -> Outcome:
             f"write {check.write!r} to {path} and check it" if check.write else f"check {path}"
         )
     lines += [f"run {' '.join(item.command)}" for item in spec.commands]
-    return _would(task, *lines)
+    return would(task, *lines)
 
 
 def unload(task: Task) -> Outcome:
     """Return what would be unloaded, or what blocks it."""
     record = run_directory.read_loaded(task.host, task.name, task.boot_id)
-    ours = [module.name for module in record.modules] if record else []
-    names = [*reversed(task.wanted.names), *reversed(ours)]
-    decided = plan_unload(dict.fromkeys(names), Loader(task.host).modules.rows(), ours)
-    would = [f"unload {name}" for name in decided.order]
+    rows = Loader(task.host).modules.rows()
+    decided = plan_unload(leaving(task.wanted.names, record), rows)
+    steps = [f"unload {name}" for name in decided.order]
     if decided.blocked:
-        would = [f"fail: {item.module} is {item.obstacle.value}" for item in decided.blocked]
-    return _would(task, *(would or ["unload nothing: none of its modules is loaded"]))
+        steps = [f"fail: {item.module} is {item.obstacle.value}" for item in decided.blocked]
+    return would(task, *(steps or ["unload nothing: none of its modules is loaded"]))
 
 
 def publish(task: Task, to: str | None, *, overwrite: bool) -> Outcome:
@@ -196,9 +195,4 @@ def publish(task: Task, to: str | None, *, overwrite: bool) -> Outcome:
     bundle = bundles.cached(task, rungs.peek_in_cache(task))
     where = source.oci or source.directory or source.http
     replacing = ", replacing another one of that tag" if overwrite else ""
-    return _would(task, f"publish {task.tag} ({bundle.digest}) to {where}{replacing}")
-
-
-def _would(task: Task, *lines: str) -> Outcome:
-    document = {"driver": task.name, "tag": task.tag, "would": list(lines)}
-    return Outcome(document, text="\n".join(f"would {line}" for line in lines))
+    return would(task, f"publish {task.tag} ({bundle.digest}) to {where}{replacing}")

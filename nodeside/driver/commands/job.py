@@ -23,7 +23,7 @@ from nodeside.buildjob import (
     termination_message,
 )
 from nodeside.driver.commands.bundles import target
-from nodeside.driver.commands.outcome import Outcome, as_document
+from nodeside.driver.commands.outcome import Outcome, as_document, would
 from nodeside.driver.handoff.request import (
     ToolkitBuildFailed,
     answer_to,
@@ -80,7 +80,7 @@ def order(config: Config, options: OrderOptions, *, dry_run: bool = False) -> Ou
         signature_hash=chosen.signature_hash,
     )
     if dry_run:
-        return _would(task, "do nothing" if ordered.digest else f"ask the toolkit for {task.tag}")
+        return would(task, "do nothing" if ordered.digest else f"ask the toolkit for {task.tag}")
     if not ordered.digest:
         with sole_builder(shared):
             provide_source(task.source, shared, task.source_digest, task.not_source)
@@ -104,8 +104,8 @@ def would_finish(config: Config) -> Outcome:
     """Return what `finish` would do, in words."""
     task, ordered = _ordered(config)
     if not ordered.request:
-        return _would(task, "do nothing: the store has it")
-    return _would(
+        return would(task, "do nothing: the store has it")
+    return would(
         task, "check, sign", f"publish to {ordered.to}" if ordered.to else "publish nothing"
     )
 
@@ -128,11 +128,6 @@ def _ordered(config: Config) -> tuple[Task, BuildOrder]:
             hint="order again: nodeside driver order --shared DIR",
         )
     return task, ordered
-
-
-def _would(task: Task, *would: str) -> Outcome:
-    document = {"driver": task.name, "tag": task.tag, "would": list(would)}
-    return Outcome(document, text="\n".join(f"would {line}" for line in would))
 
 
 @contextmanager

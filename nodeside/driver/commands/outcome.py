@@ -46,6 +46,12 @@ def identity(task: Task) -> dict[str, Any]:
     }
 
 
+def would(task: Task, *lines: str) -> Outcome:
+    """Return the result of a dry run."""
+    document = {"driver": task.name, "tag": task.tag, "would": list(lines)}
+    return Outcome(document, text="\n".join(f"would {line}" for line in lines))
+
+
 def as_document(value: Any) -> Any:
     """Convert a dataclass to a JSON object with camelCase keys. Keys of a mapping are kept as is.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nodeside.contract import NodeDriverStatus, Rung, State, ready_marker
+from nodeside.contract import State, ready_marker
 from nodeside.driver.announce.documents import labels as announced_labels
 from nodeside.driver.announce.documents import node_driver
 from nodeside.driver.bringup.journal import Journal, Report
@@ -50,7 +50,7 @@ def announcement(journal: Journal) -> dict[str, Any] | None:
         "labels": announced_labels(status),
         "nodeDriver": node_driver(status),
         "readyFile": str(ready_path(journal.task.host, status.driver)) if ready else "",
-        "marker": _marker(status) if ready else "",
+        "marker": ready_marker(status) if ready else "",
     }
 
 
@@ -78,8 +78,3 @@ def _check(check: Mapping[str, object]) -> tuple[str, str, str]:
     good = bool(check.get("ok"))
     words = found if good else f"{found or 'nothing'}; expected {expected}"
     return str(check.get("name", "")), "ok" if good else "FAILED", words
-
-
-def _marker(status: NodeDriverStatus) -> str:
-    source = status.source or Rung.LOADED
-    return ready_marker(status.driver, status.version, status.kernel, source, status.modules)

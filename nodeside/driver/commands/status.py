@@ -12,6 +12,7 @@ from nodeside.driver.ladder import plan
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
 from nodeside.driver.node.holders import who_holds
+from nodeside.driver.node.modules import LoadedState
 from nodeside.errors import ExitCode
 from nodeside.table import table
 
@@ -47,24 +48,14 @@ def _record(record: LoadedRecord) -> dict[str, Any]:
 
 
 def _module(task: Task, name: str, observed: plan.Observed) -> dict[str, Any]:
-    state = observed.in_kernel.get(name)
-    if state is None:
-        return {
-            "name": name,
-            "state": "not loaded",
-            "refcnt": 0,
-            "buildId": "",
-            "holders": "",
-            "taint": "",
-        }
-    devices = frozenset(observed.record.devices) if observed.record else frozenset()
-    holding = who_holds(name, task.host, devices)
+    state = observed.in_kernel.get(name) or LoadedState(name, initstate="not loaded")
+    devices = frozenset(observed.record.devices if observed.record else ())
     return {
         "name": name,
         "state": state.initstate,
         "refcnt": state.refcnt,
         "buildId": state.build_id,
-        "holders": holding.sentence() if state.refcnt else "",
+        "holders": who_holds(name, task.host, devices).sentence() if state.refcnt else "",
         "taint": state.taint,
     }
 

@@ -23,7 +23,7 @@ from nodeside.driver.bringup.journal import Journal
 from nodeside.driver.commands.outcome import Outcome
 from nodeside.driver.kernel.errors import CannotUnload
 from nodeside.driver.kernel.loader import Loader
-from nodeside.driver.kernel.unload import obstacle_error, settled_plan, unload_modules
+from nodeside.driver.kernel.unload import leaving, unload_modules
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
 from nodeside.errors import ExitCode, Locked, NodesideError
@@ -151,18 +151,16 @@ class _Patience:
 
 def _unload(task: Task, journal: Journal, loader: Loader) -> tuple[str, ...]:
     record = run_directory.read_loaded(task.host, task.name, task.boot_id)
-    ours = tuple(module.name for module in record.modules) if record else ()
-    devices = frozenset(record.devices) if record else frozenset()
-    names = tuple(dict.fromkeys((*reversed(task.wanted.names), *reversed(ours))))
-    for item in settled_plan(names, loader, ours).blocked:
-        raise obstacle_error(item, loader, devices)
-    journal.state(State.UNLOADING)
-    removed = unload_modules(names, loader, ours=ours, devices=devices)
+    removed = unload_modules(
+        leaving(task.wanted.names, record),
+        loader,
+        begin=lambda: journal.state(State.UNLOADING),
+    )
     run_directory.clear_loaded(task.host, task.name)
     if task.driver.spec.firmware is not None:
-        from nodeside.driver.kernel import firmware
+        from nodeside.driver.kernel.firmware import FirmwareDirectory
 
-        firmware.remove(task.name, task.host)
+        FirmwareDirectory(task.host).remove(task.name)
     return removed
 
 

@@ -117,9 +117,9 @@ def sole_builder(shared: SharedDir) -> Iterator[None]:
         yield
 
 
-def withdraw(shared: SharedDir, request: BuildRequest) -> None:
+def withdraw(shared: SharedDir, id: str) -> None:
     """Withdraw a request. The sidecar then stops the build and removes its own files."""
-    path = shared.request_path(request.id)
+    path = shared.request_path(id)
     with disk_errors(path):
         path.unlink(missing_ok=True)
 
@@ -183,8 +183,7 @@ def _next_id(shared: SharedDir, request: BuildRequest) -> str:
 def _withdraw_others(shared: SharedDir, keep: str) -> None:
     for name in shared.request_ids():
         if name != keep:
-            with disk_errors(shared.requests):
-                shared.request_path(name).unlink(missing_ok=True)
+            withdraw(shared, name)
 
 
 def _forget_refusals(shared: SharedDir) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 
 from nodeside import log
 from nodeside.contract import BuildRequest, BuildResult, FailureKind
@@ -67,9 +67,8 @@ def await_result(
     Raises ToolkitBuildFailed, SidecarMissing, SidecarElsewhere, DeadlinePassed, UntrustedFile,
     StoppedWaiting, RequestWithdrawn.
     """
-    waiting = _Waiting(shared, request, listener, clock)
-    with waiting:
-        result = waiting.result()
+    with DirectoryWatch([shared.results, shared.out]) as notice:
+        result = _Waiting(shared, request, listener, clock, notice).result()
     if not result.succeeded:
         raise ToolkitBuildFailed(result)
     return result
@@ -109,6 +108,7 @@ class _Waiting:
         request: BuildRequest,
         listener: Listener,
         clock: Callable[[], float],
+        notice: DirectoryWatch,
     ) -> None:
         self.shared = shared
         self.request = request
@@ -123,15 +123,7 @@ class _Waiting:
         self.unusable_since: float | None = None
         self.elsewhere = _Elsewhere(shared, request.boot_id)
         self.log = LogFollower(shared.build_log(request.id), listener.on_build_line)
-        self.stack = ExitStack()
-
-    def __enter__(self) -> _Waiting:
-        watch = DirectoryWatch([self.shared.results, self.shared.out])
-        self.notice = self.stack.enter_context(watch)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.stack.close()
+        self.notice = notice
 
     def result(self) -> BuildResult:
         watched = False
@@ -190,7 +182,7 @@ class _Waiting:
         self.losses += 1
         if self.losses < _LOSSES:
             return
-        withdraw(self.shared, self.request)
+        withdraw(self.shared, self.request.id)
         raise ToolkitBuildFailed(
             BuildResult(
                 self.request.id,

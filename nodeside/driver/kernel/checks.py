@@ -17,18 +17,9 @@ from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.driver.module.parameters import wrong_parameters
 from nodeside.driver.module.signature import Certificate
 from nodeside.driver.module.symvers import KernelSymbol, compare
-from nodeside.driver.node.facts import KernelFacts, enrolled_keys, kernel_vermagic, read_facts
+from nodeside.driver.node.facts import KernelFacts
 from nodeside.modulenames import kernel_name, name_of_file
 from nodeside.spec.model import Module
-
-__all__ = [
-    "KernelFacts",
-    "Refusal",
-    "check_before_load",
-    "enrolled_keys",
-    "kernel_vermagic",
-    "read_facts",
-]
 
 _LOCKED_DOWN = ("integrity", "confidentiality")
 _NAMED_SYMBOLS = 5  # symbols named in one message

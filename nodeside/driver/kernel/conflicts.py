@@ -15,6 +15,7 @@ from nodeside.driver.kernel.errors import InUse, RebootRequired
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.kernel.unload import (
     Blocked,
+    Leaving,
     Obstacle,
     UnloadPlan,
     obstacle_error,
@@ -81,7 +82,7 @@ def plan_clear(
             and not own & {kernel_name(item.driver), kernel_name(item.module)}
             and any(item.is_of(pci.vendor, pci.device) for pci in conflicts.unbind)
         ),
-        remove=plan_unload(conflicts.modules, states),
+        remove=plan_unload(Leaving(conflicts.modules), states),
     )
 
 
@@ -151,7 +152,7 @@ def _refuse_hopeless(blocked: Iterable[Blocked], loader: Loader) -> None:
 
 
 def _remove(conflicts: Conflicts, loader: Loader) -> tuple[str, ...]:
-    plan = settled_plan(conflicts.modules, loader)
+    plan = settled_plan(Leaving(conflicts.modules), loader)
     for item in plan.blocked:
         raise _conflict_error(item, loader)
     return remove_all(plan.order, loader)

@@ -12,7 +12,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nodeside.driver.node.holders import Holding
 from nodeside.driver.node.kernel_log import Excerpt, splats
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.shortlist import shortlist
@@ -22,7 +21,7 @@ _NAMES = 6  # symbols shown in a message
 
 
 class LoadFailed(NodesideError):
-    """A module that the kernel refused. `reason` is one word; `lines` are from the kernel log."""
+    """A module that the kernel refused. `reason` is one word."""
 
     exit_code = ExitCode.LOAD_FAILED
     reason = "LoadFailed"
@@ -42,9 +41,7 @@ class LoadFailed(NodesideError):
         rows += [f"  kernel: {line}" for line in _relevant(excerpt.lines)]
         rows += [f"  ({excerpt.note})"] if excerpt.note else []
         super().__init__("\n".join(rows), hint=explanation.hint, retryable=retryable)
-        self.module = module
         self.reason = explanation.reason
-        self.lines = excerpt.lines
 
 
 class CannotUnload(NodesideError):
@@ -54,7 +51,7 @@ class CannotUnload(NodesideError):
 
 
 class InUse(CannotUnload):
-    """A module that cannot be unloaded because something holds it; `holding` lists the holders.
+    """A module that cannot be unloaded because something holds it.
 
     Retryable, and reported as reboot-required until a retry succeeds: see `Journal.failed`.
     """
@@ -62,10 +59,6 @@ class InUse(CannotUnload):
     exit_code = ExitCode.IN_USE
     reason = "InUse"
     retryable = True
-
-    def __init__(self, message: str, *, holding: Holding | None = None, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.holding = holding
 
 
 class RebootRequired(CannotUnload):

@@ -181,16 +181,6 @@ class FirmwareDirectory:
             yield
 
 
-def install(directory: Path, driver: str, host: Host) -> tuple[str, ...]:
-    """Install the firmware of a driver; see `FirmwareDirectory.install`."""
-    return FirmwareDirectory(host).install(directory, driver)
-
-
-def remove(driver: str, host: Host) -> None:
-    """Remove the firmware of a driver; do nothing if it has none."""
-    FirmwareDirectory(host).remove(driver)
-
-
 def _tree(directory: Path) -> dict[str, Path]:
     """Map the names the kernel will request to files below a directory. Links must stay inside."""
     if not directory.is_dir():

@@ -28,12 +28,12 @@ from nodeside.driver.kernel.errors import (
     errno_name,
     explain,
 )
-from nodeside.driver.module.modulefile import decompress
+from nodeside.driver.module.compression import decompress
 from nodeside.driver.node import sysfs
 from nodeside.driver.node.capabilities import Capability, effective
 from nodeside.driver.node.facts import lockdown_mode
 from nodeside.driver.node.holders import who_holds
-from nodeside.driver.node.intree import InTree, read_in_tree, real_path
+from nodeside.driver.node.intree import InTree, read_tree, real_path
 from nodeside.driver.node.kernel_log import Excerpt, KernelLog, Mark
 from nodeside.driver.node.modules import KernelModules, LoadedState
 from nodeside.driver.node.syscalls import DiedInKernel, KernelSyscalls, Syscalls
@@ -97,7 +97,7 @@ class Loader:
 
         Returns the names of newly loaded modules, in load order. Raises NotInTree, LoadFailed.
         """
-        tree = read_in_tree(self.host, self.host.kernel.release)
+        tree = read_tree(self.host.lib_modules(self.host.kernel.release))
         loaded = self.modules.rows()
         missing = [item for item in tree.load_order(name) if item not in loaded]
         for item in missing:
@@ -259,10 +259,8 @@ class Loader:
 
 def in_use_error(module: str, host: Host, devices: frozenset[str] = frozenset()) -> InUse:
     """Return the exception that names the holders of the module."""
-    holding = who_holds(module, host, devices)
     return InUse(
-        f"cannot unload {module}: {holding.sentence()}",
-        holding=holding,
+        f"cannot unload {module}: {who_holds(module, host, devices).sentence()}",
         hint="stop what holds it, then try again",
     )
 

@@ -1,22 +1,21 @@
 """Unloads a set of modules, leaf first; reports known obstacles before touching any module.
 
 `plan_unload` decides purely from the modules in the kernel; `unload_modules` carries out the plan.
-`plan.py` decides whether modules may be replaced at all; here only `policy: never` is enforced once
-more, as the last safeguard.
+`plan.py` decides whether modules may be replaced at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
+from nodeside.contract import LoadedRecord
 from nodeside.driver.kernel.errors import CannotUnload, InUse, RebootRequired
 from nodeside.driver.kernel.loader import Loader, in_use_error, stuck_error
 from nodeside.driver.node.modules import LoadedState
 from nodeside.modulenames import kernel_name
-from nodeside.spec.model import UnloadPolicy
 
 _PAUSE = 0.05  # seconds between checks of a module that is still held
 
@@ -50,6 +49,31 @@ class Blocked:
 
 
 @dataclass(frozen=True)
+class Leaving:
+    """The modules `names` that have to go, and with them the modules in `ours` that use them.
+
+    `devices` are device numbers recorded at load time (`devices.device_numbers`).
+    """
+
+    names: tuple[str, ...]
+    ours: tuple[str, ...] = ()
+    devices: frozenset[str] = frozenset()
+
+
+def leaving(
+    wanted: Sequence[str], record: LoadedRecord | None, loaded: Iterable[str] | None = None
+) -> Leaving:
+    """Return what has to go so that nothing of a driver is loaded, last loaded first.
+
+    These are its wanted modules, and those of its record. `loaded` limits the latter to modules
+    that are known to be the ones we loaded.
+    """
+    ours = tuple(module.name for module in record.modules) if record else ()
+    names = (*reversed(wanted), *reversed(ours if loaded is None else tuple(loaded)))
+    return Leaving(tuple(dict.fromkeys(names)), ours, frozenset(record.devices if record else ()))
+
+
+@dataclass(frozen=True)
 class UnloadPlan:
     """An unload plan. `order` is leaf first. Unless `blocked` is empty, nothing may be removed."""
 
@@ -57,45 +81,30 @@ class UnloadPlan:
     blocked: tuple[Blocked, ...] = ()
 
 
-def plan_unload(
-    names: Iterable[str], states: Mapping[str, LoadedState], ours: Iterable[str] = ()
-) -> UnloadPlan:
-    """Return which modules to remove, and in which order, so that none of `names` remains.
-
-    Modules that use one of them go too if they are in `ours`. Names not in the kernel are ignored.
-    """
-    may_go = {kernel_name(name) for name in (*names, *ours)}
+def plan_unload(what: Leaving, states: Mapping[str, LoadedState]) -> UnloadPlan:
+    """Return which modules to remove, and in which order. Names not in the kernel are ignored."""
+    may_go = {kernel_name(name) for name in (*what.names, *what.ours)}
     order: dict[str, None] = {}
-    for name in names:
+    for name in what.names:
         _leaves_first(kernel_name(name), states, may_go, order)
     blocked = [_blocked(states[name], frozenset(order)) for name in order]
     return UnloadPlan(tuple(order), tuple(item for item in blocked if item is not None))
 
 
 def unload_modules(
-    names: Iterable[str],
-    loader: Loader,
-    *,
-    policy: UnloadPolicy = UnloadPolicy.WHEN_IDLE,
-    ours: Iterable[str] = (),
-    devices: frozenset[str] = frozenset(),
+    what: Leaving, loader: Loader, *, begin: Callable[[], None] = lambda: None
 ) -> tuple[str, ...]:
-    """Unload `names` and the modules in `ours` that use them. Returns the removed names in order.
+    """Unload modules. Returns the removed names in order.
 
-    `devices` are device numbers recorded at load time (`moduledevices.device_numbers`). Raises
-    InUse with the holders named, RebootRequired or UnloadFailed. The exception's `removed` lists
-    the modules already unloaded; it is empty if an obstacle was known beforehand.
+    Calls `begin` once no obstacle is known, before anything is touched. Raises InUse with the
+    holders named, RebootRequired or UnloadFailed. The exception's `removed` lists the modules
+    already unloaded; it is empty if an obstacle was known beforehand.
     """
-    wanted = tuple(names)
-    plan = settled_plan(wanted, loader, tuple(ours))
-    if plan.order and policy is UnloadPolicy.NEVER:
-        raise RebootRequired(
-            f"{', '.join(plan.order)}: not unloaded, since driver.yaml says unload.policy: never",
-            hint="reboot the node: the next boot loads the wanted version",
-        )
+    plan = settled_plan(what, loader)
     for item in plan.blocked:
-        raise obstacle_error(item, loader, devices)
-    return remove_all(plan.order, loader, devices)
+        raise obstacle_error(item, loader, what.devices)
+    begin()
+    return remove_all(plan.order, loader, what.devices)
 
 
 def remove_all(
@@ -125,11 +134,11 @@ def obstacle_error(
     assert_never(item.obstacle)
 
 
-def settled_plan(names: tuple[str, ...], loader: Loader, ours: tuple[str, ...] = ()) -> UnloadPlan:
+def settled_plan(what: Leaving, loader: Loader) -> UnloadPlan:
     """Return the plan, after a short wait if all obstacles may pass."""
     until = loader.clock.now() + loader.deadlines.idle
     while True:
-        plan = plan_unload(names, loader.modules.rows(), ours)
+        plan = plan_unload(what, loader.modules.rows())
         passing = plan.blocked and all(item.obstacle.may_pass for item in plan.blocked)
         if not passing or loader.clock.now() >= until:
             return plan

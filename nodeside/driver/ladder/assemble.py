@@ -11,14 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from nodeside.contract import BuildResult
-from nodeside.driver.bundle.bundle import (
-    Bundle,
-    BundleError,
-    BundleManifest,
-    describe,
-    write_bundle,
-)
-from nodeside.driver.bundle.manifest import canonical
+from nodeside.driver.bundle.bundle import Bundle, write_bundle
+from nodeside.driver.bundle.manifest import BundleError, BundleManifest, canonical, describe
 from nodeside.driver.handoff.artifacts import copy_modules
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.ladder.usable import missing

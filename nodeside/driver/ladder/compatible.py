@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from nodeside.driver.bundle.bundle import Bundle, BundleError, BundleManifest, read_manifest
+from nodeside.driver.bundle.bundle import Bundle, read_manifest
+from nodeside.driver.bundle.manifest import BundleError, BundleManifest
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.handoff.result import await_sidecar
-from nodeside.driver.kernel.checks import Refusal, check_before_load, read_facts
+from nodeside.driver.kernel.checks import Refusal, check_before_load
 from nodeside.driver.ladder.plan import Finding
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.ladder.usable import usable
-from nodeside.driver.module.modulefile import ModuleFile, NotAModule, read_modules
+from nodeside.driver.module.elf import NotAModule
+from nodeside.driver.module.modulefile import ModuleFile, read_modules
 from nodeside.driver.module.symvers import KernelSymbol, compare, symbols_of
+from nodeside.driver.node.facts import read_facts
 from nodeside.shortlist import shortlist
 
 _LISTED = 3  # mismatched symbols listed in the verdict

@@ -8,13 +8,14 @@ purely, what to do about modules that are in the kernel already. Policy is decid
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from nodeside.contract import LoadedRecord, Rung
-from nodeside.driver.bundle.bundle import Bundle, BundleManifest
+from nodeside.driver.bundle.bundle import Bundle
+from nodeside.driver.bundle.manifest import BundleManifest
 from nodeside.modulenames import kernel_name
 from nodeside.spec.model import Foreign, Module, Reuse, UnloadPolicy, Upgrade
 
@@ -84,24 +85,8 @@ class Verdict:
     why: str
 
 
-class ProvenModule(Protocol):
-    """A module with its build-id, the only reliable identity."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def build_id(self) -> str: ...
-
-
-class Proof(Protocol):
-    """A source of the right modules' build-ids: the manifest of a bundle, or loaded.json."""
-
-    @property
-    def key(self) -> str: ...
-
-    @property
-    def modules(self) -> Sequence[ProvenModule]: ...
+Proof = BundleManifest | LoadedRecord
+"""A source of the right modules' build-ids, their only reliable identity."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, assert_never
 
 from nodeside.contract import BuildRequest, Rung
-from nodeside.driver.bundle.bundle import Bundle, BundleError, read_manifest
+from nodeside.driver.bundle.bundle import Bundle, read_manifest
+from nodeside.driver.bundle.manifest import BundleError
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.handoff.request import (
     note_refusal,
@@ -150,14 +151,14 @@ def build(task: Task, listener: Listener) -> plan.Finding:
             result = await_result(shared, request, listener)
             bundle = assemble_bundle(task, shared, result)
         except KeyboardInterrupt:  # a person gave up; after SIGTERM the next run joins the build
-            withdraw(shared, request)
+            withdraw(shared, request.id)
             raise
         except (BundleError, UntrustedFile) as error:
             # Otherwise every retry would join the same result, or repeat the same build.
-            withdraw(shared, request)
+            withdraw(shared, request.id)
             note_refusal(shared, request, error)
             raise
-        withdraw(shared, request)
+        withdraw(shared, request.id)
         drop_sources(shared, keep={task.source_digest})
     compiler = result.toolchain.compiler if result.toolchain else "an unnamed compiler"
     return plan.Finding(f"the toolkit built it with {compiler}", bundle)

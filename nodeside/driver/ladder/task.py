@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nodeside.contract import BuildKind, BuildSettings, bundle_key, store_tag
-from nodeside.driver.bundle.bundle import Described
 from nodeside.driver.bundle.cache import Cache
+from nodeside.driver.bundle.manifest import Described
 from nodeside.driver.bundle.trust import distrust
 from nodeside.driver.handoff.source import build_settings, source_digest
 from nodeside.driver.handoff.source_tree import NotSource
@@ -216,6 +216,6 @@ def read_driver(config: Config) -> Driver:
 def _certificate(signing: Signing | None, config: Config) -> str:
     if signing is None:
         return ""
-    from nodeside.driver.module.signing import certificate_digest  # late: most drivers do not sign
+    from nodeside.driver.module.signing import read_certificate  # late: most drivers do not sign
 
-    return certificate_digest(config.beside_driver(signing.certificate))
+    return read_certificate(config.beside_driver(signing.certificate)).digest

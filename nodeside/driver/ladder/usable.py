@@ -20,7 +20,7 @@ def usable(task: Task, bundle: Bundle, why: str) -> Finding:
     if absent := missing(task, (module.name for module in bundle.manifest.modules)):
         return Finding(f"the bundle {name} has no module {absent}")
     if task.signing is not None:
-        from nodeside.driver.module.modulefile import NotAModule
+        from nodeside.driver.module.elf import NotAModule
         from nodeside.driver.module.signing import SigningError
 
         try:

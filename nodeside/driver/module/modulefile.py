@@ -26,26 +26,12 @@ from pathlib import Path
 from nodeside import log
 from nodeside.digests import sha256_and_size
 from nodeside.driver.child import ChildDied, ChildRaised, Limits, run_in_child
-from nodeside.driver.module.compression import decompress, opened
+from nodeside.driver.module.compression import opened
 from nodeside.driver.module.elf import ElfObject, MalformedElf, NotAModule, Symbol, parse_notes
 from nodeside.driver.module.signature import Signature, describe, find_appended
 from nodeside.errors import DeadlinePassed
 from nodeside.modulenames import kernel_name, name_of_file
 from nodeside.records import MalformedRecord, decode, encode
-
-__all__ = [
-    "ElfObject",
-    "ModuleFile",
-    "NotAModule",
-    "Parameter",
-    "Signature",
-    "UnreadableModule",
-    "decompress",
-    "parse_module",
-    "parse_notes",
-    "read_module",
-    "read_modules",
-]
 
 # The largest module of Debian's 6.1.0-56-amd64 (amdgpu, 19 MB) takes 0.1 s and 20 MiB; an .xz file
 # may take 128 MiB for its dictionary. All modules of a driver, 1 GiB at most, are hashed in

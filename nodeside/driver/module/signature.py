@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import io
 import re
 import struct
 from dataclasses import dataclass, field
@@ -70,7 +69,7 @@ class Certificate:
 
     @property
     def digest(self) -> str:
-        """sha256 of the DER, in hex."""
+        """sha256 of the DER, in hex; the same for PEM and DER files."""
         return hashlib.sha256(self.der).hexdigest()
 
     @property
@@ -96,11 +95,6 @@ class Appended:
     content: int
     id_type: int
     message: bytes
-
-
-def read_signature(data: bytes) -> Signature | None:
-    """Return the signature at the end of a module's bytes, or None if it is not signed."""
-    return describe(find_appended(io.BytesIO(data), "module"))
 
 
 def find_appended(file: IO[bytes], where: str, *, end: int | None = None) -> Appended | None:

@@ -19,40 +19,24 @@ from pathlib import Path
 from typing import IO
 
 from nodeside import log
-from nodeside.driver.module.modulefile import NotAModule, parse_module
+from nodeside.driver.module.elf import NotAModule
+from nodeside.driver.module.modulefile import parse_module
 from nodeside.driver.module.signature import (
     ID_PKCS7,
     MARKER,
     TRAILER,
     Certificate,
-    Signature,
     certificate_pem,
     describe,
     describe_message,
     find_appended,
     parse_certificate,
-    read_signature,
 )
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.files import TEMPORARY_PREFIX, disk_errors, sync_directory
 from nodeside.host import Host
 from nodeside.process import ToolError, run
 from nodeside.scratch import scratch_directory
-
-__all__ = [
-    "BadSignature",
-    "Certificate",
-    "Signature",
-    "SigningError",
-    "certificate_digest",
-    "kernel_hash",
-    "read_certificate",
-    "read_signature",
-    "sign",
-    "sign_manifest",
-    "verify",
-    "verify_manifest",
-]
 
 HASHES = (
     "sha1", "sha224", "sha256", "sha384", "sha512", "sha3-256", "sha3-384", "sha3-512"
@@ -166,11 +150,6 @@ def verify_manifest(data: bytes, signature: bytes, certificate: Path) -> None:
                 f"the signature of the manifest by {signer.subject} is wrong: "
                 "the manifest was changed after it was signed",
             ) from exc
-
-
-def certificate_digest(path: Path) -> str:
-    """Return the sha256 of the certificate's DER, in hex; the same for PEM and DER files."""
-    return read_certificate(path).digest
 
 
 def read_certificate(path: Path) -> Certificate:

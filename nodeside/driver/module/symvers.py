@@ -85,7 +85,7 @@ class Mismatch:
     module: str = ""
 
 
-def parse_symvers(text: str, *, where: str = "Module.symvers") -> Mapping[str, KernelSymbol]:
+def parse_symvers(text: str) -> Mapping[str, KernelSymbol]:
     """Parse all symbols, by name. Raises MalformedSymvers naming the first wrong line."""
     symbols: dict[str, KernelSymbol] = {}
     make = KernelSymbol
@@ -100,23 +100,18 @@ def parse_symvers(text: str, *, where: str = "Module.symvers") -> Mapping[str, K
         else:
             symbols[name] = make(name, int(crc, 16), old_module, old_export, old_space)
     if text[end:].strip():
-        raise _malformed(text, end, where)
+        raise _malformed(text, end)
     return symbols
 
 
-def _malformed(text: str, end: int, where: str) -> MalformedSymvers:
+def _malformed(text: str, end: int) -> MalformedSymvers:
     number = text.count("\n", 0, end) + 1
     line = text[end : end + 200].splitlines()[0] if text[end:] else ""
     return MalformedSymvers(
-        f"{where}:{number}: expected CRC, symbol, module, export type and namespace, "
+        f"Module.symvers:{number}: expected CRC, symbol, module, export type and namespace, "
         f"separated by tabs; got {line!r}",
         hint="install the headers of this kernel again: the file is damaged",
     )
-
-
-def gpl_compatible(license: str) -> bool:
-    """Return whether a module with this licence may use EXPORT_SYMBOL_GPL symbols."""
-    return license in _GPL_COMPATIBLE
 
 
 def compare(
@@ -162,7 +157,7 @@ def _why_not(module: ModuleFile, symbol: KernelSymbol, crc: int | None) -> str:
     """Return why the kernel would not resolve `symbol` for the module; "" if it would."""
     if crc is not None and crc != symbol.crc:
         return f"has CRC {symbol.crc:#010x} in this kernel, not {crc:#010x}"
-    if symbol.export in _GPL_ONLY and not gpl_compatible(module.license):
+    if symbol.export in _GPL_ONLY and module.license not in _GPL_COMPATIBLE:
         return f"is for GPL-compatible modules only, the licence is {module.license!r}"
     if symbol.namespace.startswith(_MODULES):
         if not _listed(module.name, symbol.namespace):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from nodeside.driver.node import sysfs
 from nodeside.host import Host
 
 
@@ -18,16 +19,7 @@ class Capability(Enum):
 
 def effective(host: Host) -> frozenset[Capability]:
     """Return the effective capabilities of this process; all of them if unreadable."""
-    try:
-        status = (host.proc / "self" / "status").read_text()
-    except OSError:
-        return frozenset(Capability)
-    return parse_status(status)
-
-
-def parse_status(text: str) -> frozenset[Capability]:
-    """Parse the CapEff line of /proc/PID/status; return all capabilities if there is none."""
-    for line in text.splitlines():
+    for line in (sysfs.read(host.proc / "self" / "status") or "").splitlines():
         if line.startswith("CapEff:"):
             bits = int(line.split()[1], 16)
             return frozenset(item for item in Capability if bits >> item.value & 1)

@@ -1,4 +1,4 @@
-"""The device numbers and network interfaces of a module, which sysfs does not list directly.
+"""The device numbers of a module, which sysfs does not list directly.
 
 For a device on a bus (PCI, USB, virtio, platform), its parents lead to a driver and its module. A
 device without hardware (a misc device such as /dev/vpoll, /dev/zram0) has no such link. It belongs
@@ -41,22 +41,10 @@ def devices_of(
     """Return the devices of a module; `recorded` are numbers that appeared at its load."""
     majors = _majors(host, module)
     return tuple(
-        Device(number, _uevent(path, "DEVNAME") or path.name, path)
+        Device(number, _devname(path) or path.name, path)
         for number, path in _all(host)
         if number in recorded or _belongs(module, number, path, majors)
     )
-
-
-def interfaces_of(module: str, host: Host) -> tuple[str, ...]:
-    """Return a module's network interfaces. They hold no reference and vanish at its unload."""
-    root = host.sys / "class" / "net"
-    return tuple(name for name in sysfs.names(root) if _is_interface_of(module, root / name))
-
-
-def _is_interface_of(module: str, path: Path) -> bool:
-    if (path / "device").exists():
-        return kernel_name(sysfs.link_name(path / "device" / "driver" / "module")) == module
-    return _named_after(module, path.name) or kernel_name(_uevent(path, "DEVTYPE")) == module
 
 
 def _all(host: Host) -> Iterator[tuple[str, Path]]:
@@ -109,9 +97,7 @@ def _majors(host: Host, module: str) -> frozenset[str]:
     return frozenset(majors)
 
 
-def _uevent(path: Path, key: str) -> str:
-    for line in (sysfs.read(path / "uevent") or "").splitlines():
-        name, _, value = line.partition("=")
-        if name == key:
-            return value
-    return ""
+def _devname(path: Path) -> str:
+    lines = (sysfs.read(path / "uevent") or "").splitlines()
+    key = "DEVNAME="
+    return next((line.removeprefix(key) for line in lines if line.startswith(key)), "")

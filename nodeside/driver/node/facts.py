@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from nodeside.driver.module.modulefile import parse_module
+from nodeside.driver.node.intree import built_in_modules
 from nodeside.errors import NodesideError
 from nodeside.host import Host, Kernel
 from nodeside.modulenames import name_of_file
@@ -58,7 +59,7 @@ def read_facts(host: Host) -> KernelFacts:
         lockdown=lockdown_mode(_text(host.sys / "kernel/security/lockdown")),
         loaded=frozenset(line.split()[0] for line in _lines(host.proc / "modules")),
         available=frozenset(name_of_file(path) for path in _tree_modules(tree)),
-        builtin=frozenset(name_of_file(line.strip()) for line in _lines(tree / "modules.builtin")),
+        builtin=built_in_modules(tree),
         enrolled=enrolled_keys(proc_keys),
         modules_disabled=_text(host.proc / "sys/kernel/modules_disabled").strip() == "1",
     )

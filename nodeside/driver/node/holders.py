@@ -1,4 +1,4 @@
-"""Who holds a module: other modules, open files, mounts, disks; and what is bound to it.
+"""Who holds a module: other modules, open files, mounts, disks.
 
 `who_holds` observes, and `Holding.sentence` formats the result. The kernel does not list the
 holders of a reference, so the result is put together from sysfs and the host's /proc. The sentence
@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from nodeside.driver.node import sysfs
 from nodeside.driver.node.capabilities import Capability, effective
-from nodeside.driver.node.devices import Device, devices_of, interfaces_of
+from nodeside.driver.node.devices import Device, devices_of
 from nodeside.driver.node.modules import KernelModules, LoadedState
-from nodeside.driver.node.pci import pci_devices
 from nodeside.driver.node.processes import Process, look_for
 from nodeside.host import Host
 from nodeside.modulenames import kernel_name
@@ -24,10 +23,10 @@ _NAMED = 3  # processes, mounts or modules that a sentence names
 
 @dataclass(frozen=True)
 class Holding:
-    """The holders of a module (`modules`, `processes`, `mounts`, `disks`) and its devices.
+    """The holders of a module.
 
-    `devices` are names below /dev, `pci` are addresses. `unseen` describes what could not be
-    inspected and which capability is missing; "" if everything was seen.
+    `unseen` describes what could not be inspected and which capability is missing; "" if everything
+    was seen.
     """
 
     name: str
@@ -36,9 +35,6 @@ class Holding:
     processes: tuple[Process, ...] = ()
     mounts: tuple[str, ...] = ()
     disks: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ()
-    interfaces: tuple[str, ...] = ()
-    pci: tuple[str, ...] = ()
     unseen: str = ""
 
     def sentence(self) -> str:
@@ -73,9 +69,6 @@ def who_holds(name: str, host: Host, recorded: frozenset[str] = frozenset()) -> 
         processes=search.users.processes,
         mounts=search.mounts,
         disks=_disks(devices, host),
-        devices=tuple(sorted(nodes)),
-        interfaces=interfaces_of(module, host),
-        pci=tuple(item.address for item in pci_devices(host) if item.module == module),
         unseen=_not_inspected(search.problem) or _unseen(search.users.unseen, host),
     )
 

@@ -58,11 +58,6 @@ class InTree:
         order[name] = None
 
 
-def read_in_tree(host: Host, release: str) -> InTree:
-    """Read depmod's data for `release`. Raises NotInTree if there is none."""
-    return read_tree(host.lib_modules(release))
-
-
 def read_tree(directory: Path) -> InTree:
     """Read depmod's data in `directory`, a `/lib/modules/<release>`. Raises NotInTree."""
     listing = sysfs.read(directory / "modules.dep")
@@ -77,11 +72,15 @@ def read_tree(directory: Path) -> InTree:
         directory=directory,
         paths=paths,
         needs=needs,
-        built_in=frozenset(
-            name_of_file(line) for line in (sysfs.read(directory / "modules.builtin") or "").split()
-        ),
+        built_in=built_in_modules(directory),
         softdeps=parse_softdep(sysfs.read(directory / "modules.softdep") or ""),
     )
+
+
+def built_in_modules(directory: Path) -> frozenset[str]:
+    """Return the modules that are part of the kernel image, as depmod's data says."""
+    listing = sysfs.read(directory / "modules.builtin") or ""
+    return frozenset(name_of_file(line) for line in listing.split())
 
 
 def parse_dep(text: str) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
@@ -107,13 +106,7 @@ def parse_softdep(text: str) -> dict[str, str]:
 
 
 def real_path(host: Host, path: Path) -> Path:
-    """Resolve the links of a host module; weak-updates modules link into another tree.
-
-    Absolute links are relative to the host's root, not ours.
-    """
+    """Resolve the links of a host module; weak-updates modules link into another tree."""
     for _ in range(8):
-        if not path.is_symlink():
-            return path
-        target = str(path.readlink())
-        path = host.root / target.lstrip("/") if target.startswith("/") else path.parent / target
+        path = host.inside(path)
     return path

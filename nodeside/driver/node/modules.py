@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from nodeside.driver.module.modulefile import parse_notes
+from nodeside.driver.module.elf import parse_notes
 from nodeside.driver.node import sysfs
+from nodeside.driver.node.intree import built_in_modules
 from nodeside.errors import SystemRefused
 from nodeside.host import Host
-from nodeside.modulenames import kernel_name, name_of_file
+from nodeside.modulenames import kernel_name
 
 _ATTEMPTS = 5  # a module that keeps coming and going is reported as last seen
 
@@ -25,10 +26,10 @@ _INITSTATE = {"Live": "live", "Loading": "coming", "Unloading": "going"}
 class LoadedState:
     """A module in the kernel.
 
-    `initstate` is live, coming or going. `holders` are the modules that use it. `build_id` and
-    `srcversion` are "" if it has none. `parameters` are the readable ones; they are only read on
-    request, because their getters run the module's code. `permanent` is set if the module has no
-    exit function, or if this kernel cannot unload modules at all.
+    `initstate` is live, coming or going. `holders` are the modules that use it. `build_id` is "" if
+    it has none. `parameters` are the readable ones; they are only read on request, because their
+    getters run the module's code. `permanent` is set if the module has no exit function, or if this
+    kernel cannot unload modules at all.
     """
 
     name: str
@@ -36,7 +37,6 @@ class LoadedState:
     initstate: str = "live"
     holders: tuple[str, ...] = ()
     build_id: str = ""
-    srcversion: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict)
     taint: str = ""
     permanent: bool = False
@@ -92,8 +92,7 @@ class KernelModules:
         path = self._directory(module)
         if path.is_dir() and not (path / "initstate").exists():
             return module not in self.rows()
-        listed = self.host.lib_modules(self.host.kernel.release) / "modules.builtin"
-        return module in _stems(sysfs.read(listed) or "")
+        return module in built_in_modules(self.host.lib_modules(self.host.kernel.release))
 
     def _directory(self, name: str) -> Path:
         return self.host.sys_module / name
@@ -106,15 +105,12 @@ class KernelModules:
 
     def _complete(self, row: LoadedState) -> LoadedState:
         path = self._directory(row.name)
-        return LoadedState(
-            name=row.name,
-            refcnt=row.refcnt,
+        return replace(
+            row,
             initstate=sysfs.read(path / "initstate") or row.initstate,
             holders=tuple(sorted({*row.holders, *sysfs.names(path / "holders")})),
             build_id=_build_id(path / "notes" / ".note.gnu.build-id"),
-            srcversion=sysfs.read(path / "srcversion") or "",
             taint=row.taint or sysfs.read(path / "taint") or "",
-            permanent=row.permanent,
         )
 
 
@@ -150,8 +146,3 @@ def _parameters(directory: Path) -> dict[str, str]:
     names = sysfs.names(directory)
     values = zip(names, sysfs.ask(*(directory / name for name in names)), strict=True)
     return {name: value for name, value in values if value is not None}
-
-
-def _stems(listing: str) -> frozenset[str]:
-    """Return the module names in a list of one path per line, such as modules.builtin."""
-    return frozenset(name_of_file(line) for line in listing.splitlines() if line)

@@ -1,6 +1,8 @@
 """The processes on the node that have a device open or mapped, and the mounts of a filesystem.
 
-The host's /proc is read without psutil: in a pod it is at /host/proc, and a few lines suffice.
+psutil does not serve here. It lists open regular files only, so no devices, and calls stat(2) on
+all of them without a deadline. And it knows no mounts of another process.
+
 Inspecting the open files of another user's process takes SYS_PTRACE and DAC_READ_SEARCH; processes
 that cannot be inspected are counted. A file on a dead filesystem (NFS, FUSE) may hang in stat(2),
 which no signal ends, so a child process does the work. Only reads.
@@ -113,7 +115,7 @@ def mounts_of(module: str, numbers: frozenset[str], host: Host) -> tuple[str, ..
     namespaces = set()
     for pid in _pids(host):
         directory = host.proc / str(pid)
-        namespace = _link(directory / "ns" / "mnt")
+        namespace = sysfs.link_name(directory / "ns" / "mnt")
         if namespace not in namespaces:
             namespaces.add(namespace)
             text = sysfs.read(directory / "mountinfo") or ""
@@ -202,10 +204,3 @@ def _shown(text: str, limit: int = _COMMAND_LIMIT) -> str:
     """Escape and shorten an untrusted name of a process or mount, to embed in a single line."""
     text = escaped(text)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
-
-
-def _link(path: Path) -> str:
-    try:
-        return str(path.readlink())
-    except OSError:
-        return ""

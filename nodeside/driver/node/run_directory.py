@@ -23,11 +23,10 @@ restarting its container does not help a failed driver.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from nodeside import log
 from nodeside.clock import Clock
@@ -113,31 +112,27 @@ def clear_loaded(host: Host, driver: str) -> bool:
     return _remove(loaded_path(host, driver)) or former
 
 
-@contextmanager
 def hold_lock(
     host: Host, driver: str, *, timeout: float, clock: Clock | None = None
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Hold the driver's lock on this node while the block runs, as its only actor.
 
     Waits up to `timeout` seconds, then raises Locked, which names the holder. The kernel releases
     the lock when the holder exits for any reason.
     """
-    with node_lock(host, driver, f"driver {driver}", timeout=timeout, clock=clock):
-        yield
+    return node_lock(host, driver, f"driver {driver}", timeout=timeout, clock=clock)
 
 
-@contextmanager
 def hold_pod_lock(
     host: Host, driver: str, *, timeout: float, clock: Clock | None = None
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Hold the driver's pod lock on this node while the block runs, as its only active pod.
 
     A pod takes it before its first action and keeps it until it exits. So if two pods run on one
     node, as when one revision replaces another, the later pod waits until the earlier one has
     exited, and neither reverts the other's work. Manual commands do not take it.
     """
-    with node_lock(host, f"{driver}.pod", f"driver {driver}", timeout=timeout, clock=clock):
-        yield
+    return node_lock(host, f"{driver}.pod", f"driver {driver}", timeout=timeout, clock=clock)
 
 
 def _same(old: ReadyRecord, new: ReadyRecord) -> bool:
@@ -156,10 +151,9 @@ def _read(kind: type[R], path: Path, boot_id: str) -> R | None:
 
 
 def _write(path: Path, record: ReadyRecord | LoadedRecord) -> None:
-    document: Mapping[str, Any] = encode(record)
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    publish(path, document)
+    publish(path, encode(record))
 
 
 def _remove(path: Path) -> bool:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside.contract import store_tag
-from nodeside.driver.bundle.bundle import SIGNATURE, Bundle, BundleManifest, Described
-from nodeside.driver.bundle.manifest import BundleError, same_modules
+from nodeside.driver.bundle.bundle import SIGNATURE, Bundle
+from nodeside.driver.bundle.manifest import BundleError, Described, same_modules
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.files import TEMPORARY_PREFIX
 from nodeside.host import Kernel
@@ -125,16 +125,11 @@ class Store(AbstractContextManager["Store"]):
     where: str  # for display: oci:registry.example.com/team/edu
     confidential: bool  # whether the transport authenticates the server
 
-    def manifest(self, tag: str) -> BundleManifest | None:
-        """Return the manifest of the bundle with this tag, or None. Fetches no modules."""
-        described = self.describe(tag)
-        return described.manifest if described else None
-
     @abstractmethod
     def describe(self, tag: str) -> Described | None:
         """Return the manifest and signature of the bundle with this tag, or None.
 
-        Raises FetchError.
+        Fetches no modules. Raises FetchError.
         """
 
     @abstractmethod

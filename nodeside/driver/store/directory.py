@@ -14,11 +14,11 @@ import tempfile
 from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
-from types import TracebackType
 
 from nodeside.digests import sha256_of
 from nodeside.driver.bundle.archive import open_archive, pack, peek_manifest, unpack
-from nodeside.driver.bundle.bundle import Bundle, Described
+from nodeside.driver.bundle.bundle import Bundle
+from nodeside.driver.bundle.manifest import Described
 from nodeside.driver.store.base import (
     Accept,
     Fetched,
@@ -51,12 +51,7 @@ class DirectoryStore(Store):
         self.where = str(directory)
         self.confidential = True
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def describe(self, tag: str) -> Described | None:

@@ -13,7 +13,8 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from nodeside.driver.bundle.archive import peek_manifest, unpack
-from nodeside.driver.bundle.bundle import Bundle, Described
+from nodeside.driver.bundle.bundle import Bundle
+from nodeside.driver.bundle.manifest import Described
 from nodeside.driver.http.failures import shown
 from nodeside.driver.store.addresses import origin
 from nodeside.driver.store.base import (

@@ -25,11 +25,12 @@ from urllib.parse import urlencode, urlsplit
 
 from nodeside.digests import sha256_and_size
 from nodeside.driver.bundle.archive import pack, unpack
-from nodeside.driver.bundle.bundle import MANIFEST, Bundle, Described, read_manifest
+from nodeside.driver.bundle.bundle import MANIFEST, Bundle, read_manifest
 from nodeside.driver.bundle.manifest import (
     MANIFEST_LIMIT,
     SIGNATURE_LIMIT,
     BundleError,
+    Described,
     digest_of,
     parse,
 )

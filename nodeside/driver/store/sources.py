@@ -15,8 +15,8 @@ from enum import Enum
 from pathlib import Path
 
 from nodeside import log
-from nodeside.driver.bundle.bundle import Bundle, BundleManifest, Described
-from nodeside.driver.bundle.manifest import BundleError
+from nodeside.driver.bundle.bundle import Bundle
+from nodeside.driver.bundle.manifest import BundleError, BundleManifest, Described
 from nodeside.driver.bundle.trust import check_trust
 from nodeside.driver.store.base import (
     Accept,

@@ -15,7 +15,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from nodeside import __version__
@@ -71,13 +70,8 @@ class ServedStore(Store):
         self._transport.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._transport.__exit__(kind, value, traceback)
+    def __exit__(self, *exc: object) -> None:
+        self._transport.__exit__(*exc)
 
     @abstractmethod
     def _authorization(self) -> Authorization | None:
@@ -119,12 +113,7 @@ class Transport:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def get(self, url: str, *, limit: int, accept: str = "*/*") -> Reply | None:

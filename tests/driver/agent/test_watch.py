@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from nodeside.clock import Clock
@@ -25,10 +26,6 @@ from nodeside.driver.agent.watch import (
 from tests.driver.fakes.uevents import Queue
 
 PCI_DEVICES = sorted(Path("/sys/bus/pci/devices").glob("*/uevent"))
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_module_that_goes_away_is_a_reason_to_look() -> None:
@@ -248,21 +245,21 @@ def test_second_control_c_means_now() -> None:
 
 def test_handlers_and_descriptors_are_given_back() -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    count = open_descriptors()
+    count = psutil.Process().num_fds()
 
     with Watch([], uevents=Queue):
         assert signal.getsignal(signal.SIGTERM) != before[0]
 
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
-    assert open_descriptors() == count
+    assert psutil.Process().num_fds() == count
     assert signal.set_wakeup_fd(-1) == -1
 
 
 def test_monitor_is_closed_with_the_watch() -> None:
     open_uevents()  # the first one loads libudev
-    count = open_descriptors()
+    count = psutil.Process().num_fds()
 
     with Watch(["edu"]) as watch:
         assert watch.wait(0).why is Why.PATIENCE
 
-    assert open_descriptors() == count
+    assert psutil.Process().num_fds() == count

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -162,13 +163,22 @@ def test_a_new_version_of_the_same_source_needs_no_bundle_of_its_own(node: FakeN
 # --- what is in the way ----------------------------------------------------------------------
 
 
-def test_on_reboot_a_running_node_is_not_touched_but_the_cache_is_filled(node: FakeNode) -> None:
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"upgrade": "onReboot"}, "upgrade: onReboot"),
+        ({"unload": {"policy": "never"}}, "unload.policy: never"),
+    ],
+)
+def test_a_running_node_is_not_touched_but_the_cache_is_filled(
+    node: FakeNode, spec: dict[str, Any], words: str
+) -> None:
     node.fill()
-    node.upgrade(upgrade="onReboot")
+    node.upgrade(**spec)
     task = node.task()
     node.put_bundle(task)
 
-    with pytest.raises(RebootRequired, match=r"another straw is loaded.*upgrade: onReboot"):
+    with pytest.raises(RebootRequired, match=f"another straw is loaded.*{words}"):
         node.bring_up(task)
 
     assert (node.kernel.loads, node.kernel.unloads) == ([], [])

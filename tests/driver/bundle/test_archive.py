@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nodeside.driver.bundle.archive import pack, peek_manifest, unpack
-from nodeside.driver.bundle.bundle import Bundle, BundleError, Described, verify
-from nodeside.driver.bundle.manifest import canonical
+from nodeside.driver.bundle.bundle import Bundle, verify
+from nodeside.driver.bundle.manifest import BundleError, Described, canonical
 from nodeside.errors import ExitCode
 from tests.driver.fakes.bundles import END, sample_bundle, tar_entry, tar_of
 

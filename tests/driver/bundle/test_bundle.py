@@ -12,17 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeside.driver.bundle.bundle import (
-    Bundle,
+from nodeside.driver.bundle.bundle import Bundle, read_bundle, verify, write_bundle
+from nodeside.driver.bundle.manifest import (
+    MANIFEST_LIMIT,
     BundleError,
+    canonical,
     describe,
     digest,
-    read_bundle,
-    verify,
-    write_bundle,
+    parse,
+    same_modules,
 )
-from nodeside.driver.bundle.manifest import MANIFEST_LIMIT, canonical, parse, same_modules
-from nodeside.driver.module.modulefile import ModuleFile, Signature
+from nodeside.driver.module.modulefile import ModuleFile
+from nodeside.driver.module.signature import Signature
 from nodeside.errors import ExitCode
 from nodeside.records import encode
 from tests.driver.fakes.bundles import sample_bundle

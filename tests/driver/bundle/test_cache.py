@@ -18,8 +18,9 @@ import pytest
 
 from nodeside import process
 from nodeside.clock import Clock
-from nodeside.driver.bundle.bundle import Bundle, BundleError, read_bundle, verify
+from nodeside.driver.bundle.bundle import Bundle, read_bundle, verify
 from nodeside.driver.bundle.cache import Cache, CachedManifest
+from nodeside.driver.bundle.manifest import BundleError
 from nodeside.errors import ExitCode, Locked, NoSpace, SystemRefused
 from nodeside.filelock import take_lock
 from nodeside.host import Kernel
@@ -57,15 +58,17 @@ def test_what_was_adopted_is_found_at_its_tag(cache: Cache) -> None:
     bundle = put(cache)
 
     assert bundle.directory == cache.root / "edu" / TAG
-    assert cache.lookup(TAG, KEY) == cache.lookup(TAG, KEY, "edu") == bundle
-    assert cache.manifest_for(TAG) == bundle.manifest
+    assert cache.lookup(TAG, KEY, "edu") == bundle
+    described = cache.described(TAG, "edu")
+    assert described is not None
+    assert described.manifest == bundle.manifest
     assert names(cache.root) == ["edu"]
     assert names(cache.root / "edu") == [".lock", TAG]
 
 
 def test_an_empty_cache_has_nothing_and_is_not_created_by_looking(cache: Cache) -> None:
-    assert cache.lookup(TAG, KEY) is None
-    assert cache.manifest_for(TAG) is None
+    assert cache.lookup(TAG, KEY, "edu") is None
+    assert cache.described(TAG, "edu") is None
     assert list(cache.manifests("edu")) == []
     assert cache.collect("edu", set()) == ()
     assert not cache.root.exists()
@@ -74,10 +77,10 @@ def test_an_empty_cache_has_nothing_and_is_not_created_by_looking(cache: Cache) 
 def test_another_key_or_driver_is_not_served(cache: Cache, said: pytest.LogCaptureFixture) -> None:
     put(cache)
 
-    assert cache.lookup(TAG, "f" * 64) is None
+    assert cache.lookup(TAG, "f" * 64, "edu") is None
     assert cache.lookup(TAG, KEY, "other") is None
     assert "a bundle with this tag has another key" in said.text
-    assert cache.lookup(TAG, KEY) is not None
+    assert cache.lookup(TAG, KEY, "edu") is not None
 
 
 def test_another_version_of_the_same_key_serves_unless_it_is_damaged(cache: Cache) -> None:
@@ -85,7 +88,9 @@ def test_another_version_of_the_same_key_serves_unless_it_is_damaged(cache: Cach
     next_one = TAG.replace("1.2.0", "1.3.0-rc1")
 
     assert cache.lookup(next_one, KEY, "edu") == cache.peek(next_one, KEY, "edu") == bundle
-    assert cache.manifest_for(next_one, "edu") == bundle.manifest
+    described = cache.described(next_one, "edu")
+    assert described is not None
+    assert described.manifest == bundle.manifest
     assert cache.lookup(next_one, KEY, "other") is None
 
     damage_flip(bundle.directory)
@@ -110,7 +115,7 @@ def test_its_own_version_is_looked_for_first_and_another_helps_out(cache: Cache)
 @pytest.mark.parametrize("tag", ["", ".tmp-x", "../edu", "a/b", ".damaged-x-1"])
 def test_what_is_no_tag_is_refused(cache: Cache, tag: str) -> None:
     with pytest.raises(BundleError, match="is not the tag of a bundle"):
-        cache.lookup(tag, KEY)
+        cache.lookup(tag, KEY, "edu")
 
 
 def damage_truncate(directory: Path) -> None:
@@ -162,14 +167,14 @@ def test_a_damaged_bundle_is_set_aside_and_said_and_later_collected(
     directory = put(cache).directory
     damage(directory)
 
-    assert cache.lookup(TAG, KEY) is None
+    assert cache.lookup(TAG, KEY, "edu") is None
 
     assert names(directory.parent) == [f".damaged-{TAG}-1", ".lock"]
     record = next(r for r in said.records if r.getMessage() == "a damaged bundle was set aside")
     assert record.levelno == logging.WARNING
     assert words in str(vars(record)["fields"]["problem"])
     put(cache)
-    assert cache.lookup(TAG, KEY) is not None
+    assert cache.lookup(TAG, KEY, "edu") is not None
     assert cache.collect("edu", {TAG}) == ()
     assert names(directory.parent) == [".lock", TAG]
 
@@ -177,7 +182,7 @@ def test_a_damaged_bundle_is_set_aside_and_said_and_later_collected(
 def test_two_damaged_bundles_of_one_tag_are_both_set_aside(cache: Cache) -> None:
     for _ in range(2):
         damage_flip(put(cache).directory)
-        assert cache.lookup(TAG, KEY) is None
+        assert cache.lookup(TAG, KEY, "edu") is None
 
     assert names(cache.root / "edu") == [f".damaged-{TAG}-1", f".damaged-{TAG}-2", ".lock"]
 
@@ -187,7 +192,7 @@ def test_a_damaged_bundle_makes_way_for_a_good_one(cache: Cache) -> None:
 
     verify(put(cache))
 
-    assert cache.lookup(TAG, KEY) is not None
+    assert cache.lookup(TAG, KEY, "edu") is not None
 
 
 def test_an_equal_bundle_stays_and_a_different_one_of_the_key_makes_way(
@@ -200,7 +205,7 @@ def test_an_equal_bundle_stays_and_a_different_one_of_the_key_makes_way(
     second = put(cache, contents={"edu": b"rebuilt"})
 
     assert second.digest != first.digest
-    assert cache.lookup(TAG, KEY) == second
+    assert cache.lookup(TAG, KEY, "edu") == second
     assert "replaced a bundle with the same key" in said.text
     assert names(cache.root / "edu") == [".lock", TAG]
 
@@ -212,7 +217,7 @@ def test_a_bundle_that_does_not_verify_is_not_adopted(cache: Cache) -> None:
         with pytest.raises(BundleError, match="has 17 bytes, expected 8991"):
             cache.adopt(bundle.directory)
 
-    assert cache.lookup(TAG, KEY) is None
+    assert cache.lookup(TAG, KEY, "edu") is None
     assert names(cache.root) == []
 
 
@@ -344,7 +349,7 @@ def test_killed_at_any_moment_the_cache_holds_the_old_bundle_or_the_new_one_or_n
     number = 0
     put(cache)
     while die_while_writing(cache, number):
-        found = cache.lookup(TAG, KEY)
+        found = cache.lookup(TAG, KEY, "edu")
         seen.add(found and found.module_path("edu").read_bytes())
         assert not list((cache.root / "edu").glob(".damaged-*"))
         cache.collect("edu", {TAG})
@@ -368,7 +373,7 @@ from tests.driver.bundle.test_cache import put
 cache = Cache(Path(sys.argv[1]))
 for number in range(25):
     put(cache, contents={"edu": sys.argv[2].encode() * (number + 1)})
-    found = cache.lookup(TAG, KEY)
+    found = cache.lookup(TAG, KEY, "edu")
     assert found is not None, "a good bundle was not found"
     cache.collect("edu", {TAG})
 """
@@ -386,7 +391,7 @@ def test_two_processes_at_once_do_not_harm_each_other(cache: Cache) -> None:
 
     assert [writer.wait(120) for writer in writers] == [0, 0]
 
-    assert cache.lookup(TAG, KEY) is not None
+    assert cache.lookup(TAG, KEY, "edu") is not None
     assert names(cache.root) == ["edu"]
     assert names(cache.root / "edu") == [".lock", TAG]
 
@@ -399,7 +404,7 @@ def test_a_lock_that_is_never_released_is_an_error_not_a_hang(cache: Cache) -> N
         fcntl.flock(held, fcntl.LOCK_EX)
 
         with pytest.raises(Locked, match=r"another process has held .*/edu/\.lock for 60 s"):
-            impatient.lookup(TAG, KEY)
+            impatient.lookup(TAG, KEY, "edu")
 
 
 def test_what_killed_processes_left_in_staging_goes_with_the_next_one(cache: Cache) -> None:
@@ -433,7 +438,7 @@ def test_lock_is_nobody_elses_to_open_also_one_of_an_older_version(cache: Cache)
     lock = cache.root / "edu" / ".lock"
     lock.chmod(0o644)
 
-    cache.lookup(TAG, KEY)
+    cache.lookup(TAG, KEY, "edu")
 
     assert lock.stat().st_mode & 0o777 == 0o600
 
@@ -464,7 +469,7 @@ def test_a_full_disk_is_named_and_nothing_half_written_stays(tmp_path: Path) -> 
         assert caught.value.exit_code is ExitCode.NO_SPACE
         assert caught.value.hint.startswith("free some space: df -h ")
         assert names(cache.root) == ["edu"]
-        assert cache.lookup(TAG, KEY) is not None
+        assert cache.lookup(TAG, KEY, "edu") is not None
 
 
 def put_from(elsewhere: Path, cache: Cache, content: bytes) -> None:
@@ -485,8 +490,8 @@ def test_a_read_only_disk_serves_and_refuses_in_words(tmp_path: Path) -> None:
         damage_flip(bad.directory)
         process.run(["mount", "-o", "remount,ro", tmp_path / "disk"], timeout=10)
 
-        assert cache.lookup(TAG, KEY) == good
-        assert cache.lookup(bad.directory.name, "0" * 64) is None
+        assert cache.lookup(TAG, KEY, "edu") == good
+        assert cache.lookup(bad.directory.name, "0" * 64, "edu") is None
         assert cache.collect("edu", set()) == ()
         with pytest.raises(SystemRefused, match=r"Read-only file system: .*/disk/cache"):
             put(cache)
@@ -506,7 +511,7 @@ def test_a_disk_that_fills_during_the_sync_is_no_space_too(
         with pytest.raises(NoSpace, match=f"no space left writing .*{TAG}"):
             cache.adopt(directory)
 
-    assert cache.lookup(TAG, KEY) is None
+    assert cache.lookup(TAG, KEY, "edu") is None
 
 
 def test_a_disk_that_cannot_read_a_module_any_more_is_a_damaged_bundle(
@@ -519,7 +524,7 @@ def test_a_disk_that_cannot_read_a_module_any_more_is_a_damaged_bundle(
 
     monkeypatch.setattr("hashlib.file_digest", broken)
 
-    assert cache.lookup(TAG, KEY) is None
+    assert cache.lookup(TAG, KEY, "edu") is None
     assert "Input/output error" in str([vars(r).get("fields") for r in said.records])
 
 

@@ -16,7 +16,8 @@ import pytest
 
 from nodeside.contract import Rung
 from nodeside.driver.bringup.bringup import NoRungServed
-from nodeside.driver.bundle.bundle import SIGNATURE, Bundle, BundleError, read_manifest, verify
+from nodeside.driver.bundle.bundle import SIGNATURE, Bundle, read_manifest, verify
+from nodeside.driver.bundle.manifest import BundleError
 from nodeside.driver.ladder import plan
 from nodeside.driver.ladder.rungs import fetch_options
 from nodeside.driver.module.signing import (
@@ -426,4 +427,4 @@ def test_a_bundle_that_is_signed_now_replaces_the_same_one_without_a_signature(
             found = cache.adopt(sample_bundle(staging / "bundle", sign=sign_it).directory)
 
     assert read_manifest(found.directory).signature
-    assert cache.lookup(TAG, KEY) == found
+    assert cache.lookup(TAG, KEY, "edu") == found

@@ -21,9 +21,9 @@ from nodeside.contract import LoadedRecord, NodeDriverStatus, Rung, State, Toolc
 from nodeside.driver.bringup import bringup
 from nodeside.driver.bringup.bringup import bring_up
 from nodeside.driver.bringup.journal import Journal, Report
-from nodeside.driver.bundle.bundle import Bundle, describe, write_bundle
+from nodeside.driver.bundle.bundle import Bundle, write_bundle
 from nodeside.driver.bundle.cache import Cache
-from nodeside.driver.bundle.manifest import BundleManifest
+from nodeside.driver.bundle.manifest import BundleManifest, describe
 from nodeside.driver.commands import dry_run, status, unload
 from nodeside.driver.commands import load as steps
 from nodeside.driver.handoff.listener import Listener

@@ -321,7 +321,7 @@ def test_stopping_leaves_the_build_to_be_joined(shared: SharedDir) -> None:
 
 def test_a_request_that_somebody_else_withdrew_is_not_waited_for(shared: SharedDir) -> None:
     request = request_build(shared, wish())
-    withdraw(shared, request)
+    withdraw(shared, request.id)
     with pytest.raises(RequestWithdrawn, match="withdrawn by another process"):
         wait(shared, request)
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.kernel.checks import KernelFacts, Refusal, check_before_load
+from nodeside.driver.kernel.checks import Refusal, check_before_load
 from nodeside.driver.module.modulefile import ModuleFile, Parameter
 from nodeside.driver.module.signature import Certificate, Signature
 from nodeside.driver.module.symvers import KernelSymbol
+from nodeside.driver.node.facts import KernelFacts
 from nodeside.host import Kernel
 from nodeside.spec.model import Module
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.kernel import firmware
 from nodeside.driver.kernel.firmware import FirmwareDirectory, FirmwareRefused
 from nodeside.errors import Locked
 from nodeside.host import Host
@@ -65,7 +64,7 @@ def test_a_search_path_of_somebody_else_is_left_alone(host: Host, tmp_path: Path
     path.write_text("/var/lib/firmware\n")
 
     with pytest.raises(FirmwareRefused, match="search path is taken: /var/lib/firmware") as caught:
-        firmware.install(tree(tmp_path, "fw", a="A"), "edu", host)
+        FirmwareDirectory(host).install(tree(tmp_path, "fw", a="A"), "edu")
 
     assert "put the firmware below /var/lib/firmware" in caught.value.hint
     assert path.read_text() == "/var/lib/firmware\n"
@@ -73,7 +72,7 @@ def test_a_search_path_of_somebody_else_is_left_alone(host: Host, tmp_path: Path
 
 def test_a_kernel_without_a_firmware_loader_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(FirmwareRefused, match=r"cannot read .*/firmware_class/parameters/path"):
-        firmware.install(tree(tmp_path, "fw", a="A"), "edu", Host(tmp_path / "node"))
+        FirmwareDirectory(Host(tmp_path / "node")).install(tree(tmp_path, "fw", a="A"), "edu")
 
 
 def test_the_last_driver_gives_the_search_path_back(host: Host, tmp_path: Path) -> None:
@@ -111,7 +110,7 @@ def test_a_new_version_replaces_and_drops_files(host: Host, tmp_path: Path) -> N
 
 
 def test_a_driver_without_firmware_has_nothing_to_remove(host: Host) -> None:
-    firmware.remove("edu", host)
+    FirmwareDirectory(host).remove("edu")
 
     assert not host.run.exists()
 
@@ -138,7 +137,7 @@ def test_a_link_out_of_the_directory_is_refused(host: Host, tmp_path: Path) -> N
     (source / "secret.bin").symlink_to("/etc/hostname")
 
     with pytest.raises(FirmwareRefused, match=r"secret\.bin is a link that leads out of"):
-        firmware.install(source, "edu", host)
+        FirmwareDirectory(host).install(source, "edu")
 
 
 def test_a_link_within_the_directory_becomes_a_file(host: Host, tmp_path: Path) -> None:
@@ -153,7 +152,7 @@ def test_a_link_within_the_directory_becomes_a_file(host: Host, tmp_path: Path) 
 
 def test_a_missing_directory_is_refused(host: Host, tmp_path: Path) -> None:
     with pytest.raises(FirmwareRefused, match="no firmware directory") as caught:
-        firmware.install(tmp_path / "absent", "edu", host)
+        FirmwareDirectory(host).install(tmp_path / "absent", "edu")
 
     assert "firmware.path" in caught.value.hint
 

@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeside.driver.module import compression, modulefile
+from nodeside.driver.module.compression import decompress
 from nodeside.driver.module.elf import MalformedElf, NotAModule
 from nodeside.driver.module.modulefile import (
     Parameter,
     UnreadableModule,
-    decompress,
     parse_module,
     read_module,
     read_modules,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import logging
 import shutil
 from pathlib import Path
@@ -13,19 +14,28 @@ from hypothesis import strategies as st
 
 from nodeside.driver.module.elf import NotAModule
 from nodeside.driver.module.modulefile import read_module
-from nodeside.driver.module.signature import MARKER, TRAILER, Appended, Signature, describe
+from nodeside.driver.module.signature import (
+    MARKER,
+    TRAILER,
+    Appended,
+    Signature,
+    describe,
+    find_appended,
+)
 from nodeside.driver.module.signing import (
     SigningError,
-    certificate_digest,
     kernel_hash,
     read_certificate,
-    read_signature,
     sign,
     verify,
 )
 from nodeside.host import Host
 from nodeside.process import run
 from tests.driver.fakes.keys import SPECIMEN, Pair, make_pair
+
+
+def read_signature(data: bytes) -> Signature | None:
+    return describe(find_appended(io.BytesIO(data), "module"))
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +97,8 @@ def test_der_certificate_is_as_good_as_pem(module: Path, acme: Pair, tmp_path: P
 
     verify(module, der)
     verify(module, acme.certificate)
-    assert certificate_digest(der) == certificate_digest(acme.certificate)
-    assert certificate_digest(der) == hashlib.sha256(der.read_bytes()).hexdigest()
+    assert read_certificate(der).digest == read_certificate(acme.certificate).digest
+    assert read_certificate(der).digest == hashlib.sha256(der.read_bytes()).hexdigest()
 
 
 def test_key_and_certificate_in_one_file_work(module: Path, acme: Pair, tmp_path: Path) -> None:

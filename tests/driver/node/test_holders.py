@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nodeside.driver import child
-from nodeside.driver.node.devices import device_numbers, devices_of, interfaces_of
+from nodeside.driver.node.devices import device_numbers, devices_of
 from nodeside.driver.node.holders import Holding, who_holds
 from nodeside.driver.node.processes import Process, parse_mountinfo, pod_and_container
 from tests.driver.fakes.kernel import (
@@ -15,7 +15,6 @@ from tests.driver.fakes.kernel import (
     add_device,
     add_pci_device,
     add_process,
-    link,
     write,
 )
 
@@ -50,7 +49,6 @@ def test_an_open_misc_device_is_held_by_a_named_process_of_a_pod(kernel: FakeKer
     assert holding.processes == (
         Process(4711, "python3", "/usr/bin/python3 hold.py", "/dev/null", 1, POD, CONTAINER),
     )
-    assert holding.devices == ("vpoll",)
 
 
 def test_a_holder_cannot_forge_lines_or_move_the_cursor_by_its_name(kernel: FakeKernel) -> None:
@@ -100,7 +98,6 @@ def test_a_device_below_a_pci_device_belongs_to_that_devices_driver(kernel: Fake
 
     assert [item.node for item in devices_of("edu", kernel.host)] == ["edu0", "other0"]
     assert devices_of("other", kernel.host) == ()
-    assert who_holds("edu", kernel.host).pci == ("0000:00:04.0",)
 
 
 def test_a_device_is_known_by_the_major_number_that_has_the_modules_name(
@@ -160,19 +157,6 @@ def test_a_mapping_outlives_its_file(kernel: FakeKernel) -> None:
     write(process / "maps", "7f00-7f01 rw-s 00000000 00:05 12 /dev/vpoll\n7f02-7f03 r 0 0:0 0\n")
 
     assert who_holds("vpoll", kernel.host).processes[0].path == "/dev/vpoll"
-
-
-def test_interfaces_are_those_of_the_driver_or_of_the_name(kernel: FakeKernel) -> None:
-    device = add_pci_device(kernel.host, "0000:00:05.0", "1af4", "1000", "nic", "nic")
-    net = kernel.host.sys / "class/net"
-    link(kernel.host.sys / "devices/pci0000:00/0000:00:05.0/net/eth0/device", device)
-    link(net / "eth0", kernel.host.sys / "devices/pci0000:00/0000:00:05.0/net/eth0")
-    write(net / "dummy0/uevent", "INTERFACE=dummy0\n")
-    write(net / "wg7/uevent", "DEVTYPE=wireguard\n")
-
-    assert interfaces_of("nic", kernel.host) == ("eth0",)
-    assert interfaces_of("dummy", kernel.host) == ("dummy0",)
-    assert interfaces_of("wireguard", kernel.host) == ("wg7",)
 
 
 def test_references_that_nothing_explains_are_said_so(kernel: FakeKernel) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nodeside.driver.kernel.errors import LoadFailed
-from nodeside.driver.node.intree import NotInTree, read_in_tree, real_path
+from nodeside.driver.node.intree import NotInTree, read_tree, real_path
 from tests.driver.fakes.kernel import RELEASE, FakeKernel, write, write_bytes
 
 DEP = """\
@@ -32,7 +32,7 @@ def kernel(tmp_path: Path) -> FakeKernel:
 
 
 def test_dependencies_come_first_and_built_in_ones_are_there_already(kernel: FakeKernel) -> None:
-    tree = read_in_tree(kernel.host, RELEASE)
+    tree = read_tree(kernel.host.lib_modules(RELEASE))
 
     assert tree.load_order("uvc-video") == ("mc", "videodev", "uvc_video")
     assert tree.load_order("built") == ()

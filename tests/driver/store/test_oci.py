@@ -16,8 +16,8 @@ import pytest
 
 from nodeside import process
 from nodeside.driver.bundle.archive import pack
-from nodeside.driver.bundle.bundle import Bundle, BundleError, verify
-from nodeside.driver.bundle.manifest import digest_of
+from nodeside.driver.bundle.bundle import Bundle, verify
+from nodeside.driver.bundle.manifest import BundleError, digest_of
 from nodeside.driver.store.base import FetchError, FetchOptions
 from nodeside.driver.store.oci import ARTIFACT_TYPE, CONFIG_TYPE, LAYER_TYPE, MANIFEST_TYPE
 from nodeside.driver.store.publish import publish

@@ -13,11 +13,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from nodeside import __version__, process
 from nodeside.driver.bundle.archive import pack
-from nodeside.driver.bundle.bundle import Bundle, BundleError, read_manifest, verify
+from nodeside.driver.bundle.bundle import Bundle, read_manifest, verify
+from nodeside.driver.bundle.manifest import BundleError
 from nodeside.driver.store.base import Fetched, FetchError, FetchOptions, NotThere
 from nodeside.driver.store.publish import publish
 from nodeside.driver.store.sources import (
@@ -336,11 +338,11 @@ def test_cookies_are_not_kept_and_old_connections_neither(
 
     web.on("/x", setting)
     with Transport(OPTIONS, web.url) as transport:
-        before = len(list(Path("/proc/self/fd").iterdir()))
+        before = psutil.Process().num_fds()
         for _ in range(100):
             transport.get(f"{web.url}/x", limit=9)
         kept = len(transport._session.cookies)
-        opened = len(list(Path("/proc/self/fd").iterdir())) - before
+        opened = psutil.Process().num_fds() - before
 
     assert kept == 0
     assert {"cookie" in request.headers for request in web.asked("/x")} == {False}
@@ -695,8 +697,10 @@ def test_a_store_can_be_asked_directly(bundle: Bundle, tmp_path: Path) -> None:
 
     with open_source(place, OPTIONS) as store:
         accept = acceptance(WANTED, NO_TRUST)
-        assert store.manifest(TAG) == bundle.manifest
-        assert store.manifest("other") is None
+        described = store.describe(TAG)
+        assert described is not None
+        assert described.manifest == bundle.manifest
+        assert store.describe("other") is None
         assert isinstance(store.fetch(TAG, tmp_path / "new", accept), Fetched)
         assert isinstance(store.fetch("other", tmp_path / "new2", accept), NotThere)
 

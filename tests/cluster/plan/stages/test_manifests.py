@@ -112,7 +112,8 @@ def test_the_gate_looks_where_its_volume_is_whatever_the_image_says_of_the_host(
     done = nodeside(*words, "--timeout", "0", env=env)
 
     assert program == image["Entrypoint"][0]
-    assert f" {gate['volumeMounts'][0]['mountPath']}/never-there/ready does not exist" in done.errors
+    ready = f"{gate['volumeMounts'][0]['mountPath']}/never-there/ready"
+    assert f" {ready} does not exist" in done.errors
 
 
 def test_what_is_made_is_marked_as_the_drivers_and_not_as_other_objects_of_ours() -> None:
