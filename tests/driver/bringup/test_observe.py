@@ -85,7 +85,7 @@ def test_a_record_of_another_boot_proves_nothing(node: FakeNode) -> None:
     node.forget_cache()
     path = loaded_path(node.host, "straw")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"boot_id": "another"}))
-    with pytest.raises(NoRungServed, match=r"no bundle of 1.0 for this kernel is known"):
+    with pytest.raises(NoRungServed, match=r"no bundle of 1.0 for this kernel to compare with"):
         node.bring_up(node.task())
 
 
