@@ -155,7 +155,7 @@ def _is_repeated(action: Apply, past: _Past | None) -> bool:
 
 def _is_in_vain(over: Overwrite, past: _Past) -> bool:
     """Return whether it differs from what was applied although nobody else has written it."""
-    return bool(over.edit) and over.regains is None and over.stamp == past.stamp
+    return bool(over.edit) and over.stamp == past.stamp
 
 
 def _complained(

@@ -27,7 +27,7 @@ from cluster.controller.failures import Failure, failure_of
 from cluster.kube.client import Api
 from cluster.kube.election import Leadership, LostLead
 from cluster.kube.errors import ApiError, Conflict, NotFound
-from cluster.kube.managed_fields import kept_from
+from cluster.kube.managed_fields import kept_from, replacement
 from cluster.kube.resources import DRIVERS, JOBS, NODES, Resource, resource_of
 from cluster.model.actions import (
     Action,
@@ -171,16 +171,12 @@ class Applier:
             self._wrote(outcome, resource_of(action.document), answer)
 
     def _apply(self, action: Apply, limit: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Apply a document after regaining fields that others own; apply would leave those."""
-        if action.over is not None and action.over.regains is not None:
+        """Apply a document. Fields that others added are removed first; apply would leave those."""
+        patch = replacement(action.document) if action.over is not None else []
+        if patch:
             resource, metadata = resource_of(action.document), action.document["metadata"]
-            self._api.merge_patch(
-                resource,
-                metadata["name"],
-                action.over.regains,
-                namespace=metadata["namespace"],
-                **limit,
-            )
+            name, namespace = metadata["name"], metadata["namespace"]
+            self._api.json_patch(resource, name, patch, namespace=namespace, **limit)
         return self._api.apply(action.document, **limit)
 
     def _set_finalizers(

@@ -271,13 +271,19 @@ class Api:
         return _object(asked, self._exchange.send(call, **limits))
 
     def json_patch(
-        self, resource: Resource, name: str, patch: Sequence[Document], **limits: Any
+        self,
+        resource: Resource,
+        name: str,
+        patch: Sequence[Document],
+        *,
+        namespace: str = "",
+        **limits: Any,
     ) -> dict[str, Any]:
         """Apply all steps or none (RFC 6902); a failed `test` is a 422. Return the metadata."""
-        asked = RequestInfo("patch", resource.plural, name, "", resource.group)
+        asked = RequestInfo("patch", resource.plural, name, namespace, resource.group)
         call = Call(
             "PATCH",
-            resource.path(name),
+            resource.path(name, namespace=namespace),
             asked,
             {"fieldManager": FIELD_MANAGER},
             patch,

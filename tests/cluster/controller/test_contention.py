@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from cluster.controller.contention import Standoffs
 from cluster.kube.managed_fields import Overwrite
@@ -36,9 +35,9 @@ class Played:
     def create(self) -> None:
         self.standoffs.take([(Apply("edu", self.document), str(self.generation))], self.now)
 
-    def look(self, edit: str = EDIT, regains: dict[str, Any] | None = None) -> Plan:
+    def look(self, edit: str = EDIT) -> Plan:
         """One round in which the DaemonSet is not as it was applied."""
-        over = Overwrite(str(self.generation), edit, regains)
+        over = Overwrite(str(self.generation), edit)
         wanted = Apply("edu", self.document, over)
         plan = self.standoffs(Plan((wanted,)), self.snapshot, now=self.now, wall=self.now)
         if wanted in plan.actions:
@@ -76,7 +75,7 @@ def test_a_program_that_edits_for_ever_is_answered_less_and_less_and_named() -> 
     played.create()
     for _ in range(4 * 3600):
         played.generation += 1
-        played.look(regains={})
+        played.look()
         played.now += 1.0
 
     assert 40 < played.applies < 70, "some in the first minutes, then one in five minutes"
