@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from cluster.cache.cache import driver_from
 from cluster.cli.leader_status import Presence, presence, standing
 from cluster.kube.client import Api
 from cluster.kube.conditions import condition
 from cluster.kube.errors import ApiError
 from cluster.kube.reflector import Reflector, Selection, Wakeup
 from cluster.kube.resources import DRIVERS
+from cluster.model.parse import driver_from
 from cluster.model.snapshot import DriverObject
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.table import table
