@@ -16,8 +16,9 @@ from cluster.cli.leader_status import Presence, presence, standing
 from cluster.kube.client import Api
 from cluster.kube.conditions import condition
 from cluster.kube.errors import ApiError
-from cluster.kube.reflector import Reflector, Selection, Wakeup
+from cluster.kube.reflector import Reflector, Selection
 from cluster.kube.resources import DRIVERS
+from cluster.kube.wakeup import Wakeup
 from cluster.model.parse import driver_from
 from cluster.model.snapshot import DriverObject
 from nodeside.errors import ExitCode, NodesideError

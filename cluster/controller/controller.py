@@ -31,7 +31,7 @@ from cluster.controller.failures import (
 from cluster.controller.pacing import CpuBudget, Heartbeat, LoopTimings
 from cluster.controller.status_throttle import Quiet
 from cluster.kube.election import Leadership
-from cluster.kube.reflector import Wakeup
+from cluster.kube.wakeup import Wakeup
 from cluster.model.actions import EmitEvent, Plan, together
 from cluster.model.lanes import driver_of, whole_lane_of
 from cluster.model.snapshot import Snapshot

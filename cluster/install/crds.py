@@ -9,7 +9,7 @@ NodeDriver has none: a node would need a second request for it, and only one ide
 
 from __future__ import annotations
 
-from cluster.model.status_schema import Schema, _driver_status
+from cluster.model.status_schema import STATUS, Schema
 from nodeside.contract import API_GROUP, API_VERSION
 from nodeside.spec import node_driver_schema, openapi_schema
 
@@ -24,7 +24,7 @@ def crds() -> tuple[Schema, ...]:
 
 def driver_crd() -> Schema:
     schema = openapi_schema()
-    schema["properties"] |= {"status": _driver_status()}
+    schema["properties"] |= {"status": STATUS}
     return _definition(
         kind="Driver",
         short_name="drv",

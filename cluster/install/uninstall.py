@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cluster.install.install import Document, _check_place, _name, _words
+from cluster.install.install import Document, check_place, name_of, words_of
 from cluster.kube.client import Api
 from cluster.kube.conditions import condition
 from cluster.kube.errors import ApiError, NotFound
@@ -121,13 +121,13 @@ def uninstall(
     InstalledElsewhere. Raises DeadlinePassed if the Drivers are not gone in time; the controller is
     then still there.
     """
-    _check_place(api, documents)
+    check_place(api, documents)
     yield from delete_drivers(api, deadline=deadline, pause=pause)
     for document in reversed(documents):
         try:
             resource = resource_of(document)
             namespace = str(document["metadata"].get("namespace", ""))
-            api.delete(resource, _name(document), namespace=namespace)
-            yield f"{_words(document)} deleted"
+            api.delete(resource, name_of(document), namespace=namespace)
+            yield f"{words_of(document)} deleted"
         except NotFound:
-            yield f"{_words(document)} was not there"
+            yield f"{words_of(document)} was not there"

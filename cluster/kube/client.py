@@ -10,14 +10,14 @@ out requests.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cluster.kube.credentials import Access
-from cluster.kube.errors import ApiError, Gone, RequestInfo, Unreachable, refusal_of_status
+from cluster.kube.errors import ApiError, RequestInfo, Unreachable, refusal_of_status
 from cluster.kube.listing import Page, read_page
 from cluster.kube.managed_fields import FIELD_MANAGER
 from cluster.kube.resources import PODS, Resource, resource_of
@@ -206,90 +206,63 @@ class Api:
 
     def apply(self, document: Document, **limits: Any) -> dict[str, Any]:
         """Apply server-side with force, which overrides conflicts. Return the resulting object."""
-        resource, name, namespace = resource_of(document), _name(document), _namespace(document)
-        asked = RequestInfo("patch", resource.plural, name, namespace, resource.group)
-        call = Call(
-            "PATCH",
-            resource.path(name, namespace=namespace),
-            asked,
-            {"fieldManager": FIELD_MANAGER, "force": "true"},
-            document,
-            "application/apply-patch+yaml",
-        )
-        return _object(asked, self._exchange.send(call, **limits))
+        content_type = "application/apply-patch+yaml"
+        return self._write("patch", "PATCH", document, limits, content_type, force="true")
 
     def create(self, document: Document, **limits: Any) -> dict[str, Any]:
         """Create an object. Raises Conflict if it exists, possibly from our own first try."""
-        resource, namespace = resource_of(document), _namespace(document)
-        asked = RequestInfo("create", resource.plural, _name(document), namespace, resource.group)
-        call = Call(
-            "POST",
-            resource.path(namespace=namespace),
-            asked,
-            {"fieldManager": FIELD_MANAGER},
-            document,
-            "application/json",
-        )
-        return _object(asked, self._exchange.send(call, **limits))
+        return self._write("create", "POST", document, limits)
 
     def replace(self, document: Document, **limits: Any) -> dict[str, Any]:
         """Replace an object. Raises Conflict if its resource version is not the document's."""
-        resource, name, namespace = resource_of(document), _name(document), _namespace(document)
-        asked = RequestInfo("update", resource.plural, name, namespace, resource.group)
-        call = Call(
-            "PUT",
-            resource.path(name, namespace=namespace),
-            asked,
-            {"fieldManager": FIELD_MANAGER},
-            document,
-            "application/json",
-        )
+        return self._write("update", "PUT", document, limits)
+
+    def _write(
+        self,
+        verb: str,
+        method: str,
+        document: Document,
+        limits: Mapping[str, Any],
+        content_type: str = "application/json",
+        **query: str,
+    ) -> dict[str, Any]:
+        """Send a whole document."""
+        resource, metadata = resource_of(document), document.get("metadata", {})
+        name, namespace = str(metadata.get("name", "")), str(metadata.get("namespace", ""))
+        asked = RequestInfo(verb, resource.plural, name, namespace, resource.group)
+        path = resource.path("" if method == "POST" else name, namespace=namespace)
+        query = {"fieldManager": FIELD_MANAGER, **query}
+        call = Call(method, path, asked, query, document, content_type)
         return _object(asked, self._exchange.send(call, **limits))
 
     def merge_patch(
+        self, resource: Resource, name: str, patch: Document, **more: Any
+    ) -> dict[str, Any]:
+        """Change only the fields in `patch` (RFC 7386). Return the object's metadata."""
+        return self._patch(resource, name, patch, "application/merge-patch+json", **more)
+
+    def json_patch(
+        self, resource: Resource, name: str, patch: Sequence[Document], **more: Any
+    ) -> dict[str, Any]:
+        """Apply all steps or none (RFC 6902); a failed `test` is a 422. Return the metadata."""
+        return self._patch(resource, name, patch, "application/json-patch+json", **more)
+
+    def _patch(
         self,
         resource: Resource,
         name: str,
-        patch: Document,
+        patch: Document | Sequence[Document],
+        content_type: str,
         *,
         namespace: str = "",
         subresource: str = "",
         **limits: Any,
     ) -> dict[str, Any]:
-        """Change only the fields in `patch` (RFC 7386). Return the object's metadata."""
         plural = f"{resource.plural}/{subresource}" if subresource else resource.plural
         asked = RequestInfo("patch", plural, name, namespace, resource.group)
-        call = Call(
-            "PATCH",
-            resource.path(name, namespace=namespace, subresource=subresource),
-            asked,
-            {"fieldManager": FIELD_MANAGER},
-            patch,
-            "application/merge-patch+json",
-            metadata_only=True,
-        )
-        return _object(asked, self._exchange.send(call, **limits))
-
-    def json_patch(
-        self,
-        resource: Resource,
-        name: str,
-        patch: Sequence[Document],
-        *,
-        namespace: str = "",
-        **limits: Any,
-    ) -> dict[str, Any]:
-        """Apply all steps or none (RFC 6902); a failed `test` is a 422. Return the metadata."""
-        asked = RequestInfo("patch", resource.plural, name, namespace, resource.group)
-        call = Call(
-            "PATCH",
-            resource.path(name, namespace=namespace),
-            asked,
-            {"fieldManager": FIELD_MANAGER},
-            patch,
-            "application/json-patch+json",
-            metadata_only=True,
-        )
+        path = resource.path(name, namespace=namespace, subresource=subresource)
+        query = {"fieldManager": FIELD_MANAGER}
+        call = Call("PATCH", path, asked, query, patch, content_type, metadata_only=True)
         return _object(asked, self._exchange.send(call, **limits))
 
     def delete(
@@ -394,14 +367,3 @@ def _page(asked: RequestInfo, body: bytes, trim: Callable[[dict[str, Any]], T | 
 def _given(**query: str) -> dict[str, str]:
     """Return the query without empty values."""
     return {key: value for key, value in query.items() if value}
-
-
-def _name(document: Document) -> str:
-    return str(document.get("metadata", {}).get("name", ""))
-
-
-def _namespace(document: Document) -> str:
-    return str(document.get("metadata", {}).get("namespace", ""))
-
-
-__all__ = ["Api", "ApiError", "Event", "Gone", "Page", "Watch", "connect"]

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 from cluster.kube.client import Api
@@ -50,14 +50,7 @@ class LeaseTimings:
     def of(lease: float) -> LeaseTimings:
         """Return the default timings scaled to a lease duration in seconds."""
         usual = LeaseTimings()
-        share = lease / usual.lease
-        return LeaseTimings(
-            lease,
-            usual.work * share,
-            usual.renew * share,
-            usual.request * share,
-            usual.retry * share,
-        )
+        return LeaseTimings(*(each * lease / usual.lease for each in astuple(usual)))
 
 
 class LostLead(ApiError):

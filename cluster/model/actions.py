@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cluster.kube.managed_fields import Overwrite
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS, Resource
@@ -19,9 +19,6 @@ from cluster.model.lanes import is_node_lane, node_lane_of, status_lane_of, whol
 from cluster.model.snapshot import Pool, Tag
 from cluster.model.stages import Template
 from cluster.model.states import Phase, Place, Progress
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
