@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-NAMESPACE = "nodeside"  # the same as in manifests.py, which is not imported for a fast start
+NAMESPACE = "nodeside"  # as in names.py, which is not imported for a fast start
 PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
 
@@ -68,7 +68,6 @@ OUTPUT = click.option(
     "--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
 
-EXPLAIN, PREFLIGHT = "nodeside-explain", "nodeside-preflight"  # likewise
 # `uname -m` of the architectures that Kubernetes supports.
 _ARCHITECTURES = ("x86_64", "aarch64", "ppc64le", "s390x")
 ARCHITECTURE = click.option(
@@ -78,9 +77,6 @@ ARCHITECTURE = click.option(
     show_default=True,
     help="As `uname -m` says it.",
 )
-
-
-FORMATS = ("yaml", "helm", "kustomize")
 
 
 def not_empty(_: click.Context, __: click.Parameter, word: str) -> str:
@@ -123,45 +119,50 @@ PROXIES = click.option(
 )
 
 
+PULL_SECRETS = click.option(
+    "--pull-secret",
+    "pull_secrets",
+    multiple=True,
+    help="Secret in the namespace to pull images with.",
+)
+# By the fields of an Installation.
+_INSTALLED = {
+    "image": click.option("--image", default="", help="Pull spec of the controller."),
+    "openshift": click.option("--openshift", is_flag=True, help="With SecurityContextConstraints."),
+    "pull_secrets": PULL_SECRETS,
+    "service_monitor": click.option(
+        "--service-monitor", is_flag=True, help="With one, for the Prometheus Operator."
+    ),
+    "ca_config_map": CA_CONFIG_MAP,
+    "proxy": PROXIES,
+    "node_selector": click.option(
+        "--node-selector",
+        metavar="KEY=VALUE",
+        multiple=True,
+        callback=_labels,
+        help="Label of the nodes that the controller itself may run on.",
+    ),
+}
+
+
 def installed(function: F) -> F:
-    """Add the installation options to a command and pass them as `chosen`."""
+    """Add the installation options to a command and pass them as `chosen`, by field."""
 
     @functools.wraps(function)
     def command(**options: Any) -> Any:
-        names = ["image", "openshift", "pull_secret", "ca_config_map", "proxy"]
-        names += ["node_selector", "service_monitor"]
-        chosen = {name: options.pop(name) for name in names}
+        chosen = {name: options.pop(name) for name in _INSTALLED}
         return function(chosen=chosen, **options)
 
     wrapped: Any = command
-    for option in (
-        click.option(
-            "--node-selector",
-            metavar="KEY=VALUE",
-            multiple=True,
-            callback=_labels,
-            help="Label of the nodes that the controller itself may run on.",
-        ),
-        PROXIES,
-        CA_CONFIG_MAP,
-        click.option(
-            "--service-monitor", is_flag=True, help="With one, for the Prometheus Operator."
-        ),
-        click.option("--pull-secret", multiple=True, help="Secret to pull images with."),
-        click.option("--openshift", is_flag=True, help="With SecurityContextConstraints."),
-        click.option("--image", default="", help="Pull spec of the controller."),
-    ):
+    for option in reversed(_INSTALLED.values()):
         wrapped = option(wrapped)
     return cast(F, wrapped)
 
 
-LOOKING: Final = f"`status` takes the ClusterRole view, `explain` and `resolve` also {EXPLAIN}"
-
-
-TRYING: Final = f"`preflight` takes the ClusterRole and the Role {PREFLIGHT}"
-
-
-INSTALLING: Final = "`install` and `uninstall` take cluster-admin"
+# The roles that commands need; names as in names.py, which is not imported for a fast start.
+LOOKING = "`status` takes the ClusterRole view, `explain` and `resolve` also nodeside-explain"
+TRYING = "`preflight` takes the ClusterRole and the Role nodeside-preflight"
+INSTALLING = "`install` and `uninstall` take cluster-admin"
 
 
 def in_own_right(needs: str) -> Callable[[F], F]:
