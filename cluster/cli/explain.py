@@ -151,13 +151,13 @@ def _there(snapshot: Snapshot, found: DriverObject) -> Iterator[str]:
     words = ("assigned", "updated", "ready", "failed")
     yield ", ".join(f"{nodes.get(word, 0)} {word}" for word in words)
     if leaving := status.get("leaving"):
-        yield f"nodes that it goes away from: {leaving}"
+        yield f"nodes that it is leaving: {leaving}"
     if good := status.get("lastGoodRevision"):
         read = DriverContext(snapshot, found, found.driver).revisions if found.driver else {}
         version = read[good].spec.version if good in read else ""
         yield f"last good version {called(good, version)}"
     if lost := [row["node"] for row in status.get("casualties", ()) if row["state"] != "Down"]:
-        yield f"the newest version has cost {some(lost)}"
+        yield f"nodes that failed or went down with the newest version: {some(lost)}"
     for row in status.get("pools", ()):
         pool = f"{row['osVersion']} {row['kernel']} {row['architecture']}"
         counts = row["nodes"]
@@ -268,14 +268,16 @@ def _labels_it_takes(node: Node, hardware: Hardware) -> Iterator[str]:
     for key, value in hardware.node_selector.items():
         there = node.labels.get(key)
         if there != value:
-            yield f"it takes the label {key}={value}" + (f", not {there}" if there else "")
+            yield f"the node needs the label {key}={value}" + (
+                f" (it has {there})" if there else ""
+            )
     alone = replace(hardware, node_selector={})
     if hardware.pci and has_hardware(node, alone, assigned=False) is not Fit.HAS:
         ids = ["_".join(filter(None, (each.vendor, each.device))) for each in hardware.pci]
         labels = [f"feature.node.kubernetes.io/pci-{each}.present=true" for each in ids]
         yield (
-            f"it takes the label {' or '.join(labels)}, with or without a class before the ids; "
-            "Node Feature Discovery sets it where the device is"
+            f"the node needs the label {' or '.join(labels)}, with or without a class "
+            "before the ids; Node Feature Discovery sets it where the device is"
         )
 
 
@@ -285,7 +287,7 @@ def _blocks(context: DriverContext, decision: Decision) -> Iterator[str]:
     if build is not None and (said := pool_reason(build, [decision])) is not None:
         yield ": ".join(said)
     elif not member.pool.kernel:
-        yield "its kubelet has not told its kernel yet"
+        yield "its kubelet has not reported its kernel yet"
     elif member.pool not in context.served:
         yield toolkit_message(context.resolutions[member.pool])
     for rival, theirs in context.taken.items():
@@ -310,7 +312,7 @@ def _awaited(decision: Decision) -> Iterator[str]:
     if decision.place is not Place.NEWEST:
         yield decision.row.why
     elif decision.member.health is not Health.WORKING:
-        yield "its pod comes up, and says how the driver is"
+        yield "its pod starts and reports the state of the driver"
 
 
 def _on_node(snapshot: Snapshot, name: str, node: Node) -> Iterator[str]:
@@ -318,7 +320,7 @@ def _on_node(snapshot: Snapshot, name: str, node: Node) -> Iterator[str]:
         system = f", {node.os_image}" if node.os_image else ""
         yield f"kernel {node.kernel} ({node.architecture}){system}"
     else:
-        yield "kernel not told yet"
+        yield "kernel not reported yet"
     if odd := disagreement(node):
         yield odd
     assigned = node.labels.get(assigned_label(name), "")
@@ -329,9 +331,9 @@ def _on_node(snapshot: Snapshot, name: str, node: Node) -> Iterator[str]:
         yield f"pod {pod.name}{' (ending)' if pod.deleting else ''}" + (waiting and f": {waiting}")
     report = snapshot.node_drivers.get(node_driver_name(name, node.name))
     if report is None:
-        yield "the node has not said anything"
+        yield "the node has not reported anything"
         return
-    void = "" if report.boot_id == node.boot_id else " (void: said before the last reboot)"
+    void = "" if report.boot_id == node.boot_id else " (void: reported before the last reboot)"
     source = f", {report.source}" if report.source else ""
     yield f"the node says {report.state}{source}: version {report.version}{void}"
     if report.message:

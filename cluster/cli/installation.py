@@ -33,7 +33,7 @@ def crds() -> None:
 
 
 @click.command()
-@click.option("--namespace", "-n", default=NAMESPACE, show_default=True, help="Of nodeside.")
+@NAMESPACE
 @installed
 @click.option(
     "--format",

@@ -73,7 +73,7 @@ def read(lease: Mapping[str, Any], namespace: str, now: float) -> Presence:
         return Presence(False, f"no controller leads{since}; {_look(namespace)}")
     silent = now - _seconds(renewed)
     if silent > float(spec.get("leaseDurationSeconds") or 0) + _CLOCKS:
-        words = f"no controller leads: {holder} did, and is silent{since}; {_look(namespace)}"
+        words = f"no controller leads: {holder} did, and has been silent{since}; {_look(namespace)}"
         return Presence(False, words)
     return Presence(True)
 

@@ -92,26 +92,30 @@ def root() -> None:
 @CA_CONFIG_MAP
 @PROXIES
 @click.option(
-    "--health-port", type=_PORT, default=8080, show_default=True, help="Of /healthz and /readyz."
+    "--health-port",
+    type=_PORT,
+    default=8080,
+    show_default=True,
+    help="Port of /healthz and /readyz.",
 )
 @click.option(
-    "--metrics-port", type=_PORT, default=8443, show_default=True, help="Of /metrics, by HTTPS."
+    "--metrics-port", type=_PORT, default=8443, show_default=True, help="Port of /metrics (HTTPS)."
 )
 @click.option(
     "--metrics-certificate",
     type=click.Path(path_type=Path),
     default=None,
-    help="Directory with tls.crt and tls.key for it. Default: one made at start.",
+    help="Directory with tls.crt and tls.key. Default: a certificate made at start.",
 )
 @click.option(
     "--lease-seconds",
     type=click.IntRange(2, 600),
     default=15,
     show_default=True,
-    help="So long after the last word of a leader another replica leads. The same for all.",
+    help="Lease duration in seconds; the same on all replicas.",
 )
 @click.option("--log-format", type=click.Choice(["json", "text"]), default="json")
-@click.option("--verbose", is_flag=True, help="Also log what is of no interest when all is well.")
+@click.option("--verbose", is_flag=True, help="Also log debug details.")
 def run(
     *,
     connection: Connection,
@@ -126,7 +130,7 @@ def run(
     log_format: Any,
     verbose: bool,
 ) -> None:
-    """Be the controller, one replica of several, until SIGTERM."""
+    """Run the controller, one replica of several, until SIGTERM."""
     from cluster.kube.election import LeaseTimings
     from cluster.manager import manager
     from cluster.plan.planner import Planner
@@ -191,7 +195,7 @@ def _show(found: Overview, output: str) -> None:
 @click.argument("node", default="")
 @OUTPUT
 def explain(*, connection: Connection, driver: str, node: str, output: str) -> None:
-    """Say of DRIVER (on NODE): what is wanted, what is there, what blocks, what happens next."""
+    """Explain DRIVER (on NODE): what is wanted, what is there, what blocks, what happens next."""
     from cluster.cli import explain as inspection
 
     found = inspection.explain(connection.open(), connection.settings(), driver, node)

@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-NAMESPACE = "nodeside"  # as in names.py, which is not imported for a fast start
+NAMESPACE = click.option(
+    "--namespace",
+    "-n",
+    default="nodeside",  # as in names.py, which is not imported for a fast start
+    show_default=True,
+    help="Namespace of nodeside.",
+)
 PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
 
@@ -51,7 +57,7 @@ def connected(function: F) -> F:
 
     wrapped: Any = command
     for option in (
-        click.option("--namespace", "-n", default=NAMESPACE, show_default=True, help="Nodeside's."),
+        NAMESPACE,
         click.option("--context", default="", help="Context of the kubeconfig."),
         click.option(
             "--kubeconfig",
@@ -75,7 +81,7 @@ ARCHITECTURE = click.option(
     type=click.Choice(_ARCHITECTURES),
     default=_ARCHITECTURES[0],
     show_default=True,
-    help="As `uname -m` says it.",
+    help="As printed by `uname -m`.",
 )
 
 
@@ -115,7 +121,7 @@ PROXIES = click.option(
     metavar="NAME=VALUE",
     multiple=True,
     callback=_proxies,
-    help=f"Of driver pods; NAME is {', '.join(PROXY_NAMES[:2])} or {PROXY_NAMES[2]}.",
+    help=f"For driver pods; NAME is {', '.join(PROXY_NAMES[:2])} or {PROXY_NAMES[2]}.",
 )
 
 
@@ -128,10 +134,14 @@ PULL_SECRETS = click.option(
 # By the fields of an Installation.
 _INSTALLED = {
     "image": click.option("--image", default="", help="Pull spec of the controller."),
-    "openshift": click.option("--openshift", is_flag=True, help="With SecurityContextConstraints."),
+    "openshift": click.option(
+        "--openshift", is_flag=True, help="Also create SecurityContextConstraints."
+    ),
     "pull_secrets": PULL_SECRETS,
     "service_monitor": click.option(
-        "--service-monitor", is_flag=True, help="With one, for the Prometheus Operator."
+        "--service-monitor",
+        is_flag=True,
+        help="Also create a ServiceMonitor for the Prometheus Operator.",
     ),
     "ca_config_map": CA_CONFIG_MAP,
     "proxy": PROXIES,

@@ -39,10 +39,10 @@ def preflight(
     timeout: float,
     output: str,
 ) -> None:
-    """Try whether DRIVER builds there, and publish nothing.
+    """Try to build DRIVER for a kernel, and publish nothing.
 
-    A Job of its own builds, its log is shown, and it is removed again. The exit code is that of the
-    build: 0 if the driver builds.
+    The build runs in a Job of its own, whose log is shown and which is removed at the end. The exit
+    code is that of the build: 0 if the driver builds.
     """
     from cluster.cli import trial_build
     from nodeside.spec.fleet import Preflight

@@ -62,7 +62,7 @@ def resolve(api: Api, pool: Pool, driver: str = "") -> Resolved:
     if not pool.kernel and _KERNEL in chain.image_template:
         raise KernelNeeded(
             f"toolkit.imageTemplate of driver {driver} names the kernel",
-            hint=f"add it, as `uname -r` says it: nodeside-cluster resolve {pool.os_version} "
+            hint=f"add it, as printed by `uname -r`: nodeside-cluster resolve {pool.os_version} "
             f"--driver {driver} --kernel RELEASE",
         )
     streams = _streams(api)

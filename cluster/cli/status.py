@@ -135,7 +135,7 @@ def overtaken(found: DriverObject) -> str:
     seen = found.status.get("observedGeneration")
     if not found.status or seen is None or seen == found.generation:
         return ""
-    return f"said of generation {seen}; the Driver was changed since"
+    return f"the status is about generation {seen}; the Driver has changed since"
 
 
 def _is_ready(found: DriverObject) -> bool:

@@ -203,7 +203,7 @@ class Rehearsal:
                 raise DeadlinePassed(
                     f"the build did not end within {self.timeout:g} s"
                     + (f"; it waits: {words}" if words else ""),
-                    hint="give it longer: --timeout SECONDS",
+                    hint="allow more time: --timeout SECONDS",
                 )
             self.pause(_LOOK)
 

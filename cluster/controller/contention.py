@@ -88,7 +88,7 @@ class Standoffs:
             if _is_repeated(action, before):
                 words = (action.over.edit if action.over else "") or "something changed it"
                 past = replace(past, edits=past.edits + 1, at=now, words=words)
-                note = f"{' '.join(key)} is put back: {words}"
+                note = f"{' '.join(key)} is reverted: {words}"
                 self._news.append((past.driver, "EditUndone", note))
             self._past[key] = past
         return bool(self._news)
@@ -109,8 +109,8 @@ class Standoffs:
         if not past.altered:
             self._past[key] = replace(past, altered=True)
             words = (
-                f"{' '.join(key)} is not as it was applied, and applying it again changes nothing: "
-                "an admission webhook of this cluster changes it; it stays so"
+                f"{' '.join(key)} differs from what was applied, and applying it again does not "
+                "help: an admission webhook of this cluster changes it; it is left as it is"
             )
             self._news.append((past.driver, "AppliedOtherwise", words))
 
@@ -170,7 +170,7 @@ def _complained(
     if degraded == "True" and reason != REASON:
         return actions
     words = (
-        f"{name}: {past.words}, again and again; it is put back every {past.pause:.0f} s at most: "
+        f"{name}: {past.words}, again and again; it is reverted every {past.pause:.0f} s at most: "
         "keep that program away from the objects of nodeside"
     )
     return said(actions, driver, Failure(REASON, words), wall, {})

@@ -118,7 +118,7 @@ class Api:
             version = {}
         if not version:
             raise ApiError(
-                f"what answers at {self.url} is no Kubernetes API server",
+                f"{self.url} is not a Kubernetes API server",
                 hint="see `server` in the kubeconfig: kubectl config view --minify",
             )
 
@@ -338,7 +338,9 @@ def _event(asked: RequestInfo, line: bytes) -> Event:
         document = json.loads(line)
         event = Event(str(document["type"]), document["object"])
     except (ValueError, KeyError, TypeError, RecursionError) as exc:
-        raise Unreachable(f"an answer to {asked} that is no watch event: {line[:100]!r}") from exc
+        raise Unreachable(
+            f"an answer to {asked} that is not a watch event: {line[:100]!r}"
+        ) from exc
     if event.kind == "ERROR":
         raise refusal_of_status(asked, event.object)
     return event
@@ -349,7 +351,7 @@ def _object(asked: RequestInfo, body: bytes) -> dict[str, Any]:
         document = json.loads(body)
         if isinstance(document, dict):
             return document
-    raise Unreachable(f"the answer to {asked} is no JSON object: {body[:100]!r}")
+    raise Unreachable(f"the answer to {asked} is not a JSON object: {body[:100]!r}")
 
 
 def _page(asked: RequestInfo, body: bytes, trim: Callable[[dict[str, Any]], T | None]) -> Page[T]:
@@ -361,7 +363,7 @@ def _page(asked: RequestInfo, body: bytes, trim: Callable[[dict[str, Any]], T | 
     try:
         return read_page(text, trim)
     except ValueError as exc:
-        raise Unreachable(f"the answer to {asked} is no list: {exc}") from exc
+        raise Unreachable(f"the answer to {asked} is not a list: {exc}") from exc
 
 
 def _given(**query: str) -> dict[str, str]:

@@ -84,7 +84,7 @@ class Leadership:
         """
         left = self._until - self._now()
         if self._ended.is_set() or left <= 0:
-            raise LostLead("the lease is not ours any more")
+            raise LostLead("we no longer hold the lease")
         return left
 
     @property
@@ -291,7 +291,7 @@ class Election:
             return self._pace.renew
         except Conflict as error:
             if not self._still_ours():
-                log.warning(f"somebody else holds the lease: {error}")
+                log.warning(f"another replica holds the lease: {error}")
                 self.leadership.end()
         except NotFound:  # no one else holds it: the next try creates it again
             log.warning("somebody deleted the lease")
@@ -314,7 +314,7 @@ class Election:
             if self._seen.holder == self._identity:
                 self._write(holder="", seconds=1.0)
         except ApiError as error:
-            log.warning(f"cannot give the lease back: {error}", hint=error.hint)
+            log.warning(f"cannot release the lease: {error}", hint=error.hint)
 
     def _write(
         self,

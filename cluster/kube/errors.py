@@ -140,7 +140,7 @@ def _refusal(
     kind, words = _meaning(meant)
     if meant == 404 and not said:
         kind = NoSuchKind
-        words = "the API server serves no such kind; asked to"
+        words = "the API server does not serve this kind: cannot"
     return kind(
         f"{words} {asked}" + (f": {said}" if said else f" (HTTP status {status})"),
         hint=_hint(asked, meant, said),
@@ -153,12 +153,12 @@ def _refusal(
 
 _REPEAT = (ApiError, "the API server asks to repeat the request to")
 _MEANING: dict[int, tuple[type[ApiError], str]] = {
-    401: (ApiError, "the API server does not know who asks to"),
+    401: (ApiError, "the API server does not accept our credentials: cannot"),
     403: (Forbidden, "no permission to"),
-    404: (NotFound, "the API server does not find what to"),
+    404: (NotFound, "object not found: cannot"),
     408: _REPEAT,
-    409: (Conflict, "somebody else was faster; cannot"),
-    410: (Gone, "no longer kept by the API server, asked to"),
+    409: (Conflict, "conflict: cannot"),
+    410: (Gone, "the resource version has expired: cannot"),
     425: _REPEAT,
     429: _REPEAT,
 }
@@ -182,7 +182,7 @@ def _hint(asked: RequestInfo, status: int, said: str) -> str:
         case 404 if asked.group == "nodeside.io" and not said:
             return "install the custom resource definitions: nodeside-cluster install"
         case 404 if asked.group == "monitoring.coreos.com":
-            return "it takes the Prometheus Operator; without it, leave --service-monitor out"
+            return "install the Prometheus Operator, or leave out --service-monitor"
         case _:
             return ""
 

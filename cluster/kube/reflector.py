@@ -110,7 +110,7 @@ class _Crowds(Generic[T]):
             return True
         crowd = self._of(item)
         if self._sizes[crowd] >= _CROWD:
-            log.detail(f"not kept: {item.name}", of=crowd, kept=_CROWD)
+            log.detail(f"ignored, too many objects: {item.name}", of=crowd, limit=_CROWD)
             return False
         self._sizes[crowd] += 1
         return True
@@ -274,7 +274,9 @@ class Reflector(Generic[T]):
             self._follow()
         except Gone:
             self._version = ""
-            log.detail("the watch is too old: listing anew", kind=self._of.resource.kind)
+            log.detail(
+                "the resource version has expired: listing again", kind=self._of.resource.kind
+            )
         lasted = self._now() - began
         return 0.0 if lasted > _SHORT else _FIRST_PAUSE * (0.5 + self._jitter() / 2)
 

@@ -109,7 +109,7 @@ class Exchange:
     def _once(self, call: Call, ends: float) -> bytes:
         left = ends - self._now()
         if left <= 0:
-            raise Unreachable(f"no time left to {call.asked}")
+            raise Unreachable(f"no time left: cannot {call.asked}")
         response = self._answered(call, read=_READ, whole=left)
         with in_words(call.asked), closing(response):
             return self._body(call.asked, response, ends)

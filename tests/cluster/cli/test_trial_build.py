@@ -156,7 +156,7 @@ def test_ctrl_c_removes_what_was_made(tmp_path: Path) -> None:
 def test_a_cluster_without_the_definitions_is_said(tmp_path: Path) -> None:
     with ScriptedServer(Said(404)) as server, pytest.raises(NotFound) as caught:
         ask(server.api(tmp_path), "edu", Preflight(kernel="6.1"), "x86_64")
-    assert "serves no such kind; asked to get drivers" in str(caught.value)
+    assert "does not serve this kind: cannot get drivers" in str(caught.value)
     assert caught.value.hint == "install the custom resource definitions: nodeside-cluster install"
 
 

@@ -65,7 +65,7 @@ def test_a_hand_edit_is_put_back_at_once_and_told_with_who_made_it() -> None:
 
     assert played.applies == 1
     name = played.document["metadata"]["name"]
-    assert played.news() == [f"EditUndone: DaemonSet {name} is put back: {EDIT}"]
+    assert played.news() == [f"EditUndone: DaemonSet {name} is reverted: {EDIT}"]
     assert played.news() == []
     assert played.degraded() == ""
 
@@ -80,7 +80,7 @@ def test_a_program_that_edits_for_ever_is_answered_less_and_less_and_named() -> 
 
     assert 40 < played.applies < 70, "some in the first minutes, then one in five minutes"
     assert "kubectl-edit set spec.template.spec.hostNetwork, again and again" in played.degraded()
-    assert "put back every 300 s at most" in played.degraded()
+    assert "reverted every 300 s at most" in played.degraded()
 
 
 def test_a_plan_that_waits_says_until_when() -> None:
@@ -124,7 +124,7 @@ def test_what_a_webhook_changes_on_its_way_in_is_not_applied_again_and_told_once
     [say] = first.actions
     assert isinstance(say, EmitEvent)
     assert say.reason == "AppliedOtherwise"
-    assert "an admission webhook of this cluster changes it; it stays so" in say.note
+    assert "an admission webhook of this cluster changes it; it is left as it is" in say.note
     assert second == Plan()
 
 

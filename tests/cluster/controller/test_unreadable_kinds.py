@@ -20,7 +20,7 @@ BLIND = [
 ]
 
 WORDS = (
-    "cannot see what becomes of each Node: no permission to watch nodes: nodes is forbidden (see "
+    "cannot watch Node objects: no permission to watch nodes: nodes is forbidden (see "
     "what is missing: kubectl auth can-i watch nodes; `nodeside-cluster install` adds the rules)"
 )
 
@@ -74,7 +74,7 @@ def test_every_kind_that_may_not_be_read_is_named() -> None:
 
     assert trouble is not None
     assert trouble.reason == "PodsUnreadable"
-    assert trouble.message.endswith("adds the rules); nor of each Job, Node")
+    assert trouble.message.endswith("adds the rules); nor Job, Node objects")
 
 
 def test_it_is_said_once_and_goes_with_its_cause() -> None:

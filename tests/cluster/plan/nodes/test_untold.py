@@ -22,7 +22,7 @@ def test_nodes_that_have_not_told_their_kernel_get_nothing_and_are_no_fault() ->
     [row] = [row for row in model.drivers["edu"].status["pools"] if not row["kernel"]]
     assert (row["reason"], row["message"], row["toolkit"]) == ("KernelUnknown", words, "")
     said = explain_node(model.snapshot, "edu", "n3")
-    assert said.blocks == ("its kubelet has not told its kernel yet",)
+    assert said.blocks == ("its kubelet has not reported its kernel yet",)
 
     for name in ("n3", "n4"):
         model.change(name, kernel=KERNEL, os_image=OS_IMAGE, architecture="x86_64")
