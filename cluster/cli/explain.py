@@ -59,7 +59,7 @@ class Explanation:
     next: tuple[str, ...]
     notice: str = ""
 
-    def said_with(self, who: Presence) -> Explanation:
+    def with_presence(self, who: Presence) -> Explanation:
         """Return the explanation with the presence of a leader taken into account."""
         if not who.absent:
             return replace(self, notice=who.words)
@@ -91,8 +91,8 @@ def explain(api: Api, settings: Settings, driver: str, node: str = "") -> Explan
     snapshot = read_once(api, settings)
     snapshot = replace(snapshot, now=api.now())
     snapshot = _learned(api, snapshot)
-    said = explain_node(snapshot, driver, node) if node else explain_driver(snapshot, driver)
-    return said.said_with(who)
+    explanation = explain_node(snapshot, driver, node) if node else explain_driver(snapshot, driver)
+    return explanation.with_presence(who)
 
 
 def _learned(api: Api, snapshot: Snapshot) -> Snapshot:
@@ -109,32 +109,32 @@ def _learned(api: Api, snapshot: Snapshot) -> Snapshot:
 
 
 def explain_driver(snapshot: Snapshot, name: str) -> Explanation:
-    found = named(snapshot.drivers, name)
-    ready, degraded = condition(found.status, "Ready"), condition(found.status, "Degraded")
-    progressing = condition(found.status, "Progressing")
+    observed = named(snapshot.drivers, name)
+    ready, degraded = condition(observed.status, "Ready"), condition(observed.status, "Degraded")
+    progressing = condition(observed.status, "Progressing")
     blocks = [f"{c['reason']}: {c['message']}" for c in (degraded,) if c["status"] == "True"]
     if ready["status"] != "True" and not blocks and progressing["status"] != "True":
         blocks = [f"{ready['reason']}: {ready['message']}"]
-    blocks += blocking_everywhere(found.status)
+    blocks += blocking_everywhere(observed.status)
     return Explanation(
         subject=f"driver {name}",
-        wanted=tuple(_wanted(snapshot, found)),
-        there=tuple(_there(snapshot, found)),
+        wanted=tuple(_wanted(snapshot, observed)),
+        there=tuple(_there(snapshot, observed)),
         blocks=tuple(blocks),
         next=tuple(_next(snapshot, name, progressing)),
     )
 
 
-def _wanted(snapshot: Snapshot, found: DriverObject) -> Iterator[str]:
-    if found.deleting:
+def _wanted(snapshot: Snapshot, observed: DriverObject) -> Iterator[str]:
+    if observed.deleting:
         yield "to be deleted"
-    if found.driver is None:
+    if observed.driver is None:
         yield "its document has mistakes"
         return
-    spec, context = found.driver.spec, DriverContext(snapshot, found, found.driver)
+    spec, context = observed.driver.spec, DriverContext(snapshot, observed, observed.driver)
     newest = report_of(context).called(context.newest)
     yield f"version {newest} from {spec.image or 'no image'}"
-    yield f"on {nodes(len(context.members))}; hardware: {_hardware(found)}"
+    yield f"on {nodes(len(context.members))}; hardware: {_hardware(observed)}"
     rollout = spec.rollout
     yield (
         f"changes {spec.upgrade.value}, {rollout.max_unavailable} at once, {rollout.canary} first, "
@@ -142,18 +142,20 @@ def _wanted(snapshot: Snapshot, found: DriverObject) -> Iterator[str]:
     )
 
 
-def _there(snapshot: Snapshot, found: DriverObject) -> Iterator[str]:
+def _there(snapshot: Snapshot, observed: DriverObject) -> Iterator[str]:
     """Yield lines for the status that the controller last wrote."""
-    if old := overtaken(found):
+    if old := overtaken(observed):
         yield old
-    status = found.status
+    status = observed.status
     nodes = status.get("nodes", {})
     words = ("assigned", "updated", "ready", "failed")
     yield ", ".join(f"{nodes.get(word, 0)} {word}" for word in words)
     if leaving := status.get("leaving"):
         yield f"nodes that it is leaving: {leaving}"
     if good := status.get("lastGoodRevision"):
-        read = DriverContext(snapshot, found, found.driver).revisions if found.driver else {}
+        read = (
+            DriverContext(snapshot, observed, observed.driver).revisions if observed.driver else {}
+        )
         version = read[good].spec.version if good in read else ""
         yield f"last good version {called(good, version)}"
     if lost := [row["node"] for row in status.get("casualties", ()) if row["state"] != "Down"]:
@@ -189,12 +191,12 @@ class _Notes:
 
 
 def explain_node(snapshot: Snapshot, name: str, node_name: str) -> Explanation:
-    found = named(snapshot.drivers, name)
+    observed = named(snapshot.drivers, name)
     node = snapshot.nodes.get(node_name)
     if node is None:
         raise NoSuchObject(f"no node {node_name!r}", hint="kubectl get nodes")
     actions = [a for a in plan(snapshot, _now(snapshot)).actions if _concerns(a, name, node_name)]
-    notes = _verdict(snapshot, found, node)
+    notes = _verdict(snapshot, observed, node)
     return Explanation(
         subject=f"driver {name} on node {node_name}",
         wanted=tuple(notes.wanted),
@@ -204,17 +206,17 @@ def explain_node(snapshot: Snapshot, name: str, node_name: str) -> Explanation:
     )
 
 
-def _verdict(snapshot: Snapshot, found: DriverObject, node: Node) -> _Notes:
+def _verdict(snapshot: Snapshot, observed: DriverObject, node: Node) -> _Notes:
     """Return the desired state of a node, what blocks it, and what it waits for."""
-    if found.deleting:
-        leaving = Unload(snapshot, found, (), _now(snapshot))
+    if observed.deleting:
+        leaving = Unload(snapshot, observed, (), _now(snapshot))
         return _leaves(leaving, node, _Notes(["nothing: the driver is being deleted"]))
-    if found.driver is None:
-        return _Notes(["nothing: its document has mistakes"], [found.mistakes])
-    context = DriverContext(snapshot, found, found.driver)
+    if observed.driver is None:
+        return _Notes(["nothing: its document has mistakes"], [observed.mistakes])
+    context = DriverContext(snapshot, observed, observed.driver)
     decision = next((v for v in context.decisions if v.member.node is node), None)
     if decision is None:
-        leaving = Unload(snapshot, found, {m.node.name for m in context.members}, _now(snapshot))
+        leaving = Unload(snapshot, observed, {m.node.name for m in context.members}, _now(snapshot))
         return _leaves(leaving, node, _not_for(context, node))
     fit, resolution = decision.member.fit, context.resolutions[decision.member.pool]
     notes = _Notes([f"the node {fit.value}", f"pool {_pool(decision.member.pool)}"])
@@ -225,7 +227,7 @@ def _verdict(snapshot: Snapshot, found: DriverObject, node: Node) -> _Notes:
     notes.wanted.append(f"version {newest}; last good {good}")
     if fit is Fit.KEPT:
         notes.wanted.append("labels of Node Feature Discovery are absent: what runs is kept")
-    notes.blocks += [*_blocks(context, decision), *held_up(found, decision, context.newest)]
+    notes.blocks += [*_blocks(context, decision), *held_up(observed, decision, context.newest)]
     staging = StagePlan(context)
     notes.wanted += on_node(staging, node)
     if why := blocking(staging, node):
@@ -266,10 +268,10 @@ def _leaves(leaving: Unload, node: Node, notes: _Notes) -> _Notes:
 def _labels_it_takes(node: Node, hardware: Hardware) -> Iterator[str]:
     """Yield the hardware labels that the node lacks."""
     for key, value in hardware.node_selector.items():
-        there = node.labels.get(key)
-        if there != value:
+        present = node.labels.get(key)
+        if present != value:
             yield f"the node needs the label {key}={value}" + (
-                f" (it has {there})" if there else ""
+                f" (it has {present})" if present else ""
             )
     alone = replace(hardware, node_selector={})
     if hardware.pci and has_hardware(node, alone, assigned=False) is not Fit.HAS:
@@ -284,8 +286,8 @@ def _labels_it_takes(node: Node, hardware: Hardware) -> Iterator[str]:
 def _blocks(context: DriverContext, decision: Decision) -> Iterator[str]:
     member, row = decision.member, decision.row
     build = context.newest_builds.get(member.pool)
-    if build is not None and (said := pool_reason(build, [decision])) is not None:
-        yield ": ".join(said)
+    if build is not None and (reason := pool_reason(build, [decision])) is not None:
+        yield ": ".join(reason)
     elif not member.pool.kernel:
         yield "its kubelet has not reported its kernel yet"
     elif member.pool not in context.served:
@@ -355,9 +357,9 @@ def _section(name: str, lines: Sequence[str]) -> list[Row]:
     return [(name if i == 0 else "", line) for i, line in enumerate(lines)]
 
 
-def _hardware(found: DriverObject) -> str:
-    assert found.driver is not None
-    hardware = found.driver.spec.hardware
+def _hardware(observed: DriverObject) -> str:
+    assert observed.driver is not None
+    hardware = observed.driver.spec.hardware
     devices = [f"PCI {d.vendor}:{d.device or '*'}" for d in hardware.pci]
     labels = [f"{key}={value}" for key, value in hardware.node_selector.items()]
     return " and ".join([" or ".join(devices), *labels] if devices else labels) or "every node"

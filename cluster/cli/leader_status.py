@@ -60,8 +60,8 @@ def standing(api: Api, namespace: str) -> Presence:
     """Return the presence, with a note if the definitions are outdated; for one-shot commands."""
     who = presence(api, namespace)
     old = crd_check.words(crd_check.lacking(api))
-    said = (who.words, f"{old}; {crd_check.REMEDY}" if old else "")
-    return replace(who, words="\n".join(filter(None, said)))
+    messages = (who.words, f"{old}; {crd_check.REMEDY}" if old else "")
+    return replace(who, words="\n".join(filter(None, messages)))
 
 
 def read(lease: Mapping[str, Any], namespace: str, now: float) -> Presence:

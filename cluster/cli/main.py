@@ -169,23 +169,23 @@ def status(*, connection: Connection, driver: str, output: str, watch: bool) -> 
     from cluster.cli import status as overview
 
     api, namespace = connection.open(), connection.namespace
-    found = overview.look(api, namespace, driver)  # a watch would keep retrying after a refusal
+    current = overview.look(api, namespace, driver)  # a watch would keep retrying after a refusal
     if watch:
-        for found in overview.follow(api, namespace, driver):  # never ends by itself
+        for current in overview.follow(api, namespace, driver):  # never ends by itself
             if output == "table" and sys.stdout.isatty():
                 click.clear()
-            _show(found, output)
-    _show(found, output)
-    raise SystemExit(ExitCode.OK if found.ready else ExitCode.NOT_READY)
+            _show(current, output)
+    _show(current, output)
+    raise SystemExit(ExitCode.OK if current.ready else ExitCode.NOT_READY)
 
 
-def _show(found: Overview, output: str) -> None:
+def _show(current: Overview, output: str) -> None:
     if output == "table":
-        click.echo(found.table())
+        click.echo(current.table())
         return
-    click.echo(found.json())
-    if found.presence.words:
-        click.echo(found.presence.words, err=True)
+    click.echo(current.json())
+    if current.presence.words:
+        click.echo(current.presence.words, err=True)
 
 
 @root.command()
@@ -198,8 +198,8 @@ def explain(*, connection: Connection, driver: str, node: str, output: str) -> N
     """Explain DRIVER (on NODE): what is wanted, what is there, what blocks, what happens next."""
     from cluster.cli import explain as inspection
 
-    found = inspection.explain(connection.open(), connection.settings(), driver, node)
-    click.echo(found.json() if output == "json" else found.text())
+    explanation = inspection.explain(connection.open(), connection.settings(), driver, node)
+    click.echo(explanation.json() if output == "json" else explanation.text())
 
 
 @root.command()
@@ -224,9 +224,9 @@ def resolve(
     from cluster.model.snapshot import Pool
 
     pool = Pool(architecture, os_version, kernel)
-    found = resolution.resolve(connection.open(), pool, driver)
-    click.echo(found.json() if output == "json" else found.text())
-    raise SystemExit(ExitCode.OK if found.image else ExitCode.NOT_READY)
+    resolved = resolution.resolve(connection.open(), pool, driver)
+    click.echo(resolved.json() if output == "json" else resolved.text())
+    raise SystemExit(ExitCode.OK if resolved.image else ExitCode.NOT_READY)
 
 
 for command in (preflight, *COMMANDS):
@@ -234,8 +234,10 @@ for command in (preflight, *COMMANDS):
 
 
 def _proxy_variables() -> dict[str, str]:
-    found = {name: os.environ.get(name) or os.environ.get(name.lower(), "") for name in PROXY_NAMES}
-    return {name: value for name, value in found.items() if value}
+    variables = {
+        name: os.environ.get(name) or os.environ.get(name.lower(), "") for name in PROXY_NAMES
+    }
+    return {name: value for name, value in variables.items() if value}
 
 
 @contextmanager

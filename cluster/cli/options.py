@@ -93,14 +93,14 @@ def not_empty(_: click.Context, __: click.Parameter, word: str) -> str:
 
 def _proxies(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:
     """Parse `NAME=VALUE` options into a mapping."""
-    found = {}
+    proxies = {}
     for word in words:
         name, _equals, value = word.partition("=")
         if name not in PROXY_NAMES or not value:
             expected = ", ".join(f"{each}=VALUE" for each in PROXY_NAMES)
             raise click.BadParameter(f"{word!r}: expected one of {expected}")
-        found[name] = value
-    return found
+        proxies[name] = value
+    return proxies
 
 
 def _labels(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:

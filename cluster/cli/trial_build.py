@@ -17,12 +17,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from cluster.cache.image_labels import TagLabels
+from cluster.cli.resolve import image_streams
 from cluster.cli.status import NoSuchObject
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError, NotFound
-from cluster.kube.resources import DEPLOYMENTS, DRIVERS, IMAGE_STREAMS, JOBS, PODS
+from cluster.kube.resources import DEPLOYMENTS, DRIVERS, JOBS, PODS
 from cluster.model.names import CONTROLLER, DRIVER_LABEL, MANAGED_BY, PREFLIGHT
-from cluster.model.parse import driver_from, image_stream_from
+from cluster.model.parse import driver_from
 from cluster.model.parse_pods import build_pod_from, unless_mirror
 from cluster.model.snapshot import DriverObject, Settings, Snapshot
 from cluster.plan.builds.preflight import build_for, tags
@@ -89,29 +90,27 @@ _WORDS = {
 def ask(api: Api, name: str, place: Preflight, architecture: str) -> tuple[DriverObject, Build]:
     """Return a Driver of the cluster and its trial build. Raises NoSuchObject, NoToolkit."""
     try:
-        found = driver_from(api.get(DRIVERS, name))
+        observed = driver_from(api.get(DRIVERS, name))
     except NotFound as error:
         if error.hint:  # the kind itself does not exist
             raise
         raise NoSuchObject(
             f"no Driver {name!r} in this cluster", hint="see which there are: kubectl get drivers"
         ) from None
-    if found.driver is None or not found.driver.spec.image:
-        raise NoSuchObject(f"driver {name} cannot be used: {found.mistakes or 'it has no image'}")
-    streams = None
-    with suppress(NotFound):
-        page = api.list(IMAGE_STREAMS, image_stream_from)
-        streams = {stream.name: stream for stream in page.items}
-    revision = revision_of(revision_text(found.driver))
-    driver, snapshot = found.driver, Snapshot(image_streams=streams)
+    if observed.driver is None or not observed.driver.spec.image:
+        raise NoSuchObject(
+            f"driver {name} cannot be used: {observed.mistakes or 'it has no image'}"
+        )
+    driver, snapshot = observed.driver, Snapshot(image_streams=image_streams(api))
+    revision = revision_of(revision_text(driver))
     labels = TagLabels(api).read(
         lambda known: tags(driver, [place], replace(snapshot, toolkit_labels=known), [architecture])
     )
     snapshot = replace(snapshot, toolkit_labels=labels)
-    build, why = build_for(place, found.driver, revision, snapshot, architecture)
+    build, why = build_for(place, driver, revision, snapshot, architecture)
     if build is None:
         raise NoToolkit(why, hint="name one: --toolkit IMAGE")
-    return found, replace(build, driver=_without_secrets(build.driver))
+    return observed, replace(build, driver=_without_secrets(build.driver))
 
 
 def _without_secrets(driver: Driver) -> Driver:
@@ -189,16 +188,16 @@ class Rehearsal:
 
         Raises DeadlinePassed.
         """
-        said = ""
+        reported = ""
         while True:
             pod = self._pod(name)
             if pod is not None and holds(pod):
                 return pod
             waiting = build_pod_from(pod).waiting if pod is not None else {}
             words = "; ".join(f"{container}: {why}" for container, why in waiting.items())
-            if words and words != said:
+            if words and words != reported:
                 self.say(f"waiting: {words}")
-            said = words
+            reported = words
             if self.now() > ends:
                 raise DeadlinePassed(
                     f"the build did not end within {self.timeout:g} s"
@@ -209,13 +208,13 @@ class Rehearsal:
 
     def _pod(self, name: str) -> dict[str, Any] | None:
         selector = f"batch.kubernetes.io/job-name={name}"
-        found = self.api.list(
+        pods = self.api.list(
             PODS,
             unless_mirror(dict),
             namespace=self.settings.namespace,
             selector=selector,
         )
-        return found.items[0] if found.items else None
+        return pods.items[0] if pods.items else None
 
     def _begun(self, pod: dict[str, Any]) -> bool:
         """Return whether the compiler has started, or the pod has ended before that."""
@@ -236,9 +235,9 @@ class Rehearsal:
             self.say(f"cannot read the log of the build: {error}")
 
     def _read(self, pod: dict[str, Any]) -> Rehearsed:
-        found = build_pod_from(pod)
-        lost = found.ended or "its pod has said nothing"
-        outcome = found.outcome or BuildOutcome(
+        build_pod = build_pod_from(pod)
+        lost = build_pod.ended or "its pod has said nothing"
+        outcome = build_pod.outcome or BuildOutcome(
             BuildVerdict.BROKEN, reason="BuildLost", message=lost
         )
         code = _exit_code(pod) if outcome.verdict in _FAILED else ExitCode.OK
@@ -275,10 +274,10 @@ def _plain(line: str) -> str:
 def as_installed(api: Api, settings: Settings) -> Settings:
     """Return the settings of the installed controller; `settings` if it cannot be read."""
     try:
-        found = api.get(DEPLOYMENTS, CONTROLLER, namespace=settings.namespace)
+        deployment = api.get(DEPLOYMENTS, CONTROLLER, namespace=settings.namespace)
     except ApiError:
         return settings
-    [container, *_] = found["spec"]["template"]["spec"]["containers"]
+    [container, *_] = deployment["spec"]["template"]["spec"]["containers"]
     options = [word.partition("=")[::2] for word in container.get("args", ())]
     return replace(
         settings,

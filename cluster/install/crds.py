@@ -104,8 +104,8 @@ def _definition(
 def _column(name: str, kind: str, path: str, description: str, *, wide: bool = False) -> Schema:
     """Return a column of `kubectl get`; `wide`: only with `-o wide`."""
     column = {"name": name, "type": kind, "jsonPath": path}
-    said = {"description": description} if description else {}
-    return column | said | ({"priority": 1} if wide else {})
+    described = {"description": description} if description else {}
+    return column | described | ({"priority": 1} if wide else {})
 
 
 def _of_ready(field: str) -> str:

@@ -56,24 +56,24 @@ def check_place(api: Api, documents: Sequence[Document]) -> None:
         if document["kind"] != "ClusterRoleBinding":
             continue
         with suppress(NotFound):
-            found = api.get(resource_of(document), name_of(document))
-            _check_helm(found)
-            others = _namespaces(found) - _namespaces(document)
+            existing = api.get(resource_of(document), name_of(document))
+            _check_helm(existing)
+            others = _namespaces(existing) - _namespaces(document)
             if others:
-                there = min(others)
+                namespace = min(others)
                 raise InstalledElsewhere(
-                    f"nodeside is installed in namespace {there}, and a cluster has it once",
-                    hint=f"name that one: --namespace {there}; to move, remove it there first: "
-                    f"nodeside-cluster uninstall --namespace {there}",
+                    f"nodeside is installed in namespace {namespace}, and a cluster has it once",
+                    hint=f"name that one: --namespace {namespace}; to move, remove it there first: "
+                    f"nodeside-cluster uninstall --namespace {namespace}",
                 )
 
 
-def _check_helm(found: Document) -> None:
+def _check_helm(existing: Document) -> None:
     """Raise InstalledElsewhere for an object of a Helm release.
 
     Changing or deleting it without Helm would make Helm's record of the release wrong.
     """
-    marks = found["metadata"].get("annotations") or {}
+    marks = existing["metadata"].get("annotations") or {}
     if name := marks.get(f"{_RELEASE}name"):
         release = f"{name} --namespace {marks.get(f'{_RELEASE}namespace')}"
         raise InstalledElsewhere(

@@ -126,8 +126,8 @@ class Api:
         """Return the schemas of our kinds; any authenticated user may read them. One try."""
         asked = RequestInfo("get", "the published schemas", group=API_GROUP)
         call = Call("GET", f"/openapi/v3/apis/{API_VERSION}", asked)
-        found = document_of(self._exchange.send(call, patient=False))
-        schemas = found.get("components", {}).get("schemas", {})
+        document = document_of(self._exchange.send(call, patient=False))
+        schemas = document.get("components", {}).get("schemas", {})
         return {name.rpartition(".")[2]: schema for name, schema in schemas.items()}
 
     def get(

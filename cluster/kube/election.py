@@ -205,11 +205,11 @@ class Election:
         """Read the Lease; its expiry counts from when we saw it change."""
         limits: dict[str, Any] = {"deadline": self._pace.request, "patient": False}
         try:
-            found = self._api.get(LEASES, self._name, namespace=self._namespace, **limits)
+            lease = self._api.get(LEASES, self._name, namespace=self._namespace, **limits)
         except NotFound:
             self._note_absence()
             return
-        self._note(found)
+        self._note(lease)
 
     def _note_absence(self) -> None:
         """Record that the Lease is missing. Its holder, if any, acts until its next renewal."""

@@ -135,15 +135,15 @@ def refusal_of_status(asked: RequestInfo, document: dict[str, Any]) -> ApiError:
 def _refusal(
     asked: RequestInfo, status: int, document: dict[str, Any], retry_after: str = ""
 ) -> ApiError:
-    said = words_of(document)
-    meant = meant_status(status, said)
+    message = words_of(document)
+    meant = meant_status(status, message)
     kind, words = _meaning(meant)
-    if meant == 404 and not said:
+    if meant == 404 and not message:
         kind = NoSuchKind
         words = "the API server does not serve this kind: cannot"
     return kind(
-        f"{words} {asked}" + (f": {said}" if said else f" (HTTP status {status})"),
-        hint=_hint(asked, meant, said),
+        f"{words} {asked}" + (f": {message}" if message else f" (HTTP status {status})"),
+        hint=_hint(asked, meant, message),
         retryable=may_pass(meant),
         status=status,
         retry_after=seconds_of(retry_after),
@@ -170,16 +170,16 @@ def _meaning(status: int) -> tuple[type[ApiError], str]:
     return _MEANING.get(status, (ApiError, f"the API server {failed} to"))
 
 
-def _hint(asked: RequestInfo, status: int, said: str) -> str:
+def _hint(asked: RequestInfo, status: int, message: str) -> str:
     match status:
         case 400 if asked.group == "nodeside.io":
             return OLD_DEFINITIONS
         case 401:
             return "the token or certificate may have expired: kubectl auth whoami"
         case 403:
-            missing = _missing(asked, said).can_i
+            missing = _missing(asked, message).can_i
             return f"see what is missing: {missing}{_RULES_COME}"
-        case 404 if asked.group == "nodeside.io" and not said:
+        case 404 if asked.group == "nodeside.io" and not message:
             return "install the custom resource definitions: nodeside-cluster install"
         case 404 if asked.group == "monitoring.coreos.com":
             return "install the Prometheus Operator, or leave out --service-monitor"
@@ -187,13 +187,13 @@ def _hint(asked: RequestInfo, status: int, said: str) -> str:
             return ""
 
 
-def _missing(asked: RequestInfo, said: str) -> RequestInfo:
+def _missing(asked: RequestInfo, message: str) -> RequestInfo:
     """Return the request that a rule must allow.
 
     The verb comes from the server's message: applying an object that does not exist needs
     `create` too.
     """
-    refused = _CANNOT.search(said)
+    refused = _CANNOT.search(message)
     return replace(asked, verb=refused[1]) if refused else asked
 
 
@@ -201,6 +201,8 @@ def _budgets(document: dict[str, Any]) -> tuple[str, ...]:
     """Return the causes of a refused eviction; each names the budget and its pod counts."""
     with suppress(AttributeError, TypeError):
         causes = document.get("details", {}).get("causes", ())
-        said = [str(c.get("message", "")) for c in causes if c.get("reason") == "DisruptionBudget"]
-        return tuple(words[:WORDS_LIMIT].replace("The ", "the ", 1) for words in said)
+        messages = [
+            str(c.get("message", "")) for c in causes if c.get("reason") == "DisruptionBudget"
+        ]
+        return tuple(message[:WORDS_LIMIT].replace("The ", "the ", 1) for message in messages)
     return ()

@@ -62,17 +62,17 @@ def kept_from(data: Document) -> ObjectMeta:
     return ObjectMeta(stamp, tuple(metadata.get("managedFields") or ()))
 
 
-def over(kept: ObjectMeta, document: Document, *, edited: bool) -> Overwrite:
+def over(meta: ObjectMeta, document: Document, *, edited: bool) -> Overwrite:
     """Return the Overwrite for applying `document`.
 
     `edited`: the existing object was applied as `document` and has been changed since.
     """
-    return Overwrite(kept.stamp, _edit(kept, document) if edited else "")
+    return Overwrite(meta.stamp, _edit(meta, document) if edited else "")
 
 
-def has_additions(kept: ObjectMeta, document: Document) -> bool:
+def has_additions(meta: ObjectMeta, document: Document) -> bool:
     """Return whether others set fields in the part we own that `document` does not set."""
-    return any(new and field != _HARMLESS for _, field, new in _foreign(kept, document))
+    return any(new and field != _HARMLESS for _, field, new in _foreign(meta, document))
 
 
 def replacement(document: Document) -> list[dict[str, Any]]:
@@ -82,20 +82,20 @@ def replacement(document: Document) -> list[dict[str, Any]]:
     return [{"op": "replace", "path": path, "value": _part(document, owned)}] if owned else []
 
 
-def _edit(kept: ObjectMeta, document: Document) -> str:
+def _edit(meta: ObjectMeta, document: Document) -> str:
     """Describe which manager set which fields, as far as the API server knows."""
     fields: dict[str, list[str]] = {}
-    for manager, field, _ in _foreign(kept, document):
+    for manager, field, _ in _foreign(meta, document):
         fields.setdefault(manager, []).append(field)
     edits = [f"{manager} set {shortlist(fields[manager], _NAMED)}" for manager in sorted(fields)]
     return "; ".join(edits) or "something changed it"
 
 
-def _foreign(kept: ObjectMeta, document: Document) -> Iterator[tuple[str, str, bool]]:
+def _foreign(meta: ObjectMeta, document: Document) -> Iterator[tuple[str, str, bool]]:
     """Yield the manager and path of each field in the part we own that another manager set, and
     whether `document` does not set it."""
     owned = _OWNED.get(document["kind"], ())
-    for entry in kept.managed if owned else ():
+    for entry in meta.managed if owned else ():
         manager = str(entry.get("manager"))
         if manager == FIELD_MANAGER or entry.get("subresource"):
             continue

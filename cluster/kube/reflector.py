@@ -232,18 +232,18 @@ class Reflector(Generic[T]):
 
     def wait_seen(self, resource_version: str, timeout: float) -> bool:
         """Wait until our own write with this version has arrived; return whether it has."""
-        wanted = _number(resource_version)
+        version = _number(resource_version)
         with self._changed:
-            return self._changed.wait_for(lambda: self._seen >= wanted, timeout)
+            return self._changed.wait_for(lambda: self._seen >= version, timeout)
 
     def wait_gone(self, name: str, uid: str, timeout: float) -> bool:
         """Wait until the object is gone, is being deleted or has another uid; return whether so."""
 
         def gone() -> bool:
-            found: Any = self._objects.get(name)
-            if found is None or getattr(found, "deleting", False):
+            current: Any = self._objects.get(name)
+            if current is None or getattr(current, "deleting", False):
                 return True
-            return bool(uid) and getattr(found, "uid", uid) != uid
+            return bool(uid) and getattr(current, "uid", uid) != uid
 
         with self._changed:
             return self._changed.wait_for(gone, timeout)

@@ -112,7 +112,7 @@ class UnknownKind(NodesideError):
 
 def resource_of(document: Mapping[str, Any]) -> Resource:
     """Return the resource of a document by its `apiVersion` and `kind`, or raise UnknownKind."""
-    found = (str(document.get("apiVersion", "")), str(document.get("kind", "")))
-    if found not in _BY_KIND:
-        raise UnknownKind(f"no resource known for kind {found[1]!r} of {found[0]!r}")
-    return _BY_KIND[found]
+    key = (str(document.get("apiVersion", "")), str(document.get("kind", "")))
+    if key not in _BY_KIND:
+        raise UnknownKind(f"no resource known for kind {key[1]!r} of {key[0]!r}")
+    return _BY_KIND[key]

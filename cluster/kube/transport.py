@@ -266,7 +266,7 @@ class RequestCounts:
     @property
     def verbs(self) -> dict[str, int]:
         """The number of requests by verb."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for (verb, _, _), number in self.read()[0].items():
-            found[verb] += number
-        return dict(found)
+            counts[verb] += number
+        return dict(counts)

@@ -201,7 +201,7 @@ def test_without_a_controller_that_is_said_first_and_the_next_step_waits_for_one
     made.add(["n3"])
     nobody = Presence(False, "no controller leads; see kubectl -n nodeside get pods")
 
-    said = explain_driver(made.snapshot, "edu").said_with(nobody)
+    said = explain_driver(made.snapshot, "edu").with_presence(nobody)
 
     assert said.text().startswith("no controller leads; see kubectl -n nodeside get pods\n\n")
     assert said.blocks[0] == "no controller leads"
