@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cluster.kube.credentials import Access
-from cluster.kube.errors import ApiError, RequestInfo, Unreachable, refusal_of_status
+from cluster.kube.errors import ApiError, RequestInfo, Unreachable, refusal
 from cluster.kube.listing import Page, read_page
 from cluster.kube.managed_fields import FIELD_MANAGER
 from cluster.kube.resources import PODS, Resource, resource_of
@@ -342,7 +342,8 @@ def _event(asked: RequestInfo, line: bytes) -> Event:
             f"an answer to {asked} that is not a watch event: {line[:100]!r}"
         ) from exc
     if event.kind == "ERROR":
-        raise refusal_of_status(asked, event.object)
+        code = event.object.get("code")
+        raise refusal(asked, code if isinstance(code, int) else 0, event.object)
     return event
 
 

@@ -6,6 +6,7 @@ client.py raises nothing else. Callers that have a fallback catch them.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +15,6 @@ from nodeside.api_status import (
     OLD_DEFINITIONS,
     WORDS_LIMIT,
     KubernetesError,
-    document_of,
     may_pass,
     meant_status,
     seconds_of,
@@ -121,20 +121,10 @@ class RequestInfo:
         return words + (f" -n {self.namespace}" if self.namespace else "")
 
 
-def refusal(asked: RequestInfo, status: int, body: bytes, retry_after: str = "") -> ApiError:
-    """Return the error for an unsuccessful response."""
-    return _refusal(asked, status, document_of(body), retry_after)
-
-
-def refusal_of_status(asked: RequestInfo, document: dict[str, Any]) -> ApiError:
-    """Return the error for a `Status` object sent by a watch."""
-    code = document.get("code", 0)
-    return _refusal(asked, code if isinstance(code, int) else 0, document)
-
-
-def _refusal(
-    asked: RequestInfo, status: int, document: dict[str, Any], retry_after: str = ""
+def refusal(
+    asked: RequestInfo, status: int, document: Mapping[str, Any], retry_after: str = ""
 ) -> ApiError:
+    """Return the error for an unsuccessful response, or for a `Status` object sent by a watch."""
     message = words_of(document)
     meant = meant_status(status, message)
     kind, words = _meaning(meant)
@@ -197,7 +187,7 @@ def _missing(asked: RequestInfo, message: str) -> RequestInfo:
     return replace(asked, verb=refused[1]) if refused else asked
 
 
-def _budgets(document: dict[str, Any]) -> tuple[str, ...]:
+def _budgets(document: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the causes of a refused eviction; each names the budget and its pod counts."""
     with suppress(AttributeError, TypeError):
         causes = document.get("details", {}).get("causes", ())

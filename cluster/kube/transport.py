@@ -22,6 +22,7 @@ from urllib.parse import urlencode
 from cluster.kube.credentials import Access
 from cluster.kube.errors import ApiError, RequestInfo, Unreachable, refusal
 from cluster.kube.server_time import ServerTime
+from nodeside.api_status import document_of
 from nodeside.backoff import backoff
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class Exchange:
         with in_words(call.asked), closing(response):
             body = self._body(call.asked, response, ends)
         after = response.headers.get("Retry-After", "")
-        raise refusal(call.asked, response.status, body, after)
+        raise refusal(call.asked, response.status, document_of(body), after)
 
     def _request(
         self, call: Call, read: float, whole: float | None

@@ -13,7 +13,7 @@ from cluster.plan.planner import plan
 from tests.cluster.fakes.model import Model
 from tests.cluster.fakes.stagedriver import up, with_stages
 
-REFUSED = refusal(RequestInfo("watch", "nodes"), 403, b'{"message": "nodes is forbidden"}')
+REFUSED = refusal(RequestInfo("watch", "nodes"), 403, {"message": "nodes is forbidden"})
 BLIND = [
     WatchHealth("Pod", True, 1.0),
     WatchHealth("Node", True, 1.0, str(REFUSED), refusal=REFUSED),
