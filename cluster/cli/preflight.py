@@ -52,8 +52,8 @@ def preflight(
     signal.signal(signal.SIGTERM, _interrupted)
     api, place = connection.open(), Preflight(os_version, kernel, toolkit)
     settings = trial_build.as_installed(api, connection.settings())
-    _, build = trial_build.ask(api, driver, place, architecture)
-    done = trial_build.Rehearsal(api, settings, build, _say, _line, timeout).run()
+    build = trial_build.trial_of(api, driver, place, architecture)
+    done = trial_build.TrialBuild(api, settings, build, _say, _line, timeout).run()
     click.echo(done.json() if output == "json" else done.text())
     raise SystemExit(done.exit_code)
 

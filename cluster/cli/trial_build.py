@@ -25,18 +25,16 @@ from cluster.kube.resources import DEPLOYMENTS, DRIVERS, JOBS, PODS
 from cluster.model.names import CONTROLLER, DRIVER_LABEL, MANAGED_BY, PREFLIGHT
 from cluster.model.parse import driver_from
 from cluster.model.parse_pods import build_pod_from, unless_mirror
-from cluster.model.snapshot import DriverObject, Settings, Snapshot
+from cluster.model.snapshot import Settings, Snapshot
 from cluster.plan.builds.preflight import build_for, tags
 from cluster.plan.objects.build_job import ANSWER, Build, job_spec
 from cluster.plan.objects.revision import revision_of, revision_text
 from nodeside.buildjob import BuildOutcome, BuildVerdict
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
-from nodeside.spec import Driver
 from nodeside.spec.fleet import Preflight
 from nodeside.spec.model import Prebuilt
 from nodeside.table import table
 
-REHEARSAL = PREFLIGHT  # managed-by value of these Jobs and pods: they are not the controller's
 _KEPT = 600  # seconds that Kubernetes keeps a finished Job that was not removed
 _LOOK = 1.0  # seconds between two reads of the pod
 
@@ -51,7 +49,7 @@ class NoToolkit(NodesideError):
 
 
 @dataclass(frozen=True)
-class Rehearsed:
+class TrialResult:
     """The result of a trial build. `exit_code` is that of the build."""
 
     driver: str
@@ -87,8 +85,8 @@ _WORDS = {
 }
 
 
-def ask(api: Api, name: str, place: Preflight, architecture: str) -> tuple[DriverObject, Build]:
-    """Return a Driver of the cluster and its trial build. Raises NoSuchObject, NoToolkit."""
+def trial_of(api: Api, name: str, place: Preflight, architecture: str) -> Build:
+    """Return the trial build of a Driver of the cluster. Raises NoSuchObject, NoToolkit."""
     try:
         observed = driver_from(api.get(DRIVERS, name))
     except NotFound as error:
@@ -110,16 +108,13 @@ def ask(api: Api, name: str, place: Preflight, architecture: str) -> tuple[Drive
     build, why = build_for(place, driver, revision, snapshot, architecture)
     if build is None:
         raise NoToolkit(why, hint="name one: --toolkit IMAGE")
-    return observed, replace(build, driver=_without_secrets(build.driver))
-
-
-def _without_secrets(driver: Driver) -> Driver:
-    """Return the Driver without signing and prebuilt sources; the compiled result is the same."""
-    return replace(driver, spec=replace(driver.spec, signing=None, prebuilt=Prebuilt()))
+    # Without signing and prebuilt sources, the compiled result is the same.
+    spec = replace(build.driver.spec, signing=None, prebuilt=Prebuilt())
+    return replace(build, driver=replace(build.driver, spec=spec))
 
 
 @dataclass
-class Rehearsal:
+class TrialBuild:
     """One build, from its Job to its outcome. `say` receives the progress, `line` the log lines."""
 
     api: Api
@@ -131,7 +126,7 @@ class Rehearsal:
     now: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
 
-    def run(self) -> Rehearsed:
+    def run(self) -> TrialResult:
         """Run the build to its end. Raises DeadlinePassed, ApiError."""
         ends = self.now() + self.timeout
         with self._job() as name:
@@ -163,7 +158,7 @@ class Rehearsal:
         spec = job_spec(self.build, self.settings, config_map=name)
         spec |= {"suspend": True, "backoffLimit": 0, "ttlSecondsAfterFinished": _KEPT}
         spec["activeDeadlineSeconds"] = max(1, int(self.timeout))
-        spec["template"]["metadata"]["labels"][MANAGED_BY] = REHEARSAL
+        spec["template"]["metadata"]["labels"][MANAGED_BY] = PREFLIGHT
         metadata = {"name": name, "namespace": self.settings.namespace, "labels": self._labels}
         return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 
@@ -179,7 +174,7 @@ class Rehearsal:
 
     @property
     def _labels(self) -> dict[str, str]:
-        return {MANAGED_BY: REHEARSAL, DRIVER_LABEL: self.build.driver.name}
+        return {MANAGED_BY: PREFLIGHT, DRIVER_LABEL: self.build.driver.name}
 
     def _await(
         self, name: str, ends: float, holds: Callable[[dict[str, Any]], bool]
@@ -234,7 +229,7 @@ class Rehearsal:
         except ApiError as error:
             self.say(f"cannot read the log of the build: {error}")
 
-    def _read(self, pod: dict[str, Any]) -> Rehearsed:
+    def _read(self, pod: dict[str, Any]) -> TrialResult:
         build_pod = build_pod_from(pod)
         lost = build_pod.ended or "its pod has said nothing"
         outcome = build_pod.outcome or BuildOutcome(
@@ -242,7 +237,7 @@ class Rehearsal:
         )
         code = _exit_code(pod) if outcome.verdict in _FAILED else ExitCode.OK
         driver = self.build.driver
-        return Rehearsed(driver.name, driver.spec.version, self.build.toolkit, outcome, code)
+        return TrialResult(driver.name, driver.spec.version, self.build.toolkit, outcome, code)
 
 
 _FAILED = (BuildVerdict.REFUSED, BuildVerdict.BROKEN)

@@ -267,7 +267,7 @@ class Election:
         """Write our identity into a free Lease. Raises Conflict if another replica was faster."""
         sent, quiet = self._now(), self._seen.quiet_since(self._identity, self._pace.work)
         transitions = int((self._seen.document.get("spec") or {}).get("leaseTransitions") or 0)
-        self._write(holder=self._identity, transitions=transitions + 1, acquired=True)
+        self._write(holder=self._identity, transitions=transitions + 1)
         self.leadership.begin(sent + self._pace.work, quiet)
         return True
 
@@ -316,23 +316,17 @@ class Election:
         except ApiError as error:
             log.warning(f"cannot release the lease: {error}", hint=error.hint)
 
-    def _write(
-        self,
-        *,
-        holder: str,
-        seconds: float = 0.0,
-        transitions: int | None = None,
-        acquired: bool = False,
-    ) -> None:
-        """Write the Lease. Raises Conflict if it is not at the version that we last saw."""
+    def _write(self, *, holder: str, seconds: float = 0.0, transitions: int = 0) -> None:
+        """Write the Lease. Raises Conflict if it is not at the version that we last saw.
+
+        `transitions` is the new count if the Lease changes hands.
+        """
         moment = rfc3339_micro(self._wall())
         spec = dict(self._seen.document.get("spec") or {})
         spec |= {"holderIdentity": holder, "renewTime": moment}
         spec["leaseDurationSeconds"] = int(seconds or self._pace.lease)
-        if acquired:
-            spec["acquireTime"] = moment
-        if transitions is not None:
-            spec["leaseTransitions"] = transitions
+        if transitions:
+            spec |= {"acquireTime": moment, "leaseTransitions": transitions}
         metadata = {"name": self._name, "namespace": self._namespace}
         document: dict[str, Any] = {
             "apiVersion": LEASES.api_version,
