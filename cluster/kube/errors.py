@@ -122,7 +122,7 @@ class RequestInfo:
 
 
 def refusal(
-    asked: RequestInfo, status: int, document: Mapping[str, Any], retry_after: str = ""
+    request: RequestInfo, status: int, document: Mapping[str, Any], retry_after: str = ""
 ) -> ApiError:
     """Return the error for an unsuccessful response, or for a `Status` object sent by a watch."""
     message = words_of(document)
@@ -132,8 +132,8 @@ def refusal(
         kind = NoSuchKind
         words = "the API server does not serve this kind: cannot"
     return kind(
-        f"{words} {asked}" + (f": {message}" if message else f" (HTTP status {status})"),
-        hint=_hint(asked, meant, message),
+        f"{words} {request}" + (f": {message}" if message else f" (HTTP status {status})"),
+        hint=_hint(request, meant, message),
         retryable=may_pass(meant),
         status=status,
         retry_after=seconds_of(retry_after),
@@ -160,31 +160,31 @@ def _meaning(status: int) -> tuple[type[ApiError], str]:
     return _MEANING.get(status, (ApiError, f"the API server {failed} to"))
 
 
-def _hint(asked: RequestInfo, status: int, message: str) -> str:
+def _hint(request: RequestInfo, status: int, message: str) -> str:
     match status:
-        case 400 if asked.group == "nodeside.io":
+        case 400 if request.group == "nodeside.io":
             return OLD_DEFINITIONS
         case 401:
             return "the token or certificate may have expired: kubectl auth whoami"
         case 403:
-            missing = _missing(asked, message).can_i
+            missing = _missing(request, message).can_i
             return f"see what is missing: {missing}{_RULES_COME}"
-        case 404 if asked.group == "nodeside.io" and not message:
+        case 404 if request.group == "nodeside.io" and not message:
             return "install the custom resource definitions: nodeside-cluster install"
-        case 404 if asked.group == "monitoring.coreos.com":
+        case 404 if request.group == "monitoring.coreos.com":
             return "install the Prometheus Operator, or leave out --service-monitor"
         case _:
             return ""
 
 
-def _missing(asked: RequestInfo, message: str) -> RequestInfo:
+def _missing(request: RequestInfo, message: str) -> RequestInfo:
     """Return the request that a rule must allow.
 
     The verb comes from the server's message: applying an object that does not exist needs
     `create` too.
     """
     refused = _CANNOT.search(message)
-    return replace(asked, verb=refused[1]) if refused else asked
+    return replace(request, verb=refused[1]) if refused else request
 
 
 def _budgets(document: Mapping[str, Any]) -> tuple[str, ...]:
