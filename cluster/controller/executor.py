@@ -172,12 +172,14 @@ class Applier:
 
     def _apply(self, action: Apply, limit: Mapping[str, Any]) -> Mapping[str, Any]:
         """Apply a document. Fields that others added are removed first; apply would leave those."""
-        patch = replacement(action.document) if action.over is not None else []
-        if patch:
-            resource, metadata = resource_of(action.document), action.document["metadata"]
-            name, namespace = metadata["name"], metadata["namespace"]
-            self._api.json_patch(resource, name, patch, namespace=namespace, **limit)
-        return self._api.apply(action.document, **limit)
+        document, metadata = action.document, action.document["metadata"]
+        if action.over is not None and action.over.shared:
+            # A patch ignores unknown fields: an invalid document must not change anything.
+            self._api.apply(document, dry_run=True, **limit)
+            resource, namespace = resource_of(document), metadata["namespace"]
+            patch = replacement(document)
+            self._api.json_patch(resource, metadata["name"], patch, namespace=namespace, **limit)
+        return self._api.apply(document, **limit)
 
     def _set_finalizers(
         self, action: SetFinalizers, outcome: Outcome, limit: Mapping[str, Any]

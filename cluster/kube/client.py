@@ -204,10 +204,14 @@ class Api:
         if rest:
             yield rest.decode(errors="replace")
 
-    def apply(self, document: Document, **limits: Any) -> dict[str, Any]:
-        """Apply server-side with force, which overrides conflicts. Return the resulting object."""
+    def apply(self, document: Document, *, dry_run: bool = False, **limits: Any) -> dict[str, Any]:
+        """Apply server-side with force, which overrides conflicts. Return the resulting object.
+
+        With `dry_run`, the document is checked and nothing is changed.
+        """
+        query = _given(force="true", dryRun="All" if dry_run else "")
         content_type = "application/apply-patch+yaml"
-        return self._write("patch", "PATCH", document, limits, content_type, force="true")
+        return self._write("patch", "PATCH", document, limits, content_type, **query)
 
     def create(self, document: Document, **limits: Any) -> dict[str, Any]:
         """Create an object. Raises Conflict if it exists, possibly from our own first try."""

@@ -7,8 +7,9 @@ the fields we set: OpenShift, for example, adds pull secrets to a service accoun
 an owner is a default or comes from an admission webhook; it is not a hand edit.
 
 Server-side apply never removes a field that another manager owns. So the part that we own is
-replaced as a whole (`replacement`) before an existing object is applied: a field that it does not
-contain is gone then, and with it its owner.
+replaced as a whole (`replacement`) before an object is applied in which another manager set fields
+of it: a field that the part does not contain is gone then, and with it its owner. A field that the
+replacement restored has a second owner, our own Update; so later applies need a replacement too.
 https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
 """
 
@@ -49,11 +50,13 @@ class ObjectMeta:
 class Overwrite:
     """The existing object that an apply overwrites.
 
-    `edit` describes a hand edit, "" if only the desired state changed.
+    `edit` describes a hand edit, "" if only the desired state changed. `shared`: the part that is
+    ours has fields with another owner than our applies, which an apply would leave.
     """
 
     stamp: str
     edit: str = ""
+    shared: bool = False
 
 
 def kept_from(data: Document) -> ObjectMeta:
@@ -67,7 +70,11 @@ def over(meta: ObjectMeta, document: Document, *, edited: bool) -> Overwrite:
 
     `edited`: the existing object was applied as `document` and has been changed since.
     """
-    return Overwrite(meta.stamp, _edit(meta, document) if edited else "")
+    shared = any(
+        (entry.get("manager"), entry.get("operation")) != (FIELD_MANAGER, "Apply")
+        for entry, _ in _entries(meta, document)
+    )
+    return Overwrite(meta.stamp, _edit(meta, document) if edited else "", shared)
 
 
 def has_additions(meta: ObjectMeta, document: Document) -> bool:
@@ -76,10 +83,9 @@ def has_additions(meta: ObjectMeta, document: Document) -> bool:
 
 
 def replacement(document: Document) -> list[dict[str, Any]]:
-    """Return the JSON patch that replaces the part we own; empty for kinds without such a part."""
-    owned = _OWNED.get(document["kind"], ())
-    path = "".join(f"/{name}" for name in owned)
-    return [{"op": "replace", "path": path, "value": _part(document, owned)}] if owned else []
+    """Return the JSON patch that replaces the part we own of a DaemonSet or Deployment."""
+    owned = _OWNED[document["kind"]]
+    return [{"op": "replace", "path": "/" + "/".join(owned), "value": _part(document, owned)}]
 
 
 def _edit(meta: ObjectMeta, document: Document) -> str:
@@ -94,14 +100,20 @@ def _edit(meta: ObjectMeta, document: Document) -> str:
 def _foreign(meta: ObjectMeta, document: Document) -> Iterator[tuple[str, str, bool]]:
     """Yield the manager and path of each field in the part we own that another manager set, and
     whether `document` does not set it."""
-    owned = _OWNED.get(document["kind"], ())
+    for entry, fields in _entries(meta, document):
+        manager, owned = str(entry.get("manager")), _OWNED[document["kind"]]
+        if manager != FIELD_MANAGER:
+            for field, new in _below(fields, _part(document, owned), ".".join(owned)):
+                yield manager, field, new
+
+
+def _entries(meta: ObjectMeta, document: Document) -> Iterator[tuple[Document, Document]]:
+    """Yield the managers' entries with fields in the part we own, and these fields."""
+    owned = _OWNED.get(document["kind"])
     for entry in meta.managed if owned else ():
-        manager = str(entry.get("manager"))
-        if manager == FIELD_MANAGER or entry.get("subresource"):
-            continue
-        fields = _part(entry.get("fieldsV1") or {}, [f"f:{name}" for name in owned])
-        for field, new in _below(fields, _part(document, owned), ".".join(owned)):
-            yield manager, field, new
+        fields = _part(entry.get("fieldsV1") or {}, [f"f:{name}" for name in owned or ()])
+        if fields and not entry.get("subresource"):
+            yield entry, fields
 
 
 def _part(document: Document, path: Sequence[str]) -> Document:

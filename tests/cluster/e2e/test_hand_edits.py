@@ -93,7 +93,7 @@ def test_what_somebody_adds_to_a_daemonset_is_gone_and_stays_gone(
     for name in (ours, "plugin"):
         seen = [e.object["metadata"]["generation"] for e in watching.events if e.name == name]
         assert max(seen) - min(seen) == 2, "once by whoever edited it, once by us"
-        assert patches(scene, since, name) <= 10, "two requests, and some that came too late"
+        assert patches(scene, since, name) <= 10, "three requests, and some that came too late"
     assert scene.condition("Ready")["status"] == "True"
 
 

@@ -45,14 +45,15 @@ def apply(control_plane: ControlPlane, document: dict[str, Any]) -> dict[str, An
 
 
 def replace_spec(control_plane: ControlPlane, document: dict[str, Any]) -> None:
-    """The first of the two requests of executor.py."""
+    """The first request of executor.py that changes something."""
     asked = f"{path(document)}?fieldManager=nodeside-cluster"
     control_plane.do("PATCH", asked, replacement(document), content_type=JSON_PATCH)
 
 
 def overwrite(control_plane: ControlPlane, document: dict[str, Any]) -> None:
     """As executor.py does it."""
-    replace_spec(control_plane, document)
+    if differing(control_plane, document).shared:
+        replace_spec(control_plane, document)
     apply(control_plane, document)
 
 
@@ -146,12 +147,24 @@ def test_a_field_that_was_edited_and_put_back_goes_once_we_do_not_set_it_any_mor
     edit(control_plane, document, {"priorityClassName": "system-cluster-critical"})
     overwrite(control_plane, document)
     del document["spec"]["template"]["spec"]["priorityClassName"]
+    document["metadata"]["annotations"][APPLIED_NOTE] = "other"
 
     overwrite(control_plane, document)
 
     after = control_plane.do("GET", path(document))
     assert "priorityClassName" not in after["spec"]["template"]["spec"]
     assert differs(document, daemonset_from(after)) is None
+
+
+def test_a_change_of_ours_alone_is_one_apply(
+    control_plane: ControlPlane, document: dict[str, Any]
+) -> None:
+    document["spec"]["revisionHistoryLimit"] = 2
+
+    found = differing(control_plane, document)
+    assert not found.shared
+    apply(control_plane, document)
+    assert differs(document, served(control_plane, document)) is None
 
 
 def test_labels_and_annotations_that_others_set_stay(
