@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
@@ -23,7 +22,7 @@ from cluster.model import parse
 from cluster.model.actions import Demand
 from cluster.model.names import BUILDER, MANAGED_BY, OURS
 from cluster.model.parse_pods import build_pod_from, pod_from, unless_mirror
-from cluster.model.snapshot import DriverObject, Node, Settings, Snapshot, Tag, Unseen
+from cluster.model.snapshot import Node, Settings, Snapshot, Tag, Unseen
 from cluster.model.stages import Template
 
 Trim = Callable[[Mapping[str, Any]], Any]
@@ -37,7 +36,7 @@ def selections(namespace: str, streams: Trim = parse.image_stream_from) -> Selec
     ours: dict[str, Any] = {"namespace": namespace, "selector": OURS}
     return {
         "nodes": Selection(resources.NODES, parse.node_from),
-        "drivers": Selection(resources.DRIVERS, driver_from),
+        "drivers": Selection(resources.DRIVERS, parse.driver_from),
         "daemonsets": Selection(resources.DAEMON_SETS, parse.daemonset_from, **ours),
         "jobs": Selection(resources.JOBS, parse.job_from, **ours),
         "build_pods": Selection(
@@ -61,20 +60,6 @@ def selections(namespace: str, streams: Trim = parse.image_stream_from) -> Selec
         "revisions": Selection(resources.CONFIG_MAPS, parse.revision_from, **ours),
         "image_streams": Selection(resources.IMAGE_STREAMS, streams, optional=True),
     }
-
-
-def driver_from(document: Mapping[str, Any]) -> DriverObject:
-    """Parse a Driver, without ever failing on its content.
-
-    If a bug of ours made it vanish, its objects would be removed as leftovers.
-    """
-    try:
-        return parse.driver_from(document)
-    except Exception as exc:
-        traceback.print_exc()
-        mistake = f"a bug in nodeside, please report it with the controller's log: {exc!r}"
-        without = {key: value for key, value in document.items() if key != "spec"}
-        return replace(parse.driver_from(without), mistakes=mistake)
 
 
 class View:

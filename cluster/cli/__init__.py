@@ -1,6 +1,7 @@
 """The command line interface `nodeside-cluster`.
 
 main                  the commands, which import their code when called
+installation          the commands that install, uninstall and print manifests
 options               shared options; role hints for refused requests
 status, explain       the status of Drivers; the reasons for the state of a Driver or node
 resolve               the toolkit image that a node gets

@@ -58,7 +58,7 @@ class Explanation:
     next: tuple[str, ...]
     notice: str = ""
 
-    def said_with(self, who: Presence) -> Explanation:
+    def with_presence(self, who: Presence) -> Explanation:
         """Return the explanation with the presence of a leader taken into account."""
         if not who.absent:
             return replace(self, notice=who.words)
@@ -90,8 +90,8 @@ def explain(api: Api, settings: Settings, driver: str, node: str = "") -> Explan
     snapshot = read_once(api, settings)
     snapshot = replace(snapshot, now=api.now())
     snapshot = _learned(api, snapshot)
-    said = explain_node(snapshot, driver, node) if node else explain_driver(snapshot, driver)
-    return said.said_with(who)
+    explanation = explain_node(snapshot, driver, node) if node else explain_driver(snapshot, driver)
+    return explanation.with_presence(who)
 
 
 def _learned(api: Api, snapshot: Snapshot) -> Snapshot:
@@ -108,32 +108,32 @@ def _learned(api: Api, snapshot: Snapshot) -> Snapshot:
 
 
 def explain_driver(snapshot: Snapshot, name: str) -> Explanation:
-    found = named(snapshot.drivers, name)
-    ready, degraded = condition(found.status, "Ready"), condition(found.status, "Degraded")
-    progressing = condition(found.status, "Progressing")
+    observed = named(snapshot.drivers, name)
+    ready, degraded = condition(observed.status, "Ready"), condition(observed.status, "Degraded")
+    progressing = condition(observed.status, "Progressing")
     blocks = [f"{c['reason']}: {c['message']}" for c in (degraded,) if c["status"] == "True"]
     if ready["status"] != "True" and not blocks and progressing["status"] != "True":
         blocks = [f"{ready['reason']}: {ready['message']}"]
-    blocks += blocking_everywhere(found.status)
+    blocks += blocking_everywhere(observed.status)
     return Explanation(
         subject=f"driver {name}",
-        wanted=tuple(_wanted(snapshot, found)),
-        there=tuple(_there(snapshot, found)),
+        wanted=tuple(_wanted(snapshot, observed)),
+        there=tuple(_there(snapshot, observed)),
         blocks=tuple(blocks),
         next=tuple(_next(snapshot, name, progressing)),
     )
 
 
-def _wanted(snapshot: Snapshot, found: DriverObject) -> Iterator[str]:
-    if found.deleting:
+def _wanted(snapshot: Snapshot, observed: DriverObject) -> Iterator[str]:
+    if observed.deleting:
         yield "to be deleted"
-    if found.driver is None:
+    if observed.driver is None:
         yield "its document has mistakes"
         return
-    spec, context = found.driver.spec, DriverContext(snapshot, found, found.driver)
+    spec, context = observed.driver.spec, DriverContext(snapshot, observed, observed.driver)
     newest = report_of(context).called(context.revisions.newest)
     yield f"version {newest} from {spec.image or 'no image'}"
-    yield f"on {nodes(len(context.members))}; hardware: {_hardware(found)}"
+    yield f"on {nodes(len(context.members))}; hardware: {_hardware(observed)}"
     rollout = spec.rollout
     yield (
         f"changes {spec.upgrade.value}, {rollout.max_unavailable} at once, {rollout.canary} first, "
@@ -141,22 +141,22 @@ def _wanted(snapshot: Snapshot, found: DriverObject) -> Iterator[str]:
     )
 
 
-def _there(snapshot: Snapshot, found: DriverObject) -> Iterator[str]:
+def _there(snapshot: Snapshot, observed: DriverObject) -> Iterator[str]:
     """Yield lines for the status that the controller last wrote."""
-    if old := overtaken(found):
+    if old := overtaken(observed):
         yield old
-    status = found.status
+    status = observed.status
     nodes = status.get("nodes", {})
     words = ("assigned", "updated", "ready", "failed")
     yield ", ".join(f"{nodes.get(word, 0)} {word}" for word in words)
     if leaving := status.get("leaving"):
-        yield f"nodes that it goes away from: {leaving}"
+        yield f"nodes that it is leaving: {leaving}"
     if good := status.get("lastGoodRevision"):
-        read = DriverContext(snapshot, found, found.driver) if found.driver else None
+        read = DriverContext(snapshot, observed, observed.driver) if observed.driver else None
         version = read.revisions.drivers[good].spec.version if read and read.revisions.good else ""
         yield f"last good version {called(good, version)}"
     if lost := [row["node"] for row in status.get("casualties", ()) if row["state"] != "Down"]:
-        yield f"the newest version has cost {some(lost)}"
+        yield f"nodes that failed or went down with the newest version: {some(lost)}"
     for row in status.get("pools", ()):
         pool = f"{row['osVersion']} {row['kernel']} {row['architecture']}"
         counts = row["nodes"]
@@ -188,12 +188,12 @@ class _Notes:
 
 
 def explain_node(snapshot: Snapshot, name: str, node_name: str) -> Explanation:
-    found = named(snapshot.drivers, name)
+    observed = named(snapshot.drivers, name)
     node = snapshot.nodes.get(node_name)
     if node is None:
         raise NoSuchObject(f"no node {node_name!r}", hint="kubectl get nodes")
     actions = [a for a in plan(snapshot, _now(snapshot)).actions if _concerns(a, name, node_name)]
-    notes = _verdict(snapshot, found, node)
+    notes = _verdict(snapshot, observed, node)
     return Explanation(
         subject=f"driver {name} on node {node_name}",
         wanted=tuple(notes.wanted),
@@ -203,17 +203,17 @@ def explain_node(snapshot: Snapshot, name: str, node_name: str) -> Explanation:
     )
 
 
-def _verdict(snapshot: Snapshot, found: DriverObject, node: Node) -> _Notes:
+def _verdict(snapshot: Snapshot, observed: DriverObject, node: Node) -> _Notes:
     """Return the desired state of a node, what blocks it, and what it waits for."""
-    if found.deleting:
-        leaving = Unload(snapshot, found, (), _now(snapshot))
+    if observed.deleting:
+        leaving = Unload(snapshot, observed, (), _now(snapshot))
         return _leaves(leaving, node, _Notes(["nothing: the driver is being deleted"]))
-    if found.driver is None:
-        return _Notes(["nothing: its document has mistakes"], [found.mistakes])
-    context = DriverContext(snapshot, found, found.driver)
+    if observed.driver is None:
+        return _Notes(["nothing: its document has mistakes"], [observed.mistakes])
+    context = DriverContext(snapshot, observed, observed.driver)
     decision = next((v for v in context.rollout.decisions if v.member.node is node), None)
     if decision is None:
-        leaving = Unload(snapshot, found, {m.node.name for m in context.members}, _now(snapshot))
+        leaving = Unload(snapshot, observed, {m.node.name for m in context.members}, _now(snapshot))
         return _leaves(leaving, node, _not_for(context, node))
     fit, resolution = decision.member.fit, context.toolkits.resolutions[decision.member.pool]
     notes = _Notes([f"the node {fit.value}", f"pool {_pool(decision.member.pool)}"])
@@ -225,7 +225,7 @@ def _verdict(snapshot: Snapshot, found: DriverObject, node: Node) -> _Notes:
     notes.wanted.append(f"version {newest}; last good {good}")
     if fit is Fit.KEPT:
         notes.wanted.append("labels of Node Feature Discovery are absent: what runs is kept")
-    notes.blocks += [*_blocks(context, decision), *held_up(found, decision, state.newest)]
+    notes.blocks += [*_blocks(context, decision), *held_up(observed, decision, state.newest)]
     staging = StagePlan(context)
     notes.wanted += on_node(staging, node)
     if why := blocking(staging, node):
@@ -266,24 +266,26 @@ def _leaves(leaving: Unload, node: Node, notes: _Notes) -> _Notes:
 def _labels_it_takes(node: Node, hardware: Hardware) -> Iterator[str]:
     """Yield the hardware labels that the node lacks."""
     for key, value in hardware.node_selector.items():
-        there = node.labels.get(key)
-        if there != value:
-            yield f"it takes the label {key}={value}" + (f", not {there}" if there else "")
+        present = node.labels.get(key)
+        if present != value:
+            yield f"the node needs the label {key}={value}" + (
+                f" (it has {present})" if present else ""
+            )
     alone = replace(hardware, node_selector={})
     if hardware.pci and has_hardware(node, alone, assigned=False) is not Fit.HAS:
         ids = ["_".join(filter(None, (each.vendor, each.device))) for each in hardware.pci]
         labels = [f"feature.node.kubernetes.io/pci-{each}.present=true" for each in ids]
         yield (
-            f"it takes the label {' or '.join(labels)}, with or without a class before the ids; "
-            "Node Feature Discovery sets it where the device is"
+            f"the node needs the label {' or '.join(labels)}, with or without a class "
+            "before the ids; Node Feature Discovery sets it where the device is"
         )
 
 
 def _blocks(context: DriverContext, decision: Decision) -> Iterator[str]:
     member, row = decision.member, decision.row
     build = context.supply.newest_builds.get(member.pool)
-    if build is not None and (said := pool_reason(build, [decision])) is not None:
-        yield ": ".join(said)
+    if build is not None and (reason := pool_reason(build, [decision])) is not None:
+        yield ": ".join(reason)
     elif not member.pool.kernel:
         yield "its kubelet has not reported its kernel yet"
     elif member.pool not in context.supply.served:
@@ -311,7 +313,7 @@ def _awaited(decision: Decision) -> Iterator[str]:
     if decision.place is not Place.NEWEST:
         yield decision.row.why
     elif decision.member.health is not Health.WORKING:
-        yield "its pod comes up, and says how the driver is"
+        yield "its pod starts and reports the state of the driver"
 
 
 def _on_node(snapshot: Snapshot, name: str, node: Node) -> Iterator[str]:
@@ -319,7 +321,7 @@ def _on_node(snapshot: Snapshot, name: str, node: Node) -> Iterator[str]:
         system = f", {node.os_image}" if node.os_image else ""
         yield f"kernel {node.kernel} ({node.architecture}){system}"
     else:
-        yield "kernel not told yet"
+        yield "kernel not reported yet"
     if odd := disagreement(node):
         yield odd
     assigned = node.labels.get(assigned_label(name), "")
@@ -330,9 +332,9 @@ def _on_node(snapshot: Snapshot, name: str, node: Node) -> Iterator[str]:
         yield f"pod {pod.name}{' (ending)' if pod.deleting else ''}" + (waiting and f": {waiting}")
     report = snapshot.node_drivers.get(node_driver_name(name, node.name))
     if report is None:
-        yield "the node has not said anything"
+        yield "the node has not reported anything"
         return
-    void = "" if report.boot_id == node.boot_id else " (void: said before the last reboot)"
+    void = "" if report.boot_id == node.boot_id else " (void: reported before the last reboot)"
     source = f", {report.source}" if report.source else ""
     yield f"the node says {report.state}{source}: version {report.version}{void}"
     if report.message:
@@ -354,9 +356,9 @@ def _section(name: str, lines: Sequence[str]) -> list[Row]:
     return [(name if i == 0 else "", line) for i, line in enumerate(lines)]
 
 
-def _hardware(found: DriverObject) -> str:
-    assert found.driver is not None
-    hardware = found.driver.spec.hardware
+def _hardware(observed: DriverObject) -> str:
+    assert observed.driver is not None
+    hardware = observed.driver.spec.hardware
     devices = [f"PCI {d.vendor}:{d.device or '*'}" for d in hardware.pci]
     labels = [f"{key}={value}" for key, value in hardware.node_selector.items()]
     return " and ".join([" or ".join(devices), *labels] if devices else labels) or "every node"

@@ -6,14 +6,10 @@ The command is derived from the metadata that pip recorded.
 
 from __future__ import annotations
 
-import json
-import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from nodeside.errors import SystemRefused
 
@@ -40,11 +36,16 @@ def needed() -> Iterator[None]:
 
 def _command() -> str:
     """Return the pip command for the source that was installed here; it is not in any index."""
+    import json
+    import shlex
+    from importlib import metadata
+    from urllib.parse import unquote, urlsplit
+
     try:
-        said = metadata.distribution("nodeside").read_text("direct_url.json")
+        record = metadata.distribution("nodeside").read_text("direct_url.json")
     except metadata.PackageNotFoundError:
-        said = None
-    source = json.loads(said) if said else {}
+        record = None
+    source = json.loads(record) if record else {}
     top = Path(__file__).parents[2]
     if (top / "pyproject.toml").is_file():
         words = ["--editable", f"{top}[cluster]"]

@@ -15,9 +15,9 @@ from cluster.install import crd_check
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError, Forbidden, NotFound
 from cluster.kube.resources import DEPLOYMENTS, LEASES, Resource
+from cluster.model.fields import seconds
 from cluster.model.names import CONTROLLER, LEASE
 from nodeside.errors import ExitCode, NodesideError
-from nodeside.timestamps import parse_rfc3339
 
 _BINDINGS = Resource("ClusterRoleBinding", "clusterrolebindings", "rbac.authorization.k8s.io")
 
@@ -60,8 +60,8 @@ def standing(api: Api, namespace: str) -> Presence:
     """Return the presence, with a note if the definitions are outdated; for one-shot commands."""
     who = presence(api, namespace)
     old = crd_check.words(crd_check.lacking(api))
-    said = (who.words, f"{old}; {crd_check.REMEDY}" if old else "")
-    return replace(who, words="\n".join(filter(None, said)))
+    messages = (who.words, f"{old}; {crd_check.REMEDY}" if old else "")
+    return replace(who, words="\n".join(filter(None, messages)))
 
 
 def read(lease: Mapping[str, Any], namespace: str, now: float) -> Presence:
@@ -71,18 +71,11 @@ def read(lease: Mapping[str, Any], namespace: str, now: float) -> Presence:
     since = f" since {renewed[:19]}Z" if renewed else ""
     if not holder:
         return Presence(False, f"no controller leads{since}; {_look(namespace)}")
-    silent = now - _seconds(renewed)
+    silent = now - seconds(f"{renewed[:19]}Z")  # without the fraction
     if silent > float(spec.get("leaseDurationSeconds") or 0) + _CLOCKS:
-        words = f"no controller leads: {holder} did, and is silent{since}; {_look(namespace)}"
+        words = f"no controller leads: {holder} did, and has been silent{since}; {_look(namespace)}"
         return Presence(False, words)
     return Presence(True)
-
-
-def _seconds(moment: str) -> float:
-    """Return a MicroTime in seconds, without its fraction; 0 if it is invalid."""
-    with suppress(ValueError):
-        return parse_rfc3339(f"{moment[:19]}Z")
-    return 0.0
 
 
 def _look(namespace: str) -> str:

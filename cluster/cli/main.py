@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,20 +17,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.cli.extra import needed
+from cluster.cli.installation import COMMANDS
 from cluster.cli.options import (
     ARCHITECTURE,
     CA_CONFIG_MAP,
-    FORMATS,
-    INSTALLING,
     LOOKING,
-    NAMESPACE,
     OUTPUT,
     PROXIES,
     PROXY_NAMES,
+    PULL_SECRETS,
     Connection,
     connected,
     in_own_right,
-    installed,
     not_empty,
 )
 from cluster.cli.preflight import preflight
@@ -39,25 +37,21 @@ from nodeside.errors import ExitCode, NodesideError
 
 if TYPE_CHECKING:
     from cluster.cli.status import Overview
-    from cluster.install.manifests import Installation
 
 _MEANINGS = {
     ExitCode.OK: "done; for `status`, every driver is ready",
-    ExitCode.BUG: ExitCode.BUG.meaning,
     ExitCode.USAGE: "the command line is wrong, or names what is not there",
-    ExitCode.BUILD_FAILED: ExitCode.BUILD_FAILED.meaning,
-    ExitCode.NO_MODULE: ExitCode.NO_MODULE.meaning,
-    ExitCode.NO_HEADERS: ExitCode.NO_HEADERS.meaning,
-    ExitCode.TOOLCHAIN: ExitCode.TOOLCHAIN.meaning,
-    ExitCode.EXCLUDED: ExitCode.EXCLUDED.meaning,
     ExitCode.NOT_READY: "`status`: a driver is not ready, or no controller leads; "
     "`resolve`, `preflight`: there is no image",
-    ExitCode.TIMEOUT: ExitCode.TIMEOUT.meaning,
-    ExitCode.SYSTEM: ExitCode.SYSTEM.meaning,
-    ExitCode.CLUSTER: ExitCode.CLUSTER.meaning,
-    ExitCode.INTERRUPTED: ExitCode.INTERRUPTED.meaning,
 }
-_EPILOG = "Exit codes: " + "; ".join(f"{code.value} {text}" for code, text in _MEANINGS.items())
+# fmt: off
+_CODES = (
+    ExitCode.OK, ExitCode.BUG, ExitCode.USAGE, ExitCode.BUILD_FAILED, ExitCode.NO_MODULE,
+    ExitCode.NO_HEADERS, ExitCode.TOOLCHAIN, ExitCode.EXCLUDED, ExitCode.NOT_READY,
+    ExitCode.TIMEOUT, ExitCode.SYSTEM, ExitCode.CLUSTER, ExitCode.INTERRUPTED,
+)
+# fmt: on
+_EPILOG = "Exit codes: " + "; ".join(f"{c.value} {_MEANINGS.get(c, c.meaning)}" for c in _CODES)
 _CLOSED_PIPE = 128 + signal.SIGPIPE  # as a shell reports a program that was ended by a signal
 
 _PORT = click.IntRange(0, 65535)
@@ -94,35 +88,39 @@ def root() -> None:
 @root.command()
 @connected
 @click.option("--scc", default="", help="SecurityContextConstraints for driver pods (OpenShift).")
-@click.option("--pull-secret", multiple=True, help="Secret in the namespace to pull images with.")
+@PULL_SECRETS
 @CA_CONFIG_MAP
 @PROXIES
 @click.option(
-    "--health-port", type=_PORT, default=8080, show_default=True, help="Of /healthz and /readyz."
+    "--health-port",
+    type=_PORT,
+    default=8080,
+    show_default=True,
+    help="Port of /healthz and /readyz.",
 )
 @click.option(
-    "--metrics-port", type=_PORT, default=8443, show_default=True, help="Of /metrics, by HTTPS."
+    "--metrics-port", type=_PORT, default=8443, show_default=True, help="Port of /metrics (HTTPS)."
 )
 @click.option(
     "--metrics-certificate",
     type=click.Path(path_type=Path),
     default=None,
-    help="Directory with tls.crt and tls.key for it. Default: one made at start.",
+    help="Directory with tls.crt and tls.key. Default: a certificate made at start.",
 )
 @click.option(
     "--lease-seconds",
     type=click.IntRange(2, 600),
     default=15,
     show_default=True,
-    help="So long after the last word of a leader another replica leads. The same for all.",
+    help="Lease duration in seconds; the same on all replicas.",
 )
 @click.option("--log-format", type=click.Choice(["json", "text"]), default="json")
-@click.option("--verbose", is_flag=True, help="Also log what is of no interest when all is well.")
+@click.option("--verbose", is_flag=True, help="Also log debug details.")
 def run(
     *,
     connection: Connection,
     scc: str,
-    pull_secret: tuple[str, ...],
+    pull_secrets: tuple[str, ...],
     ca_config_map: str,
     proxy: dict[str, str],
     health_port: int,
@@ -132,7 +130,7 @@ def run(
     log_format: Any,
     verbose: bool,
 ) -> None:
-    """Be the controller, one replica of several, until SIGTERM."""
+    """Run the controller, one replica of several, until SIGTERM."""
     from cluster.kube.election import LeaseTimings
     from cluster.manager import manager
     from cluster.plan.planner import Planner
@@ -141,7 +139,7 @@ def run(
     log.setup("nodeside-cluster", format=log_format, verbose=verbose)
     settings = connection.settings(
         scc=scc,
-        pull_secrets=pull_secret,
+        pull_secrets=pull_secrets,
         ca_config_map=ca_config_map,
         proxy=_proxy_variables() | proxy,
     )
@@ -171,23 +169,23 @@ def status(*, connection: Connection, driver: str, output: str, watch: bool) -> 
     from cluster.cli import status as overview
 
     api, namespace = connection.open(), connection.namespace
-    found = overview.look(api, namespace, driver)  # a watch would keep retrying after a refusal
+    current = overview.look(api, namespace, driver)  # a watch would keep retrying after a refusal
     if watch:
-        for found in overview.follow(api, namespace, driver):  # never ends by itself
+        for current in overview.follow(api, namespace, driver):  # never ends by itself
             if output == "table" and sys.stdout.isatty():
                 click.clear()
-            _show(found, output)
-    _show(found, output)
-    raise SystemExit(ExitCode.OK if found.ready else ExitCode.NOT_READY)
+            _show(current, output)
+    _show(current, output)
+    raise SystemExit(ExitCode.OK if current.ready else ExitCode.NOT_READY)
 
 
-def _show(found: Overview, output: str) -> None:
+def _show(current: Overview, output: str) -> None:
     if output == "table":
-        click.echo(found.table())
+        click.echo(current.table())
         return
-    click.echo(found.json())
-    if found.presence.words:
-        click.echo(found.presence.words, err=True)
+    click.echo(current.json())
+    if current.presence.words:
+        click.echo(current.presence.words, err=True)
 
 
 @root.command()
@@ -197,11 +195,11 @@ def _show(found: Overview, output: str) -> None:
 @click.argument("node", default="")
 @OUTPUT
 def explain(*, connection: Connection, driver: str, node: str, output: str) -> None:
-    """Say of DRIVER (on NODE): what is wanted, what is there, what blocks, what happens next."""
+    """Explain DRIVER (on NODE): what is wanted, what is there, what blocks, what happens next."""
     from cluster.cli import explain as inspection
 
-    found = inspection.explain(connection.open(), connection.settings(), driver, node)
-    click.echo(found.json() if output == "json" else found.text())
+    explanation = inspection.explain(connection.open(), connection.settings(), driver, node)
+    click.echo(explanation.json() if output == "json" else explanation.text())
 
 
 @root.command()
@@ -226,154 +224,20 @@ def resolve(
     from cluster.model.snapshot import Pool
 
     pool = Pool(architecture, os_version, kernel)
-    found = resolution.resolve(connection.open(), pool, driver)
-    click.echo(found.json() if output == "json" else found.text())
-    raise SystemExit(ExitCode.OK if found.image else ExitCode.NOT_READY)
+    resolved = resolution.resolve(connection.open(), pool, driver)
+    click.echo(resolved.json() if output == "json" else resolved.text())
+    raise SystemExit(ExitCode.OK if resolved.image else ExitCode.NOT_READY)
 
 
-root.add_command(preflight)
-
-
-@root.command()
-def crds() -> None:
-    """Print the custom resource definitions, as YAML."""
-    from cluster.install.crds import crds as definitions
-    from cluster.install.manifests import to_yaml
-
-    click.echo(to_yaml(definitions()), nl=False)
-
-
-@root.command()
-@click.option("--namespace", "-n", default=NAMESPACE, show_default=True, help="Of nodeside.")
-@installed
-@click.option(
-    "--format",
-    type=click.Choice(FORMATS),
-    default=FORMATS[0],
-    show_default=True,
-    help="What to make.",
-)
-@click.option(
-    "--output", "-o", type=click.Path(path_type=Path), help="Directory for the chart or the base."
-)
-def manifests(
-    *, namespace: str, chosen: Mapping[str, Any], format: str, output: Path | None
-) -> None:
-    """Print everything that `install` applies, as YAML for kubectl.
-
-    With `--format helm` or `kustomize`: make a directory of it, a Helm chart or a base. The other
-    options are then the chart's default values.
-    """
-    from cluster.install.manifests import IMAGE, to_yaml
-    from cluster.install.manifests import manifests as all_of
-
-    if (output is None) is not (format == FORMATS[0]):
-        raise click.UsageError("--output goes with --format helm or kustomize, and they with it")
-    installation = _installation(namespace, chosen)
-    if not chosen["image"]:
-        click.echo(f"note: without --image the controller's is {IMAGE}, on no registry", err=True)
-    if output is None:
-        click.echo(to_yaml(all_of(installation)), nl=False)
-    else:
-        _make_directory(format, output, installation)
-
-
-def _make_directory(format: str, output: Path, installation: Installation) -> None:
-    from cluster.install.directory import write_directory
-
-    if format == "helm":
-        from cluster.install.helm import chart
-
-        write_directory(output, chart(installation), main="Chart.yaml")
-        place = (
-            output if output.is_absolute() else f"./{output}"
-        )  # Helm may take a bare name for a repository
-        options = f"--namespace {installation.namespace} --create-namespace"
-        click.echo(f"made {output}; next: helm install nodeside {place} {options}")
-    else:
-        from cluster.install.kustomize import KUSTOMIZATION, NAMES, base
-
-        write_directory(output, base(installation), main=KUSTOMIZATION, names=NAMES)
-        click.echo(f"made {output}; next: kubectl apply --server-side -k {output}")
-
-
-@root.command()
-@in_own_right(INSTALLING)
-@connected
-@installed
-def install(*, connection: Connection, chosen: Mapping[str, Any]) -> None:
-    """Apply definitions, rules and the controller; again after an upgrade."""
-    from cluster.install.install import install as apply_all
-    from cluster.install.manifests import NotInstallable
-    from cluster.install.manifests import manifests as all_of
-
-    if not chosen["image"]:
-        raise NotInstallable(
-            "--image is missing: where do the nodes pull the controller from?",
-            hint="make the image and push it (images/README.md), then: nodeside-cluster install "
-            "--image registry.example.com/nodeside-cluster:TAG",
-        )
-    documents = all_of(_installation(connection.namespace, chosen))
-    _tell(apply_all(connection.open(), documents))
-
-
-@root.command()
-@in_own_right(INSTALLING)
-@connected
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=1),
-    default=600.0,
-    show_default=True,
-    help="Seconds for the drivers to be unloaded.",
-)
-def uninstall(*, connection: Connection, yes: bool, timeout: float) -> None:
-    """Delete all Drivers and wait until they are unloaded, then the controller, the definitions.
-
-    However it was installed. Says what holds a module. Nothing of nodeside is deleted before the
-    Drivers are gone.
-    """
-    from cluster.install.manifests import manifests_of_any
-    from cluster.install.uninstall import uninstall as delete_all
-
-    documents = manifests_of_any(connection.namespace)
-    if not yes:
-        click.confirm("Delete every Driver and nodeside itself from this cluster?", abort=True)
-    _tell(delete_all(connection.open(), documents, deadline=timeout))
-
-
-def _installation(namespace: str, chosen: Mapping[str, Any]) -> Installation:
-    from cluster.install.manifests import IMAGE, Installation
-
-    return Installation(
-        namespace,
-        chosen["image"] or IMAGE,
-        chosen["openshift"],
-        chosen["pull_secret"],
-        ca_config_map=chosen["ca_config_map"],
-        proxy=chosen["proxy"],
-        node_selector=chosen["node_selector"],
-        service_monitor=chosen["service_monitor"],
-    )
-
-
-def _tell(steps: Iterable[str]) -> None:
-    """Print each step as it is done. A closed pipe (`| head`) does not stop the steps."""
-    closed: BrokenPipeError | None = None
-    for line in steps:
-        if closed is None:
-            try:
-                click.echo(line)
-            except BrokenPipeError as error:
-                closed = error
-    if closed is not None:
-        raise closed
+for command in (preflight, *COMMANDS):
+    root.add_command(command)
 
 
 def _proxy_variables() -> dict[str, str]:
-    found = {name: os.environ.get(name) or os.environ.get(name.lower(), "") for name in PROXY_NAMES}
-    return {name: value for name, value in found.items() if value}
+    variables = {
+        name: os.environ.get(name) or os.environ.get(name.lower(), "") for name in PROXY_NAMES
+    }
+    return {name: value for name, value in variables.items() if value}
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-NAMESPACE = "nodeside"  # the same as in manifests.py, which is not imported for a fast start
+NAMESPACE = click.option(
+    "--namespace",
+    "-n",
+    default="nodeside",  # as in names.py, which is not imported for a fast start
+    show_default=True,
+    help="Namespace of nodeside.",
+)
 PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
 
@@ -51,7 +57,7 @@ def connected(function: F) -> F:
 
     wrapped: Any = command
     for option in (
-        click.option("--namespace", "-n", default=NAMESPACE, show_default=True, help="Nodeside's."),
+        NAMESPACE,
         click.option("--context", default="", help="Context of the kubeconfig."),
         click.option(
             "--kubeconfig",
@@ -68,7 +74,6 @@ OUTPUT = click.option(
     "--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
 
-EXPLAIN, PREFLIGHT = "nodeside-explain", "nodeside-preflight"  # likewise
 # `uname -m` of the architectures that Kubernetes supports.
 _ARCHITECTURES = ("x86_64", "aarch64", "ppc64le", "s390x")
 ARCHITECTURE = click.option(
@@ -76,11 +81,8 @@ ARCHITECTURE = click.option(
     type=click.Choice(_ARCHITECTURES),
     default=_ARCHITECTURES[0],
     show_default=True,
-    help="As `uname -m` says it.",
+    help="As printed by `uname -m`.",
 )
-
-
-FORMATS = ("yaml", "helm", "kustomize")
 
 
 def not_empty(_: click.Context, __: click.Parameter, word: str) -> str:
@@ -91,14 +93,14 @@ def not_empty(_: click.Context, __: click.Parameter, word: str) -> str:
 
 def _proxies(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:
     """Parse `NAME=VALUE` options into a mapping."""
-    found = {}
+    proxies = {}
     for word in words:
         name, _equals, value = word.partition("=")
         if name not in PROXY_NAMES or not value:
             expected = ", ".join(f"{each}=VALUE" for each in PROXY_NAMES)
             raise click.BadParameter(f"{word!r}: expected one of {expected}")
-        found[name] = value
-    return found
+        proxies[name] = value
+    return proxies
 
 
 def _labels(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:
@@ -119,49 +121,58 @@ PROXIES = click.option(
     metavar="NAME=VALUE",
     multiple=True,
     callback=_proxies,
-    help=f"Of driver pods; NAME is {', '.join(PROXY_NAMES[:2])} or {PROXY_NAMES[2]}.",
+    help=f"For driver pods; NAME is {', '.join(PROXY_NAMES[:2])} or {PROXY_NAMES[2]}.",
 )
 
 
+PULL_SECRETS = click.option(
+    "--pull-secret",
+    "pull_secrets",
+    multiple=True,
+    help="Secret in the namespace to pull images with.",
+)
+# By the fields of an Installation.
+_INSTALLED = {
+    "image": click.option("--image", default="", help="Pull spec of the controller."),
+    "openshift": click.option(
+        "--openshift", is_flag=True, help="Also create SecurityContextConstraints."
+    ),
+    "pull_secrets": PULL_SECRETS,
+    "service_monitor": click.option(
+        "--service-monitor",
+        is_flag=True,
+        help="Also create a ServiceMonitor for the Prometheus Operator.",
+    ),
+    "ca_config_map": CA_CONFIG_MAP,
+    "proxy": PROXIES,
+    "node_selector": click.option(
+        "--node-selector",
+        metavar="KEY=VALUE",
+        multiple=True,
+        callback=_labels,
+        help="Label of the nodes that the controller itself may run on.",
+    ),
+}
+
+
 def installed(function: F) -> F:
-    """Add the installation options to a command and pass them as `chosen`."""
+    """Add the installation options to a command and pass them as `chosen`, by field."""
 
     @functools.wraps(function)
     def command(**options: Any) -> Any:
-        names = ["image", "openshift", "pull_secret", "ca_config_map", "proxy"]
-        names += ["node_selector", "service_monitor"]
-        chosen = {name: options.pop(name) for name in names}
+        chosen = {name: options.pop(name) for name in _INSTALLED}
         return function(chosen=chosen, **options)
 
     wrapped: Any = command
-    for option in (
-        click.option(
-            "--node-selector",
-            metavar="KEY=VALUE",
-            multiple=True,
-            callback=_labels,
-            help="Label of the nodes that the controller itself may run on.",
-        ),
-        PROXIES,
-        CA_CONFIG_MAP,
-        click.option(
-            "--service-monitor", is_flag=True, help="With one, for the Prometheus Operator."
-        ),
-        click.option("--pull-secret", multiple=True, help="Secret to pull images with."),
-        click.option("--openshift", is_flag=True, help="With SecurityContextConstraints."),
-        click.option("--image", default="", help="Pull spec of the controller."),
-    ):
+    for option in reversed(_INSTALLED.values()):
         wrapped = option(wrapped)
     return cast(F, wrapped)
 
 
-LOOKING: Final = f"`status` takes the ClusterRole view, `explain` and `resolve` also {EXPLAIN}"
-
-
-TRYING: Final = f"`preflight` takes the ClusterRole and the Role {PREFLIGHT}"
-
-
-INSTALLING: Final = "`install` and `uninstall` take cluster-admin"
+# The roles that commands need; names as in names.py, which is not imported for a fast start.
+LOOKING = "`status` takes the ClusterRole view, `explain` and `resolve` also nodeside-explain"
+TRYING = "`preflight` takes the ClusterRole and the Role nodeside-preflight"
+INSTALLING = "`install` and `uninstall` take cluster-admin"
 
 
 def in_own_right(needs: str) -> Callable[[F], F]:

@@ -39,10 +39,10 @@ def preflight(
     timeout: float,
     output: str,
 ) -> None:
-    """Try whether DRIVER builds there, and publish nothing.
+    """Try to build DRIVER for a kernel, and publish nothing.
 
-    A Job of its own builds, its log is shown, and it is removed again. The exit code is that of the
-    build: 0 if the driver builds.
+    The build runs in a Job of its own, whose log is shown and which is removed at the end. The exit
+    code is that of the build: 0 if the driver builds.
     """
     from cluster.cli import trial_build
     from nodeside.spec.fleet import Preflight
@@ -52,8 +52,8 @@ def preflight(
     signal.signal(signal.SIGTERM, _interrupted)
     api, place = connection.open(), Preflight(os_version, kernel, toolkit)
     settings = trial_build.as_installed(api, connection.settings())
-    _, build = trial_build.ask(api, driver, place, architecture)
-    done = trial_build.Rehearsal(api, settings, build, _say, _line, timeout).run()
+    build = trial_build.trial_of(api, driver, place, architecture)
+    done = trial_build.TrialBuild(api, settings, build, _say, _line, timeout).run()
     click.echo(done.json() if output == "json" else done.text())
     raise SystemExit(done.exit_code)
 

@@ -62,15 +62,15 @@ def resolve(api: Api, pool: Pool, driver: str = "") -> Resolved:
     if not pool.kernel and _KERNEL in chain.image_template:
         raise KernelNeeded(
             f"toolkit.imageTemplate of driver {driver} names the kernel",
-            hint=f"add it, as `uname -r` says it: nodeside-cluster resolve {pool.os_version} "
+            hint=f"add it, as printed by `uname -r`: nodeside-cluster resolve {pool.os_version} "
             f"--driver {driver} --kernel RELEASE",
         )
-    streams = _streams(api)
+    streams = image_streams(api)
     known = evidence(api, pool, chain, streams)
     pool = replace(pool, kernel=pool.kernel or "(none named)")
-    found = toolkit_image.resolve(pool, chain, streams, known)
-    why = "; ".join(part for part in (found.why, found.remedy) if part)
-    return Resolved(pool, found.image, found.link.value, why, found.tags_seen)
+    resolution = toolkit_image.resolve(pool, chain, streams, known)
+    why = "; ".join(part for part in (resolution.why, resolution.remedy) if part)
+    return Resolved(pool, resolution.image, resolution.link.value, why, resolution.tags_seen)
 
 
 def evidence(api: Api, pool: Pool, chain: Toolkit, streams: ImageStreams) -> Evidence:
@@ -84,16 +84,17 @@ def evidence(api: Api, pool: Pool, chain: Toolkit, streams: ImageStreams) -> Evi
 
 def _chain(api: Api, driver: str) -> Toolkit:
     try:
-        found = driver_from(api.get(DRIVERS, driver))
+        observed = driver_from(api.get(DRIVERS, driver))
     except NotFound:
-        there = api.list(DRIVERS, lambda each: str(each["metadata"]["name"])).items
-        raise no_driver(driver, there) from None
-    if found.driver is None:
-        raise NoSuchObject(f"driver {driver} cannot be used: {found.mistakes}")
-    return found.driver.spec.toolkit
+        names = api.list(DRIVERS, lambda each: str(each["metadata"]["name"])).items
+        raise no_driver(driver, names) from None
+    if observed.driver is None:
+        raise NoSuchObject(f"driver {driver} cannot be used: {observed.mistakes}")
+    return observed.driver.spec.toolkit
 
 
-def _streams(api: Api) -> Mapping[str, ImageStream] | None:
+def image_streams(api: Api) -> Mapping[str, ImageStream] | None:
+    """Return the image streams by name; None if the API server does not serve the kind."""
     try:
         page = api.list(IMAGE_STREAMS, image_stream_from)
     except NotFound:

@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from cluster.cache.cache import driver_from
 from cluster.cli.leader_status import Presence, presence, standing
 from cluster.kube.client import Api
 from cluster.kube.conditions import condition
 from cluster.kube.errors import ApiError
-from cluster.kube.reflector import Reflector, Selection, Wakeup
+from cluster.kube.reflector import Reflector, Selection
 from cluster.kube.resources import DRIVERS
+from cluster.kube.wakeup import Wakeup
+from cluster.model.parse import driver_from
 from cluster.model.snapshot import DriverObject
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.table import table
@@ -58,26 +59,26 @@ class Overview:
             yield "no Driver in this cluster; begin with: kubectl apply -f driver.yaml"
             return
         header = ("DRIVER", "VERSION", "NODES", "UPDATED", "READY", "FAILED", "STATUS", "WHY")
-        yield table([_row(found) for found in self.drivers.values()], header=header)
-        pools = [row for found in self.drivers.values() for row in _pools(found)]
+        yield table([_row(observed) for observed in self.drivers.values()], header=header)
+        pools = [row for observed in self.drivers.values() for row in _pools(observed)]
         columns = ("DRIVER", "OS VERSION", "KERNEL", "NODES", "UPDATED", "READY", "FAILED")
         if pools:
             yield table(pools, header=(*columns, "TOOLKIT", "WHY"))
-        stages = [row for found in self.drivers.values() for row in _stages(found)]
+        stages = [row for observed in self.drivers.values() for row in _stages(observed)]
         if stages:
             yield table(stages, header=("DRIVER", "STAGE", "NODES", "READY", "STATE", "WHY"))
 
     def json(self) -> str:
         """Return the statuses by name. The exit code reports whether a controller leads."""
-        statuses = {name: dict(found.status) for name, found in self.drivers.items()}
+        statuses = {name: dict(observed.status) for name, observed in self.drivers.items()}
         return json.dumps(statuses, indent=2)
 
 
 def look(api: Api, namespace: str, driver: str = "") -> Overview:
     """Read once. Raises NotInstalled, and NoSuchObject if `driver` is given and does not exist."""
     who = standing(api, namespace)
-    found = {each.name: each for each in api.list(DRIVERS, driver_from).items}
-    return overview(found, who, driver)
+    drivers = {each.name: each for each in api.list(DRIVERS, driver_from).items}
+    return overview(drivers, who, driver)
 
 
 def overview(drivers: Drivers, who: Presence, driver: str = "") -> Overview:
@@ -95,10 +96,10 @@ def follow(api: Api, namespace: str, driver: str = "", every: float = 1.0) -> It
     with _watched(api, wakes) as drivers:
         while True:
             wakes.wait(0)  # clears earlier wakeups; changes from here on wake the loop again
-            found = overview(drivers.objects() or {}, presence(api, namespace), driver)
-            if found != shown:
-                yield found
-                shown = found
+            current = overview(drivers.objects() or {}, presence(api, namespace), driver)
+            if current != shown:
+                yield current
+                shown = current
                 time.sleep(every)
             wakes.wait(_GLANCE)
 
@@ -124,46 +125,52 @@ def named(drivers: Drivers, name: str) -> DriverObject:
     return drivers[name]
 
 
-def no_driver(name: str, there: Iterator[str] | Drivers | Sequence[str]) -> NoSuchObject:
-    names = ", ".join(sorted(there)) or "none"
+def no_driver(name: str, existing: Iterator[str] | Drivers | Sequence[str]) -> NoSuchObject:
+    names = ", ".join(sorted(existing)) or "none"
     return NoSuchObject(f"no Driver {name!r} in this cluster", hint=f"there is: {names}")
 
 
-def overtaken(found: DriverObject) -> str:
+def overtaken(observed: DriverObject) -> str:
     """Return why the status is not about the current generation of the Driver; "" if it is."""
-    seen = found.status.get("observedGeneration")
-    if not found.status or seen is None or seen == found.generation:
+    seen = observed.status.get("observedGeneration")
+    if not observed.status or seen is None or seen == observed.generation:
         return ""
-    return f"said of generation {seen}; the Driver was changed since"
+    return f"the status is about generation {seen}; the Driver has changed since"
 
 
-def _is_ready(found: DriverObject) -> bool:
-    return condition(found.status, "Ready")["status"] == "True" and not overtaken(found)
+def _is_ready(observed: DriverObject) -> bool:
+    return condition(observed.status, "Ready")["status"] == "True" and not overtaken(observed)
 
 
-def _row(found: DriverObject) -> Row:
-    ready = condition(found.status, "Ready")
-    version = found.driver.spec.version if found.driver else "?"
+def _row(observed: DriverObject) -> Row:
+    ready = condition(observed.status, "Ready")
+    version = observed.driver.spec.version if observed.driver else "?"
     # A true Ready with another reason is about the stages.
     well = ready["status"] == "True" and ready["reason"] == "Ready"
     why = "" if well else ready["message"]
-    if old := overtaken(found):
+    if old := overtaken(observed):
         why = f"{old}; {why}" if why else old
-    return (found.name, version, *_counts(found.status.get("nodes", {})), ready["reason"], why)
+    return (
+        observed.name,
+        version,
+        *_counts(observed.status.get("nodes", {})),
+        ready["reason"],
+        why,
+    )
 
 
-def _pools(found: DriverObject) -> Iterator[Row]:
-    for row in found.status.get("pools", ()):
-        where = (found.name, row["osVersion"], row["kernel"])
+def _pools(observed: DriverObject) -> Iterator[Row]:
+    for row in observed.status.get("pools", ()):
+        where = (observed.name, row["osVersion"], row["kernel"])
         good = row["reason"] == "Ready"
         why = row["message"] or ("" if good else row["reason"])
         yield (*where, *_counts(row["nodes"]), row["link"], why)
 
 
-def _stages(found: DriverObject) -> Iterator[Row]:
-    for row in found.status.get("stages", ()):
+def _stages(observed: DriverObject) -> Iterator[Row]:
+    for row in observed.status.get("stages", ()):
         counts = (str(row["nodes"].get(key, 0)) for key in ("wanted", "ready"))
-        yield (found.name, row["name"], *counts, row["state"], row["message"])
+        yield (observed.name, row["name"], *counts, row["state"], row["message"])
 
 
 def _counts(nodes: Mapping[str, int]) -> Row:

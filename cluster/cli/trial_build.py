@@ -17,25 +17,24 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from cluster.cache.image_labels import TagLabels
+from cluster.cli.resolve import image_streams
 from cluster.cli.status import NoSuchObject
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError, NotFound
-from cluster.kube.resources import DEPLOYMENTS, DRIVERS, IMAGE_STREAMS, JOBS, PODS
+from cluster.kube.resources import DEPLOYMENTS, DRIVERS, JOBS, PODS
 from cluster.model.names import CONTROLLER, DRIVER_LABEL, MANAGED_BY, PREFLIGHT
-from cluster.model.parse import driver_from, image_stream_from
+from cluster.model.parse import driver_from
 from cluster.model.parse_pods import build_pod_from, unless_mirror
-from cluster.model.snapshot import DriverObject, Settings, Snapshot
+from cluster.model.snapshot import Settings, Snapshot
 from cluster.plan.builds.preflight import build_for, tags
 from cluster.plan.objects.build_job import ANSWER, Build, job_spec
 from cluster.plan.objects.revision import revision_of, revision_text
 from nodeside.buildjob import BuildOutcome, BuildVerdict
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
-from nodeside.spec import Driver
 from nodeside.spec.fleet import Preflight
 from nodeside.spec.model import Prebuilt
 from nodeside.table import table
 
-REHEARSAL = PREFLIGHT  # managed-by value of these Jobs and pods: they are not the controller's
 _KEPT = 600  # seconds that Kubernetes keeps a finished Job that was not removed
 _LOOK = 1.0  # seconds between two reads of the pod
 
@@ -50,7 +49,7 @@ class NoToolkit(NodesideError):
 
 
 @dataclass(frozen=True)
-class Rehearsed:
+class TrialResult:
     """The result of a trial build. `exit_code` is that of the build."""
 
     driver: str
@@ -86,41 +85,36 @@ _WORDS = {
 }
 
 
-def ask(api: Api, name: str, place: Preflight, architecture: str) -> tuple[DriverObject, Build]:
-    """Return a Driver of the cluster and its trial build. Raises NoSuchObject, NoToolkit."""
+def trial_of(api: Api, name: str, place: Preflight, architecture: str) -> Build:
+    """Return the trial build of a Driver of the cluster. Raises NoSuchObject, NoToolkit."""
     try:
-        found = driver_from(api.get(DRIVERS, name))
+        observed = driver_from(api.get(DRIVERS, name))
     except NotFound as error:
         if error.hint:  # the kind itself does not exist
             raise
         raise NoSuchObject(
             f"no Driver {name!r} in this cluster", hint="see which there are: kubectl get drivers"
         ) from None
-    if found.driver is None or not found.driver.spec.image:
-        raise NoSuchObject(f"driver {name} cannot be used: {found.mistakes or 'it has no image'}")
-    streams = None
-    with suppress(NotFound):
-        page = api.list(IMAGE_STREAMS, image_stream_from)
-        streams = {stream.name: stream for stream in page.items}
-    revision = revision_of(revision_text(found.driver))
-    driver, snapshot = found.driver, Snapshot(image_streams=streams)
+    if observed.driver is None or not observed.driver.spec.image:
+        raise NoSuchObject(
+            f"driver {name} cannot be used: {observed.mistakes or 'it has no image'}"
+        )
+    driver, snapshot = observed.driver, Snapshot(image_streams=image_streams(api))
+    revision = revision_of(revision_text(driver))
     labels = TagLabels(api).read(
         lambda known: tags(driver, [place], replace(snapshot, toolkit_labels=known), [architecture])
     )
     snapshot = replace(snapshot, toolkit_labels=labels)
-    build, why = build_for(place, found.driver, revision, snapshot, architecture)
+    build, why = build_for(place, driver, revision, snapshot, architecture)
     if build is None:
         raise NoToolkit(why, hint="name one: --toolkit IMAGE")
-    return found, replace(build, driver=_without_secrets(build.driver))
-
-
-def _without_secrets(driver: Driver) -> Driver:
-    """Return the Driver without signing and prebuilt sources; the compiled result is the same."""
-    return replace(driver, spec=replace(driver.spec, signing=None, prebuilt=Prebuilt()))
+    # Without signing and prebuilt sources, the compiled result is the same.
+    spec = replace(build.driver.spec, signing=None, prebuilt=Prebuilt())
+    return replace(build, driver=replace(build.driver, spec=spec))
 
 
 @dataclass
-class Rehearsal:
+class TrialBuild:
     """One build, from its Job to its outcome. `say` receives the progress, `line` the log lines."""
 
     api: Api
@@ -132,7 +126,7 @@ class Rehearsal:
     now: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
 
-    def run(self) -> Rehearsed:
+    def run(self) -> TrialResult:
         """Run the build to its end. Raises DeadlinePassed, ApiError."""
         ends = self.now() + self.timeout
         with self._job() as name:
@@ -164,7 +158,7 @@ class Rehearsal:
         spec = job_spec(self.build, self.settings, config_map=name)
         spec |= {"suspend": True, "backoffLimit": 0, "ttlSecondsAfterFinished": _KEPT}
         spec["activeDeadlineSeconds"] = max(1, int(self.timeout))
-        spec["template"]["metadata"]["labels"][MANAGED_BY] = REHEARSAL
+        spec["template"]["metadata"]["labels"][MANAGED_BY] = PREFLIGHT
         metadata = {"name": name, "namespace": self.settings.namespace, "labels": self._labels}
         return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 
@@ -180,7 +174,7 @@ class Rehearsal:
 
     @property
     def _labels(self) -> dict[str, str]:
-        return {MANAGED_BY: REHEARSAL, DRIVER_LABEL: self.build.driver.name}
+        return {MANAGED_BY: PREFLIGHT, DRIVER_LABEL: self.build.driver.name}
 
     def _await(
         self, name: str, ends: float, holds: Callable[[dict[str, Any]], bool]
@@ -189,33 +183,33 @@ class Rehearsal:
 
         Raises DeadlinePassed.
         """
-        said = ""
+        reported = ""
         while True:
             pod = self._pod(name)
             if pod is not None and holds(pod):
                 return pod
             waiting = build_pod_from(pod).waiting if pod is not None else {}
             words = "; ".join(f"{container}: {why}" for container, why in waiting.items())
-            if words and words != said:
+            if words and words != reported:
                 self.say(f"waiting: {words}")
-            said = words
+            reported = words
             if self.now() > ends:
                 raise DeadlinePassed(
                     f"the build did not end within {self.timeout:g} s"
                     + (f"; it waits: {words}" if words else ""),
-                    hint="give it longer: --timeout SECONDS",
+                    hint="allow more time: --timeout SECONDS",
                 )
             self.pause(_LOOK)
 
     def _pod(self, name: str) -> dict[str, Any] | None:
         selector = f"batch.kubernetes.io/job-name={name}"
-        found = self.api.list(
+        pods = self.api.list(
             PODS,
             unless_mirror(dict),
             namespace=self.settings.namespace,
             selector=selector,
         )
-        return found.items[0] if found.items else None
+        return pods.items[0] if pods.items else None
 
     def _begun(self, pod: dict[str, Any]) -> bool:
         """Return whether the compiler has started, or the pod has ended before that."""
@@ -235,15 +229,15 @@ class Rehearsal:
         except ApiError as error:
             self.say(f"cannot read the log of the build: {error}")
 
-    def _read(self, pod: dict[str, Any]) -> Rehearsed:
-        found = build_pod_from(pod)
-        lost = found.ended or "its pod reported nothing"
-        outcome = found.outcome or BuildOutcome(
+    def _read(self, pod: dict[str, Any]) -> TrialResult:
+        build_pod = build_pod_from(pod)
+        lost = build_pod.ended or "its pod reported nothing"
+        outcome = build_pod.outcome or BuildOutcome(
             BuildVerdict.BROKEN, reason="BuildLost", message=lost
         )
         code = _exit_code(pod) if outcome.verdict in _FAILED else ExitCode.OK
         driver = self.build.driver
-        return Rehearsed(driver.name, driver.spec.version, self.build.toolkit, outcome, code)
+        return TrialResult(driver.name, driver.spec.version, self.build.toolkit, outcome, code)
 
 
 _FAILED = (BuildVerdict.REFUSED, BuildVerdict.BROKEN)
@@ -275,10 +269,10 @@ def _plain(line: str) -> str:
 def as_installed(api: Api, settings: Settings) -> Settings:
     """Return the settings of the installed controller; `settings` if it cannot be read."""
     try:
-        found = api.get(DEPLOYMENTS, CONTROLLER, namespace=settings.namespace)
+        deployment = api.get(DEPLOYMENTS, CONTROLLER, namespace=settings.namespace)
     except ApiError:
         return settings
-    [container, *_] = found["spec"]["template"]["spec"]["containers"]
+    [container, *_] = deployment["spec"]["template"]["spec"]["containers"]
     options = [word.partition("=")[::2] for word in container.get("args", ())]
     return replace(
         settings,

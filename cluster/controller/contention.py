@@ -87,7 +87,7 @@ class Standoffs:
             if _is_repeated(action, before):
                 words = (action.over.edit if action.over else "") or "something changed it"
                 past = replace(past, edits=past.edits + 1, at=now, words=words)
-                note = f"{' '.join(key)} is put back: {words}"
+                note = f"{' '.join(key)} is reverted: {words}"
                 self._news.append((past.driver, "EditUndone", note))
             self._past[key] = past
         return bool(self._news)
@@ -108,8 +108,8 @@ class Standoffs:
         if not past.altered:
             self._past[key] = replace(past, altered=True)
             words = (
-                f"{' '.join(key)} is not as it was applied, and applying it again changes nothing: "
-                "an admission webhook of this cluster changes it; it stays so"
+                f"{' '.join(key)} differs from what was applied, and applying it again does not "
+                "help: an admission webhook of this cluster changes it; it is left as it is"
             )
             self._news.append((past.driver, "AppliedOtherwise", words))
 
@@ -154,7 +154,7 @@ def _is_repeated(action: Apply, past: _Past | None) -> bool:
 
 def _is_in_vain(over: Overwrite, past: _Past) -> bool:
     """Return whether it differs from what was applied although nobody else has written it."""
-    return bool(over.edit) and over.regains is None and over.stamp == past.stamp
+    return bool(over.edit) and over.stamp == past.stamp
 
 
 def _with_complaint(
@@ -169,7 +169,7 @@ def _with_complaint(
     if degraded == "True" and reason != REASON:
         return actions
     words = (
-        f"{name}: {past.words}, again and again; it is put back every {past.pause:.0f} s at most: "
+        f"{name}: {past.words}, again and again; it is reverted every {past.pause:.0f} s at most: "
         "keep that program away from the objects of nodeside"
     )
     return reported(actions, driver, Failure(REASON, words), wall, {})

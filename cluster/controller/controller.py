@@ -23,7 +23,7 @@ from cluster.controller.failures import Failure, failure_of, unreadable_kinds, w
 from cluster.controller.pacing import CpuBudget, Heartbeat, LoopTimings
 from cluster.controller.status_throttle import Quiet
 from cluster.kube.election import Leadership
-from cluster.kube.reflector import Wakeup
+from cluster.kube.wakeup import Wakeup
 from cluster.model.actions import Plan, together
 from cluster.model.lanes import Lane
 from cluster.model.snapshot import Snapshot

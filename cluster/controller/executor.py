@@ -27,7 +27,7 @@ from cluster.controller.failures import Failure, failure_of
 from cluster.kube.client import Api
 from cluster.kube.election import Leadership, LostLead
 from cluster.kube.errors import ApiError, Conflict, NotFound
-from cluster.kube.managed_fields import kept_from
+from cluster.kube.managed_fields import kept_from, replacement
 from cluster.kube.resources import DRIVERS, JOBS, NODES, Resource, resource_of
 from cluster.model.actions import (
     Action,
@@ -172,17 +172,15 @@ class Applier:
             self._wrote(outcome, resource_of(action.document), answer)
 
     def _apply(self, action: Apply, limit: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Apply a document after regaining fields that others own; apply would leave those."""
-        if action.over is not None and action.over.regains is not None:
-            resource, metadata = resource_of(action.document), action.document["metadata"]
-            self._api.merge_patch(
-                resource,
-                metadata["name"],
-                action.over.regains,
-                namespace=metadata["namespace"],
-                **limit,
-            )
-        return self._api.apply(action.document, **limit)
+        """Apply a document. Fields that others added are removed first; apply would leave those."""
+        document, metadata = action.document, action.document["metadata"]
+        if action.over is not None and action.over.shared:
+            # A patch ignores unknown fields: an invalid document must not change anything.
+            self._api.apply(document, dry_run=True, **limit)
+            resource, namespace = resource_of(document), metadata["namespace"]
+            patch = replacement(document)
+            self._api.json_patch(resource, metadata["name"], patch, namespace=namespace, **limit)
+        return self._api.apply(document, **limit)
 
     def _set_finalizers(
         self, action: SetFinalizers, outcome: Outcome, limit: Mapping[str, Any]

@@ -180,8 +180,8 @@ def unreadable_kinds(kinds: Iterable[WatchHealth]) -> Failure | None:
     if not refused:
         return None
     first, *others = refused
-    trouble = failure_of(refused[first], f"see what becomes of each {first}")
-    also = f"; nor of each {', '.join(others)}" if others else ""
+    trouble = failure_of(refused[first], f"watch {first} objects")
+    also = f"; nor {', '.join(others)} objects" if others else ""
     return replace(trouble, reason=f"{first}sUnreadable", message=trouble.message + also)
 
 

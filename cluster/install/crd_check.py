@@ -46,8 +46,8 @@ def words(missing: tuple[str, ...]) -> str:
 
 def warn(api: Api) -> None:
     """Warn about missing fields in the controller's log."""
-    if said := words(lacking(api)):
-        log.warning(said, hint=REMEDY)
+    if message := words(lacking(api)):
+        log.warning(message, hint=REMEDY)
 
 
 def _ours() -> dict[str, Mapping[str, Any]]:
@@ -59,14 +59,14 @@ def _ours() -> dict[str, Mapping[str, Any]]:
 
 def _missing(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str = "") -> Iterator[str]:
     """Yield the paths of missing fields, without the fields below them."""
-    there = theirs.get("properties", {})
+    served = theirs.get("properties", {})
     for name, schema in ours.get("properties", {}).items():
         at = f"{path}.{name}" if path else name
-        if name not in there:
+        if name not in served:
             yield at
         elif at != "metadata":  # the API server's own
-            yield from _missing(schema, there[name], at)
+            yield from _missing(schema, served[name], at)
     for below in ("items", "additionalProperties"):
-        mine, other = ours.get(below), theirs.get(below)
-        if isinstance(mine, Mapping) and isinstance(other, Mapping):
-            yield from _missing(mine, other, f"{path}[]")
+        inner, served_inner = ours.get(below), theirs.get(below)
+        if isinstance(inner, Mapping) and isinstance(served_inner, Mapping):
+            yield from _missing(inner, served_inner, f"{path}[]")

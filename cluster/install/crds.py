@@ -9,7 +9,7 @@ NodeDriver has none: a node would need a second request for it, and only one ide
 
 from __future__ import annotations
 
-from cluster.model.status_schema import Schema, _driver_status
+from cluster.model.status_schema import STATUS, Schema
 from nodeside.contract import API_GROUP, API_VERSION
 from nodeside.spec import node_driver_schema, openapi_schema
 
@@ -24,7 +24,7 @@ def crds() -> tuple[Schema, ...]:
 
 def driver_crd() -> Schema:
     schema = openapi_schema()
-    schema["properties"] |= {"status": _driver_status()}
+    schema["properties"] |= {"status": STATUS}
     return _definition(
         kind="Driver",
         short_name="drv",
@@ -104,8 +104,8 @@ def _definition(
 def _column(name: str, kind: str, path: str, description: str, *, wide: bool = False) -> Schema:
     """Return a column of `kubectl get`; `wide`: only with `-o wide`."""
     column = {"name": name, "type": kind, "jsonPath": path}
-    said = {"description": description} if description else {}
-    return column | said | ({"priority": 1} if wide else {})
+    described = {"description": description} if description else {}
+    return column | described | ({"priority": 1} if wide else {})
 
 
 def _of_ready(field: str) -> str:

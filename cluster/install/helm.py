@@ -86,6 +86,6 @@ def _values(defaults: Installation) -> dict[str, Any]:
 
 def _image(pull_spec: str) -> dict[str, str]:
     """Split a pull spec. A colon before a slash separates a port, not a tag."""
-    found = _PULL_SPEC.fullmatch(pull_spec)
-    assert found is not None, pull_spec  # `check` ensures that it is not empty and has no space
-    return {name: value or "" for name, value in found.groupdict().items()}
+    match = _PULL_SPEC.fullmatch(pull_spec)
+    assert match is not None, pull_spec  # `check` ensures that it is not empty and has no space
+    return {name: value or "" for name, value in match.groupdict().items()}

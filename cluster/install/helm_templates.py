@@ -129,8 +129,8 @@ class _Translator(NodeTransformer):
         return [_action(begin), *bound, *node.body, _action("end")]
 
     def _is_later(self, node: nodes.Node) -> bool:
-        found = [node, *node.find_all(nodes.Name)]
-        return any(isinstance(name, nodes.Name) and name.name in self._later for name in found)
+        inner = [node, *node.find_all(nodes.Name)]
+        return any(isinstance(name, nodes.Name) and name.name in self._later for name in inner)
 
     def _condition(self, node: nodes.Node) -> str:
         match node:

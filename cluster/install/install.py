@@ -34,19 +34,19 @@ def install(
     api: Api, documents: Sequence[Document], *, pause: Callable[[float], None] = time.sleep
 ) -> Iterator[str]:
     """Server-side apply everything in order; yields a line for each. Raises InstalledElsewhere."""
-    _check_place(api, documents)
+    check_place(api, documents)
     yield from _await_namespace(api, documents, pause)
     for document in documents:
         before = _version(api, document)
         after = _version_of(api.apply(document))
         done = "unchanged" if before == after else "configured" if before else "created"
-        yield f"{_words(document)} {done}"
+        yield f"{words_of(document)} {done}"
         if resource_of(document) == CRDS:
-            name = _name(document)
+            name = name_of(document)
             _await(partial(_served, api, name), f"{name} to be served", pause)
 
 
-def _check_place(api: Api, documents: Sequence[Document]) -> None:
+def check_place(api: Api, documents: Sequence[Document]) -> None:
     """Check that nodeside is not installed in another namespace. Raises InstalledElsewhere.
 
     A ClusterRoleBinding names the namespace. Applied for another one, it would take the permissions
@@ -56,24 +56,24 @@ def _check_place(api: Api, documents: Sequence[Document]) -> None:
         if document["kind"] != "ClusterRoleBinding":
             continue
         with suppress(NotFound):
-            found = api.get(resource_of(document), _name(document))
-            _check_helm(found)
-            others = _namespaces(found) - _namespaces(document)
+            existing = api.get(resource_of(document), name_of(document))
+            _check_helm(existing)
+            others = _namespaces(existing) - _namespaces(document)
             if others:
-                there = min(others)
+                namespace = min(others)
                 raise InstalledElsewhere(
-                    f"nodeside is installed in namespace {there}, and a cluster has it once",
-                    hint=f"name that one: --namespace {there}; to move, remove it there first: "
-                    f"nodeside-cluster uninstall --namespace {there}",
+                    f"nodeside is installed in namespace {namespace}, and a cluster has it once",
+                    hint=f"name that one: --namespace {namespace}; to move, remove it there first: "
+                    f"nodeside-cluster uninstall --namespace {namespace}",
                 )
 
 
-def _check_helm(found: Document) -> None:
+def _check_helm(existing: Document) -> None:
     """Raise InstalledElsewhere for an object of a Helm release.
 
     Changing or deleting it without Helm would make Helm's record of the release wrong.
     """
-    marks = found["metadata"].get("annotations") or {}
+    marks = existing["metadata"].get("annotations") or {}
     if name := marks.get(f"{_RELEASE}name"):
         release = f"{name} --namespace {marks.get(f'{_RELEASE}namespace')}"
         raise InstalledElsewhere(
@@ -95,10 +95,10 @@ def _await_namespace(
     After an `uninstall` this takes a while, and the namespace accepts no objects until then.
     """
     for document in documents:
-        if resource_of(document) == NAMESPACES and not _stays(api, _name(document)):
-            yield f"{_words(document)} is still being deleted: waiting for that"
-            stays = partial(_stays, api, _name(document))
-            _await(stays, f"{_words(document)} to be gone", pause)
+        if resource_of(document) == NAMESPACES and not _stays(api, name_of(document)):
+            yield f"{words_of(document)} is still being deleted: waiting for that"
+            stays = partial(_stays, api, name_of(document))
+            _await(stays, f"{words_of(document)} to be gone", pause)
 
 
 def _stays(api: Api, namespace: str) -> bool:
@@ -125,7 +125,7 @@ def _await(holds: Callable[[], bool], what: str, pause: Callable[[float], None])
 def _version(api: Api, document: Document) -> str:
     namespace = str(document["metadata"].get("namespace", ""))
     try:
-        return _version_of(api.get(resource_of(document), _name(document), namespace=namespace))
+        return _version_of(api.get(resource_of(document), name_of(document), namespace=namespace))
     except NotFound:
         return ""
 
@@ -134,9 +134,9 @@ def _version_of(document: Document) -> str:
     return str(document["metadata"].get("resourceVersion", ""))
 
 
-def _name(document: Document) -> str:
+def name_of(document: Document) -> str:
     return str(document["metadata"]["name"])
 
 
-def _words(document: Document) -> str:
-    return f"{document['kind']} {_name(document)}"
+def words_of(document: Document) -> str:
+    return f"{document['kind']} {name_of(document)}"

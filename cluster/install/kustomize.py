@@ -76,9 +76,9 @@ def _transformers(documents: Iterable[Document], home: str) -> Iterator[Document
             put_back = {"op": "replace", "path": "/metadata/namespace", "value": place}
             yield _patch(f"back-to-{place}", _target(document), put_back)
             if any(each["namespace"] == home for each in document.get("subjects", ())):
-                yield _told("subjects", document, f"subjects.[namespace={home}].namespace")
+                yield _replacement("subjects", document, f"subjects.[namespace={home}].namespace")
         for path in _paths(document, f".{home}.svc"):
-            yield _told("host", document, path, delimiter=".", index=1)
+            yield _replacement("host", document, path, delimiter=".", index=1)
     kinds = {d["kind"] for d in documents if "namespace" not in d["metadata"]} - {"Namespace"}
     where = {"path": "/metadata/namespace"}
     target = {"kind": f"({'|'.join(sorted(kinds))})"}
@@ -96,7 +96,7 @@ def _patch(name: str, target: Document, *operations: Document) -> Document:
     return _transformer("PatchTransformer", what, target=target, patch=json.dumps(operations))
 
 
-def _told(what: str, document: Document, path: str, **options: Any) -> Document:
+def _replacement(what: str, document: Document, path: str, **options: Any) -> Document:
     """Return a transformer that sets a field to the namespace of our accounts."""
     source = {"kind": "ServiceAccount", "name": CONTROLLER, "fieldPath": "metadata.namespace"}
     target = {"select": _target(document), "fieldPaths": [path]}

@@ -169,21 +169,9 @@ def check(installation: Installation) -> None:
 
 def values_of(installation: Installation) -> dict[str, Any]:
     """Return the values that templates may use: the options and the constants."""
-    return {
-        "namespace": installation.namespace,
-        "image": installation.image,
-        "openshift": installation.openshift,
-        "pull_secrets": list(installation.pull_secrets),
-        "arguments": list(installation.arguments),
-        "ca_config_map": installation.ca_config_map,
-        "proxy": sorted(installation.proxy.items()),
-        "node_selector": dict(installation.node_selector),
-        "tolerations": list(installation.tolerations),
-        "resources": dict(installation.resources),
-        "replicas": installation.replicas,
-        "service_monitor": installation.service_monitor,
-        **constants(),
-    }
+    options = {each.name: getattr(installation, each.name) for each in fields(installation)}
+    lists = {name: list(value) for name, value in options.items() if isinstance(value, tuple)}
+    return options | lists | {"proxy": sorted(installation.proxy.items())} | constants()
 
 
 def constants() -> dict[str, Any]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from cluster.install.install import Document, _check_place, _name, _words
+from cluster.install.install import Document, check_place, name_of, words_of
 from cluster.kube.client import Api
 from cluster.kube.conditions import condition
 from cluster.kube.errors import ApiError, NotFound
@@ -46,13 +46,13 @@ def delete_drivers(
     for name in asked:
         api.delete(DRIVERS, name)
         yield f"driver {name}: to be deleted; its modules are unloaded first"
-    ends, said = now() + deadline, dict[str, tuple[str, float]]()
+    ends, reported = now() + deadline, dict[str, tuple[str, float]]()
     left = _drivers(api)
     while left:
         for each in left.values():
-            words, since = said.get(each.name, ("", float("-inf")))
+            words, since = reported.get(each.name, ("", float("-inf")))
             if each.waits not in ("", words) and now() >= since + _QUIET:
-                said[each.name] = each.waits, now()
+                reported[each.name] = each.waits, now()
                 yield f"driver {each.name}: {each.waits}"
         if now() > ends:
             raise _too_late(left, deadline)
@@ -77,14 +77,14 @@ def _read(document: Mapping[str, Any]) -> _Driver:
 
 
 def _too_late(left: Mapping[str, _Driver], deadline: float) -> DeadlinePassed:
-    told = [f"{each.name} ({each.waits})" if each.waits else each.name for each in left.values()]
+    waiting = [f"{each.name} ({each.waits})" if each.waits else each.name for each in left.values()]
     silent = "is a controller running that cleans up? kubectl -n nodeside get pods; else take the "
     silent += "finalizer away: kubectl patch driver NAME --type=merge "
     silent += '-p \'{"metadata":{"finalizers":null}}\''
     held = "run it again to go on waiting; to leave modules loaded: kubectl annotate driver NAME "
     held += f"{LEAVE_MODULES}=true"
     return DeadlinePassed(
-        f"waited {deadline:g} s for all Drivers to be gone: {', '.join(told)}",
+        f"waited {deadline:g} s for all Drivers to be gone: {', '.join(waiting)}",
         hint=held if all(each.waits for each in left.values()) else silent,
     )
 
@@ -95,8 +95,8 @@ def _last_word(api: Api, gone: _Driver) -> str:
 
     def note(event: Mapping[str, Any]) -> tuple[str, str] | None:
         about = (event.get("regarding") or {}).get("uid") == gone.uid
-        said = about and event.get("reason") in _LAST_WORDS
-        return (str(event.get("eventTime")), str(event.get("note"))) if said else None
+        relevant = about and event.get("reason") in _LAST_WORDS
+        return (str(event.get("eventTime")), str(event.get("note"))) if relevant else None
 
     try:
         notes = api.list(EVENTS, note, namespace="default").items
@@ -105,14 +105,11 @@ def _last_word(api: Api, gone: _Driver) -> str:
     return max(notes, default=("", ""))[1]
 
 
-UNLOADED_WITHIN: Final = 600.0  # seconds for all Drivers to be unloaded and gone
-
-
 def uninstall(
     api: Api,
     documents: Sequence[Document],
     *,
-    deadline: float = UNLOADED_WITHIN,
+    deadline: float = 600.0,
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
     """Delete the Drivers, then the documents in reverse order; yields a line for each step.
@@ -121,13 +118,13 @@ def uninstall(
     InstalledElsewhere. Raises DeadlinePassed if the Drivers are not gone in time; the controller is
     then still there.
     """
-    _check_place(api, documents)
+    check_place(api, documents)
     yield from delete_drivers(api, deadline=deadline, pause=pause)
     for document in reversed(documents):
         try:
             resource = resource_of(document)
             namespace = str(document["metadata"].get("namespace", ""))
-            api.delete(resource, _name(document), namespace=namespace)
-            yield f"{_words(document)} deleted"
+            api.delete(resource, name_of(document), namespace=namespace)
+            yield f"{words_of(document)} deleted"
         except NotFound:
-            yield f"{_words(document)} was not there"
+            yield f"{words_of(document)} was not there"

@@ -5,6 +5,7 @@ credentials           the API server's address and our credentials
 transport, client     a single request with its retries; the API verbs
 errors                API server errors as exceptions
 reflector             lists and watches one kind
+wakeup                a signal between threads: something changed
 election              leader election with a Lease
 managed_fields        field ownership: which fields of an object are ours
 comparison            whether an object still matches what was applied

@@ -10,14 +10,14 @@ out requests.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cluster.kube.credentials import Access
-from cluster.kube.errors import ApiError, Gone, RequestInfo, Unreachable, refusal_of_status
+from cluster.kube.errors import ApiError, RequestInfo, Unreachable, refusal
 from cluster.kube.listing import Page, read_page
 from cluster.kube.managed_fields import FIELD_MANAGER
 from cluster.kube.resources import PODS, Resource, resource_of
@@ -49,8 +49,8 @@ class Event:
 class Watch:
     """An open watch; iterate over it once. It ends when the server ends it or at `close`."""
 
-    def __init__(self, asked: RequestInfo, response: BaseHTTPResponse) -> None:
-        self._asked = asked
+    def __init__(self, request: RequestInfo, response: BaseHTTPResponse) -> None:
+        self._request = request
         self._response = response
         self._closing = False
 
@@ -61,7 +61,7 @@ class Watch:
             while piece := self._read():
                 *lines, rest = (rest + piece).split(b"\n")
                 for line in lines:
-                    yield _event(self._asked, line)
+                    yield _event(self._request, line)
 
     def close(self) -> None:
         """End the watch from any thread; the reading thread sees a normal end."""
@@ -71,7 +71,7 @@ class Watch:
 
     def _read(self) -> bytes:
         try:
-            with in_words(self._asked):
+            with in_words(self._request):
                 return bytes(self._response.read1(_PIECE))
         except Unreachable:
             if self._closing:
@@ -103,13 +103,13 @@ class Api:
 
         For interactive use: retrying does not fix a wrong address.
         """
-        asked = RequestInfo("get", "version")
+        request = RequestInfo("get", "version")
         try:
             version = document_of(
-                self._exchange.send(Call("GET", "/version", asked), patient=False)
+                self._exchange.send(Call("GET", "/version", request), patient=False)
             )
         except Unreachable as error:
-            why = str(error).removeprefix(no_answer(asked))
+            why = str(error).removeprefix(no_answer(request))
             message = f"no answer from the API server {self.url}: {why}"
             raise Unreachable(message, hint=error.hint) from error
         except ApiError as error:
@@ -118,25 +118,25 @@ class Api:
             version = {}
         if not version:
             raise ApiError(
-                f"what answers at {self.url} is no Kubernetes API server",
+                f"{self.url} is not a Kubernetes API server",
                 hint="see `server` in the kubeconfig: kubectl config view --minify",
             )
 
     def served_schemas(self) -> dict[str, dict[str, Any]]:
         """Return the schemas of our kinds; any authenticated user may read them. One try."""
-        asked = RequestInfo("get", "the published schemas", group=API_GROUP)
-        call = Call("GET", f"/openapi/v3/apis/{API_VERSION}", asked)
-        found = document_of(self._exchange.send(call, patient=False))
-        schemas = found.get("components", {}).get("schemas", {})
+        request = RequestInfo("get", "the published schemas", group=API_GROUP)
+        call = Call("GET", f"/openapi/v3/apis/{API_VERSION}", request)
+        document = document_of(self._exchange.send(call, patient=False))
+        schemas = document.get("components", {}).get("schemas", {})
         return {name.rpartition(".")[2]: schema for name, schema in schemas.items()}
 
     def get(
         self, resource: Resource, name: str, *, namespace: str = "", **limits: Any
     ) -> dict[str, Any]:
         """Return one object. Raises NotFound."""
-        asked = RequestInfo("get", resource.plural, name, namespace, resource.group)
-        call = Call("GET", resource.path(name, namespace=namespace), asked)
-        return _object(asked, self._exchange.send(call, **limits))
+        request = RequestInfo("get", resource.plural, name, namespace, resource.group)
+        call = Call("GET", resource.path(name, namespace=namespace), request)
+        return _object(request, self._exchange.send(call, **limits))
 
     def list(
         self,
@@ -152,13 +152,13 @@ class Api:
 
         The deadline applies to each page, since the duration of a list depends on cluster size.
         """
-        asked = RequestInfo("list", resource.plural, "", namespace, resource.group)
+        request = RequestInfo("list", resource.plural, "", namespace, resource.group)
         path = resource.path(namespace=namespace)
         query = _given(labelSelector=selector, fieldSelector=fields, limit=str(PAGE))
         whole: Page[T] = Page()
         while True:
-            call = Call("GET", path, asked, {**query, **_given(**{"continue": whole.next})})
-            page = _page(asked, self._exchange.send(call, deadline=deadline), trim)
+            call = Call("GET", path, request, {**query, **_given(**{"continue": whole.next})})
+            page = _page(request, self._exchange.send(call, deadline=deadline), trim)
             whole.items += page.items
             whole.resource_version, whole.next = page.resource_version, page.next
             if not page.next:
@@ -175,7 +175,7 @@ class Api:
         seconds: float = _WATCH,
     ) -> Watch:
         """Watch changes after `resource_version`. One try; the caller restarts the watch."""
-        asked = RequestInfo("watch", resource.plural, "", namespace, resource.group)
+        request = RequestInfo("watch", resource.plural, "", namespace, resource.group)
         query = _given(
             labelSelector=selector,
             fieldSelector=fields,
@@ -184,107 +184,90 @@ class Api:
             resourceVersion=resource_version,
             timeoutSeconds=str(max(1, int(seconds * (0.75 + self._exchange.jitter() / 2)))),
         )
-        call = Call("GET", resource.path(namespace=namespace), asked, query)
+        call = Call("GET", resource.path(namespace=namespace), request, query)
         silence = min(_SILENCE, seconds + _READ)
         response = self._exchange.open(call, read=silence)
-        return Watch(asked, response)
+        return Watch(request, response)
 
     def follow_log(
         self, pod: str, container: str, *, namespace: str, seconds: float
     ) -> Iterator[str]:
         """Yield the lines of a container's log as they arrive, until the log ends. One try."""
-        asked = RequestInfo("get", "pods/log", pod, namespace)
+        request = RequestInfo("get", "pods/log", pod, namespace)
         path = PODS.path(pod, namespace=namespace, subresource="log")
-        call = Call("GET", path, asked, {"container": container, "follow": "true"})
+        call = Call("GET", path, request, {"container": container, "follow": "true"})
         rest = b""
         with closing(self._exchange.open(call, read=max(1.0, seconds))) as response:
-            while piece := _piece(asked, response):
+            while piece := _piece(request, response):
                 *lines, rest = (rest + piece).split(b"\n")
                 yield from (line.decode(errors="replace") for line in lines)
         if rest:
             yield rest.decode(errors="replace")
 
-    def apply(self, document: Document, **limits: Any) -> dict[str, Any]:
-        """Apply server-side with force, which overrides conflicts. Return the resulting object."""
-        resource, name, namespace = resource_of(document), _name(document), _namespace(document)
-        asked = RequestInfo("patch", resource.plural, name, namespace, resource.group)
-        call = Call(
-            "PATCH",
-            resource.path(name, namespace=namespace),
-            asked,
-            {"fieldManager": FIELD_MANAGER, "force": "true"},
-            document,
-            "application/apply-patch+yaml",
-        )
-        return _object(asked, self._exchange.send(call, **limits))
+    def apply(self, document: Document, *, dry_run: bool = False, **limits: Any) -> dict[str, Any]:
+        """Apply server-side with force, which overrides conflicts. Return the resulting object.
+
+        With `dry_run`, the document is checked and nothing is changed.
+        """
+        query = _given(force="true", dryRun="All" if dry_run else "")
+        content_type = "application/apply-patch+yaml"
+        return self._write("patch", "PATCH", document, limits, content_type, **query)
 
     def create(self, document: Document, **limits: Any) -> dict[str, Any]:
         """Create an object. Raises Conflict if it exists, possibly from our own first try."""
-        resource, namespace = resource_of(document), _namespace(document)
-        asked = RequestInfo("create", resource.plural, _name(document), namespace, resource.group)
-        call = Call(
-            "POST",
-            resource.path(namespace=namespace),
-            asked,
-            {"fieldManager": FIELD_MANAGER},
-            document,
-            "application/json",
-        )
-        return _object(asked, self._exchange.send(call, **limits))
+        return self._write("create", "POST", document, limits)
 
     def replace(self, document: Document, **limits: Any) -> dict[str, Any]:
         """Replace an object. Raises Conflict if its resource version is not the document's."""
-        resource, name, namespace = resource_of(document), _name(document), _namespace(document)
-        asked = RequestInfo("update", resource.plural, name, namespace, resource.group)
-        call = Call(
-            "PUT",
-            resource.path(name, namespace=namespace),
-            asked,
-            {"fieldManager": FIELD_MANAGER},
-            document,
-            "application/json",
-        )
-        return _object(asked, self._exchange.send(call, **limits))
+        return self._write("update", "PUT", document, limits)
+
+    def _write(
+        self,
+        verb: str,
+        method: str,
+        document: Document,
+        limits: Mapping[str, Any],
+        content_type: str = "application/json",
+        **query: str,
+    ) -> dict[str, Any]:
+        """Send a whole document."""
+        resource, metadata = resource_of(document), document.get("metadata", {})
+        name, namespace = str(metadata.get("name", "")), str(metadata.get("namespace", ""))
+        request = RequestInfo(verb, resource.plural, name, namespace, resource.group)
+        path = resource.path("" if method == "POST" else name, namespace=namespace)
+        query = {"fieldManager": FIELD_MANAGER, **query}
+        call = Call(method, path, request, query, document, content_type)
+        return _object(request, self._exchange.send(call, **limits))
 
     def merge_patch(
+        self, resource: Resource, name: str, patch: Document, **more: Any
+    ) -> dict[str, Any]:
+        """Change only the fields in `patch` (RFC 7386). Return the object's metadata."""
+        return self._patch(resource, name, patch, "application/merge-patch+json", **more)
+
+    def json_patch(
+        self, resource: Resource, name: str, patch: Sequence[Document], **more: Any
+    ) -> dict[str, Any]:
+        """Apply all steps or none (RFC 6902); a failed `test` is a 422. Return the metadata."""
+        return self._patch(resource, name, patch, "application/json-patch+json", **more)
+
+    def _patch(
         self,
         resource: Resource,
         name: str,
-        patch: Document,
+        patch: Document | Sequence[Document],
+        content_type: str,
         *,
         namespace: str = "",
         subresource: str = "",
         **limits: Any,
     ) -> dict[str, Any]:
-        """Change only the fields in `patch` (RFC 7386). Return the object's metadata."""
         plural = f"{resource.plural}/{subresource}" if subresource else resource.plural
-        asked = RequestInfo("patch", plural, name, namespace, resource.group)
-        call = Call(
-            "PATCH",
-            resource.path(name, namespace=namespace, subresource=subresource),
-            asked,
-            {"fieldManager": FIELD_MANAGER},
-            patch,
-            "application/merge-patch+json",
-            metadata_only=True,
-        )
-        return _object(asked, self._exchange.send(call, **limits))
-
-    def json_patch(
-        self, resource: Resource, name: str, patch: Sequence[Document], **limits: Any
-    ) -> dict[str, Any]:
-        """Apply all steps or none (RFC 6902); a failed `test` is a 422. Return the metadata."""
-        asked = RequestInfo("patch", resource.plural, name, "", resource.group)
-        call = Call(
-            "PATCH",
-            resource.path(name),
-            asked,
-            {"fieldManager": FIELD_MANAGER},
-            patch,
-            "application/json-patch+json",
-            metadata_only=True,
-        )
-        return _object(asked, self._exchange.send(call, **limits))
+        request = RequestInfo("patch", plural, name, namespace, resource.group)
+        path = resource.path(name, namespace=namespace, subresource=subresource)
+        query = {"fieldManager": FIELD_MANAGER}
+        call = Call("PATCH", path, request, query, patch, content_type, metadata_only=True)
+        return _object(request, self._exchange.send(call, **limits))
 
     def delete(
         self, resource: Resource, name: str, *, namespace: str = "", uid: str = "", **limits: Any
@@ -293,12 +276,14 @@ class Api:
 
         With a `uid`, delete only that object. Raises Conflict if the name has another uid now.
         """
-        asked = RequestInfo("delete", resource.plural, name, namespace, resource.group)
+        request = RequestInfo("delete", resource.plural, name, namespace, resource.group)
         options: dict[str, Any] = {"propagationPolicy": "Background"}
         if uid:
             options["preconditions"] = {"uid": uid}
         path = resource.path(name, namespace=namespace)
-        self._exchange.send(Call("DELETE", path, asked, {}, options, "application/json"), **limits)
+        self._exchange.send(
+            Call("DELETE", path, request, {}, options, "application/json"), **limits
+        )
 
     def read_log(
         self,
@@ -314,12 +299,12 @@ class Api:
 
         https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#get-read-log
         """
-        asked = RequestInfo("get", "pods/log", pod, namespace)
+        request = RequestInfo("get", "pods/log", pod, namespace)
         query = _given(
             container=container, limitBytes=str(limit), tailLines="" if tail is None else str(tail)
         )
         path = PODS.path(pod, namespace=namespace, subresource="log")
-        call = Call("GET", path, asked, query)
+        call = Call("GET", path, request, query)
         body = self._exchange.send(call, deadline=deadline, patient=False)
         return body.decode(errors="replace")
 
@@ -329,7 +314,7 @@ class Api:
         Raises NotFound if the pod is gone, Conflict if the name has another uid now.
         https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/
         """
-        asked = RequestInfo("create", "pods/eviction", name, namespace)
+        request = RequestInfo("create", "pods/eviction", name, namespace)
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -337,7 +322,7 @@ class Api:
             "deleteOptions": {"preconditions": {"uid": uid}},
         }
         path = PODS.path(name, namespace=namespace, subresource="eviction")
-        call = Call("POST", path, asked, {}, body, "application/json")
+        call = Call("POST", path, request, {}, body, "application/json")
         self._exchange.send(call, patient=False, **limits)
 
     def close(self) -> None:
@@ -349,53 +334,45 @@ def connect(kubeconfig: Path | None = None, context: str = "") -> Api:
     return Api(Exchange(Access(kubeconfig, context)))
 
 
-def _piece(asked: RequestInfo, response: BaseHTTPResponse) -> bytes:
-    with in_words(asked):
+def _piece(request: RequestInfo, response: BaseHTTPResponse) -> bytes:
+    with in_words(request):
         return bytes(response.read1(_PIECE))
 
 
-def _event(asked: RequestInfo, line: bytes) -> Event:
+def _event(request: RequestInfo, line: bytes) -> Event:
     try:
         document = json.loads(line)
         event = Event(str(document["type"]), document["object"])
     except (ValueError, KeyError, TypeError, RecursionError) as exc:
-        raise Unreachable(f"an answer to {asked} that is no watch event: {line[:100]!r}") from exc
+        raise Unreachable(
+            f"an answer to {request} that is not a watch event: {line[:100]!r}"
+        ) from exc
     if event.kind == "ERROR":
-        raise refusal_of_status(asked, event.object)
+        code = event.object.get("code")
+        raise refusal(request, code if isinstance(code, int) else 0, event.object)
     return event
 
 
-def _object(asked: RequestInfo, body: bytes) -> dict[str, Any]:
+def _object(request: RequestInfo, body: bytes) -> dict[str, Any]:
     with suppress(ValueError, RecursionError):
         document = json.loads(body)
         if isinstance(document, dict):
             return document
-    raise Unreachable(f"the answer to {asked} is no JSON object: {body[:100]!r}")
+    raise Unreachable(f"the answer to {request} is not a JSON object: {body[:100]!r}")
 
 
-def _page(asked: RequestInfo, body: bytes, trim: Callable[[dict[str, Any]], T | None]) -> Page[T]:
+def _page(request: RequestInfo, body: bytes, trim: Callable[[dict[str, Any]], T | None]) -> Page[T]:
     try:
         text = body.decode()
     except UnicodeDecodeError as exc:
-        raise Unreachable(f"the answer to {asked} is not UTF-8") from exc
+        raise Unreachable(f"the answer to {request} is not UTF-8") from exc
     del body
     try:
         return read_page(text, trim)
     except ValueError as exc:
-        raise Unreachable(f"the answer to {asked} is no list: {exc}") from exc
+        raise Unreachable(f"the answer to {request} is not a list: {exc}") from exc
 
 
 def _given(**query: str) -> dict[str, str]:
     """Return the query without empty values."""
     return {key: value for key, value in query.items() if value}
-
-
-def _name(document: Document) -> str:
-    return str(document.get("metadata", {}).get("name", ""))
-
-
-def _namespace(document: Document) -> str:
-    return str(document.get("metadata", {}).get("namespace", ""))
-
-
-__all__ = ["Api", "ApiError", "Event", "Gone", "Page", "Watch", "connect"]

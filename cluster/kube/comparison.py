@@ -24,26 +24,26 @@ _UNITS = {
 }
 
 
-def drifted(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
-    """Return whether any field in `wanted` differs; metadata and status are ignored."""
-    ours = {key: value for key, value in wanted.items() if key not in _NOT_OURS}
-    return not holds(ours, found)
+def drifted(desired: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
+    """Return whether any field in `desired` differs; metadata and status are ignored."""
+    ours = {key: value for key, value in desired.items() if key not in _NOT_OURS}
+    return not holds(ours, actual)
 
 
-def holds(wanted: Any, found: Any) -> bool:
-    """Return whether `found` contains all of `wanted`; a missing value equals an empty one."""
-    if isinstance(wanted, dict):
-        return isinstance(found, Mapping) and all(
-            holds(value, found[key]) if key in found else _is_empty(value)
-            for key, value in wanted.items()
+def holds(desired: Any, actual: Any) -> bool:
+    """Return whether `actual` contains all of `desired`; a missing value equals an empty one."""
+    if isinstance(desired, dict):
+        return isinstance(actual, Mapping) and all(
+            holds(value, actual[key]) if key in actual else _is_empty(value)
+            for key, value in desired.items()
         )
-    if isinstance(wanted, list):
+    if isinstance(desired, list):
         return (
-            isinstance(found, list)
-            and len(found) == len(wanted)
-            and all(holds(ours, theirs) for ours, theirs in zip(wanted, found, strict=True))
+            isinstance(actual, list)
+            and len(actual) == len(desired)
+            and all(holds(ours, theirs) for ours, theirs in zip(desired, actual, strict=True))
         )
-    return bool(wanted == found) or _same_amount(wanted, found)
+    return bool(desired == actual) or _same_amount(desired, actual)
 
 
 def _is_empty(value: Any) -> bool:
@@ -52,8 +52,8 @@ def _is_empty(value: Any) -> bool:
     return value in (None, "", 0, False, [])
 
 
-def _same_amount(wanted: Any, found: Any) -> bool:
-    one, other = _amount(wanted), _amount(found)
+def _same_amount(desired: Any, actual: Any) -> bool:
+    one, other = _amount(desired), _amount(actual)
     return one is not None and one == other
 
 

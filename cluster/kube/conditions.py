@@ -11,6 +11,6 @@ from typing import Any
 
 def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, str]:
     """Return the condition of this type, or a placeholder with status Unknown if there is none."""
-    nothing = {"status": "Unknown", "reason": "Unknown", "message": "nobody said anything yet"}
-    found = (c for c in status.get("conditions", ()) if c.get("type") == kind)
-    return next(found, nothing)
+    unknown = {"status": "Unknown", "reason": "Unknown", "message": "not reported yet"}
+    matching = (c for c in status.get("conditions", ()) if c.get("type") == kind)
+    return next(matching, unknown)

@@ -130,9 +130,9 @@ class Access:
             known = mistake(file, self._context) if file is not None else None
             if known is not None:
                 raise known from exc
-            said = str(exc).strip() or type(exc).__name__
+            reason = str(exc).strip() or type(exc).__name__
             raise ApiError(
-                f"cannot connect with {file or _IN_A_POD}: {said}",
+                f"cannot connect with {file or _IN_A_POD}: {reason}",
                 hint="name a kubeconfig with --kubeconfig or KUBECONFIG, and try: kubectl version",
             ) from exc
 
@@ -147,8 +147,8 @@ def _pool(configuration: Any) -> PoolManager:
 
 def _headers(configuration: Any) -> dict[str, str]:
     """Return the authentication headers, with the token reread if it may have expired."""
-    found = configuration.auth_settings().values()
-    return {entry["key"]: entry["value"] for entry in found if entry["value"]}
+    settings = configuration.auth_settings().values()
+    return {entry["key"]: entry["value"] for entry in settings if entry["value"]}
 
 
 _NAME_ONE = "name one that can be used: --kubeconfig FILE, or KUBECONFIG in the environment"
@@ -166,12 +166,12 @@ class BadKubeconfig(ApiError):
 
 def mistake(files: str, context: str) -> BadKubeconfig | None:
     """Return a mistake the user can correct, else None. `files` has the format of KUBECONFIG."""
-    there = [Path(name) for name in files.split(os.pathsep) if name and os.path.lexists(name)]
-    if not there:
+    paths = [Path(name) for name in files.split(os.pathsep) if name and os.path.lexists(name)]
+    if not paths:
         return BadKubeconfig(f"there is no kubeconfig {files}", hint=_NAME_ONE)
-    read = [_read(path) for path in there]
-    wrong = next((each for each in read if isinstance(each, BadKubeconfig)), None)
-    return wrong or _context(files, context, [each for each in read if isinstance(each, dict)])
+    configs = [_read(path) for path in paths]
+    invalid = next((each for each in configs if isinstance(each, BadKubeconfig)), None)
+    return invalid or _context(files, context, [each for each in configs if isinstance(each, dict)])
 
 
 def _read(path: Path) -> dict[str, Any] | BadKubeconfig:
@@ -189,26 +189,28 @@ def _read(path: Path) -> dict[str, Any] | BadKubeconfig:
     except yaml.YAMLError as exc:
         mark = getattr(exc, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
-        said = getattr(exc, "problem", None) or "it cannot be parsed"
-        return BadKubeconfig(f"the kubeconfig {path}{line} is not YAML: {said}", hint=_NAME_ONE)
+        problem = getattr(exc, "problem", None) or "it cannot be parsed"
+        return BadKubeconfig(f"the kubeconfig {path}{line} is not YAML: {problem}", hint=_NAME_ONE)
     if isinstance(document, dict):
         return document
-    found = "is empty" if document is None else "holds no mapping"
-    return BadKubeconfig(f"the kubeconfig {path} {found}", hint=_NAME_ONE)
+    content = "is empty" if document is None else "holds no mapping"
+    return BadKubeconfig(f"the kubeconfig {path} {content}", hint=_NAME_ONE)
 
 
-def _context(files: str, context: str, read: list[dict[str, Any]]) -> BadKubeconfig | None:
-    known = [each["name"] for each in _entries(read, "contexts")]
-    wanted = context or next((str(c) for each in read if (c := each.get("current-context"))), "")
+def _context(files: str, context: str, configs: list[dict[str, Any]]) -> BadKubeconfig | None:
+    known = [each["name"] for each in _entries(configs, "contexts")]
+    chosen = context or next((str(c) for each in configs if (c := each.get("current-context"))), "")
     hint = f"it has: {', '.join(known[:_KEPT]) or 'none'}; choose one: --context NAME"
-    if not wanted:
+    if not chosen:
         return BadKubeconfig(f"the kubeconfig {files} names no current context", hint=hint)
-    if wanted not in known:
-        return BadKubeconfig(f"the kubeconfig {files} has no context {wanted!r}", hint=hint)
-    cluster = next(_cluster(each) for each in _entries(read, "contexts") if each["name"] == wanted)
-    if cluster not in [each["name"] for each in _entries(read, "clusters")]:
+    if chosen not in known:
+        return BadKubeconfig(f"the kubeconfig {files} has no context {chosen!r}", hint=hint)
+    cluster = next(
+        _cluster(each) for each in _entries(configs, "contexts") if each["name"] == chosen
+    )
+    if cluster not in [each["name"] for each in _entries(configs, "clusters")]:
         return BadKubeconfig(
-            f"the kubeconfig {files} has no cluster {cluster!r}: context {wanted!r} names it",
+            f"the kubeconfig {files} has no cluster {cluster!r}: context {chosen!r} names it",
             hint="kubectl config view",
         )
     return None
@@ -219,8 +221,8 @@ def _cluster(entry: dict[str, Any]) -> str:
     return str(context.get("cluster") or "") if isinstance(context, dict) else ""
 
 
-def _entries(read: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+def _entries(configs: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     """Return the named entries of this kind from all files."""
-    lists = [each[kind] for each in read if isinstance(each.get(kind), list)]
-    entries = (entry for found in lists for entry in found if isinstance(entry, dict))
+    lists = [each[kind] for each in configs if isinstance(each.get(kind), list)]
+    entries = (entry for listed in lists for entry in listed if isinstance(entry, dict))
     return [entry for entry in entries if isinstance(entry.get("name"), str)]

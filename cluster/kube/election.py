@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 from cluster.kube.client import Api
@@ -50,14 +50,7 @@ class LeaseTimings:
     def of(lease: float) -> LeaseTimings:
         """Return the default timings scaled to a lease duration in seconds."""
         usual = LeaseTimings()
-        share = lease / usual.lease
-        return LeaseTimings(
-            lease,
-            usual.work * share,
-            usual.renew * share,
-            usual.request * share,
-            usual.retry * share,
-        )
+        return LeaseTimings(*(each * lease / usual.lease for each in astuple(usual)))
 
 
 class LostLead(ApiError):
@@ -91,7 +84,7 @@ class Leadership:
         """
         left = self._until - self._now()
         if self._ended.is_set() or left <= 0:
-            raise LostLead("the lease is not ours any more")
+            raise LostLead("we no longer hold the lease")
         return left
 
     @property
@@ -212,11 +205,11 @@ class Election:
         """Read the Lease; its expiry counts from when we saw it change."""
         limits: dict[str, Any] = {"deadline": self._pace.request, "patient": False}
         try:
-            found = self._api.get(LEASES, self._name, namespace=self._namespace, **limits)
+            lease = self._api.get(LEASES, self._name, namespace=self._namespace, **limits)
         except NotFound:
             self._note_absence()
             return
-        self._note(found)
+        self._note(lease)
 
     def _note_absence(self) -> None:
         """Record that the Lease is missing. Its holder, if any, acts until its next renewal."""
@@ -274,7 +267,7 @@ class Election:
         """Write our identity into a free Lease. Raises Conflict if another replica was faster."""
         sent, quiet = self._now(), self._seen.quiet_since(self._identity, self._pace.work)
         transitions = int((self._seen.document.get("spec") or {}).get("leaseTransitions") or 0)
-        self._write(holder=self._identity, transitions=transitions + 1, acquired=True)
+        self._write(holder=self._identity, transitions=transitions + 1)
         self.leadership.begin(sent + self._pace.work, quiet)
         return True
 
@@ -298,7 +291,7 @@ class Election:
             return self._pace.renew
         except Conflict as error:
             if not self._still_ours():
-                log.warning(f"somebody else holds the lease: {error}")
+                log.warning(f"another replica holds the lease: {error}")
                 self.leadership.end()
         except NotFound:  # no one else holds it: the next try creates it again
             log.warning("somebody deleted the lease")
@@ -321,25 +314,19 @@ class Election:
             if self._seen.holder == self._identity:
                 self._write(holder="", seconds=1.0)
         except ApiError as error:
-            log.warning(f"cannot give the lease back: {error}", hint=error.hint)
+            log.warning(f"cannot release the lease: {error}", hint=error.hint)
 
-    def _write(
-        self,
-        *,
-        holder: str,
-        seconds: float = 0.0,
-        transitions: int | None = None,
-        acquired: bool = False,
-    ) -> None:
-        """Write the Lease. Raises Conflict if it is not at the version that we last saw."""
+    def _write(self, *, holder: str, seconds: float = 0.0, transitions: int = 0) -> None:
+        """Write the Lease. Raises Conflict if it is not at the version that we last saw.
+
+        `transitions` is the new count if the Lease changes hands.
+        """
         moment = rfc3339_micro(self._wall())
         spec = dict(self._seen.document.get("spec") or {})
         spec |= {"holderIdentity": holder, "renewTime": moment}
         spec["leaseDurationSeconds"] = int(seconds or self._pace.lease)
-        if acquired:
-            spec["acquireTime"] = moment
-        if transitions is not None:
-            spec["leaseTransitions"] = transitions
+        if transitions:
+            spec |= {"acquireTime": moment, "leaseTransitions": transitions}
         metadata = {"name": self._name, "namespace": self._namespace}
         document: dict[str, Any] = {
             "apiVersion": LEASES.api_version,

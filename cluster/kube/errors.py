@@ -6,6 +6,7 @@ client.py raises nothing else. Callers that have a fallback catch them.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +15,6 @@ from nodeside.api_status import (
     OLD_DEFINITIONS,
     WORDS_LIMIT,
     KubernetesError,
-    document_of,
     may_pass,
     meant_status,
     seconds_of,
@@ -121,29 +121,19 @@ class RequestInfo:
         return words + (f" -n {self.namespace}" if self.namespace else "")
 
 
-def refusal(asked: RequestInfo, status: int, body: bytes, retry_after: str = "") -> ApiError:
-    """Return the error for an unsuccessful response."""
-    return _refusal(asked, status, document_of(body), retry_after)
-
-
-def refusal_of_status(asked: RequestInfo, document: dict[str, Any]) -> ApiError:
-    """Return the error for a `Status` object sent by a watch."""
-    code = document.get("code", 0)
-    return _refusal(asked, code if isinstance(code, int) else 0, document)
-
-
-def _refusal(
-    asked: RequestInfo, status: int, document: dict[str, Any], retry_after: str = ""
+def refusal(
+    request: RequestInfo, status: int, document: Mapping[str, Any], retry_after: str = ""
 ) -> ApiError:
-    said = words_of(document)
-    meant = meant_status(status, said)
+    """Return the error for an unsuccessful response, or for a `Status` object sent by a watch."""
+    message = words_of(document)
+    meant = meant_status(status, message)
     kind, words = _meaning(meant)
-    if meant == 404 and not said:
+    if meant == 404 and not message:
         kind = NoSuchKind
-        words = "the API server serves no such kind; asked to"
+        words = "the API server does not serve this kind: cannot"
     return kind(
-        f"{words} {asked}" + (f": {said}" if said else f" (HTTP status {status})"),
-        hint=_hint(asked, meant, said),
+        f"{words} {request}" + (f": {message}" if message else f" (HTTP status {status})"),
+        hint=_hint(request, meant, message),
         retryable=may_pass(meant),
         status=status,
         retry_after=seconds_of(retry_after),
@@ -153,12 +143,12 @@ def _refusal(
 
 _REPEAT = (ApiError, "the API server asks to repeat the request to")
 _MEANING: dict[int, tuple[type[ApiError], str]] = {
-    401: (ApiError, "the API server does not know who asks to"),
+    401: (ApiError, "the API server does not accept our credentials: cannot"),
     403: (Forbidden, "no permission to"),
-    404: (NotFound, "the API server does not find what to"),
+    404: (NotFound, "object not found: cannot"),
     408: _REPEAT,
-    409: (Conflict, "somebody else was faster; cannot"),
-    410: (Gone, "no longer kept by the API server, asked to"),
+    409: (Conflict, "conflict: cannot"),
+    410: (Gone, "the resource version has expired: cannot"),
     425: _REPEAT,
     429: _REPEAT,
 }
@@ -170,37 +160,39 @@ def _meaning(status: int) -> tuple[type[ApiError], str]:
     return _MEANING.get(status, (ApiError, f"the API server {failed} to"))
 
 
-def _hint(asked: RequestInfo, status: int, said: str) -> str:
+def _hint(request: RequestInfo, status: int, message: str) -> str:
     match status:
-        case 400 if asked.group == "nodeside.io":
+        case 400 if request.group == "nodeside.io":
             return OLD_DEFINITIONS
         case 401:
             return "the token or certificate may have expired: kubectl auth whoami"
         case 403:
-            missing = _missing(asked, said).can_i
+            missing = _missing(request, message).can_i
             return f"see what is missing: {missing}{_RULES_COME}"
-        case 404 if asked.group == "nodeside.io" and not said:
+        case 404 if request.group == "nodeside.io" and not message:
             return "install the custom resource definitions: nodeside-cluster install"
-        case 404 if asked.group == "monitoring.coreos.com":
-            return "it takes the Prometheus Operator; without it, leave --service-monitor out"
+        case 404 if request.group == "monitoring.coreos.com":
+            return "install the Prometheus Operator, or leave out --service-monitor"
         case _:
             return ""
 
 
-def _missing(asked: RequestInfo, said: str) -> RequestInfo:
+def _missing(request: RequestInfo, message: str) -> RequestInfo:
     """Return the request that a rule must allow.
 
     The verb comes from the server's message: applying an object that does not exist needs
     `create` too.
     """
-    refused = _CANNOT.search(said)
-    return replace(asked, verb=refused[1]) if refused else asked
+    refused = _CANNOT.search(message)
+    return replace(request, verb=refused[1]) if refused else request
 
 
-def _budgets(document: dict[str, Any]) -> tuple[str, ...]:
+def _budgets(document: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the causes of a refused eviction; each names the budget and its pod counts."""
     with suppress(AttributeError, TypeError):
         causes = document.get("details", {}).get("causes", ())
-        said = [str(c.get("message", "")) for c in causes if c.get("reason") == "DisruptionBudget"]
-        return tuple(words[:WORDS_LIMIT].replace("The ", "the ", 1) for words in said)
+        messages = [
+            str(c.get("message", "")) for c in causes if c.get("reason") == "DisruptionBudget"
+        ]
+        return tuple(message[:WORDS_LIMIT].replace("The ", "the ", 1) for message in messages)
     return ()

@@ -36,11 +36,11 @@ def read_page(text: str, trim: Callable[[dict[str, Any]], T | None]) -> Page[T]:
     page: Page[T] = Page()
     if not text.rstrip().endswith("}"):
         raise ValueError("the list is cut off")
-    at, found = _expect(text, _skip(text, 0), "{"), False
+    at, has_items = _expect(text, _skip(text, 0), "{"), False
     while text[at] != "}":
         key, at = _SCAN(text, at)
         at = _expect(text, at, ":")
-        found |= key == "items"
+        has_items |= key == "items"
         if key == "items" and text[at] == "[":
             at = _items(text, at, trim, page.items)
         else:
@@ -49,25 +49,25 @@ def read_page(text: str, trim: Callable[[dict[str, Any]], T | None]) -> Page[T]:
                 page.resource_version = str(value.get("resourceVersion", ""))
                 page.next = str(value.get("continue", ""))
         at = _comma(text, _skip(text, at), "}")
-    if not found or _skip(text, at + 1) != len(text):
+    if not has_items or _skip(text, at + 1) != len(text):
         raise ValueError("it has no items, or more than a list")
     return page
 
 
-def _items(text: str, at: int, trim: Callable[[dict[str, Any]], T | None], kept: list[T]) -> int:
+def _items(text: str, at: int, trim: Callable[[dict[str, Any]], T | None], items: list[T]) -> int:
     at = _skip(text, at + 1)
     while text[at] != "]":
         item, at = _SCAN(text, at)
         small = trim(item)
         if small is not None:
-            kept.append(small)
+            items.append(small)
         at = _comma(text, _skip(text, at), "]")
     return at + 1
 
 
 def _skip(text: str, at: int) -> int:
-    found = _BLANK.match(text, at)
-    return found.end() if found else at
+    blank = _BLANK.match(text, at)
+    return blank.end() if blank else at
 
 
 def _expect(text: str, at: int, character: str) -> int:

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from operator import ne
 from typing import Any, Generic, Protocol, TypeVar
 
-from cluster.kube.client import Api, Event, Gone, Watch
-from cluster.kube.errors import ApiError, NotFound
+from cluster.kube.client import Api, Event, Watch
+from cluster.kube.errors import ApiError, Gone, NotFound
 from cluster.kube.resources import Resource
 from nodeside import log
 from nodeside.backoff import backoff
@@ -92,6 +92,10 @@ class Selection(Generic[T]):
     is_news: Callable[[T, T], bool] = ne
     crowd: Callable[[T], str] | None = None
 
+    @property
+    def where(self) -> dict[str, Any]:
+        return {"namespace": self.namespace, "selector": self.selector, "fields": self.fields}
+
 
 class _Crowds(Generic[T]):
     """Object counts by crowd: objects beyond the limit of a crowd are ignored."""
@@ -106,7 +110,7 @@ class _Crowds(Generic[T]):
             return True
         crowd = self._of(item)
         if self._sizes[crowd] >= _CROWD:
-            log.detail(f"not kept: {item.name}", of=crowd, kept=_CROWD)
+            log.detail(f"ignored, too many objects: {item.name}", of=crowd, limit=_CROWD)
             return False
         self._sizes[crowd] += 1
         return True
@@ -147,7 +151,7 @@ class Reflector(Generic[T]):
         self._watch: Watch | None = None
         self._anew = False
         self._listed = float("-inf")  # start time of the last complete list
-        self._wanted = float("-inf")  # a list that started earlier is too old
+        self._needed = float("-inf")  # a list that started earlier is too old
         self._stopping = threading.Event()
         self._poked = threading.Event()
         self._thread = threading.Thread(
@@ -160,9 +164,7 @@ class Reflector(Generic[T]):
     def stop(self) -> None:
         """Request the end of the thread; `join` waits for it."""
         self._stopping.set()
-        self._poked.set()
-        if (watch := self._watch) is not None:
-            watch.close()
+        self._interrupt()
 
     def poke(self) -> None:
         """Retry now instead of waiting out the pause."""
@@ -172,9 +174,7 @@ class Reflector(Generic[T]):
         """List again because `trim` selects other objects from now on; unsynced until then."""
         with self._changed:
             self._anew, self._synced = True, False
-        self._poked.set()
-        if (watch := self._watch) is not None:
-            watch.close()
+        self._interrupt()
 
     def renew(self, since: float) -> None:
         """List again unless a list started after `since`; the current objects stay until then.
@@ -184,7 +184,10 @@ class Reflector(Generic[T]):
         with self._changed:
             if self._listed >= since:
                 return
-            self._wanted = max(self._wanted, since)
+            self._needed = max(self._needed, since)
+        self._interrupt()
+
+    def _interrupt(self) -> None:
         self._poked.set()
         if (watch := self._watch) is not None:
             watch.close()
@@ -229,18 +232,18 @@ class Reflector(Generic[T]):
 
     def wait_seen(self, resource_version: str, timeout: float) -> bool:
         """Wait until our own write with this version has arrived; return whether it has."""
-        wanted = _number(resource_version)
+        version = _number(resource_version)
         with self._changed:
-            return self._changed.wait_for(lambda: self._seen >= wanted, timeout)
+            return self._changed.wait_for(lambda: self._seen >= version, timeout)
 
     def wait_gone(self, name: str, uid: str, timeout: float) -> bool:
         """Wait until the object is gone, is being deleted or has another uid; return whether so."""
 
         def gone() -> bool:
-            found: Any = self._objects.get(name)
-            if found is None or getattr(found, "deleting", False):
+            current: Any = self._objects.get(name)
+            if current is None or getattr(current, "deleting", False):
                 return True
-            return bool(uid) and getattr(found, "uid", uid) != uid
+            return bool(uid) and getattr(current, "uid", uid) != uid
 
         with self._changed:
             return self._changed.wait_for(gone, timeout)
@@ -271,13 +274,15 @@ class Reflector(Generic[T]):
             self._follow()
         except Gone:
             self._version = ""
-            log.detail("the watch is too old: listing anew", kind=self._of.resource.kind)
+            log.detail(
+                "the resource version has expired: listing again", kind=self._of.resource.kind
+            )
         lasted = self._now() - began
         return 0.0 if lasted > _SHORT else _FIRST_PAUSE * (0.5 + self._jitter() / 2)
 
     @property
     def _is_old(self) -> bool:
-        return self._listed < self._wanted
+        return self._listed < self._needed
 
     def _list(self) -> None:
         began = self._now()
@@ -288,13 +293,7 @@ class Reflector(Generic[T]):
             return item if item is not None and crowds.admits(item) else None
 
         try:
-            page = self._api.list(
-                of.resource,
-                keep,
-                namespace=of.namespace,
-                selector=of.selector,
-                fields=of.fields,
-            )
+            page = self._api.list(of.resource, keep, **of.where)
         except NotFound:
             if not of.optional:
                 raise
@@ -324,15 +323,8 @@ class Reflector(Generic[T]):
         if self._absent:
             self._poked.wait(_ABSENT * (0.5 + self._jitter() / 2))
             return
-        of = self._of
         self._watches += 1
-        self._watch = self._api.watch(
-            of.resource,
-            self._version,
-            namespace=of.namespace,
-            selector=of.selector,
-            fields=of.fields,
-        )
+        self._watch = self._api.watch(self._of.resource, self._version, **self._of.where)
         with self._changed:
             self._heard_from("")  # the next event may be a minute away
         try:
@@ -420,31 +412,3 @@ def _number(resource_version: str) -> int:
     https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
     """
     return int(resource_version) if resource_version.isdecimal() else 0
-
-
-_LONGEST = 3600.0  # maximum seconds between reconciles, whatever the plan says
-
-
-class Wakeup:
-    """A signal that something changed. Any thread may call `wake`; one thread waits."""
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._changed = threading.Condition()
-        self._woken = False
-
-    def wake(self) -> None:
-        with self._changed:
-            self._woken = True
-            self._changed.notify_all()
-
-    def wait(self, timeout: float | None) -> bool:
-        """Wait for `wake`, at most an hour, then clear the signal. Return whether it was set.
-
-        A longer timeout may exceed what the operating system accepts.
-        """
-        limit = _LONGEST if timeout is None else min(timeout, _LONGEST)
-        with self._changed:
-            woken = self._changed.wait_for(lambda: self._woken, limit)
-            self._woken = False
-            return woken

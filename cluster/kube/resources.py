@@ -63,14 +63,9 @@ _MONITORING = "monitoring.coreos.com"
 SERVICE_MONITORS = Resource("ServiceMonitor", "servicemonitors", _MONITORING, namespaced=True)
 POD_MONITORS = Resource("PodMonitor", "podmonitors", _MONITORING, namespaced=True)
 PROMETHEUS_RULES = Resource("PrometheusRule", "prometheusrules", _MONITORING, namespaced=True)
-
-SERVICES = Resource("Service", "services", namespaced=True)
 TOKEN_REVIEWS = Resource("TokenReview", "tokenreviews", "authentication.k8s.io")
 SUBJECT_ACCESS_REVIEWS = Resource(
     "SubjectAccessReview", "subjectaccessreviews", "authorization.k8s.io"
-)
-SERVICE_MONITORS = Resource(
-    "ServiceMonitor", "servicemonitors", "monitoring.coreos.com", namespaced=True
 )
 
 _RBAC = "rbac.authorization.k8s.io"
@@ -95,10 +90,8 @@ KNOWN = (
     NODE_DRIVERS,
     IMAGE_STREAMS,
     CRDS,
-    SERVICES,
     TOKEN_REVIEWS,
     SUBJECT_ACCESS_REVIEWS,
-    SERVICE_MONITORS,
     Resource("ClusterRole", "clusterroles", _RBAC),
     Resource("ClusterRoleBinding", "clusterrolebindings", _RBAC),
     Resource("Role", "roles", _RBAC, namespaced=True),
@@ -119,7 +112,7 @@ class UnknownKind(NodesideError):
 
 def resource_of(document: Mapping[str, Any]) -> Resource:
     """Return the resource of a document by its `apiVersion` and `kind`, or raise UnknownKind."""
-    found = (str(document.get("apiVersion", "")), str(document.get("kind", "")))
-    if found not in _BY_KIND:
-        raise UnknownKind(f"no resource known for kind {found[1]!r} of {found[0]!r}")
-    return _BY_KIND[found]
+    key = (str(document.get("apiVersion", "")), str(document.get("kind", "")))
+    if key not in _BY_KIND:
+        raise UnknownKind(f"no resource known for kind {key[1]!r} of {key[0]!r}")
+    return _BY_KIND[key]

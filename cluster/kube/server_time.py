@@ -60,6 +60,6 @@ class ServerTime:
         if abs(ahead) >= _ODD:
             way = "ahead of" if ahead > 0 else "behind"
             log.warning(
-                f"the clock here is {abs(ahead):.0f} s {way} the API server's, which counts",
+                f"the local clock is {abs(ahead):.0f} s {way} the API server's, which is used",
                 hint="synchronize the clocks of the machines: timedatectl status",
             )

@@ -22,6 +22,7 @@ from urllib.parse import urlencode
 from cluster.kube.credentials import Access
 from cluster.kube.errors import ApiError, RequestInfo, Unreachable, refusal
 from cluster.kube.server_time import ServerTime
+from nodeside.api_status import document_of
 from nodeside.backoff import backoff
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Call:
 
     method: str
     path: str
-    asked: RequestInfo
+    request: RequestInfo
     query: Mapping[str, str] = field(default_factory=dict)
     body: Document | Sequence[Document] | None = None
     content_type: str = ""
@@ -104,15 +105,15 @@ class Exchange:
                 if not (patient and _repeatable(error)) or self._now() + wait >= ends:
                     raise
                 self._pause(wait)
-                self.tally.repeat(call.asked)
+                self.tally.repeat(call.request)
 
     def _once(self, call: Call, ends: float) -> bytes:
         left = ends - self._now()
         if left <= 0:
-            raise Unreachable(f"no time left to {call.asked}")
+            raise Unreachable(f"no time left: cannot {call.request}")
         response = self._answered(call, read=_READ, whole=left)
-        with in_words(call.asked), closing(response):
-            return self._body(call.asked, response, ends)
+        with in_words(call.request), closing(response):
+            return self._body(call.request, response, ends)
 
     def _answered(self, call: Call, *, read: float, whole: float | None = None) -> BaseHTTPResponse:
         """Return a successful response with its body unread; an expired token is renewed once.
@@ -123,16 +124,16 @@ class Exchange:
         ends = self._now() + (whole or _READ)
         response, generation = self._request(call, read, whole)
         if response.status == 401:
-            with in_words(call.asked):
-                self._body(call.asked, response, ends)
+            with in_words(call.request):
+                self._body(call.request, response, ends)
             self._access.renew(generation)
             response, _ = self._request(call, read, whole and max(0.1, ends - self._now()))
         if 200 <= response.status < 300:
             return response
-        with in_words(call.asked), closing(response):
-            body = self._body(call.asked, response, ends)
+        with in_words(call.request), closing(response):
+            body = self._body(call.request, response, ends)
         after = response.headers.get("Retry-After", "")
-        raise refusal(call.asked, response.status, body, after)
+        raise refusal(call.request, response.status, document_of(body), after)
 
     def _request(
         self, call: Call, read: float, whole: float | None
@@ -147,7 +148,7 @@ class Exchange:
             headers["Content-Type"] = call.content_type
         query = f"?{urlencode(call.query)}" if call.query else ""
         status = 0
-        with in_words(call.asked):
+        with in_words(call.request):
             try:
                 response = pool.request(
                     call.method,
@@ -165,16 +166,16 @@ class Exchange:
                 self._access.renew(generation)  # the cluster's CA may have changed
                 raise
             finally:
-                self.tally.count(call.asked, status)
+                self.tally.count(call.request, status)
         return response, generation
 
-    def _body(self, asked: RequestInfo, response: BaseHTTPResponse, ends: float) -> bytes:
+    def _body(self, request: RequestInfo, response: BaseHTTPResponse, ends: float) -> bytes:
         """Read the whole body within deadline and size limit, then release the connection."""
         data = bytearray()
         while piece := response.read1(_PIECE):
             data += piece
             if self._now() > ends or len(data) > _ANSWER_LIMIT:
-                raise Unreachable(f"the answer to {asked} is too slow or too large")
+                raise Unreachable(f"the answer to {request} is too slow or too large")
         response.release_conn()
         return bytes(data)
 
@@ -199,18 +200,18 @@ _OTHER_CERTIFICATE = (
 _OF_OPENSSL = re.compile(r"^\[SSL[^]]*\] | \(_ssl\.c:[0-9]+\)$")
 
 
-def no_answer(asked: RequestInfo) -> str:
+def no_answer(request: RequestInfo) -> str:
     """Return the prefix of an Unreachable message."""
-    return f"no answer from the API server to {asked}: "
+    return f"no answer from the API server to {request}: "
 
 
 class in_words:  # noqa: N801  (a context manager, written as a class for its speed)
     """A context manager that converts urllib3 and system errors to Unreachable."""
 
-    __slots__ = ("_asked",)
+    __slots__ = ("_request",)
 
-    def __init__(self, asked: RequestInfo) -> None:
-        self._asked = asked
+    def __init__(self, request: RequestInfo) -> None:
+        self._request = request
 
     def __enter__(self) -> None:
         pass
@@ -220,7 +221,7 @@ class in_words:  # noqa: N801  (a context manager, written as a class for its sp
 
         if isinstance(value, (HTTPError, OSError, ValueError)):
             hint = _OTHER_CERTIFICATE if isinstance(value, SSLError) else _IS_IT_UP
-            raise Unreachable(f"{no_answer(self._asked)}{_cause(value)}", hint=hint) from value
+            raise Unreachable(f"{no_answer(self._request)}{_cause(value)}", hint=hint) from value
 
 
 def _cause(exc: BaseException) -> str:
@@ -248,15 +249,15 @@ class RequestCounts:
     repeats: Counter[tuple[str, str]] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def count(self, asked: RequestInfo, status: int) -> None:
+    def count(self, request: RequestInfo, status: int) -> None:
         """Count one request; `status` is the HTTP status, 0 for no answer."""
         with self._lock:
-            self.requests[asked.verb, asked.plural, str(status or NO_ANSWER)] += 1
+            self.requests[request.verb, request.plural, str(status or NO_ANSWER)] += 1
 
-    def repeat(self, asked: RequestInfo) -> None:
+    def repeat(self, request: RequestInfo) -> None:
         """Count one retry."""
         with self._lock:
-            self.repeats[asked.verb, asked.plural] += 1
+            self.repeats[request.verb, request.plural] += 1
 
     def read(self) -> tuple[dict[tuple[str, str, str], int], dict[tuple[str, str], int]]:
         """Return copies of both counters."""
@@ -266,7 +267,7 @@ class RequestCounts:
     @property
     def verbs(self) -> dict[str, int]:
         """The number of requests by verb."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for (verb, _, _), number in self.read()[0].items():
-            found[verb] += number
-        return dict(found)
+            counts[verb] += number
+        return dict(counts)

@@ -27,7 +27,7 @@ from cluster.install import crd_check
 from cluster.kube import election as leader
 from cluster.kube.client import Api
 from cluster.kube.election import Election
-from cluster.kube.reflector import Wakeup
+from cluster.kube.wakeup import Wakeup
 from cluster.manager.metrics import Metrics
 from cluster.manager.metrics_auth import Reviews
 from cluster.manager.metrics_server import MetricsServer

@@ -7,13 +7,9 @@ from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from nodeside.contract import API_GROUP
-
-if TYPE_CHECKING:
-    pass
-
 
 DRIVER_LABEL: Final = f"{API_GROUP}/driver"
 

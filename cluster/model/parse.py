@@ -7,6 +7,7 @@ reflectors call them once for each object they receive.
 from __future__ import annotations
 
 import re
+import traceback
 from sys import intern
 
 from cluster.kube.managed_fields import FIELD_MANAGER, kept_from
@@ -75,7 +76,8 @@ def node_from(data: Document) -> Node:
 def driver_from(data: Document) -> DriverObject:
     """Parse a Driver. An invalid one has its errors in `mistakes` and does not affect others.
 
-    Its metadata is not validated: a newer API server may have fields that are unknown here.
+    If a bug of ours made it vanish, its objects would be removed as leftovers. Its metadata is not
+    validated: a newer API server may have fields that are unknown here.
     """
     metadata = part(data, "metadata")
     name = text(metadata, "name")
@@ -84,6 +86,9 @@ def driver_from(data: Document) -> DriverObject:
         driver = parse({**data, "metadata": {"name": name}}, where=f"driver {name}")
     except SpecError as error:
         mistakes = str(error)
+    except Exception as exc:
+        traceback.print_exc()
+        mistakes = f"a bug in nodeside, please report it with the controller's log: {exc!r}"
     return DriverObject(
         name=name,
         uid=text(metadata, "uid"),

@@ -13,16 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cluster.kube.managed_fields import ObjectMeta
 from cluster.model.index import Index
 from cluster.model.stages import Stages
 from nodeside.buildjob import BuildOutcome
 from nodeside.spec import Driver
-
-if TYPE_CHECKING:
-    pass
 
 Document = Mapping[str, Any]
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cluster.kube.comparison import holds
-from cluster.kube.managed_fields import Overwrite, over, strangers
+from cluster.kube.managed_fields import Overwrite, has_additions, over
 from cluster.model.annotations import note
 from cluster.model.names import (
     APPLIED_NOTE,
@@ -64,7 +64,7 @@ def differs(document: Mapping[str, Any], found: DaemonSetObject) -> Overwrite | 
     """
     ours = daemonset_from(document)
     marked = _marks(ours) == _marks(found)
-    edited = not holds(document["spec"], found.spec) or bool(strangers(found.kept, document))
+    edited = not holds(document["spec"], found.spec) or has_additions(found.kept, document)
     if marked and not edited:
         return None
     return over(found.kept, document, edited=marked)

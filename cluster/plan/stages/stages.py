@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cluster.kube.comparison import drifted
-from cluster.kube.managed_fields import Overwrite, over, strangers
+from cluster.kube.managed_fields import Overwrite, has_additions, over
 from cluster.model.log_pattern import refusal
 from cluster.model.names import APPLIED_NOTE, READY, closed_label, stage_label
 from cluster.model.snapshot import Node, uses
@@ -359,7 +359,8 @@ def to_apply(staging: StagePlan) -> Iterator[tuple[Document, Overwrite | None]]:
 def _differs(document: Document, current: StageObject, step: StageState) -> Overwrite | None:
     applied = document["metadata"]["annotations"][APPLIED_NOTE]
     marked = (current.applied, current.stage) == (applied, step.name)
-    if marked and not drifted(document, current.document) and not strangers(current.kept, document):
+    additions = has_additions(current.kept, document)
+    if marked and not additions and not drifted(document, current.document):
         return None
     return over(current.kept, document, edited=marked)
 

@@ -6,10 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from cluster.cache.cache import driver_from, read_once
-from cluster.model import parse, snapshot
+from cluster.cache.cache import read_once
 from cluster.model.snapshot import Settings
 from tests.cluster.fakes.model import document
 from tests.cluster.fakes.scripted import Said, ScriptedServer
@@ -34,21 +31,3 @@ def test_one_look_reads_each_kind_once_and_knows_when_there_are_no_image_streams
     assert len(server.asked) == 9
     ours = "labelSelector=app.kubernetes.io%2Fmanaged-by%3Dnodeside"
     assert server.asked[2].path.startswith(f"/apis/apps/v1/namespaces/mine/daemonsets?{ours}")
-
-
-def test_a_driver_that_a_bug_of_ours_cannot_read_is_still_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    real = parse.driver_from
-
-    def broken(found: Any) -> snapshot.DriverObject:
-        if "spec" in found:
-            raise KeyError("a bug")
-        return real(found)
-
-    monkeypatch.setattr(parse, "driver_from", broken)
-
-    read = driver_from(document())
-
-    assert (read.name, read.uid, read.driver) == ("edu", "uid-edu", None)
-    assert "a bug in nodeside" in read.mistakes

@@ -75,7 +75,7 @@ def test_a_report_of_an_earlier_boot_is_said_to_be_void() -> None:
 
     said = explain_node(made.snapshot, "edu", "n1")
 
-    assert [line for line in said.there if "void: said before the last reboot" in line]
+    assert [line for line in said.there if "void: reported before the last reboot" in line]
 
 
 def test_a_pod_that_cannot_start_is_named_with_its_reason() -> None:
@@ -102,7 +102,7 @@ def test_a_node_that_a_driver_is_not_for_says_why() -> None:
     assert said.wanted == ("nothing: the node lacks a label of the hardware",)
     [block] = said.blocks
     label = "feature.node.kubernetes.io/pci-1234_11e8.present=true"
-    assert block.startswith(f"it takes the label {label}, with or without a class")
+    assert block.startswith(f"the node needs the label {label}, with or without a class")
     assert "next    nothing, until that changes" in said.text()
 
 
@@ -112,8 +112,8 @@ def test_a_label_of_the_selector_that_is_absent_or_different_is_named() -> None:
     made.add(["bare"], labels={"tier": "web"})
 
     assert explain_node(made.snapshot, "edu", "bare").blocks == (
-        "it takes the label example.com/card=yes",
-        "it takes the label tier=gpu, not web",
+        "the node needs the label example.com/card=yes",
+        "the node needs the label tier=gpu (it has web)",
     )
 
 
@@ -133,7 +133,7 @@ def test_a_node_whose_pod_said_nothing_yet_waits_for_it() -> None:
     said = explain_node(made.snapshot, "edu", "n1")
 
     assert said.blocks == ()
-    assert said.next == ("its pod comes up, and says how the driver is",)
+    assert said.next == ("its pod starts and reports the state of the driver",)
 
 
 def test_a_pause_is_what_blocks_a_node() -> None:
@@ -201,7 +201,7 @@ def test_without_a_controller_that_is_said_first_and_the_next_step_waits_for_one
     made.add(["n3"])
     nobody = Presence(False, "no controller leads; see kubectl -n nodeside get pods")
 
-    said = explain_driver(made.snapshot, "edu").said_with(nobody)
+    said = explain_driver(made.snapshot, "edu").with_presence(nobody)
 
     assert said.text().startswith("no controller leads; see kubectl -n nodeside get pods\n\n")
     assert said.blocks[0] == "no controller leads"

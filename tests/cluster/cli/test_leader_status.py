@@ -43,7 +43,8 @@ def test_a_leader_that_died_is_named_with_when_it_was_heard_last() -> None:
 
     assert said.absent
     assert said.words == (
-        f"no controller leads: controller-0 did, and is silent since 2025-01-01T12:00:00Z; {SEE}"
+        "no controller leads: controller-0 did, and has been silent since 2025-01-01T12:00:00Z; "
+        f"{SEE}"
     )
 
 

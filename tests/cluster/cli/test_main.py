@@ -115,14 +115,38 @@ def test_the_extra_is_that_of_pyproject() -> None:
     assert imported <= {*PACKAGES}
 
 
-def test_help_imports_neither_the_client_nor_templates() -> None:
-    code = (
-        "import sys, cluster.cli.main; "
-        "print({'kubernetes', 'urllib3', 'jinja2', 'yaml', 'requests'} & {*sys.modules})"
-    )
-    done = process.run([sys.executable, "-c", code], timeout=LONG)
+def modules_after(code: str) -> set[str]:
+    """The modules that some code has imported at its end."""
+    code = f"{code}\nprint(*sys.modules, sep='\\n', file=sys.stderr)"
+    return set(process.run([sys.executable, "-c", code], timeout=LONG).errors.split())
 
-    assert done.output == "set()\n"
+
+HEAVY = {"importlib.metadata", "jinja2", "kubernetes", "prometheus_client", "re2", "requests"}
+HEAVY |= {"ssl", "subprocess", "urllib3", "yaml"}
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["status", "--help"], ["explain", "--help"]])
+def test_help_imports_nothing_but_the_options(argv: list[str]) -> None:
+    loaded = modules_after(
+        f"import sys\nsys.argv = ['nodeside-cluster', *{argv!r}]\n"
+        "from cluster.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass"
+    )
+
+    ours = {"main", "installation", "options", "extra", "preflight"}
+    assert loaded & HEAVY == set()
+    assert {name for name in loaded if name.startswith("cluster.")} == {
+        "cluster.cli",
+        *(f"cluster.cli.{name}" for name in ours),
+    }
+
+
+def test_the_status_is_shown_without_what_plans() -> None:
+    loaded = modules_after("import sys, cluster.cli.status")
+
+    assert loaded & (HEAVY - {"ssl"}) == set()
+    parts = {name.split(".")[1] for name in loaded if name.startswith("cluster.")}
+    assert parts == {"cli", "install", "kube", "model"}
 
 
 def test_an_api_server_that_refuses_is_one_line_and_a_hint(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_a_status_of_an_older_document_is_said_to_be_one() -> None:
     found = shown(made)
 
     words = " ".join(found.table().split())
-    assert "Ready said of generation 1; the Driver was changed since" in words
+    assert "Ready the status is about generation 1; the Driver has changed since" in words
     assert not found.ready
 
 
@@ -111,7 +111,7 @@ def test_a_driver_that_nobody_looked_at_is_not_ready() -> None:
     made.apply_driver()
 
     assert not shown(made).ready
-    assert "nobody said anything yet" in shown(made).table()
+    assert "not reported yet" in shown(made).table()
 
 
 def test_status_of_an_empty_cluster_says_how_to_begin() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cluster.cli.status import NoSuchObject
-from cluster.cli.trial_build import Rehearsal, as_installed, ask
+from cluster.cli.trial_build import TrialBuild, as_installed, trial_of
 from cluster.kube.errors import NotFound
 from cluster.model.parse import driver_from
 from cluster.model.snapshot import Settings, Snapshot
@@ -62,7 +62,7 @@ class Cluster:
         return Said(body=json.dumps({"metadata": {"uid": "u1"}}))
 
     @contextmanager
-    def rehearsal(self, directory: Path, timeout: float = 60.0) -> Iterator[Rehearsal]:
+    def trial(self, directory: Path, timeout: float = 60.0) -> Iterator[TrialBuild]:
         driver = driver_from(document()).driver
         assert driver is not None
         place = Preflight(toolkit="quay.example.com/dtk:503")
@@ -71,7 +71,7 @@ class Cluster:
         with ScriptedServer() as server:
             server.always = self.answer
             api = server.api(directory)
-            yield Rehearsal(
+            yield TrialBuild(
                 *(api, Settings(), build, self.said.append, self.lines.append, timeout),
                 now=lambda: self.clock,
                 pause=self._pass,
@@ -93,8 +93,8 @@ def test_a_build_is_followed_to_its_end_and_nothing_is_left(tmp_path: Path) -> N
     waiting = {"name": "kernels", "state": {"waiting": {"reason": "ErrImagePull"}}}
     pulls = {**POD, "status": {"phase": "Pending", "initContainerStatuses": [waiting]}}
     cluster = Cluster([pulls, pulls, pod("Running"), pod("Succeeded", 0, outcome)])
-    with cluster.rehearsal(tmp_path) as rehearsal:
-        done = rehearsal.run()
+    with cluster.trial(tmp_path) as trial:
+        done = trial.run()
 
     assert (done.exit_code, done.outcome) == (ExitCode.OK, outcome)
     assert "verdict  it builds" in done.text()
@@ -116,16 +116,16 @@ def test_a_build_is_followed_to_its_end_and_nothing_is_left(tmp_path: Path) -> N
 
 def test_the_exit_code_is_that_of_the_build(tmp_path: Path) -> None:
     refused = BuildOutcome(BuildVerdict.REFUSED, reason="Excluded", message="not for this kernel")
-    with Cluster([pod("Failed", ExitCode.EXCLUDED, refused)]).rehearsal(tmp_path) as rehearsal:
-        done = rehearsal.run()
+    with Cluster([pod("Failed", ExitCode.EXCLUDED, refused)]).trial(tmp_path) as trial:
+        done = trial.run()
     assert done.exit_code == ExitCode.EXCLUDED
     assert "why      Excluded: not for this kernel" in done.text()
     assert json.loads(done.json())["outcome"]["verdict"] == "refused"
 
 
 def test_a_container_that_was_killed_is_the_systems_fault(tmp_path: Path) -> None:
-    with Cluster([pod("Failed", 137)]).rehearsal(tmp_path) as rehearsal:
-        done = rehearsal.run()
+    with Cluster([pod("Failed", 137)]).trial(tmp_path) as trial:
+        done = trial.run()
     assert done.exit_code == ExitCode.SYSTEM
     assert "finish: Error, exit code 137" in done.text()
 
@@ -133,38 +133,38 @@ def test_a_container_that_was_killed_is_the_systems_fault(tmp_path: Path) -> Non
 def test_a_build_that_does_not_end_is_removed_at_its_deadline(tmp_path: Path) -> None:
     cluster = Cluster([POD])
     with (
-        cluster.rehearsal(tmp_path, timeout=3.0) as rehearsal,
+        cluster.trial(tmp_path, timeout=3.0) as trial,
         pytest.raises(DeadlinePassed, match="the build did not end within 3 s"),
     ):
-        rehearsal.run()
+        trial.run()
     assert cluster.done()[-1] == ("DELETE", "edu")
 
 
 def test_ctrl_c_removes_what_was_made(tmp_path: Path) -> None:
     cluster = Cluster([POD])
-    with cluster.rehearsal(tmp_path) as rehearsal:
+    with cluster.trial(tmp_path) as trial:
 
         def interrupted(_: float) -> None:
             raise KeyboardInterrupt
 
-        rehearsal.pause = interrupted
+        trial.pause = interrupted
         with pytest.raises(KeyboardInterrupt):
-            rehearsal.run()
+            trial.run()
     assert cluster.done()[-1] == ("DELETE", "edu")
 
 
 def test_a_cluster_without_the_definitions_is_said(tmp_path: Path) -> None:
     with ScriptedServer(Said(404)) as server, pytest.raises(NotFound) as caught:
-        ask(server.api(tmp_path), "edu", Preflight(kernel="6.1"), "x86_64")
-    assert "serves no such kind; asked to get drivers" in str(caught.value)
+        trial_of(server.api(tmp_path), "edu", Preflight(kernel="6.1"), "x86_64")
+    assert "does not serve this kind: cannot get drivers" in str(caught.value)
     assert caught.value.hint == "install the custom resource definitions: nodeside-cluster install"
 
 
-def test_a_rehearsal_mounts_no_secret(tmp_path: Path) -> None:
+def test_a_trial_mounts_no_secret(tmp_path: Path) -> None:
     signed = document(signing={"key": "/signing/edu.key", "certificate": "/signing/edu.pem"})
     with ScriptedServer(Said(body=json.dumps(signed)), Said(404)) as server:
         place = Preflight(toolkit="quay.example.com/dtk:503")
-        _, build = ask(server.api(tmp_path), "edu", place, "x86_64")
+        build = trial_of(server.api(tmp_path), "edu", place, "x86_64")
     made = job_spec(build, Settings(), "x")
     assert "secret" not in json.dumps(made).lower()
 
@@ -172,7 +172,7 @@ def test_a_rehearsal_mounts_no_secret(tmp_path: Path) -> None:
 def test_a_driver_that_is_not_there_is_named(tmp_path: Path) -> None:
     gone = Said(404, json.dumps({"message": 'drivers.nodeside.io "eud" not found'}))
     with ScriptedServer(gone) as server, pytest.raises(NoSuchObject, match="no Driver 'eud'"):
-        ask(server.api(tmp_path), "eud", Preflight(kernel="6.1.0"), "x86_64")
+        trial_of(server.api(tmp_path), "eud", Preflight(kernel="6.1.0"), "x86_64")
 
 
 def test_the_settings_are_those_that_the_controller_was_installed_with(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from cluster.controller.contention import Standoffs
 from cluster.kube.managed_fields import Overwrite
@@ -36,9 +35,9 @@ class Played:
     def create(self) -> None:
         self.standoffs.take([(Apply("edu", self.document), str(self.generation))], self.now)
 
-    def look(self, edit: str = EDIT, regains: dict[str, Any] | None = None) -> Plan:
+    def look(self, edit: str = EDIT) -> Plan:
         """One round in which the DaemonSet is not as it was applied."""
-        over = Overwrite(str(self.generation), edit, regains)
+        over = Overwrite(str(self.generation), edit)
         wanted = Apply("edu", self.document, over)
         plan = self.standoffs(Plan((wanted,)), self.snapshot, now=self.now, wall=self.now)
         if wanted in plan.actions:
@@ -66,7 +65,7 @@ def test_a_hand_edit_is_put_back_at_once_and_told_with_who_made_it() -> None:
 
     assert played.applies == 1
     name = played.document["metadata"]["name"]
-    assert played.news() == [f"EditUndone: DaemonSet {name} is put back: {EDIT}"]
+    assert played.news() == [f"EditUndone: DaemonSet {name} is reverted: {EDIT}"]
     assert played.news() == []
     assert played.degraded() == ""
 
@@ -76,12 +75,12 @@ def test_a_program_that_edits_for_ever_is_answered_less_and_less_and_named() -> 
     played.create()
     for _ in range(4 * 3600):
         played.generation += 1
-        played.look(regains={})
+        played.look()
         played.now += 1.0
 
     assert 40 < played.applies < 70, "some in the first minutes, then one in five minutes"
     assert "kubectl-edit set spec.template.spec.hostNetwork, again and again" in played.degraded()
-    assert "put back every 300 s at most" in played.degraded()
+    assert "reverted every 300 s at most" in played.degraded()
 
 
 def test_a_plan_that_waits_says_until_when() -> None:
@@ -125,7 +124,7 @@ def test_what_a_webhook_changes_on_its_way_in_is_not_applied_again_and_told_once
     [say] = first.actions
     assert isinstance(say, EmitEvent)
     assert say.reason == "AppliedOtherwise"
-    assert "an admission webhook of this cluster changes it; it stays so" in say.note
+    assert "an admission webhook of this cluster changes it; it is left as it is" in say.note
     assert second == Plan()
 
 

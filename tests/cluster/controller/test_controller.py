@@ -15,7 +15,7 @@ from cluster.controller.failures import failure_of
 from cluster.controller.pacing import CpuBudget, LoopTimings
 from cluster.kube.election import Leadership
 from cluster.kube.errors import Forbidden, Unreachable
-from cluster.kube.reflector import Wakeup
+from cluster.kube.wakeup import Wakeup
 from cluster.model.actions import Action, Apply, EmitEvent, LabelNode, Plan, SetStatus
 from cluster.model.lanes import STATUS, Lane
 from cluster.model.snapshot import Snapshot

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cluster.controller.executor import Applier, difference
 from cluster.kube.errors import ApiError, Conflict, Forbidden, NotFound, Unreachable
+from cluster.kube.managed_fields import Overwrite
 from cluster.kube.resources import DAEMON_SETS, DRIVERS, NODES
 from cluster.model.actions import (
     Apply,
@@ -43,6 +44,22 @@ def test_one_driver_is_served_in_order_and_its_nodes_side_by_side() -> None:
     assert api.asked[51] == "patch drivers/status edu"
     assert outcome.done == 52
     assert outcome.written[NODES] == "151"
+
+
+def test_the_part_that_is_ours_is_replaced_before_an_apply_where_others_set_fields_of_it() -> None:
+    api = FakeApi()
+    pods: dict[str, Any] = {"spec": {"containers": []}}
+    document = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "a", "namespace": "x"},
+        "spec": {"replicas": 2, "template": pods},
+    }
+
+    carry_out(api, Apply("edu", document), Apply("other", document, Overwrite("1", shared=True)))
+
+    assert sorted(api.asked) == [*["apply a"] * 3, "patch deployments a"], "and once to check it"
+    assert [{"op": "replace", "path": "/spec/template", "value": pods}] in api.bodies
 
 
 def test_what_failed_ends_the_lane_of_its_driver_and_of_no_other() -> None:

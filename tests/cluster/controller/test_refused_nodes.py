@@ -14,8 +14,8 @@ from cluster.controller.failures import Failure, failure_of, with_troubles
 from cluster.controller.node_labels import label
 from cluster.kube.election import Leadership
 from cluster.kube.errors import ApiError, Conflict, Forbidden, Unreachable
-from cluster.kube.reflector import Wakeup
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS
+from cluster.kube.wakeup import Wakeup
 from cluster.model.actions import Action, Cordon, Create, Delete, LabelNode, Plan, SetStatus
 from cluster.model.lanes import Lane
 from tests.cluster.fakes.api import FakeApi, carry_out, leading, model

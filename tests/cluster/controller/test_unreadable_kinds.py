@@ -13,14 +13,14 @@ from cluster.plan.planner import plan
 from tests.cluster.fakes.model import Model
 from tests.cluster.fakes.stagedriver import up, with_stages
 
-REFUSED = refusal(RequestInfo("watch", "nodes"), 403, b'{"message": "nodes is forbidden"}')
+REFUSED = refusal(RequestInfo("watch", "nodes"), 403, {"message": "nodes is forbidden"})
 BLIND = [
     WatchHealth("Pod", True, 1.0),
     WatchHealth("Node", True, 1.0, str(REFUSED), refusal=REFUSED),
 ]
 
 WORDS = (
-    "cannot see what becomes of each Node: no permission to watch nodes: nodes is forbidden (see "
+    "cannot watch Node objects: no permission to watch nodes: nodes is forbidden (see "
     "what is missing: kubectl auth can-i watch nodes; `nodeside-cluster install` adds the rules)"
 )
 
@@ -74,7 +74,7 @@ def test_every_kind_that_may_not_be_read_is_named() -> None:
 
     assert trouble is not None
     assert trouble.reason == "PodsUnreadable"
-    assert trouble.message.endswith("adds the rules); nor of each Job, Node")
+    assert trouble.message.endswith("adds the rules); nor Job, Node objects")
 
 
 def test_it_is_said_once_and_goes_with_its_cause() -> None:

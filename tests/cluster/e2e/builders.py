@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.cli.trial_build import REHEARSAL
-from cluster.model.names import BUILDER, MANAGED_BY, NAMESPACE
+from cluster.model.names import BUILDER, MANAGED_BY, NAMESPACE, PREFLIGHT
 from nodeside.buildjob import BuildOutcome, BuildVerdict, termination_message
 from nodeside.errors import ExitCode
 from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane
@@ -21,7 +20,7 @@ Ending = tuple[ExitCode, BuildOutcome]
 
 _LOOK = 0.1  # seconds between two looks at the pods
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-BUILD_PODS = f"{_PODS}?labelSelector={MANAGED_BY}+in+({BUILDER},{REHEARSAL})"
+BUILD_PODS = f"{_PODS}?labelSelector={MANAGED_BY}+in+({BUILDER},{PREFLIGHT})"
 JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
 
 

@@ -159,7 +159,8 @@ def test_a_token_that_is_good_no_more_is_replaced_under_a_running_replica(
 
     plane.do("DELETE", f"{pods}/owner", {"gracePeriodSeconds": 0})
     plane.wait_for(
-        lambda: controller.said("the API server does not know who asks"), "the token to be refused"
+        lambda: controller.said("the API server does not accept our credentials"),
+        "the token to be refused",
     )
     scene.driver("2.0.0")
     replicas.give_token(controller.name)

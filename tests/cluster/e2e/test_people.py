@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.cli.trial_build import Rehearsal, ask
+from cluster.cli.trial_build import TrialBuild, trial_of
 from cluster.kube.client import Api, connect
 from cluster.model.names import CONTROLLER, DRIVER, EXPLAIN, NAMESPACE, PREFLIGHT
 from cluster.model.snapshot import Settings
@@ -52,12 +52,12 @@ def builders(control_plane: ControlPlane, scene: Scene) -> Iterator[Builders]:
         yield builders
 
 
-def rehearsal_job(scene: Scene) -> dict[str, Any]:
+def trial_job(scene: Scene) -> dict[str, Any]:
     """The Job that a preflight makes."""
     api: Api = connect(scene.control_plane.kubeconfig, "")
-    _, build = ask(api, "edu", Preflight(toolkit=TOOLKIT), "x86_64")
-    rehearsal = Rehearsal(api, Settings(), build, print, print, 60.0)
-    return rehearsal._document("edu-preflight-0123abcd")
+    build = trial_of(api, "edu", Preflight(toolkit=TOOLKIT), "x86_64")
+    trial = TrialBuild(api, Settings(), build, print, print, 60.0)
+    return trial._document("edu-preflight-0123abcd")
 
 
 def test_who_has_the_roles_for_it_tries_a_build(
@@ -150,7 +150,7 @@ FORBIDDEN: list[tuple[Change, str]] = [
 
 def test_a_job_that_is_no_preflight_is_refused(scene: Scene, tester: Person) -> None:
     scene.driver()
-    whole = rehearsal_job(scene)
+    whole = trial_job(scene)
     dry = f"{JOBS}?dryRun=All"
     policy = "nodeside-preflight-jobs"
     scene.control_plane.wait_for(  # it is heeded a moment after it was written
@@ -173,7 +173,7 @@ def without(job: dict[str, Any], change: Change) -> dict[str, Any]:
 def test_what_others_made_is_out_of_reach(scene: Scene, tester: Person) -> None:
     """Above all the controller's own builds, and the ConfigMaps that stages name."""
     scene.driver()
-    build = without(rehearsal_job(scene), lambda job: job["metadata"].update(NOT_OURS))
+    build = without(trial_job(scene), lambda job: job["metadata"].update(NOT_OURS))
     scene.control_plane.do("POST", JOBS, build)
     path = f"{JOBS}/edu-build-0123456789ab"
 
@@ -207,7 +207,7 @@ NOT_OURS = {
 
 def test_others_make_jobs_and_configmaps_as_ever(scene: Scene) -> None:
     scene.driver()
-    job = without(rehearsal_job(scene), of_the_pod(hostNetwork=True))
+    job = without(trial_job(scene), of_the_pod(hostNetwork=True))
     answer = scene.control_plane.request("POST", f"{JOBS}?dryRun=All", job)
     assert answer.status == 201, answer.message
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.cli.options import EXPLAIN, PREFLIGHT
-from cluster.model.names import CONTROLLER, NAMESPACE
+from cluster.model.names import CONTROLLER, EXPLAIN, NAMESPACE, PREFLIGHT
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import UNFIT, Fleet
 from tests.cluster.e2e.scene import NODE_DRIVERS, OLD, Scene

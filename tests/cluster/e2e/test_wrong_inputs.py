@@ -126,13 +126,13 @@ TABLE = (
           '"nodeside" (see what is missing: kubectl auth can-i create daemonsets.apps -n nodeside; '
           "`nodeside-cluster install` adds the rules)"),
     Wrong(no_rule("list", "configmaps"), "Ready", "Unknown", "ConfigMapsUnreadable",
-          "cannot see what becomes of each ConfigMap: no permission to list configmaps in ",
+          "cannot watch ConfigMap objects: no permission to list configmaps in ",
           'configmaps is forbidden: User "system:serviceaccount:nodeside:nodeside-controller" '
           'cannot list resource "configmaps" in API group "" in the namespace "nodeside" (see what '
           "is missing: kubectl auth can-i list configmaps -n nodeside; `nodeside-cluster install` "
           "adds the rules)"),
     Wrong(no_rule("watch", "nodes"), "Available", "Unknown", "NodesUnreadable",
-          "cannot see what becomes of each Node: no permission to watch nodes: ",
+          "cannot watch Node objects: no permission to watch nodes: ",
           'nodes is forbidden: User "system:serviceaccount:nodeside:nodeside-controller" cannot '
           'watch resource "nodes" in API group "" at the cluster scope (see what is missing: '
           "kubectl auth can-i watch nodes; `nodeside-cluster install` adds the rules)"),

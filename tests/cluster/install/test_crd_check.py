@@ -88,7 +88,7 @@ def test_an_answer_that_is_of_no_api_server_is_said(tmp_path: Path) -> None:
     for answer in (Said(400, "Client sent an HTTP request to an HTTPS server."), Said(body="<p>")):
         with ScriptedServer() as server:
             server.always_said["/version"] = answer
-            with pytest.raises(ApiError, match=f"{server.url} is no Kubernetes API server"):
+            with pytest.raises(ApiError, match=f"{server.url} is not a Kubernetes API server"):
                 server.api(tmp_path).reach()
     for answer in (Said(401), Said(403), Said(503)):
         with ScriptedServer() as server:

@@ -68,7 +68,7 @@ def test_a_file_or_a_link_is_no_directory_to_write_to(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to(tmp_path)
     for name in ("file", "link"):
-        with pytest.raises(NotOurs, match=f"{name} is there, and is no directory"):
+        with pytest.raises(NotOurs, match=f"{name} exists and is not a directory"):
             write(tmp_path / name)
 
 
@@ -77,29 +77,29 @@ def test_what_cannot_be_written_leaves_what_was_there(
 ) -> None:
     write(tmp_path / "chart")
 
-    def full(directory: Path, files: Mapping[str, str]) -> None:
-        directory.mkdir()
+    def full(path: Path, text: str) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(module, "_write", full)
     with pytest.raises(SystemRefused, match=r"chart cannot be written: .*No space left"):
         write(tmp_path / "chart", {"main.yaml": "a: 2\n"}, names={*FILES})
     assert listing(tmp_path) == {"chart/main.yaml", "chart/below/other.yaml"}
+    assert leftovers(tmp_path) == []
 
 
 # --- killed calls -----------------------------------------------------------------------------
 
 
 @contextmanager
-def another_call(place: Path, at: str, then: Callable[[], None]) -> Iterator[int]:
+def another_call(place: Path, at: str, then: Callable[[], None], count: int = 1) -> Iterator[int]:
     """A process that makes a directory at `place`, and does `then` before it calls `at`."""
     child = os.fork()
     if child == 0:
-        real = getattr(os, at)
+        real, calls = getattr(os, at), iter(range(1, 100))
 
         def hooked(*arguments: Any, **more: Any) -> Any:
-            setattr(os, at, real)
-            then()
+            if next(calls) == count:
+                then()
             return real(*arguments, **more)
 
         setattr(os, at, hooked)
@@ -121,36 +121,51 @@ def leftovers(parent: Path) -> list[str]:
     return sorted(path.name for path in parent.iterdir() if path.name.startswith(".tmp-"))
 
 
-def test_what_a_killed_call_left_goes_with_the_next_one(tmp_path: Path) -> None:
+def test_what_a_killed_call_left_goes_with_a_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with another_call(tmp_path / "chart", "fsync", die):
         pass
     [left] = leftovers(tmp_path)
-    assert left.startswith(".tmp-chart-n-")
+    assert left.startswith(".tmp-chart-")
     assert not (tmp_path / "chart").exists()
 
     write(tmp_path / "chart")
+    assert leftovers(tmp_path) == [left], "it may be at work"
 
+    monkeypatch.setattr(module, "_ABANDONED", -1.0)
+    write(tmp_path / "chart")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["chart"]
     assert listing(tmp_path / "chart") == {*FILES}
 
 
-def test_the_old_directory_of_a_call_killed_between_two_renames_goes_too(
+def test_a_call_that_is_killed_between_two_renames_loses_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "chart")
-    (tmp_path / "chart").rename(tmp_path / ".tmp-chart-o-0123abcd")
+    monkeypatch.setattr(module, "_ABANDONED", -1.0)
+    with another_call(tmp_path / "chart", "rename", die, count=2):
+        pass
+    [left] = leftovers(tmp_path)
+    assert listing(tmp_path / left) == {
+        f"{which}/{name}" for which in ("new", "old") for name in FILES
+    }
 
-    monkeypatch.setattr(module, "_write", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    def full(path: Path, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "_write", full)
     with pytest.raises(SystemRefused):
         write(tmp_path / "chart")
-    assert leftovers(tmp_path) == [".tmp-chart-o-0123abcd"], "it is the only one that is whole"
+    assert leftovers(tmp_path) == [left], "it has the only whole copy"
     monkeypatch.undo()
+    monkeypatch.setattr(module, "_ABANDONED", -1.0)
 
     write(tmp_path / "chart")
     assert leftovers(tmp_path) == []
 
 
-def test_a_call_that_goes_on_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_calls_at_once_leave_a_whole_directory(tmp_path: Path) -> None:
     begun, go_on = os.pipe(), os.pipe()
 
     def wait() -> None:
@@ -159,7 +174,6 @@ def test_a_call_that_goes_on_loses_nothing(tmp_path: Path, monkeypatch: pytest.M
 
     with another_call(tmp_path / "chart", "fsync", wait):
         os.read(begun[0], 1)
-        monkeypatch.setattr(module, "_PATIENCE", 0.0)
         write(tmp_path / "chart", {"main.yaml": "mine\n"}, names={*FILES})
         assert len(leftovers(tmp_path)) == 1
         os.write(go_on[1], b"x")
@@ -170,15 +184,21 @@ def test_a_call_that_goes_on_loses_nothing(tmp_path: Path, monkeypatch: pytest.M
         os.close(fd)
 
 
-def test_what_is_not_ours_stays_whatever_it_is_called(tmp_path: Path) -> None:
-    (tmp_path / ".tmp-chart-n-1").mkdir()
-    (tmp_path / ".tmp-chart-n-1" / "thesis.txt").write_text("mine")
-    (tmp_path / ".tmp-chart-n-2").symlink_to(tmp_path)
-    (tmp_path / ".tmp-chart-n-3").write_text("a file")
-    (tmp_path / ".tmp-other-n-4").mkdir()
-    (tmp_path / ".tmp-chart-new").mkdir()
+def test_what_is_not_ours_stays_whatever_it_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".tmp-chart-00000001").mkdir()
+    (tmp_path / ".tmp-chart-00000001" / "thesis.txt").write_text("mine")
+    (tmp_path / "elsewhere" / "new").mkdir(parents=True)
+    (tmp_path / ".tmp-chart-00000002").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / ".tmp-chart-00000003").write_text("a file")
+    (tmp_path / ".tmp-other-00000004" / "new").mkdir(parents=True)
+    (tmp_path / ".tmp-chart-00000005").mkdir()
+    (tmp_path / ".tmp-chart-two-00000006" / "new").mkdir(parents=True)
+    monkeypatch.setattr(module, "_ABANDONED", -1.0)
     before = leftovers(tmp_path)
 
     write(tmp_path / "chart")
 
     assert leftovers(tmp_path) == before
+    assert (tmp_path / "elsewhere" / "new").is_dir()

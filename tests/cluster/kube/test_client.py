@@ -148,7 +148,7 @@ def test_an_answer_that_is_no_json_is_an_error_in_words(tmp_path: Path) -> None:
     with (
         ScriptedServer(Said(body="<html>proxy</html>")) as server,
         pytest.raises(
-            Unreachable, match=r'the answer to get nodes "n" is no JSON object: b.<html>'
+            Unreachable, match=r'the answer to get nodes "n" is not a JSON object: b.<html>'
         ),
     ):
         server.api(tmp_path).get(NODES, "n")

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 import pytest
 
-from cluster.kube.managed_fields import Overwrite
+from cluster.kube.managed_fields import Overwrite, replacement
 from cluster.kube.resources import DAEMON_SETS
+from cluster.model.names import APPLIED_NOTE
 from cluster.model.parse import daemonset_from
+from cluster.model.snapshot import DaemonSetObject
 from cluster.plan.objects.daemonset import daemonset, differs
 from tests.cluster.fakes.daemonsets import CASES
-from tests.controlplane.controlplane import APPLY_PATCH, MERGE_PATCH, ControlPlane
+from tests.controlplane.controlplane import APPLY_PATCH, ControlPlane
 
 pytestmark = pytest.mark.cluster
 
+JSON_PATCH = "application/json-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 DRIVER = "spec.template.spec.containers[driver]"
 
@@ -40,24 +44,25 @@ def apply(control_plane: ControlPlane, document: dict[str, Any]) -> dict[str, An
     return dict(control_plane.do("PATCH", asked, document, content_type=APPLY_PATCH))
 
 
-def until_ours(control_plane: ControlPlane, document: dict[str, Any]) -> None:
-    """As executor.py does it; the DaemonSet controller, which counts, may be in between."""
+def replace_spec(control_plane: ControlPlane, document: dict[str, Any]) -> None:
+    """The first request of executor.py that changes something."""
+    asked = f"{path(document)}?fieldManager=nodeside-cluster"
+    control_plane.do("PATCH", asked, replacement(document), content_type=JSON_PATCH)
 
-    def is_ours() -> bool:
-        found = differs(document, daemonset_from(control_plane.do("GET", path(document))))
-        if found is None:
-            return True
-        if found.regains is not None:
-            asked = f"{path(document)}?fieldManager=nodeside-cluster"
-            control_plane.request("PATCH", asked, found.regains, content_type=MERGE_PATCH)
-        apply(control_plane, document)
-        return False
 
-    control_plane.wait_for(is_ours, "the DaemonSet to be ours")
+def overwrite(control_plane: ControlPlane, document: dict[str, Any]) -> None:
+    """As executor.py does it."""
+    if differing(control_plane, document).shared:
+        replace_spec(control_plane, document)
+    apply(control_plane, document)
+
+
+def served(control_plane: ControlPlane, document: dict[str, Any]) -> DaemonSetObject:
+    return daemonset_from(control_plane.do("GET", path(document)))
 
 
 def differing(control_plane: ControlPlane, document: dict[str, Any]) -> Overwrite:
-    found = differs(document, daemonset_from(control_plane.do("GET", path(document))))
+    found = differs(document, served(control_plane, document))
     assert found is not None
     return found
 
@@ -114,7 +119,7 @@ def test_what_somebody_adds_is_seen_named_and_gone_after_one_apply(
     edit(control_plane, document, pod)
 
     assert differing(control_plane, document).edit == words
-    until_ours(control_plane, document)
+    overwrite(control_plane, document)
 
     after = control_plane.do("GET", path(document))
     assert after["spec"] == before
@@ -124,17 +129,57 @@ def test_what_somebody_adds_is_seen_named_and_gone_after_one_apply(
 def test_an_apply_that_was_cut_off_before_its_second_request_is_finished(
     control_plane: ControlPlane, document: dict[str, Any]
 ) -> None:
+    wanted = deepcopy(document)
+    wanted["spec"]["revisionHistoryLimit"] = 2
+    wanted["metadata"]["annotations"][APPLIED_NOTE] = "other"
     edit(control_plane, document, {"hostNetwork": True})
 
-    def cut_off() -> bool:
-        patch = differing(control_plane, document).regains
-        answer = control_plane.request("PATCH", path(document), patch, content_type=MERGE_PATCH)
-        return answer.status == 200
+    replace_spec(control_plane, wanted)
 
-    control_plane.wait_for(cut_off, "the first request")
+    assert differing(control_plane, wanted).edit == "", "nothing of others is left"
+    overwrite(control_plane, wanted)
+    assert differs(wanted, served(control_plane, wanted)) is None
 
-    assert differing(control_plane, document).regains is None, "nothing of others is left"
-    until_ours(control_plane, document)
+
+def test_a_field_that_was_edited_and_put_back_goes_once_we_do_not_set_it_any_more(
+    control_plane: ControlPlane, document: dict[str, Any]
+) -> None:
+    edit(control_plane, document, {"priorityClassName": "system-cluster-critical"})
+    overwrite(control_plane, document)
+    del document["spec"]["template"]["spec"]["priorityClassName"]
+    document["metadata"]["annotations"][APPLIED_NOTE] = "other"
+
+    overwrite(control_plane, document)
+
+    after = control_plane.do("GET", path(document))
+    assert "priorityClassName" not in after["spec"]["template"]["spec"]
+    assert differs(document, daemonset_from(after)) is None
+
+
+def test_a_change_of_ours_alone_is_one_apply(
+    control_plane: ControlPlane, document: dict[str, Any]
+) -> None:
+    document["spec"]["revisionHistoryLimit"] = 2
+
+    found = differing(control_plane, document)
+    assert not found.shared
+    apply(control_plane, document)
+    assert differs(document, served(control_plane, document)) is None
+
+
+def test_labels_and_annotations_that_others_set_stay(
+    control_plane: ControlPlane, document: dict[str, Any]
+) -> None:
+    name = document["metadata"]["name"]
+    for verb in ("label", "annotate"):
+        control_plane.kubectl(verb, "daemonset", name, "-n", "default", "example.com/team=a")
+    edit(control_plane, document, {"hostNetwork": True})
+
+    overwrite(control_plane, document)
+
+    metadata = control_plane.do("GET", path(document))["metadata"]
+    assert metadata["labels"]["example.com/team"] == "a"
+    assert metadata["annotations"]["example.com/team"] == "a"
 
 
 def test_restarting_the_pods_is_nobodys_edit(
@@ -143,4 +188,4 @@ def test_restarting_the_pods_is_nobodys_edit(
     name = document["metadata"]["name"]
     control_plane.kubectl("rollout", "restart", "daemonset", name, "-n", "default")
 
-    assert differs(document, daemonset_from(control_plane.do("GET", path(document)))) is None
+    assert differs(document, served(control_plane, document)) is None

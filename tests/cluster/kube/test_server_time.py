@@ -63,7 +63,7 @@ def test_a_clock_that_is_near_enough_is_left_alone_and_one_that_is_not_is_told(
     here.heard(date(THEN - 101))  # rounding, say: time does not go to and fro
 
     assert here.now() == THEN - 99.5
-    assert caplog.messages == ["the clock here is 100 s ahead of the API server's, which counts"]
+    assert caplog.messages == ["the local clock is 100 s ahead of the API server's, which is used"]
 
 
 @pytest.mark.parametrize("odd", ["", "soon", "Fri, 99 Jan 2027 08:00:00 GMT", "²"])

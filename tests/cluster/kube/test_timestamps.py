@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.kube.reflector import Wakeup
 from cluster.kube.timestamps import APART, believed
+from cluster.kube.wakeup import Wakeup
 from cluster.model.names import closed_label, draining_label, undrained_label
 from cluster.model.parse import node_driver_from, node_from
 from cluster.plan.nodes.deadlines import LAST_REPORT, LOST
@@ -103,6 +103,6 @@ def test_stages_that_are_closed_since_a_time_to_come_have_no_more_time(ahead: fl
 def test_no_wait_is_longer_than_an_operating_system_takes(
     seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cluster.kube.reflector._LONGEST", 0.01)
+    monkeypatch.setattr("cluster.kube.wakeup._LONGEST", 0.01)
 
     assert not Wakeup().wait(seconds)

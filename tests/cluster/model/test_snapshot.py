@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.controller.executor import event
+from cluster.model import parse
 from cluster.model.actions import EmitEvent
 from cluster.model.parse import (
     daemonset_from,
@@ -108,6 +109,20 @@ def test_a_driver_with_mistakes_has_them_in_words() -> None:
 
     assert found.driver is None
     assert found.mistakes.startswith("driver edu: $.spec.modules")
+
+
+def test_a_driver_that_a_bug_of_ours_cannot_read_is_still_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(parse, "parse", broken)
+
+    found = driver_from(document())
+
+    assert (found.name, found.uid, found.driver) == ("edu", "uid-edu", None)
+    assert "a bug in nodeside" in found.mistakes
 
 
 def test_a_driver_tells_whether_it_goes_and_who_holds_it() -> None:

@@ -1,0 +1,153 @@
+"""`nodeside-cluster crds`, `manifests`, `install` and `uninstall`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cluster.cli.options import (
+    INSTALLING,
+    NAMESPACE,
+    Connection,
+    connected,
+    in_own_right,
+    installed,
+)
+
+if TYPE_CHECKING:
+    from cluster.install.manifests import Installation
+
+FORMATS = ("yaml", "helm", "kustomize")
+
+
+@click.command()
+def crds() -> None:
+    """Print the custom resource definitions, as YAML."""
+    from cluster.install.crds import crds as definitions
+    from cluster.install.manifests import to_yaml
+
+    click.echo(to_yaml(definitions()), nl=False)
+
+
+@click.command()
+@NAMESPACE
+@installed
+@click.option(
+    "--format",
+    type=click.Choice(FORMATS),
+    default=FORMATS[0],
+    show_default=True,
+    help="What to make.",
+)
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path), help="Directory for the chart or the base."
+)
+def manifests(
+    *, namespace: str, chosen: Mapping[str, Any], format: str, output: Path | None
+) -> None:
+    """Print everything that `install` applies, as YAML for kubectl.
+
+    With `--format helm` or `kustomize`: make a directory of it, a Helm chart or a base. The other
+    options are then the chart's default values.
+    """
+    from cluster.install.manifests import IMAGE, to_yaml
+    from cluster.install.manifests import manifests as all_of
+
+    if (output is None) is not (format == FORMATS[0]):
+        raise click.UsageError("--output goes with --format helm or kustomize, and they with it")
+    installation = _installation(namespace, chosen)
+    if not chosen["image"]:
+        click.echo(f"note: without --image the controller's is {IMAGE}, on no registry", err=True)
+    if output is None:
+        click.echo(to_yaml(all_of(installation)), nl=False)
+    else:
+        _make_directory(format, output, installation)
+
+
+def _make_directory(format: str, output: Path, installation: Installation) -> None:
+    from cluster.install.directory import write_directory
+
+    if format == "helm":
+        from cluster.install.helm import chart
+
+        write_directory(output, chart(installation), main="Chart.yaml")
+        # Helm may take a bare name for a repository.
+        place = output if output.is_absolute() else f"./{output}"
+        options = f"--namespace {installation.namespace} --create-namespace"
+        click.echo(f"made {output}; next: helm install nodeside {place} {options}")
+    else:
+        from cluster.install.kustomize import KUSTOMIZATION, NAMES, base
+
+        write_directory(output, base(installation), main=KUSTOMIZATION, names=NAMES)
+        click.echo(f"made {output}; next: kubectl apply --server-side -k {output}")
+
+
+@click.command()
+@in_own_right(INSTALLING)
+@connected
+@installed
+def install(*, connection: Connection, chosen: Mapping[str, Any]) -> None:
+    """Apply definitions, rules and the controller; again after an upgrade."""
+    from cluster.install.install import install as apply_all
+    from cluster.install.manifests import NotInstallable
+    from cluster.install.manifests import manifests as all_of
+
+    if not chosen["image"]:
+        raise NotInstallable(
+            "--image is missing: where do the nodes pull the controller from?",
+            hint="make the image and push it (images/README.md), then: nodeside-cluster install "
+            "--image registry.example.com/nodeside-cluster:TAG",
+        )
+    documents = all_of(_installation(connection.namespace, chosen))
+    _report(apply_all(connection.open(), documents))
+
+
+@click.command()
+@in_own_right(INSTALLING)
+@connected
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=600.0,
+    show_default=True,
+    help="Seconds for the drivers to be unloaded.",
+)
+def uninstall(*, connection: Connection, yes: bool, timeout: float) -> None:
+    """Delete all Drivers and wait until they are unloaded, then the controller, the definitions.
+
+    However it was installed. Says what holds a module. Nothing of nodeside is deleted before the
+    Drivers are gone.
+    """
+    from cluster.install.manifests import manifests_of_any
+    from cluster.install.uninstall import uninstall as delete_all
+
+    documents = manifests_of_any(connection.namespace)
+    if not yes:
+        click.confirm("Delete every Driver and nodeside itself from this cluster?", abort=True)
+    _report(delete_all(connection.open(), documents, deadline=timeout))
+
+
+COMMANDS = (crds, manifests, install, uninstall)
+
+
+def _installation(namespace: str, chosen: Mapping[str, Any]) -> Installation:
+    from cluster.install.manifests import IMAGE, Installation
+
+    return Installation(namespace, **{**chosen, "image": chosen["image"] or IMAGE})
+
+
+def _report(steps: Iterable[str]) -> None:
+    """Print each step as it is done. A closed pipe (`| head`) does not stop the steps."""
+    closed: BrokenPipeError | None = None
+    for line in steps:
+        if closed is None:
+            try:
+                click.echo(line)
+            except BrokenPipeError as error:
+                closed = error
+    if closed is not None:
+        raise closed
