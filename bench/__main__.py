@@ -52,22 +52,27 @@ _CLUSTER = "cluster"  # a part of its own, which needs none of the others' groun
 def bench(*, quick: bool, only: tuple[str, ...], rounds: int | None, to: Path) -> None:
     """Measure nodeside on this machine, beside plain make and dkms."""
     progress = Progress()
-    text = ""
     failures: list[str] = []
     with exit_on_error():
-        part = ""
-        if not only or _CLUSTER in only:
-            part = _cluster(progress, quick=quick)
-            click.echo(part)
         if only != (_CLUSTER,):
             text, failures = _machine(progress, only, rounds, quick=quick)
             click.echo(text)
+            if not (quick or only or failures):
+                _write(progress, to, page.with_machine, text)
+        if not only or _CLUSTER in only:
+            text = _cluster(progress, quick=quick)
+            click.echo(text)
+            if not quick and only in ((), (_CLUSTER,)):
+                _write(progress, to, page.with_cluster, text)
     if failures:
         progress.say(f"not measured: {', '.join(failures)}")
         sys.exit(ExitCode.SYSTEM)
-    if not quick and only in ((), (_CLUSTER,)):
-        to.write_text(page.with_cluster(text or to.read_text(), part))
-        progress.say(f"written: {to}")
+
+
+def _write(progress: Progress, to: Path, put: Callable[[str, str], str], text: str) -> None:
+    """Put one part on the page at once, so that a failure of the next does not lose it."""
+    to.write_text(put(to.read_text() if to.exists() else "", text))
+    progress.say(f"written: {to}")
 
 
 def _cluster(progress: Progress, *, quick: bool) -> str:

@@ -63,6 +63,13 @@ def with_cluster(page: str, part: str) -> str:
     return _joined([head, part, tail])
 
 
+def with_machine(page: str, text: str) -> str:
+    """The page with this text in the place of everything but the cluster's part."""
+    _, begin, rest = page.partition(_BEGIN)
+    part, end, _ = rest.partition(_END)
+    return _joined([text, f"{begin}{part}{end}"])
+
+
 _BEGIN, _END = "<!-- cluster -->", "<!-- /cluster -->"
 
 

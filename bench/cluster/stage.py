@@ -47,7 +47,7 @@ _LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{CONTROLLE
 _LABELS = 40  # of Node Feature Discovery, on each node
 _IMAGES = 20  # that the kubelet lists, on each node
 _MAKERS = 12  # nodes made at once
-_DEADLINE = 900.0  # seconds
+_DEADLINE = 1800.0  # seconds; 5,000 nodes take 400 to 1,000, by the day
 _LOOK = 0.05  # seconds
 _REQUEST = 20.0  # seconds
 

@@ -9,7 +9,7 @@ from bench.cluster.looks import measure as measure_looks
 from bench.cluster.report import RIVAL
 from bench.cluster.scenario import Idle, Measured, Rollout
 from bench.cluster.usage import Usage, calls_of, served_of
-from bench.page import Section, render, render_cluster, with_cluster
+from bench.page import Section, render, render_cluster, with_cluster, with_machine
 from bench.samples import Samples
 
 
@@ -147,3 +147,12 @@ def test_the_clusters_part_is_replaced_and_the_rest_stays() -> None:
     assert twice == with_cluster(page, second)
     assert twice.count("## The controller at scale") == 1
     assert "| CPU | a |" not in twice
+
+
+def test_the_rest_is_replaced_and_the_clusters_part_stays() -> None:
+    first = render("make bench", [("CPU", "a")], [Section("Builds", "How.", "| t |")])
+    second = render("make bench", [("CPU", "b")], [Section("Builds", "How.", "| u |")])
+    part = render_cluster("python -m bench --only cluster", [("CPU", "c")], section(EVERY))
+
+    assert with_machine(with_cluster(first, part), second) == with_cluster(second, part)
+    assert with_machine("", first) == first
