@@ -253,6 +253,16 @@ def anchors(document: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings}
 
 
+def test_every_row_of_a_table_is_one_line() -> None:
+    rows = [
+        f"{named(document)}: {row}"
+        for document in DOCUMENTS
+        for row in re.findall(r"^ *\|.*$", document.read_text(), re.MULTILINE)
+    ]
+
+    assert [row for row in rows if not row.rstrip().endswith("|")] == []
+
+
 def test_every_link_of_the_documents_leads_somewhere() -> None:
     broken = []
     for document in DOCUMENTS:

@@ -26,7 +26,7 @@ from cluster.model.states import Health, Phase, Place
 from cluster.plan.context.context import DriverContext
 from cluster.plan.nodes.hardware import Fit, disagreement, former_devices, has_hardware
 from cluster.plan.planner import plan
-from cluster.plan.rollout.decisions import Decision
+from cluster.plan.rollout.decisions import Decision, why_queued
 from cluster.plan.rollout.table import Act
 from cluster.plan.rollout.unload import Unload, UnloadPhase
 from cluster.plan.stages.stages import StagePlan
@@ -230,8 +230,9 @@ def _verdict(snapshot: Snapshot, observed: DriverObject, node: Node) -> _Notes:
     notes.wanted += on_node(staging, node)
     if why := blocking(staging, node):
         notes.blocks.append(why)
-    if not notes.blocks:
-        notes.next += _awaited(decision)
+    queued = why_queued(decision, state)
+    if queued or not notes.blocks:
+        notes.next += [*_awaited(decision), *filter(None, [queued])]
     return notes
 
 

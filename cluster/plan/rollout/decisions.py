@@ -31,8 +31,11 @@ from cluster.plan.rollout.state import (
     worked_before,
 )
 from cluster.plan.rollout.table import Act, Row, Situation, decide
+from nodeside.shortlist import shortlist
 from nodeside.spec import Driver
 from nodeside.spec.model import Upgrade
+
+_NAMED = 3  # nodes named in a reason
 
 
 class DrainStep(Enum):
@@ -82,7 +85,9 @@ def decide_all(
     for member in all_members:
         decision = cached.get(member.node.name)
         if decision is None or decision.member is not member:
-            decision = cached[member.node.name] = _out_of_turn(member, upgrade, rollout, supplies)
+            decision = cached[member.node.name] = _without_a_turn(
+                member, upgrade, rollout, supplies
+            )
         decisions.append(decision)
     memory.forget({member.node.name for member in all_members})
     changing = [decision for decision in decisions if _may_change(decision)]
@@ -95,7 +100,7 @@ def decide_all(
     )
 
 
-def _out_of_turn(
+def _without_a_turn(
     member: Member, upgrade: Upgrade, rollout: RolloutState, supplies: Mapping[Pool, Supply]
 ) -> Decision:
     place = member.place(rollout.newest, rollout.good)
@@ -136,7 +141,7 @@ def _grant(changing: Collection[Decision], rollout: RolloutState) -> Collection[
     waiting = [
         (_costs(m, unavailable), bool(m.hold.given_up), m.node.name, m)
         for m, place in ((each.member, each.place) for each in changing)
-        if _takes_turn(m, rollout) and (rollout.slots is None or worked_before(m, place))
+        if _is_queued(m, rollout) and (rollout.slots is None or worked_before(m, place))
     ]
     waiting.sort(key=lambda entry: entry[:3])
     budget, slots = rollout.budget, rollout.slots
@@ -150,7 +155,24 @@ def _grant(changing: Collection[Decision], rollout: RolloutState) -> Collection[
     return granted
 
 
-def _takes_turn(member: Member, rollout: RolloutState) -> bool:
+def why_queued(decision: Decision, rollout: RolloutState) -> str:
+    """Return why a member that may change does not change now; "" if it does, or may not."""
+    member, allowed = decision.member, rollout.allowed
+    if decision.revision is not None or not _may_change(decision):
+        return ""
+    if not _is_queued(member, rollout):
+        return ""  # its drain has begun, or was given up
+    if rollout.slots is not None and not worked_before(member, decision.place):
+        return "the canaries are first; it cannot be one, since the driver does not work there"
+    if rollout.slots == 0:
+        return "the canary is first" if rollout.canaries == 1 else "the canaries are first"
+    if rollout.budget == 0 and _costs(member, rollout.unavailable):
+        names = shortlist(rollout.unavailable, _NAMED)
+        return f"maxUnavailable is {allowed}" + (f", and unavailable: {names}" if names else "")
+    return "other nodes are first: those where the driver does not work, then by name"
+
+
+def _is_queued(member: Member, rollout: RolloutState) -> bool:
     """Return whether the member is queued; after a failed drain only once its pods are gone."""
     if member.hold.since:
         return False

@@ -83,7 +83,7 @@ def judge_loaded(task: Task, journal: Journal, *, loader: Loader | None = None) 
     """
     loader = loader or Loader(task.host)
     observed = observe(task, loader, ask=False)
-    proof, _ = plan.loaded_rung(task.wanted, observed)
+    proof, _ = plan.prove_loaded(task.wanted, observed)
     if proof is None:
         return None
     journal.source = Rung.LOADED

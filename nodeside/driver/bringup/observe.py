@@ -2,7 +2,7 @@
 
 The build-id proves that a loaded module is the desired one. Manifests are therefore enough, and no
 file of a bundle is read. A fetched bundle must satisfy the trust in the current driver.yaml.
-`plan.loaded_rung` does the comparison.
+`plan.prove_loaded` does the comparison.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def observe(task: Task, loader: Loader, *, ask: bool = True) -> plan.Observed:
 
 def loaded_now(task: Task, observed: plan.Observed) -> tuple[tuple[LoadedModule, ...], str]:
     """Return the modules that must be loaded for this task, and why that is not proven, or ""."""
-    proof, why = plan.loaded_rung(task.wanted, observed)
+    proof, why = plan.prove_loaded(task.wanted, observed)
     if proof is not None:
         return wanted_modules(task, proof), ""
     if observed.manifests:

@@ -151,7 +151,7 @@ def build(task: Task, *, local: bool = False, again: bool = False) -> Outcome:
 def load(task: Task) -> Outcome:
     """Return what would be loaded, or every reason to refuse it."""
     known = _observe(task)
-    if plan.loaded_rung(task.wanted, known)[0] is not None:
+    if plan.prove_loaded(task.wanted, known)[0] is not None:
         return would(task, _KEEP, "validate")
     finding = rungs.peek_in_cache(task)
     if finding.bundle is None and task.wanted.reuse is Reuse.CRC:

@@ -56,7 +56,7 @@ def validate(task: Task) -> Outcome:
     loader = Loader(task.host)
     observed = observe(task, loader)
     loaded, unproven = loaded_now(task, observed)
-    _, why = plan.loaded_rung(task.wanted, observed)
+    _, why = plan.prove_loaded(task.wanted, observed)
     journal.verdicts = (plan.Verdict(Rung.LOADED, not unproven, why),)
     journal.source = None if unproven else Rung.LOADED
     try:

@@ -23,7 +23,7 @@ def read_status(task: Task) -> Outcome:
     Nothing outside the node is queried: a stalled registry must not delay the answer.
     """
     observed = observe(task, Loader(task.host), ask=False)
-    proof, why = plan.loaded_rung(task.wanted, observed)
+    proof, why = plan.prove_loaded(task.wanted, observed)
     ready = run_directory.read_ready(task.host, task.name, task.boot_id)
     modules = [_module(task, name, observed) for name in task.wanted.names]
     bundles = [cached.tag for cached in task.cache.manifests(task.name)]

@@ -134,12 +134,12 @@ def climb(wanted: WantedDriver, observed: Observed) -> Decision:
     A bundle may turn out to be the one that is loaded already, because its manifest was not known
     before. Nothing is changed in that case either.
     """
-    proven, why = loaded_rung(wanted, observed)
+    proven, why = prove_loaded(wanted, observed)
     verdicts = [Verdict(Rung.LOADED, proven is not None, why)]
     if proven is not None:
         return Decision(tuple(verdicts), Keep(proven))
     for rung in _BELOW_LOADED:
-        reason = closed_rung(wanted, rung)
+        reason = why_closed(wanted, rung)
         if reason:
             verdicts.append(Verdict(rung, False, reason))
             continue
@@ -149,13 +149,13 @@ def climb(wanted: WantedDriver, observed: Observed) -> Decision:
         verdicts.append(Verdict(rung, finding.bundle is not None, finding.why))
         if finding.bundle is not None:
             manifest = finding.bundle.manifest
-            proven, _ = loaded_rung(wanted, replace(observed, manifests=(manifest,)))
+            proven, _ = prove_loaded(wanted, replace(observed, manifests=(manifest,)))
             action: Action = Keep(manifest) if proven else Use(rung, finding.bundle)
             return Decision(tuple(verdicts), action)
     return Decision(tuple(verdicts), GiveUp())
 
 
-def closed_rung(wanted: WantedDriver, rung: Rung) -> str:
+def why_closed(wanted: WantedDriver, rung: Rung) -> str:
     """Return why this rung cannot be used at all; "" if it can."""
     match rung:
         case Rung.LOADED | Rung.CACHED:
@@ -169,7 +169,7 @@ def closed_rung(wanted: WantedDriver, rung: Rung) -> str:
     assert_never(rung)
 
 
-def loaded_rung(wanted: WantedDriver, observed: Observed) -> tuple[Proof | None, str]:
+def prove_loaded(wanted: WantedDriver, observed: Observed) -> tuple[Proof | None, str]:
     """Return the proof that the loaded modules are the wanted ones, or None; and the reason.
 
     If the cache was lost, loaded.json serves as proof too: it has the key and the build-ids of the
@@ -195,14 +195,14 @@ def loaded_rung(wanted: WantedDriver, observed: Observed) -> tuple[Proof | None,
         )
     mismatches = []
     for proof in proofs:
-        mismatch = _contradiction(wanted, observed, proof)
+        mismatch = _mismatch(wanted, observed, proof)
         if not mismatch:
             return proof, "build-ids and parameters match"
         mismatches.append(mismatch)
     return None, mismatches[0]
 
 
-def _contradiction(wanted: WantedDriver, observed: Observed, proof: Proof) -> str:
+def _mismatch(wanted: WantedDriver, observed: Observed, proof: Proof) -> str:
     """Return the first mismatch of build-id, initstate or parameters; "" if there is none."""
     expected = {module.name: module.build_id for module in proof.modules}
     for module in wanted.modules:
@@ -214,15 +214,13 @@ def _contradiction(wanted: WantedDriver, observed: Observed, proof: Proof) -> st
             return f"{name} loaded, but with another build-id ({state.build_id[:12] or 'none'})"
         if state.initstate != "live":
             return f"{name} is {state.initstate}, not live"
-        why = _parameter_contradiction(module, state, observed.record)
+        why = _parameter_mismatch(module, state, observed.record)
         if why:
             return why
     return ""
 
 
-def _parameter_contradiction(
-    module: Module, state: LoadedState, record: LoadedRecord | None
-) -> str:
+def _parameter_mismatch(module: Module, state: LoadedState, record: LoadedRecord | None) -> str:
     """Return the first parameter mismatch; "" if there is none.
 
     loaded.json has the parameters that we loaded it with; sysfs can only contradict them.

@@ -137,7 +137,7 @@ def _wanted_bundle(task: Task) -> WantedBundle:
 def build(task: Task, listener: Listener) -> plan.Finding:
     """Let the sidecar build the modules, then sign them and put the bundle into the cache."""
     shared = task.config.shared
-    assert shared is not None  # ensured by plan.closed_rung
+    assert shared is not None  # ensured by plan.why_closed
     with sole_builder(shared):
         if not listener.repeat_failed:
             refuse_repetition(shared, request_of(task))

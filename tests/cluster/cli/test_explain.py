@@ -147,6 +147,31 @@ def test_a_pause_is_what_blocks_a_node() -> None:
     assert "next    nothing, until that changes" in said.text()
 
 
+def test_a_node_that_waits_for_its_turn_says_for_what() -> None:
+    made = ready()
+    made.add(["n3", "n4"])
+    made.settle_ready()
+    made.apply_driver(version="2.0.0", rollout={"canary": 1, "maxUnavailable": 1})
+    made.settle()
+    [canary] = [node for node in made.nodes if made.revision(node) != made.revision("n4")]
+
+    assert explain_node(made.snapshot, "edu", "n4").next == (
+        "it changes when its turn comes",
+        "the canary is first",
+    )
+
+    made.report_all()
+    made.settle()
+
+    [changing] = [
+        n for n in ("n1", "n2", "n3") if n != canary and made.revision(n) == made.revision(canary)
+    ]
+    assert explain_node(made.snapshot, "edu", "n4").next == (
+        "it changes when its turn comes",
+        f"maxUnavailable is 1, and unavailable: {changing}",
+    )
+
+
 def test_a_stopped_rollout_blocks_the_nodes_that_are_left_with_what_failed() -> None:
     made = ready()
     made.apply_driver(version="2.0.0")

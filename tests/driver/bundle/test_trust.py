@@ -240,7 +240,7 @@ def test_a_store_that_nobody_trusts_cannot_call_an_old_module_the_new_one(
     def verdict(trust: Trust) -> bool:
         found = find_manifest([place], WANTED, trust, OPTIONS).manifest
         return (
-            plan.loaded_rung(wanted, plan.Observed(loaded, None, (found,) if found else ()))[0]
+            plan.prove_loaded(wanted, plan.Observed(loaded, None, (found,) if found else ()))[0]
             is not None
         )
 
