@@ -313,14 +313,17 @@ def _verify_message(content: Path, message: bytes, signer: Certificate, scratch:
 
 
 def _unsigned_size(file: IO[bytes], module: Path) -> int:
-    """Return the size of the module without any signatures, in bytes."""
+    """Return the size of the module without any signatures, in bytes.
+
+    Raises NotAModule, as for any other mistake of whoever made the file.
+    """
     end = file.seek(0, os.SEEK_END)
     for _ in range(_SIGNATURES_LIMIT):
         appended = find_appended(file, str(module), end=end)
         if appended is None:
             return end
         end = appended.content
-    raise SigningError(f"{module}: more than {_SIGNATURES_LIMIT} consecutive signatures")
+    raise NotAModule(f"{module}: more than {_SIGNATURES_LIMIT} consecutive signatures")
 
 
 def _copy(source: IO[bytes], target: IO[bytes], size: int) -> None:

@@ -272,6 +272,13 @@ def test_signature_of_impossible_size_is_refused() -> None:
         read_signature(appended(b""))
 
 
+def test_endless_signatures_are_a_mistake_of_the_file(module: Path, acme: Pair) -> None:
+    for _ in range(9):
+        module.write_bytes(module.read_bytes() + appended(b"x").removeprefix(b"\x7fELF"))
+    with pytest.raises(NotAModule, match="more than 8 consecutive signatures"):
+        sign(module, acme.key, acme.certificate)
+
+
 def test_message_that_nobody_understands_names_no_signer() -> None:
     assert read_signature(appended(b"not DER at all")) == Signature()
     assert read_signature(appended(bytes.fromhex("30060600a0023000"))) == Signature()  # no signer
