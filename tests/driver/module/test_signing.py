@@ -30,7 +30,7 @@ from nodeside.driver.module.signing import (
     verify,
 )
 from nodeside.host import Host
-from nodeside.process import run
+from nodeside.process import ToolMissing, run
 from tests.driver.fakes.keys import SPECIMEN, Pair, make_pair
 
 
@@ -244,6 +244,15 @@ def test_key_that_everybody_may_read_is_warned_about(
         sign(module, open_key, acme.certificate)
 
     assert "every user can read the signing key" in caplog.text
+
+
+def test_missing_openssl_says_what_to_install(
+    module: Path, acme: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ToolMissing, match="cannot start openssl") as info:
+        sign(module, acme.key, acme.certificate)
+    assert info.value.hint == "install openssl in the driver image: apt-get install openssl"
 
 
 def test_compressed_module_is_not_signed(tmp_path: Path, acme: Pair) -> None:
