@@ -135,12 +135,14 @@ def run(
     on_line: Callable[[str], None] | None = None,
     wrapper: Callable[[], None] | None = None,
     hint: str = "",
+    install: str = "",
 ) -> Completed:
     """Run a command to completion, for at most `timeout` seconds.
 
     With `on_line`, stderr is merged into stdout and every line is passed on as it appears (and also
     kept in `output`). `env` is added to the allow-list of `environment()`. `wrapper` runs in the
-    child between fork and exec. Raises ToolMissing, ToolTimeout, WrapperFailed and, if `check`,
+    child between fork and exec. `hint` is for a command that fails or takes too long, `install` for
+    one that is missing. Raises ToolMissing, ToolTimeout, WrapperFailed and, if `check`,
     ToolError.
     """
     words = tuple(os.fspath(word) for word in argv)
@@ -153,6 +155,7 @@ def run(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE if on_line is None else subprocess.STDOUT,
         wrapper=wrapper,
+        install=install,
     )
     output, errors = _Output(on_line), _Output(None)
     try:
@@ -181,8 +184,12 @@ def start(
     stderr: int | IO[bytes] = subprocess.DEVNULL,
     wrapper: Callable[[], None] | None = None,
     pass_fds: Sequence[int] = (),
+    install: str = "",
 ) -> Child:
-    """Start a command that the caller supervises (a virtual machine, a sidecar)."""
+    """Start a command that the caller supervises (a virtual machine, a sidecar).
+
+    `install` is the hint if the command is missing.
+    """
     words = tuple(os.fspath(word) for word in argv)
     try:
         return subprocess.Popen(
@@ -197,7 +204,7 @@ def start(
             pass_fds=pass_fds,
         )
     except OSError as exc:
-        raise _not_started(words, cwd, exc) from exc
+        raise _not_started(words, cwd, exc, install) from exc
     except ValueError as exc:
         raise SystemRefused(f"cannot start {words[0]}: {exc}") from exc
     except subprocess.SubprocessError as exc:
@@ -351,12 +358,15 @@ def _reap_group(pid: int) -> None:
                 time.sleep(0.001)
 
 
-def _not_started(words: tuple[str, ...], cwd: Path | None, exc: OSError) -> NodesideError:
+def _not_started(
+    words: tuple[str, ...], cwd: Path | None, exc: OSError, install: str
+) -> NodesideError:
     if cwd is not None and not cwd.is_dir():
         return SystemRefused(f"cannot start {words[0]} in {cwd}: no such directory")
     if exc.errno not in (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR):
         return SystemRefused(f"cannot start {words[0]}: {exc.strerror}")
+    name = Path(words[0]).name
     return ToolMissing(
         f"cannot start {words[0]}: {exc.strerror}",
-        hint=f"install the package that has {Path(words[0]).name}, or add its directory to PATH",
+        hint=install or f"install the package that has {name}, or add its directory to PATH",
     )

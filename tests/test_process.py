@@ -110,6 +110,17 @@ def test_a_missing_command_is_named_with_a_hint() -> None:
     assert "install the package that has nodeside-none" in caught.value.hint
 
 
+def test_a_hint_to_install_is_for_a_missing_command_only() -> None:
+    with pytest.raises(ToolMissing) as missing:
+        run(["nodeside-none"], timeout=LONG, hint="try again", install="apt-get install none")
+    with pytest.raises(ToolError) as failed:
+        run(["false"], timeout=LONG, install="apt-get install false")
+    with pytest.raises(ToolTimeout) as late:
+        run(["sleep", "60"], timeout=0.01, install="apt-get install sleep")
+    assert missing.value.hint == "apt-get install none"
+    assert failed.value.hint == late.value.hint == ""
+
+
 def test_a_missing_working_directory_is_not_a_missing_command(tmp_path: Path) -> None:
     with pytest.raises(SystemRefused, match=r"cannot start true in .*/none: no such directory"):
         run(["true"], timeout=LONG, cwd=tmp_path / "none")

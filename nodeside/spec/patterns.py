@@ -45,8 +45,8 @@ REPOSITORY = Pattern(
     "an OCI repository without scheme, tag and digest: registry.example.com/team/edu",
 )
 HTTP_URL = Pattern(
-    r"^https?://[^\s?#/@]+(/[^\s?#]*)?$",
-    "a URL that begins with http:// or https://, without ?, # and a user or password",
+    r"^https?://[^\s?#/@\\]+(/[^\s?#\\]*)?$",
+    "a URL that begins with http:// or https://, without ?, #, backslashes and a user or password",
 )
 SHA256 = Pattern(r"^sha256:[0-9a-f]{64}$", "sha256: and 64 lower-case hex digits")
 PULL_SPEC = Pattern(

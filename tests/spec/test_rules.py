@@ -78,6 +78,9 @@ def test_letters_of_any_language_may_be_looked_for(expression: str) -> None:
         ("https://[::1]:8443/", True),
         ("https://ci:geheim@store.example.com/x", False),
         ("https://ci@store.example.com", False),
+        ("https://evil.com\\@store.example.com/x", False),
+        ("https://evil.com\\.store.example.com/x", False),
+        ("https://store.example.com/x\\y", False),
         ("https:///x", False),
     ],
 )

@@ -15,10 +15,11 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from nodeside.contract import BuildResult, BuiltModule
+from nodeside.driver.bundle.manifest import MODULES_LIMIT
 from nodeside.files import UntrustedFile, disk_errors
 from nodeside.shared import SharedDir
 
-_MODULES_LIMIT = 1 << 30  # bytes; the largest module in the wild, nvidia.ko, is ~60 MiB stripped
+_BYTES_LIMIT = 1 << 30  # bytes; the largest module in the wild, nvidia.ko, is ~60 MiB stripped
 _CHUNK = 1 << 20
 _READ_ONLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -28,8 +29,14 @@ def copy_modules(shared: SharedDir, result: BuildResult, to: Path) -> dict[str, 
 
     Raises UntrustedFile if a file does not match the result.
     """
+    if len(result.modules) > MODULES_LIMIT:
+        raise UntrustedFile(
+            f"the sidecar reports {len(result.modules)} modules; "
+            f"a bundle has at most {MODULES_LIMIT}",
+            hint="build only a subdirectory: build.directory in driver.yaml",
+        )
     copies: dict[str, Path] = {}
-    left = _MODULES_LIMIT
+    left = _BYTES_LIMIT
     for module in result.modules:
         if not re.fullmatch(r"[A-Za-z0-9_]{1,55}", module.name) or module.name in copies:
             raise UntrustedFile(

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 
 from nodeside import log
 from nodeside.contract import BuildRequest, BuildResult, FailureKind
@@ -23,6 +24,7 @@ from nodeside.records import publish, read_untrusted
 from nodeside.shared import REQUEST_ID, SharedDir, request_id
 
 _LOCK = "driver.lock"
+_NAMES_LIMIT = 100_000  # entries of a directory; sidecars leave a few
 _ERROR_LENGTH = 300  # characters of the first error to show
 
 
@@ -165,19 +167,32 @@ def _next_id(shared: SharedDir, request: BuildRequest) -> str:
 
     Its number is the highest one plus 1. A build may plant the highest valid number; then the
     lowest free number is used, since a higher one is not a valid id and every sidecar ignores it.
+    Raises UntrustedFile if a build has planted very many names.
     """
     key = request.id.partition("-")[0]
     numbers = [0]
     with disk_errors(shared.root):
         for directory in (shared.requests, shared.results, shared.out):
-            names = (path.name.removesuffix(".json") for path in directory.iterdir())
-            matches = (REQUEST_ID.match(name) for name in names)
+            matches = (REQUEST_ID.match(name.removesuffix(".json")) for name in _names(directory))
             numbers += [int(match["attempt"]) for match in matches if match and match["key"] == key]
     following = request_id(key, max(numbers) + 1)
     if REQUEST_ID.match(following):
         return following
     taken = set(numbers)
     return request_id(key, next(number for number in count(1) if number not in taken))
+
+
+def _names(directory: Path) -> Iterator[str]:
+    """Yield the names of a directory in which a build can create any number of entries."""
+    with os.scandir(directory) as entries:
+        for number, entry in enumerate(entries):
+            if number >= _NAMES_LIMIT:
+                raise UntrustedFile(
+                    f"{directory} has more than {_NAMES_LIMIT} entries",
+                    hint="only the build's own code can have created them: check what the build "
+                    "runs, and empty the directory",
+                )
+            yield entry.name
 
 
 def _withdraw_others(shared: SharedDir, keep: str) -> None:

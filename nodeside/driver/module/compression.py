@@ -143,7 +143,7 @@ def _unzstd(_file: IO[bytes], path: Path, limit: int) -> Iterator[bytes]:
                 argv,
                 timeout=_ZSTD_TIMEOUT,
                 wrapper=lambda: _limit_files(limit),
-                hint="install the package zstd: apt-get install zstd",
+                install="install the package zstd: apt-get install zstd",
             )
         except ToolError as exc:
             if exc.completed.exit_code == -signal.SIGXFSZ:

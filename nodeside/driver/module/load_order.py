@@ -7,7 +7,7 @@ for the manifest of a build and before every load.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from nodeside.driver.module.modulefile import ModuleFile
 
@@ -15,22 +15,31 @@ from nodeside.driver.module.modulefile import ModuleFile
 def in_load_order(modules: Sequence[ModuleFile]) -> tuple[ModuleFile, ...]:
     """Return the modules in the given order, each after the ones that it depends on."""
     by_name = {module.name: module for module in modules}
-    order: dict[str, ModuleFile] = {}
-    for module in modules:
-        _visit(module, by_name, order, ())
-    return tuple(order.values())
+    order = dependencies_first(
+        by_name, lambda name: (needed for needed in by_name[name].depends if needed in by_name)
+    )
+    return tuple(by_name[name] for name in order)
 
 
-def _visit(
-    module: ModuleFile,
-    by_name: dict[str, ModuleFile],
-    order: dict[str, ModuleFile],
-    above: tuple[str, ...],
-) -> None:
-    """Add the module after its dependencies. A cycle, which kbuild never produces, is broken."""
-    if module.name in order or module.name in above:
-        return
-    for name in module.depends:
-        if name in by_name:
-            _visit(by_name[name], by_name, order, (*above, module.name))
-    order[module.name] = module
+def dependencies_first(
+    names: Iterable[str], needs: Callable[[str], Iterable[str]]
+) -> tuple[str, ...]:
+    """Return the names and all that they need, in the given order, but dependencies first.
+
+    A cycle, which neither kbuild nor depmod produces, is broken. A chain may have any length: the
+    modules of a delivery are the vendor's, so there is no recursion.
+    """
+    order: dict[str, None] = {}
+    for name in names:
+        path: dict[str, Iterator[str]] = {} if name in order else {name: iter(needs(name))}
+        while path:
+            top = next(reversed(path))
+            below = next(
+                (need for need in path[top] if need not in order and need not in path), None
+            )
+            if below is not None:
+                path[below] = iter(needs(below))
+            else:
+                del path[top]
+                order[top] = None
+    return tuple(order)

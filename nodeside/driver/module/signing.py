@@ -50,7 +50,7 @@ _ENCRYPTED = (b"BEGIN ENCRYPTED PRIVATE KEY", b"Proc-Type: 4,ENCRYPTED")
 _NO_PASSWORD = ("-passin", "pass:")  # so that openssl fails instead of asking
 _SIG_HASH = re.compile(r'^CONFIG_MODULE_SIG_HASH="([\w-]+)"$', re.MULTILINE)
 _KEY_HINT = "spec.signing.key in driver.yaml names it; it must be a PEM file without a password"
-_OPENSSL_HINT = "install openssl in the driver image: apt-get install openssl"
+_INSTALL = "install openssl in the driver image: apt-get install openssl"
 
 
 class SigningError(NodesideError):
@@ -209,7 +209,7 @@ def _public_key(key: Path) -> str:
     """Return the public half of a private key, as PEM text."""
     try:
         argv: list[str | Path] = ["openssl", "pkey", "-in", key, *_NO_PASSWORD, "-pubout"]
-        return run(argv, timeout=_TIMEOUT, hint=_OPENSSL_HINT).output
+        return run(argv, timeout=_TIMEOUT, install=_INSTALL).output
     except ToolError as exc:
         raise _wrong_key(key) from exc
 
@@ -253,7 +253,7 @@ def _check_pair(key: Path, certificate: Path, pem: Path) -> None:
 def _openssl(*arguments: str | Path, failed: str) -> str:
     """Run one openssl command; `failed` is the start of the message if it fails."""
     try:
-        return run(["openssl", *arguments], timeout=_TIMEOUT, hint=_OPENSSL_HINT).output
+        return run(["openssl", *arguments], timeout=_TIMEOUT, install=_INSTALL).output
     except ToolError as exc:
         raise SigningError(f"{failed}: {exc}") from exc
 
@@ -309,18 +309,21 @@ def _verify_message(content: Path, message: bytes, signer: Certificate, scratch:
         "openssl", "cms", "-verify", "-binary", "-noverify", "-nointern", "-inform", "DER",
         "-in", der, "-content", content, "-certfile", pem, "-out", "/dev/null",
     ]  # fmt: skip
-    run(argv, timeout=_TIMEOUT, hint=_OPENSSL_HINT)
+    run(argv, timeout=_TIMEOUT, install=_INSTALL)
 
 
 def _unsigned_size(file: IO[bytes], module: Path) -> int:
-    """Return the size of the module without any signatures, in bytes."""
+    """Return the size of the module without any signatures, in bytes.
+
+    Raises NotAModule, as for any other mistake of whoever made the file.
+    """
     end = file.seek(0, os.SEEK_END)
     for _ in range(_SIGNATURES_LIMIT):
         appended = find_appended(file, str(module), end=end)
         if appended is None:
             return end
         end = appended.content
-    raise SigningError(f"{module}: more than {_SIGNATURES_LIMIT} consecutive signatures")
+    raise NotAModule(f"{module}: more than {_SIGNATURES_LIMIT} consecutive signatures")
 
 
 def _copy(source: IO[bytes], target: IO[bytes], size: int) -> None:

@@ -18,9 +18,9 @@ separated by tabs; their number and order changed:
 
 from __future__ import annotations
 
-import gzip
 import lzma
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,8 +177,11 @@ def _listed(name: str, namespace: str) -> bool:
 
 
 # Bytes; a distribution's list has 25,000 lines, about 1.5 MiB. The sidecar's list may be forged,
-# and the parsed symbols take about eight times as much memory.
+# and the parsed symbols take about eight times as much memory. So the limit also holds for what a
+# compressed list expands to.
 _LIMIT = 8 << 20
+_XZ_MEMORY = 128 << 20
+_DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError, UnicodeDecodeError, NodesideError)
 
 
 def symbols_of(
@@ -190,7 +193,7 @@ def symbols_of(
             return parse_symvers(_read(path))
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError, NodesideError) as problem:
+        except _DAMAGE as problem:
             log.warning("a symbol list cannot be used", path=path, problem=problem)
     return None
 
@@ -208,8 +211,21 @@ def _places(host: Host, release: str, shared: SharedDir | None) -> Iterator[Path
 def _read(path: Path) -> str:
     with open_untrusted(path, limit=_LIMIT) as file:
         data = file.read(_LIMIT)
-    if path.suffix == ".gz":
-        data = gzip.decompress(data)
-    elif path.suffix == ".xz":
-        data = lzma.decompress(data)
+    if path.suffix in (".gz", ".xz"):
+        data = _expanded(data, path)
     return data.decode()
+
+
+def _expanded(data: bytes, path: Path) -> bytes:
+    """Decompress a list; `MalformedSymvers` if it is longer than any kernel's."""
+    if path.suffix == ".gz":
+        gz = zlib.decompressobj(wbits=31)  # 31: a gzip header is expected
+        plain, complete = gz.decompress(data, _LIMIT + 1), gz.eof
+    else:
+        xz = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
+        plain, complete = xz.decompress(data, _LIMIT + 1), xz.eof
+    if len(plain) > _LIMIT:
+        raise MalformedSymvers(f"{path}: a symbol list of more than {_LIMIT >> 20} MiB is refused")
+    if not complete:
+        raise EOFError("unexpected end of file")
+    return plain

@@ -7,10 +7,11 @@ cannot read modules that a newer kernel's package compresses. Softdeps and every
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from nodeside.driver.module.load_order import dependencies_first
 from nodeside.driver.node import sysfs
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.host import Host
@@ -40,22 +41,17 @@ class InTree:
 
     def load_order(self, name: str) -> tuple[str, ...]:
         """Return `name` and all its dependencies, dependencies first. Raises NotInTree."""
-        order: dict[str, None] = {}
-        self._visit(kernel_name(name), order, ())
-        return tuple(order)
+        wanted = kernel_name(name)
+        return () if wanted in self.built_in else dependencies_first((wanted,), self._needs)
 
-    def _visit(self, name: str, order: dict[str, None], above: tuple[str, ...]) -> None:
-        if name in order or name in self.built_in or name in above:
-            return
+    def _needs(self, name: str) -> Iterator[str]:
         if name not in self.paths:
             raise NotInTree(
                 f"this kernel has no module {name}: it is not in {self.directory}/modules.dep",
                 hint="some distributions ship it in a package of its own (linux-modules-extra, "
                 "kernel-modules-extra), or the kernel's flavour leaves it out",
             )
-        for needed in self.needs[name]:
-            self._visit(needed, order, (*above, name))
-        order[name] = None
+        return (needed for needed in self.needs[name] if needed not in self.built_in)
 
 
 def read_tree(directory: Path) -> InTree:

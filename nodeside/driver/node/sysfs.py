@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from nodeside.driver.child import ChildDied, ChildRaised, run_in_child
@@ -21,6 +22,7 @@ from nodeside.host import Host
 
 _WRITE_SECONDS = 120.0
 _ASK_SECONDS = 10.0
+_PATHS_LIMIT = 4096  # of one pattern; links lead everywhere, so each further star multiplies them
 _ASK_LIMIT = 1 << 16  # characters; non-binary attributes have at most 4 KiB
 
 Write = Callable[[Path, str], None]
@@ -108,7 +110,8 @@ def expand(host: Host, pattern: str) -> tuple[Path, ...]:
     """Return the existing paths that match a pattern of driver.yaml; `*` matches in one component.
 
     The pattern is relative to /sys, or begins with /sys/. Only its text is checked, since sysfs is
-    full of links from one place to another. Raises SpecError for `..`.
+    full of links from one place to another. Raises SpecError for `..`, and for a pattern that
+    matches more than 4,096 paths.
     """
     text = pattern.removeprefix("/sys/")
     parts = [part for part in text.split("/") if part not in ("", ".")]
@@ -116,7 +119,14 @@ def expand(host: Host, pattern: str) -> tuple[Path, ...]:
         raise SpecError(f"{pattern}: expected a path below /sys, without ..")
     paths = [host.sys]
     for part in parts:
-        paths = [path / name for path in paths for name in _step(path, part)]
+        paths = list(
+            islice((path / name for path in paths for name in _step(path, part)), _PATHS_LIMIT + 1)
+        )
+        if len(paths) > _PATHS_LIMIT:
+            raise SpecError(
+                f"{pattern}: matches more than {_PATHS_LIMIT} paths below /sys",
+                hint="write names instead of some of the stars, or begin with /sys/class",
+            )
     return tuple(path for path in paths if path.exists())
 
 

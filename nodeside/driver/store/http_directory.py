@@ -39,16 +39,16 @@ class HttpStore(ServedStore):
 
     def __init__(self, base: str, options: FetchOptions) -> None:
         try:
-            parts, _ = urlsplit(base), origin(base)
+            parts, address = urlsplit(base), origin(base, user_allowed=True)
         except ValueError:
             raise SpecError(f"invalid URL: {shown(base)!r}") from None
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if address.scheme not in ("http", "https") or not address.host:
             raise SpecError(
                 f"expected an http:// or https:// URL of a directory, got {shown(base)!r}"
             )
-        if parts.username or parts.password:
+        if "@" in parts.netloc:
             raise SpecError(
-                f"a URL of {parts.hostname} contains a user name or password",
+                f"a URL of {address.host} contains a user name or password",
                 hint="put them into the credentials file (a docker config.json)",
             )
         self._base = base.rstrip("/")
@@ -56,7 +56,7 @@ class HttpStore(ServedStore):
         self._options = options
         self._transport = Transport(options, base)
         self.where = self._base
-        self.confidential = parts.scheme == "https"
+        self.confidential = address.scheme == "https"
 
     def _authorization(self) -> BasicAuthorization | None:
         credentials = find_credentials(self._options.credentials_file, self._host)

@@ -71,7 +71,7 @@ def wrong_proxy() -> FetchError:
         "the proxy set in the environment is not a valid URL",
         reason="Proxy",
         hint=f"{_PROXY_HINT}: expected http://host:port or http://user:password@host:port, "
-        "with %-escapes for / # @ in a password",
+        "with %-escapes for / # @ \\ and blanks in a password",
     )
 
 

@@ -21,7 +21,7 @@ from nodeside import __version__
 from nodeside.backoff import backoff
 from nodeside.driver.bundle.bundle import CHUNK
 from nodeside.driver.http.failures import shown
-from nodeside.driver.store.addresses import check_proxy, next_address, origin
+from nodeside.driver.store.addresses import check_proxy, next_address, origin, origin_to_ask
 from nodeside.driver.store.base import FetchError, FetchOptions, Store
 from nodeside.driver.store.download import Partial, announced_length, resumes, too_large, validator
 from nodeside.driver.store.http_errors import exchange_error, network_errors, status_error
@@ -256,9 +256,11 @@ class Transport:
         An Authorization in `headers` is sent to the server of `url` only.
         """
         current, learned, request_headers = url, False, dict(headers)
+        home, first = origin(self._home), origin_to_ask(url)
         for _ in range(_REDIRECTS + 2):
-            at_home = origin(current) == origin(self._home)
-            if origin(current) != origin(url):
+            here = origin_to_ask(current)
+            at_home = here == home
+            if here != first:
                 request_headers.pop("Authorization", None)
             response = self._once(method, current, request_headers, body, at_home=at_home)
             if response.status_code == 401 and at_home and not learned:

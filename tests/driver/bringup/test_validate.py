@@ -10,6 +10,7 @@ from nodeside.driver.bringup.validate import (
     CheckResult,
     Scene,
     ValidationFailed,
+    attribute_has_value,
     check_all,
     validate,
 )
@@ -195,6 +196,22 @@ def test_an_attribute_that_nothing_matches_fails(kernel: FakeKernel) -> None:
     result = only(kernel, Validate(sysfs=(SysfsCheck(path="class/edu/*/state", value="x"),)))
 
     assert result.found == "no such attribute"
+
+
+def test_stars_do_not_multiply_without_limit(kernel: FakeKernel) -> None:
+    """As in sysfs, where each device has links to its bus and back."""
+    here = kernel.host.sys / "class/edu"
+    here.mkdir(parents=True)
+    for number in range(20):
+        (here / f"edu{number}").symlink_to(here)
+    stars = SysfsCheck(path="class/edu/*/*/*/*/*/*/*/*", value="x")
+
+    with pytest.raises(SpecError, match=r"class/edu/[*/]+: matches more than 4096 paths") as caught:
+        only(kernel, Validate(sysfs=(stars,)))
+    assert "instead of some of the stars" in caught.value.hint
+    result = attribute_has_value(stars, kernel.host)
+    assert not result.ok
+    assert "more than 4096 paths" in result.found
 
 
 @pytest.mark.parametrize("path", ["../proc/version", "class/../../etc", "//etc/passwd", ""])

@@ -134,18 +134,27 @@ def test_more_than_the_limit_is_refused_however_many_files_it_is(
     second = delivery.modules / "second.ko"
     second.write_bytes(b"\x7fELF straw")
     both = delivery.report(), delivery.report("second", "modules/second.ko")
-    monkeypatch.setattr(artifacts, "_MODULES_LIMIT", 15)
+    monkeypatch.setattr(artifacts, "_BYTES_LIMIT", 15)
     with pytest.raises(
         UntrustedFile, match=r"second.ko: expected a regular file, at most 1 GiB for all"
     ):
         delivery.take(*both)
 
 
+def test_more_modules_than_a_bundle_may_have_are_refused_before_one_is_copied(
+    delivery: Delivery,
+) -> None:
+    many = [delivery.report(f"straw{number}") for number in range(2001)]
+    with pytest.raises(UntrustedFile, match="reports 2001 modules; a bundle has at most 2000"):
+        delivery.take(*many)
+    assert list(delivery.to.iterdir()) == []
+
+
 def test_a_file_that_grows_while_it_is_read_is_not_read_for_ever(
     delivery: Delivery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     delivery.file.write_bytes(b"x" * 100)
-    monkeypatch.setattr(artifacts, "_MODULES_LIMIT", 100)
+    monkeypatch.setattr(artifacts, "_BYTES_LIMIT", 100)
     monkeypatch.setattr(artifacts, "_CHUNK", 10)
     real = os.fstat
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from nodeside.contract import FailureKind
+from nodeside.driver.handoff import request
 from nodeside.driver.handoff.request import (
     ToolkitBuildFailed,
     refuse_repetition,
@@ -19,6 +20,7 @@ from nodeside.driver.handoff.request import (
     withdraw,
 )
 from nodeside.errors import Locked
+from nodeside.files import UntrustedFile
 from nodeside.shared import SharedDir
 from tests.driver.fakes.handoff import BOOT, failed, succeeded, wish
 
@@ -90,6 +92,21 @@ def test_the_highest_number_that_vendor_code_can_plant_ends_nothing(shared: Shar
     second = request_build(shared, wish())
     assert second.id == "abababababab-2"
     assert shared.request_ids() == (second.id,), "the sidecar sees it"
+
+
+@pytest.mark.parametrize("place", ["results", "out"])
+def test_names_without_end_are_not_all_read(
+    place: str, shared: SharedDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request, "_NAMES_LIMIT", 10)
+    for number in range(10):
+        (shared.root / place / f"planted{number}").touch()
+    withdraw(shared, request_build(shared, wish()).id)
+    (shared.root / place / "planted10").touch()
+
+    with pytest.raises(UntrustedFile, match=rf"{place} has more than 10 entries") as caught:
+        request_build(shared, wish())
+    assert "check what the build runs" in caught.value.hint
 
 
 def test_a_request_of_another_nodeside_is_no_obstacle(shared: SharedDir) -> None:

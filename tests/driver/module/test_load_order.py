@@ -46,3 +46,13 @@ def test_needs_of_needs_come_first() -> None:
 def test_no_module_is_lost_and_circles_end(needs: dict[str, list[str]]) -> None:
     modules = [module(name, *depends) for name, depends in needs.items()]
     assert sorted(names(*modules)) == sorted(needs)
+
+
+def test_a_chain_of_any_length_has_an_order() -> None:
+    chain = [module(f"m{n}", f"m{n + 1}") for n in range(5000)]
+    assert names(*chain) == [f"m{n}" for n in reversed(range(5000))]
+
+
+def test_a_circle_of_any_length_ends() -> None:
+    circle = [module(f"m{n}", f"m{(n + 1) % 5000}") for n in range(5000)]
+    assert names(*circle) == [f"m{n}" for n in reversed(range(5000))]

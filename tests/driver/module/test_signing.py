@@ -30,7 +30,7 @@ from nodeside.driver.module.signing import (
     verify,
 )
 from nodeside.host import Host
-from nodeside.process import run
+from nodeside.process import ToolMissing, run
 from tests.driver.fakes.keys import SPECIMEN, Pair, make_pair
 
 
@@ -246,6 +246,15 @@ def test_key_that_everybody_may_read_is_warned_about(
     assert "every user can read the signing key" in caplog.text
 
 
+def test_missing_openssl_says_what_to_install(
+    module: Path, acme: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ToolMissing, match="cannot start openssl") as info:
+        sign(module, acme.key, acme.certificate)
+    assert info.value.hint == "install openssl in the driver image: apt-get install openssl"
+
+
 def test_compressed_module_is_not_signed(tmp_path: Path, acme: Pair) -> None:
     import gzip
 
@@ -270,6 +279,13 @@ def test_signature_of_impossible_size_is_refused() -> None:
         read_signature(appended(b"", size=4_000_000_000))
     with pytest.raises(NotAModule, match="damaged signature: it claims 0 bytes"):
         read_signature(appended(b""))
+
+
+def test_endless_signatures_are_a_mistake_of_the_file(module: Path, acme: Pair) -> None:
+    for _ in range(9):
+        module.write_bytes(module.read_bytes() + appended(b"x").removeprefix(b"\x7fELF"))
+    with pytest.raises(NotAModule, match="more than 8 consecutive signatures"):
+        sign(module, acme.key, acme.certificate)
 
 
 def test_message_that_nobody_understands_names_no_signer() -> None:

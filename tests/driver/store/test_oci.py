@@ -407,6 +407,47 @@ def test_an_upload_elsewhere_is_told_no_password(
         assert storage.requests == []
 
 
+def test_a_redirect_that_parsers_read_differently_gets_no_password(
+    web: WebServer, tmp_path: Path, into: Path
+) -> None:
+    """urllib.parse finds the registry in it, and the connection goes to the other server."""
+    with WebServer() as there:
+        location = f"http://{there.host}\\@{web.host}/x"
+        web.otherwise(with_password(status(307, Location=location)))
+
+        outcome = fetch(web.host, into, options=with_credentials(tmp_path, web.host))
+
+    assert there.requests == []
+    assert "redirects to an invalid URL" in outcome.why
+
+
+def test_an_upload_that_parsers_read_differently_gets_no_password(
+    bundle: Bundle, web: WebServer, tmp_path: Path
+) -> None:
+    with WebServer() as there:
+        web.otherwise(with_password(status(404)))
+        upload = status(202, Location=f"http://{there.host}\\@{web.host}/upload/1")
+        web.on("/v2/team/edu/blobs/uploads/", with_password(upload))
+        with pytest.raises(FetchError, match="redirects to an invalid URL"):
+            publish(bundle, source(web.host), with_credentials(tmp_path, web.host))
+
+    assert there.requests == []
+
+
+@pytest.mark.parametrize("template", ["http://{there}\\@{home}/t", "http://me@{there}/t"])
+def test_a_token_service_that_parsers_read_differently_is_not_asked(
+    template: str, web: WebServer, tmp_path: Path, into: Path
+) -> None:
+    with WebServer() as there:
+        realm = template.format(there=there.host, home=web.host)
+        web.otherwise(status(401, WWW_Authenticate=f'Bearer realm="{realm}",service="x"'))
+
+        outcome = fetch(web.host, into, options=with_credentials(tmp_path, web.host))
+
+    assert there.requests == []
+    assert "no valid URL of a token service" in outcome.why
+
+
 def test_an_upload_that_is_redirected_is_no_success(bundle: Bundle, web: WebServer) -> None:
     web.on("/v2/team/edu/blobs/uploads/", status(202, Location="/upload/1"))
     web.on("/upload/1", status(307, Location="/upload/2"))

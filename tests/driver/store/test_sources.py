@@ -683,6 +683,12 @@ def test_a_password_in_a_url_is_in_nothing_that_a_source_said(into: Path) -> Non
     assert "geheim" not in outcome.why
 
 
+@pytest.mark.parametrize("url", ["https://evil.com\\@example.com/b", "https://example.com/b c"])
+def test_a_source_that_parsers_read_differently_is_refused(url: str) -> None:
+    with pytest.raises(SpecError, match="invalid URL"):
+        open_source(PrebuiltSource(http=url), OPTIONS)
+
+
 @pytest.mark.parametrize(
     "wrong", [PrebuiltSource(), PrebuiltSource(http="http://a/", directory="/b")]
 )
