@@ -21,6 +21,7 @@ from __future__ import annotations
 import gzip
 import lzma
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,6 +180,7 @@ def _listed(name: str, namespace: str) -> bool:
 # Bytes; a distribution's list has 25,000 lines, about 1.5 MiB. The sidecar's list may be forged,
 # and the parsed symbols take about eight times as much memory.
 _LIMIT = 8 << 20
+_DAMAGED = (EOFError, zlib.error, lzma.LZMAError)
 
 
 def symbols_of(
@@ -190,7 +192,7 @@ def symbols_of(
             return parse_symvers(_read(path))
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError, NodesideError) as problem:
+        except (*_DAMAGED, OSError, UnicodeDecodeError, NodesideError) as problem:
             log.warning("a symbol list cannot be used", path=path, problem=problem)
     return None
 
