@@ -14,7 +14,7 @@ from nodeside.driver.node.run_directory import hold_lock, read_ready
 from nodeside.errors import ExitCode
 from tests.console import nodeside
 from tests.driver.fakes.kernel import Refusal
-from tests.driver.fakes.node import BOOT_ID, FakeNode
+from tests.driver.fakes.node import BOOT_ID, FakeNode, module_bytes
 
 VERBS = sorted(name for name, command in driver.commands.items() if not command.hidden)
 STEPS = sorted(set(VERBS) - {"wait"})  # which knows no driver.yaml, changes and prints nothing
@@ -98,6 +98,20 @@ def test_plan_says_why_each_rung_serves_or_not_and_what_would_be_done(node: Fake
     assert re.search(r"^loaded +- +straw not loaded$", done.output, flags=re.MULTILINE)
     assert re.search(r"^cached +serves +the cache holds 1\.0-", done.output, flags=re.MULTILINE)
     assert done.output.endswith("would use the bundle (cached)\nwould load straw\nwould validate\n")
+
+
+def test_plan_lists_the_modules_in_the_order_of_their_unload(node: FakeNode) -> None:
+    task = node.task(modules=[{"name": "core"}, {"name": "straw"}])
+    files = {"core": module_bytes("core"), "straw": module_bytes("straw", depends=["core"])}
+    node.put_bundle(task, files)
+    node.bring_up(task)
+    node.upgrade()
+    newer = {name: module_bytes(name, "2.0") for name in files}
+    node.put_bundle(node.task(), newer)
+
+    assert "would unload straw, core (ours)\nwould load core, straw\n" in node.run("plan").output
+    node.bring_up(node.task())
+    assert node.kernel.unloads == ["straw", "core"]
 
 
 def test_load_when_the_right_thing_is_loaded_touches_nothing(node: FakeNode) -> None:

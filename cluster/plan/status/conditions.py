@@ -76,14 +76,20 @@ def _casualties(report: StatusReport) -> list[dict[str, Any]]:
 
 
 def unreadable(found: DriverObject, mistakes: str, *, now: float) -> dict[str, Any]:
-    """Returns the status of an invalid Driver: what runs stays, and so do its status fields."""
+    """Returns the status of an invalid Driver: what runs stays, and so do its status fields.
+
+    The conditions about what runs stay too, as they were observed for an earlier generation.
+    """
     message = cut(f"{mistakes}; what runs on the nodes stays as it is")
     untimed = (
         Condition("Ready", False, "InvalidSpec", message),
         Condition("Progressing", False, "InvalidSpec", message),
         Condition("Degraded", True, "InvalidSpec", message),
     )
-    return _previous_fields(found) | {"conditions": conditions(found, untimed, now=now)}
+    old = {condition.get("type"): condition for condition in found.status.get("conditions") or ()}
+    ready, *rest = conditions(found, untimed, now=now)
+    timed = [ready, old.get("Available"), *rest, old.get("StagesReady")]
+    return _previous_fields(found) | {"conditions": [each for each in timed if each is not None]}
 
 
 def deleting(

@@ -1,9 +1,10 @@
 """Install a bundle: check, unload, load, record; on failure, restore the previous state.
 
 The steps are ordered so that a refusal disturbs as little as possible. Checks that do not involve
-the kernel come first. Then the old modules are unloaded; if they are in use, nothing has been
-touched yet. Firmware and conflicting drivers follow, then the load. A failure after the old modules
-were unloaded restores them, and the conflicting drivers too.
+the kernel come first, and with them everything that reads a file of the user's. Then the old
+modules are unloaded; if they are in use, nothing has been touched yet. Firmware and conflicting
+drivers follow, then the load. A failure, or a bug, after the first old module was unloaded restores
+them, and the conflicting drivers too.
 """
 
 from __future__ import annotations
@@ -121,23 +122,26 @@ class Installation:
             files, refusals = check_bundle(self.task, self.bundle)
             if refusals:
                 raise _refused(refusals)
+            insertions = self._insertions(files)
+            record = self._record()
+            self._check_firmware()
         decision = _may_replace(self.task, self.known)
         self.journal.state(State.LOADING)
         with self.journal.stage("load"):
             mark = self.loader.kernel_log.mark()
             before = device_numbers(self.task.host)
+            record = replace(record, mark=None if mark.unreadable else mark.lines)
             previous: tuple[Insertion, ...] = ()
             if decision is plan.Replacement.REPLACE:
                 previous = self._previous()
-                self._unload()
-            record = self._record(mark)
-            self._load(self._insertions(files), previous, record)
+                self._unload(previous)
+            self._load(insertions, previous, record)
             appeared = device_numbers(self.task.host) - before
         record = replace(record, devices=tuple(sorted(appeared)))
         write_loaded(self.task.host, record)
         return record, mark
 
-    def _record(self, mark: Mark) -> LoadedRecord:
+    def _record(self) -> LoadedRecord:
         """Return the record of the modules about to be loaded, as later processes must judge them.
 
         The kernel reports some splats only once per boot, so an earlier splat of these builds
@@ -146,15 +150,45 @@ class Installation:
         fresh = record_of(self.task, self.bundle.manifest, self.rung)
         before = self.known.record
         splat = before.splat if before is not None and before.has_one_of(fresh.modules) else ""
-        return replace(fresh, mark=None if mark.unreadable else mark.lines, splat=splat)
+        return replace(fresh, splat=splat)
 
-    def _unload(self) -> None:
-        """Unload all loaded modules of this driver, or none of them."""
+    def _check_firmware(self) -> None:
+        """Raise FirmwareRefused if the firmware cannot be installed."""
+        firmware = self.task.driver.spec.firmware
+        if firmware is not None:
+            FirmwareDirectory(self.task.host).check(self.task.path(firmware.path))
+
+    def _unload(self, previous: Sequence[Insertion]) -> None:
+        """Unload all loaded modules of this driver, or none of them.
+
+        If one of them turns out to be held after others were unloaded, these are loaded again from
+        `previous`. The record is still that of the loaded version.
+        """
         self.journal.state(State.UNLOADING, "replacing the loaded version")
         known = self.known
         what = unload.leaving(self.task.wanted.names, known.record, known.in_kernel)
-        unload.unload_modules(what, self.loader)
-        self.journal.state(State.LOADING)
+        try:
+            unload.unload_modules(what, self.loader)
+            self.journal.state(State.LOADING)
+        except Exception as error:
+            names = dict.fromkeys((*known.in_kernel, *getattr(error, "removed", ())))
+            gone = [name for name in names if self.loader.modules.state(name) is None]
+            if not gone:
+                raise
+            rolled = self._reload(gone, previous)
+            if isinstance(error, NodesideError):
+                raise SequenceFailed(error, rolled) from error
+            raise
+
+    def _reload(self, gone: Sequence[str], previous: Sequence[Insertion]) -> RollBack:
+        """Load the modules `gone` again. A module that has no file in `previous` is a problem."""
+        rolled = roll_back((), [item for item in previous if item.name in gone], self.loader)
+        files = {item.name for item in previous}
+        lost = ", ".join(name for name in gone if name not in files)
+        if lost:
+            problem = f"{lost} stays unloaded: no verified file of the loaded version is there"
+            rolled = replace(rolled, problems=(*rolled.problems, problem))
+        return rolled
 
     def _load(
         self, wanted: Sequence[Insertion], previous: Sequence[Insertion], record: LoadedRecord
@@ -176,20 +210,26 @@ class Installation:
         except SequenceFailed as error:
             self._put_back(error.rolled_back, cleared)
             raise
-        except NodesideError as error:
-            rolled = roll_back((), previous, self.loader)
+        except Exception as error:  # also a bug must not leave the node without a driver
+            rolled = roll_back([item.name for item in wanted], previous, self.loader)
             self._put_back(rolled, cleared)
-            if previous:
+            if previous and isinstance(error, NodesideError):
                 raise SequenceFailed(error, rolled) from error
             raise
 
     def _put_back(self, rolled: RollBack, cleared: Cleared) -> None:
-        """After a roll-back, correct the record and restore the conflicting drivers."""
+        """After a roll-back, restore the conflicting drivers and correct the record."""
+        self._restore_conflicts(rolled, cleared)
         host, record = self.task.host, self.known.record
-        if rolled.restored and record is not None:
-            write_loaded(host, record)
-        elif not rolled.problems:
-            clear_loaded(host, self.task.name)
+        try:
+            if rolled.restored and record is not None:
+                write_loaded(host, record)
+            elif not rolled.problems:
+                clear_loaded(host, self.task.name)
+        except NodesideError as problem:  # a full disk, perhaps; what failed first is raised
+            self.journal.note(f"the record of the loaded modules could not be corrected: {problem}")
+
+    def _restore_conflicts(self, rolled: RollBack, cleared: Cleared) -> None:
         if rolled.problems or not cleared.words:
             return
         problems = conflicts.restore(cleared, self.loader)

@@ -19,6 +19,7 @@ from pathlib import Path
 import nodeside
 from nodeside import process
 from nodeside.driver.commands.outcome import Outcome, as_document
+from nodeside.driver.kernel.errors import LOADING_DISABLED
 from nodeside.driver.ladder.task import Config, resolve
 from nodeside.driver.node.capabilities import Capability, effective
 from nodeside.driver.node.facts import KernelFacts, read_facts
@@ -107,7 +108,7 @@ def _kernel(config: Config, kernel: Kernel | None) -> Iterator[Row]:
 
 def _trust(config: Config, facts: KernelFacts) -> Iterator[Row]:
     if facts.modules_disabled:
-        yield Row("loading", Level.BAD, "kernel.modules_disabled is 1", "reboot the node")
+        yield Row("loading", Level.BAD, "kernel.modules_disabled is 1", LOADING_DISABLED)
     enforced = facts.signatures_enforced or facts.lockdown in ("integrity", "confidentiality")
     words = f"lockdown {facts.lockdown or 'unknown'}, signatures " + (
         "enforced" if enforced else "not enforced"
@@ -230,14 +231,30 @@ def _toolkit(config: Config, kernel: Kernel | None) -> Iterator[Row]:
 
 def _sidecar(config: Config) -> Row:
     assert config.shared is not None  # the caller has checked
-    lives = config.shared.sidecar_lives()
-    record = config.shared.sidecar(config.host.boot_id)
+    try:
+        lives = config.shared.sidecar_lives()
+        record = config.shared.sidecar(config.host.boot_id)
+        theirs = config.shared.sidecar_boot()
+    except NodesideError as error:  # the build's own code may write there
+        return Row("toolkit", Level.WARN, f"could not be checked: {error}", _ASK_THE_TOOLKIT)
     if lives and record is not None:
         return Row(
             "toolkit",
             Level.OK,
             f"a sidecar is running, with headers for {record.toolkit_kernel or 'no kernel'}",
         )
+    if lives and theirs:
+        return Row(
+            "toolkit",
+            Level.WARN,
+            f"a sidecar is running, but it reads the boot id {theirs}, the driver reads "
+            f"{config.host.boot_id}: it ignores the driver's requests",
+            "compare /proc/sys/kernel/random/boot_id in the toolkit container with the one below "
+            "the driver's --host-root",
+        )
+    if lives:
+        found = "a sidecar is running, and has not written its record yet"
+        return Row("toolkit", Level.WARN, found, "ask again in a few seconds")
     state = "ran in this boot and is gone" if record is not None else "has not run in this boot"
     return Row("toolkit", Level.WARN, f"the sidecar {state}", _ASK_THE_TOOLKIT)
 

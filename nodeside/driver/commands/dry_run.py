@@ -107,9 +107,10 @@ def _loading(task: Task, known: plan.Observed) -> list[str]:
     wanted = task.wanted
     who = plan.occupant(known)
     decision, why = plan.replacement(who, wanted.upgrade, wanted.unload, wanted.foreign)
+    rows = Loader(task.host).modules.rows()
     cleared = conflicts.plan_clear(
         task.driver.spec.conflicts,
-        Loader(task.host).modules.rows(),
+        rows,
         pci_devices(task.host),
         wanted.names,
     )
@@ -118,7 +119,8 @@ def _loading(task: Task, known: plan.Observed) -> list[str]:
         case plan.Replacement.LOAD:
             return loads
         case plan.Replacement.REPLACE:
-            return [f"unload {', '.join(known.in_kernel)} ({who.value})", *loads]
+            going = plan_unload(leaving(wanted.names, known.record, known.in_kernel), rows).order
+            return [f"unload {', '.join(going)} ({who.value})", *loads]
         case plan.Replacement.AFTER_REBOOT:
             return [f"wait for a reboot: {why}"]
         case plan.Replacement.REFUSE:

@@ -129,9 +129,10 @@ class _Waiting:
         watched = False
         while True:
             result = answer_to(self.shared, self.request.id, self.request.boot_id)
-            self.log.follow()
+            behind = self.log.follow()
             if result is not None:
-                self.log.follow(to_end=True)
+                while self.log.follow(to_end=True) and not self.listener.stopping():
+                    pass
                 return result
             out = self.shared.out_dir(self.request.id)
             if not watched and out.is_dir():
@@ -145,7 +146,7 @@ class _Waiting:
                     f"build request {self.request.id} was withdrawn by another process"
                 )
             self._check_sidecar()
-            self.notice.wait(_LOOK)
+            self.notice.wait(0.0 if behind else _LOOK)
 
     def _check_sidecar(self) -> None:
         now = self.clock()

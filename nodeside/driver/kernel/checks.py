@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from nodeside.driver.kernel.errors import LOADING_DISABLED
 from nodeside.driver.module.elf import MACHINES
 from nodeside.driver.module.modulefile import ModuleFile
 from nodeside.driver.module.parameters import wrong_parameters
@@ -70,7 +71,7 @@ def _check_allowed(modules: Sequence[ModuleFile], facts: KernelFacts) -> Iterato
                 module.name,
                 "modules-disabled",
                 f"{module.name} cannot be loaded in this boot: kernel.modules_disabled is 1",
-                "reboot; find who sets it: grep -r modules_disabled /etc/sysctl.d /etc/sysctl.conf",
+                LOADING_DISABLED,
             )
 
 

@@ -106,7 +106,7 @@ def clear(
             _unbind(device, loader, write)
             unbound.append(device)
         removed = _remove(conflicts, loader)
-    except NodesideError as exc:
+    except Exception as exc:  # also after a bug, devices must have their drivers back
         gone = getattr(exc, "removed", ())
         restore(Cleared(tuple(unbound), gone), loader, write=write)
         raise

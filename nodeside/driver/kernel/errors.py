@@ -16,6 +16,9 @@ from nodeside.driver.node.kernel_log import Excerpt, splats
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.shortlist import shortlist
 
+LOADING_DISABLED = (  # the hint if kernel.modules_disabled is 1
+    "reboot; find who sets it: grep -r modules_disabled /etc/sysctl.d /etc/sysctl.conf"
+)
 _LINES = 20  # kernel log lines shown in a message
 _NAMES = 6  # symbols shown in a message
 
@@ -333,7 +336,7 @@ def _not_permitted(circumstances: Circumstances) -> Explanation:
         return Explanation(
             "ModulesDisabled",
             "kernel.modules_disabled is 1: no module can be loaded until the next boot",
-            "find who sets it: grep -r modules_disabled /etc/sysctl.d /etc/sysctl.conf",
+            LOADING_DISABLED,
         )
     if not circumstances.may_load:
         return Explanation(

@@ -70,6 +70,14 @@ class FirmwareDirectory:
         """The directory's path in the host's own root, where the kernel opens it."""
         return "/" + str(self.files.relative_to(self.host.root))
 
+    def check(self, directory: Path) -> None:
+        """Check what can be checked without a change to the node, before modules are unloaded.
+
+        Raises FirmwareRefused.
+        """
+        _tree(directory)
+        self._refuse_foreign_path()
+
     def install(self, directory: Path, driver: str) -> tuple[str, ...]:
         """Install every file below `directory`. Returns their names.
 
@@ -182,15 +190,18 @@ class FirmwareDirectory:
 
 
 def _tree(directory: Path) -> dict[str, Path]:
-    """Map the names the kernel will request to files below a directory. Links must stay inside."""
+    """Map the names the kernel will request to files below a directory. Links must stay inside.
+
+    Raises FirmwareRefused.
+    """
     if not directory.is_dir():
         raise FirmwareRefused(
             f"no firmware directory {directory}", hint="see firmware.path in driver.yaml"
         )
-    root = directory.resolve()
+    root = _real(directory)
     files = {}
     for path in sorted(directory.rglob("*")):
-        real = path.resolve()
+        real = _real(path)
         if not real.is_relative_to(root):
             raise FirmwareRefused(f"{path} is a link that leads out of {directory}")
         if real.is_file():
@@ -198,6 +209,18 @@ def _tree(directory: Path) -> dict[str, Path]:
         elif not real.is_dir():
             raise FirmwareRefused(f"{path}: expected a regular file")
     return files
+
+
+def _real(path: Path) -> Path:
+    """Return the path of the file that a path leads to. Raises FirmwareRefused."""
+    try:
+        return path.resolve(strict=True)
+    except FileNotFoundError:
+        raise FirmwareRefused(f"{path} is a link to nothing") from None
+    except RuntimeError as exc:  # Python before 3.13; later versions raise OSError
+        raise FirmwareRefused(f"{path} is a link that leads to itself") from exc
+    except OSError as exc:
+        raise FirmwareRefused(f"cannot follow {path}: {exc.strerror}") from exc
 
 
 def _is_below(name: str) -> bool:

@@ -19,6 +19,7 @@ from pathlib import Path
 from nodeside import log
 from nodeside.clock import Clock
 from nodeside.driver.kernel.errors import (
+    LOADING_DISABLED,
     Circumstances,
     Explanation,
     InUse,
@@ -240,7 +241,7 @@ class Loader:
         if exc.errno == errno.EPERM and self._modules_disabled():
             return RebootRequired(
                 f"cannot unload {module}: kernel.modules_disabled is 1 until the next boot",
-                hint="reboot the node without that setting",
+                hint=LOADING_DISABLED,
             )
         return UnloadFailed(
             f"cannot unload {module}: {errno_name(exc.errno or 0)}",

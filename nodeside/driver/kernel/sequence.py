@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nodeside import log
 from nodeside.driver.kernel.loader import Loader
-from nodeside.errors import NodesideError
+from nodeside.errors import Bug, NodesideError
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def insert(item: Insertion, loader: Loader) -> None:
 
 
 def roll_back(inserted: Sequence[str], previous: Sequence[Insertion], loader: Loader) -> RollBack:
-    """Unload `inserted`, last first, then load `previous`. Module errors are returned, not raised.
+    """Unload `inserted`, last first, then load `previous`. Errors are returned, not raised.
 
     If one of `inserted` cannot be unloaded, `previous` is not loaded: its names are taken.
     """
@@ -89,16 +89,24 @@ def roll_back(inserted: Sequence[str], previous: Sequence[Insertion], loader: Lo
         try:
             if loader.remove(name):
                 removed.append(name)
-        except NodesideError as exc:
-            return _logged(RollBack(tuple(removed), problems=(str(exc),)))
+        except Exception as exc:
+            return _logged(RollBack(tuple(removed), problems=(_problem(exc),)))
     restored: list[str] = []
     for item in previous:
         try:
             insert(item, loader)
-        except NodesideError as exc:
-            return _logged(RollBack(tuple(removed), tuple(restored), (str(exc),)))
+        except Exception as exc:
+            return _logged(RollBack(tuple(removed), tuple(restored), (_problem(exc),)))
         restored.append(item.name)
     return _logged(RollBack(tuple(removed), tuple(restored)))
+
+
+def _problem(exc: Exception) -> str:
+    """Return an error as text. A bug is no reason to lose the error that led to the roll-back."""
+    if isinstance(exc, NodesideError):
+        return str(exc)
+    log.traceback(exc)
+    return str(Bug(exc))
 
 
 def _logged(result: RollBack) -> RollBack:

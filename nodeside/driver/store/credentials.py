@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,7 +58,7 @@ def find_credentials(path: Path | None, host: str, repository: str = "") -> Cred
 def _read(path: Path) -> Mapping[str, Any]:
     try:
         # Files of a Secret mounted into a pod are symlinks into a versioned directory.
-        with open_untrusted(path.resolve(), limit=_LIMIT) as file:
+        with open_untrusted(Path(os.path.realpath(path)), limit=_LIMIT) as file:
             config = json.loads(file.read(_LIMIT + 1))
     except FileNotFoundError:
         raise FetchError(

@@ -95,7 +95,7 @@ class DirectoryStore(Store):
     def _compare_checksum(self, archive: Path) -> None:
         path = _checksum_of(archive)
         try:
-            with open_untrusted(path.resolve(), limit=_CHECKSUM_LIMIT) as checksum:
+            with open_untrusted(Path(os.path.realpath(path)), limit=_CHECKSUM_LIMIT) as checksum:
                 expected = checksum_in(checksum.read())
         except FileNotFoundError:
             return

@@ -706,6 +706,8 @@ def test_a_node_that_leaves_the_selector_is_cleaned_once_its_pod_is_gone() -> No
 
 def test_a_driver_with_a_mistake_says_so_and_what_runs_stays() -> None:
     model = running()
+    available = model.condition("Available")
+    assert available["status"] == "True"
     model.apply_driver(modules=[{"name": "edu", "parameters": {"debug": 3}}])
 
     actions = model.settle()
@@ -715,6 +717,7 @@ def test_a_driver_with_a_mistake_says_so_and_what_runs_stays() -> None:
     message = model.condition("Degraded")["message"]
     assert "$.spec.modules[0].parameters.debug: expected a string, got 3" in message
     assert "what runs on the nodes stays as it is" in message
+    assert model.condition("Available") == available
     model.apply_driver()
     model.settle()
     assert model.condition("Ready")["status"] == "True"

@@ -73,7 +73,8 @@ def test_lockdown_signatures_and_disabled_loading_are_seen(node: FakeNode) -> No
     assert "lockdown integrity, signatures enforced" in row["found"]
     assert "mokutil" in row["todo"]
     write(node.host.proc / "sys/kernel/modules_disabled", "1\n")
-    assert rows(node)["loading"]["todo"] == "reboot the node"
+    todo = rows(node)["loading"]["todo"]
+    assert todo.startswith("reboot; find who sets it: grep -r modules_disabled /etc/sysctl.d")
 
 
 def test_secure_boot_is_read_from_the_efi_variable(node: FakeNode) -> None:
@@ -149,6 +150,36 @@ def test_a_sidecar_that_lives_that_went_and_that_never_came(
     with shared.hold_sidecar_lock():
         found = rows(node, *more)["toolkit"]["found"]
     assert found == "a sidecar is running, with headers for 6.1.0-test"
+
+
+def test_a_sidecar_that_lives_but_has_no_record_of_this_boot(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "_QUESTIONS", (doctor._toolkit,))
+    shared = SharedDir(node.directory / "shared")
+    shared.create()
+    more = ("--shared", shared.root)
+    with shared.hold_sidecar_lock():
+        row = rows(node, *more)["toolkit"]
+        assert row["found"] == "a sidecar is running, and has not written its record yet"
+        shared.publish_sidecar(SidecarRecord(7, "another", 0.0, "6.1.0-test"))
+        row = rows(node, *more)["toolkit"]
+    assert row["found"] == (
+        f"a sidecar is running, but it reads the boot id another, the driver reads {BOOT_ID}: "
+        "it ignores the driver's requests"
+    )
+    assert "compare /proc/sys/kernel/random/boot_id" in row["todo"]
+
+
+def test_a_lock_of_a_sidecar_that_is_no_file_is_a_row_and_no_end(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "_QUESTIONS", (doctor._toolkit,))
+    shared = SharedDir(node.directory / "shared")
+    shared.create()
+    shared.lock.mkdir()
+    row = rows(node, "--shared", shared.root)["toolkit"]
+    assert row["found"].startswith("could not be checked: ")
 
 
 def test_this_machines_own_toolkit_is_asked_by_the_sidecars_own_check(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from nodeside.driver.handoff import result
+from nodeside import log
+from nodeside.driver.handoff import log_follower, result
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.handoff.request import request_build
 from nodeside.shared import SharedDir
+from nodeside.toolkit_sidecar.buildlog import LOG_LIMIT
 from tests.driver.fakes.handoff import Clock, succeeded, wait, wish
 
 
@@ -125,7 +129,7 @@ def test_a_log_that_is_cut_and_filled_again_and_again_is_shown_up_to_a_total(
         building.log.write_text(("x" * 1023 + "\n") * 300)
 
     heard = building.follow(*[refill, lambda: os.truncate(building.log, 0)] * 6)
-    assert len(heard) == 1025
+    assert len(heard) == (1 << 20) // (1023 + len('""') + 120) + 1
     assert heard[-1] == "[log truncated: only the first 1 MiB are shown]"
 
 
@@ -139,3 +143,65 @@ def test_a_log_that_is_a_link_or_a_pipe_is_not_followed(building: Building, tmp_
 def test_escapes_and_returns_in_the_log_are_shown_and_not_obeyed(building: Building) -> None:
     heard = building.follow(lambda: building.write("\x1b]0;owned\x07\rNODESIDE_READY\tok \xe9\n"))
     assert heard == ["\\x1b]0;owned\\x07\\rNODESIDE_READY\tok \xe9"]
+
+
+LIMIT = "nodeside.driver.handoff.log_follower._TOTAL"
+TRUNCATED = "[log truncated: only the first 4 MiB are shown]"
+
+
+@pytest.mark.parametrize("line", [b"", b"\x01" * 400, b"\xff" * 400, b"\\" * 400, b"cc -c x.c"])
+def test_no_kind_of_line_takes_more_of_the_log_than_the_limit(
+    building: Building, monkeypatch: pytest.MonkeyPatch, line: bytes
+) -> None:
+    monkeypatch.setattr(LIMIT, 4 << 20)
+    building.out.mkdir()
+    building.log.write_bytes((line + b"\n") * ((4 << 20) // (len(line) + 1)))
+
+    formatter = log._Json("driver")
+    written = 0
+    for text in building.follow():
+        record = logging.makeLogRecord({"msg": text, "fields": {"stream": "build"}})
+        written += len(formatter.format(record)) + 1
+
+    assert building.heard.count(TRUNCATED) == 1
+    assert building.heard[-1] == TRUNCATED
+    assert (3 << 20) < written < (4 << 20) + 200
+
+
+def test_a_build_that_prints_faster_than_we_read_is_stopped_at_once(
+    shared: SharedDir, building: Building
+) -> None:
+    building.write("\n" * (1 << 18))
+    asked: list[int] = []
+
+    def stopping() -> bool:
+        asked.append(len(building.heard))
+        return len(asked) == 3
+
+    listener = Listener(on_build_line=building.heard.append, stopping=stopping)
+    with pytest.raises(result.StoppedWaiting):
+        wait(shared, building.request, listener=listener)
+    assert all(0 < b - a < 30_000 for a, b in pairwise([0, *asked]))
+
+
+def test_a_stop_is_seen_while_the_rest_of_the_log_is_shown(
+    shared: SharedDir, building: Building
+) -> None:
+    building.write("\n" * (1 << 18))
+    building.succeed()
+    listener = Listener(on_build_line=building.heard.append, stopping=lambda: True)
+    assert wait(shared, building.request, listener=listener).succeeded
+    assert len(building.heard) < 60_000
+
+
+def test_the_whole_log_of_a_large_build_is_shown_even_if_it_has_ended(building: Building) -> None:
+    """As a driver finds it that starts again and joins the build."""
+    lines = [f"  CC [M]  drivers/gpu/drm/part{n}.o" + " -I../include" * 15 for n in range(50_000)]
+    building.write("\n".join(lines))
+    building.succeed()
+    assert building.follow() == lines
+
+
+def test_a_log_as_long_as_the_sidecar_writes_it_fits_the_limit() -> None:
+    per_line = 80 + len('""') + log_follower._FRAME
+    assert LOG_LIMIT // 81 * per_line < log_follower._TOTAL

@@ -164,3 +164,28 @@ def test_another_driver_at_work_is_waited_for_and_then_named(host: Host, tmp_pat
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(Locked, match=r"is working on firmware on this node: .*; waited 10 s"):
             FirmwareDirectory(host, kernel.clock).install(tree(tmp_path, "fw", a="A"), "edu")
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("b.bin", "is a link that leads to itself"),
+        ("absent", "is a link to nothing"),
+        ("a.bin/c", "cannot follow .*: Not a directory"),
+    ],
+)
+def test_a_link_that_leads_nowhere_is_refused(
+    host: Host, tmp_path: Path, target: str, words: str
+) -> None:
+    source = tree(tmp_path, "fw", a="A")
+    (source / "b.bin").symlink_to(target)
+
+    with pytest.raises(FirmwareRefused, match=words):
+        FirmwareDirectory(host).check(source)
+    assert not host.run.exists()
+
+
+def test_a_foreign_search_path_is_seen_by_the_check(host: Host, tmp_path: Path) -> None:
+    (host.sys_module / "firmware_class/parameters/path").write_text("/var/lib/firmware\n")
+    with pytest.raises(FirmwareRefused, match="search path is taken"):
+        FirmwareDirectory(host).check(tree(tmp_path, "fw", a="A"))

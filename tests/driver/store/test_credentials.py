@@ -91,6 +91,13 @@ def test_a_file_behind_links_is_read_as_a_secret_is_mounted(tmp_path: Path) -> N
     assert find_credentials(tmp_path / "config.json", "r.io") is not None
 
 
+def test_a_link_that_leads_to_itself_is_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "config.json").symlink_to("config.json")
+
+    with pytest.raises(FetchError, match=r"credentials file: .*config\.json"):
+        find_credentials(tmp_path / "config.json", "r.io")
+
+
 def test_a_password_is_not_in_what_is_printed(tmp_path: Path) -> None:
     found = find_credentials(config(tmp_path, "r.io", auth=AUTH, identitytoken="tok"), "r.io")
 

@@ -229,6 +229,10 @@ def test_a_checksum_may_be_a_link_and_no_larger_than_one(
     (into / "bundle").rename(tmp_path / "fetched")
     assert "at most 4096 are read" in fetch(place, into).why
 
+    checksum.unlink()
+    checksum.symlink_to(checksum)
+    assert f"cannot read {checksum}" in fetch(place, into).why
+
 
 def test_a_directory_that_is_not_there_has_no_bundle(tmp_path: Path, into: Path) -> None:
     outcome = fetch(PrebuiltSource(directory=str(tmp_path / "store")), into)

@@ -81,6 +81,18 @@ def test_each_stage_opens_on_a_node_when_the_one_before_is_ready_there() -> None
     assert row(model, "second")["nodes"] == {"wanted": 2, "ready": 2}
 
 
+def test_a_mistake_in_the_driver_hides_neither_its_stages_nor_their_condition() -> None:
+    model = with_stages(1)
+    up(model)
+    before = model.condition("StagesReady"), row(model, "first")
+
+    model.apply_driver(version="")
+    model.settle()
+
+    assert model.condition("Degraded")["reason"] == "InvalidSpec"
+    assert (model.condition("StagesReady"), row(model, "first")) == before
+
+
 def test_a_node_costs_one_request_for_each_stage() -> None:
     model = with_stages(3)
     labelled: list[LabelNode] = []

@@ -1,0 +1,197 @@
+"""A replacement that fails after the first old module has gone: the node gets everything back."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from nodeside.driver.bringup import installation
+from nodeside.driver.kernel import conflicts
+from nodeside.driver.kernel.firmware import FirmwareDirectory, FirmwareRefused
+from nodeside.driver.kernel.loader import Loader
+from nodeside.driver.kernel.sequence import Insertion, SequenceFailed, insert
+from nodeside.driver.ladder.task import Task
+from nodeside.errors import ExitCode, NoSpace
+from nodeside.process import run
+from tests.driver.fakes.kernel import write, write_bytes
+from tests.driver.fakes.node import FakeNode, module_bytes
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> FakeNode:
+    return FakeNode(tmp_path)
+
+
+def in_tree(node: FakeNode, name: str) -> None:
+    """An in-tree module, on disk and in the kernel."""
+    tree = node.host.lib_modules("6.1.0-test")
+    write_bytes(tree / f"kernel/{name}.ko", module_bytes(name))
+    write(tree / "modules.dep", f"kernel/{name}.ko:\n")
+    node.kernel.add(name)
+
+
+def two_modules(node: FakeNode, version: str) -> Task:
+    """A version of a driver whose module `straw` uses its module `core`, and its bundle."""
+    task = node.task(version=version, modules=[{"name": "core"}, {"name": "straw"}])
+    files = {"core": module_bytes("core", version)}
+    files["straw"] = module_bytes("straw", version, depends=["core"])
+    node.put_bundle(task, files)
+    return task
+
+
+@pytest.fixture
+def half_way(node: FakeNode) -> Task:
+    """An upgrade of two modules; a neighbour opens a device of the second after the first went."""
+    node.bring_up(two_modules(node, "1.0"))
+    node.upgrade()
+    node.kernel.refuse_unload["core"] = [errno.EAGAIN] * 1000
+    return two_modules(node, "2.0")
+
+
+def test_a_module_held_half_way_through_an_unload_brings_the_others_back(
+    node: FakeNode, half_way: Task
+) -> None:
+    before = node.record
+
+    with pytest.raises(
+        SequenceFailed, match=r"cannot unload core.*\n.*previous straw is"
+    ) as caught:
+        node.bring_up(half_way)
+
+    assert caught.value.exit_code == ExitCode.IN_USE
+    assert caught.value.retryable
+    assert set(node.loaded) == {"core", "straw"}
+    assert node.kernel.unloads == ["straw"]
+    assert node.record == before
+
+
+def test_a_bug_half_way_through_an_unload_brings_the_others_back(
+    node: FakeNode, half_way: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.kernel.refuse_unload.clear()
+    original = node.kernel.delete_module
+
+    def delete_module(name: str, timeout: float = 1) -> None:
+        if name == "core":
+            raise RuntimeError("a bug")
+        original(name, timeout)
+
+    monkeypatch.setattr(node.kernel, "delete_module", delete_module)
+    with pytest.raises(RuntimeError, match="a bug"):
+        node.bring_up(half_way)
+    assert set(node.loaded) == {"core", "straw"}
+
+
+def test_a_module_that_went_and_has_no_file_any_more_is_named(
+    node: FakeNode, half_way: Task
+) -> None:
+    first = next(tag for tag in (node.cache.root / "straw").iterdir() if tag.name[:3] == "1.0")
+    (first / "modules/straw.ko").write_bytes(b"damaged")
+
+    with pytest.raises(SequenceFailed, match="the roll-back failed: straw stays unloaded: no veri"):
+        node.bring_up(half_way)
+
+    assert node.loaded == ("core",)
+    assert node.record is not None
+    assert node.record.version == "1.0", "core of 1.0 is loaded"
+
+
+def test_a_certificate_that_goes_during_the_unload_fails_nothing(node: FakeNode) -> None:
+    node.write_driver()
+    certificate = node.image / "trust.pem"
+    subject = ["-subj", "/CN=x", "-keyout", str(node.image / "key"), "-out", str(certificate)]
+    run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *subject], timeout=60)
+    task = node.task(prebuilt={"trust": {"certificate": "trust.pem"}})
+    node.put_bundle(task, built_here=True)
+    node.bring_up(task)
+    node.upgrade()
+    task = node.task()
+    node.put_bundle(task, built_here=True)
+    original = node.kernel.delete_module
+
+    def delete_module(name: str, timeout: float = 1) -> None:
+        original(name, timeout)
+        certificate.unlink()
+
+    node.kernel.delete_module = delete_module  # type: ignore[method-assign]
+    node.bring_up(task)
+
+    assert node.loaded == ("straw",)
+    assert node.record is not None
+    assert node.record.key == task.key
+
+
+def test_firmware_that_cannot_be_read_is_refused_before_anything_is_unloaded(
+    node: FakeNode,
+) -> None:
+    node.fill()
+    write(node.host.sys_module / "firmware_class/parameters/path", "")
+    node.upgrade(firmware={"path": "firmware"})
+    (node.image / "firmware").mkdir()
+    (node.image / "firmware/a.bin").symlink_to("a.bin")
+    task = node.task()
+    node.put_bundle(task)
+
+    with pytest.raises(FirmwareRefused, match=r"a\.bin is a link that leads to itself"):
+        node.bring_up(task)
+
+    assert node.kernel.unloads == []
+    assert node.states == []
+
+
+@pytest.mark.parametrize("where", ["firmware", "conflicts", "record", "load"])
+def test_a_bug_after_the_unload_brings_everything_back(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    node.fill()
+    before = node.record
+    in_tree(node, "rival")
+    write(node.host.sys_module / "firmware_class/parameters/path", "")
+    write(node.image / "firmware/a.bin", "A")
+    node.upgrade(firmware={"path": "firmware"}, conflicts={"modules": ["rival"]})
+    task = node.task()
+    node.put_bundle(task)
+
+    def bug(*_: object, **__: object) -> None:
+        monkeypatch.undo()
+        raise RuntimeError("a bug")
+
+    def load_then_bug(items: Sequence[Insertion], loader: Loader, **_: object) -> None:
+        insert(items[0], loader)
+        raise RuntimeError("a bug")
+
+    match where:
+        case "firmware":
+            monkeypatch.setattr(FirmwareDirectory, "install", bug)
+        case "conflicts":
+            monkeypatch.setattr(conflicts, "remove_all", bug)
+        case "record":
+            monkeypatch.setattr(installation, "write_loaded", bug)
+        case "load":
+            monkeypatch.setattr(installation, "load_sequence", load_then_bug)
+    with pytest.raises(RuntimeError, match="a bug"):
+        node.bring_up(task)
+
+    assert set(node.loaded) == {"straw", "rival"}
+    assert node.record == before
+
+
+def test_a_full_disk_does_not_keep_the_conflicting_driver_away(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.fill()
+    in_tree(node, "rival")
+    node.upgrade(conflicts={"modules": ["rival"]})
+    task = node.task()
+    node.put_bundle(task)
+
+    def full(*_: object) -> None:
+        raise NoSpace("no space left in /run")
+
+    monkeypatch.setattr(installation, "write_loaded", full)
+    with pytest.raises(SequenceFailed, match=r"no space left in /run\n.*straw is loaded again"):
+        node.bring_up(task)
+    assert set(node.loaded) == {"straw", "rival"}
