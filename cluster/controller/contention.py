@@ -10,6 +10,8 @@ The state is kept in the leader's memory only; a new leader reverts once and the
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -132,6 +134,7 @@ class Standoffs:
     def _forget(self, snapshot: Snapshot) -> None:
         """Forget objects that no longer exist."""
         existing = {("DaemonSet", name) for name in snapshot.daemonsets}
+        existing |= {("ConfigMap", name) for name in snapshot.revisions}
         existing |= set(snapshot.stages.objects) if snapshot.stages else set()
         self._past = {key: past for key, past in self._past.items() if key in existing}
 
@@ -141,8 +144,10 @@ def _key(action: Apply) -> _Key:
 
 
 def _digest(action: Apply) -> str:
+    """Return the hash of the document; a ConfigMap has no note of it."""
     notes: Mapping[str, str] = action.document["metadata"].get("annotations", {})
-    return notes.get(APPLIED_NOTE, "")
+    text = json.dumps(action.document, sort_keys=True)
+    return notes.get(APPLIED_NOTE) or hashlib.sha256(text.encode()).hexdigest()
 
 
 def _is_repeated(action: Apply, past: _Past | None) -> bool:

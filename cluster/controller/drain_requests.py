@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cluster.controller.node_labels import Limit
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError, Conflict, NotFound
 from cluster.kube.resources import NODES
@@ -26,12 +27,12 @@ _DESIRED_DRAIN = "machineconfiguration.openshift.io/desiredDrain"
 def change(
     api: Api,
     action: Cordon | Uncordon,
-    limit: Mapping[str, Any],
+    limit: Limit,
     seen: Mapping[str, str] | None = None,
 ) -> Document:
     """Cordon or uncordon a node. Raises NotFound if the node is gone, and Conflict if the labels to
     change are not what the plan has `seen`."""
-    node = api.get(NODES, action.node, **limit)
+    node = api.get(NODES, action.node, **limit())
     there = node["metadata"].get("labels") or {}
     if seen is not None and any(there.get(key) != seen.get(key) for key in action.labels):
         raise Conflict(f"labels of node {action.node} are not what they were", status=409)
@@ -40,7 +41,7 @@ def change(
     return _end(api, action, node, limit)
 
 
-def _cordon(api: Api, action: Cordon, node: Document, limit: Mapping[str, Any]) -> Document:
+def _cordon(api: Api, action: Cordon, node: Document, limit: Limit) -> Document:
     """Cordon the node. Raises Conflict if the node changed between our read and our write.
 
     The API server is asked whether the node is already cordoned. Our cache may be a second old, and
@@ -52,10 +53,10 @@ def _cordon(api: Api, action: Cordon, node: Document, limit: Mapping[str, Any]) 
     if not node.get("spec", {}).get("unschedulable"):
         labels[CORDONED] = "true"
         patch["spec"] = {"unschedulable": True}
-    return api.merge_patch(NODES, action.node, patch, **limit)
+    return api.merge_patch(NODES, action.node, patch, **limit())
 
 
-def _end(api: Api, action: Uncordon, node: Document, limit: Mapping[str, Any]) -> Document:
+def _end(api: Api, action: Uncordon, node: Document, limit: Limit) -> Document:
     """End our hold on a node. Raises Conflict if the node changed between our read and our write.
 
     `kubectl drain` leaves no mark on a node that we have cordoned, so it cannot be detected. The
@@ -69,17 +70,18 @@ def _end(api: Api, action: Uncordon, node: Document, limit: Mapping[str, Any]) -
             log.fact("left cordoned: the machine-config-operator drains it", node=action.node)
         else:
             patch["spec"] = {"unschedulable": None}
-    return api.merge_patch(NODES, action.node, patch, **limit)
+    return api.merge_patch(NODES, action.node, patch, **limit())
 
 
-def evict(api: Api, action: Evict, limit: Mapping[str, Any]) -> str:
+def evict(api: Api, action: Evict, limit: Limit) -> str:
     """Return the API server's reason why the pod cannot be evicted now; "" if it is evicted.
 
     A refusal concerns this pod only. Raises ApiError if the failure is about us: no answer, too
     many requests, unknown credentials.
     """
+    limits = limit()  # raises LostLead, which is no refusal
     try:
-        api.evict(action.namespace, action.pod, action.uid, **limit)
+        api.evict(action.namespace, action.pod, action.uid, **limits)
     except (NotFound, Conflict):
         return ""  # it is gone, or was replaced by another pod of that name
     except ApiError as error:

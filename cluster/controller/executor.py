@@ -24,6 +24,7 @@ from typing import Any, assert_never
 
 from cluster.controller import drain_requests, node_labels
 from cluster.controller.failures import Failure, failure_of
+from cluster.controller.node_labels import Limit, is_failed_test
 from cluster.kube.client import Api
 from cluster.kube.election import Leadership, LostLead
 from cluster.kube.errors import ApiError, Conflict, NotFound
@@ -136,9 +137,15 @@ class Applier:
                 self._collided.add(action.words)
         return again
 
-    def do(self, action: Action, snapshot: Snapshot, seconds: float, outcome: Outcome) -> None:
-        """Carry out one action as one request of at most `seconds`. Raises ApiError."""
-        limit: dict[str, Any] = {"deadline": min(seconds, _REQUEST)}
+    def do(
+        self, action: Action, snapshot: Snapshot, left: Callable[[], float], outcome: Outcome
+    ) -> None:
+        """Carry out one action. Each of its requests takes at most the seconds that are `left` just
+        before it. Raises ApiError."""
+
+        def limit() -> Mapping[str, Any]:
+            return {"deadline": min(left(), _REQUEST)}
+
         match action:
             case Apply() | Create():
                 self._put(action, outcome, limit)
@@ -159,48 +166,53 @@ class Applier:
             case _:
                 assert_never(action)
 
-    def _put(self, action: Apply | Create, outcome: Outcome, limit: Mapping[str, Any]) -> None:
+    def _put(self, action: Apply | Create, outcome: Outcome, limit: Limit) -> None:
         if isinstance(action, Apply):
             answer = self._apply(action, limit)
             with self._lock:
                 outcome.applied.append((action, kept_from(answer).stamp))
         else:
-            answer = self._api.create(action.document, **limit)
+            answer = self._api.create(action.document, **limit())
             with self._lock:
                 self._collided.discard(action.words)
         if not lane_of(action).is_of_stages:  # objects of stages have their own watches
             self._wrote(outcome, resource_of(action.document), answer)
 
-    def _apply(self, action: Apply, limit: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _apply(self, action: Apply, limit: Limit) -> Mapping[str, Any]:
         """Apply a document. Fields that others added are removed first; apply would leave those."""
-        document, metadata = action.document, action.document["metadata"]
+        document = action.document
         if action.over is not None and action.over.shared:
             # A patch ignores unknown fields: an invalid document must not change anything.
-            self._api.apply(document, dry_run=True, **limit)
-            resource, namespace = resource_of(document), metadata["namespace"]
-            patch = replacement(document)
-            self._api.json_patch(resource, metadata["name"], patch, namespace=namespace, **limit)
-        return self._api.apply(document, **limit)
+            self._api.apply(document, dry_run=True, **limit())
+            self._replace(document, action.over.uid, limit)
+        return self._api.apply(document, **limit())
 
-    def _set_finalizers(
-        self, action: SetFinalizers, outcome: Outcome, limit: Mapping[str, Any]
-    ) -> None:
+    def _replace(self, document: Mapping[str, Any], uid: str, limit: Limit) -> None:
+        """Replace the part that is ours. Raises Conflict if the object is gone or made anew."""
+        metadata, patch = document["metadata"], replacement(document, uid)
+        where = {"namespace": metadata["namespace"], **limit()}
+        try:
+            self._api.json_patch(resource_of(document), metadata["name"], patch, **where)
+        except ApiError as error:
+            if isinstance(error, NotFound) or is_failed_test(error):
+                raise Conflict(str(error), status=409) from error
+            raise
+
+    def _set_finalizers(self, action: SetFinalizers, outcome: Outcome, limit: Limit) -> None:
         metadata: dict[str, Any] = {"uid": action.uid, "finalizers": list(action.finalizers)}
         if action.version:
             metadata["resourceVersion"] = action.version
         patch = {"metadata": metadata}
         with suppress(NotFound):
-            answer = self._api.merge_patch(DRIVERS, action.driver, patch, **limit)
+            answer = self._api.merge_patch(DRIVERS, action.driver, patch, **limit())
             self._wrote(outcome, DRIVERS, answer)
 
-    def _note_outcome(
-        self, action: AnnotateJob, outcome: Outcome, limit: Mapping[str, Any]
-    ) -> None:
+    def _note_outcome(self, action: AnnotateJob, outcome: Outcome, limit: Limit) -> None:
         noted = {"uid": action.uid, "annotations": {OUTCOME_NOTE: action.note}}
         patch = {"metadata": noted}
         with suppress(NotFound):
             answer = self._api.merge_patch(
-                JOBS, action.name, patch, namespace=action.namespace, **limit
+                JOBS, action.name, patch, namespace=action.namespace, **limit()
             )
             self._wrote(outcome, JOBS, answer)
 
@@ -209,7 +221,7 @@ class Applier:
         action: LabelNode | Cordon | Uncordon,
         snapshot: Snapshot,
         outcome: Outcome,
-        limit: Mapping[str, Any],
+        limit: Limit,
     ) -> None:
         with suppress(NotFound):  # a deleted node needs no label
             node = snapshot.nodes.get(action.node)
@@ -220,7 +232,7 @@ class Applier:
                 answer = drain_requests.change(self._api, action, limit, seen)
             self._wrote(outcome, NODES, answer)
 
-    def _evict(self, action: Evict, outcome: Outcome, limit: Mapping[str, Any]) -> None:
+    def _evict(self, action: Evict, outcome: Outcome, limit: Limit) -> None:
         """Evict a pod. A refusal is a normal answer: the next plan decides when to retry."""
         refusal = drain_requests.evict(self._api, action, limit)
         if refusal:
@@ -229,28 +241,28 @@ class Applier:
             outcome.asked[action.uid] = refusal
 
     def _set_status(
-        self, action: SetStatus, snapshot: Snapshot, outcome: Outcome, limit: Mapping[str, Any]
+        self, action: SetStatus, snapshot: Snapshot, outcome: Outcome, limit: Limit
     ) -> None:
         driver = snapshot.drivers.get(action.driver)
         patch = {"status": difference(driver.status if driver else {}, action.status)}
         with suppress(NotFound):  # deleted in the meantime
             answer = self._api.merge_patch(
-                DRIVERS, action.driver, patch, subresource="status", **limit
+                DRIVERS, action.driver, patch, subresource="status", **limit()
             )
             self._wrote(outcome, DRIVERS, answer)
 
-    def _delete(self, action: Delete, outcome: Outcome, limit: Mapping[str, Any]) -> None:
+    def _delete(self, action: Delete, outcome: Outcome, limit: Limit) -> None:
         with suppress(NotFound, Conflict):  # gone, or already replaced by another of that name
             self._api.delete(
-                action.resource, action.name, namespace=action.namespace, uid=action.uid, **limit
+                action.resource, action.name, namespace=action.namespace, uid=action.uid, **limit()
             )
         with self._lock:
             outcome.deleted.append(action)
 
-    def _say(self, action: EmitEvent, limit: Mapping[str, Any]) -> None:
+    def _say(self, action: EmitEvent, limit: Limit) -> None:
         """Emit an Event; a failure is only logged and not retried."""
         try:
-            self._api.create(event(action, now=self._wall(), instance=self._instance), **limit)
+            self._api.create(event(action, now=self._wall(), instance=self._instance), **limit())
         except LostLead:
             raise
         except ApiError as error:
@@ -294,7 +306,7 @@ class _Lanes:
         if self._ended(lane) or stopped or self._left_over(lane, action):
             return
         try:
-            self.applier.do(action, self.snapshot, self.leadership.left(), self.outcome)
+            self.applier.do(action, self.snapshot, self.leadership.left, self.outcome)
         except LostLead as lost:
             self.outcome.lost = lost
         except ApiError as error:

@@ -8,7 +8,7 @@ node all the time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from cluster.kube.client import Api
@@ -17,25 +17,30 @@ from cluster.kube.resources import NODES
 from cluster.model.actions import LabelNode
 
 Document = Mapping[str, Any]
+Limit = Callable[[], Mapping[str, Any]]  # how long the next request may take
 
 _TEST_FAILED = 422  # failed test in a JSON patch; an invalid value gives the same code
 _INVALID = "is invalid"  # the API server's message for an invalid value
+_UNTOLD = "the server rejected our request"  # its message for a step that fails
 
 
-def label(
-    api: Api, action: LabelNode, seen: Mapping[str, str], limit: Mapping[str, Any]
-) -> Document:
+def label(api: Api, action: LabelNode, seen: Mapping[str, str], limit: Limit) -> Document:
     """Change the labels. Raises Conflict if one differs from `seen`, NotFound if the node is gone.
 
     https://datatracker.ietf.org/doc/html/rfc6902
     """
     patch = [step for key in action.labels for step in _steps(key, action.labels[key], seen)]
     try:
-        return api.json_patch(NODES, action.node, patch, **limit)
+        return api.json_patch(NODES, action.node, patch, **limit())
     except ApiError as error:
         if error.status != _TEST_FAILED:
             raise
         return _anyhow(api, action, seen, limit, error)
+
+
+def is_failed_test(error: ApiError) -> bool:
+    """Return whether a step of a JSON patch failed, rather than a rule or a webhook refusing it."""
+    return error.status == _TEST_FAILED and _UNTOLD in str(error)
 
 
 def _steps(key: str, value: str | None, seen: Mapping[str, str]) -> list[Document]:
@@ -51,11 +56,11 @@ def _anyhow(
     api: Api,
     action: LabelNode,
     seen: Mapping[str, str],
-    limit: Mapping[str, Any],
+    limit: Limit,
     error: ApiError,
 ) -> Document:
     """Return the node if its labels are as desired: a retried request may have succeeded before."""
-    node = api.get(NODES, action.node, **limit)
+    node = api.get(NODES, action.node, **limit())
     labels = node["metadata"].get("labels") or {}
     if all(labels.get(key) == value for key, value in action.labels.items()):
         return node

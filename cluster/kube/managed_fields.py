@@ -44,6 +44,7 @@ class ObjectMeta:
 
     stamp: str = ""
     managed: Sequence[Document] = ()
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +58,14 @@ class Overwrite:
     stamp: str
     edit: str = ""
     shared: bool = False
+    uid: str = ""
 
 
 def kept_from(data: Document) -> ObjectMeta:
     metadata = data.get("metadata") or {}
     stamp = str(metadata.get("generation") or metadata.get("resourceVersion") or "")
-    return ObjectMeta(stamp, tuple(metadata.get("managedFields") or ()))
+    managed = tuple(metadata.get("managedFields") or ())
+    return ObjectMeta(stamp, managed, str(metadata.get("uid") or ""))
 
 
 def over(meta: ObjectMeta, document: Document, *, edited: bool) -> Overwrite:
@@ -74,7 +77,7 @@ def over(meta: ObjectMeta, document: Document, *, edited: bool) -> Overwrite:
         (entry.get("manager"), entry.get("operation")) != (FIELD_MANAGER, "Apply")
         for entry, _ in _entries(meta, document)
     )
-    return Overwrite(meta.stamp, _edit(meta, document) if edited else "", shared)
+    return Overwrite(meta.stamp, _edit(meta, document) if edited else "", shared, meta.uid)
 
 
 def has_additions(meta: ObjectMeta, document: Document) -> bool:
@@ -82,10 +85,13 @@ def has_additions(meta: ObjectMeta, document: Document) -> bool:
     return any(new and field != _HARMLESS for _, field, new in _foreign(meta, document))
 
 
-def replacement(document: Document) -> list[dict[str, Any]]:
-    """Return the JSON patch that replaces the part we own of a DaemonSet or Deployment."""
+def replacement(document: Document, uid: str = "") -> list[dict[str, Any]]:
+    """Return the JSON patch that replaces the part we own of a DaemonSet or Deployment, if it still
+    has this uid ("": any uid)."""
     owned = _OWNED[document["kind"]]
-    return [{"op": "replace", "path": "/" + "/".join(owned), "value": _part(document, owned)}]
+    test = {"op": "test", "path": "/metadata/uid", "value": uid}
+    step = {"op": "replace", "path": "/" + "/".join(owned), "value": _part(document, owned)}
+    return [test, step] if uid else [step]
 
 
 def _edit(meta: ObjectMeta, document: Document) -> str:

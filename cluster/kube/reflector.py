@@ -148,6 +148,7 @@ class Reflector(Generic[T]):
         self._trouble = ""
         self._refusal: ApiError | None = None
         self._failures = self._watches = 0
+        self._expired = 0  # fresh lists in a row from which no watch could start
         self._watch: Watch | None = None
         self._anew = False
         self._listed = float("-inf")  # start time of the last complete list
@@ -267,16 +268,21 @@ class Reflector(Generic[T]):
         """List if needed and watch once to the end. Return the seconds until the next call."""
         if self._anew or self._is_old:
             self._version, self._anew = "", False
-        if not self._version:
+        if fresh := not self._version:
             self._list()
         began = self._now()
         try:
             self._follow()
-        except Gone:
+        except Gone as error:
             self._version = ""
             log.detail(
                 "the resource version has expired: listing again", kind=self._of.resource.kind
             )
+            if fresh and self._now() - began <= _SHORT:  # so another list may not help either
+                self._expired += 1
+                self._failures = self._expired - 1  # the list has reset it
+                return self._failed(error)
+        self._expired = 0
         lasted = self._now() - began
         return 0.0 if lasted > _SHORT else _FIRST_PAUSE * (0.5 + self._jitter() / 2)
 

@@ -4,7 +4,8 @@
     states                the enums that decisions are based on
     snapshot, stages      the cluster state at one moment
     fields, parse, parse_pods, parse_stages    parsers from the API server's JSON to these values
-    labelmap, index       compact label sets; cached single-pass lookups
+    labelmap, pci_labels  compact label sets; their labels about PCI devices
+    index                 cached single-pass lookups
     actions, lanes        the actions of a plan, and their dependencies
     annotations           state stored in annotations
     status_schema, limits the schema of a Driver's status, and trimming a status to fit it

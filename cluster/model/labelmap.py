@@ -8,11 +8,12 @@ otherwise each change of one would need a new copy of all keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from sys import intern
 from typing import Any, Final, TypeVar, overload
 from weakref import WeakValueDictionary
 
+from cluster.model.pci_labels import DeviceKeys, device_keys
 from nodeside.contract import API_GROUP
 
 T = TypeVar("T")
@@ -23,7 +24,11 @@ _OWN: Final = f"{API_GROUP}/"
 class _Keys(dict[str, int]):
     """The index of each key in the tuple of values. Supports weak references."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "devices")
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__((intern(name), position) for position, name in enumerate(names))
+        self.devices = device_keys(self)
 
 
 _KNOWN: WeakValueDictionary[tuple[str, ...], _Keys] = WeakValueDictionary()
@@ -82,6 +87,10 @@ class Labels(Mapping[str, str]):
         position = self._keys.get(key)
         return default if position is None else self._values[position]
 
+    @property
+    def devices(self) -> DeviceKeys:
+        return self._keys.devices
+
     def with_own(self, changes: Mapping[str, str | None]) -> Labels:
         """Return a copy with changes to our own labels; None removes a label."""
         own = dict(zip(self._own_keys, self._own_values, strict=True))
@@ -100,9 +109,14 @@ def _shared(labels: Mapping[str, str]) -> tuple[_Keys, tuple[str, ...]]:
     names = tuple(sorted(labels))
     keys = _KNOWN.get(names)
     if keys is None:
-        keys = _Keys((intern(key), position) for position, key in enumerate(names))
+        keys = _Keys(names)
         keys = _KNOWN.setdefault(tuple(keys), keys)
     return keys, tuple([intern(labels[name]) for name in names])
+
+
+def devices_of(labels: Mapping[str, str]) -> DeviceKeys:
+    """Return the labels about PCI devices; nodes with the same keys share the result."""
+    return labels.devices if isinstance(labels, Labels) else device_keys(labels)
 
 
 def changed(labels: Mapping[str, str], changes: Mapping[str, str | None]) -> Mapping[str, str]:

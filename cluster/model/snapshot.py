@@ -253,6 +253,7 @@ class RevisionObject:
     revision: str = ""
     document: str = ""
     uid: str = ""
+    stamp: str = field(default="", compare=False)  # as in managed_fields.ObjectMeta
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
+from cluster.kube.managed_fields import Overwrite
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, Resource
 from cluster.model.actions import Action, Apply, Delete, Plan, SetFinalizers, together
 from cluster.model.names import FINALIZER, config_map_name, policy_name
@@ -179,7 +180,8 @@ def _policy_made(context: DriverContext) -> Iterator[Action]:
     driver, settings = context.driver, context.snapshot.settings
     existing = context.snapshot.revisions.get(policy_name(driver.name))
     if existing is None or existing.document != policy_text(driver):
-        yield Apply(driver.name, policy_map(context.resource, driver, settings))
+        over = Overwrite(existing.stamp) if existing else None
+        yield Apply(driver.name, policy_map(context.resource, driver, settings), over)
 
 
 def _daemonsets_applied(context: DriverContext) -> Iterator[Action]:

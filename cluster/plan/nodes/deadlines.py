@@ -35,7 +35,7 @@ NO_POD: Final = 60.0  # seconds
 NO_REPORT: Final = 600.0
 LAST_REPORT: Final = 3600.0
 LOST: Final = 600.0
-_OTHERS = 900.0  # seconds for which creating pods for other nodes counts as progress
+_OTHERS = 900.0  # seconds for which the DaemonSet controller's work for other nodes counts
 _LONGEST_NAME: Final = 253  # characters, the limit for object names
 _NEVER = math.inf
 
@@ -119,7 +119,9 @@ class Deadlines:
         daemonset = self.snapshot.daemonsets.get(name)
         if daemonset is None or daemonset.deleting or not node.labelled:
             return PATIENT
-        own = max(self._believed(node.labelled), daemonset.touched)
+        # A pod of another node that keeps changing its readiness changes the DaemonSet, too.
+        labelled = self._believed(node.labelled)
+        own = max(labelled, min(daemonset.touched, labelled + _OTHERS))
         return self._waiting(
             max(own, min(self._at_work, own + _OTHERS)),
             NO_POD,

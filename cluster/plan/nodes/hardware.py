@@ -8,18 +8,13 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, Final
 
+from cluster.model.labelmap import devices_of
 from cluster.model.names import KERNEL_LABEL, OSTREE_LABEL
 from cluster.model.snapshot import Node
 from cluster.model.status_schema import DEVICE_LIMIT
 from cluster.plan.nodes.os_version import ostree_version
 from cluster.plan.nodes.pools import _LINUX, _OS_LABEL
 from nodeside.spec.model import Hardware, PciId
-
-# feature.node.kubernetes.io/pci-<fields>.present. NFD's deviceLabelFields sets the fields: any of
-# class, vendor, device, subsystem_vendor, subsystem_device, in this order, joined by `_`.
-# https://kubernetes-sigs.github.io/node-feature-discovery/stable/usage/features.html#pci
-_PCI = re.compile(r"^feature\.node\.kubernetes\.io/pci-([0-9a-f_]+)\.present$")
-
 
 _NFD = re.compile(r"^([a-z0-9.-]+\.)?feature\.node\.kubernetes\.io/")
 
@@ -117,11 +112,16 @@ def _devices(
 
 
 def _label_values(labels: Mapping[str, str], ids: tuple[PciId, ...]) -> list[str]:
-    """Returns the values of all labels about one of these devices."""
+    """Returns the values of all labels about one of these devices.
+
+    A label without a device id, or an id without one, covers the whole vendor.
+    """
+    found = devices_of(labels)
     return [
-        value
-        for key, value in labels.items()
-        if "/pci-" in key and any(_is_about(key, device) for device in ids)
+        labels[key]
+        for each in ids
+        for key, device in found.get(each.vendor, ())
+        if not device or each.device in ("", device)
     ]
 
 
@@ -131,14 +131,3 @@ def _usual_labels(selected: tuple[PciId, ...]) -> tuple[str, ...]:
     ids = [device.vendor for device in selected]
     ids += [f"{device.vendor}_{device.device}" for device in selected if device.device]
     return tuple(f"feature.node.kubernetes.io/pci-{each}.present" for each in ids)
-
-
-@lru_cache(maxsize=65536)
-def _is_about(key: str, device: PciId) -> bool:
-    """Returns whether a label is about a device; without a device id it covers the whole vendor."""
-    match = _PCI.match(key)
-    fields = match[1].split("_") if match else []
-    if device.vendor not in fields[:2]:  # the first, or the second after a class
-        return False
-    rest = fields[fields.index(device.vendor) + 1 :]
-    return not rest or device.device in ("", rest[0])

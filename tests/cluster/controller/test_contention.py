@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from cluster.controller.contention import Standoffs
 from cluster.kube.managed_fields import Overwrite
 from cluster.model.actions import Apply, EmitEvent, Plan, SetStatus
+from cluster.model.names import policy_name
 from cluster.model.snapshot import DaemonSetObject, Snapshot
 from cluster.plan.objects.daemonset import daemonset
 from tests.cluster.fakes.daemonsets import CASES
@@ -141,3 +142,44 @@ def test_something_else_that_is_wanted_waits_for_nothing() -> None:
     played.look(edit="")
 
     assert played.applies == applied + 1
+
+
+def policy(played: Model, text: str) -> list[Apply]:
+    """What is planned while the ConfigMap of the policy has this text."""
+    name = policy_name("edu")
+    played.policies[name] = replace(played.policies[name], document=text, stamp=text)
+    applies = [each for each in played.plan().actions if isinstance(each, Apply)]
+    return [each for each in applies if each.document["metadata"]["name"] == name]
+
+
+def test_a_fight_over_the_policy_of_a_driver_is_slowed_down_and_told() -> None:
+    model, standoffs, applies = Model(), Standoffs(), 0
+    model.add(["n0"])
+    model.apply_driver("edu")
+    model.settle()
+    name = policy_name("edu")
+    events: set[str] = set()
+    for now in range(600):
+        wanted = policy(model, f"edited {now}")
+        assert len(wanted) == 1
+        plan = standoffs(Plan(tuple(wanted)), model.snapshot, now=float(now), wall=0.0)
+        done = [each for each in plan.actions if isinstance(each, Apply)]
+        standoffs.take([(each, "new") for each in done], float(now))
+        applies += len(done)
+        events |= {each.note for each in plan.actions if isinstance(each, EmitEvent)}
+
+    assert applies < 15
+    assert events == {f"ConfigMap {name} is reverted: something changed it"}
+
+
+def test_another_policy_is_sent_at_once_and_is_no_edit() -> None:
+    model, standoffs = Model(), Standoffs()
+    model.add(["n0"])
+    model.apply_driver("edu")
+    model.settle()
+    for now, upgrade in enumerate(["onReboot", "live", "onReboot", "live"]):
+        model.apply_driver("edu", upgrade=upgrade)
+        wanted = policy(model, "as before")
+        plan = standoffs(Plan(tuple(wanted)), model.snapshot, now=float(now), wall=0.0)
+        assert plan.actions == tuple(wanted)
+        assert not standoffs.take([(each, "new") for each in wanted], float(now))

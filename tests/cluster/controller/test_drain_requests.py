@@ -21,7 +21,10 @@ pytestmark = pytest.mark.cluster
 NODE = "cordoned-1"
 DRAIN = "machineconfiguration.openshift.io/desiredDrain"
 ENDS = Uncordon("edu", NODE, {CORDONED: None})
-LIMIT = {"deadline": 60.0}
+
+
+def limit() -> dict[str, float]:
+    return {"deadline": 60.0}
 
 
 @pytest.fixture
@@ -45,7 +48,7 @@ def end(control_plane: ControlPlane, api: Api, action: Uncordon = ENDS) -> None:
 
     def done() -> bool:
         try:
-            drain_requests.change(api, action, LIMIT)
+            drain_requests.change(api, action, limit)
         except Conflict:
             return False
         return True
@@ -126,6 +129,6 @@ def test_a_change_between_look_and_write_ends_nothing(
     monkeypatch.setattr(api, "get", looks_too_early)
 
     with pytest.raises(Conflict):
-        drain_requests.change(api, ENDS, LIMIT)
+        drain_requests.change(api, ENDS, limit)
 
     assert closed(nodes) == (True, False)

@@ -10,17 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.controller.executor import Applier, difference
+from cluster.kube.election import Leadership
 from cluster.kube.errors import ApiError, Conflict, Forbidden, NotFound, Unreachable
 from cluster.kube.managed_fields import Overwrite
 from cluster.kube.resources import DAEMON_SETS, DRIVERS, NODES
 from cluster.model.actions import (
     Apply,
+    Cordon,
     Delete,
     EmitEvent,
     LabelNode,
     Plan,
     SetFinalizers,
     SetStatus,
+    Uncordon,
 )
 from cluster.model.lanes import STATUS, Lane
 from tests.cluster.fakes.api import FakeApi, carry_out, leading, model
@@ -60,6 +63,81 @@ def test_the_part_that_is_ours_is_replaced_before_an_apply_where_others_set_fiel
 
     assert sorted(api.asked) == [*["apply a"] * 3, "patch deployments a"], "and once to check it"
     assert [{"op": "replace", "path": "/spec/template", "value": pods}] in api.bodies
+
+
+SHARED = Apply(
+    "edu",
+    {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": "a", "namespace": "x"},
+        "spec": {"selector": {}},
+    },
+    Overwrite("1", shared=True, uid="u1"),
+)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ApiError("no: the server rejected our request due to an error", status=422),
+        NotFound("gone", status=404),
+    ],
+)
+def test_a_daemonset_that_was_made_anew_or_is_gone_is_not_replaced(error: ApiError) -> None:
+    api = FakeApi({"patch daemonsets a": error})
+
+    outcome = carry_out(api, SHARED)
+
+    assert api.bodies[1][0] == {"op": "test", "path": "/metadata/uid", "value": "u1"}
+    assert api.asked == ["apply a", "patch daemonsets a"], "only the check and the patch"
+    assert outcome.overtaken
+    assert outcome.troubles == {}
+
+
+def test_a_webhook_that_refuses_the_replacement_is_trouble() -> None:
+    error = ApiError('admission webhook "w" denied the request: no', status=422)
+
+    outcome = carry_out(FakeApi({"patch daemonsets a": error}), SHARED)
+
+    assert outcome.troubles.keys() == {Lane("edu")}
+
+
+@pytest.mark.parametrize("action", [SHARED, Cordon("edu", "n1", {}), Uncordon("edu", "n1", {})])
+def test_no_request_of_an_action_outlasts_the_lead(action: Apply | Cordon | Uncordon) -> None:
+    """Every request takes almost as long as it may."""
+    clock = [0.0]
+
+    class Slow(FakeApi):
+        def _ask(self, words: str, body: Any, limits: dict[str, Any]) -> dict[str, Any]:
+            answer = super()._ask(words, body, limits)
+            clock[0] += limits["deadline"] - 0.1
+            assert clock[0] < 10.0
+            return answer
+
+    lead = Leadership(now=lambda: clock[0])
+    lead.begin(10.0)
+    with Applier(Slow(), instance="me", wall=lambda: 0.0) as applier:  # type: ignore[arg-type]
+        outcome = applier.carry_out(Plan((action,)), model().snapshot, lead)
+
+    assert outcome.troubles == {}
+
+
+def test_an_action_stops_between_two_requests_when_the_lead_is_lost() -> None:
+    lead = Leadership(now=lambda: 0.0)
+    lead.begin(60.0)
+
+    class Loses(FakeApi):
+        def _ask(self, *asked: Any) -> dict[str, Any]:
+            lead.end()
+            return super()._ask(*asked)
+
+    api = Loses()
+    with Applier(api, instance="me", wall=lambda: 0.0) as applier:  # type: ignore[arg-type]
+        outcome = applier.carry_out(Plan((SHARED,)), model().snapshot, lead)
+
+    assert api.asked == ["apply a"]
+    assert outcome.lost is not None
 
 
 def test_what_failed_ends_the_lane_of_its_driver_and_of_no_other() -> None:

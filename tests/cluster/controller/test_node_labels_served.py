@@ -43,7 +43,7 @@ def ours(nodes: Nodes) -> Mapping[str, str]:
 
 def changed(api: Api, seen: Mapping[str, str] = SEEN, **labels: str | None) -> None:
     keys = {f"nodeside.io/edu.{word}": value for word, value in labels.items()}
-    label(api, LabelNode("edu", NODE, keys), seen, {"deadline": 10.0})
+    label(api, LabelNode("edu", NODE, keys), seen, lambda: {"deadline": 10.0})
 
 
 def test_labels_are_set_and_taken_away_and_others_stay(api: Api, nodes: Nodes) -> None:
@@ -90,4 +90,4 @@ def test_a_value_that_cannot_be_is_refused_in_the_servers_words(api: Api, nodes:
     with pytest.raises(ApiError, match="a valid label must be"):
         changed(api, assigned="no label!")
     with pytest.raises(NotFound):
-        label(api, LabelNode("edu", "nowhere", {ASSIGNED: "a"}), {}, {"deadline": 10.0})
+        label(api, LabelNode("edu", "nowhere", {ASSIGNED: "a"}), {}, lambda: {"deadline": 10.0})

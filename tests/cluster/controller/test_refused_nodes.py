@@ -181,7 +181,7 @@ def test_a_label_that_was_another_one_for_a_moment_is_a_conflict() -> None:
     wanted = LabelNode("edu", "n1", {"k": "c"})
 
     with pytest.raises(Conflict):
-        label(Toggled("the server rejected our request"), wanted, {"k": "a"}, {})  # type: ignore[arg-type]
+        label(Toggled("the server rejected our request"), wanted, {"k": "a"}, dict)  # type: ignore[arg-type]
     with pytest.raises(ApiError, match="is invalid") as caught:
-        label(Toggled('Node "n1" is invalid: metadata.labels'), wanted, {"k": "a"}, {})  # type: ignore[arg-type]
+        label(Toggled('Node "n1" is invalid: metadata.labels'), wanted, {"k": "a"}, dict)  # type: ignore[arg-type]
     assert not isinstance(caught.value, Conflict)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from copy import deepcopy
 from typing import Any
 
 import pytest
 
+from cluster.controller.node_labels import is_failed_test
+from cluster.kube.client import connect
+from cluster.kube.errors import ApiError
 from cluster.kube.managed_fields import Overwrite, replacement
 from cluster.kube.resources import DAEMON_SETS
 from cluster.model.names import APPLIED_NOTE
@@ -189,3 +193,18 @@ def test_restarting_the_pods_is_nobodys_edit(
     control_plane.kubectl("rollout", "restart", "daemonset", name, "-n", "default")
 
     assert differs(document, served(control_plane, document)) is None
+
+
+def test_a_daemonset_made_anew_is_not_replaced(
+    control_plane: ControlPlane, document: dict[str, Any]
+) -> None:
+    found = served(control_plane, document)
+    assert found.kept.uid == found.uid
+    where = {"namespace": "default", "deadline": 10.0}
+
+    with closing(connect(control_plane.kubeconfig)) as api:
+        api.json_patch(DAEMON_SETS, found.name, replacement(document, found.uid), **where)
+        with pytest.raises(ApiError) as caught:
+            api.json_patch(DAEMON_SETS, found.name, replacement(document, "another"), **where)
+
+    assert is_failed_test(caught.value)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from cluster.kube.errors import Gone
+from cluster.kube.listing import Page
 from cluster.kube.reflector import Reflector, Selection
 from cluster.kube.resources import IMAGE_STREAMS, NODES
 from tests.cluster.fakes.scripted import Said, ScriptedServer, event, gone, page
@@ -146,6 +148,34 @@ def test_after_410_what_was_known_stays_until_the_new_list_is_whole(
         first.set()
         watched.until(lambda: watched.names == ["b", "c"])
         hold.set()
+
+
+def test_lists_from_which_no_watch_can_start_are_further_and_further_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+
+    class Expiring:
+        def list(self, *_: Any, **__: Any) -> Page[Item]:
+            return Page([], "5")
+
+        def watch(self, *_: Any, **__: Any) -> None:
+            raise Gone("too old resource version", status=410, retryable=True)
+
+    api: Any = Expiring()
+    reflector = Reflector(api, Selection(NODES, item_from), lambda: None, jitter=lambda: 1.0)
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 8:
+            reflector.stop()
+
+    monkeypatch.setattr(reflector._poked, "wait", pause)
+    reflector.start()
+    reflector.join(LONG)
+
+    assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    assert reflector.health().trouble == "too old resource version"
 
 
 def test_a_list_that_expires_between_two_pages_is_begun_again(

@@ -25,8 +25,11 @@ from tests.cluster.fakes.scripted import Said, ScriptedServer
 GPU = Policy(resources=("example.com/edu",))
 LABELLED = Policy(selector={"uses": "edu", "tier": "batch"})
 BOTH = demand_of(GPU) | demand_of(LABELLED)
-LIMIT = {"deadline": 5.0}
 LONG = 30.0  # seconds: a deadline that only a broken test meets
+
+
+def limit() -> dict[str, float]:
+    return {"deadline": 5.0}
 
 
 def pod(name: str = "train-0", *, device: str = "1", **parts: Any) -> dict[str, Any]:
@@ -162,7 +165,7 @@ def test_a_refusal_of_a_budget_is_told_in_its_own_words(tmp_path: Path) -> None:
     cause = '{"reason": "DisruptionBudget", "message": "The disruption budget train needs 1"}'
     body = '{"message": "Cannot evict pod", "details": {"causes": [' + cause + "]}}"
     with ScriptedServer(Said(429, body=body)) as server:
-        said = evict(server.api(tmp_path), EVICT, LIMIT)
+        said = evict(server.api(tmp_path), EVICT, limit)
 
     assert said == "the disruption budget train needs 1"
     assert len(server.asked) == 1, "the next plan asks again, not this one"
@@ -171,18 +174,18 @@ def test_a_refusal_of_a_budget_is_told_in_its_own_words(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [NotFound, Conflict])
 def test_a_pod_that_is_gone_or_another_one_has_left(error: type[ApiError]) -> None:
-    assert evict(refused(404, error), EVICT, LIMIT) == ""
+    assert evict(refused(404, error), EVICT, limit) == ""
 
 
 def test_what_is_refused_for_one_pod_only_is_no_trouble_for_the_driver() -> None:
-    assert evict(refused(500, retryable=True), EVICT, LIMIT) == "said no"
-    assert evict(refused(403), EVICT, LIMIT) == "said no"
+    assert evict(refused(500, retryable=True), EVICT, limit) == "said no"
+    assert evict(refused(403), EVICT, limit) == "said no"
 
 
 @pytest.mark.parametrize("status", [0, 401, 429, 503])
 def test_an_api_server_that_is_gone_or_overloaded_concerns_everybody(status: int) -> None:
     with pytest.raises(ApiError):
-        evict(refused(status, retryable=True), EVICT, LIMIT)
+        evict(refused(status, retryable=True), EVICT, limit)
 
 
 class FakeApi:
@@ -204,7 +207,7 @@ class FakeApi:
 def test_a_cordon_is_ours_only_where_there_was_none(closed: bool) -> None:
     api: Any = FakeApi(closed=closed)
 
-    change(api, Cordon("edu", "n1", {"a": "b"}), LIMIT)
+    change(api, Cordon("edu", "n1", {"a": "b"}), limit)
 
     assert api.patch["metadata"]["resourceVersion"] == "7", "nobody came in between"
     assert (CORDONED in api.patch["metadata"]["labels"]) is not closed
@@ -217,7 +220,7 @@ def test_a_node_that_somebody_else_holds_by_now_is_not_cordoned() -> None:
     action = Cordon("edu", "n1", {"nodeside.io/edu.hold": "ours"})
 
     with pytest.raises(Conflict, match="not what they were"):
-        change(api, action, LIMIT, {})
+        change(api, action, limit, {})
 
     assert not api.patch
 

@@ -56,6 +56,14 @@ def test_while_pods_are_made_for_others_a_node_waits_its_turn_but_not_for_ever()
     assert at(model, THEN + 900 + NO_POD)[0] == "NodesFailed"
 
 
+def test_a_pod_of_another_node_that_keeps_changing_its_daemonset_holds_none_for_ever() -> None:
+    model = assigned()
+    touch(model, THEN + 5000)
+
+    assert at(model, THEN + 2 * 900 + NO_POD - 1)[0] == "NodesBusy"
+    assert at(model, THEN + 2 * 900 + NO_POD)[0] == "NodesFailed"
+
+
 def test_a_pod_that_is_there_and_says_nothing_has_ten_minutes() -> None:
     model = assigned()
     with_pods(model)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.model.labelmap import Labels, labels_of
 from cluster.model.names import KERNEL_LABEL, OSTREE_LABEL
 from cluster.model.snapshot import Node, Pool, assignment
 from cluster.plan.nodes.hardware import Fit, devices, disagreement, former_devices, has_hardware
@@ -111,6 +112,24 @@ def test_a_device_is_found_in_every_form_of_the_label(fields: str) -> None:
 @pytest.mark.parametrize("fields", ["8086", "1234_11e9", "00ff_1234_11e9", "0300_8086_1234"])
 def test_another_device_is_not_this_one(fields: str) -> None:
     assert has_hardware(node(labels=nfd(fields)), EDU, assigned=False) is Fit.LACKS
+
+
+def test_a_node_with_thousands_of_device_labels_is_read_once_and_not_per_driver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    labels = labels_of(nfd(*(f"{number:04x}_{number:04x}" for number in range(20_000)), "fffe"))
+
+    def never(*_: object) -> None:
+        raise AssertionError("all labels were read again")
+
+    for name in ("__iter__", "items", "keys"):
+        monkeypatch.setattr(Labels, name, never)
+    for vendor, fit in [("0001", Fit.HAS), ("00ff", Fit.HAS), ("fffe", Fit.HAS)]:
+        hardware = Hardware(pci=(PciId(vendor),))
+        assert has_hardware(node(labels=labels), hardware, assigned=False) is fit
+    absent = Hardware(pci=tuple(PciId("ffff", f"{number:04x}") for number in range(8)))
+    assert has_hardware(node(labels=labels), absent, assigned=False) is Fit.LACKS
+    assert sum(map(len, labels.devices.values())) <= 1024, "memory is limited"
 
 
 def test_a_vendor_id_alone_means_every_device_of_the_vendor() -> None:
