@@ -17,8 +17,9 @@ Stdlib only: the toolkit sidecar uses this module too.
 from __future__ import annotations
 
 import json
+import math
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 
 from nodeside.errors import NodesideError, NoHeaders
@@ -31,6 +32,15 @@ _PROTOCOL = 1
 
 # Parts of a release that name a variant: 5.14.0-427.el9.x86_64+rt, 4.18.0-305.rt7.72.el8.x86_64.
 _VARIANT = re.compile(r"(?<=[.+-])(rt|64k|debug)(?=\d|[.+-]|$)")
+
+
+_TEXTS = ("message", "hint", "first_error")  # the other texts of an outcome are names:
+_FORMS = {
+    "kernel": re.compile(r"[A-Za-z0-9._+~-]{0,64}"),
+    "tag": re.compile(r"[A-Za-z0-9_.-]{0,200}"),
+    "digest": re.compile(r"(sha256:[0-9a-f]{64})?"),
+    "reason": re.compile(r"[A-Za-z0-9]{0,64}"),
+}
 
 
 @dataclass(frozen=True)
@@ -139,16 +149,12 @@ def choose_kernel(
 
 def termination_message(outcome: BuildOutcome) -> str:
     """Encode the outcome as a termination message, cut to the size that a kubelet keeps."""
-    limit = _TEXT_LIMIT
+    record, limit = encode(outcome), _TEXT_LIMIT
+    record |= dict.fromkeys(_malformed(outcome), "")
     while True:
-        cut = replace(
-            outcome,
-            message=_cut(outcome.message, limit),
-            hint=_cut(outcome.hint, limit),
-            first_error=_cut(outcome.first_error, limit),
-        )
-        text = json.dumps(encode(cut), ensure_ascii=False, sort_keys=True)
-        if len(text.encode(errors="replace")) <= MESSAGE_LIMIT:
+        cut = {**record, **{name: _cut(record[name], limit) for name in _TEXTS}}
+        text = json.dumps(cut, ensure_ascii=False, sort_keys=True)
+        if len(text.encode(errors="replace")) <= MESSAGE_LIMIT or not limit:
             return text
         limit //= 2
 
@@ -157,12 +163,21 @@ def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
+def _malformed(outcome: BuildOutcome) -> list[str]:
+    return [name for name, form in _FORMS.items() if not form.fullmatch(getattr(outcome, name))]
+
+
 def read_message(text: str) -> BuildOutcome | None:
-    """Decode the outcome in a termination message; None if it has none or is too long."""
-    if len(text) > MESSAGE_LIMIT:
-        return None
+    """Decode the outcome in a termination message; None if it has none or is too long.
+
+    Anyone who may write the status of a pod may have written it. One with a name that is in no
+    valid form, or with a number that would not fit, is none.
+    """
     try:
-        record = json.loads(text)
-        return decode(BuildOutcome, record) if isinstance(record, dict) else None
+        record = json.loads(text) if len(text.encode()) <= MESSAGE_LIMIT else None
+        outcome = decode(BuildOutcome, record) if isinstance(record, dict) else None
     except (ValueError, RecursionError, NodesideError):
         return None
+    if outcome is None or _malformed(outcome):
+        return None
+    return outcome if math.isfinite(outcome.seconds) and 0 <= outcome.protocol < 1000 else None

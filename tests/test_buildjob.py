@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -86,6 +88,50 @@ def test_a_long_outcome_is_cut_to_what_a_kubelet_keeps_and_is_still_json() -> No
     read = read_message(said)
     assert read is not None
     assert read.verdict is BuildVerdict.BROKEN
+
+
+@pytest.mark.parametrize("name", ["kernel", "tag", "digest", "reason"])
+def test_a_name_that_is_in_no_form_is_no_outcome_and_is_never_sent(name: str) -> None:
+    forged = json.dumps({"verdict": "built", name: "a" * 4000})
+    assert len(forged) <= MESSAGE_LIMIT
+    assert read_message(forged) is None
+
+    outcome = BuildOutcome(BuildVerdict.BUILT, message="😀" * 9000)
+    value: Any = "\0é" * 4000
+    outcome = replace(outcome, **{name: value})
+    read = read_message(termination_message(outcome))
+    assert read is not None
+    assert (read.verdict, getattr(read, name)) == (BuildVerdict.BUILT, "")
+
+
+def test_names_survive_however_long_the_texts_are() -> None:
+    names: dict[str, Any] = {
+        "kernel": PLAIN.release,
+        "tag": "t" * 130,
+        "digest": f"sha256:{'0' * 64}",
+    }
+    texts: dict[str, Any] = dict.fromkeys(("message", "hint", "first_error"), "\x01" * 4000)
+    outcome = BuildOutcome(BuildVerdict.BUILT, reason="Compile", **names, **texts)
+    said = termination_message(outcome)
+
+    assert len(said.encode()) <= MESSAGE_LIMIT
+    read = read_message(said)
+    assert read is not None
+    assert names.items() <= vars(read).items()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps({"verdict": "built", "message": "é" * 4000}, ensure_ascii=False),
+        '{"verdict": "built", "protocol": ' + "1" * 4000 + "}",
+        '{"verdict": "built", "protocol": -1}',
+        '{"verdict": "built", "seconds": 1e999}',
+        '{"verdict": "built", "message": "\\ud800"}',
+    ],
+)
+def test_what_would_not_fit_into_a_message_again_is_no_outcome(text: str) -> None:
+    assert read_message(text) is None
 
 
 @pytest.mark.parametrize("text", ["", "oops", "[]", "{}", '{"verdict": "perhaps"}', "[" * 99999])

@@ -1,6 +1,7 @@
 """The Kubernetes client: requests, watches, leader election. It knows nothing about drivers.
 
 resources, listing    the kinds in use; parsing of list pages
+nesting               decoding of JSON that nests deeply
 credentials           the API server's address and our credentials
 transport, client     a single request with its retries; the API verbs
 errors                API server errors as exceptions

@@ -9,7 +9,6 @@ out requests.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from cluster.kube.credentials import Access
 from cluster.kube.errors import ApiError, RequestInfo, Unreachable, refusal
 from cluster.kube.listing import Page, read_page
 from cluster.kube.managed_fields import FIELD_MANAGER
+from cluster.kube.nesting import decode
 from cluster.kube.resources import PODS, Resource, resource_of
 from cluster.kube.transport import Call, Document, Exchange, RequestCounts, in_words, no_answer
 from nodeside.api_status import document_of
@@ -341,9 +341,9 @@ def _piece(request: RequestInfo, response: BaseHTTPResponse) -> bytes:
 
 def _event(request: RequestInfo, line: bytes) -> Event:
     try:
-        document = json.loads(line)
+        document = decode(line)
         event = Event(str(document["type"]), document["object"])
-    except (ValueError, KeyError, TypeError, RecursionError) as exc:
+    except (ValueError, KeyError, TypeError) as exc:
         raise Unreachable(
             f"an answer to {request} that is not a watch event: {line[:100]!r}"
         ) from exc
@@ -354,8 +354,8 @@ def _event(request: RequestInfo, line: bytes) -> Event:
 
 
 def _object(request: RequestInfo, body: bytes) -> dict[str, Any]:
-    with suppress(ValueError, RecursionError):
-        document = json.loads(body)
+    with suppress(ValueError):
+        document = decode(body)
         if isinstance(document, dict):
             return document
     raise Unreachable(f"the answer to {request} is not a JSON object: {body[:100]!r}")

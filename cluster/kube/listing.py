@@ -7,16 +7,16 @@ item. Pure.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from cluster.kube.nesting import decode_at
+
 T = TypeVar("T")
 
 _BLANK = re.compile(r"[ \t\r\n]*")
-_SCAN = json.JSONDecoder().raw_decode
 
 
 @dataclass(slots=True)
@@ -38,13 +38,13 @@ def read_page(text: str, trim: Callable[[dict[str, Any]], T | None]) -> Page[T]:
         raise ValueError("the list is cut off")
     at, has_items = _expect(text, _skip(text, 0), "{"), False
     while text[at] != "}":
-        key, at = _SCAN(text, at)
+        key, at = decode_at(text, at)
         at = _expect(text, at, ":")
         has_items |= key == "items"
         if key == "items" and text[at] == "[":
             at = _items(text, at, trim, page.items)
         else:
-            value, at = _SCAN(text, at)
+            value, at = decode_at(text, at)
             if key == "metadata" and isinstance(value, dict):
                 page.resource_version = str(value.get("resourceVersion", ""))
                 page.next = str(value.get("continue", ""))
@@ -57,7 +57,7 @@ def read_page(text: str, trim: Callable[[dict[str, Any]], T | None]) -> Page[T]:
 def _items(text: str, at: int, trim: Callable[[dict[str, Any]], T | None], items: list[T]) -> int:
     at = _skip(text, at + 1)
     while text[at] != "]":
-        item, at = _SCAN(text, at)
+        item, at = decode_at(text, at)
         small = trim(item)
         if small is not None:
             items.append(small)

@@ -331,6 +331,7 @@ class Reflector(Generic[T]):
             return
         self._watches += 1
         self._watch = self._api.watch(self._of.resource, self._version, **self._of.where)
+        opened = self._now()
         with self._changed:
             self._heard_from("")  # the next event may be a minute away
         try:
@@ -339,11 +340,18 @@ class Reflector(Generic[T]):
                 self._watch.close()
             for event in self._watch:
                 self._take(event)
+                self._failures = 0
         except NotFound:
             self._version = ""
             raise
+        except Exception:
+            if self._failures and self._now() - opened <= _SHORT:
+                self._version = ""  # if it is an event that stops us, a list gets past it
+            raise
         finally:
             self._watch = None
+            if self._now() - opened > _SHORT:
+                self._failures = 0
 
     def _take(self, event: Event) -> None:
         version = str(event.object.get("metadata", {}).get("resourceVersion", ""))
@@ -395,7 +403,7 @@ class Reflector(Generic[T]):
             log.fact("the API server answers again", kind=self._of.resource.kind)
         if self._refusal is not None:
             self._wake()  # the refusal was reported; now it is cleared
-        self._trouble, self._refusal, self._failures = "", None, 0
+        self._trouble, self._refusal = "", None
         self._changed.notify_all()
 
     def _failed(self, error: ApiError) -> float:

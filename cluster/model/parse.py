@@ -206,7 +206,8 @@ def toolkit_labels_from(data: Document, image: str) -> ToolkitLabels | None:
     """Parse the labels of an ImageStreamTag; None while its image is not the one its tag names.
 
     That is the case until a moved tag is imported; their generations differ until then. A
-    multi-architecture image list has no labels of its own.
+    multi-architecture image list has no labels of its own. A label that is no release is "": its
+    length is up to whoever made the image.
     https://docs.redhat.com/en/documentation/openshift_container_platform/4.18/html/image_apis/imagestreamtag-image-openshift-io-v1
     """
     tag = part(data, "tag")
@@ -217,7 +218,7 @@ def toolkit_labels_from(data: Document, image: str) -> ToolkitLabels | None:
         return None
     metadata = part(part(data, "image"), "dockerImageMetadata")
     labels = part(part(metadata, "Config"), "Labels")
-    return ToolkitLabels(text(labels, "kernel-version"), text(labels, "kernel-rt-version"))
+    return ToolkitLabels(uname(labels, "kernel-version"), uname(labels, "kernel-rt-version"))
 
 
 def _touched(metadata: Document, by: str = "") -> float:

@@ -12,6 +12,7 @@ from cluster.model.names import (
     DRIVER_LABEL,
     MANAGED_BY,
     MANAGER,
+    PREFLIGHT,
     STAGE_LABEL,
     STAGE_MANAGER,
 )
@@ -24,7 +25,7 @@ class StageItem:
     """An object of the namespace.
 
     `source` is set for a ConfigMap unless nodeside created it, since a stage may not use its own
-    ConfigMap as a template.
+    ConfigMap as a template. Nor is one of a preflight kept: its user may make many large ones.
     """
 
     name: str
@@ -41,7 +42,8 @@ def stage_item_from(kind: str, data: Mapping[str, Any]) -> StageItem:
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
     name, manager = str(metadata.get("name")), labels.get(MANAGED_BY)
     if manager != STAGE_MANAGER:
-        files = data.get("data") or {} if kind == "ConfigMap" and manager != MANAGER else None
+        foreign = manager not in (MANAGER, PREFLIGHT)
+        files = data.get("data") or {} if kind == "ConfigMap" and foreign else None
         source = None if files is None else Source(name, dict(files))
         return StageItem(name, StageObject(kind, name), source)
     rolled_out, progress = _rollout(data) if kind == "Deployment" else (True, "")

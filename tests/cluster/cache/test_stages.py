@@ -72,6 +72,13 @@ def test_a_config_map_of_a_person_is_a_source_and_one_of_ours_is_none() -> None:
     assert stage_item_from("ConfigMap", ours).source is None
 
 
+def test_nothing_is_kept_of_the_config_map_of_a_preflight() -> None:
+    labels = {"app.kubernetes.io/managed-by": "nodeside-preflight"}
+    metadata = {"name": "edu-preflight-0123abcd", "labels": labels}
+    data = {"metadata": metadata, "data": {"driver.yaml": "x" * 1_000_000}}
+    assert stage_item_from("ConfigMap", data).source is None
+
+
 def test_a_deployment_is_rolled_out_when_kubectl_would_say_so() -> None:
     def deployment(**status: int) -> Any:
         labels = {"app.kubernetes.io/managed-by": "nodeside-stages"}

@@ -187,6 +187,18 @@ def test_a_watch_gives_events_in_order_and_ends_with_the_answer(tmp_path: Path) 
     assert "allowWatchBookmarks=true" in server.asked[0].path
 
 
+def test_an_object_is_read_however_deeply_its_managed_fields_nest(tmp_path: Path) -> None:
+    deep = '{"f:a":' * 9990 + "{}" + "}" * 9990
+    line = event("MODIFIED", "a", "8", more="DEEP").replace('"DEEP"', deep)
+    script = [Said(body=line), Said(body='{"kind": "Node", "deep": DEEP}'.replace("DEEP", deep))]
+    with ScriptedServer(*script) as server:
+        (seen,) = server.api(tmp_path).watch(NODES, "7")
+        read = server.api(tmp_path).get(NODES, "a")
+
+    assert (seen.kind, seen.object["metadata"]["name"]) == ("MODIFIED", "a")
+    assert read["kind"] == "Node"
+
+
 def test_a_watch_that_is_too_old_raises_gone(tmp_path: Path) -> None:
     with ScriptedServer(Said(body=gone())) as server, pytest.raises(Gone, match="too old"):
         list(server.api(tmp_path).watch(NODES, "7"))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.kube import nesting
 from cluster.kube.listing import read_page
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -53,3 +54,36 @@ def test_items_that_are_null_are_none() -> None:
 def test_what_is_no_list_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError):
         read_page(text, lambda item: item)
+
+
+DEEP = '{"f:a":' * 9990 + "{}" + "}" * 9990
+
+
+def test_an_item_that_nests_deeper_than_json_goes_is_read_without_its_depths() -> None:
+    entry = f'{{"manager": "x", "fieldsV1": {DEEP}, "operation": "Update"}}'
+    name = r'"a\"]}"'
+    deep = f'{{"metadata": {{"managedFields": [{entry}], "name": {name}}}, "spec": {{"b": [1]}}}}'
+    text = (
+        f'{{"metadata": {{}}, "items": [{{"metadata": {{"name": "first"}}}}, {deep}, {{"x": 1}}]}}'
+    )
+
+    first, found, last = read_page(text, lambda item: item).items
+
+    assert (first, last) == ({"metadata": {"name": "first"}}, {"x": 1})
+    assert found["spec"] == {"b": [1]}
+    assert found["metadata"]["name"] == 'a"]}'
+    (kept,) = found["metadata"]["managedFields"]
+    assert (kept["manager"], kept["operation"]) == ("x", "Update")
+    assert kept["fieldsV1"]["f:a"]["f:a"]
+
+
+@pytest.mark.parametrize("cut", [20, 9990 * 7, len(DEEP) - 1])
+def test_depths_that_are_cut_off_are_a_value_error(cut: int) -> None:
+    with pytest.raises(ValueError):
+        read_page(f'{{"items": [{DEEP[:cut]}}}', lambda item: item)
+
+
+@given(VALUES)
+def test_nothing_is_lost_of_what_is_not_too_deep(value: Any) -> None:
+    text = json.dumps([value])
+    assert nesting._shallow(text + ", 1", 0) == (text, len(text))

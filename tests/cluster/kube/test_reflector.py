@@ -287,6 +287,33 @@ def test_a_watch_that_is_open_again_counts_as_heard_though_nothing_happens(
         hold.set()
 
 
+def test_a_watch_that_fails_at_once_backs_off_and_the_state_comes_from_lists(
+    tmp_path: Path, hold: threading.Event
+) -> None:
+    broken = Said(body="oops\n")
+    script = [Said(body=page("a")), broken, broken, Said(body=page("a", "b", version="9")), broken]
+    with (
+        ScriptedServer(*script, Said(body=page("c")), silent(hold)) as server,
+        Watched(server, tmp_path) as watched,
+    ):
+        watched.until(lambda: len(server.asked) == 7)
+        assert watched.reflector._failures == 3, "nothing has come of a watch yet"
+        assert watched.names == ["c"]
+        hold.set()
+
+    assert ["watch=true" in asked.path for asked in server.asked[:7]] == [
+        False, True, True, False, True, False, True,
+    ]  # fmt: skip
+
+
+def test_an_event_ends_the_backing_off(tmp_path: Path, hold: threading.Event) -> None:
+    script = [Said(body=page("a")), Said(body="oops\n"), Said(body=event("ADDED", "b", "8"))]
+    with ScriptedServer(*script, silent(hold)) as server, Watched(server, tmp_path) as watched:
+        watched.until(lambda: watched.names == ["a", "b"])
+        watched.until(lambda: watched.reflector._failures == 0)
+        hold.set()
+
+
 def test_after_an_outage_a_poke_is_enough_to_be_up_to_date_again(
     tmp_path: Path, hold: threading.Event
 ) -> None:

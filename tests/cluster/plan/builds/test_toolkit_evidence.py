@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cluster.model.annotations import note, read_refused
+from cluster.model.parse import toolkit_labels_from
 from cluster.model.snapshot import DaemonSetObject, Node, NodeDriverObject, Pool, ToolkitLabels
 from cluster.plan.builds.toolkit_evidence import (
     Evidence,
@@ -186,3 +187,10 @@ def test_a_note_is_read_as_it_was_written_and_junk_is_nothing() -> None:
     assert note({}) == ""
     for junk in ("", "[]", "{", '"x"', "[" * 10_000, note({"i" * 1025: WHY})):
         assert read_refused(junk) == {}
+
+
+@pytest.mark.parametrize("label", ["4.18.0-" + "+a" * 10_000 + "!", "5" * 65, "5.14.0 el9"])
+def test_a_label_that_is_no_release_counts_as_missing(label: str) -> None:
+    labels = {"kernel-version": label, "kernel-rt-version": label}
+    image = {"dockerImageMetadata": {"Config": {"Labels": labels}}}
+    assert toolkit_labels_from({"tag": {}, "image": image}, "x") == ToolkitLabels()
