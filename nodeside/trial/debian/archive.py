@@ -204,8 +204,9 @@ class Archive:
 
 
 def unpack(package: Path, directory: Path) -> None:
-    """Unpack a .deb below a directory without running any of its code."""
+    """Unpack a .deb below a directory without running its code, and without setuid or setgid."""
     process.run(["dpkg-deb", "-x", package, directory], timeout=600)
+    process.run(["chmod", "-R", "u-s,g-s", directory], timeout=120)
 
 
 def _run(

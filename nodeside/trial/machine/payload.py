@@ -15,7 +15,7 @@ from pathlib import Path
 
 import nodeside
 from nodeside import process
-from nodeside.trial.errors import TargetError
+from nodeside.trial import vendor_tree
 from nodeside.trial.machine import disks
 
 _AGENT = """\
@@ -35,7 +35,6 @@ sys.path.insert(0, "/opt/nodeside")
 from nodeside.cli import main
 main()
 """
-_SOURCE_LIMIT_MIB = 2048
 
 
 def make(
@@ -58,7 +57,7 @@ def make(
     if driver_image is None:
         (tree / "driver-image").mkdir()
     else:
-        _copy_driver(driver_image, tree / "driver-image")
+        vendor_tree.copy(driver_image, tree / "driver-image", leave_out=(".git",))
     (tree / "toolkit").mkdir()
     process.run(["cp", "-a", python, tree / "toolkit" / "python"], timeout=120)
     if cache is not None:
@@ -67,16 +66,6 @@ def make(
     disks.ext4(tree, image, label="payload")
     shutil.rmtree(tree)
     return image
-
-
-def _copy_driver(source: Path, target: Path) -> None:
-    size = sum(path.lstat().st_size for path in source.rglob("*")) >> 20
-    if size > _SOURCE_LIMIT_MIB:
-        raise TargetError(
-            f"{source} holds {size} MiB, the limit is {_SOURCE_LIMIT_MIB} MiB",
-            hint="put driver.yaml beside the source of the driver and nothing else",
-        )
-    shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns(".git"))
 
 
 def _is_cache(_: str, names: list[str]) -> set[str]:

@@ -7,7 +7,6 @@ an ordinary user without network, with the sidecar's code.
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,13 +14,14 @@ from typing import Any
 
 from nodeside import process
 from nodeside.contract import API_VERSION
-from nodeside.files import disk_errors, open_untrusted
+from nodeside.files import open_untrusted
 from nodeside.host import Kernel
 from nodeside.scratch import scratch_directory
 from nodeside.toolkit_sidecar import dkms, dkms_conf
 from nodeside.toolkit_sidecar.dkms_conf import Values
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.headers import Headers, read_headers
+from nodeside.trial import vendor_tree
 from nodeside.trial.errors import TargetError
 from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, entrance
 from nodeside.trial.machine.kernel_disk import KernelDisk
@@ -94,8 +94,7 @@ def evaluator(kernel: KernelDisk, toolkit: Path) -> Evaluator:
 
 def _copy_for_everyone(tree: Path, copy: Path) -> None:
     """Make a copy that the ordinary user can read, whatever the modes of the original are."""
-    with disk_errors(tree):
-        shutil.copytree(tree, copy, symlinks=True)
+    vendor_tree.copy(tree, copy)
     process.run(["chmod", "-R", "a+rX", copy], timeout=60)
 
 

@@ -8,38 +8,31 @@ from __future__ import annotations
 
 import difflib
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from nodeside.errors import SpecError
-from nodeside.files import disk_errors
-from nodeside.spec import load
+from nodeside.files import disk_errors, open_untrusted
+from nodeside.spec import dump, load
+from nodeside.spec.document import SIZE_LIMIT
+from nodeside.spec.mistakes import in_brief
 from nodeside.spec.model import Driver
+from nodeside.spec.yamltext import write_yaml
+from nodeside.trial import vendor_tree
 from nodeside.trial.debian.archive import Archive, unpack
 from nodeside.trial.errors import ArchiveError, TargetError
 from nodeside.trial.target import dkms_tree
 from nodeside.trial.target.dkms_tree import Evaluator
+from nodeside.trial.target.side_file import NO_EXTRAS, SIDE_FILE, Extras, read_side_file
 
-SIDE_FILE = "trial.yaml"
 _DKMS = "-dkms"
 _MAY_BE = (
     "name a directory with a driver.yaml or a dkms.conf, a driver.yaml, or a Debian package "
     "NAME-dkms"
 )
-_LEFT_OUT = shutil.ignore_patterns(".git", "__pycache__", SIDE_FILE)
-
-
-@dataclass(frozen=True)
-class Extras:
-    """The content of a trial.yaml: QEMU devices, and argvs of consumers for the ready driver."""
-
-    devices: tuple[str, ...] = ()
-    commands: tuple[tuple[str, ...], ...] = ()
+_LEFT_OUT = (".git", "__pycache__", SIDE_FILE)
 
 
 @dataclass(frozen=True)
@@ -48,7 +41,7 @@ class Target:
 
     driver: Driver
     image: Path
-    extras: Extras = Extras()
+    extras: Extras = NO_EXTRAS
 
 
 def prepare(name: str, image: Path, archive: Archive, evaluate: Evaluator) -> Target:
@@ -88,42 +81,75 @@ def _from_path(path: Path, image: Path, evaluate: Evaluator) -> Target:
 
 
 def _from_document(document: Path, image: Path) -> Target:
-    """Copy the directory of a driver.yaml, and its source if that is elsewhere."""
-    driver = load(document)
+    """Copy the directory of a driver.yaml. What is checked at the end is the copy, which is used.
+
+    The build on the host reads it as root, with its signing key.
+    """
     directory = document.parent
-    source = (directory / driver.spec.source.path).resolve()
-    with disk_errors(directory):
-        if not source.is_dir():
+    with disk_errors(document):
+        real = vendor_tree.require_inside(document)
+    _with_paths_inside(load(document), document)  # says what is wrong before anything is copied
+    vendor_tree.copy(directory, image, leave_out=_LEFT_OUT)
+    copy = image / "driver.yaml"
+    with open_untrusted(real, limit=SIZE_LIMIT) as file:
+        vendor_tree.create(copy, file.read())
+    driver = load(copy)
+    inside = _with_paths_inside(driver, document)
+    if inside != driver:
+        vendor_tree.create(copy, dump(inside).encode())
+    _with_paths_inside(inside, copy)
+    return Target(inside, image, read_side_file(directory / SIDE_FILE))
+
+
+def _with_paths_inside(driver: Driver, document: Path) -> Driver:
+    """Return the driver with the paths that a build reads as real ones relative to driver.yaml.
+
+    Raises SpecError for one that leads out of the directory of driver.yaml.
+    """
+    directory = document.parent.resolve()
+
+    def inside(field: str, path: str) -> str:
+        with disk_errors(directory):
+            real = (directory / path).resolve()
+        if not real.is_relative_to(directory):
             raise SpecError(
-                f"{document}: $.spec.source.path: expected a directory, there is none at {source}"
+                f"{document}: $.spec.{field}: {in_brief(path)} leads out of {directory}; a trial "
+                "reads nothing else of this host",
+                hint="copy it beside driver.yaml, and name the copy by a relative path",
             )
-        shutil.copytree(directory, image, symlinks=True, ignore=_LEFT_OUT)
-        shutil.copyfile(document, image / "driver.yaml")
-        if not source.is_relative_to(directory.resolve()):
-            _take_source(document, source, image)
-        elif Path(driver.spec.source.path).is_absolute():
-            _point_at(document, image, str(source.relative_to(directory.resolve())))
-    return Target(driver, image, read_side_file(directory / SIDE_FILE))
+        return str(real.relative_to(directory))
+
+    spec, signing, trust = driver.spec, driver.spec.signing, driver.spec.prebuilt.trust
+    source = inside("source.path", spec.source.path)
+    if not (directory / source).is_dir():
+        raise SpecError(
+            f"{document}: $.spec.source.path: expected a directory, there is none at "
+            f"{directory / source}"
+        )
+    if signing is not None:
+        signing = replace(
+            signing,
+            key=inside("signing.key", signing.key),
+            certificate=inside("signing.certificate", signing.certificate),
+        )
+    if trust.certificate:
+        trust = replace(trust, certificate=inside("prebuilt.trust.certificate", trust.certificate))
+    return replace(
+        driver,
+        spec=replace(
+            spec,
+            source=replace(spec.source, path=source),
+            signing=signing,
+            prebuilt=replace(spec.prebuilt, trust=trust),
+        ),
+    )
 
 
-def _take_source(document: Path, source: Path, image: Path) -> None:
-    shutil.copytree(source, image / "source-of-the-driver", symlinks=True, ignore=_LEFT_OUT)
-    _point_at(document, image, "source-of-the-driver")
-
-
-def _point_at(document: Path, image: Path, source: str) -> None:
-    """Write driver.yaml with another path of the source, otherwise unchanged."""
-    values = yaml.safe_load(document.read_text())
-    values["spec"].setdefault("source", {})["path"] = source
-    (image / "driver.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
-
-
-def _from_dkms(tree: Path, image: Path, evaluate: Evaluator, extras: Extras = Extras()) -> Target:
+def _from_dkms(tree: Path, image: Path, evaluate: Evaluator, extras: Extras = NO_EXTRAS) -> Target:
     document = dkms_tree.describe(tree, evaluate)
     image.mkdir()
-    with disk_errors(tree):
-        shutil.copytree(tree, image / "src", symlinks=True, ignore=_LEFT_OUT)
-    (image / "driver.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
+    vendor_tree.copy(tree, image / "src", leave_out=_LEFT_OUT)
+    vendor_tree.create(image / "driver.yaml", write_yaml(document).encode())
     return Target(load(image / "driver.yaml"), image, extras)
 
 
@@ -156,10 +182,11 @@ def _from_package(name: str, image: Path, archive: Archive, evaluate: Evaluator)
     unpacked = image.parent / "package"
     downloads = image.parent / "downloads"
     for directory in (unpacked, downloads):
-        directory.mkdir()
+        directory.mkdir(mode=0o700)  # nobody else runs what the package brings
     for package in archive.download([name], downloads):
-        unpack(package, unpacked)
-    trees = sorted(conf.parent for conf in unpacked.glob("usr/src/*/dkms.conf"))
+        unpack(package, unpacked / "tree")
+    found = sorted(conf.parent for conf in unpacked.glob("tree/usr/src/*/dkms.conf"))
+    trees = [tree for tree in found if tree.resolve().is_relative_to(unpacked.resolve())]
     if not trees and (needed := _dkms_package_of(name, archive)):
         archive.progress.say(f"{name} has no dkms tree of its own; it depends on {needed}")
         shutil.rmtree(unpacked)
@@ -178,46 +205,3 @@ def _dkms_package_of(name: str, archive: Archive) -> str:
     if name.endswith(_DKMS):
         return ""
     return next((needed for needed in archive.depends(name) if needed.endswith(_DKMS)), "")
-
-
-def read_side_file(path: Path) -> Extras:
-    """Return the devices and commands of a trial.yaml; empty if it does not exist.
-
-    Strict: raises SpecError for anything else in it.
-    """
-    if not path.is_file():
-        return Extras()
-    try:
-        values = yaml.safe_load(path.read_text()) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as exc:
-        raise SpecError(f"{path}: not YAML: {exc}") from exc
-    mistakes = list(_mistakes(values))
-    if mistakes:
-        raise SpecError(
-            "\n".join(f"{path}: {mistake}" for mistake in mistakes),
-            hint="devices is a list of QEMU devices, commands a list of argvs",
-        )
-    return Extras(
-        devices=tuple(values.get("devices", ())),
-        commands=tuple(tuple(argv) for argv in values.get("commands", ())),
-    )
-
-
-def _mistakes(values: Any) -> Sequence[str]:
-    if not isinstance(values, Mapping):
-        return [f"$: expected a mapping, got {values!r}"]
-    mistakes = [f"$.{key}: unknown field" for key in values if key not in ("devices", "commands")]
-    devices, commands = values.get("devices", []), values.get("commands", [])
-    if not _is_words(devices):
-        mistakes.append(f"$.devices: expected a list of strings, got {devices!r}")
-    if not isinstance(commands, list):
-        mistakes.append(f"$.commands: expected a list of argvs, got {commands!r}")
-        return mistakes
-    for index, argv in enumerate(commands):
-        if not _is_words(argv) or not argv:
-            mistakes.append(f"$.commands[{index}]: expected a list of strings, got {argv!r}")
-    return mistakes
-
-
-def _is_words(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(word, str) for word in value)

@@ -1,4 +1,4 @@
-"""What can be tried: driver.yaml and its directory, and what `trial.yaml` adds."""
+"""What can be tried: driver.yaml and its directory, dkms trees and packages."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from nodeside import process
 from nodeside.errors import ExitCode, SpecError
 from nodeside.spec import load
 from nodeside.trial.cache import TrialCache
-from nodeside.trial.debian.archive import Archive
+from nodeside.trial.debian.archive import Archive, unpack
 from nodeside.trial.errors import ArchiveError, TargetError
 from nodeside.trial.progress import Progress
 from nodeside.trial.target import target
@@ -120,22 +121,146 @@ def test_a_file_of_another_name_is_the_driver_yaml_of_the_image(
     assert load(wanted.image / "driver.yaml").name == "hello"
 
 
-@pytest.mark.parametrize(
-    "source", ["../elsewhere", "{absolute}/elsewhere", "{absolute}/vendor/src"]
-)
-def test_a_source_that_is_not_below_the_image_comes_along(
+@pytest.mark.parametrize("source", ["{absolute}/vendor/src", "link", "absolute-link", "../vendor"])
+def test_a_source_in_the_directory_is_found_in_the_image_by_whatever_path(
     vendor: Path, tmp_path: Path, source: str
 ) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "hello.c").write_text("// hello\n")
+    (vendor / "link").symlink_to("src")
+    (vendor / "absolute-link").symlink_to(vendor / "src")
     where = source.format(absolute=tmp_path)
     (vendor / "driver.yaml").write_text(DRIVER.format(source=where))
 
     wanted = prepare(vendor, tmp_path / "image")
 
     inside = load(wanted.image / "driver.yaml").spec.source.path
-    assert not Path(inside).is_absolute()
-    assert (wanted.image / inside / "hello.c").exists()
+    assert wanted.driver.spec.source.path == inside
+    assert (wanted.image / inside).resolve().is_relative_to(wanted.image)
+    assert list((wanted.image / inside).rglob("hello.c"))
+
+
+@pytest.mark.parametrize("source", ["../elsewhere", "{absolute}/elsewhere", "/", "link"])
+def test_a_source_elsewhere_on_the_host_is_refused(
+    vendor: Path, tmp_path: Path, source: str
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "id_rsa").write_text("secret\n")
+    (vendor / "link").symlink_to("../elsewhere")
+    (vendor / "driver.yaml").write_text(DRIVER.format(source=source.format(absolute=tmp_path)))
+
+    with pytest.raises(SpecError, match=r"\$\.spec\.source\.path: .* leads out of") as caught:
+        prepare(vendor, tmp_path / "image")
+
+    assert "copy it beside driver.yaml" in caught.value.hint
+    assert not (tmp_path / "image").exists()
+
+
+SIGNING = "  signing: {{key: {key}, certificate: {certificate}}}\n"
+TRUST = "  prebuilt: {{trust: {{certificate: {certificate}}}}}\n"
+
+
+@pytest.mark.parametrize("file", ["{absolute}/mok", "../mok", "link"])
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("signing.key", SIGNING.replace("{certificate}", "own").replace("{key}", "{file}")),
+        ("signing.certificate", SIGNING.replace("{certificate}", "{file}").replace("{key}", "own")),
+        ("prebuilt.trust.certificate", TRUST.replace("{certificate}", "{file}")),
+    ],
+)
+def test_keys_of_the_host_sign_nothing(
+    vendor: Path, tmp_path: Path, field: str, text: str, file: str
+) -> None:
+    (tmp_path / "mok").write_text("the key of this machine\n")
+    (vendor / "own").write_text("the key of the vendor\n")
+    (vendor / "link").symlink_to("../mok")
+    extra = text.format(file=file.format(absolute=tmp_path))
+    (vendor / "driver.yaml").write_text(DRIVER.format(source="src") + extra)
+
+    with pytest.raises(SpecError, match=rf"\$\.spec\.{field}: .* leads out of"):
+        prepare(vendor, tmp_path / "image")
+
+
+def test_keys_beside_driver_yaml_sign_by_whatever_path(vendor: Path, tmp_path: Path) -> None:
+    (vendor / "own").write_text("the key of the vendor\n")
+    extra = SIGNING.format(key="own", certificate=vendor / "own")
+    (vendor / "driver.yaml").write_text(DRIVER.format(source="src") + extra)
+
+    signing = prepare(vendor, tmp_path / "image").driver.spec.signing
+
+    assert signing is not None
+    assert (signing.key, signing.certificate) == ("own", "own")
+
+
+def test_nothing_is_written_through_a_vendors_link(vendor: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious\n")
+    (vendor / "driver.yaml").rename(vendor / "beta.yaml")
+    (vendor / "driver.yaml").symlink_to("../precious")
+    (vendor / "beta.yaml").write_text(DRIVER.format(source=vendor / "src"))
+
+    wanted = prepare(vendor / "beta.yaml", tmp_path / "image")
+
+    assert (tmp_path / "precious").read_text() == "precious\n"
+    assert not (wanted.image / "driver.yaml").is_symlink()
+    assert load(wanted.image / "driver.yaml").name == "hello"
+
+
+@pytest.mark.parametrize("name", ["driver.yaml", "trial.yaml"])
+def test_a_description_elsewhere_on_the_host_is_not_read(
+    vendor: Path, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "elsewhere").write_text(DRIVER.format(source="src"))
+    (vendor / name).unlink(missing_ok=True)
+    (vendor / name).symlink_to("../elsewhere")
+
+    with pytest.raises(TargetError, match=rf"{name} is a link to .*elsewhere, outside of its dir"):
+        prepare(vendor, tmp_path / "image")
+
+
+def test_a_tree_that_a_package_links_to_is_not_taken(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "dkms.conf").write_text("PACKAGE_NAME=x\n")
+    source = tmp_path / "deb" / "usr" / "src"
+    source.mkdir(parents=True)
+    (source / "x-1").symlink_to(elsewhere)
+    packed = package(tmp_path)
+
+    class OnePackage(NamesOnly):
+        def download(self, packages: Sequence[str], directory: Path) -> tuple[Path, ...]:
+            return (packed,)
+
+    with pytest.raises(TargetError, match="x-dkms has no dkms tree"):
+        target.prepare(
+            "x-dkms",
+            tmp_path / "image",
+            OnePackage(tmp_path, {"x-dkms": ("dkms",)}),
+            evaluate_nothing,
+        )
+
+
+def package(tmp_path: Path) -> Path:
+    """A Debian package of `deb` in this directory."""
+    control = tmp_path / "deb" / "DEBIAN" / "control"
+    control.parent.mkdir()
+    control.write_text(
+        "Package: x-dkms\nVersion: 1\nArchitecture: all\nMaintainer: X <x@example.com>\n"
+        "Description: a package\n"
+    )
+    packed = tmp_path / "x.deb"
+    process.run(["dpkg-deb", "-b", tmp_path / "deb", packed], timeout=60)
+    return packed
+
+
+def test_what_a_package_brings_gives_nobody_rights(tmp_path: Path) -> None:
+    helper = tmp_path / "deb" / "usr" / "src" / "helper"
+    helper.parent.mkdir(parents=True)
+    helper.write_text("#!/bin/sh\n")
+    helper.chmod(0o6755)
+    packed = package(tmp_path)
+
+    unpack(packed, tmp_path / "tree")
+
+    assert (tmp_path / "tree" / "usr/src/helper").stat().st_mode & 0o7777 == 0o755
 
 
 def test_a_missing_source_is_said_with_its_place(vendor: Path, tmp_path: Path) -> None:
@@ -187,25 +312,6 @@ def test_a_package_that_has_no_module_is_refused_before_it_is_fetched(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("text", "mistake"),
-    [
-        ("device: [edu]", r"\$\.device: unknown field"),
-        ("devices: edu", r"\$\.devices: expected a list of strings, got 'edu'"),
-        ("commands: [ls]", r"\$\.commands\[0\]: expected a list of strings, got 'ls'"),
-        ("commands: [[ls, 5]]", r"\$\.commands\[0\]: expected a list of strings"),
-        ("commands: ls", r"\$\.commands: expected a list of argvs"),
-        ("[edu]", r"\$: expected a mapping"),
-        ("devices: [", "not YAML"),
-    ],
-)
-def test_mistakes_in_trial_yaml_are_named(tmp_path: Path, text: str, mistake: str) -> None:
-    (tmp_path / "trial.yaml").write_text(text)
-
-    with pytest.raises(SpecError, match=mistake):
-        target.read_side_file(tmp_path / "trial.yaml")
-
-
-@pytest.mark.parametrize(
     ("package", "name"),
     [("vpoll", "vpoll"), ("acpi_call", "acpi-call"), ("DM-Writeboost++", "dm-writeboost")],
 )
@@ -219,13 +325,6 @@ def test_package_names_become_dns_labels(package: str, name: str) -> None:
 )
 def test_package_versions_become_versions_of_a_driver(version: str, plain: str) -> None:
     assert plain_version(version) == plain
-
-
-def test_a_side_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "trial.yaml").write_bytes(b"\xff\xfe\xfa")
-
-    with pytest.raises(SpecError, match=r"trial\.yaml: not YAML"):
-        target.read_side_file(tmp_path / "trial.yaml")
 
 
 def test_a_package_that_is_not_free_is_found_where_main_does_not_have_it(tmp_path: Path) -> None:
