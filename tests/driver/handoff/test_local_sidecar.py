@@ -17,6 +17,13 @@ def test_no_neighbour_answers_a_local_build() -> None:
         for path in (shared.root, shared.requests, shared.sources, shared.results, shared.out):
             assert path.stat().st_mode & 0o7777 == 0o700
         for path in (shared.results / "sidecar.json", shared.out / "0123456789ab-1"):
-            argv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "touch", path]
+            argv = [
+                "setpriv",
+                "--reuid=65534",
+                "--regid=65534",
+                "--clear-groups",
+                "touch",
+                str(path),
+            ]
             done = process.run(argv, timeout=60, check=False)
             assert "Permission denied" in done.errors
