@@ -1,6 +1,7 @@
 """Temporary directories that are cleaned up even if their process is killed.
 
-Each directory is locked while it is in use. Creating one removes all abandoned ones.
+Each directory is locked while it is in use. Creating one removes all abandoned ones. No other user
+can enter one; containers get parts of it by bind mounts.
 Stdlib only.
 """
 
@@ -8,10 +9,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nodeside.filelock import take_lock
@@ -29,13 +31,13 @@ def scratch_directory(purpose: str) -> Iterator[Path]:
     remove_abandoned(parent)
     with disk_errors(parent):
         directory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-"))
-        directory.chmod(0o755)  # vendor code runs as another user and works below it
     try:
         with open(directory / _LOCK, "wb") as lock:
             take_lock(lock.fileno())  # succeeds at once: others leave a directory this young alone
             yield directory
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        with suppress(OSError):
+            _remove(directory)
 
 
 def remove_abandoned(parent: Path) -> None:
@@ -43,15 +45,43 @@ def remove_abandoned(parent: Path) -> None:
     for directory in parent.glob(f"{_PREFIX}*"):
         try:
             if time.time() - directory.stat().st_mtime > _YOUNG and _is_abandoned(directory):
-                shutil.rmtree(directory, ignore_errors=True)
+                _remove(directory)
         except OSError:
             continue  # another process was faster, or the directory is another user's
 
 
 def _is_abandoned(directory: Path) -> bool:
     """Return whether its lock is free. Untrusted: links are not followed, pipes do not block."""
-    fd = os.open(directory / _LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        fd = os.open(directory / _LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
     try:
         return take_lock(fd)
     finally:
         os.close(fd)
+
+
+def _remove(directory: Path) -> None:
+    """Remove a directory, its lock last. What cannot be removed keeps the lock, for a next attempt.
+
+    Untrusted: links are not followed.
+    """
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        for name in os.listdir(fd):  # noqa: PTH208 - not by its path, which may be a link
+            if name != _LOCK:
+                _remove_entry(name, fd)
+        if os.listdir(fd) == [_LOCK]:  # noqa: PTH208
+            os.unlink(_LOCK, dir_fd=fd)
+    finally:
+        os.close(fd)
+    directory.rmdir()
+
+
+def _remove_entry(name: str, parent: int) -> None:
+    with suppress(OSError):
+        if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
+        else:
+            os.unlink(name, dir_fd=parent)

@@ -3,6 +3,9 @@
 The driver writes requests, and the sidecar writes results. Every file has one writer and is never
 edited in place. Records are published by rename, so a reader sees all of a record or nothing.
 
+The modes are those of a pod. If driver and sidecar are the same user (`driver build --local`),
+every directory is 0700.
+
     <shared>/                    driver   0755; only the driver may create or remove entries here
       toolkit.pyz                driver   the sidecar's program, there before the first request
       python/                    driver   the Python that runs it, not from the toolkit image
@@ -62,18 +65,23 @@ def request_id(key: str, attempt: int) -> str:
 
 @dataclass(frozen=True)
 class SharedDir:
-    """The paths and records of the protocol, without policy."""
+    """The paths and records of the protocol, without policy.
+
+    If it is `private`, the sidecar runs as the driver's own user and nobody else may enter it.
+    """
 
     root: Path
+    private: bool = False
 
     def create(self) -> None:
         """Create the directory tree, on the driver's side. Does no harm if it exists."""
+        ours, sidecars = (0o700, 0o700) if self.private else (0o755, 0o1777)
         for path, mode in (
-            (self.root, 0o755),
-            (self.requests, 0o755),
-            (self.sources, 0o755),
-            (self.results, 0o1777),
-            (self.out, 0o1777),
+            (self.root, ours),
+            (self.requests, ours),
+            (self.sources, ours),
+            (self.results, sidecars),
+            (self.out, sidecars),
         ):
             with disk_errors(path):
                 path.mkdir(parents=True, exist_ok=True)

@@ -40,6 +40,15 @@ def test_the_tree_is_made_with_its_owners_and_may_be_made_again(shared: SharedDi
     assert modes == {"requests": 0o755, "source": 0o755, "results": 0o1777, "out": 0o1777}
 
 
+def test_a_private_tree_is_for_its_owner_only(tmp_path: Path) -> None:
+    shared = SharedDir(tmp_path / "shared", private=True)
+    shared.create()
+    shared.create()
+
+    paths = (shared.root, *shared.root.iterdir())
+    assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o700}
+
+
 def test_a_request_and_its_result_travel(shared: SharedDir) -> None:
     asked = request()
     shared.publish_request(asked)

@@ -207,7 +207,10 @@ def _digest(path: Path) -> tuple[str, int, set[str]]:
             digest.update(piece)
             size += len(piece)
             window = overlap + piece
-            names.update(name.decode() for name in _NAME.findall(window))
+            for match in _NAME.finditer(window):
+                if len(names) == 2:  # as good as any more: there is no single name
+                    break
+                names.add(match[1].decode())
             overlap = window[-80:]
     return digest.hexdigest(), size, names
 

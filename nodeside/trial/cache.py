@@ -1,7 +1,7 @@
 """The trial's cache, outside the checkout: things that are expensive to make and reusable.
 
     <cache>/                $XDG_CACHE_HOME/nodeside/trial, or NODESIDE_TRIAL_CACHE
-      lock                  shared while a trial runs, exclusive while the cache is removed
+      lock                  shared while a trial runs, exclusive while the cache is removed; stays
       consoles/             console output of the latest machines
       <kind>/<name>/        one complete entry; it appears by rename
       <kind>/.lock-<name>   held while the entry is made, so that two trials make it once
@@ -128,7 +128,7 @@ class TrialCache:
 
 
 def remove(directory: Path | None = None) -> Path:
-    """Remove the whole cache and return its directory. Raises TrialError while a trial uses it."""
+    """Remove all but the lock and return the directory. Raises TrialError while a trial uses it."""
     directory = directory or default_directory()
     if not (directory / "lock").exists():
         return directory
@@ -137,11 +137,15 @@ def remove(directory: Path | None = None) -> Path:
             raise TrialError(
                 f"{directory} is in use by another `nodeside try`", hint="wait until it has ended"
             )
-        remove_tree(directory)
+        for path in directory.iterdir():
+            if path.name != "lock":  # others may wait for it
+                remove_tree(path)
     return directory
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory that may hold read-only directories; silent if it does not exist."""
-    if path.exists():
+    """Remove a directory that may hold read-only directories, or a file; silent if it is gone."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

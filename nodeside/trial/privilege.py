@@ -12,7 +12,7 @@ from nodeside.trial.debian.archive import proxy_environment
 from nodeside.trial.errors import TrialError
 from nodeside.trial.progress import Progress
 
-_VARIABLES = ("NODESIDE_MIRROR", "NODESIDE_SUITE", "TERM", "LANG", "PATH")
+_VARIABLES = ("NODESIDE_SUITE", "TERM", "LANG", "PATH")
 
 
 def become_root() -> None:
@@ -23,13 +23,21 @@ def become_root() -> None:
     if sudo is None:
         raise TrialError("root file systems can only be made by root", hint="run it again as root")
     Progress().say("only root can make root file systems: continuing with sudo")
-    _replace([sudo, "env", *_environment(), sys.executable, *sys.argv])
+    _replace([sudo, *_preserved(), "env", *_environment(), sys.executable, *sys.argv])
+
+
+def _preserved() -> list[str]:
+    """Return sudo's option for the variables whose values may hold a password.
+
+    Everybody can read the words of a command.
+    """
+    names = [*proxy_environment(), *(name for name in ("NODESIDE_MIRROR",) if name in os.environ)]
+    return [f"--preserve-env={','.join(names)}"] if names else []
 
 
 def _environment() -> list[str]:
-    """Return the variables that the command needs; sudo drops all. The cache stays the user's."""
+    """Return the other variables that the command needs. The cache stays the user's."""
     env = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
-    env |= proxy_environment()
     env["NODESIDE_TRIAL_CACHE"] = str(default_directory())
     env["PYTHONDONTWRITEBYTECODE"] = "1"  # no root-owned files in the user's checkout
     return [f"{name}={value}" for name, value in env.items()]

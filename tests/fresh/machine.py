@@ -117,8 +117,10 @@ def _copy_checkout(target: Path) -> None:
 
 def entering(root: Path, binds: Mapping[Path, str]) -> Callable[[], None]:
     """What a child does between fork and exec to be in the root file system."""
+    parent = os.getpid()
 
     def enter() -> None:
+        sc.die_with_parent(parent)
         sc.unshare(_NAMESPACES)
         sc.mount("none", "/", flags=sc.MS_REC | sc.MS_PRIVATE)
         sc.mount(str(root), str(root), flags=sc.MS_BIND | sc.MS_REC)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,17 @@ def test_links_are_neither_followed_nor_taken(tmp_path: Path) -> None:
     (tree / "away").symlink_to(elsewhere)
     assert list(find_modules([tree])) == []
     assert list(find_modules([elsewhere])) == [real]
+
+
+def test_a_file_full_of_names_has_none_and_takes_no_memory(tmp_path: Path) -> None:
+    file = tmp_path / "build" / "straw.ko"
+    file.parent.mkdir()
+    file.write_bytes(b"".join(b"\0name=%060d\0" % number for number in range(200_000)))
+
+    tracemalloc.start()
+    (found,) = collect(announcing(file.parent), [file.parent], tmp_path, ()).modules
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert found.name == "straw"
+    assert peak < 8 << 20

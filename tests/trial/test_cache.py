@@ -85,7 +85,19 @@ def test_a_cache_in_use_is_not_removed(tmp_path: Path) -> None:
 
     trial_cache.remove(directory)
 
-    assert not directory.exists()
+    assert [path.name for path in directory.iterdir()] == ["lock"]
+
+
+def test_who_waits_for_a_removal_then_keeps_others_from_removing(tmp_path: Path) -> None:
+    directory = tmp_path / "cache"
+    with TrialCache(directory):
+        waiting = (directory / "lock").stat().st_ino
+    trial_cache.remove(directory)
+
+    with TrialCache(directory):
+        assert (directory / "lock").stat().st_ino == waiting
+        with pytest.raises(TrialError, match="in use by another `nodeside try`"):
+            trial_cache.remove(directory)
 
 
 def test_a_thing_that_another_trial_never_ends_to_make_is_named(

@@ -26,7 +26,7 @@ _GOODBYE = 5.0  # seconds for the sidecar to exit after SIGTERM
 def local_sidecar() -> Iterator[SharedDir]:
     """Yield a shared directory that a running sidecar serves."""
     with scratch_directory("build") as scratch:
-        shared = SharedDir(scratch / "shared")
+        shared = SharedDir(scratch / "shared", private=True)
         shared.create()
         argv = [
             sys.executable,

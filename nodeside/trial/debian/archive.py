@@ -237,12 +237,19 @@ def _write_settings(directory: Path, sources: Sources | None, settings: Sequence
         'Acquire::Retries "3";',
     ]
     if sources is not None:
-        (directory / "sources.list").write_text("\n".join(sources.lines) + "\n")
+        _write_private(directory / "sources.list", "\n".join(sources.lines) + "\n")
         rows += [
             f'Dir::Etc::sourcelist "{directory}/sources.list";',
             'Dir::Etc::sourceparts "/dev/null";',
         ]
-    (directory / "apt.conf").write_text("\n".join(rows) + "\n")
+    _write_private(directory / "apt.conf", "\n".join(rows) + "\n")
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a file that only we can read: settings and sources of apt may hold passwords."""
+    path.unlink(missing_ok=True)
+    with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(text)
 
 
 def _ask_mmdebstrap(suite: str, directory: Path) -> None:

@@ -2,7 +2,7 @@
 
 `entrance` yields the `wrapper` for a command that `nodeside.process` runs. It moves the child into
 namespaces of its own, onto an overlay whose upper layer is in memory. No other process sees the
-mounts, and they end with the command. Root is required.
+mounts, and they end with the command. The command dies with us. Root is required.
 
     with entrance(layers, scratch, binds) as enter:
         process.run(argv, env=ENVIRONMENT, wrapper=enter, timeout=60)
@@ -10,6 +10,7 @@ mounts, and they end with the command. Root is required.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,14 +23,23 @@ from nodeside.trial.machine.guest.container import bind, mount_devices
 
 _NAMESPACES = sc.CLONE_NEWNS | sc.CLONE_NEWNET | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS
 
+_UPPER_BYTES = 1 << 30  # in memory; a build writes to its shared directory, not here
+
 ENVIRONMENT = {"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
-# With --kill-child, processes that the command leaves behind die with it.
-OWN_PROCESSES = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
+# The first process of the namespace is a shell of ours, and with it die all others, also those that
+# left the process group. It dies with `unshare`, which dies with us. The command itself cannot be
+# the first: a change of user clears the death signal, and so can the command.
+OWN_PROCESSES = (
+    "unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--",
+    "sh", "-c", '"$@"; exit', "sh",
+)  # fmt: skip
 
-# An ordinary user without any capability. Vendor code runs as this user, here and in a pod.
+# An ordinary user without any capability. Vendor code runs as this user, here and in a pod. The
+# limit is that of all processes of this user; `make` on 128 processors has about a thousand.
 UNPRIVILEGED = (
-    *OWN_PROCESSES, "setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs",
+    *OWN_PROCESSES, "prlimit", "--nproc=8192", "--",
+    "setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs",
     f"--reuid={TOOLKIT_UID}", f"--regid={TOOLKIT_UID}", "--clear-groups", "--",
 )  # fmt: skip
 
@@ -59,11 +69,13 @@ def _entering(
     for directory in (layer, root):
         directory.mkdir(parents=True, exist_ok=True)
     lower = ":".join(map(str, layers))
+    parent = os.getpid()
 
     def enter() -> None:
+        sc.die_with_parent(parent)
         sc.unshare(_NAMESPACES)
         sc.mount("none", "/", flags=sc.MS_REC | sc.MS_PRIVATE)
-        sc.mount("tmpfs", str(layer), "tmpfs", options="mode=755")
+        sc.mount("tmpfs", str(layer), "tmpfs", options=f"mode=755,size={_UPPER_BYTES}")
         (layer / "upper").mkdir()
         (layer / "work").mkdir()
         upper = f"upperdir={layer}/upper,workdir={layer}/work"

@@ -51,7 +51,6 @@ class HostToolkit:
 
     def __enter__(self) -> SharedDir:
         self.scratch.mkdir(parents=True, exist_ok=True)
-        self.scratch.chmod(0o755)
         provide(self.shared, self._python)
         layers = (self.kernel.tree, self.toolkit)
         with entrance(layers, self.scratch, {self.shared.root: "/shared"}) as enter:

@@ -27,6 +27,7 @@ from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, entrance
 from nodeside.trial.machine.kernel_disk import KernelDisk
 
 _TIMEOUT = 60.0  # seconds for a dkms.conf; real ones take a few milliseconds
+_DUMP_LIMIT = 1 << 20  # bytes; of every file that a dkms.conf writes
 
 Evaluator = Callable[[Path], "Evaluated"]
 
@@ -72,12 +73,13 @@ def evaluator(kernel: KernelDisk, toolkit: Path) -> Evaluator:
         with scratch_directory("dkms") as scratch:
             out = scratch / "out"
             out.mkdir()
-            out.chmod(0o777)
+            (out / "dump").touch()
+            (out / "dump").chmod(0o666)  # the only file that the ordinary user can write here
             copy = scratch / "tree"
             _copy_for_everyone(tree, copy)
             binds = {copy: "/tree", out: "/out"}
             with entrance((kernel.tree, toolkit), scratch, binds) as enter:
-                argv = [*UNPRIVILEGED, *step.argv]
+                argv = [*UNPRIVILEGED, "prlimit", f"--fsize={_DUMP_LIMIT}", "--", *step.argv]
                 with suppress(process.ToolTimeout):  # then it has left no values
                     process.run(argv, env=ENVIRONMENT, wrapper=enter, timeout=_TIMEOUT, check=False)
             values = dkms_conf.parse_dump(_read(out / "dump"))
@@ -93,9 +95,9 @@ def evaluator(kernel: KernelDisk, toolkit: Path) -> Evaluator:
 
 
 def _copy_for_everyone(tree: Path, copy: Path) -> None:
-    """Make a copy that the ordinary user can read, whatever the modes of the original are."""
+    """Make a copy that the ordinary user can only read, whatever the modes of the original are."""
     vendor_tree.copy(tree, copy)
-    process.run(["chmod", "-R", "a+rX", copy], timeout=60)
+    process.run(["chmod", "-R", "a+rX,go-w", copy], timeout=60)
 
 
 def describe(tree: Path, evaluate: Evaluator) -> dict[str, Any]:
@@ -135,7 +137,7 @@ def plain_version(version: str) -> str:
 def _read(path: Path) -> bytes:
     """Read the dump of an untrusted program: a regular file of limited size; b"" if missing."""
     try:
-        with open_untrusted(path, limit=1 << 20) as file:
-            return file.read(1 << 20)
+        with open_untrusted(path, limit=_DUMP_LIMIT) as file:
+            return file.read(_DUMP_LIMIT)
     except FileNotFoundError:
         return b""

@@ -97,3 +97,14 @@ def test_contrib_and_non_free_are_looked_for_beside_main() -> None:
         "deb http://mirror.example.com/debian trixie contrib",
         "deb http://mirror.example.com/debian trixie non-free",
     )
+
+
+def test_only_we_can_read_the_settings_which_may_hold_a_password(tmp_path: Path) -> None:
+    row = 'Acquire::http::Proxy "http://me:secret@proxy.example.com";'
+    sources = archive.Sources("trixie", ("deb http://me:secret@example.com/debian trixie main",))
+
+    archive._write_settings(tmp_path, sources, [row])
+
+    assert row in (tmp_path / "apt.conf").read_text()
+    for name in ("apt.conf", "sources.list"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600

@@ -137,3 +137,20 @@ def test_a_dkms_conf_without_an_end_is_told_in_one_line(
 
     with pytest.raises(TargetError, match=r"^tree/dkms.conf ended .* or did not end within 1 s"):
         describe(tmp_path, "while :; do :; done\n", evaluate)
+
+
+def test_a_dkms_conf_fills_no_disk(tmp_path: Path, evaluate: Evaluator) -> None:
+    tree = tmp_path / "tree"
+    (tree / "open").mkdir(parents=True)
+    (tree / "open").chmod(0o777)
+    (tree / "dkms.conf").write_text("""\
+PACKAGE_NAME=hello
+PACKAGE_VERSION=1
+DEST_MODULE_LOCATION[0]=/updates
+BUILT_MODULE_NAME[0]=hello
+touch /out/more && BUILT_MODULE_NAME[0]=more
+touch /tree/open/more && BUILT_MODULE_NAME[0]=open
+head -c 2M /dev/zero >/out/dump && BUILT_MODULE_NAME[0]=large
+""")
+
+    assert modules(dkms_tree.describe(tree, evaluate)) == ["hello"]

@@ -132,7 +132,7 @@ def mount_devices(root: Path) -> None:
     for name in ("pts", "shm"):
         Path(dev, name).mkdir()
     sc.mount("devpts", f"{dev}/pts", "devpts", options="newinstance,ptmxmode=0666,mode=0620")
-    sc.mount("tmpfs", f"{dev}/shm", "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "mode=1777")
+    sc.mount("tmpfs", f"{dev}/shm", "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "mode=1777,size=64m")
     Path(dev, "ptmx").symlink_to("pts/ptmx")
     Path(dev, "fd").symlink_to("/proc/self/fd")
     for number, name in enumerate(("stdin", "stdout", "stderr")):

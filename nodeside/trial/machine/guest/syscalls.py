@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -22,6 +23,7 @@ MS_REC = 0x4000
 MS_PRIVATE = 0x40000
 
 _MNT_DETACH = 2
+_PR_SET_PDEATHSIG = 1
 _RB_POWER_OFF = 0x4321FEDC
 _SYS_PIVOT_ROOT = 155
 
@@ -35,6 +37,13 @@ def unshare(flags: int) -> None:
 def setns(fd: int, flags: int) -> None:
     """Enter namespaces of the process behind a pidfd, or the namespace behind any other fd."""
     _check(_LIBC.setns(fd, flags), "setns")
+
+
+def die_with_parent(parent: int) -> None:
+    """Die (SIGKILL) when `parent` dies, the caller's parent. Raises OSError if it is dead."""
+    _check(_LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+    if os.getppid() != parent:
+        raise ProcessLookupError(f"the parent {parent} is dead")
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:

@@ -1,0 +1,29 @@
+"""A sidecar without a pod, on a machine that other users work on too."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from nodeside import process
+from nodeside.driver.handoff.local_sidecar import local_sidecar
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+def test_no_neighbour_answers_a_local_build() -> None:
+    with local_sidecar() as shared:
+        shared.create()  # as the driver's side does when it waits for the sidecar
+        for path in (shared.root, shared.requests, shared.sources, shared.results, shared.out):
+            assert path.stat().st_mode & 0o7777 == 0o700
+        for path in (shared.results / "sidecar.json", shared.out / "0123456789ab-1"):
+            argv = [
+                "setpriv",
+                "--reuid=65534",
+                "--regid=65534",
+                "--clear-groups",
+                "touch",
+                str(path),
+            ]
+            done = process.run(argv, timeout=60, check=False)
+            assert "Permission denied" in done.errors

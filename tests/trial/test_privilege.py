@@ -1,0 +1,43 @@
+"""How `nodeside try` becomes root."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from nodeside.trial import privilege
+from nodeside.trial.debian.archive import proxy_environment
+
+
+def test_no_password_is_in_the_words_of_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    for name in proxy_environment():
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("https_proxy", "http://me:secret@proxy.example.com")
+    monkeypatch.setenv("NODESIDE_MIRROR", "https://me:secret@mirror.example.com/debian")
+    monkeypatch.setenv("NODESIDE_SUITE", "trixie")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(privilege, "_replace", said.extend)
+
+    privilege.become_root()
+
+    assert said[:3] == ["/usr/bin/sudo", "--preserve-env=https_proxy,NODESIDE_MIRROR", "env"]
+    assert "NODESIDE_SUITE=trixie" in said
+    assert "secret" not in " ".join(said)
+
+
+def test_without_a_proxy_sudo_is_asked_for_no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not everybody who may use sudo may also keep variables."""
+    said: list[str] = []
+    for name in (*proxy_environment(), "NODESIDE_MIRROR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(privilege, "_replace", said.extend)
+
+    privilege.become_root()
+
+    assert said[:2] == ["/usr/bin/sudo", "env"]
