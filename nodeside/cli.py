@@ -86,10 +86,12 @@ def exit_on_error() -> Iterator[None]:
     try:
         yield
     except NodesideError as error:
+        from nodeside.log import escaped  # a message may quote a guest, a store or a build
+
         color = None if os.environ.get("NO_COLOR") else "red"
-        click.secho(f"error: {error}", fg=color, err=True)
+        click.secho(escaped(f"error: {error}", keep="\t\n"), fg=color, err=True)
         if error.hint:
-            click.echo(f"hint: {error.hint}", err=True)
+            click.echo(escaped(f"hint: {error.hint}", keep="\t\n"), err=True)
         raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)

@@ -1,7 +1,7 @@
 """Tables for a terminal: aligned columns, no frame, a long last column is wrapped.
 
 If the columns do not fit the terminal, each row continues on further lines. Words are never broken,
-so that a kernel release or a pull spec can be copied.
+so that a kernel release or a pull spec can be copied. Control characters in cells are escaped.
 
 Stdlib only.
 """
@@ -12,6 +12,8 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 
+from nodeside.log import escaped
+
 _GAP = "  "
 _NARROWEST = 24  # characters that the last column needs; otherwise it gets its own lines
 _INDENT = "    "  # of the continuation lines of a row
@@ -20,7 +22,8 @@ _UNKNOWN = 100  # width without a terminal; a row then stays on one line, for `g
 
 def table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), width: int = 0) -> str:
     """Return the rows as aligned text; wraps the last column to `width` (default: the terminal)."""
-    everything = [list(header), *map(list, rows)] if header else [list(row) for row in rows]
+    lines = [header, *rows] if header else rows
+    everything = [[escaped(str(cell), keep="\t\n") for cell in line] for line in lines]
     if not everything:
         return ""
     columns = max(len(row) for row in everything)

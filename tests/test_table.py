@@ -85,3 +85,7 @@ def test_indentation_inside_a_cell_is_kept() -> None:
 def test_nothing_is_nothing() -> None:
     assert table([]) == ""
     assert table([], header=("A", "B"), width=80) == "A  B"
+
+
+def test_a_cell_moves_no_cursor() -> None:
+    assert table([("a\x1b[2J", "b\rc")], width=80) == "a\\x1b[2J  b\\rc"

@@ -108,7 +108,8 @@ def disk_full(path: Path, free: int) -> BuildFailed:
 def run_confined(step: Step, *, mark: str, log: BuildLog, watch: Watch) -> int:
     """Run a step to its end and return its exit code. Raises as `Watch.look`, and ToolMissing.
 
-    Every process that the step started is dead when this returns or raises.
+    Every process that the step started is dead when this returns. If one does not die, this raises
+    BuildFailed.
     """
     watch.look()
     descendants.adopt_orphans()
@@ -132,9 +133,16 @@ def run_confined(step: Step, *, mark: str, log: BuildLog, watch: Watch) -> int:
         finally:
             process.kill_group(child.pid)
             code = child.wait()
-            descendants.kill_descendants(mark, spared)
+            left = descendants.kill_descendants(mark, spared)
     finally:
         os.close(reading)
+    if left:
+        raise BuildFailed(
+            FailureKind.TIMEOUT,
+            f"{step.name} ended, but {len(left)} of its processes do not die: "
+            f"pid {min(left)}{', ...' if len(left) > 1 else ''}",
+            hint="restart the pod; a driver whose build does this again and again is at fault",
+        )
     return code
 
 

@@ -5,6 +5,9 @@ group and its session becomes the sidecar's own child instead of init's, so a wa
 tree finds it. Where prctl or /proc is missing, the mark in the environment and the process group
 remain.
 
+Processes that fork and exit without pause move faster than such a walk. If the sidecar is process 1
+of its container, they are killed at once with all other processes there; see `own_container`.
+
 ctypes is imported on the first build only, so an idle sidecar does not pay for it.
 """
 
@@ -17,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nodeside import log
 from nodeside.toolkit_sidecar.memory import be_killed_first
@@ -25,11 +28,41 @@ from nodeside.toolkit_sidecar.memory import be_killed_first
 MARK = "NODESIDE_BUILD"  # environment variable of every build process: its out directory
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _PATIENCE = 5.0  # seconds for processes to die; only one stuck in the kernel takes longer
 _SHOWN = 20  # pids in a log line
 _LARGEST_FILE = 8 << 30  # bytes: no build makes a larger one
+
+
+class _Container:
+    """What is known about the container of this process."""
+
+    ours = False  # the sidecar is its process 1, so all other processes in it are the build's
+
+
+class Found(NamedTuple):
+    """Processes to kill. If `sure`, there are no others."""
+
+    pids: frozenset[int]
+    sure: bool = True
+
+
+class Outcome(NamedTuple):
+    """How many processes were killed, and those that did not die."""
+
+    killed: int
+    left: frozenset[int]
+
+
+def own_container(keeper: int) -> None:
+    """Allow this worker to kill all processes, if its supervisor says that it is process 1.
+
+    Processes that someone runs there with `kubectl exec` then die too, but only if a build's do not
+    die otherwise. Elsewhere, as on a laptop, the other processes are not ours to kill.
+    """
+    _Container.ours = keeper == 1
 
 
 def die_with_parent(parent: int) -> None:
@@ -53,13 +86,16 @@ def enclosure() -> Callable[[], None]:
 
     The process then dies with the sidecar, and before the sidecar if memory runs out. It cannot
     gain privileges through a set-uid program, cannot write a core file or an endless file, and
-    receives the signals that the sidecar keeps blocked.
+    receives the signals that the sidecar keeps blocked. Unlike the sidecar it is dumpable, as it
+    could not change its own files in /proc otherwise.
     """
     libc = _libc()
     parent = os.getpid()
 
     def enter() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGIO})
+        if libc is not None:
+            libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
         be_killed_first()
         _lower(resource.RLIMIT_CORE, 0)
         _lower(resource.RLIMIT_FSIZE, _LARGEST_FILE)
@@ -74,26 +110,40 @@ def enclosure() -> Callable[[], None]:
 
 def descendants(of: int = 0) -> frozenset[int]:
     """Return the pids of all processes below this one, or below process `of`."""
+    return _below(of or os.getpid()).pids
+
+
+def _below(of: int) -> Found:
+    """Return the processes below `of`; sure if none ended, and maybe forked, during the search."""
     children: dict[int, list[int]] = {}
+    sure = True
     for pid in _processes():
-        with suppress(OSError, ValueError, IndexError):
+        try:
             stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
             children.setdefault(parent_of(stat), []).append(pid)
+        except (OSError, ValueError, IndexError):
+            sure = False
     pids: set[int] = set()
-    waiting = [of or os.getpid()]
+    waiting = [of]
     while waiting:
         below = children.get(waiting.pop(), [])
         pids.update(below)
         waiting += below
-    return frozenset(pids)
+    return Found(frozenset(pids), sure)
 
 
-def kill_descendants(mark: str, spared: frozenset[int]) -> None:
+def kill_descendants(mark: str, spared: frozenset[int]) -> frozenset[int]:
     """Kill and reap all descendants except those `spared`, and every process that carries `mark`.
 
-    Processes that die pass their children to us, so this repeats until none is left.
+    Processes that die pass their children to us, so this repeats until none is left. Return the
+    pids of those that do not die.
     """
-    _kill_all(lambda: (descendants() - spared) or _marked(mark))
+
+    def find() -> Found:
+        pids = (descendants() - spared) or _marked(mark)
+        return Found(pids, sure=bool(spared) or _childless())
+
+    return _kill_all(find).left
 
 
 def kill_marked(prefix: str) -> int:
@@ -103,31 +153,68 @@ def kill_marked(prefix: str) -> int:
     return len(left)
 
 
-def kill_others(keeper: int) -> int:
-    """Kill all processes below our parent except us. Return the number of processes.
+def kill_others(keeper: int) -> Outcome:
+    """Kill all processes below our parent except us.
 
     Processes that an earlier worker left there may have removed their mark. A shell that `kubectl
     exec` starts has no parent in the container, so it survives.
     """
-    return _kill_all(lambda: descendants(keeper) - {os.getpid()})
+
+    def find() -> Found:
+        found = _below(keeper)
+        return Found(found.pids - {os.getpid()}, found.sure)
+
+    return _kill_all(find)
 
 
-def _kill_all(find: Callable[[], frozenset[int]]) -> int:
-    """Kill and reap what `find` returns until it returns nothing. Return how many were killed."""
+def _kill_all(find: Callable[[], Found]) -> Outcome:
+    """Kill and reap what `find` returns until it surely returns nothing.
+
+    If that takes too long, all other processes of the container are killed, if it is ours.
+    """
     deadline = time.monotonic() + _PATIENCE
     killed: set[int] = set()
-    while left := find():
+    last = not _Container.ours
+    while True:
+        left, sure = find()
+        late = time.monotonic() > deadline
+        if not left and (sure or (late and last)):
+            return Outcome(len(killed), left)
         _kill(left)
         for pid in left:
             with suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
         killed |= left
-        if time.monotonic() > deadline:
+        if late and last:
             shown = " ".join(map(str, sorted(left)[:_SHOWN]))
             log.warning("processes of the build do not die", count=len(left), pids=shown)
-            break
+            return Outcome(len(killed), left)
+        if late:
+            _kill_container()
+            last, deadline = True, time.monotonic() + _PATIENCE
         time.sleep(0.001)
-    return len(killed)
+
+
+def _kill_container() -> None:
+    """Kill all processes of the container except us and process 1, and do it atomically.
+
+    No process can fork while the kernel does this, so none escapes; kill(2).
+    """
+    if os.getppid() == 1:  # still below the supervisor
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(-1, signal.SIGKILL)
+
+
+def _childless() -> bool:
+    """Return whether we have no child, not even a dead one.
+
+    Since orphans become our children, we then have no descendants, however fast they fork.
+    """
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True
+    return False
 
 
 def parent_of(stat: str) -> int:

@@ -21,10 +21,15 @@ from nodeside.host import Host
 from nodeside.records import MalformedRecord, read_untrusted
 from nodeside.shared import REQUEST_ID, SharedDir
 from nodeside.toolkit_sidecar import builder
-from nodeside.toolkit_sidecar.descendants import die_with_parent, kill_marked, kill_others
+from nodeside.toolkit_sidecar.descendants import (
+    die_with_parent,
+    kill_marked,
+    kill_others,
+    own_container,
+)
 from nodeside.toolkit_sidecar.failure import BuildFailed, Withdrawn
 from nodeside.toolkit_sidecar.headers import places, present
-from nodeside.toolkit_sidecar.supervisor import MORE, Life
+from nodeside.toolkit_sidecar.supervisor import MORE, SURVIVED, Life
 from nodeside.toolkit_sidecar.tree import remove_tree
 
 Echo = Callable[[str, Sequence[str]], None]
@@ -46,19 +51,24 @@ class Sidecar:
         """Answer every open request and return the exit code of the last result.
 
         If the previous worker died, answer only one request and return MORE if others are open. The
-        deaths that the supervisor counts then belong to one build.
+        deaths that the supervisor counts then belong to one build. Return SURVIVED, and begin no
+        further build, if processes of an earlier one do not die: they could answer for it.
         """
         self._life = life
         die_with_parent(life.keeper)
+        own_container(life.keeper)
         boot_id = self.host.boot_id
         if life.died:
             log.warning("the worker process died", how=life.died)
         if life.first:
             self._publish_startup(boot_id)
-        self._end_earlier_builds()
+        if not self._end_earlier_builds():
+            return SURVIVED
         self._remove_leftovers()
         while request := self._next_request(boot_id):
             self._answer(request, boot_id)
+            if not self._end_earlier_builds():
+                return SURVIVED
             self._remove_leftovers()
             if life.deaths and self._next_request(boot_id):
                 return MORE
@@ -76,11 +86,13 @@ class Sidecar:
         except NodesideError as error:
             log.warning("cannot publish the sidecar's record", error=str(error))
 
-    def _end_earlier_builds(self) -> None:
-        """Kill the processes that an earlier sidecar or worker left running."""
-        killed = kill_others(self._life.keeper) + kill_marked(f"{self.shared.out}/")
+    def _end_earlier_builds(self) -> bool:
+        """Kill the processes that an earlier build left running. Return whether all are dead."""
+        others = kill_others(self._life.keeper)
+        killed = others.killed + kill_marked(f"{self.shared.out}/")
         if killed:
             log.warning("killed processes of an earlier sidecar's build", count=killed)
+        return not others.left
 
     def _publish_symbols(self) -> None:
         """Publish the symbol list of the running kernel, because the driver has no headers.

@@ -37,9 +37,10 @@ _AGAIN = 0.5  # seconds before a dead worker is replaced
 _GRACE = 0.7  # seconds that a worker has to kill its build on SIGTERM
 # struct flock of fcntl(2): the lock that `SharedDir.sidecar_lives` tests.
 _WRITE_LOCK = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-_PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
-# Exit codes of a worker: a bug of ours, a signal, requests left for another worker.
-_CRASHED, _STOPPED, MORE = 120, 121, 122
+_PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36  # prctl(2)
+# Exit codes of a worker: a bug of ours, a signal, requests left for another worker, processes of a
+# build that do not die.
+_CRASHED, _STOPPED, MORE, SURVIVED = 120, 121, 122, 123
 
 
 class Life(NamedTuple):
@@ -85,7 +86,7 @@ def stop_on_signals() -> None:
 class Supervisor:
     """The supervisor of one shared directory. `work` handles the requests in a forked process.
 
-    It returns the exit code of `--once`, or MORE.
+    It returns the exit code of `--once`, MORE or SURVIVED.
     """
 
     def __init__(self, root: Path, work: Worker) -> None:
@@ -101,7 +102,9 @@ class Supervisor:
     def run(self, *, once: bool = False) -> ExitCode:
         """Have requests answered until stopped; with `once`, only those already present.
 
-        Raises Locked if another sidecar works on this directory, and Stopped on a signal.
+        Raises Locked if another sidecar works on this directory, Stopped on a signal, and
+        SystemRefused if processes of a build do not die. They do when process 1 of a container
+        ends.
         """
         self._require_directory()
         for name in PRELOADED:
@@ -112,6 +115,7 @@ class Supervisor:
             code = ExitCode.OK
             died = ""
             while not Stopped.by:
+                _reap_orphans()
                 requests = self._list_requests()
                 if requests == settled and not died:
                     if once:
@@ -119,12 +123,17 @@ class Supervisor:
                     notice.wait(_WAIT)
                     continue
                 if requests:
-                    _adopt_orphans()
+                    _prepare_for_vendor_code()
                 self._reset_deaths(requests)
                 life = Life(settled is None, died, self._deaths, os.getpid())
                 status, died = self._run_worker(lock, life)
                 if not self._lock_is_current(lock):  # a build runs as our user and can replace it
                     lock = self._hold_lock(stack)
+                if status == SURVIVED:
+                    raise SystemRefused(
+                        "processes of a build do not die, so no other build may begin",
+                        hint="their pids are in the log; end them before the next start",
+                    )
                 if died:
                     self._deaths, self._deadly = self._deaths + 1, _names(requests)
                     time.sleep(_AGAIN)
@@ -262,18 +271,30 @@ class Supervisor:
             return False
 
 
-def _adopt_orphans() -> None:
-    """Adopt the processes that a worker leaves behind, so that the next worker can kill them.
+def _prepare_for_vendor_code() -> None:
+    """Close our files and memory to builds, and adopt the processes that a worker leaves behind.
 
-    Process 1 of a container adopts them anyway. Elsewhere ctypes is imported for this, just before
-    the first build, so that a sidecar without requests does not pay for it.
+    A build runs as our user. If we were dumpable it could open our log in /proc and write unmarked
+    lines, or trace us; the worker inherits this. The next worker kills what we adopt. Process 1 of
+    a container adopts it anyway.
+
+    ctypes is imported for this, just before the first build, so that a sidecar without requests
+    does not pay for it.
     """
-    if os.getpid() == 1:
-        return
     with suppress(ImportError, OSError, MemoryError):
         import ctypes
 
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        prctl = ctypes.CDLL(None).prctl
+        prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+        if os.getpid() != 1:
+            prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _reap_orphans() -> None:
+    """Reap what has ended. Call this only while there is no worker."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _names(requests: Iterable[tuple[str, int]]) -> frozenset[str]:

@@ -10,6 +10,7 @@ leaves nothing running or mounted. From the bottom to the top:
     host/                      the same containers on this host: large builds, packed Python
     target/                    what to try: a driver.yaml, a dkms tree, a package
     workshop                   the interface to all of the above, also for the tests
+    report                     the node side's report, checked
     pod, result, privilege     the node's pod in the machine; the printed result; becoming root
     session                    the steps of `nodeside try`
     cli                        its command line

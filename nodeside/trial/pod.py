@@ -9,7 +9,6 @@ next kernel is tried after it on the same disk, as a node goes on after a power 
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -29,6 +28,7 @@ from nodeside.trial.machine import shell
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import GuestProcess, Machine
 from nodeside.trial.progress import Progress
+from nodeside.trial.report import read_report
 from nodeside.trial.target.target import Target
 from nodeside.trial.workshop import Node
 
@@ -159,7 +159,7 @@ class _Pod:
         moment = "the driver was brought up"
         try:
             done = self._run_driver()
-            report = _report(done)
+            report = read_report(done.output)
             moment = "the commands ran"
             commands = self._consume(ready=report.get("state") == "ready")
             moment = "the shell was open"
@@ -180,7 +180,7 @@ class _Pod:
     def _crashed(self, moment: str) -> Run:
         """Return the run of a driver that crashed the kernel: a result, and no fault of ours."""
         splats, console = self.machine.splats(), self.machine.serial_log()
-        for row in console[console.find(splats[0]) :].splitlines()[:_CRASH_LINES]:
+        for row in console[max(0, console.find(splats[0])) :].splitlines()[:_CRASH_LINES]:
             self.progress.line("kernel  |", row)
         site = re.search(r"RIP: \w+:(\S+ \[\w+\])", console)
         where = f", in {site[1]}" if site else ""
@@ -295,19 +295,10 @@ def failed_build(target: Target, build: HostBuild) -> Run:
     return Run(build.kernel, "", 0.0, build.exit_code, "host", report)
 
 
-def _report(done: Completed) -> Mapping[str, Any]:
-    """Return the JSON document that `run --once` printed; empty if it ended before that."""
-    try:
-        document = json.loads(done.output)
-    except ValueError:
-        return {}
-    return document if isinstance(document, dict) else {}
-
-
 def _mistakes(report: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what an API server would refuse in the node's announcements."""
     announced = report.get("announced") or {}
-    mistakes = list(check_labels(announced.get("labels", {})))
-    if "nodeDriver" in announced:
+    mistakes = list(check_labels(announced.get("labels") or {}))
+    if announced.get("nodeDriver"):
         mistakes += check_node_driver(announced["nodeDriver"])
     return tuple(mistakes)

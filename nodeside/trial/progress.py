@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TextIO
 
+from nodeside.log import escaped
+
 
 @dataclass
 class Progress:
@@ -29,12 +31,15 @@ class Progress:
         """Print one step, with the seconds since the trial began."""
         if not self.quiet:
             elapsed = time.monotonic() - self.started
-            self._write(self._dim(f"[{elapsed:6.1f} s]") + f" {text}")
+            self._write(self._dim(f"[{elapsed:6.1f} s]") + f" {escaped(text)}")
 
     def line(self, prefix: str, text: str) -> None:
-        """Print one line of a container's output, prefixed with its origin."""
+        """Print one line of a container's or a kernel's output, prefixed with its origin.
+
+        It may hold any character, such as an escape sequence that writes the clipboard.
+        """
         if not self.quiet:
-            self._write(f"{self._dim(prefix)} {text}")
+            self._write(f"{self._dim(prefix)} {escaped(text)}")
 
     def _dim(self, text: str) -> str:
         return f"\x1b[2m{text}\x1b[0m" if self.color else text

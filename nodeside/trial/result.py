@@ -88,7 +88,7 @@ def _head(run: Run) -> list[tuple[str, str]]:
     rows += [(key, str(report[key])) for key in ("source", "message", "hint") if report.get(key)]
     if modules := report.get("modules"):
         rows.append(("modules", ", ".join(modules)))
-    rows += [("note", str(note)) for note in report.get("notes", ())]
+    rows += [("note", str(note)) for note in report.get("notes") or ()]
     rows += [("kernel log", row) for row in run.splats]
     return [*rows, ("exit code", f"{run.exit_code}{meaning}")]
 
@@ -114,7 +114,7 @@ def _check(check: Any) -> tuple[str, str, str]:
 def _announced(run: Run) -> list[tuple[str, str]]:
     """Return the announcements to the API server, and whether it would accept them."""
     announced = run.report.get("announced") or {}
-    rows = [("label", f"{key}={value}") for key, value in announced.get("labels", {}).items()]
+    rows = [("label", f"{key}={value}") for key, value in (announced.get("labels") or {}).items()]
     node_driver = announced.get("nodeDriver") or {}
     if name := (node_driver.get("metadata") or {}).get("name"):
         status = node_driver.get("status") or {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,10 @@ import pytest
 
 from nodeside import process
 from nodeside.contract import FailureKind
+from nodeside.toolkit_sidecar import descendants
+from nodeside.toolkit_sidecar.buildlog import BuildLog
+from nodeside.toolkit_sidecar.confinement import Step, Watch, run_confined
+from nodeside.toolkit_sidecar.failure import BuildFailed
 from tests.toolkit_sidecar.faketoolkit import LONG, FakeToolkit, lives, until
 
 _ESCAPE = """
@@ -31,12 +36,60 @@ cp $HOME/escaped ../../../escaped
 ko straw
 """
 
+# An ordinary user's sidecar, and what a process of the same user can open of it.
+_SAME_USER = """
+import ctypes, errno, os, sys
+from nodeside import process
+from nodeside.toolkit_sidecar import supervisor
+from nodeside.toolkit_sidecar.descendants import enclosure
+
+def look():
+    sys.stdout.flush()
+    if os.fork() == 0:
+        for name, mode in (("fd/1", os.O_WRONLY), ("mem", os.O_RDWR)):
+            try:
+                os.open(f"/proc/{os.getppid()}/{name}", mode)
+                said = "open"
+            except OSError as error:
+                said = errno.errorcode[error.errno]
+            print(f"{name}:{said}", flush=True)
+        os._exit(0)
+    os.wait()
+
+os.fchown(1, 65534, 65534)
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # dumpable again, as after an exec
+print("before")
+look()
+supervisor._prepare_for_vendor_code()
+print("after")
+look()
+print("score", flush=True)
+child = process.start(["cat", "/proc/self/oom_score_adj"], stdout=1, wrapper=enclosure())
+child.wait()
+"""
+
 
 def test_a_process_that_forks_away_dies_with_its_build(toolkit: FakeToolkit) -> None:
     toolkit.vendor("vendor.sh", _ESCAPE)
     result = toolkit.answer(toolkit.request())
     assert result.succeeded, result.message
     assert not lives((toolkit.shared.root / "escaped").read_text())
+
+
+def test_a_step_fails_if_its_processes_do_not_die(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(descendants, "kill_descendants", lambda *_: frozenset((7, 8)))
+    watch = Watch(seconds=LONG, request=tmp_path, disk=tmp_path)
+    step = Step("make", ("true",), tmp_path)
+    with (
+        BuildLog(tmp_path / "log", lambda _: None) as log,
+        pytest.raises(BuildFailed, match="make ended, but 2 of its processes do not die: pid 7"),
+    ):
+        run_confined(step, mark="none", log=log, watch=watch)
 
 
 def test_a_child_that_keeps_the_output_open_does_not_hold_up_the_answer(
@@ -115,6 +168,14 @@ def test_words_of_a_full_disk_do_not_make_an_error_of_the_compiler_another_one(
     result = toolkit.answer(toolkit.request())
     assert result.failure is FailureKind.COMPILE
     assert not result.failure.retryable
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+def test_a_build_cannot_open_the_log_or_the_memory_of_its_sidecar() -> None:
+    said = process.run([sys.executable, "-c", _SAME_USER], timeout=LONG)
+    assert said.output.split() == [
+        "before", "fd/1:open", "mem:open", "after", "fd/1:EACCES", "mem:EACCES", "score", "1000",
+    ]  # fmt: skip
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")

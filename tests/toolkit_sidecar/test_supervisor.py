@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from nodeside import process
-from nodeside.errors import ExitCode
+from nodeside.errors import ExitCode, SystemRefused
 from nodeside.shared import SharedDir
-from nodeside.toolkit_sidecar.supervisor import Supervisor
+from nodeside.toolkit_sidecar.supervisor import SURVIVED, Supervisor
 from tests.toolkit_sidecar.faketoolkit import BOOT_ID, KERNEL, LONG, FakeToolkit, until
 
 # What runs in a finaliser is where Python cannot pass an exception on.
@@ -128,3 +128,10 @@ def test_a_directory_that_is_not_shared_is_named(toolkit: FakeToolkit) -> None:
     with toolkit.sidecar() as sidecar:
         assert sidecar.child.wait(LONG) == ExitCode.SYSTEM
         assert "is not a shared directory: requests/ is missing" in sidecar.output
+
+
+def test_after_a_build_whose_processes_do_not_die_no_other_one_begins(tmp_path: Path) -> None:
+    for name in ("requests", "results", "out"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(SystemRefused, match="processes of a build do not die"):
+        Supervisor(tmp_path, lambda _: SURVIVED).run()

@@ -2,6 +2,9 @@
 
 One thread reads the connection and passes every event to the call or process it belongs to. When
 the machine is gone, every wait ends with MachineLost.
+
+The driver under trial may own the machine, so events are data from a stranger: an odd one ends the
+connection as if the machine were gone.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import queue
+import signal
 import socket
 import threading
 import time
@@ -21,6 +25,19 @@ from nodeside.errors import DeadlinePassed
 from nodeside.trial.errors import MachineLost, TrialError
 
 OnData = Callable[[str, bytes], None]  # the stream (output, errors, data), and its bytes
+
+_LINE_BYTES = 1 << 20  # of one event; the agent sends pieces of 64 KiB
+_UNREAD = 100  # events of a conversation; the agent sends three
+_STREAMS = ("output", "errors", "data")
+# Each event of the agent, and the field that it has, if any.
+_EVENTS: dict[str, tuple[str, type] | None] = {
+    "hello": ("boot_id", str),
+    "started": None,
+    "done": None,
+    "failed": ("message", str),
+    "exit": ("code", int),
+    **dict.fromkeys(_STREAMS, ("data", str)),
+}
 
 
 @dataclass
@@ -42,6 +59,7 @@ class Link:
         self._conversations: dict[int, Conversation] = {0: Conversation(0)}
         self._last = 0
         self._lost = False
+        self._odd = ""  # what was wrong with an event, if that ended the connection
         self._reader = threading.Thread(target=self._read, name="link", daemon=True)
         self._reader.start()
 
@@ -73,7 +91,7 @@ class Link:
             with self._lock:
                 self._socket.sendall(line)
         except OSError as exc:
-            raise MachineLost(f"the machine is gone{self._why_lost()}") from exc
+            raise MachineLost(f"the machine is gone{self._because()}") from exc
 
     def next(self, talk: Conversation, timeout: float, what: str) -> dict[str, Any]:
         """Return a conversation's next event. Raises DeadlinePassed, MachineLost, TrialError."""
@@ -83,7 +101,7 @@ class Link:
             raise DeadlinePassed(f"timed out after {timeout:g} s: {what}") from None
         if event["event"] == "lost":
             talk.events.put(event)  # so that the next call gets it too
-            raise MachineLost(f"the machine ended before this was done: {what}{self._why_lost()}")
+            raise MachineLost(f"the machine ended before this was done: {what}{self._because()}")
         if event["event"] == "failed":
             raise TrialError(f"the agent in the machine: {event['message']} (for: {what})")
         return event
@@ -100,13 +118,30 @@ class Link:
         with self._lock:
             self._conversations.pop(talk.id, None)
 
+    def _because(self) -> str:
+        """Return why the machine is gone, as an appendix to an error."""
+        odd = f"; its agent sent {self._odd}, so the connection was closed" if self._odd else ""
+        return f"{odd}{self._why_lost()}"
+
     def _read(self) -> None:
         try:
             with self._socket.makefile("rb") as lines:
-                for line in lines:
-                    self._deliver(json.loads(line))
-        except (OSError, ValueError):
-            pass  # the machine died in the middle of a line; reported below
+                while line := lines.readline(_LINE_BYTES):
+                    if line.endswith(b"\n"):  # otherwise the machine died in the middle of it
+                        self._deliver(_event(line))
+                    elif len(line) == _LINE_BYTES:
+                        raise _Odd("an endless line")
+        except _Odd as odd:
+            self._odd = str(odd)
+        except OSError:
+            pass
+        finally:
+            self._lose()
+
+    def _lose(self) -> None:
+        """Tell every call that the machine is gone, and the machine that nobody listens."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         with self._lock:
             self._lost = True
             talks = list(self._conversations.values())
@@ -117,7 +152,36 @@ class Link:
         talk = self._conversations.get(event.get("id", 0))
         if talk is None:
             return
-        if event["event"] in ("output", "errors", "data") and talk.on_data is not None:
-            talk.on_data(event["event"], base64.b64decode(event["data"]))
-        else:
+        if event["event"] not in _STREAMS:
+            if talk.events.qsize() >= _UNREAD:
+                raise _Odd("more events than were asked for")
             talk.events.put(event)
+        elif talk.on_data is not None:
+            try:
+                data = base64.b64decode(event["data"])
+            except ValueError:
+                raise _Odd("data that is not base64") from None
+            talk.on_data(event["event"], data)
+
+
+class _Odd(Exception):
+    """An event that the agent does not send."""
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    """Parse and check one event. Raises _Odd."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        raise _Odd("a line that is not JSON") from None
+    kind = event.get("event") if isinstance(event, dict) else None
+    if not isinstance(kind, str) or kind not in _EVENTS:
+        raise _Odd("an unknown event")
+    if type(event.get("id", 0)) is not int:
+        raise _Odd("an event without an id")
+    required = _EVENTS[kind]
+    if required is not None and type(event.get(required[0])) is not required[1]:
+        raise _Odd(f"{kind} without {required[0]}")
+    if kind == "exit" and not -signal.NSIG <= event["code"] <= 255:
+        raise _Odd("an impossible exit code")
+    return dict(event)

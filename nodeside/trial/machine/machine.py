@@ -10,6 +10,7 @@ unless splats are allowed.
 from __future__ import annotations
 
 import base64
+import os
 import re
 import shlex
 import signal
@@ -33,6 +34,9 @@ _BOOT_SECONDS = 600.0  # a large kernel under emulation takes ten seconds on an 
 _ANSWER_SECONDS = 300.0  # for requests that the agent answers at once when it gets CPU time
 _BOOTS = 3
 _CHUNK = 1 << 18
+_OUTPUT_BYTES = 64 << 20  # kept of a stream of the machine, and of a file read from it
+_LINE_BYTES = 1 << 20
+_CONSOLE_BYTES = 16 << 20  # read from the end of the console
 
 # The kernel patches itself while it boots. QEMU's emulation of several CPUs may run a breakpoint
 # that the kernel has already removed. It happens once in hundreds of boots (linux-kernel, July
@@ -44,29 +48,43 @@ Where = str | ContainerSpec
 
 
 class _Stream:
-    """The output of a process on one stream, and how much of it has been passed on."""
+    """The output of a process on one stream: kept up to a limit, and passed on by lines."""
 
     def __init__(self, on_line: OnLine | None) -> None:
         self._data = bytearray()
+        self._cut = 0
         self._on_line = on_line
-        self._passed = 0
+        self._line = bytearray()  # what has not been passed on
 
     def __str__(self) -> str:
-        return self._data.decode(errors="replace")
+        text = self._data.decode(errors="replace")
+        return f"{text}\n[... {self._cut} bytes cut]" if self._cut else text
 
     def add(self, data: bytes) -> None:
-        self._data += data
-        self._hand_over(self._data.rfind(b"\n") + 1)
+        room = _OUTPUT_BYTES - len(self._data)
+        self._data += data[:room]
+        self._cut += len(data[room:])
+        if self._on_line is not None:
+            self._line += data
+            end = self._line.rfind(b"\n") + 1
+            too_long = len(self._line) - end > _LINE_BYTES
+            self._hand_over(self._on_line, len(self._line) if too_long else end)
+
+    def whole(self, path: str) -> bytes:
+        """Return the content of a file. Raises TrialError if it was cut."""
+        if self._cut:
+            raise TrialError(f"{path} in the machine is larger than {_OUTPUT_BYTES >> 20} MiB")
+        return bytes(self._data)
 
     def end(self) -> None:
-        self._hand_over(len(self._data))
+        if self._on_line is not None:
+            self._hand_over(self._on_line, len(self._line))
 
-    def _hand_over(self, end: int) -> None:
-        if self._on_line is not None and end > self._passed:
-            text = bytes(self._data[self._passed : end]).decode(errors="replace")
-            self._passed = end
-            for line in text.splitlines():
-                self._on_line(line)
+    def _hand_over(self, on_line: OnLine, end: int) -> None:
+        text = self._line[:end].decode(errors="replace")
+        del self._line[:end]
+        for line in text.splitlines():
+            on_line(line)
 
 
 class GuestProcess:
@@ -282,11 +300,11 @@ class Machine:
 
     def get(self, path: str) -> bytes:
         """Read a file of the node."""
-        data = bytearray()
-        talk = self._link.ask("read", path=path, on_data=lambda _, chunk: data.extend(chunk))
+        data = _Stream(None)
+        talk = self._link.ask("read", path=path, on_data=lambda _, chunk: data.add(chunk))
         self._link.until(talk, "done", _ANSWER_SECONDS, f"reading {path}")
         self._link.forget(talk)
-        return bytes(data)
+        return data.whole(path)
 
     # --- the end
 
@@ -302,10 +320,8 @@ class Machine:
         self._stop()
 
     def serial_log(self) -> str:
-        """Return the console output of the kernel and the initramfs."""
-        with suppress(OSError):
-            return self.files.serial.read_text(errors="replace")
-        return ""
+        """Return the console output of the kernel and the initramfs; the end of a long one."""
+        return _end_of(self.files.serial)
 
     def splats(self) -> tuple[str, ...]:
         return splats(self.serial_log().splitlines())
@@ -346,12 +362,19 @@ class Machine:
 
     def _why_lost(self) -> str:
         """Return the end of the console and of QEMU's output, as an appendix to an error."""
-        qemu_log = self._qemu_log.read_text(errors="replace") if self._qemu_log.exists() else ""
         console = self.serial_log().splitlines()
-        rows = [*splats(console), *console[-12:], *qemu_log.splitlines()[-5:]]
+        rows = [*splats(console), *console[-12:], *_end_of(self._qemu_log).splitlines()[-5:]]
         rows.append(f"the whole console: {self.files.serial}")
         return "".join(f"\n    {row}" for row in rows if row.strip())
 
     @property
     def _qemu_log(self) -> Path:
         return self.files.serial.with_suffix(".qemu")
+
+
+def _end_of(log: Path) -> str:
+    """Return the end of a file that the machine can make arbitrarily long; "" without the file."""
+    with suppress(OSError), open(log, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _CONSOLE_BYTES))
+        return file.read(_CONSOLE_BYTES).decode(errors="replace")
+    return ""

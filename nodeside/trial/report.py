@@ -1,0 +1,78 @@
+"""Reads the node side's report. Whoever owns the machine may have written it, so it is data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+_DEEPEST = 20  # levels; a true report has eight
+_LARGEST = 2**53  # of a number, so that every reader of JSON can hold it
+
+# Each field that the trial looks into, and its type. `None` and a missing field are no mistakes.
+_FIELDS: Mapping[str, type] = {
+    "rungs": list,
+    "checks": list,
+    "modules": list,
+    "notes": list,
+    "stages": dict,
+    "announced": dict,
+}
+_ANNOUNCED: Mapping[str, type] = {"labels": dict, "nodeDriver": dict}
+_NODE_DRIVER: Mapping[str, type] = {"metadata": dict, "status": dict}
+
+
+def read_report(text: str) -> Mapping[str, Any]:
+    """Return the JSON document that `run --once` printed; empty if it ended before that.
+
+    If the document cannot be one of ours, return a report that says so.
+    """
+    try:
+        document = json.loads(text)
+    except RecursionError:
+        return _not_believed()
+    except ValueError:
+        return {}
+    if not isinstance(document, dict):
+        return {}
+    return document if _is_moderate(document) and _is_report(document) else _not_believed()
+
+
+def _not_believed() -> Mapping[str, Any]:
+    return {
+        "state": "failed",
+        "message": "the machine's report is not one of nodeside, so it is not believed",
+    }
+
+
+def _is_moderate(value: object, depth: int = 0) -> bool:
+    """Return whether a document is neither too deep nor has numbers that cannot be shown."""
+    if isinstance(value, int | float):
+        return abs(value) <= _LARGEST  # false for NaN
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return depth < _DEEPEST and all(_is_moderate(item, depth + 1) for item in items)
+
+
+def _is_report(report: Mapping[str, Any]) -> bool:
+    if not _has(report, _FIELDS):
+        return False
+    announced = report.get("announced") or {}
+    return (
+        all(isinstance(seconds, int | float) for seconds in (report.get("stages") or {}).values())
+        and all(isinstance(name, str) for name in report.get("modules") or ())
+        and all(isinstance(check, dict) for check in report.get("checks") or ())
+        and all(_is_rung(rung) for rung in report.get("rungs") or ())
+        and _has(announced, _ANNOUNCED)
+        and _has(announced.get("nodeDriver") or {}, _NODE_DRIVER)
+    )
+
+
+def _is_rung(rung: object) -> bool:
+    return isinstance(rung, dict) and {"rung", "served", "why"} <= rung.keys()
+
+
+def _has(document: Mapping[str, Any], fields: Mapping[str, type]) -> bool:
+    return all(
+        document.get(name) is None or isinstance(document[name], kind)
+        for name, kind in fields.items()
+    )

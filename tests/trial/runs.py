@@ -1,0 +1,43 @@
+"""A run of a trial, with the report of a driver that is ready."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nodeside.trial.pod import Run
+
+REPORT: dict[str, Any] = {
+    "driver": "edu",
+    "version": "1.0.0",
+    "kernel": "6.1.0-56-cloud-amd64",
+    "state": "ready",
+    "source": "built",
+    "modules": ["edu"],
+    "rungs": [
+        {"rung": "loaded", "served": False, "why": "edu not loaded"},
+        {"rung": "built", "served": True, "why": "the toolkit built it"},
+    ],
+    "checks": [
+        {"name": "/dev/edu0", "ok": True, "found": "a character device"},
+        {"name": "/sys/x", "ok": False, "found": "119", "expected": "120"},
+    ],
+    "stages": {"build": 20.5, "load": 0.25},
+    "announced": {
+        "labels": {"nodeside.io/edu.state": "ready"},
+        "nodeDriver": {"metadata": {"name": "edu.trial"}, "status": {"state": "ready"}},
+        "readyFile": "/host/run/nodeside/edu/ready",
+        "marker": "NODESIDE_READY driver=edu",
+    },
+}
+
+
+def run(**changes: Any) -> Run:
+    values: dict[str, Any] = {
+        "kernel": "6.1.0-56-cloud-amd64",
+        "accelerator": "tcg",
+        "boot_seconds": 5.2,
+        "exit_code": 0,
+        "built_on": "node",
+        "report": REPORT,
+    }
+    return Run(**values | changes)

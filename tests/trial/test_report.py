@@ -1,0 +1,56 @@
+"""A report of the node side that somebody else wrote in its place."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from nodeside.trial import result
+from nodeside.trial.pod import _mistakes
+from nodeside.trial.report import read_report
+from tests.trial.runs import REPORT, run
+
+
+def test_a_true_report_is_read_unchanged() -> None:
+    assert read_report(json.dumps(REPORT)) == REPORT
+
+
+@pytest.mark.parametrize("text", ["", "no JSON", "[]", "7"])
+def test_no_report_is_an_empty_one(text: str) -> None:
+    assert read_report(text) == {}
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"announced": [1]},
+        {"announced": {"labels": [1]}},
+        {"announced": {"nodeDriver": {"metadata": 7}}},
+        {"announced": {"nodeDriver": {"status": {"stages": {"x": 10**400}}}}},
+        {"stages": {"build": "long"}},
+        {"stages": {"build": 10**400}},
+        {"stages": {"build": float("inf")}},
+        {"rungs": [{}]},
+        {"rungs": 7},
+        {"checks": ["a"]},
+        {"modules": [None]},
+        {"notes": 7},
+    ],
+)
+def test_a_forged_report_is_not_believed_and_no_crash(forged: dict[str, Any]) -> None:
+    shown(json.dumps({"state": "ready"} | forged))
+
+
+@pytest.mark.parametrize("depth", [50, 500, 100_000])
+def test_a_report_too_deep_to_be_shown_is_not_believed(depth: int) -> None:
+    shown(f'{{"x": {"[" * depth}{"]" * depth}}}')
+
+
+def shown(text: str) -> None:
+    report = read_report(text)
+    assert report["state"] == "failed"
+    done = run(report=report, mistakes=_mistakes(report))
+    assert "is not believed" in result.as_table([done])
+    assert "is not believed" in result.as_json("x", [done])
