@@ -113,13 +113,11 @@ def _without_a_turn(
 def forgiven(every: Sequence[Decision], rollout: RolloutState) -> tuple[Member, ...]:
     """Return the members that lose their label `before`: the rollout that broke them is over.
 
-    Only members that do not work are included. On working members the label has no effect, and
-    there may be thousands of them, so it stays.
+    It is over when the last node that is up has been assigned the newest revision, be it now. Only
+    members that do not work are included. On working members the label has no effect, and there may
+    be thousands of them, so it stays.
     """
-    if rollout.phase is not Phase.SETTLED or any(
-        decision.place is Place.STALE and decision.member.health is not Health.DOWN
-        for decision in every
-    ):
+    if rollout.phase is not Phase.SETTLED or any(_remains_stale(each) for each in every):
         return ()
     return tuple(
         decision.member
@@ -128,6 +126,11 @@ def forgiven(every: Sequence[Decision], rollout: RolloutState) -> tuple[Member, 
         and decision.member.before
         and decision.member.health in (Health.BROKEN, Health.DOWN)
     )
+
+
+def _remains_stale(decision: Decision) -> bool:
+    is_stale = decision.place is Place.STALE and decision.revision is None
+    return is_stale and decision.member.health is not Health.DOWN
 
 
 def _grant(changing: Collection[Decision], rollout: RolloutState) -> Collection[int]:

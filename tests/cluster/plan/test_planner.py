@@ -537,6 +537,27 @@ def test_a_rollout_is_not_complete_while_a_node_has_not_said_how_it_went() -> No
     assert model.drivers["edu"].status["lastGoodRevision"] == good
 
 
+def test_a_rollout_is_over_with_the_plan_that_assigns_the_last_node() -> None:
+    """A node that was down comes back while another one fails: one plan does for both."""
+    rollout = {"maxUnavailable": "2"}
+    model = running(rollout=rollout)
+    model.apply_driver(version="2", rollout=rollout)
+    model.change("n2", ready=False)
+    for name in ("n0", "n1"):
+        model.settle()
+        model.report(name)
+    model.settle()
+    assert BEFORE in model.nodes["n1"].labels
+
+    model.report("n1", State.FAILED)
+    model.change("n2", ready=True)
+
+    assert labelled(model) == {"n1", "n2"}
+    model.settle()
+    assert BEFORE not in model.nodes["n1"].labels
+    assert len(set(map(model.revision, model.nodes))) == 1
+
+
 def test_a_failure_of_a_rollout_that_is_over_does_not_hold_up_the_next_way_back() -> None:
     rollout = {"maxUnavailable": "1", "maxFailed": "2"}
     model = running(rollout=rollout)
