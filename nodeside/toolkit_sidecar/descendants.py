@@ -176,8 +176,8 @@ def _kill_all(find: Callable[[], Found]) -> Outcome:
     killed: set[int] = set()
     last = not _Container.ours
     while True:
+        late = time.monotonic() > deadline  # before the search, which may take long itself
         left, sure = find()
-        late = time.monotonic() > deadline
         if not left and (sure or (late and last)):
             return Outcome(len(killed), left)
         _kill(left)

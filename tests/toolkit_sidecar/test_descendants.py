@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 from pathlib import Path
@@ -11,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from nodeside import process
+from nodeside.scratch import scratch_directory
 from nodeside.toolkit_sidecar import descendants
 from nodeside.toolkit_sidecar.descendants import Found
+from nodeside.trial.host.container import ENVIRONMENT, entrance
+from nodeside.trial.workshop import Workshop
 from tests.toolkit_sidecar.faketoolkit import LONG
 
 # Several chains of processes: each forks and ends at once, in a session of its own.
@@ -104,13 +106,22 @@ def test_a_search_that_may_have_missed_a_process_is_repeated() -> None:
     assert not found
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a PID namespace")
-@pytest.mark.skipif(not (shutil.which("cc") and shutil.which("unshare")), reason="needs cc")
+def _compile(directory: Path, name: str, source: str) -> None:
+    """Make a static program with the toolkit's compiler, since a host may have none."""
+    (directory / name).write_text(source)
+    with Workshop() as workshop, scratch_directory("compile") as scratch:
+        disk = workshop.kernel("cloud-amd64")
+        layers = [workshop.roots.toolkit(disk.compiler)]
+        argv = [disk.compiler, "-O2", "-static", "-o", f"/mnt/{Path(name).stem}", f"/mnt/{name}"]
+        with entrance(layers, scratch, {directory: "/mnt"}) as enter:
+            process.run(argv, env=ENVIRONMENT, wrapper=enter, timeout=LONG)
+
+
+@pytest.mark.toolkit
 def test_what_forks_and_ends_faster_than_one_can_look_does_not_outlive_its_step(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "comet.c").write_text(COMET)
-    process.run(["cc", "-O2", "-o", tmp_path / "comet", tmp_path / "comet.c"], timeout=LONG)
+    _compile(tmp_path, "comet.c", COMET)
     said = process.run(
         [*UNSHARE, sys.executable, "-c", CONTAINER, str(tmp_path)],
         env={"PYTHONPATH": str(Path(__file__).parents[2])},
