@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cluster.kube.credentials import Access
-from cluster.kube.errors import ApiError, RequestInfo, Unreachable, refusal
+from cluster.kube.errors import ApiError, RequestInfo, TooLarge, Unreachable, refusal
 from cluster.kube.listing import Page, read_page
 from cluster.kube.managed_fields import FIELD_MANAGER
 from cluster.kube.nesting import decode
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PAGE = 500  # objects in one page of a list
+_SMALLER = 8  # times fewer objects in the pages after one that is too large
 
 _READ = 15.0  # read timeout in seconds after the requested end of a watch
 _SILENCE = 150.0  # read timeout of a watch in seconds: bookmarks come about every minute
@@ -151,14 +152,23 @@ class Api:
         """Return all objects, trimmed, and the resource version to watch from.
 
         The deadline applies to each page, since the duration of a list depends on cluster size.
+        Pages get smaller if one is too large: anybody in the cluster may make large objects.
         """
         request = RequestInfo("list", resource.plural, "", namespace, resource.group)
         path = resource.path(namespace=namespace)
-        query = _given(labelSelector=selector, fieldSelector=fields, limit=str(PAGE))
+        query = _given(labelSelector=selector, fieldSelector=fields)
         whole: Page[T] = Page()
+        size = PAGE
         while True:
-            call = Call("GET", path, request, {**query, **_given(**{"continue": whole.next})})
-            page = _page(request, self._exchange.send(call, deadline=deadline), trim)
+            here = _given(limit=str(size), **{"continue": whole.next})
+            call = Call("GET", path, request, query | here)
+            try:
+                page = _page(request, self._exchange.send(call, deadline=deadline), trim)
+            except TooLarge:
+                if size == 1:
+                    raise
+                size = max(1, size // _SMALLER)
+                continue
             whole.items += page.items
             whole.resource_version, whole.next = page.resource_version, page.next
             if not page.next:
@@ -297,6 +307,7 @@ class Api:
     ) -> str:
         """Return at most `limit` bytes of the last `tail` lines of a container's log. One try.
 
+        Raises TooLarge if there are more: the kubelet limits a log, and root on its node the kubelet.
         https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#get-read-log
         """
         request = RequestInfo("get", "pods/log", pod, namespace)
@@ -305,7 +316,7 @@ class Api:
         )
         path = PODS.path(pod, namespace=namespace, subresource="log")
         call = Call("GET", path, request, query)
-        body = self._exchange.send(call, deadline=deadline, patient=False)
+        body = self._exchange.send(call, deadline=deadline, patient=False, limit=limit)
         return body.decode(errors="replace")
 
     def evict(self, namespace: str, name: str, uid: str, **limits: Any) -> None:

@@ -63,6 +63,12 @@ class Unreachable(ApiError):
         super().__init__(message, hint=hint, retryable=True)
 
 
+class TooLarge(ApiError):
+    """An answer with more bytes than it may have. The same request would get the same answer."""
+
+    reason = "AnswerTooLarge"
+
+
 class NotFound(ApiError):
     """404: no such object, or no such kind."""
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from cluster.kube.credentials import Access
-from cluster.kube.errors import ApiError, RequestInfo, Unreachable, refusal
+from cluster.kube.errors import ApiError, RequestInfo, TooLarge, Unreachable, refusal
 from cluster.kube.server_time import ServerTime
 from nodeside.api_status import document_of
 from nodeside.backoff import backoff
@@ -36,7 +36,7 @@ DEADLINE = 30.0  # default deadline in seconds for a request including retries
 _CONNECT = 5.0  # seconds
 _READ = 15.0  # read timeout in seconds
 _PIECE = 1 << 16  # bytes
-_ANSWER_LIMIT = 256 << 20  # bytes
+_ANSWER_LIMIT = 24 << 20  # bytes; decoded, an answer takes up to four times as much
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds between retries
 
 # Requests metadata only: a patched Node would be returned with its 10-30 kB of status.
@@ -89,8 +89,15 @@ class Exchange:
         """Return the unread response to a watch. One try; `read` is the read timeout in seconds."""
         return self._answered(call, read=read)
 
-    def send(self, call: Call, *, deadline: float | None = None, patient: bool = True) -> bytes:
-        """Return the body of a successful response.
+    def send(
+        self,
+        call: Call,
+        *,
+        deadline: float | None = None,
+        patient: bool = True,
+        limit: int = _ANSWER_LIMIT,
+    ) -> bytes:
+        """Return the body of a successful response. Raises TooLarge beyond `limit` bytes.
 
         `deadline` is in seconds and includes retries; without `patient` there is only one try.
         """
@@ -98,7 +105,7 @@ class Exchange:
         failures = 0
         while True:
             try:
-                return self._once(call, ends)
+                return self._once(call, ends, limit)
             except ApiError as error:
                 failures += 1
                 wait = self._wait(error, failures)
@@ -107,13 +114,13 @@ class Exchange:
                 self._pause(wait)
                 self.tally.repeat(call.request)
 
-    def _once(self, call: Call, ends: float) -> bytes:
+    def _once(self, call: Call, ends: float, limit: int) -> bytes:
         left = ends - self._now()
         if left <= 0:
             raise Unreachable(f"no time left: cannot {call.request}")
         response = self._answered(call, read=_READ, whole=left)
         with in_words(call.request), closing(response):
-            return self._body(call.request, response, ends)
+            return self._body(call.request, response, ends, limit)
 
     def _answered(self, call: Call, *, read: float, whole: float | None = None) -> BaseHTTPResponse:
         """Return a successful response with its body unread; an expired token is renewed once.
@@ -169,13 +176,21 @@ class Exchange:
                 self.tally.count(call.request, status)
         return response, generation
 
-    def _body(self, request: RequestInfo, response: BaseHTTPResponse, ends: float) -> bytes:
+    def _body(
+        self,
+        request: RequestInfo,
+        response: BaseHTTPResponse,
+        ends: float,
+        limit: int = _ANSWER_LIMIT,
+    ) -> bytes:
         """Read the whole body within deadline and size limit, then release the connection."""
         data = bytearray()
         while piece := response.read1(_PIECE):
             data += piece
-            if self._now() > ends or len(data) > _ANSWER_LIMIT:
-                raise Unreachable(f"the answer to {request} is too slow or too large")
+            if len(data) > limit:
+                raise TooLarge(f"the answer to {request} has more than {limit >> 10} KiB")
+            if self._now() > ends:
+                raise Unreachable(f"the answer to {request} is too slow")
         response.release_conn()
         return bytes(data)
 

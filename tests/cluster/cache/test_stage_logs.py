@@ -48,6 +48,17 @@ def test_the_first_look_begins_at_the_start_and_later_ones_near_the_end(tmp_path
         assert parse_qs(second.query)["tailLines"] == ["2000"]
 
 
+def test_of_a_log_no_more_is_read_than_was_asked_for(tmp_path: Path) -> None:
+    """A kubelet limits a log as it is asked to. Root on its node may be that kubelet."""
+    with ScriptedServer(Said(body="registered 1\n" + "x" * (1 << 20))) as server:
+        logs = quiet(StageLogs(server.api(tmp_path), "nodeside", lambda: None))
+
+        sight = looked(logs)
+
+    assert not sight.matched
+    assert sight.words.endswith("has more than 1024 KiB")
+
+
 def test_a_log_that_cannot_be_read_says_why_and_is_late_after_its_time(tmp_path: Path) -> None:
     refusal = Said(403, json.dumps({"kind": "Status", "message": "no rule"}))
     clock = Clock()

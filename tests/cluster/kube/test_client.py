@@ -19,6 +19,7 @@ from cluster.kube.errors import (
     Gone,
     NotFound,
     RequestInfo,
+    TooLarge,
     Unreachable,
 )
 from cluster.kube.resources import DRIVERS, NODES
@@ -43,6 +44,33 @@ def test_a_list_follows_the_continue_token_and_keeps_only_what_is_wanted(tmp_pat
     assert found.resource_version == "7"
     assert server.asked[0].path == "/api/v1/nodes?labelSelector=x%3Dy&limit=500"
     assert server.asked[1].path.endswith("&limit=500&continue=tok")
+
+
+def test_a_list_of_large_objects_is_read_in_smaller_pages(tmp_path: Path) -> None:
+    """Who may make an ImageStream somewhere, or a pod, may make hundreds of large ones."""
+    large = Said(body=page("a" * (25 << 20)))
+    rest = [Said(body=page("a", more="tok")), Said(body=page("b"))]
+    with ScriptedServer(large, *rest) as server:
+        found = server.api(tmp_path).list(NODES, name_of)
+
+    assert found.items == ["a", "b"]
+    assert [asked.path.partition("?")[2] for asked in server.asked] == [
+        "limit=500",
+        "limit=62",
+        "limit=62&continue=tok",
+    ]
+
+
+def test_a_single_object_that_is_too_large_is_an_error_that_is_not_tried_again(
+    tmp_path: Path,
+) -> None:
+    large = Said(body=page("a" * (25 << 20)))
+    with ScriptedServer(*[large] * 4) as server, pytest.raises(TooLarge) as caught:
+        server.api(tmp_path).list(NODES, name_of)
+
+    assert str(caught.value) == "the answer to list nodes has more than 24576 KiB"
+    assert [asked.path.partition("=")[2] for asked in server.asked] == ["500", "62", "7", "1"]
+    assert server.pauses == []
 
 
 def test_a_request_that_was_answered_429_waits_as_long_as_it_is_told(tmp_path: Path) -> None:
