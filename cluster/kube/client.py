@@ -307,7 +307,7 @@ class Api:
     ) -> str:
         """Return at most `limit` bytes of the last `tail` lines of a container's log. One try.
 
-        Raises TooLarge if there are more: the kubelet limits a log, and root on its node the kubelet.
+        Raises TooLarge if there are more: only the kubelet limits a log, and root may replace it.
         https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#get-read-log
         """
         request = RequestInfo("get", "pods/log", pod, namespace)

@@ -44,7 +44,7 @@ from cluster.plan.stages.stages import StagePlan
 from cluster.plan.status import conditions
 from cluster.plan.status.report import census, report_of
 from cluster.plan.status.stages import with_stages
-from cluster.plan.unchanged import Unchanged
+from cluster.plan.unchanged import Unchanged, is_of_a_driver
 
 _SOON = 1.0  # seconds until an object that is being deleted may be gone
 
@@ -137,14 +137,16 @@ def plan_driver(
 def _is_alone(context: DriverContext) -> bool:
     """Returns whether the plan depends only on the Driver's own objects and on nodes.
 
-    It then does not depend on other Drivers' modules or reports, on data that is only known while
-    it is requested, or on a fallback to building, which expires.
+    It then does not depend on other Drivers' modules, labels or reports, on data that is only known
+    while it is requested, or on a fallback to building, which expires.
     """
     spec, in_common = context.driver.spec, context.nodes.rivals or context.nodes.taken
+    selects = any(map(is_of_a_driver, spec.hardware.node_selector))
     asks = spec.rollout.evict or spec.preflight or publish_target(context.driver)
     staged = uses(context.resource) or has_left(context.snapshot, context.driver.name)
     proofs = any(not each.image or each.in_doubt for each in context.toolkits.resolutions.values())
-    return not (in_common or asks or staged or proofs or context.fallbacks.by_assignment)
+    fell_back = context.fallbacks.by_assignment
+    return not (in_common or selects or asks or staged or proofs or fell_back)
 
 
 def _again_in(context: DriverContext, leaving: Unload) -> float | None:

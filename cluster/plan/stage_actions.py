@@ -112,9 +112,10 @@ def _rank(found: DriverObject, stage: str) -> tuple[int, str]:
 
 
 def has_left(snapshot: Snapshot, driver: str) -> bool:
-    """Returns whether stage objects of a Driver exist."""
+    """Returns whether stage objects of a Driver exist, or pods of objects that are gone."""
     stages = snapshot.stages
-    return stages is not None and any(each.driver == driver for each in stages.objects.values())
+    left = () if stages is None else (*stages.objects.values(), *stages.pods.values())
+    return any(each.driver == driver for each in left)
 
 
 def _remove_labels(snapshot: Snapshot, driver: str) -> Iterator[LabelNode]:

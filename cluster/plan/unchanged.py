@@ -22,8 +22,13 @@ T = TypeVar("T")
 ALL: Final = ""  # stands for all Drivers in place of a name
 
 # Labels with the state of one Driver on a node. The only other plans that read them are those of
-# Drivers that share a module with it, and those plans are not kept.
+# Drivers that share a module with it or select nodes by such a label, and those plans are not kept.
 _LABEL_OF_ONE = re.compile(rf"{re.escape(API_GROUP)}/([a-z0-9-]+)\.(?:assigned|before|state)")
+
+
+def is_of_a_driver(label: str) -> bool:
+    """Returns whether a label of a node has the state of a Driver there."""
+    return _LABEL_OF_ONE.fullmatch(label) is not None
 
 
 class Unchanged:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cluster.model.snapshot import DriverPod, ToolkitLabels
+from cluster.model.stages import StagePod, Stages
 from cluster.plan import planner as module
 from nodeside.contract import State
 from tests.cluster.fakes.images import cannot_have_it, prebuilt
@@ -132,6 +133,34 @@ def test_a_driver_that_waits_for_something_or_rests_on_others_is_planned_each_ti
     model.apply_driver("two", modules=[{"name": "one"}])
     settle(model)
     assert planned(model) == {"one", "two"}, "they have a module in common"
+
+
+def test_a_driver_that_selects_by_the_state_of_another_follows_it(planned: Any) -> None:
+    model = at_rest()
+    after_one = {"nodeSelector": {"nodeside.io/one.state": "ready"}}
+    model.apply_driver("four", modules=[{"name": "four"}], hardware=after_one)
+    settle(model)
+
+    model.relabel("n1", {"nodeside.io/one.state": "ready"})
+
+    assert planned(model) == {"one", "four"}
+    settle(model)
+    assert "nodeside.io/four.assigned" in model.nodes["n1"].labels
+
+
+def test_a_pod_of_stages_that_are_gone_is_waited_for_until_it_is_gone(planned: Any) -> None:
+    model = at_rest()
+    left = StagePod("p", "u", "two", "first", "n1", "plugin", deleting=True)
+    model.stages = Stages(pods={"p": left})
+    model.relabel("n1", {PCI: "false"})
+    settle(model)
+    assert "nodeside.io/two.assigned" in model.nodes["n1"].labels, "the pod may use its device"
+
+    model.stages = Stages()
+
+    assert "two" in planned(model)
+    settle(model)
+    assert "nodeside.io/two.assigned" not in model.nodes["n1"].labels
 
 
 @pytest.mark.parametrize("seed", range(6))
