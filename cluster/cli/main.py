@@ -246,9 +246,11 @@ def exit_on_error() -> Iterator[None]:
     try:
         yield
     except NodesideError as error:
-        click.secho(f"error: {error}", fg="red", err=True)
+        from nodeside.log import escaped  # a message may quote an object of the cluster
+
+        click.secho(escaped(f"error: {error}", keep="\t\n"), fg="red", err=True)
         if error.hint:
-            click.echo(f"hint: {error.hint}", err=True)
+            click.echo(escaped(f"hint: {error.hint}", keep="\t\n"), err=True)
         raise SystemExit(error.exit_code) from None
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)

@@ -64,8 +64,10 @@ def _interrupted(*_: Any) -> None:
 
 
 def _say(words: str) -> None:
-    click.echo(words, err=True)
+    from nodeside.log import escaped  # it may quote a container or a kubelet
+
+    click.echo(escaped(words), err=True)
 
 
 def _line(line: str) -> None:
-    click.echo(f"build | {line}", err=True)
+    _say(f"build | {line}")

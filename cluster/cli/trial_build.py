@@ -259,7 +259,7 @@ def _exit_code(pod: dict[str, Any]) -> int:
 
 def _plain(line: str) -> str:
     """Return the message of a JSON log line of the toolkit; other lines unchanged."""
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         record = json.loads(line)
         if isinstance(record, dict) and "message" in record:
             return str(record["message"])

@@ -9,6 +9,7 @@ out requests.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ _READ = 15.0  # read timeout in seconds after the requested end of a watch
 _SILENCE = 150.0  # read timeout of a watch in seconds: bookmarks come about every minute
 _WATCH = 540.0  # approximate seconds after which the server ends a watch
 _PIECE = 1 << 16  # bytes
+_LINE = 1 << 20  # bytes of a log's line
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,14 +204,19 @@ class Api:
     def follow_log(
         self, pod: str, container: str, *, namespace: str, seconds: float
     ) -> Iterator[str]:
-        """Yield the lines of a container's log as they arrive, until the log ends. One try."""
+        """Yield the lines of a container's log as they arrive, until it ends. One try.
+
+        After `seconds` no more is read. A line that is too long is yielded in parts.
+        """
         request = RequestInfo("get", "pods/log", pod, namespace)
         path = PODS.path(pod, namespace=namespace, subresource="log")
         call = Call("GET", path, request, {"container": container, "follow": "true"})
-        rest = b""
+        rest, ends = b"", time.monotonic() + seconds
         with closing(self._exchange.open(call, read=max(1.0, seconds))) as response:
-            while piece := _piece(request, response):
+            while (piece := _piece(request, response)) and time.monotonic() < ends:
                 *lines, rest = (rest + piece).split(b"\n")
+                if len(rest) > _LINE:
+                    lines, rest = [*lines, rest], b""
                 yield from (line.decode(errors="replace") for line in lines)
         if rest:
             yield rest.decode(errors="replace")

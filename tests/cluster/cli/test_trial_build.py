@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from cluster.cli.preflight import _line
 from cluster.cli.status import NoSuchObject
 from cluster.cli.trial_build import TrialBuild, as_installed, trial_of
 from cluster.kube.errors import NotFound
@@ -191,3 +193,45 @@ def test_the_settings_are_those_that_the_controller_was_installed_with(tmp_path:
 def test_a_log_that_is_not_there_is_not_found(tmp_path: Path) -> None:
     with ScriptedServer(Said(404)) as server, pytest.raises(NotFound):
         list(server.api(tmp_path).follow_log("p", "answer", namespace="nodeside", seconds=5))
+
+
+def test_a_log_that_never_ends_is_left_at_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A timeout of a connection is for one read: whoever sends a byte now and then outlives it."""
+    clock = SimpleNamespace(monotonic=iter([0.0, 1.0, 6.0]).__next__)
+    with ScriptedServer(Said(body="gcc\n" * 100_000)) as server:
+        api = server.api(tmp_path)
+        monkeypatch.setattr("cluster.kube.client.time", clock)
+        lines = list(api.follow_log("p", "answer", namespace="nodeside", seconds=5))
+
+    assert 1 < len(lines) < 100_000
+
+
+def test_a_line_without_end_is_shown_in_parts(tmp_path: Path) -> None:
+    with ScriptedServer(Said(body="x" * (5 << 20))) as server:
+        api = server.api(tmp_path)
+        lines = list(api.follow_log("p", "answer", namespace="nodeside", seconds=60))
+
+    assert sum(map(len, lines)) == 5 << 20
+    assert max(map(len, lines)) < 2 << 20
+
+
+@pytest.mark.parametrize("line", ["\x1b]52;c;aGk=\x07", '{"message": "\\u001b]52;c;aGk=\\u0007"}'])
+def test_a_build_cannot_write_the_clipboard_with_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    cluster = Cluster([pod("Running"), pod("Succeeded")], log=line)
+    with cluster.trial(tmp_path) as trial:
+        trial.line = _line
+        trial.run()
+
+    assert capsys.readouterr().err == "build | \\x1b]52;c;aGk=\\x07\n"
+
+
+def test_a_line_that_nests_deeply_is_shown_as_it_is(tmp_path: Path) -> None:
+    cluster = Cluster([pod("Running"), pod("Succeeded")], log="[" * 100_000)
+    with cluster.trial(tmp_path) as trial:
+        trial.run()
+
+    assert cluster.lines == ["[" * 100_000]
