@@ -119,13 +119,15 @@ def forgiven(every: Sequence[Decision], rollout: RolloutState) -> tuple[Member, 
     """
     if rollout.phase is not Phase.SETTLED or any(_remains_stale(each) for each in every):
         return ()
-    return tuple(
-        decision.member
-        for decision in every
-        if decision.place is Place.NEWEST
-        and decision.member.before
-        and decision.member.health in (Health.BROKEN, Health.DOWN)
-    )
+    return tuple(each.member for each in every if _is_forgiven(each, rollout.newest))
+
+
+def _is_forgiven(decision: Decision, newest: str) -> bool:
+    member = decision.member
+    if decision.revision == newest:  # from an assignment that is no longer known
+        return bool(decision.before) and member.health is Health.DOWN
+    is_newest = decision.place is Place.NEWEST and bool(member.before)
+    return is_newest and member.health in (Health.BROKEN, Health.DOWN)
 
 
 def _remains_stale(decision: Decision) -> bool:

@@ -558,6 +558,27 @@ def test_a_rollout_is_over_with_the_plan_that_assigns_the_last_node() -> None:
     assert len(set(map(model.revision, model.nodes))) == 1
 
 
+def test_a_node_of_a_rollout_that_is_over_is_forgiven_with_the_plan_that_assigns_it() -> None:
+    """It is down, has another kernel, and somebody deleted the DaemonSet that it had."""
+    model = running(rollout={"maxUnavailable": "1"})
+    model.apply_driver(version="2", rollout={"maxUnavailable": "1"})
+    model.settle()
+    model.report("n0", State.FAILED)
+    model.change("n0", ready=False)
+    model.apply_driver(rollout={"maxUnavailable": "1"})
+    model.settle()
+    assert BEFORE in model.nodes["n0"].labels
+
+    there = model.serving("n0")
+    assert there is not None
+    del model.daemonsets[there.name]
+    model.reboot("n0", kernel=NEXT_KERNEL)
+
+    model.settle()
+    assert len(set(map(model.revision, model.nodes))) == 1
+    assert BEFORE not in model.nodes["n0"].labels
+
+
 def test_a_failure_of_a_rollout_that_is_over_does_not_hold_up_the_next_way_back() -> None:
     rollout = {"maxUnavailable": "1", "maxFailed": "2"}
     model = running(rollout=rollout)
