@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from sys import intern
 from typing import Any, Final, TypeVar
 
@@ -73,6 +74,8 @@ def _pinned_to(spec: Document) -> str:
     return ""
 
 
+_CONTAINERS: Final = 64  # of a kind in a pod; its kubelet may report any number, with any name
+_NAME: Final = 63  # characters
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -80,10 +83,10 @@ def _waiting(status: Document) -> Mapping[str, str]:
     """Return why containers wait, except those that are just starting."""
     reasons: dict[str, str] = {}
     for kind in ("initContainerStatuses", "containerStatuses"):
-        for container in status.get(kind) or ():
+        for container in islice(status.get(kind) or (), _CONTAINERS):
             waiting = part(part(container, "state"), "waiting")
             if waiting.get("reason") not in (None, "", "ContainerCreating", "PodInitializing"):
-                reasons[str(container.get("name"))] = words_of(waiting)
+                reasons[str(container.get("name"))[:_NAME]] = words_of(waiting)
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             reasons["pod"] = words_of(condition)

@@ -245,6 +245,18 @@ def test_a_pod_tells_why_its_containers_wait() -> None:
     assert found.waiting == {"toolkit": "ImagePullBackOff: manifest unknown"}
 
 
+def test_of_the_containers_that_a_kubelet_reports_few_are_kept() -> None:
+    """There may be thousands, with any name: the API server does not compare them with the pod."""
+    every = [
+        {"name": f"{i:04}" * 25, "state": {"waiting": {"reason": "ErrImagePull"}}}
+        for i in range(1000)
+    ]
+    found = pod_from({"metadata": {"name": "p"}, "status": {"containerStatuses": every}})
+
+    assert len(found.waiting) == 64
+    assert max(map(len, found.waiting)) == 63
+
+
 def test_a_pod_without_a_place_belongs_to_the_node_that_it_is_pinned_to() -> None:
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
