@@ -114,8 +114,10 @@ def _rank(found: DriverObject, stage: str) -> tuple[int, str]:
 def has_left(snapshot: Snapshot, driver: str) -> bool:
     """Returns whether stage objects of a Driver exist, or pods of objects that are gone."""
     stages = snapshot.stages
-    left = () if stages is None else (*stages.objects.values(), *stages.pods.values())
-    return any(each.driver == driver for each in left)
+    if stages is None:
+        return False
+    owners = (each.driver for kind in (stages.objects, stages.pods) for each in kind.values())
+    return driver in owners
 
 
 def _remove_labels(snapshot: Snapshot, driver: str) -> Iterator[LabelNode]:
