@@ -48,7 +48,7 @@ def test_a_list_follows_the_continue_token_and_keeps_only_what_is_wanted(tmp_pat
 
 def test_a_list_of_large_objects_is_read_in_smaller_pages(tmp_path: Path) -> None:
     """Who may make an ImageStream somewhere, or a pod, may make hundreds of large ones."""
-    large = Said(body=page("a" * (25 << 20)))
+    large = Said(body=page("a" * (33 << 20)))
     rest = [Said(body=page("a", more="tok")), Said(body=page("b"))]
     with ScriptedServer(large, *rest) as server:
         found = server.api(tmp_path).list(NODES, name_of)
@@ -64,11 +64,11 @@ def test_a_list_of_large_objects_is_read_in_smaller_pages(tmp_path: Path) -> Non
 def test_a_single_object_that_is_too_large_is_an_error_that_is_not_tried_again(
     tmp_path: Path,
 ) -> None:
-    large = Said(body=page("a" * (25 << 20)))
+    large = Said(body=page("a" * (33 << 20)))
     with ScriptedServer(*[large] * 4) as server, pytest.raises(TooLarge) as caught:
         server.api(tmp_path).list(NODES, name_of)
 
-    assert str(caught.value) == "the answer to list nodes has more than 24576 KiB"
+    assert str(caught.value) == "the answer to list nodes has more than 32768 KiB"
     assert [asked.path.partition("=")[2] for asked in server.asked] == ["500", "62", "7", "1"]
     assert server.pauses == []
 
