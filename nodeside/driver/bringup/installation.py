@@ -20,7 +20,7 @@ from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.bundle.manifest import BundleError
 from nodeside.driver.bundle.trust import trust_mark
 from nodeside.driver.kernel import conflicts, unload
-from nodeside.driver.kernel.checks import Refusal, check_before_load
+from nodeside.driver.kernel.checks import Refusal, check_before_load, check_build_ids
 from nodeside.driver.kernel.conflicts import Cleared
 from nodeside.driver.kernel.errors import RebootRequired
 from nodeside.driver.kernel.firmware import FirmwareDirectory
@@ -73,7 +73,7 @@ def check_bundle(task: Task, bundle: Bundle) -> tuple[list[ModuleFile], tuple[Re
         symbols_of(task.host, task.kernel.release, task.config.shared),
         certificate=certificate,
     )
-    return files, refusals
+    return files, (*refusals, *check_build_ids(files))
 
 
 def wanted_modules(task: Task, proof: plan.Proof) -> tuple[LoadedModule, ...]:
