@@ -242,11 +242,15 @@ class Installation:
     def _previous(self) -> tuple[Insertion, ...]:
         """Return our loaded modules as verified files, to load again if the new ones fail.
 
-        The current trust is not applied: these modules ran until now, and a trust that pins only
-        the digests of the new version would leave the node without any driver.
+        Of foreign modules, return those of the kernel's own tree: a network may depend on them. The
+        current trust is not applied: these modules ran until now, and a trust that pins only the
+        digests of the new version would leave the node without any driver.
         """
         record = self.known.record
-        if record is None or plan.occupant(self.known) is not plan.Occupant.OURS:
+        if plan.occupant(self.known) is plan.Occupant.FOREIGN:
+            states = self.known.in_kernel.values()
+            return tuple(Insertion(None, state.name) for state in states if state.in_tree)
+        if record is None:
             return ()
         for bundle in self._bundles(record.key):
             try:
