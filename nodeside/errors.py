@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+_LONGEST = 1 << 15  # characters of a message; a part of it may be a build's or a store's own text
+_CUT = " [cut]"
+
 
 class ExitCode(IntEnum):
     """The exit codes of all commands, the same in a shell, in a pod and in `nodeside try`.
@@ -85,7 +88,7 @@ class NodesideError(Exception):
 
     `hint` is one line on what to do next, if possible a command. `reason` is a CamelCase word
     for status conditions and Events. `retryable` tells whether the same step may succeed later
-    without any change.
+    without any change. A message has a limited length: it may be logged again and again.
     """
 
     exit_code: ExitCode = ExitCode.SYSTEM
@@ -93,8 +96,8 @@ class NodesideError(Exception):
     retryable: bool = False
 
     def __init__(self, message: str, *, hint: str = "", retryable: bool | None = None) -> None:
-        super().__init__(encodable(message))
-        self.hint = encodable(hint)
+        super().__init__(_writable(message))
+        self.hint = _writable(hint)
         if retryable is not None:
             self.retryable = retryable
 
@@ -102,6 +105,11 @@ class NodesideError(Exception):
 def encodable(text: str) -> str:
     """Escape the surrogates of file names that are not UTF-8, so that the text can be written."""
     return text.encode(errors="backslashreplace").decode()
+
+
+def _writable(text: str) -> str:
+    text = encodable(text)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - len(_CUT)] + _CUT
 
 
 class SpecError(NodesideError):

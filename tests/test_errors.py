@@ -38,6 +38,13 @@ def test_an_error_about_a_file_whose_name_is_no_text_can_be_written() -> None:
     assert (str(error), error.hint) == ("cannot read edu\\udce9.ko", "see edu\\udce9")
 
 
+def test_a_message_is_logged_at_every_look_and_so_has_a_limited_length() -> None:
+    error = NodesideError("x" * (4 << 20), hint="y" * (4 << 20))
+
+    assert [len(str(error)), len(error.hint)] == [1 << 15, 1 << 15]
+    assert str(error).endswith("x [cut]")
+
+
 def test_the_exit_codes_of_dkms_are_those_its_users_know() -> None:
     assert (ExitCode.BUILD_FAILED, ExitCode.NO_HEADERS, ExitCode.EXCLUDED) == (10, 21, 77)
 

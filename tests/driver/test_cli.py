@@ -213,7 +213,7 @@ def test_unload_with_nothing_loaded_is_no_failure(node: FakeNode) -> None:
     done = node.run("unload")
     assert (done.code, done.output) == (
         0,
-        "unloaded  nothing: none of its modules was loaded\n",
+        "unloaded  nothing: none of its modules was loaded by nodeside\n",
     )
 
 

@@ -20,7 +20,7 @@ from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.bundle.manifest import BundleError
 from nodeside.driver.bundle.trust import trust_mark
 from nodeside.driver.kernel import conflicts, unload
-from nodeside.driver.kernel.checks import Refusal, check_before_load
+from nodeside.driver.kernel.checks import Refusal, check_before_load, check_build_ids
 from nodeside.driver.kernel.conflicts import Cleared
 from nodeside.driver.kernel.errors import RebootRequired
 from nodeside.driver.kernel.firmware import FirmwareDirectory
@@ -73,7 +73,7 @@ def check_bundle(task: Task, bundle: Bundle) -> tuple[list[ModuleFile], tuple[Re
         symbols_of(task.host, task.kernel.release, task.config.shared),
         certificate=certificate,
     )
-    return files, refusals
+    return files, (*refusals, *check_build_ids(files))
 
 
 def wanted_modules(task: Task, proof: plan.Proof) -> tuple[LoadedModule, ...]:
@@ -242,11 +242,15 @@ class Installation:
     def _previous(self) -> tuple[Insertion, ...]:
         """Return our loaded modules as verified files, to load again if the new ones fail.
 
-        The current trust is not applied: these modules ran until now, and a trust that pins only
-        the digests of the new version would leave the node without any driver.
+        Of foreign modules, return those of the kernel's own tree: a network may depend on them. The
+        current trust is not applied: these modules ran until now, and a trust that pins only the
+        digests of the new version would leave the node without any driver.
         """
         record = self.known.record
-        if record is None or plan.occupant(self.known) is not plan.Occupant.OURS:
+        if plan.occupant(self.known) is plan.Occupant.FOREIGN:
+            states = self.known.in_kernel.values()
+            return tuple(Insertion(None, state.name) for state in states if state.in_tree)
+        if record is None:
             return ()
         for bundle in self._bundles(record.key):
             try:

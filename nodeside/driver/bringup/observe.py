@@ -63,6 +63,26 @@ def observe(task: Task, loader: Loader, *, ask: bool = True) -> plan.Observed:
     return plan.Observed(in_kernel, record, manifests, record_proves=proves)
 
 
+def loaded_by_nodeside(task: Task, record: LoadedRecord | None, loader: Loader) -> tuple[str, ...]:
+    """Return the modules of this driver in the kernel that nodeside loaded, in load order.
+
+    A module of the same name may be the kernel's own, for instance because a build has failed.
+    """
+    recorded = {module.name: module.build_id for module in record.modules} if record else {}
+    cached = {m.build_id for c in task.cache.manifests(task.name) for m in c.manifest.modules}
+    ours = []
+    for name in dict.fromkeys((*recorded, *task.wanted.names)):
+        state = loader.modules.state(name)
+        if state is None:
+            continue
+        expected = recorded.get(name)
+        comparable = bool(expected and state.build_id)
+        is_recorded = expected is not None and (not comparable or expected == state.build_id)
+        if is_recorded or (state.build_id and state.build_id in cached):
+            ours.append(name)
+    return tuple(ours)
+
+
 def loaded_now(task: Task, observed: plan.Observed) -> tuple[tuple[LoadedModule, ...], str]:
     """Return the modules that must be loaded for this task, and why that is not proven, or ""."""
     proof, why = plan.prove_loaded(task.wanted, observed)

@@ -10,7 +10,7 @@ from typing import assert_never
 
 from nodeside.contract import Rung
 from nodeside.driver.bringup import installation
-from nodeside.driver.bringup.observe import observe
+from nodeside.driver.bringup.observe import loaded_by_nodeside, observe
 from nodeside.driver.commands import bundles
 from nodeside.driver.commands.outcome import Outcome, as_document, identity, would
 from nodeside.driver.kernel import conflicts
@@ -183,12 +183,13 @@ def validate(task: Task) -> Outcome:
 def unload(task: Task) -> Outcome:
     """Return what would be unloaded, or what blocks it."""
     record = run_directory.read_loaded(task.host, task.name, task.boot_id)
-    rows = Loader(task.host).modules.rows()
-    decided = plan_unload(leaving(task.wanted.names, record), rows)
+    loader = Loader(task.host)
+    ours = loaded_by_nodeside(task, record, loader)
+    decided = plan_unload(leaving((), record, ours), loader.modules.rows())
     steps = [f"unload {name}" for name in decided.order]
     if decided.blocked:
         steps = [f"fail: {item.module} is {item.obstacle.value}" for item in decided.blocked]
-    return would(task, *(steps or ["unload nothing: none of its modules is loaded"]))
+    return would(task, *(steps or ["unload nothing: nodeside has loaded none of its modules"]))
 
 
 def publish(task: Task, to: str | None, *, overwrite: bool) -> Outcome:

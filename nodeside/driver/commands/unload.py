@@ -4,7 +4,8 @@ A person uses the first form. The second form runs in a pod that the controller 
 when a Driver is deleted, or the node leaves it. That pod keeps the driver's lock while it waits, so
 that a driver pod that is still running loads nothing again. It reports the holders of the modules
 whenever they change, and reports the result to the cluster before it releases the lock. SIGTERM
-ends it between two tries. Nothing is ever unloaded by force.
+ends it between two tries. Nothing is ever unloaded by force, and no module that nodeside did not
+load: it may be the kernel's own, and the node's network may depend on it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from nodeside.contract import UNLOADED, State
 from nodeside.driver.agent.watch import Watch, Why
 from nodeside.driver.announce.announcer import Announcer, announcing
 from nodeside.driver.bringup.journal import Journal
+from nodeside.driver.bringup.observe import loaded_by_nodeside
 from nodeside.driver.commands.outcome import Outcome
 from nodeside.driver.kernel.errors import CannotUnload
 from nodeside.driver.kernel.loader import Loader
@@ -152,7 +154,7 @@ class _Patience:
 def _unload(task: Task, journal: Journal, loader: Loader) -> tuple[str, ...]:
     record = run_directory.read_loaded(task.host, task.name, task.boot_id)
     removed = unload_modules(
-        leaving(task.wanted.names, record),
+        leaving((), record, loaded_by_nodeside(task, record, loader)),
         loader,
         begin=lambda: journal.state(State.UNLOADING),
     )
@@ -161,9 +163,12 @@ def _unload(task: Task, journal: Journal, loader: Loader) -> tuple[str, ...]:
         from nodeside.driver.kernel.firmware import FirmwareDirectory
 
         FirmwareDirectory(task.host).remove(task.name)
+    rows = loader.modules.rows()
+    for name in (name for name in task.wanted.names if name in rows):
+        log.warning(f"{name} stays: nodeside did not load it", hint=f"to unload it: rmmod {name}")
     return removed
 
 
 def _outcome(task: Task, removed: tuple[str, ...]) -> Outcome:
-    words = ", ".join(removed) or "nothing: none of its modules was loaded"
+    words = ", ".join(removed) or "nothing: none of its modules was loaded by nodeside"
     return Outcome({"driver": task.name, "removed": list(removed)}, [("unloaded", words)])

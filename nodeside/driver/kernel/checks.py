@@ -64,6 +64,22 @@ def check_before_load(
     return tuple(refusals)
 
 
+def check_build_ids(modules: Sequence[ModuleFile]) -> Iterator[Refusal]:
+    """Check that each module has a build-id. The kernel needs none, but nodeside does.
+
+    Without it, a loaded module cannot be told from another one, and would be loaded anew at every
+    look.
+    """
+    for module in modules:
+        if not module.build_id:
+            yield Refusal(
+                module.name,
+                "build-id",
+                f"{module.path.name} has no build-id, by which nodeside recognises a loaded module",
+                "link it with `ld --build-id`, as kbuild does, and keep its notes when stripping",
+            )
+
+
 def _check_allowed(modules: Sequence[ModuleFile], facts: KernelFacts) -> Iterator[Refusal]:
     if facts.modules_disabled:
         for module in modules:

@@ -34,6 +34,7 @@ from nodeside.records import publish
 
 _LOCK_SECONDS = 10.0
 _FILE_LIMIT = 1 << 30  # bytes; the largest firmware in linux-firmware is below 100 MB
+_ENTRIES_LIMIT = 20_000  # of a firmware directory; linux-firmware has about 5,000
 _EMPTY = "\0"  # an empty write never reaches the kernel, and a newline would be stored
 
 
@@ -199,8 +200,12 @@ def _tree(directory: Path) -> dict[str, Path]:
             f"no firmware directory {directory}", hint="see firmware.path in driver.yaml"
         )
     root = _real(directory)
-    files = {}
-    for path in sorted(directory.rglob("*")):
+    files: dict[str, Path] = {}
+    pending = [(directory, frozenset({root}))]
+    for _ in range(_ENTRIES_LIMIT):
+        if not pending:
+            return dict(sorted(files.items()))
+        path, above = pending.pop()
         real = _real(path)
         if not real.is_relative_to(root):
             raise FirmwareRefused(f"{path} is a link that leads out of {directory}")
@@ -208,7 +213,16 @@ def _tree(directory: Path) -> dict[str, Path]:
             files[str(path.relative_to(directory))] = real
         elif not real.is_dir():
             raise FirmwareRefused(f"{path}: expected a regular file")
-    return files
+        elif path is directory or real not in above:  # else a link to where it is
+            pending += [(below, above | {real}) for below in _listed(path)]
+    raise FirmwareRefused(f"{directory} has more than {_ENTRIES_LIMIT} entries, links followed")
+
+
+def _listed(directory: Path) -> list[Path]:
+    try:
+        return list(directory.iterdir())
+    except OSError as exc:
+        raise FirmwareRefused(f"cannot read {directory}: {exc.strerror}") from exc
 
 
 def _real(path: Path) -> Path:

@@ -94,12 +94,15 @@ class Loader:
         log.fact("module loaded", module=module, parameters=line)
 
     def load_in_tree(self, name: str) -> tuple[str, ...]:
-        """Load an in-tree module and its dependencies.
+        """Load an in-tree module and its dependencies, unless it is loaded.
 
-        Returns the names of newly loaded modules, in load order. Raises NotInTree, LoadFailed.
+        A loaded one may be another driver's. Returns the names of newly loaded modules, in load
+        order. Raises NotInTree, LoadFailed.
         """
-        tree = read_tree(self.host.lib_modules(self.host.kernel.release))
         loaded = self.modules.rows()
+        if kernel_name(name) in loaded:
+            return ()
+        tree = read_tree(self.host.lib_modules(self.host.kernel.release))
         missing = [item for item in tree.load_order(name) if item not in loaded]
         for item in missing:
             if item in tree.softdeps:

@@ -13,9 +13,12 @@ from nodeside.errors import Bug, NodesideError
 
 @dataclass(frozen=True)
 class Insertion:
-    """A module file to load. `needs` are in-tree modules that must be loaded first."""
+    """A module to load. `needs` are in-tree modules that must be loaded first.
 
-    path: Path
+    Without a path, it is a module of the kernel's own tree.
+    """
+
+    path: Path | None
     name: str
     parameters: Mapping[str, str] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
@@ -76,7 +79,10 @@ def insert(item: Insertion, loader: Loader) -> None:
     """Load one module after the in-tree modules that it needs."""
     for name in item.needs:
         loader.load_in_tree(name)
-    loader.insert(item.path, item.parameters, name=item.name)
+    if item.path is None:
+        loader.load_in_tree(item.name)
+    else:
+        loader.insert(item.path, item.parameters, name=item.name)
 
 
 def roll_back(inserted: Sequence[str], previous: Sequence[Insertion], loader: Loader) -> RollBack:

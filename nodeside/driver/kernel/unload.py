@@ -50,27 +50,19 @@ class Blocked:
 
 @dataclass(frozen=True)
 class Leaving:
-    """The modules `names` that have to go, and with them the modules in `ours` that use them.
+    """The modules `names` that have to go.
 
     `devices` are device numbers recorded at load time (`devices.device_numbers`).
     """
 
     names: tuple[str, ...]
-    ours: tuple[str, ...] = ()
     devices: frozenset[str] = frozenset()
 
 
-def leaving(
-    wanted: Sequence[str], record: LoadedRecord | None, loaded: Iterable[str] | None = None
-) -> Leaving:
-    """Return what has to go so that nothing of a driver is loaded, last loaded first.
-
-    These are its wanted modules, and those of its record. `loaded` limits the latter to modules
-    that are known to be the ones we loaded.
-    """
-    ours = tuple(module.name for module in record.modules) if record else ()
-    names = (*reversed(wanted), *reversed(ours if loaded is None else tuple(loaded)))
-    return Leaving(tuple(dict.fromkeys(names)), ours, frozenset(record.devices if record else ()))
+def leaving(wanted: Sequence[str], record: LoadedRecord | None, loaded: Iterable[str]) -> Leaving:
+    """Return what has to go: modules by name, and those that are loaded, last loaded first."""
+    names = dict.fromkeys((*reversed(wanted), *reversed(tuple(loaded))))
+    return Leaving(tuple(names), frozenset(record.devices if record else ()))
 
 
 @dataclass(frozen=True)
@@ -83,7 +75,7 @@ class UnloadPlan:
 
 def plan_unload(what: Leaving, states: Mapping[str, LoadedState]) -> UnloadPlan:
     """Return which modules to remove, and in which order. Names not in the kernel are ignored."""
-    may_go = {kernel_name(name) for name in (*what.names, *what.ours)}
+    may_go = {kernel_name(name) for name in what.names}
     order: dict[str, None] = {}
     for name in what.names:
         _leaves_first(kernel_name(name), states, may_go, order)

@@ -41,6 +41,11 @@ class LoadedState:
     taint: str = ""
     permanent: bool = False
 
+    @property
+    def in_tree(self) -> bool:
+        """Whether the kernel counts it as a module of its own tree."""
+        return "O" not in self.taint
+
 
 @dataclass(frozen=True)
 class KernelModules:

@@ -5,7 +5,9 @@ all of them without a deadline. And it knows no mounts of another process.
 
 Inspecting the open files of another user's process takes SYS_PTRACE and DAC_READ_SEARCH; processes
 that cannot be inspected are counted. A file on a dead filesystem (NFS, FUSE) may hang in stat(2),
-which no signal ends, so a child process does the work. Only reads.
+which no signal ends, so a child process does the work, for a limited processor time. Any process
+can make its mappings, its mounts and its command line as long as it likes: they are read line by
+line, or in part. Only reads.
 """
 
 from __future__ import annotations
@@ -13,9 +15,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import shlex
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +33,8 @@ from nodeside.modulenames import kernel_name
 from nodeside.records import decode, encode
 
 _SECONDS = 10.0  # inspecting every process of a node takes less than one
+_PROCESSOR_LIMITS = (10, 10)  # seconds, for a child that is left behind
+_READ_LIMIT = 1 << 14  # bytes of a command line or a cgroup
 _COMMAND_LIMIT = 200  # characters
 _PROGRAM_LIMIT = 64
 _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})")
@@ -75,6 +81,8 @@ def look_for(module: str, numbers: frozenset[str], nodes: frozenset[str], host: 
     """
 
     def look() -> bytes:
+        with suppress(ValueError):  # a lower limit is in force
+            resource.setrlimit(resource.RLIMIT_CPU, _PROCESSOR_LIMITS)
         search = Search(users_of(numbers, nodes, host), mounts_of(module, numbers, host))
         return json.dumps(encode(search)).encode()
 
@@ -118,14 +126,15 @@ def mounts_of(module: str, numbers: frozenset[str], host: Host) -> tuple[str, ..
         namespace = sysfs.link_name(directory / "ns" / "mnt")
         if namespace not in namespaces:
             namespaces.add(namespace)
-            text = sysfs.read(directory / "mountinfo") or ""
-            points.update((_shown(point), None) for point in parse_mountinfo(text, module, numbers))
+            with suppress(OSError):  # the process has exited meanwhile
+                found = parse_mountinfo(_lines(directory / "mountinfo"), module, numbers)
+                points.update((_shown(point), None) for point in found)
     return tuple(points)
 
 
-def parse_mountinfo(text: str, module: str, numbers: frozenset[str]) -> Iterator[str]:
+def parse_mountinfo(lines: Iterable[str], module: str, numbers: frozenset[str]) -> Iterator[str]:
     """Yield the mount points in /proc/PID/mountinfo that use the module, proc(5)."""
-    for line in text.splitlines():
+    for line in lines:
         left, _, right = line.partition(" - ")
         fields = left.split()
         if len(fields) < 5 or not right:
@@ -185,17 +194,30 @@ def _number(status: os.stat_result) -> str:
 
 def _mapped(process: Path, nodes: frozenset[str]) -> list[str]:
     """Return devices that are mapped though no longer open; each counts once."""
-    text = (process / "maps").read_text(errors="replace") if nodes else ""
-    paths = {fields[5] for line in text.splitlines() if len(fields := line.split(maxsplit=5)) == 6}
-    return sorted(path for path in paths if path.removeprefix("/dev/") in nodes)
+    rows = (line.split(maxsplit=5) for line in (_lines(process / "maps") if nodes else ()))
+    paths = (fields[5] for fields in rows if len(fields) == 6)
+    return sorted({path for path in paths if path.removeprefix("/dev/") in nodes})
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a file in /proc; the kernel limits the length of each."""
+    with open(path, errors="replace", newline="\n") as lines:
+        yield from (line.rstrip("\n") for line in lines)
+
+
+def _head(path: Path) -> str:
+    """Return the beginning of a file in /proc; "" if it cannot be read."""
+    with suppress(OSError), open(path, "rb") as file:
+        return file.read(_READ_LIMIT).decode(errors="replace").strip()
+    return ""
 
 
 def _describe(host: Host, pid: int, paths: list[str]) -> Process:
     directory = host.proc / str(pid)
-    arguments = (sysfs.read(directory / "cmdline") or "").strip("\0").split("\0")
-    program = Path(arguments[0]).name or sysfs.read(directory / "comm") or "?"
+    arguments = _head(directory / "cmdline").strip("\0").split("\0")
+    program = Path(arguments[0]).name or _head(directory / "comm") or "?"
     command = shlex.join(arguments) if arguments[0] else program
-    pod, container = pod_and_container(sysfs.read(directory / "cgroup") or "")
+    pod, container = pod_and_container(_head(directory / "cgroup"))
     texts = (_shown(program, _PROGRAM_LIMIT), _shown(command, _COMMAND_LIMIT), _shown(paths[0]))
     return Process(pid, *texts, len(paths), pod, container)
 

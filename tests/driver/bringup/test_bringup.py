@@ -22,7 +22,8 @@ from nodeside.driver.kernel.errors import InUse, RebootRequired
 from nodeside.driver.kernel.sequence import SequenceFailed
 from nodeside.errors import ExitCode
 from nodeside.host import Kernel
-from tests.driver.fakes.kernel import FakeModule, Refusal, write, write_bytes
+from tests.driver.fakes.kernel import RELEASE, FakeModule, Refusal, write, write_bytes
+from tests.driver.fakes.module_writer import ModuleWriter
 from tests.driver.fakes.node import FakeNode, module_bytes, whys
 
 OTHER = Kernel("6.0.0-other", "#1 SMP", "x86_64")
@@ -54,6 +55,20 @@ def test_cold_node_with_a_cached_bundle_loads_it_and_says_why(node: FakeNode) ->
     assert node.record is not None
     assert node.record.source is Rung.CACHED
     assert node.record.modules[0].parameters == {"mode": "fast"}
+
+
+def test_a_module_without_a_build_id_is_refused_and_not_loaded_at_every_look(
+    node: FakeNode,
+) -> None:
+    task = node.task()
+    info = [("license", "GPL"), ("name", "straw"), ("vermagic", f"{RELEASE} SMP mod_unload ")]
+    node.put_bundle(task, {"straw": ModuleWriter(info=info, build_id=b"").write()})
+
+    with pytest.raises(Refused, match=r"straw\.ko has no build-id, by which nodeside") as caught:
+        node.bring_up(task)
+
+    assert "ld --build-id" in caught.value.hint
+    assert (node.kernel.loads, node.kernel.unloads) == ([], [])
 
 
 def test_what_is_loaded_and_right_is_not_touched(node: FakeNode) -> None:

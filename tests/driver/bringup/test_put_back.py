@@ -16,7 +16,7 @@ from nodeside.driver.kernel.sequence import Insertion, SequenceFailed, insert
 from nodeside.driver.ladder.task import Task
 from nodeside.errors import ExitCode, NoSpace
 from nodeside.process import run
-from tests.driver.fakes.kernel import write, write_bytes
+from tests.driver.fakes.kernel import Refusal, write, write_bytes
 from tests.driver.fakes.node import FakeNode, module_bytes
 
 
@@ -66,6 +66,28 @@ def test_a_module_held_half_way_through_an_unload_brings_the_others_back(
     assert set(node.loaded) == {"core", "straw"}
     assert node.kernel.unloads == ["straw"]
     assert node.record == before
+
+
+@pytest.mark.parametrize(
+    ("taint", "loaded"), [("", ("straw",)), (" (E)", ("straw",)), (" (OE)", ())]
+)
+def test_the_kernels_own_module_is_back_after_a_replacement_that_fails(
+    node: FakeNode, taint: str, loaded: tuple[str, ...]
+) -> None:
+    """A vendor's driver of a network card has the name of the kernel's own, as a rule."""
+    task = node.task()
+    in_tree(node, "straw")
+    node.kernel.modules["straw"].taint = taint
+    node.kernel.show()
+    node.put_bundle(task)
+    node.kernel.refuse_load["straw"] = [Refusal(errno.ENODEV)]
+
+    with pytest.raises(SequenceFailed, match="its init function refused"):
+        node.bring_up(task)
+
+    assert node.loaded == loaded
+    assert node.kernel.unloads == ["straw"]
+    assert node.record is None
 
 
 def test_a_bug_half_way_through_an_unload_brings_the_others_back(

@@ -14,7 +14,7 @@ import pytest
 from nodeside.contract import State
 from nodeside.driver.bringup.journal import Journal
 from nodeside.driver.commands import unload
-from nodeside.driver.node.run_directory import hold_lock, read_ready
+from nodeside.driver.node.run_directory import clear_loaded, hold_lock, read_ready
 from nodeside.errors import ExitCode
 from tests.driver.fakes.kernel import add_device
 from tests.driver.fakes.node import BOOT_ID, FakeNode
@@ -88,6 +88,40 @@ def test_modules_that_nobody_holds_go_at_once(
     assert node.loaded == ()
     assert told[-1] == ("waiting", "Unloaded", "unloaded")
     assert {state for state, _, _ in told} == {"unloading", "waiting"}
+
+
+@pytest.mark.parametrize("foreign", ["keep", "replace"])
+@pytest.mark.parametrize("wait", [(), ("--wait",)])
+def test_a_module_that_nodeside_did_not_load_stays(
+    tmp_path: Path, foreign: str, wait: tuple[str, ...]
+) -> None:
+    """A driver whose build failed may have the name of the kernel's own, which runs the network."""
+    node = FakeNode(tmp_path)
+    node.write_driver(unload={"foreign": foreign})
+    node.insmod("straw")
+    assert node.run("load").code == ExitCode.FETCH
+
+    assert "unload nothing" in node.run("unload", "--dry-run").output
+    done = node.run("unload", *wait)
+
+    assert done.output == "unloaded  nothing: none of its modules was loaded by nodeside\n"
+    assert "straw stays: nodeside did not load it" in done.errors
+    assert node.kernel.unloads == []
+
+
+def test_a_module_that_somebody_put_in_the_place_of_ours_stays(node: FakeNode) -> None:
+    node.kernel.delete_module("straw")
+    node.insmod("straw")
+    node.kernel.unloads.clear()
+
+    assert node.run("unload", "--wait").code == ExitCode.OK
+    assert (node.loaded, node.kernel.unloads) == (("straw",), [])
+
+
+def test_without_a_record_the_cache_tells_which_module_is_ours(node: FakeNode) -> None:
+    clear_loaded(node.host, "straw")
+
+    assert node.run("unload").output == "unloaded  straw\n"
 
 
 def test_who_holds_a_module_is_said_once_and_it_goes_when_he_lets_go(

@@ -30,6 +30,7 @@ class FakeModule:
     state: str = "Live"
     build_id: str = ""
     parameters: str = ""
+    taint: str = " (OE)"
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,9 @@ class FakeKernel:
         for name, module in self.modules.items():
             users = "".join(f"{user}," for user in module.holders)
             users += "[permanent]," if module.permanent else ""
-            rows.append(f"{name} 16384 {module.refcnt} {users or '-'} {module.state} 0x0 (OE)\n")
+            rows.append(
+                f"{name} 16384 {module.refcnt} {users or '-'} {module.state} 0x0{module.taint}\n"
+            )
             states = {"Live": "live", "Loading": "coming", "Unloading": "going"}
             self._show(root / name / "initstate", f"{states[module.state]}\n".encode())
             if module.build_id:

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from nodeside.contract import FailureKind
+from nodeside.driver.bundle.manifest import BundleError
 from nodeside.driver.handoff import request
 from nodeside.driver.handoff.request import (
     ToolkitBuildFailed,
+    note_refusal,
     refuse_repetition,
     request_build,
     sole_builder,
@@ -136,3 +138,12 @@ def test_two_processes_do_not_withdraw_each_others_requests(shared: SharedDir) -
     with sole_builder(shared):
         mode = (shared.root / "driver.lock").stat().st_mode
     assert mode & 0o077 == 0, "vendor code cannot hold it"
+
+
+def test_a_refusal_is_found_again_however_long_a_name_the_build_delivered(
+    shared: SharedDir,
+) -> None:
+    note_refusal(shared, wish(), BundleError(f"the module's own name is {'x' * (4 << 20)}"))
+
+    with pytest.raises(BundleError, match="the module's own name is xxx"):
+        refuse_repetition(shared, wish())

@@ -140,6 +140,30 @@ def test_a_link_out_of_the_directory_is_refused(host: Host, tmp_path: Path) -> N
         FirmwareDirectory(host).install(source, "edu")
 
 
+def test_a_link_to_a_directory_is_followed_as_in_lib_firmware(host: Host, tmp_path: Path) -> None:
+    source = tmp_path / "fw"
+    write(source / "v2/a.bin", "A")
+    (source / "vendor").symlink_to("v2")
+    (source / "v2/again").symlink_to("..")
+
+    assert Attribute(host).directory.install(source, "edu") == ("v2/a.bin", "vendor/a.bin")
+    assert (host.run / "firmware/vendor/a.bin").read_text() == "A"
+
+
+def test_links_that_multiply_directories_are_refused(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodeside.driver.kernel.firmware._ENTRIES_LIMIT", 1000)
+    for number in range(20):
+        for name in ("a", "b"):
+            (tmp_path / f"fw/{number}").mkdir(parents=True, exist_ok=True)
+            (tmp_path / f"fw/{number}/{name}").symlink_to(f"../{number + 1}")
+    (tmp_path / "fw/20").mkdir()
+
+    with pytest.raises(FirmwareRefused, match="fw has more than 1000 entries, links followed"):
+        Attribute(host).directory.check(tmp_path / "fw")
+
+
 def test_a_link_within_the_directory_becomes_a_file(host: Host, tmp_path: Path) -> None:
     kernel = Attribute(host)
     source = tree(tmp_path, "fw", a="A")

@@ -38,7 +38,7 @@ def test_the_modules_that_use_another_go_first() -> None:
 def test_a_module_of_ours_that_uses_it_goes_too() -> None:
     kernel = states(LoadedState("core", 1, holders=("addon",)), LoadedState("addon"))
 
-    assert plan_unload(Leaving(("core",), ours=("addon",)), kernel).order == ("addon", "core")
+    assert plan_unload(Leaving(("core", "addon")), kernel).order == ("addon", "core")
 
 
 def test_a_module_that_is_not_ours_stays_and_blocks() -> None:

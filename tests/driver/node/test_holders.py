@@ -6,9 +6,15 @@ from pathlib import Path
 import pytest
 
 from nodeside.driver import child
+from nodeside.driver.child import Limits, run_in_child
 from nodeside.driver.node.devices import device_numbers, devices_of
 from nodeside.driver.node.holders import Holding, who_holds
-from nodeside.driver.node.processes import Process, parse_mountinfo, pod_and_container
+from nodeside.driver.node.processes import (
+    Process,
+    parse_mountinfo,
+    pod_and_container,
+    users_of,
+)
 from tests.driver.fakes.kernel import (
     FakeKernel,
     FakeModule,
@@ -124,7 +130,7 @@ def test_a_mounted_device_and_a_filesystem_of_the_name_hold(kernel: FakeKernel) 
 
     assert who_holds("zram", kernel.host).sentence() == "zram is held by the mount /mnt/fast"
     text = "40 35 259:1 / /media rw shared:1 - apfs /dev/nvme0n1p1 rw\n"
-    assert list(parse_mountinfo(text, "apfs", frozenset())) == ["/media"]
+    assert list(parse_mountinfo([text], "apfs", frozenset())) == ["/media"]
 
 
 def test_mounts_of_other_namespaces_are_seen(kernel: FakeKernel) -> None:
@@ -157,6 +163,23 @@ def test_a_mapping_outlives_its_file(kernel: FakeKernel) -> None:
     write(process / "maps", "7f00-7f01 rw-s 00000000 00:05 12 /dev/vpoll\n7f02-7f03 r 0 0:0 0\n")
 
     assert who_holds("vpoll", kernel.host).processes[0].path == "/dev/vpoll"
+
+
+def test_what_a_process_makes_endless_takes_no_memory(kernel: FakeKernel) -> None:
+    """It may map a file 65,530 times, and say that its arguments are a gigabyte of zeros."""
+    kernel.add("vpoll", FakeModule(refcnt=1))
+    add_device(kernel.host, NULL, "vpoll", "virtual/misc/vpoll")
+    process = add_process(kernel.host, 5, "app")
+    row = f"7f00-7f01 rw-s 00000000 00:05 12 /{'x' * 4000}\n"
+    write(process / "maps", f"{row * 20_000}7f00-7f01 rw-s 00000000 00:05 12 /dev/vpoll\n")
+    os.truncate(process / "cmdline", 1 << 30)
+    host, numbers, nodes = kernel.host, frozenset({NULL}), frozenset({"vpoll"})
+
+    def look() -> bytes:
+        return b"vpoll" if users_of(numbers, nodes, host).processes else b""
+
+    limits = Limits(memory=32 << 20, processor=60, answer=1000)
+    assert run_in_child(look, 60, limits=limits) == b"vpoll"
 
 
 def test_references_that_nothing_explains_are_said_so(kernel: FakeKernel) -> None:

@@ -62,6 +62,14 @@ def test_what_is_loaded_already_is_left_alone(kernel: FakeKernel) -> None:
     assert kernel.loader.load_in_tree("uvc_video") == ()
 
 
+def test_the_loaded_module_of_another_driver_is_none_of_the_kernels_and_serves(
+    kernel: FakeKernel,
+) -> None:
+    kernel.add("rdma_of_a_vendor")
+
+    assert kernel.loader.load_in_tree("rdma-of-a-vendor") == ()
+
+
 def test_a_module_that_this_kernel_has_not_is_named(kernel: FakeKernel) -> None:
     with pytest.raises(NotInTree, match="this kernel has no module drm: it is not in") as caught:
         kernel.loader.load_in_tree("drm")
