@@ -98,7 +98,9 @@ class Build:
                 f"the source of the request is not in the shared directory: {source}",
                 hint="the driver puts it there before the request; restart the driver container",
             )
-        bench = Bench(self.root, request.kernel, request.settings, out, tree_size(source))
+        size = tree_size(source)
+        self.watch.leave_to_others(size)
+        bench = Bench(self.root, request.kernel, request.settings, out, size)
         self.toolchain = require_toolchain(bench, jobs)
         self.notes += bench.notes
         self.log.say(f"compiler: {self.toolchain.compiler}; headers: {self.toolchain.headers}")
