@@ -171,6 +171,17 @@ def run_confined(step: Step, *, mark: str, log: BuildLog, watch: Watch) -> int:
     return code
 
 
+@contextmanager
+def nothing_left(mark: str) -> Iterator[None]:
+    """Kill what the commands of the block leave running: driver.yaml may choose them, too."""
+    descendants.adopt_orphans()
+    spared = descendants.descendants()
+    try:
+        yield
+    finally:
+        descendants.kill_descendants(mark, spared)
+
+
 def _follow(pid: int, reading: int, log: BuildLog, watch: Watch) -> None:
     """Feed the log until the process ends. A child that keeps the pipe open is not waited for."""
     os.set_blocking(reading, False)

@@ -222,6 +222,28 @@ def test_a_build_leaves_space_to_others_beyond_what_it_may_need(
             looking.look()
 
 
+_COMPILER = """#!/bin/bash
+here=${0%/*}
+echo gcc 12.2.0
+grep NoNewPrivs /proc/self/status >$here/said
+cat /proc/self/oom_score_adj >>$here/said
+(exec >/dev/null 2>&1; setsid bash -c "echo \\$\\$ >$here/pid; exec sleep 1000" &)
+while [ ! -s $here/pid ]; do sleep 0.01; done
+"""
+
+
+def test_a_compiler_of_the_drivers_choice_is_enclosed_and_leaves_nothing(
+    toolkit: FakeToolkit, tmp_path: Path
+) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text(_COMPILER)
+    compiler.chmod(0o755)
+    toolkit.vendor("vendor.sh", f"kill -0 $(cat {tmp_path}/pid) && exit 1\nko straw\n")
+    assert toolkit.answer(toolkit.request(make_arguments=(f"CC={compiler}",))).succeeded
+    assert not lives((tmp_path / "pid").read_text().strip())
+    assert (tmp_path / "said").read_text().split() == ["NoNewPrivs:", "1", "1000"]
+
+
 def test_what_a_build_leaves_beside_its_output_is_removed(toolkit: FakeToolkit) -> None:
     toolkit.vendor("vendor.sh", "touch ../../x; mkdir ../../y; touch ../../../results/z; ko straw")
     with toolkit.sidecar() as sidecar:
