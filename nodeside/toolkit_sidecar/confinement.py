@@ -26,6 +26,8 @@ LEAST_FREE = 8 << 20  # bytes; below this a build is stopped, so that its result
 # which is critical. For the same reason it does not enforce the size limits of its volumes.
 _OF_OTHERS = 15  # percent of a disk that a build leaves to others
 _OF_A_BUILD = 1 << 30  # bytes that any build may take, and ten times the size of its source
+_INODES_OF_OTHERS = 5  # percent, as above
+_INODES_OF_A_BUILD = 300_000  # the largest build has about 100,000 files
 _LOOK = 0.2  # seconds between checks of the deadline, the request and the disk
 _PIECE = 64 << 10  # bytes read from the build at once
 _DRAIN = 16  # pieces still read after the build's end; a survivor may write endlessly
@@ -63,6 +65,7 @@ class Watch:
         disk: Path,
         what: str = "the build",
         least_free: int = LEAST_FREE,
+        least_inodes: int = 0,
     ) -> None:
         self.seconds = seconds
         self._deadline = time.monotonic() + seconds
@@ -70,6 +73,7 @@ class Watch:
         self._disk = disk
         self._what = what
         self._least_free = least_free
+        self._least_inodes = least_inodes
         self._next = 0.0
 
     def within(self, seconds: float, what: str) -> Watch:
@@ -83,6 +87,7 @@ class Watch:
             disk=self._disk,
             what=what,
             least_free=self._least_free,
+            least_inodes=self._least_inodes,
         )
 
     def leave_to_others(self, source_bytes: int) -> None:
@@ -91,6 +96,8 @@ class Watch:
         total, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
         spare = free - _OF_A_BUILD - 10 * source_bytes
         self._least_free = max(LEAST_FREE, min(total * _OF_OTHERS // 100, spare))
+        spare = status.f_favail - _INODES_OF_A_BUILD
+        self._least_inodes = max(0, min(status.f_files * _INODES_OF_OTHERS // 100, spare))
 
     def look(self) -> None:
         """Raise Withdrawn or BuildFailed if the build must not go on.
@@ -109,9 +116,17 @@ class Watch:
         self._next = now + _LOOK
         if not self._request.exists():
             raise Withdrawn("the request was withdrawn")
-        free = free_bytes(self._disk)
+        status = os.statvfs(self._disk)
+        free = status.f_bavail * status.f_frsize
         if free < self._least_free:
             raise disk_full(self._disk, free, self._least_free)
+        if status.f_favail < self._least_inodes:
+            raise BuildFailed(
+                FailureKind.DISK_FULL,
+                f"too many files in {self._disk}: {status.f_favail} inodes free, and "
+                f"{self._least_inodes} of them are for others",
+                hint=f"remove some files: df -i {self._disk}",
+            )
 
 
 def free_bytes(path: Path) -> int:

@@ -207,8 +207,10 @@ def test_a_build_leaves_space_to_others_beyond_what_it_may_need(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, source: int, left: int
 ) -> None:
     blocks = [free]
+    inodes = {"f_files": 0, "f_favail": 0}  # as btrfs says
+    size = {"f_frsize": 1, "f_blocks": 100 << 30}
     monkeypatch.setattr(
-        os, "statvfs", lambda _: SimpleNamespace(f_frsize=1, f_blocks=100 << 30, f_bavail=blocks[0])
+        os, "statvfs", lambda _: SimpleNamespace(f_bavail=blocks[0], **size, **inodes)
     )
     watch = Watch(seconds=LONG, request=tmp_path, disk=tmp_path)
     watch.leave_to_others(source)
@@ -220,6 +222,20 @@ def test_a_build_leaves_space_to_others_beyond_what_it_may_need(
         blocks[0] = left - 1
         with pytest.raises(BuildFailed, match="no space left in"):
             looking.look()
+
+
+def test_a_build_leaves_inodes_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inodes = [2_000_000]
+    size = {"f_frsize": 1, "f_blocks": 100 << 30, "f_bavail": 50 << 30, "f_files": 10_000_000}
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_favail=inodes[0], **size))
+    watch = Watch(seconds=LONG, request=tmp_path, disk=tmp_path)
+    watch.leave_to_others(0)
+    inodes[0] = 500_000
+    watch.look()
+    watch._next = 0.0
+    inodes[0] -= 1
+    with pytest.raises(BuildFailed, match="too many files in"):
+        watch.look()
 
 
 _COMPILER = """#!/bin/bash
