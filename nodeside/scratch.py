@@ -16,11 +16,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from nodeside.errors import NodesideError
 from nodeside.filelock import take_lock
 from nodeside.files import disk_errors
 
 _PREFIX = "nodeside-scratch-"
 _LOCK = ".in-use"
+_REMOVING = 300.0  # seconds for find
 _YOUNG = 60.0  # seconds for which a new directory may still be unlocked
 
 
@@ -72,6 +74,8 @@ def _remove(directory: Path) -> None:
         for name in os.listdir(fd):  # noqa: PTH208 - not by its path, which may be a link
             if name != _LOCK:
                 _remove_entry(name, fd)
+        if set(os.listdir(fd)) - {_LOCK}:  # noqa: PTH208
+            _remove_deep(fd)
         if os.listdir(fd) == [_LOCK]:  # noqa: PTH208
             os.unlink(_LOCK, dir_fd=fd)
     finally:
@@ -80,8 +84,18 @@ def _remove(directory: Path) -> None:
 
 
 def _remove_entry(name: str, parent: int) -> None:
-    with suppress(OSError):
+    with suppress(OSError, RecursionError):
         if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
             shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
         else:
             os.unlink(name, dir_fd=parent)
+
+
+def _remove_deep(directory: int) -> None:
+    """Remove directories that are nested too deep for Python. A build or another user made them."""
+    from nodeside import process  # late: rarely needed
+
+    argv = ("find", ".", "-mindepth", "1", "!", "-path", f"./{_LOCK}", "-delete")
+    with suppress(NodesideError):
+        here = Path(f"/proc/self/fd/{directory}")  # the child's, which has the same descriptors
+        process.run(argv, cwd=here, timeout=_REMOVING, check=False)

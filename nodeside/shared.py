@@ -31,7 +31,7 @@ driver finds the running attempt and waits for it. A failed attempt is retried w
 A crash leaves at most a `.tmp-*` file, which both sides ignore. A record with another boot id is
 from an earlier boot of the node and is ignored too. A result is valid only together with the
 request it answers. The sidecar removes its own files in `out/` and `results/` once the request is
-gone; the driver removes requests and sources.
+gone, and whatever else is there; the driver removes requests and sources.
 
 Vendor build code runs as the sidecar's user, so it may forge anything in `out/` and `results/`. The
 driver opens these files without following links, with size limits, and uses its own copies.

@@ -52,6 +52,30 @@ def test_a_pipe_that_another_user_planted_holds_nobody_up(parent: Path) -> None:
     assert not planted.exists()
 
 
+def deep(directory: Path) -> None:
+    """Nest directories deeper than Python can recurse."""
+    here = os.open(directory, os.O_RDONLY)
+    for _ in range(2000):
+        os.mkdir("a", dir_fd=here)
+        below = os.open("a", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+
+
+def test_a_deep_tree_is_removed_whoever_made_it(parent: Path) -> None:
+    planted = parent / "nodeside-scratch-test-planted"
+    planted.mkdir()
+    deep(planted)
+    age(planted)
+
+    with scratch_directory("test") as directory:
+        assert not planted.exists()
+        deep(directory)
+
+    assert list(parent.iterdir()) == []
+
+
 def test_a_directory_in_use_is_left_alone(parent: Path) -> None:
     with scratch_directory("test") as directory:
         age(directory)

@@ -119,15 +119,19 @@ def install(*, connection: Connection, chosen: Mapping[str, Any]) -> None:
 def uninstall(*, connection: Connection, yes: bool, timeout: float) -> None:
     """Delete all Drivers and wait until they are unloaded, then the controller, the definitions.
 
-    However it was installed. Says what holds a module. Nothing of nodeside is deleted before the
-    Drivers are gone.
+    The namespace goes too, with everything in it. However it was installed. Says what holds a
+    module. Nothing of nodeside is deleted before the Drivers are gone.
     """
     from cluster.install.manifests import manifests_of_any
     from cluster.install.uninstall import uninstall as delete_all
 
     documents = manifests_of_any(connection.namespace)
     if not yes:
-        click.confirm("Delete every Driver and nodeside itself from this cluster?", abort=True)
+        click.confirm(
+            "Delete every Driver, nodeside itself, and the namespace "
+            f"{connection.namespace} with everything in it?",
+            abort=True,
+        )
     _report(delete_all(connection.open(), documents, deadline=timeout))
 
 

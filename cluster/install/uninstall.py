@@ -18,6 +18,7 @@ from cluster.kube.errors import ApiError, NotFound
 from cluster.kube.resources import DRIVERS, EVENTS, resource_of
 from cluster.model.names import LEAVE_MODULES
 from nodeside.errors import DeadlinePassed
+from nodeside.log import escaped
 
 _LOOK = 0.2  # seconds between two polls
 _QUIET = 2.0  # seconds between two lines about one Driver
@@ -91,18 +92,22 @@ def _too_late(left: Mapping[str, _Driver], deadline: float) -> DeadlinePassed:
 
 def _last_word(api: Api, gone: _Driver) -> str:
     """Return the note of the controller's last Event on a Driver; "" if there is none or Events
-    cannot be read."""
+    cannot be read.
+
+    A driver pod may write Events about its node, with any uid and any characters.
+    """
 
     def note(event: Mapping[str, Any]) -> tuple[str, str] | None:
-        about = (event.get("regarding") or {}).get("uid") == gone.uid
-        relevant = about and event.get("reason") in _LAST_WORDS
+        about = event.get("regarding") or {}
+        ours = about.get("kind") == "Driver" and about.get("uid") == gone.uid
+        relevant = ours and event.get("reason") in _LAST_WORDS
         return (str(event.get("eventTime")), str(event.get("note"))) if relevant else None
 
     try:
         notes = api.list(EVENTS, note, namespace="default").items
     except ApiError:
         return ""
-    return max(notes, default=("", ""))[1]
+    return escaped(max(notes, default=("", ""))[1], keep="")
 
 
 def uninstall(

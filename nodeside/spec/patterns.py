@@ -1,6 +1,7 @@
 """The regular expressions of the model, each with a description for people.
 
-Python, Go and editors must agree on them: plain classes and repeats, no look-around.
+Python, Go and editors must agree on them: plain classes and repeats, no look-around, and no `\\s`,
+which is any space of Unicode in Python and of ASCII in Go.
 """
 
 from __future__ import annotations
@@ -39,18 +40,18 @@ SYSFS_PATH = Pattern(
     rf"^{_SEGMENT}(/{_SEGMENT})*$",
     "a path relative to /sys, such as bus/pci/drivers/edu/*/factorial, without a leading / and ..",
 )
-DRIVER_IN_SYSFS = Pattern(r"^[^/\s\x00-\x1f]+$", "the name of a driver in /sys/bus/pci/drivers")
+DRIVER_IN_SYSFS = Pattern(r"^[^/ \x00-\x1f]+$", "the name of a driver in /sys/bus/pci/drivers")
 REPOSITORY = Pattern(
     rf"^{_HOST}(/[a-z0-9]+([._-]+[a-z0-9]+)*)+$",
     "an OCI repository without scheme, tag and digest: registry.example.com/team/edu",
 )
 HTTP_URL = Pattern(
-    r"^https?://[^\s?#/@\\]+(/[^\s?#\\]*)?$",
+    r"^https?://[^ \x00-\x1f?#/@\\]+(/[^ \x00-\x1f?#\\]*)?$",
     "a URL that begins with http:// or https://, without ?, #, backslashes and a user or password",
 )
 SHA256 = Pattern(r"^sha256:[0-9a-f]{64}$", "sha256: and 64 lower-case hex digits")
 PULL_SPEC = Pattern(
-    r"^[^\s\x00-\x1f]+$", "a pull spec without white space: registry.example.com/team/image:tag"
+    r"^[^ \x00-\x1f]+$", "a pull spec without white space: registry.example.com/team/image:tag"
 )
 IMAGE_STREAM = Pattern(
     r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?/[a-z0-9]([a-z0-9.-]*[a-z0-9])?$",
@@ -68,7 +69,7 @@ RESOURCE_NAME = Pattern(
     "the name of an extended resource, such as example.com/device",
 )
 NAMESPACE = Pattern(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", "the name of a namespace")
-KERNEL_RELEASE = Pattern(r"^[^\s/\x00-\x1f]+$", "a kernel release as uname -r prints it")
+KERNEL_RELEASE = Pattern(r"^[^/ \x00-\x1f]+$", "a kernel release as uname -r prints it")
 OS_VERSION = Pattern(
     r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$",
     "an OS version such as 418.94.202501221327-0, as a tag is named",

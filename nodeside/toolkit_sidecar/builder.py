@@ -29,7 +29,14 @@ from nodeside.shared import SharedDir
 from nodeside.toolkit_sidecar import dkms_conf, memory
 from nodeside.toolkit_sidecar.buildlog import BuildLog, Echo
 from nodeside.toolkit_sidecar.collect import collect, remove_prebuilt
-from nodeside.toolkit_sidecar.confinement import Step, Watch, disk_full, free_bytes, run_confined
+from nodeside.toolkit_sidecar.confinement import (
+    Step,
+    Watch,
+    disk_full,
+    free_bytes,
+    nothing_left,
+    run_confined,
+)
 from nodeside.toolkit_sidecar.dkms import dkms_recipe, interpret
 from nodeside.toolkit_sidecar.failure import BuildFailed, Withdrawn
 from nodeside.toolkit_sidecar.jobs import count_jobs
@@ -98,8 +105,11 @@ class Build:
                 f"the source of the request is not in the shared directory: {source}",
                 hint="the driver puts it there before the request; restart the driver container",
             )
-        bench = Bench(self.root, request.kernel, request.settings, out, tree_size(source))
-        self.toolchain = require_toolchain(bench, jobs)
+        size = tree_size(source)
+        self.watch.leave_to_others(size)
+        bench = Bench(self.root, request.kernel, request.settings, out, size)
+        with nothing_left(str(out)):
+            self.toolchain = require_toolchain(bench, jobs)
         self.notes += bench.notes
         self.log.say(f"compiler: {self.toolchain.compiler}; headers: {self.toolchain.headers}")
         (out / "tmp").mkdir()

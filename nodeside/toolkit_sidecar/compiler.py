@@ -13,6 +13,7 @@ from pathlib import Path
 
 from nodeside import process
 from nodeside.contract import BuildSettings, FailureKind
+from nodeside.toolkit_sidecar.descendants import enclosure
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.headers import Headers
 
@@ -72,9 +73,13 @@ def kbuilds_choice(headers: Headers) -> str:
 
 
 def ask(name: str) -> Compiler:
-    """Return the compiler called `name`, which may be several words (`ccache gcc-12`)."""
+    """Return the compiler called `name`, which may be several words (`ccache gcc-12`).
+
+    driver.yaml may name any program, so it is enclosed like a step of the build.
+    """
     words = shlex.split(name)
-    text = process.run([*words, "--version"], timeout=_TIMEOUT).output.partition("\n")[0]
+    done = process.run([*words, "--version"], timeout=_TIMEOUT, wrapper=enclosure())
+    text = done.output.partition("\n")[0]
     family = "clang" if "clang" in text.lower() else "gcc"
     return Compiler(name, text, family, major_version(text))
 

@@ -22,6 +22,12 @@ from nodeside.toolkit_sidecar.buildlog import BuildLog
 from nodeside.toolkit_sidecar.failure import BuildFailed, Withdrawn
 
 LEAST_FREE = 8 << 20  # bytes; below this a build is stopped, so that its result can be written
+# A kubelet evicts pods from a disk with less free than this, by default, but never a driver pod,
+# which is critical. For the same reason it does not enforce the size limits of its volumes.
+_OF_OTHERS = 15  # percent of a disk that a build leaves to others
+_OF_A_BUILD = 1 << 30  # bytes that any build may take, and ten times the size of its source
+_INODES_OF_OTHERS = 5  # percent, as above
+_INODES_OF_A_BUILD = 300_000  # the largest build has about 100,000 files
 _LOOK = 0.2  # seconds between checks of the deadline, the request and the disk
 _PIECE = 64 << 10  # bytes read from the build at once
 _DRAIN = 16  # pieces still read after the build's end; a survivor may write endlessly
@@ -52,13 +58,22 @@ class Watch:
     """The events that end a build from outside: deadline, withdrawn request, full disk."""
 
     def __init__(
-        self, *, seconds: float, request: Path, disk: Path, what: str = "the build"
+        self,
+        *,
+        seconds: float,
+        request: Path,
+        disk: Path,
+        what: str = "the build",
+        least_free: int = LEAST_FREE,
+        least_inodes: int = 0,
     ) -> None:
         self.seconds = seconds
         self._deadline = time.monotonic() + seconds
         self._request = request
         self._disk = disk
         self._what = what
+        self._least_free = least_free
+        self._least_inodes = least_inodes
         self._next = 0.0
 
     def within(self, seconds: float, what: str) -> Watch:
@@ -66,7 +81,23 @@ class Watch:
         left = self._deadline - time.monotonic()
         if left <= seconds:
             return self
-        return Watch(seconds=seconds, request=self._request, disk=self._disk, what=what)
+        return Watch(
+            seconds=seconds,
+            request=self._request,
+            disk=self._disk,
+            what=what,
+            least_free=self._least_free,
+            least_inodes=self._least_inodes,
+        )
+
+    def leave_to_others(self, source_bytes: int) -> None:
+        """Keep the build from filling the disk beyond what it may need. Called before it begins."""
+        status = os.statvfs(self._disk)
+        total, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
+        spare = free - _OF_A_BUILD - 10 * source_bytes
+        self._least_free = max(LEAST_FREE, min(total * _OF_OTHERS // 100, spare))
+        spare = status.f_favail - _INODES_OF_A_BUILD
+        self._least_inodes = max(0, min(status.f_files * _INODES_OF_OTHERS // 100, spare))
 
     def look(self) -> None:
         """Raise Withdrawn or BuildFailed if the build must not go on.
@@ -85,9 +116,17 @@ class Watch:
         self._next = now + _LOOK
         if not self._request.exists():
             raise Withdrawn("the request was withdrawn")
-        free = free_bytes(self._disk)
-        if free < LEAST_FREE:
-            raise disk_full(self._disk, free)
+        status = os.statvfs(self._disk)
+        free = status.f_bavail * status.f_frsize
+        if free < self._least_free:
+            raise disk_full(self._disk, free, self._least_free)
+        if status.f_favail < self._least_inodes:
+            raise BuildFailed(
+                FailureKind.DISK_FULL,
+                f"too many files in {self._disk}: {status.f_favail} inodes free, and "
+                f"{self._least_inodes} of them are for others",
+                hint=f"remove some files: df -i {self._disk}",
+            )
 
 
 def free_bytes(path: Path) -> int:
@@ -96,11 +135,12 @@ def free_bytes(path: Path) -> int:
     return status.f_bavail * status.f_frsize
 
 
-def disk_full(path: Path, free: int) -> BuildFailed:
-    """Return the failure that names the disk and the space left on it."""
+def disk_full(path: Path, free: int, least: int = LEAST_FREE) -> BuildFailed:
+    """Return the failure that names the disk, the space left on it, and what others are left."""
+    others = f", and {least >> 20} MiB of it are for others" if least > LEAST_FREE else ""
     return BuildFailed(
         FailureKind.DISK_FULL,
-        f"no space left in {path}: {free >> 20} MiB free",
+        f"no space left in {path}: {free >> 20} MiB free{others}",
         hint=f"free some space or raise the volume's size limit: df -h {path}",
     )
 
@@ -144,6 +184,17 @@ def run_confined(step: Step, *, mark: str, log: BuildLog, watch: Watch) -> int:
             hint="restart the pod; a driver whose build does this again and again is at fault",
         )
     return code
+
+
+@contextmanager
+def nothing_left(mark: str) -> Iterator[None]:
+    """Kill what the commands of the block leave running: driver.yaml may choose them, too."""
+    descendants.adopt_orphans()
+    spared = descendants.descendants()
+    try:
+        yield
+    finally:
+        descendants.kill_descendants(mark, spared)
 
 
 def _follow(pid: int, reading: int, log: BuildLog, watch: Watch) -> None:

@@ -16,10 +16,10 @@ from pathlib import Path
 from nodeside import log
 from nodeside.contract import PROTOCOL, BuildRequest, BuildResult, FailureKind, SidecarRecord
 from nodeside.errors import ExitCode, NodesideError
-from nodeside.files import TEMPORARY_PREFIX, UntrustedFile, publish_bytes
+from nodeside.files import UntrustedFile, publish_bytes
 from nodeside.host import Host
 from nodeside.records import MalformedRecord, read_untrusted
-from nodeside.shared import REQUEST_ID, SharedDir
+from nodeside.shared import SharedDir
 from nodeside.toolkit_sidecar import builder
 from nodeside.toolkit_sidecar.descendants import (
     die_with_parent,
@@ -121,14 +121,19 @@ class Sidecar:
         log.fact("toolkit sidecar is there", shared=self.shared.root, kernels=record.toolkit_kernel)
 
     def _remove_leftovers(self) -> None:
-        """Remove results, output and temporary files of ours that no longer have a request."""
-        requests = set(self.shared.request_ids())
+        """Remove all but the records, and the results and output of current requests.
+
+        A build may have left files under any name, and nobody else would remove them.
+        """
+        requests = self.shared.request_ids()
+        kept = {self.shared.lock, self.shared.symvers(self.host.kernel.release)}
+        kept |= {self.shared.results / name for name in ("sidecar.json", "kernels.json")}
+        kept |= {self.shared.result_path(name) for name in requests}
+        kept |= {self.shared.out_dir(name) for name in requests}
         for directory in (self.shared.results, self.shared.out):
             for entry in os.scandir(directory):
-                name = entry.name.removesuffix(".json")
-                stale = REQUEST_ID.match(name) and name not in requests
-                if stale or entry.name.startswith(TEMPORARY_PREFIX):
-                    self._remove(Path(entry.path))
+                if (path := Path(entry.path)) not in kept:
+                    self._remove(path)
 
     def _remove(self, path: Path) -> None:
         try:
@@ -219,16 +224,19 @@ class Sidecar:
             self._remove(path)
 
     def _publish(self, result: BuildResult) -> None:
-        """Publish a result. If the disk is full, first remove the build's files.
+        """Publish a result. If the disk is full, remove the build's files, but for its log.
 
-        If that does not suffice, keep the result and retry until it can be published: another build
-        would end the same way.
+        The next attempt, which would remove them, may be minutes away. If publishing fails even
+        then, keep the result and retry until it succeeds: another build would end the same way.
         """
         self._results = [*self._results[-100:], result]
+        full = result.failure is FailureKind.DISK_FULL
+        if full:
+            self._remove_output(result.request)
         if self._try_publish(result) is None:
             return
-        for name in ("build", "dkms", "tmp", "output"):
-            self._remove(self.shared.out_dir(result.request) / name)
+        if not full:
+            self._remove_output(result.request)
         pause = _FIRST_PAUSE
         while error := self._try_publish(result):
             if pause == _FIRST_PAUSE:
@@ -244,6 +252,12 @@ class Sidecar:
             if not self.shared.request_path(result.request).exists():
                 return
             self._remove_leftovers()
+
+    def _remove_output(self, id: str) -> None:
+        with suppress(OSError):
+            for entry in os.scandir(self.shared.out_dir(id)):
+                if entry.name != self.shared.build_log(id).name:
+                    self._remove(Path(entry.path))
 
     def _try_publish(self, result: BuildResult) -> NodesideError | None:
         """Publish a result. Return the error that prevents it, or None."""

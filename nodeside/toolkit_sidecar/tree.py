@@ -73,6 +73,10 @@ def remove_tree(path: Path) -> None:
     """Remove whatever is at `path`. A build may have made it deep, read-only, or a link."""
     if not os.path.lexists(path):
         return
+    if not stat.S_ISDIR(path.lstat().st_mode):  # there may be a million, too many to start rm for
+        with disk_errors(path):
+            path.unlink()
+        return
     gone = path
     if not path.name.startswith(TEMPORARY_PREFIX):
         gone = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}")

@@ -1,6 +1,6 @@
 """The trial's cache, outside the checkout: things that are expensive to make and reusable.
 
-    <cache>/                $XDG_CACHE_HOME/nodeside/trial, or NODESIDE_TRIAL_CACHE
+    <cache>/                $XDG_CACHE_HOME/nodeside/trial, or NODESIDE_TRIAL_CACHE; all of it ours
       lock                  shared while a trial runs, exclusive while the cache is removed; stays
       consoles/             console output of the latest machines
       <kind>/<name>/        one complete entry; it appears by rename
@@ -25,6 +25,7 @@ from nodeside.files import TEMPORARY_PREFIX, disk_errors
 from nodeside.trial.errors import TrialError
 
 MIB = 1 << 20
+_LOCK = "lock"
 _REMOVING = 120.0  # seconds; removing the largest caches takes ten
 _MAKING = 7200.0  # seconds; a root file system over a slow connection may take half an hour
 
@@ -55,12 +56,13 @@ class TrialCache:
     def __enter__(self) -> TrialCache:
         with disk_errors(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+            _require_ours(self.directory)
+            self._lock = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         if not take_lock(self._lock, within=_REMOVING, shared=True):
             os.close(self._lock)
             raise TrialError(
                 f"{self.directory} is still being removed after {_REMOVING:g} s",
-                hint=f"find the process: fuser -v {self.directory}/lock",
+                hint=f"find the process: fuser -v {self.directory / _LOCK}",
             )
         return self
 
@@ -103,7 +105,8 @@ class TrialCache:
         if free < needs_mib:
             raise NoSpace(
                 f"{self.directory} has {free} MiB free, {what} needs {needs_mib} MiB",
-                hint="free some space, or point NODESIDE_TRIAL_CACHE at a larger disk",
+                hint="free some space, or name a new directory on a larger disk: "
+                "NODESIDE_TRIAL_CACHE",
             )
 
     def _make(self, entry: Path, maker: Maker, needs_mib: int) -> None:
@@ -127,18 +130,28 @@ class TrialCache:
             raise
 
 
+def _require_ours(directory: Path) -> None:
+    """Raise TrialError for a directory with files of others: a removal would take them along."""
+    names = [path.name for path in directory.iterdir()]
+    if names and _LOCK not in names:
+        raise TrialError(
+            f"{directory} cannot be the trial's cache, since it is not empty and was none before",
+            hint=f"name a directory of its own: NODESIDE_TRIAL_CACHE={directory}/nodeside-trial",
+        )
+
+
 def remove(directory: Path | None = None) -> Path:
     """Remove all but the lock and return the directory. Raises TrialError while a trial uses it."""
     directory = directory or default_directory()
-    if not (directory / "lock").exists():
+    if not (directory / _LOCK).is_file():
         return directory
-    with open(directory / "lock", "rb+") as file:
+    with open(directory / _LOCK, "rb+") as file:
         if not take_lock(file.fileno()):
             raise TrialError(
                 f"{directory} is in use by another `nodeside try`", hint="wait until it has ended"
             )
         for path in directory.iterdir():
-            if path.name != "lock":  # others may wait for it
+            if path.name != _LOCK:  # others may wait for it
                 remove_tree(path)
     return directory
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+_LONGEST = 1 << 20  # characters; a true report has some thousands. In memory it takes far more
 _DEEPEST = 20  # levels; a true report has eight
 _LARGEST = 2**53  # of a number, so that every reader of JSON can hold it
 
@@ -27,6 +28,8 @@ def read_report(text: str) -> Mapping[str, Any]:
 
     If the document cannot be one of ours, return a report that says so.
     """
+    if len(text) > _LONGEST:
+        return _not_believed()
     try:
         document = json.loads(text)
     except RecursionError:

@@ -15,6 +15,7 @@ from nodeside.errors import ExitCode
 from nodeside.table import table
 from nodeside.trial.pod import Consumed, Run
 
+_SHOWN = 1000  # characters of each line of a command's output
 _EMULATION = {"kvm": "KVM", "tcg": "software emulation"}
 
 
@@ -133,5 +134,5 @@ def _announced(run: Run) -> list[tuple[str, str]]:
 
 def _command(command: Consumed) -> tuple[str, str, str]:
     good = "ok" if command.exit_code == 0 else f"exit {command.exit_code}"
-    last = "\n".join(command.output.splitlines()[-3:])
+    last = "\n".join(line[:_SHOWN] for line in command.output.rsplit("\n", 3)[-3:])
     return shlex.join(command.argv), good, last

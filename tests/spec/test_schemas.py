@@ -19,13 +19,14 @@ from nodeside.spec import (
     node_driver_schema,
     openapi_schema,
     parse,
+    patterns,
     to_document,
 )
 from nodeside.spec.cli import spec
 from nodeside.spec.document import read_text
 from nodeside.spec.model import DriverSpec
 from nodeside.spec.reference import EXAMPLE, SMALLEST, WRONG, mistakes
-from nodeside.spec.schema import Field, ListOf, Section, shape_of
+from nodeside.spec.schema import Field, ListOf, Pattern, Section, shape_of
 from tests.spec.documents import document
 
 ROOT = Path(__file__).parents[2]
@@ -94,6 +95,13 @@ def test_the_driver_schema_has_defaults_descriptions_and_rules() -> None:
     messages = [rule["message"] for rule in spec["x-kubernetes-validations"]]
     assert "a cluster needs the pull spec of the driver image" in messages
     assert "the names of the modules must differ (- and _ are the same)" in messages
+
+
+def test_the_patterns_mean_the_same_in_python_and_in_go() -> None:
+    every = [each for each in vars(patterns).values() if isinstance(each, Pattern)]
+    assert len(every) > 20
+    assert [each for each in every if re.search(r"\\[sSdDwWbB]", each.regex)] == []
+    assert patterns.PULL_SPEC.fits("\xa0")
 
 
 def test_every_field_has_a_description_that_is_a_sentence() -> None:

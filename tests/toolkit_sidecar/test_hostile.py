@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,7 @@ from nodeside import process
 from nodeside.contract import FailureKind
 from nodeside.toolkit_sidecar import descendants
 from nodeside.toolkit_sidecar.buildlog import BuildLog
-from nodeside.toolkit_sidecar.confinement import Step, Watch, run_confined
+from nodeside.toolkit_sidecar.confinement import Step, Watch, free_bytes, run_confined
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from tests.toolkit_sidecar.faketoolkit import LONG, FakeToolkit, lives, until
 
@@ -185,9 +186,89 @@ def test_a_build_that_fills_the_disk_is_answered_as_such(tmp_path: Path) -> None
     with mounted_tmpfs(small, "100m"):
         toolkit = FakeToolkit(small)
         toolkit.vendor("vendor.sh", "cat /dev/zero >$HOME/filler; exit 1\n")
+        free = free_bytes(small)
         result = toolkit.answer(toolkit.request())
         assert result.failure is FailureKind.DISK_FULL
         assert "no space left in" in result.message
+        assert free_bytes(small) > free - (1 << 20)
+        assert "straw 1.0" in toolkit.shared.build_log(result.request).read_text()
+
+
+@pytest.mark.parametrize(
+    ("free", "source", "left"),
+    [
+        (40 << 30, 0, 15 << 30),
+        (15 << 30, 0, 14 << 30),
+        (15 << 30, 1 << 30, 4 << 30),
+        (1 << 30, 0, 8 << 20),
+    ],
+)
+def test_a_build_leaves_space_to_others_beyond_what_it_may_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, source: int, left: int
+) -> None:
+    blocks = [free]
+    inodes = {"f_files": 0, "f_favail": 0}  # as btrfs says
+    size = {"f_frsize": 1, "f_blocks": 100 << 30}
+    monkeypatch.setattr(
+        os, "statvfs", lambda _: SimpleNamespace(f_bavail=blocks[0], **size, **inodes)
+    )
+    watch = Watch(seconds=LONG, request=tmp_path, disk=tmp_path)
+    watch.leave_to_others(source)
+    part = watch.within(LONG / 2, "part of it")
+    for looking in (watch, part):
+        blocks[0] = left
+        looking.look()
+        looking._next = 0.0
+        blocks[0] = left - 1
+        with pytest.raises(BuildFailed, match="no space left in"):
+            looking.look()
+
+
+def test_a_build_leaves_inodes_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inodes = [2_000_000]
+    size = {"f_frsize": 1, "f_blocks": 100 << 30, "f_bavail": 50 << 30, "f_files": 10_000_000}
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_favail=inodes[0], **size))
+    watch = Watch(seconds=LONG, request=tmp_path, disk=tmp_path)
+    watch.leave_to_others(0)
+    inodes[0] = 500_000
+    watch.look()
+    watch._next = 0.0
+    inodes[0] -= 1
+    with pytest.raises(BuildFailed, match="too many files in"):
+        watch.look()
+
+
+_COMPILER = """#!/bin/bash
+here=${0%/*}
+echo gcc 12.2.0
+grep NoNewPrivs /proc/self/status >$here/said
+cat /proc/self/oom_score_adj >>$here/said
+(exec >/dev/null 2>&1; setsid bash -c "echo \\$\\$ >$here/pid; exec sleep 1000" &)
+while [ ! -s $here/pid ]; do sleep 0.01; done
+"""
+
+
+def test_a_compiler_of_the_drivers_choice_is_enclosed_and_leaves_nothing(
+    toolkit: FakeToolkit, tmp_path: Path
+) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text(_COMPILER)
+    compiler.chmod(0o755)
+    toolkit.vendor("vendor.sh", f"kill -0 $(cat {tmp_path}/pid) && exit 1\nko straw\n")
+    assert toolkit.answer(toolkit.request(make_arguments=(f"CC={compiler}",))).succeeded
+    assert not lives((tmp_path / "pid").read_text().strip())
+    assert (tmp_path / "said").read_text().split() == ["NoNewPrivs:", "1", "1000"]
+
+
+def test_what_a_build_leaves_beside_its_output_is_removed(toolkit: FakeToolkit) -> None:
+    toolkit.vendor("vendor.sh", "touch ../../x; mkdir ../../y; touch ../../../results/z; ko straw")
+    with toolkit.sidecar() as sidecar:
+        first = toolkit.request()
+        assert sidecar.result(first).succeeded
+        until(lambda: len(list(toolkit.shared.out.iterdir())) == 1, "the files to go")
+        until(lambda: not (toolkit.shared.results / "z").exists(), "the file to go")
+        assert toolkit.shared.out_dir(first.id).is_dir()
+        assert toolkit.shared.sidecar_lives()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")

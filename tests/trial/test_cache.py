@@ -50,6 +50,7 @@ def test_what_a_killed_trial_left_is_made_anew(tmp_path: Path) -> None:
     leftover = tmp_path / "cache" / "kernels" / ".tmp-a"
     leftover.mkdir(parents=True)
     (leftover / "content").write_text("half")
+    (tmp_path / "cache" / "lock").touch()
 
     with TrialCache(tmp_path / "cache") as cache:
         made = cache.make("kernels", "a", write("whole"))
@@ -86,6 +87,22 @@ def test_a_cache_in_use_is_not_removed(tmp_path: Path) -> None:
     trial_cache.remove(directory)
 
     assert [path.name for path in directory.iterdir()] == ["lock"]
+
+
+def test_a_directory_with_files_of_others_is_no_cache_and_keeps_them(tmp_path: Path) -> None:
+    precious = tmp_path / "photos" / "a.jpeg"
+    precious.parent.mkdir()
+    precious.touch()
+
+    with (
+        pytest.raises(TrialError, match="cannot be the trial's cache, since it is not") as caught,
+        TrialCache(tmp_path),
+    ):
+        pass
+
+    trial_cache.remove(tmp_path)
+    assert precious.exists()
+    assert caught.value.hint.endswith(f"NODESIDE_TRIAL_CACHE={tmp_path}/nodeside-trial")
 
 
 def test_who_waits_for_a_removal_then_keeps_others_from_removing(tmp_path: Path) -> None:

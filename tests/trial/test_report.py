@@ -17,6 +17,17 @@ def test_a_true_report_is_read_unchanged() -> None:
     assert read_report(json.dumps(REPORT)) == REPORT
 
 
+@pytest.mark.parametrize(
+    "forged",
+    ['{"notes": [' + ",".join(["[]"] * 400_000) + "]}", '{"message": "' + "a " * 600_000 + '"}'],
+)
+def test_a_report_that_would_fill_the_memory_is_not_read(
+    monkeypatch: pytest.MonkeyPatch, forged: str
+) -> None:
+    monkeypatch.delattr(json, "loads")
+    assert "not believed" in read_report(forged)["message"]
+
+
 @pytest.mark.parametrize("text", ["", "no JSON", "[]", "7"])
 def test_no_report_is_an_empty_one(text: str) -> None:
     assert read_report(text) == {}

@@ -82,3 +82,10 @@ def test_a_node_side_that_ended_without_a_report_is_no_crash() -> None:
 
     assert "no report" in text
     assert "45: another process is working on this driver on this node" in text
+
+
+def test_of_a_command_without_end_three_short_lines_are_shown() -> None:
+    output = "\n".join(["x" * 5000] * 5)
+    text = result.as_table([run(report={}, commands=(Consumed(("cat",), 0, output),))])
+    assert text.count("x" * 1000) == 3
+    assert "x" * 1001 not in text

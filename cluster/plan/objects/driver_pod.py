@@ -64,7 +64,8 @@ _HOST_PATHS = (
     ("/var/lib/nodeside", "DirectoryOrCreate", False),
 )
 
-# The kubelet evicts a pod that exceeds this. Only a runaway build does, not a large driver.
+# The kubelet reports a pod that exceeds this, but does not evict a critical one; the sidecar stops
+# a build that fills the disk. Only a runaway build does, not a large driver.
 _SHARED_LIMIT = "16Gi"
 _SCRATCH_LIMIT = "4Gi"
 _TOKEN_SECONDS = 3607  # the kubelet renews it after 80 %

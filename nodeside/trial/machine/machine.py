@@ -37,6 +37,8 @@ _CHUNK = 1 << 18
 _OUTPUT_BYTES = 64 << 20  # kept of a stream of the machine, and of a file read from it
 _LINE_BYTES = 1 << 20
 _CONSOLE_BYTES = 16 << 20  # read from the end of the console
+_SPLATS = 100  # reported of one boot
+_SHOWN = 1000  # characters of a line of the console
 
 # The kernel patches itself while it boots. QEMU's emulation of several CPUs may run a breakpoint
 # that the kernel has already removed. It happens once in hundreds of boots (linux-kernel, July
@@ -324,7 +326,8 @@ class Machine:
         return _end_of(self.files.serial)
 
     def splats(self) -> tuple[str, ...]:
-        return splats(self.serial_log().splitlines())
+        """Return the head lines of the kernel's complaints; only some of very many."""
+        return tuple(_cut(splats(self.serial_log().splitlines())[:_SPLATS]))
 
     @property
     def _link(self) -> Link:
@@ -362,14 +365,18 @@ class Machine:
 
     def _why_lost(self) -> str:
         """Return the end of the console and of QEMU's output, as an appendix to an error."""
-        console = self.serial_log().splitlines()
-        rows = [*splats(console), *console[-12:], *_end_of(self._qemu_log).splitlines()[-5:]]
+        console, said = self.serial_log().splitlines(), _end_of(self._qemu_log).splitlines()
+        rows = [*self.splats(), *_cut([*console[-12:], *said[-5:]])]
         rows.append(f"the whole console: {self.files.serial}")
         return "".join(f"\n    {row}" for row in rows if row.strip())
 
     @property
     def _qemu_log(self) -> Path:
         return self.files.serial.with_suffix(".qemu")
+
+
+def _cut(rows: Sequence[str]) -> list[str]:
+    return [row[:_SHOWN] for row in rows]
 
 
 def _end_of(log: Path) -> str:

@@ -48,6 +48,15 @@ def test_help_names_every_command_and_the_exit_codes() -> None:
     assert "60 the Kubernetes API server refused or did not answer" in words
 
 
+def test_uninstall_asks_about_the_whole_namespace(tmp_path: Path) -> None:
+    with ScriptedServer() as server:
+        place = config(server, tmp_path)
+        done = command("uninstall", "--kubeconfig", place, "--namespace", "tools")
+
+    assert "and the namespace tools with everything in it?" in done.output
+    assert done.exit_code == ExitCode.INTERRUPTED
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_explains_itself(name: str) -> None:
     assert command(name, "--help").output.startswith(f"Usage: nodeside-cluster {name}")

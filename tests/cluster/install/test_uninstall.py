@@ -56,10 +56,12 @@ class Cluster:
         return [{"metadata": metadata, "status": {"conditions": [ready] if words else []}}]
 
     def _events(self) -> Sequence[Mapping[str, Any]]:
-        other = {"regarding": {"uid": "another"}, "reason": "ModulesStay", "note": "no"}
-        about = {"uid": "uid-edu"}
+        says = {"reason": "ModulesStay", "note": "no", "eventTime": "3"}
+        other = {"regarding": {"kind": "Driver", "uid": "another"}, **says}
+        nodes = {"regarding": {"kind": "Node", "uid": "uid-edu"}, **says}  # a driver pod's
+        about = {"kind": "Driver", "uid": "uid-edu"}
         mine = {"regarding": about, "reason": "ModulesStay", "note": self.last, "eventTime": "2"}
-        return [other, mine] if self.last else [other]
+        return [other, nodes, mine] if self.last else [other, nodes]
 
 
 def farewell(cluster: Cluster, deadline: float = 600.0) -> list[str]:
@@ -80,6 +82,10 @@ def test_what_is_waited_for_is_said_when_it_changes_and_the_last_word_at_the_end
 
 def test_a_driver_without_a_last_word_is_just_gone() -> None:
     assert farewell(Cluster([]))[-1] == "driver edu deleted"
+
+
+def test_the_last_word_cannot_write_to_the_terminal() -> None:
+    assert farewell(Cluster([], last="gone\x1b]52;c;eA==\x07"))[-1] == r"gone\x1b]52;c;eA==\x07"
 
 
 def test_a_module_that_is_held_for_too_long_is_named_with_the_way_out() -> None:

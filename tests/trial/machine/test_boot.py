@@ -72,3 +72,12 @@ def test_one_cpu_has_nobody_to_patch_what_it_runs(machine: Machine) -> None:
     machine.settings = MachineSettings(cpus=1)
     with pytest.raises(TrialError, match="did not boot"):
         boots(machine, STALE, "boots")
+
+
+def test_of_a_console_without_end_some_short_lines_are_reported(machine: Machine) -> None:
+    text = f"BUG: unable to handle page fault for address: {'x' * 5000}"
+    lines = [f"[    1.{n:06}] {text}" for n in range(3000)]
+    machine.files.serial.write_text("\n".join(lines))
+    found = machine.splats()
+    assert len(found) == 100
+    assert max(map(len, found)) == 1000
