@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cluster.cache.cache import read_once
+from cluster.cache.cache import read_once, selections
+from cluster.model import parse
 from cluster.model.snapshot import Settings
 from tests.cluster.fakes.model import document
 from tests.cluster.fakes.scripted import Said, ScriptedServer
@@ -31,3 +32,11 @@ def test_one_look_reads_each_kind_once_and_knows_when_there_are_no_image_streams
     assert len(server.asked) == 9
     ours = "labelSelector=app.kubernetes.io%2Fmanaged-by%3Dnodeside"
     assert server.asked[2].path.startswith(f"/apis/apps/v1/namespaces/mine/daemonsets?{ours}")
+
+
+def test_the_reports_that_one_node_writes_are_counted_together() -> None:
+    selection = selections("mine")["node_drivers"]
+    reports = [parse.node_driver_from({"metadata": {"name": name}}) for name in ("a.n0", "b.n0")]
+
+    assert selection.crowd is not None
+    assert [selection.crowd(report) for report in reports] == ["n0", "n0"]

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.model.actions import Apply, Delete, EmitEvent, LabelNode, SetStatus
 from cluster.model.names import FINALIZER, OSTREE_LABEL, before_label
-from cluster.model.snapshot import DriverPod, ImageStream, assignment
+from cluster.model.snapshot import DriverPod, ImageStream, NodeDriverObject, assignment
 from cluster.plan.builds.toolkit_image import proven
 from cluster.plan.objects.revision import revision_of
 from nodeside.contract import State, assigned_label, state_label
@@ -901,3 +901,18 @@ def test_every_document_is_applied_with_its_kind_and_name() -> None:
     applied = [a.document for a in model.plan().actions if isinstance(a, Apply)]
 
     assert [document["kind"] for document in applied] == ["ConfigMap", "ConfigMap", "DaemonSet"]
+
+
+def test_of_many_reports_without_a_driver_some_are_deleted_at_a_time() -> None:
+    model = running(1)
+    for number in range(300):
+        name = f"gone{number}.n0"
+        model.node_drivers[name] = NodeDriverObject(name, driver=f"gone{number}", node="n0")
+
+    counts = []
+    while deleted := [each for each in model.plan().actions if isinstance(each, Delete)]:
+        counts.append(len(deleted))
+        model.carry_out(deleted)
+
+    assert counts == [200, 100]
+    assert set(model.node_drivers) == {"edu.n0"}

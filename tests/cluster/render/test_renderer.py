@@ -36,6 +36,18 @@ def test_a_template_gives_documents_or_says_what_is_wrong_with_it() -> None:
     assert wrong == Rendered(error="ConfigMap one, a.yaml, line 1: 'no' is undefined")
 
 
+def test_the_size_of_what_is_rendered_grows_with_it() -> None:
+    """All stages together have a limit."""
+    with Renderer() as renderer:
+        sizes = [
+            renderer.render(template(text)).size
+            for text in (GOOD, "kind: " + "a" * 100_000, f"kind: [{'1,' * 5_000}]")
+        ]
+
+    assert sizes[0] < 10_000
+    assert min(sizes[1:]) > 100_000
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
