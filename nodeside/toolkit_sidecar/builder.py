@@ -108,7 +108,7 @@ class Build:
         size = tree_size(source)
         self.watch.leave_to_others(size)
         bench = Bench(self.root, request.kernel, request.settings, out, size)
-        with nothing_left(str(out)):
+        with nothing_left(str(out), "the check of the toolchain"):
             self.toolchain = require_toolchain(bench, jobs)
         self.notes += bench.notes
         self.log.say(f"compiler: {self.toolchain.compiler}; headers: {self.toolchain.headers}")
@@ -216,7 +216,8 @@ class Build:
         if recipe.directory == Path():
             roots[1] = self.out / "build"
         remove_tree(self.out / "modules")  # the build may have created one itself
-        collected = collect(recipe, roots, self.out, self.request.settings.modules)
+        required = self.request.settings.modules
+        collected = collect(recipe, roots, self.out, required, self.watch.look)
         self.modules = collected.modules
         self.notes += collected.notes
 

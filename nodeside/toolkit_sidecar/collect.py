@@ -10,9 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,15 +39,22 @@ class Collected:
     notes: tuple[str, ...]
 
 
-def collect(recipe: Recipe, roots: Sequence[Path], out: Path, required: Sequence[str]) -> Collected:
+def collect(
+    recipe: Recipe,
+    roots: Sequence[Path],
+    out: Path,
+    required: Sequence[str],
+    look: Callable[[], None],
+) -> Collected:
     """Copy the modules found below `roots` to `out/modules`. Raises BuildFailed: no-module.
 
-    `required` names the modules that must be among them; if empty, any module will do.
+    `required` names the modules that must be among them; if empty, any module will do. `look` is
+    called often and may end the build: a thousand sparse files become a thousand full ones.
     """
     directory = out / "modules"
     directory.mkdir()
     files, notes = _choose(recipe, roots, required)
-    modules = tuple(_take(product, directory, notes) for product in files)
+    modules = tuple(_take(product, directory, notes, look) for product in files)
     _require(required, modules, [product.file for product in files])
     names = {kernel_name(name) for name in required}
     extra = [module.name for module in modules if names and module.name not in names]
@@ -158,10 +164,12 @@ def _is_inside(path: Path, base: Path) -> bool:
     return inside and path.is_file() and not path.is_symlink()
 
 
-def _take(product: Product, directory: Path, notes: list[str]) -> BuiltModule:
+def _take(
+    product: Product, directory: Path, notes: list[str], look: Callable[[], None]
+) -> BuiltModule:
     """Copy, strip and hash one module."""
     target = directory / f"{product.installed_as}.ko"
-    signed = _copy(product.file, target)
+    signed = _copy(product.file, target, look)
     if signed:
         notes.append(f"the build signed {target.name}: not stripped")
     elif product.strip:
@@ -178,12 +186,14 @@ def _take(product: Product, directory: Path, notes: list[str]) -> BuiltModule:
     )
 
 
-def _copy(source: Path, target: Path) -> bool:
+def _copy(source: Path, target: Path, look: Callable[[], None]) -> bool:
     """Copy a module out of the build's reach. Return whether a signature is appended to it."""
     try:
         with open_untrusted(source, limit=MODULE_LIMIT) as file, disk_errors(target):
             with open(target, "xb") as copy:
-                shutil.copyfileobj(file, copy, _PIECE)
+                while piece := file.read(_PIECE):
+                    copy.write(piece)
+                    look()
             file.seek(-min(len(_SIGNATURE), os.fstat(file.fileno()).st_size), os.SEEK_END)
             return file.read() == _SIGNATURE
     except (FileNotFoundError, UntrustedFile) as exc:

@@ -18,6 +18,7 @@ from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.headers import Headers
 
 _TIMEOUT = 20.0  # seconds for a compiler to print its version
+_LONGEST = 500  # characters of a version; a longer text would take long to search
 _IN_BRACKETS = re.compile(r"\([^)]*\)")  # the packager's version
 _VERSION = re.compile(r"(?<![\w.-])(\d+)\.\d+")
 _CC_ARGUMENT = re.compile(r"^CC=(?P<name>.+)$")
@@ -79,7 +80,7 @@ def ask(name: str) -> Compiler:
     """
     words = shlex.split(name)
     done = process.run([*words, "--version"], timeout=_TIMEOUT, wrapper=enclosure())
-    text = done.output.partition("\n")[0]
+    text = done.output.partition("\n")[0][:_LONGEST]
     family = "clang" if "clang" in text.lower() else "gcc"
     return Compiler(name, text, family, major_version(text))
 

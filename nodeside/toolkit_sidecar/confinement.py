@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 import shlex
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -29,6 +30,7 @@ _OF_A_BUILD = 1 << 30  # bytes that any build may take, and ten times the size o
 _INODES_OF_OTHERS = 5  # percent, as above
 _INODES_OF_A_BUILD = 300_000  # the largest build has about 100,000 files
 _LOOK = 0.2  # seconds between checks of the deadline, the request and the disk
+_REAP = 5.0  # seconds for a killed process to end; a large one takes one or two
 _PIECE = 64 << 10  # bytes read from the build at once
 _DRAIN = 16  # pieces still read after the build's end; a survivor may write endlessly
 
@@ -171,30 +173,51 @@ def run_confined(step: Step, *, mark: str, log: BuildLog, watch: Watch) -> int:
         try:
             _follow(child.pid, reading, log, watch)
         finally:
-            process.kill_group(child.pid)
-            code = child.wait()
+            code = _end(child, mark, spared)
             left = descendants.kill_descendants(mark, spared)
     finally:
         os.close(reading)
-    if left:
-        raise BuildFailed(
-            FailureKind.TIMEOUT,
-            f"{step.name} ended, but {len(left)} of its processes do not die: "
-            f"pid {min(left)}{', ...' if len(left) > 1 else ''}",
-            hint="restart the pod; a driver whose build does this again and again is at fault",
-        )
+    _require_none(left, step.name)
     return code
 
 
 @contextmanager
-def nothing_left(mark: str) -> Iterator[None]:
-    """Kill what the commands of the block leave running: driver.yaml may choose them, too."""
+def nothing_left(mark: str, what: str) -> Iterator[None]:
+    """Kill what the commands of the block leave running: driver.yaml may choose them, too.
+
+    If a process does not die, this raises BuildFailed. `what` names the block in its message.
+    """
     descendants.adopt_orphans()
     spared = descendants.descendants()
     try:
         yield
     finally:
-        descendants.kill_descendants(mark, spared)
+        left = descendants.kill_descendants(mark, spared)
+    _require_none(left, what)
+
+
+def _end(child: process.Child, mark: str, spared: frozenset[int]) -> int:
+    """Kill and reap the first process of a step. Return its exit code.
+
+    A process that traces it (ptrace(2)) keeps it from being reaped for as long as it lives.
+    """
+    process.kill_group(child.pid)
+    with suppress(process.StillRunning):
+        return child.wait(_REAP)
+    descendants.kill_descendants(mark, spared | {child.pid})
+    with suppress(process.StillRunning):
+        return child.wait(_REAP)
+    return -signal.SIGKILL
+
+
+def _require_none(left: frozenset[int], what: str) -> None:
+    if left:
+        raise BuildFailed(
+            FailureKind.TIMEOUT,
+            f"{what} ended, but {len(left)} of its processes do not die: "
+            f"pid {min(left)}{', ...' if len(left) > 1 else ''}",
+            hint="restart the pod; a driver whose build does this again and again is at fault",
+        )
 
 
 def _follow(pid: int, reading: int, log: BuildLog, watch: Watch) -> None:

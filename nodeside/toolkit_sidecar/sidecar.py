@@ -21,6 +21,7 @@ from nodeside.host import Host
 from nodeside.records import MalformedRecord, read_untrusted
 from nodeside.shared import SharedDir
 from nodeside.toolkit_sidecar import builder
+from nodeside.toolkit_sidecar.buildlog import LOG_LIMIT
 from nodeside.toolkit_sidecar.descendants import (
     die_with_parent,
     kill_marked,
@@ -34,6 +35,7 @@ from nodeside.toolkit_sidecar.tree import remove_tree
 
 Echo = Callable[[str, Sequence[str]], None]
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 16.0  # seconds between attempts to publish a result
+_LARGEST = 2 * LOG_LIMIT  # bytes of a file that we write into the shared directory
 
 
 @dataclass
@@ -123,17 +125,19 @@ class Sidecar:
     def _remove_leftovers(self) -> None:
         """Remove all but the records, and the results and output of current requests.
 
-        A build may have left files under any name, and nobody else would remove them.
+        A build may have left anything under any name, and nobody else would remove it.
         """
         requests = self.shared.request_ids()
-        kept = {self.shared.lock, self.shared.symvers(self.host.kernel.release)}
-        kept |= {self.shared.results / name for name in ("sidecar.json", "kernels.json")}
-        kept |= {self.shared.result_path(name) for name in requests}
-        kept |= {self.shared.out_dir(name) for name in requests}
-        for directory in (self.shared.results, self.shared.out):
-            for entry in os.scandir(directory):
-                if (path := Path(entry.path)) not in kept:
-                    self._remove(path)
+        records = {self.shared.lock, self.shared.symvers(self.host.kernel.release)}
+        records |= {self.shared.results / name for name in ("sidecar.json", "kernels.json")}
+        records |= {self.shared.result_path(name) for name in requests}
+        outputs = {self.shared.out_dir(name) for name in requests}
+        for entry in os.scandir(self.shared.results):
+            if (path := Path(entry.path)) not in records or not _is_small_file(path):
+                self._remove(path)
+        for entry in os.scandir(self.shared.out):
+            if (path := Path(entry.path)) not in outputs:
+                self._remove(path)
 
     def _remove(self, path: Path) -> None:
         try:
@@ -256,8 +260,9 @@ class Sidecar:
     def _remove_output(self, id: str) -> None:
         with suppress(OSError):
             for entry in os.scandir(self.shared.out_dir(id)):
-                if entry.name != self.shared.build_log(id).name:
-                    self._remove(Path(entry.path))
+                path = Path(entry.path)
+                if path != self.shared.build_log(id) or not _is_small_file(path):
+                    self._remove(path)
 
     def _try_publish(self, result: BuildResult) -> NodesideError | None:
         """Publish a result. Return the error that prevents it, or None."""
@@ -267,3 +272,12 @@ class Sidecar:
         except NodesideError as error:
             return error
         return None
+
+
+def _is_small_file(path: Path) -> bool:
+    """Return whether it may be a file of ours, and not what a build put in its place."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_size <= _LARGEST

@@ -79,9 +79,8 @@ def remove_tree(path: Path) -> None:
         return
     gone = path
     if not path.name.startswith(TEMPORARY_PREFIX):
-        gone = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}")
-        with disk_errors(path):
-            path.rename(gone)
+        with suppress(OSError):  # its name may be too long for more, or the new one be taken
+            gone = path.rename(path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}"))
     remove = ("rm", "-rf", "--", str(gone))
     if process.run(remove, timeout=_REMOVE_TIMEOUT, check=False).exit_code != 0:
         process.run(("chmod", "-R", "u+rwX", str(gone)), timeout=_REMOVE_TIMEOUT, check=False)

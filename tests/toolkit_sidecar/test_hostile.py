@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from nodeside import process
 from nodeside.contract import FailureKind
-from nodeside.toolkit_sidecar import descendants
+from nodeside.toolkit_sidecar import confinement, descendants
 from nodeside.toolkit_sidecar.buildlog import BuildLog
 from nodeside.toolkit_sidecar.confinement import Step, Watch, free_bytes, run_confined
 from nodeside.toolkit_sidecar.failure import BuildFailed
@@ -91,6 +92,35 @@ def test_a_step_fails_if_its_processes_do_not_die(
         pytest.raises(BuildFailed, match="make ended, but 2 of its processes do not die: pid 7"),
     ):
         run_confined(step, mark="none", log=log, watch=watch)
+
+
+# Its first process ends, and cannot be reaped while another one traces it.
+_TRACED = """
+import ctypes, os, time
+libc, first = ctypes.CDLL(None), os.getpid()
+libc.prctl(0x59616D61, ctypes.c_long(-1), None, None, None)  # PR_SET_PTRACER: anybody
+ready, told = os.pipe()
+if not os.fork():
+    os.setsid()
+    if not os.fork():
+        libc.ptrace(0x4206, first, None, None)  # PTRACE_SEIZE
+        os.write(told, b"x")
+        time.sleep({seconds})
+    os._exit(0)
+os.read(ready, 1)
+"""
+
+
+def test_a_process_that_traces_a_step_does_not_hold_up_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confinement, "_REAP", 0.5)
+    begun = time.monotonic()
+    watch = Watch(seconds=LONG, request=tmp_path, disk=tmp_path)
+    step = Step("make", (sys.executable, "-c", _TRACED.format(seconds=LONG)), tmp_path)
+    with BuildLog(tmp_path / "log", lambda _: None) as log:
+        assert run_confined(step, mark="none", log=log, watch=watch) == 0
+    assert time.monotonic() - begun < LONG / 2
 
 
 def test_a_child_that_keeps_the_output_open_does_not_hold_up_the_answer(
@@ -260,13 +290,27 @@ def test_a_compiler_of_the_drivers_choice_is_enclosed_and_leaves_nothing(
     assert (tmp_path / "said").read_text().split() == ["NoNewPrivs:", "1", "1000"]
 
 
+_BESIDE = """
+touch ../../x
+mkdir ../../y
+name=$(printf '%0250d')
+mkdir ../../$name
+touch ../../$name/file ../../../results/z
+rm -f ../../../results/sidecar.json
+mkdir ../../../results/sidecar.json ../../../results/kernels.json
+ko straw
+"""
+
+
 def test_what_a_build_leaves_beside_its_output_is_removed(toolkit: FakeToolkit) -> None:
-    toolkit.vendor("vendor.sh", "touch ../../x; mkdir ../../y; touch ../../../results/z; ko straw")
+    toolkit.vendor("vendor.sh", _BESIDE)
     with toolkit.sidecar() as sidecar:
         first = toolkit.request()
         assert sidecar.result(first).succeeded
         until(lambda: len(list(toolkit.shared.out.iterdir())) == 1, "the files to go")
-        until(lambda: not (toolkit.shared.results / "z").exists(), "the file to go")
+        planted = {"z", "sidecar.json", "kernels.json"}
+        results = toolkit.shared.results
+        until(lambda: not planted & {path.name for path in results.iterdir()}, "the rest to go")
         assert toolkit.shared.out_dir(first.id).is_dir()
         assert toolkit.shared.sidecar_lives()
 

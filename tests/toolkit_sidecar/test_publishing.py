@@ -87,3 +87,13 @@ def test_an_answer_that_nobody_waits_for_any_more_is_given_up(
     gone = replace(answer, request="abababababab-9")
     sidecar(toolkit, disk)._publish(gone)
     assert disk.pauses == [0.5]
+
+
+def test_a_directory_in_the_place_of_the_log_is_removed_when_the_disk_is_full(
+    toolkit: FakeToolkit, answer: BuildResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = toolkit.shared.build_log(answer.request)
+    (log / "directory").mkdir(parents=True)
+    full = replace(answer, failure=FailureKind.DISK_FULL)
+    sidecar(toolkit, Disk(monkeypatch, []))._publish(full)
+    assert not log.exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from nodeside.contract import BuildSettings, FailureKind
 from nodeside.errors import ExitCode
 from nodeside.toolkit_sidecar.compiler import (
     Compiler,
+    ask,
     chosen_by_driver,
     compare,
     kernels_compiler,
@@ -51,6 +53,13 @@ def test_the_driver_may_choose_its_compiler() -> None:
 
     settings = BuildSettings(BuildKind.KBUILD, (), make_arguments=("V=1", "CC=ccache gcc-11"))
     assert chosen_by_driver(settings) == "ccache gcc-11"
+
+
+def test_an_endless_version_of_a_compiler_is_clipped(tmp_path: Path) -> None:
+    compiler = tmp_path / "cc"
+    compiler.write_text("#!/bin/sh\nhead -c 30000000 /dev/zero | tr '\\0' '('\n")
+    compiler.chmod(0o755)
+    assert len(ask(str(compiler)).text) == 500
 
 
 def test_another_major_version_is_refused_with_what_is_there(toolkit: FakeToolkit) -> None:
