@@ -111,13 +111,15 @@ class Supervisor:
             __import__(name)
         with ExitStack() as stack, DirectoryWatch([self.requests]) as notice:
             lock = self._hold_lock(stack)
-            settled: tuple[tuple[str, int], ...] | None = None
+            settled: tuple[int, tuple[tuple[str, int], ...]] | None = None
             code = ExitCode.OK
             died = ""
             while not Stopped.by:
                 _reap_orphans()
+                # A request may come and go while a worker runs: the directory's time tells.
+                changed = self.requests.stat().st_mtime_ns
                 requests = self._list_requests()
-                if requests == settled and not died:
+                if (changed, requests) == settled and not died:
                     if once:
                         return code
                     notice.wait(_WAIT)
@@ -140,7 +142,7 @@ class Supervisor:
                     continue
                 self._deaths = 0
                 if status != MORE:
-                    settled, code = requests, ExitCode(status)
+                    settled, code = (changed, requests), ExitCode(status)
             raise Stopped(Stopped.by)
 
     def _list_requests(self) -> tuple[tuple[str, int], ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,6 +71,25 @@ def test_a_second_sidecar_is_refused_while_the_first_lives(toolkit: FakeToolkit)
         with toolkit.sidecar() as second:
             assert second.child.wait(LONG) == ExitCode.LOCKED
             assert f"another toolkit sidecar works on {toolkit.shared.root}" in second.output
+
+
+def test_a_request_that_comes_and_goes_while_a_worker_runs_gets_another_worker(
+    tmp_path: Path,
+) -> None:
+    shared, lives = SharedDir(tmp_path / "shared"), tmp_path / "lives"
+    shared.create()
+
+    def work(_: object) -> int:
+        with lives.open("a") as file:
+            file.write("I")
+        if lives.stat().st_size == 1:
+            time.sleep(0.05)  # times of files may be as coarse as the kernel's ticks
+            shared.request_path("000000000000-1").touch()
+            shared.request_path("000000000000-1").unlink()
+        return ExitCode.OK
+
+    assert Supervisor(shared.root, work).run(once=True) == ExitCode.OK
+    assert lives.read_text() == "II"
 
 
 @pytest.mark.parametrize(
