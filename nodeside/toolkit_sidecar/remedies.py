@@ -49,20 +49,21 @@ _MEMORY = "a process was killed, most likely for lack of memory: raise the toolk
 _NO_MEMORY = "the build ran out of memory: raise the toolkit's memory limit"
 _TAKE_ANOTHER = "a version of the driver for this kernel, or a patch (build.patches in driver.yaml)"
 
-# A pattern for the error line, and its hint; \\g<...> inserts a group of the match.
-_WORDS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (NO_SPACE, "free some space: df -h"),
+# A pattern for the error line, and its hint; \\g<...> inserts a group of the match. Patterns are
+# compiled when a build fails, since every worker imports this.
+_WORDS: tuple[tuple[str, str], ...] = (
+    (NO_SPACE.pattern, "free some space: df -h"),
     (
-        re.compile(r"(\] |error: |command: |signal \d+ \[|: +\d+ )(Killed|Terminated)\b"),
+        r"(\] |error: |command: |signal \d+ \[|: +\d+ )(Killed|Terminated)\b",
         _MEMORY,
     ),
-    (re.compile(r"memory exhausted|out of memory|annot allocate memory|bad_alloc"), _NO_MEMORY),
+    (r"memory exhausted|out of memory|annot allocate memory|bad_alloc", _NO_MEMORY),
     (
-        re.compile(rf"fatal error: (?P<header>{_KERNELS.pattern}\S+): No such file"),
+        rf"fatal error: (?P<header>{_KERNELS.pattern}\S+): No such file",
         f"this kernel has no <\\g<header>>: take {_TAKE_ANOTHER}",
     ),
     (
-        re.compile(r"fatal error: (?P<header>\S+): No such file"),
+        r"fatal error: (?P<header>\S+): No such file",
         (
             "neither source nor toolkit has \\g<header>: if it belongs to the driver, add it to "
             "the source (git submodules, source.exclude); if it belongs to a library, install its "
@@ -70,7 +71,7 @@ _WORDS: tuple[tuple[re.Pattern[str], str], ...] = (
         ),
     ),
     (
-        re.compile(r'^ERROR: (modpost: )?"(?P<symbol>[^"]+)" \[.*\] undefined'),
+        r'^ERROR: (modpost: )?"(?P<symbol>[^"]+)" \[.*\] undefined',
         (
             "neither this kernel nor a module of this build exports \\g<symbol>: if another driver "
             "does, the build needs that one's Module.symvers (KBUILD_EXTRA_SYMBOLS); else take "
@@ -78,33 +79,33 @@ _WORDS: tuple[tuple[re.Pattern[str], str], ...] = (
         ),
     ),
     (
-        re.compile(r"modpost: GPL-incompatible module \S+ uses GPL-only symbol"),
+        r"modpost: GPL-incompatible module \S+ uses GPL-only symbol",
         "the kernel exports this symbol to GPL modules only (MODULE_LICENSE)",
     ),
     (
-        re.compile(r"uses symbol \S+ from namespace (?P<name>[^\s,]+)"),
+        r"uses symbol \S+ from namespace (?P<name>[^\s,]+)",
         (
             "the driver must declare MODULE_IMPORT_NS(\\g<name>): take a version for this kernel, "
             "or patch it (build.patches in driver.yaml)"
         ),
     ),
     (
-        re.compile(r"undefined reference to `(?P<symbol>[^']+)'"),
+        r"undefined reference to `(?P<symbol>[^']+)'",
         (
             "no linked object defines \\g<symbol>: a file is missing in the source, or a library "
             "in the link command"
         ),
     ),
     (
-        re.compile(r"multiple definition of `(?P<symbol>[^']+)'"),
+        r"multiple definition of `(?P<symbol>[^']+)'",
         "two files of the driver define \\g<symbol>: patch it (build.patches in driver.yaml)",
     ),
     (
-        re.compile(r"\bld(\.\w+)?: cannot find -l(?P<name>[^\s:]+)"),
+        r"\bld(\.\w+)?: cannot find -l(?P<name>[^\s:]+)",
         "the toolkit has no library \\g<name>: install its development package in the image",
     ),
     (
-        re.compile(
+        (
             r"error: (implicit declaration of|unknown type name|conflicting types for"
             r"|too (few|many) arguments to"
             r"|.*(no member named|undeclared|incompatible[- ]pointer[- ]type))"
@@ -112,32 +113,32 @@ _WORDS: tuple[tuple[re.Pattern[str], str], ...] = (
         f"most likely the driver was written for other kernels: take {_TAKE_ANOTHER}",
     ),
     (
-        re.compile(r"\[-Werror=(?P<name>[\w-]+)"),
+        r"\[-Werror=(?P<name>[\w-]+)",
         (
             "a warning that counts as an error: patch the driver (build.patches), or, if it is "
             "known to be harmless, set build.makeArguments: [KCFLAGS=-Wno-error=\\g<name>]"
         ),
     ),
     (
-        re.compile(r"newly created file is older than distributed files"),
+        r"newly created file is older than distributed files",
         "the source is newer than the clock of this machine: set the clock",
     ),
     (
-        re.compile(r"error: unrecognized command[- ]line option"),
+        r"error: unrecognized command[- ]line option",
         (
             "this compiler does not know the option: it is older than the one that the kernel or "
             "the driver was made with; use the toolkit image of the node's kernel"
         ),
     ),
     (
-        re.compile(r"\*\*\* (?P<path>/lib/modules/\S+): No such file or directory"),
+        r"\*\*\* (?P<path>/lib/modules/\S+): No such file or directory",
         (
             "the toolkit has no \\g<path>: install the distribution's header package in its image, "
             "or link the headers there"
         ),
     ),
     (
-        re.compile(r"\*\*\* No rule to make target '(?P<path>[^']+)'"),
+        r"\*\*\* No rule to make target '(?P<path>[^']+)'",
         (
             "\\g<path> is not in the source, and no rule makes it: add it to the source (git "
             "submodules, source.exclude)"
@@ -152,7 +153,7 @@ def remedy(line: str) -> str:
         name = next(group for key, group in missing.groupdict().items() if group)
         return _install(name, denied=line.endswith("Permission denied"))
     for pattern, words in _WORDS:
-        if match := pattern.search(line):
+        if match := re.search(pattern, line):
             return match.expand(words)
     return ""
 
