@@ -16,7 +16,7 @@ from nodeside.driver.kernel.sequence import Insertion, SequenceFailed, insert
 from nodeside.driver.ladder.task import Task
 from nodeside.errors import ExitCode, NoSpace
 from nodeside.process import run
-from tests.driver.fakes.kernel import Refusal, write, write_bytes
+from tests.driver.fakes.kernel import FakeModule, Refusal, write, write_bytes
 from tests.driver.fakes.node import FakeNode, module_bytes
 
 
@@ -25,12 +25,19 @@ def node(tmp_path: Path) -> FakeNode:
     return FakeNode(tmp_path)
 
 
-def in_tree(node: FakeNode, name: str) -> None:
-    """An in-tree module, on disk and in the kernel."""
+def on_disk(node: FakeNode, name: str, *depends: str) -> None:
+    """An in-tree module of this kernel."""
     tree = node.host.lib_modules("6.1.0-test")
-    write_bytes(tree / f"kernel/{name}.ko", module_bytes(name))
-    write(tree / "modules.dep", f"kernel/{name}.ko:\n")
-    node.kernel.add(name)
+    write_bytes(tree / f"kernel/{name}.ko", module_bytes(name, depends=depends))
+    needs = "".join(f" kernel/{each}.ko" for each in depends)
+    with open(tree / "modules.dep", "a") as listing:
+        listing.write(f"kernel/{name}.ko:{needs}\n")
+
+
+def in_tree(node: FakeNode, name: str, *depends: str, taint: str = "") -> None:
+    """An in-tree module, on disk and in the kernel."""
+    on_disk(node, name, *depends)
+    node.kernel.add(name, FakeModule(taint=taint), uses=depends)
 
 
 def two_modules(node: FakeNode, version: str) -> Task:
@@ -76,9 +83,7 @@ def test_the_kernels_own_module_is_back_after_a_replacement_that_fails(
 ) -> None:
     """A vendor's driver of a network card has the name of the kernel's own, as a rule."""
     task = node.task()
-    in_tree(node, "straw")
-    node.kernel.modules["straw"].taint = taint
-    node.kernel.show()
+    in_tree(node, "straw", taint=taint)
     node.put_bundle(task)
     node.kernel.refuse_load["straw"] = [Refusal(errno.ENODEV)]
 
@@ -88,6 +93,34 @@ def test_the_kernels_own_module_is_back_after_a_replacement_that_fails(
     assert node.loaded == loaded
     assert node.kernel.unloads == ["straw"]
     assert node.record is None
+
+
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_ours_are_back_too_if_a_new_version_also_replaces_a_module_of_the_kernel(
+    node: FakeNode, *, ours_first: bool
+) -> None:
+    """Either may need the other, so they come back in the order of their dependencies."""
+    names = ["straw", "extra"]
+    if ours_first:
+        node.fill()
+        on_disk(node, "straw")
+        in_tree(node, "extra", "straw")
+    else:
+        in_tree(node, "extra")
+        task = node.task()
+        node.put_bundle(task, {"straw": module_bytes("straw", depends=["extra"])})
+        node.bring_up(task)
+    before = node.record
+    node.upgrade(modules=[{"name": name} for name in names])
+    task = node.task()
+    node.put_bundle(task)
+    node.kernel.refuse_load["straw"] = [Refusal(errno.ENODEV)]
+
+    with pytest.raises(SequenceFailed, match=r"the previous \w+, \w+ is loaded again"):
+        node.bring_up(task)
+
+    assert node.loaded[-2:] == tuple(names if ours_first else reversed(names))
+    assert node.record == before
 
 
 def test_a_bug_half_way_through_an_unload_brings_the_others_back(
