@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from nodeside.driver.bringup import installation
+from nodeside.driver.bringup.validate import ValidationFailed
 from nodeside.driver.kernel import conflicts
 from nodeside.driver.kernel.firmware import FirmwareDirectory, FirmwareRefused
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.kernel.sequence import Insertion, SequenceFailed, insert
 from nodeside.driver.ladder.task import Task
-from nodeside.errors import ExitCode, NoSpace
+from nodeside.errors import DeadlinePassed, ExitCode, NoSpace
 from nodeside.process import run
 from tests.driver.fakes.kernel import FakeModule, Refusal, write, write_bytes
 from tests.driver.fakes.node import FakeNode, module_bytes
@@ -121,6 +122,44 @@ def test_ours_are_back_too_if_a_new_version_also_replaces_a_module_of_the_kernel
 
     assert node.loaded[-2:] == tuple(names if ours_first else reversed(names))
     assert node.record == before
+
+
+@pytest.mark.parametrize("previous", ["", "ours", "the kernel's own"])
+def test_a_module_whose_init_hangs_is_not_taken_for_the_previous_one(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, previous: str
+) -> None:
+    """It may become live in the end. Then counts what the kernel said of it meanwhile."""
+    if previous == "ours":
+        node.fill()
+    elif previous:
+        in_tree(node, "straw")
+    in_tree(node, "rival")
+    node.upgrade(conflicts={"modules": ["rival"]})
+    task = node.task()
+    node.put_bundle(task)
+    load = node.kernel.finit_module
+
+    def hang(fd: int, parameters: str, timeout: float) -> None:
+        load(fd, parameters, timeout)
+        node.kernel.modules["straw"].state = "Loading"
+        node.kernel.show()
+        raise DeadlinePassed(f"the kernel has not returned after {timeout:g} s")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.kernel, "finit_module", hang)
+        with pytest.raises(SequenceFailed) as caught:
+            node.bring_up(task)
+
+    assert "the roll-back failed: cannot unload straw: its init f" in str(caught.value)
+    assert node.loaded == ("straw",), "the rival stays away from its devices"
+    assert node.record is not None
+    assert node.record.version == "2.0"
+
+    node.kernel.say("INFO: task insmod:4711 blocked for more than 120 seconds.")
+    node.kernel.modules["straw"].state = "Live"
+    node.kernel.show()
+    with pytest.raises(ValidationFailed, match="blocked for more than"):
+        node.bring_up(task)
 
 
 def test_a_bug_half_way_through_an_unload_brings_the_others_back(
