@@ -166,9 +166,8 @@ class Installation:
         """
         self.journal.state(State.UNLOADING, "replacing the loaded version")
         known = self.known
-        what = unload.leaving(self.task.wanted.names, known.record, known.in_kernel)
         try:
-            unload.unload_modules(what, self.loader)
+            unload.unload_modules(self._leaving(), self.loader)
             self.journal.state(State.LOADING)
         except Exception as error:
             names = dict.fromkeys((*known.in_kernel, *getattr(error, "removed", ())))
@@ -179,6 +178,10 @@ class Installation:
             if isinstance(error, NodesideError):
                 raise SequenceFailed(error, rolled) from error
             raise
+
+    def _leaving(self) -> unload.Leaving:
+        known = self.known
+        return unload.leaving(self.task.wanted.names, known.record, known.in_kernel)
 
     def _reload(self, gone: Sequence[str], previous: Sequence[Insertion]) -> RollBack:
         """Load the modules `gone` again. A module that has no file in `previous` is a problem."""
@@ -240,25 +243,39 @@ class Installation:
             self.journal.note(f"put back after the failed load: {names}")
 
     def _previous(self) -> tuple[Insertion, ...]:
-        """Return our loaded modules as verified files, to load again if the new ones fail.
+        """Return the loaded modules that are loaded again if the new ones fail, in load order.
 
-        Of foreign modules, return those of the kernel's own tree: a network may depend on them. The
-        current trust is not applied: these modules ran until now, and a trust that pins only the
-        digests of the new version would leave the node without any driver.
+        These are ours, and those of the kernel's own tree: a network may depend on them.
         """
-        record = self.known.record
-        if plan.occupant(self.known) is plan.Occupant.FOREIGN:
-            states = self.known.in_kernel.values()
-            return tuple(Insertion(None, state.name) for state in states if state.in_tree)
-        if record is None:
+        again = {item.name: item for item in self._ours()}
+        if plan.occupant(self.known) is not plan.Occupant.FOREIGN:
+            return tuple(again.values())
+        for state in self.known.in_kernel.values():
+            if state.in_tree:
+                again.setdefault(state.name, Insertion(None, state.name))
+        leaf_first = unload.plan_unload(self._leaving(), self.loader.modules.rows()).order
+        return tuple(again[name] for name in reversed(leaf_first) if name in again)
+
+    def _ours(self) -> Sequence[Insertion]:
+        """Return our loaded modules as verified files.
+
+        The current trust is not applied: these modules ran until now, and a trust that pins only
+        the digests of the new version would leave the node without any driver.
+        """
+        record, loaded = self.known.record, self.known.in_kernel
+        modules = [
+            module
+            for module in (record.modules if record else ())
+            if module.name in loaded and loaded[module.name].build_id == module.build_id
+        ]
+        if record is None or not modules:
             return ()
         for bundle in self._bundles(record.key):
             try:
-                return tuple(
+                return [
                     Insertion(bundle.module_path(module.name), module.name, module.parameters)
-                    for module in record.modules
-                    if module.name in self.known.in_kernel
-                )
+                    for module in modules
+                ]
             except BundleError as problem:
                 log.warning("a bundle cannot serve for a roll-back", problem=problem)
         log.warning("no bundle of the loaded version in the cache: no roll-back", key=record.key)

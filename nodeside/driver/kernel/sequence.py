@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodeside import log
-from nodeside.driver.kernel.loader import Loader
+from nodeside.driver.kernel.loader import Loader, stuck_error
 from nodeside.errors import Bug, NodesideError
 
 
@@ -63,14 +63,16 @@ def load_sequence(
     """Load modules in this order. Returns their names. Raises SequenceFailed.
 
     `previous` are the modules they replace, already unloaded, in load order. In-tree modules loaded
-    on the way stay loaded.
+    on the way stay loaded. If the init function of a module hangs or has crashed, nothing is rolled
+    back: the module keeps its name, and its hold on others.
     """
     inserted: list[str] = []
     for item in insertions:
         try:
             insert(item, loader)
         except NodesideError as exc:
-            raise SequenceFailed(exc, roll_back(inserted, previous, loader)) from exc
+            rolled = _stuck(item.name, loader) or roll_back(inserted, previous, loader)
+            raise SequenceFailed(exc, rolled) from exc
         inserted.append(item.name)
     return tuple(inserted)
 
@@ -105,6 +107,14 @@ def roll_back(inserted: Sequence[str], previous: Sequence[Insertion], loader: Lo
             return _logged(RollBack(tuple(removed), tuple(restored), (_problem(exc),)))
         restored.append(item.name)
     return _logged(RollBack(tuple(removed), tuple(restored)))
+
+
+def _stuck(name: str, loader: Loader) -> RollBack | None:
+    """Return why nothing can be rolled back if a module is neither live nor gone, else None."""
+    state = loader.modules.state(name)
+    if state is None or state.initstate == "live":
+        return None
+    return _logged(RollBack(problems=(str(stuck_error(name, state)),)))
 
 
 def _problem(exc: Exception) -> str:

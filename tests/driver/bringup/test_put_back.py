@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from nodeside.driver.bringup import installation
+from nodeside.driver.bringup.validate import ValidationFailed
 from nodeside.driver.kernel import conflicts
 from nodeside.driver.kernel.firmware import FirmwareDirectory, FirmwareRefused
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.kernel.sequence import Insertion, SequenceFailed, insert
 from nodeside.driver.ladder.task import Task
-from nodeside.errors import ExitCode, NoSpace
+from nodeside.errors import DeadlinePassed, ExitCode, NoSpace
 from nodeside.process import run
-from tests.driver.fakes.kernel import Refusal, write, write_bytes
+from tests.driver.fakes.kernel import FakeModule, Refusal, write, write_bytes
 from tests.driver.fakes.node import FakeNode, module_bytes
 
 
@@ -25,12 +26,19 @@ def node(tmp_path: Path) -> FakeNode:
     return FakeNode(tmp_path)
 
 
-def in_tree(node: FakeNode, name: str) -> None:
-    """An in-tree module, on disk and in the kernel."""
+def on_disk(node: FakeNode, name: str, *depends: str) -> None:
+    """An in-tree module of this kernel."""
     tree = node.host.lib_modules("6.1.0-test")
-    write_bytes(tree / f"kernel/{name}.ko", module_bytes(name))
-    write(tree / "modules.dep", f"kernel/{name}.ko:\n")
-    node.kernel.add(name)
+    write_bytes(tree / f"kernel/{name}.ko", module_bytes(name, depends=depends))
+    needs = "".join(f" kernel/{each}.ko" for each in depends)
+    with open(tree / "modules.dep", "a") as listing:
+        listing.write(f"kernel/{name}.ko:{needs}\n")
+
+
+def in_tree(node: FakeNode, name: str, *depends: str, taint: str = "") -> None:
+    """An in-tree module, on disk and in the kernel."""
+    on_disk(node, name, *depends)
+    node.kernel.add(name, FakeModule(taint=taint), uses=depends)
 
 
 def two_modules(node: FakeNode, version: str) -> Task:
@@ -76,9 +84,7 @@ def test_the_kernels_own_module_is_back_after_a_replacement_that_fails(
 ) -> None:
     """A vendor's driver of a network card has the name of the kernel's own, as a rule."""
     task = node.task()
-    in_tree(node, "straw")
-    node.kernel.modules["straw"].taint = taint
-    node.kernel.show()
+    in_tree(node, "straw", taint=taint)
     node.put_bundle(task)
     node.kernel.refuse_load["straw"] = [Refusal(errno.ENODEV)]
 
@@ -88,6 +94,72 @@ def test_the_kernels_own_module_is_back_after_a_replacement_that_fails(
     assert node.loaded == loaded
     assert node.kernel.unloads == ["straw"]
     assert node.record is None
+
+
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_ours_are_back_too_if_a_new_version_also_replaces_a_module_of_the_kernel(
+    node: FakeNode, *, ours_first: bool
+) -> None:
+    """Either may need the other, so they come back in the order of their dependencies."""
+    names = ["straw", "extra"]
+    if ours_first:
+        node.fill()
+        on_disk(node, "straw")
+        in_tree(node, "extra", "straw")
+    else:
+        in_tree(node, "extra")
+        task = node.task()
+        node.put_bundle(task, {"straw": module_bytes("straw", depends=["extra"])})
+        node.bring_up(task)
+    before = node.record
+    node.upgrade(modules=[{"name": name} for name in names])
+    task = node.task()
+    node.put_bundle(task)
+    node.kernel.refuse_load["straw"] = [Refusal(errno.ENODEV)]
+
+    with pytest.raises(SequenceFailed, match=r"the previous \w+, \w+ is loaded again"):
+        node.bring_up(task)
+
+    assert node.loaded[-2:] == tuple(names if ours_first else reversed(names))
+    assert node.record == before
+
+
+@pytest.mark.parametrize("previous", ["", "ours", "the kernel's own"])
+def test_a_module_whose_init_hangs_is_not_taken_for_the_previous_one(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, previous: str
+) -> None:
+    """It may become live in the end. Then counts what the kernel said of it meanwhile."""
+    if previous == "ours":
+        node.fill()
+    elif previous:
+        in_tree(node, "straw")
+    in_tree(node, "rival")
+    node.upgrade(conflicts={"modules": ["rival"]})
+    task = node.task()
+    node.put_bundle(task)
+    load = node.kernel.finit_module
+
+    def hang(fd: int, parameters: str, timeout: float) -> None:
+        load(fd, parameters, timeout)
+        node.kernel.modules["straw"].state = "Loading"
+        node.kernel.show()
+        raise DeadlinePassed(f"the kernel has not returned after {timeout:g} s")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.kernel, "finit_module", hang)
+        with pytest.raises(SequenceFailed) as caught:
+            node.bring_up(task)
+
+    assert "the roll-back failed: cannot unload straw: its init f" in str(caught.value)
+    assert node.loaded == ("straw",), "the rival stays away from its devices"
+    assert node.record is not None
+    assert node.record.version == "2.0"
+
+    node.kernel.say("INFO: task insmod:4711 blocked for more than 120 seconds.")
+    node.kernel.modules["straw"].state = "Live"
+    node.kernel.show()
+    with pytest.raises(ValidationFailed, match="blocked for more than"):
+        node.bring_up(task)
 
 
 def test_a_bug_half_way_through_an_unload_brings_the_others_back(
