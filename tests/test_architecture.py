@@ -104,6 +104,20 @@ def test_nothing_starts_a_process_behind_its_back() -> None:
         assert not forbidden.search((ROOT / path).read_text(encoding="utf-8")), path
 
 
+def test_no_python_that_we_start_takes_modules_from_the_working_directory() -> None:
+    """`-c` and `-m` look there first, and `nodeside try .` is root in a vendor's directory."""
+    python = re.compile(r"\bsys\.executable\b|python3")
+    shown = Path("cluster/cli/extra.py")  # starts none: a person does, where he trusts the place
+    found = []
+    for path, tree in modules():
+        for node in ast.walk(tree) if path != shown else ():
+            if isinstance(node, ast.List | ast.Tuple) and python.search(ast.unparse(node)):
+                words = {each.value for each in node.elts if isinstance(each, ast.Constant)}
+                if words & {"-c", "-m"} and not words & {"-I", "-P"}:
+                    found.append(f"{path}: {ast.unparse(node)}")
+    assert found == []
+
+
 def test_only_one_module_of_the_spec_imports_yaml() -> None:
     readers = [str(path) for path, tree in modules() if "yaml" in imported(tree)]
     assert [path for path in readers if path.startswith("nodeside/spec/")] == [

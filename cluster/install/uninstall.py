@@ -27,7 +27,10 @@ _LAST_WORDS = ("ModulesStay", "Deleted")  # the reasons of Events; see deletion.
 
 @dataclass(frozen=True)
 class _Driver:
-    """A Driver. `waits` is the controller's message about its deletion, "" until there is one."""
+    """A Driver. `waits` is the controller's message about its deletion, "" until there is one.
+
+    The message may quote a node, with any characters.
+    """
 
     name: str
     uid: str
@@ -74,7 +77,8 @@ def _read(document: Mapping[str, Any]) -> _Driver:
     metadata = document["metadata"]
     ready = condition(document.get("status") or {}, "Ready")
     going = "deletionTimestamp" in metadata and ready["reason"] in ("Deleting", "ModulesStay")
-    return _Driver(str(metadata["name"]), str(metadata["uid"]), ready["message"] if going else "")
+    waits = escaped(ready["message"], keep="") if going else ""
+    return _Driver(str(metadata["name"]), str(metadata["uid"]), waits)
 
 
 def _too_late(left: Mapping[str, _Driver], deadline: float) -> DeadlinePassed:

@@ -19,7 +19,6 @@ from cluster.model.names import (
 )
 from cluster.model.snapshot import EMPTY, BuildPod, Consumer, Document, DriverPod, Unloader
 from nodeside.buildjob import read_message
-from nodeside.contract import REPORT_TEXT
 
 
 def pod_from(data: Document) -> DriverPod:
@@ -60,7 +59,7 @@ def build_pod_from(data: Document) -> BuildPod:
         created=seconds(metadata.get("creationTimestamp")),
         waiting=_waiting(status),
         outcome=outcome,
-        ended=(ended or text(status, "reason"))[:REPORT_TEXT],
+        ended=printable(ended or text(status, "reason")),
     )
 
 
@@ -86,7 +85,7 @@ def _waiting(status: Document) -> Mapping[str, str]:
         for container in islice(status.get(kind) or (), _CONTAINERS):
             waiting = part(part(container, "state"), "waiting")
             if waiting.get("reason") not in (None, "", "ContainerCreating", "PodInitializing"):
-                reasons[str(container.get("name"))[:_NAME]] = words_of(waiting)
+                reasons[printable(str(container.get("name"))[:_NAME])] = words_of(waiting)
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             reasons["pod"] = words_of(condition)
@@ -128,7 +127,7 @@ def _why(status: Mapping[str, Any], ended: Mapping[str, Any]) -> str:
     reasons = [str(status[key]) for key in ("reason", "message") if status.get(key)]
     if not reasons and "exitCode" in ended:
         reasons = [f"exit code {ended['exitCode']}"]
-    return ": ".join(reasons)[:REPORT_TEXT] or "no reason was given"
+    return printable(": ".join(reasons)) or "no reason was given"
 
 
 # A field selector that excludes pods that are not bound or have ended.

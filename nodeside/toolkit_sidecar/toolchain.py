@@ -158,11 +158,17 @@ def _why_not_started(path: Path, cause: BaseException | None) -> str:
 
 
 def _exec(bench: Bench) -> str:
-    """Check that programs may run here: kbuild and configure scripts run what they just built."""
+    """Check that programs may run here: kbuild and configure scripts run what they just built.
+
+    The directory may be a vendor's, with a link in the place of the probe: `doctor` checks the
+    working directory.
+    """
     probe = bench.out / ".tmp-noexec-probe"
     try:
-        probe.write_bytes(_NOEXEC_PROBE)
-        probe.chmod(0o700)
+        probe.unlink(missing_ok=True)
+        with open(probe, "xb") as file:
+            file.write(_NOEXEC_PROBE)
+            os.fchmod(file.fileno(), 0o700)
         process.run([probe], timeout=_TIMEOUT, cwd=bench.out)
     except process.ToolMissing as exc:
         raise BuildFailed(

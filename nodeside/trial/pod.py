@@ -35,6 +35,7 @@ from nodeside.trial.workshop import Node
 _PROVIDE_SECONDS = 300.0
 _RUN_SECONDS = 6 * 3600.0  # the node side has its own deadlines; this is for a stuck machine
 _COMMAND_SECONDS = 600.0
+_OUTPUT = 1 << 20  # characters of a command's output, from its end
 _OF_THE_BUILD = (
     ExitCode.BUILD_FAILED,
     ExitCode.NO_MODULE,
@@ -47,7 +48,7 @@ _CRASH_LINES = 60  # of the console, from the first splat on
 
 @dataclass(frozen=True)
 class Consumed:
-    """A command that used the driver, or that the user requested."""
+    """A command that used the driver, or that the user requested. Of a long output, the end."""
 
     argv: tuple[str, ...]
     exit_code: int
@@ -261,7 +262,8 @@ class _Pod:
             on_line=tell,
             on_error=tell,
         )
-        return Consumed(tuple(argv), done.exit_code, (done.output or done.errors).strip())
+        output = (done.output or done.errors).strip()[-_OUTPUT:]
+        return Consumed(tuple(argv), done.exit_code, output)
 
     def _stop(self, sidecar: GuestProcess) -> None:
         with suppress(TrialError):

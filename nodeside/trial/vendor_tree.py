@@ -32,9 +32,11 @@ _KINDS = {
 def copy(source: Path, target: Path, *, leave_out: Collection[str] = ()) -> None:
     """Copy a tree to `target`, which must not exist, without the names in `leave_out`.
 
-    Raises TargetError for what is not copied, SystemRefused and NoSpace.
+    `source` itself may be a link: the caller has decided on it. Raises TargetError for what is not
+    copied, SystemRefused and NoSpace.
     """
     with disk_errors(source):
+        source = source.resolve()
         used = sum(status.st_size for _, status, _ in _entries(source, leave_out))
         _require_within_limit(source, used)
         _copy(source, target, leave_out)

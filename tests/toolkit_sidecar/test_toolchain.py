@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nodeside import process
-from nodeside.contract import BuildSettings, FailureKind
+from nodeside.contract import BuildKind, BuildSettings, FailureKind
 from nodeside.errors import ExitCode
 from nodeside.toolkit_sidecar.compiler import (
     Compiler,
@@ -20,6 +20,7 @@ from nodeside.toolkit_sidecar.compiler import (
     major_version,
 )
 from nodeside.toolkit_sidecar.headers import read_headers
+from nodeside.toolkit_sidecar.toolchain import Bench, inspect
 from tests.toolkit_sidecar.faketoolkit import CONFIG, KERNEL, LONG, FakeToolkit
 
 GCC_13 = '#!/bin/bash\ncase $1 in -dumpversion) echo 13 ;; *) echo "gcc (Debian) 13.2.0" ;; esac\n'
@@ -122,6 +123,19 @@ def check(toolkit: FakeToolkit, *options: str) -> process.Completed:
     argv = [sys.executable, "-m", "nodeside.toolkit_sidecar", "check", "--root", str(toolkit.root)]
     argv += ["--directory", str(toolkit.shared.out), *options]
     return process.run(argv, timeout=LONG, env={"PATH": toolkit.path()}, check=False)
+
+
+def test_the_check_for_noexec_writes_through_no_link(toolkit: FakeToolkit, tmp_path: Path) -> None:
+    precious, place = tmp_path / "precious", tmp_path / "place"
+    precious.write_text("precious")
+    place.mkdir()
+    (place / ".tmp-noexec-probe").symlink_to(precious)
+
+    findings = inspect(Bench(toolkit.root, KERNEL, BuildSettings(BuildKind.KBUILD, ()), place))
+
+    assert [finding.ok for finding in findings if finding.check == "exec"] == [True]
+    assert precious.read_text() == "precious"
+    assert list(place.iterdir()) == []
 
 
 def test_check_shows_every_finding(toolkit: FakeToolkit) -> None:

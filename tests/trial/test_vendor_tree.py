@@ -46,6 +46,14 @@ def test_files_directories_links_modes_and_times_are_kept(tree: Path, tmp_path: 
     assert (copy / "dangling").readlink() == Path("/no/such/file")
 
 
+def test_a_link_to_a_tree_names_the_tree(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("tree")
+
+    vendor_tree.copy(tmp_path / "link", tmp_path / "copy")
+
+    assert (tmp_path / "copy" / "src" / "hello.c").read_text() == "// hello\n"
+
+
 def test_the_copy_gives_nobody_rights(tree: Path, tmp_path: Path) -> None:
     (tree / "src" / "hello.c").chmod(0o6777)
     (tree / "src").chmod(0o3777)

@@ -202,7 +202,7 @@ def _toolkit(config: Config, kernel: Kernel | None) -> Iterator[Row]:
     if config.shared is not None:
         yield _sidecar(config)
         return
-    argv = [sys.executable, "-m", "nodeside.toolkit_sidecar", "check", "--output", "json"]
+    argv = [sys.executable, "-P", "-m", "nodeside.toolkit_sidecar", "check", "--output", "json"]
     if kernel is not None:
         argv += ["--kernel", kernel.release]
     package = str(Path(nodeside.__file__).parent.parent)

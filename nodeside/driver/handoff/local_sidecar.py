@@ -30,6 +30,7 @@ def local_sidecar() -> Iterator[SharedDir]:
         shared.create()
         argv = [
             sys.executable,
+            "-P",
             "-m",
             "nodeside.toolkit_sidecar",
             "run",

@@ -64,7 +64,7 @@ def build(
     """Build the bundle of the driver in `image` into `cache`. A failed build does not raise."""
     progress.say(f"building for {kernel.release} in the toolkit's root file system on this host")
     words = [
-        *(sys.executable, "-c", _COMMAND, "driver", "build"),
+        *(sys.executable, "-P", "-c", _COMMAND, "driver", "build"),
         *("--driver", str(image / "driver.yaml"), "--cache", str(cache)),
         *("--kernel", kernel.release, "--kernel-version", version(kernel)),
     ]

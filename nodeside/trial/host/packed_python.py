@@ -36,7 +36,7 @@ def make(driver_root: Path, cache: TrialCache, progress: Progress) -> Path:
             entrance((driver_root,), scratch, binds) as enter,
         ):
             process.run(
-                [*OWN_PROCESSES, "/usr/bin/python3", "-B", "-c", _PACK],
+                [*OWN_PROCESSES, "/usr/bin/python3", "-P", "-B", "-c", _PACK],
                 env=ENVIRONMENT | {"PYTHONPATH": "/opt/nodeside"},
                 wrapper=enter,
                 timeout=300,

@@ -83,8 +83,8 @@ def compile_package(package: Path, root: Path) -> None:
     process.run(
         [
             libraries / "ld-linux-x86-64.so.2", "--library-path", libraries,
-            os.path.realpath(root / "usr" / "bin" / "python3"), "-S", "-m", "compileall", "-q",
-            "--invalidation-mode", "unchecked-hash", package,
+            os.path.realpath(root / "usr" / "bin" / "python3"),
+            "-P", "-S", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", package,
         ],
         env={"PYTHONHOME": str(root / "usr")},
         timeout=120,

@@ -33,6 +33,9 @@ _ALWAYS = (
     "init_on_alloc=0",
     "lsm=lockdown",
 )  # fmt: skip
+# QEMU takes a GiB for itself. The rest is for devices: a vendor's trial.yaml may name one of any
+# size, and the driver in the machine may fill it.
+_OF_QEMU_MIB = 4096
 # An emulated CPU gets the CPU time that the host can spare. If that is little, the kernel reports a
 # stall, which would be blamed on the driver.
 _EMULATED = ("rcupdate.rcu_cpu_stall_timeout=300", "watchdog_thresh=60")
@@ -61,13 +64,17 @@ class MachineFiles:
 
 
 def argv(settings: MachineSettings, files: MachineFiles, agent_fd: int) -> list[str]:
-    """Return the whole command. setpriv makes QEMU die with us, whatever kills us."""
+    """Return the whole command.
+
+    setpriv makes QEMU die with us, whatever kills us, and prlimit limits its memory.
+    """
     emulated = _EMULATED if settings.accelerator == "tcg" else ()
     append = [*_ALWAYS, *emulated, *settings.append]
     if settings.network:
         append.append("nodeside.network=1")
     words = [
         "setpriv", "--pdeathsig", "KILL", "--",
+        "prlimit", f"--data={settings.memory_mib + _OF_QEMU_MIB << 20}", "--",
         QEMU, *base(settings),
         "-kernel", str(files.kernel.vmlinuz), "-initrd", str(files.kernel.initramfs),
         "-append", " ".join(append),

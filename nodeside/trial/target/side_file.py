@@ -23,6 +23,7 @@ from nodeside.trial.vendor_tree import require_inside
 
 SIDE_FILE = "trial.yaml"
 _SIZE_LIMIT = 256 << 10
+_COMMANDS = 64  # their output is kept until the end of the trial
 _BY_HAND = "if you trust it, name it on the command line: --device"
 
 # These reach the host without any property: its files, its devices, its kernel.
@@ -103,6 +104,8 @@ def _mistakes(values: Any) -> Iterator[Mistake]:
     if not isinstance(commands, list):
         yield Mistake(("commands",), f"expected a list of argvs, got {in_brief(commands)}")
         return
+    if len(commands) > _COMMANDS:
+        yield Mistake(("commands",), f"expected at most {_COMMANDS} commands, got {len(commands)}")
     for index, argv in enumerate(commands):
         yield from _no_words(("commands", index), argv)
         if argv == []:

@@ -88,6 +88,12 @@ def test_the_last_word_cannot_write_to_the_terminal() -> None:
     assert farewell(Cluster([], last="gone\x1b]52;c;eA==\x07"))[-1] == r"gone\x1b]52;c;eA==\x07"
 
 
+def test_a_message_of_a_node_is_one_line_that_cannot_write_to_the_terminal() -> None:
+    said = farewell(Cluster(["held: n1 (\x1b]52;c;eA==\x07\ndriver other deleted)"]))
+
+    assert said[1] == r"driver edu: held: n1 (\x1b]52;c;eA==\x07\ndriver other deleted)"
+
+
 def test_a_module_that_is_held_for_too_long_is_named_with_the_way_out() -> None:
     with pytest.raises(DeadlinePassed) as caught:
         farewell(Cluster([HELD] * 100), deadline=60.0)

@@ -18,7 +18,7 @@ from cluster.model.parse import (
     node_from,
     revision_from,
 )
-from cluster.model.parse_pods import pod_from
+from cluster.model.parse_pods import build_pod_from, pod_from
 from cluster.model.snapshot import Pool
 from nodeside.contract import REPORT_TEXT, NodeDriverStatus, Rung, State
 from nodeside.driver.announce.documents import node_driver
@@ -216,6 +216,15 @@ def test_what_a_node_says_moves_no_cursor_of_a_terminal() -> None:
     assert found is not None
     assert found.message == "\ufffd[2Jready\nline 2\tx\ufffd\ufffdoy"
     assert found.reason == "\ufffd\ufffd"
+
+
+def test_what_a_kubelet_says_of_a_pod_moves_no_cursor_either() -> None:
+    waiting = {"name": "a\x1b", "state": {"waiting": {"reason": "b\x1b"}}}
+    ended = {"name": "c\x1b", "state": {"terminated": {"exitCode": 1, "reason": "d\x1b"}}}
+    status = {"containerStatuses": [waiting, ended]}
+
+    assert pod_from({"status": status}).waiting == {"a\ufffd": "b\ufffd"}
+    assert build_pod_from({"status": status}).ended == "c\ufffd: d\ufffd, exit code 1"
 
 
 def test_a_pod_tells_why_its_containers_wait() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from nodeside import process
 from nodeside.driver.handoff.local_sidecar import local_sidecar
+from tests.toolkit_sidecar.faketoolkit import until
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
@@ -27,3 +29,14 @@ def test_no_neighbour_answers_a_local_build() -> None:
             ]
             done = process.run(argv, timeout=60, check=False)
             assert "Permission denied" in done.errors
+
+
+def test_nothing_of_the_working_directory_is_run_as_a_part_of_the_sidecar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("nodeside", "argparse"):
+        (tmp_path / f"{name}.py").write_text("open('run', 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    with local_sidecar() as shared:
+        until(shared.sidecar_lives, "the sidecar")
+    assert not (tmp_path / "run").exists()

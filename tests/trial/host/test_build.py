@@ -1,13 +1,20 @@
-"""Which builds are made on the host."""
+"""Which builds are made on the host, and that they run nothing but nodeside as root."""
 
 from __future__ import annotations
 
+import io
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from nodeside.errors import ExitCode
+from nodeside.shared import SharedDir
 from nodeside.spec import parse
-from nodeside.trial.host.build import LARGE, LARGE_BYTES, is_large
+from nodeside.trial.host import build as host_build
+from nodeside.trial.host.build import LARGE, LARGE_BYTES, build, is_large
+from nodeside.trial.machine.kernel_disk import KernelDisk
+from nodeside.trial.progress import Progress
 
 DRIVER = parse(
     {
@@ -36,3 +43,26 @@ def test_a_link_to_nowhere_is_a_file_like_another(tmp_path: Path) -> None:
     (tmp_path / "gone.c").symlink_to("/no/such/file.c")
 
     assert not is_large(DRIVER, tmp_path)
+
+
+def test_nothing_of_a_vendors_directory_is_run_to_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = SharedDir(tmp_path / "shared")
+    monkeypatch.setattr(host_build, "HostToolkit", lambda *_, **__: nullcontext(shared))
+    for name in ("nodeside", "click"):
+        (tmp_path / f"{name}.py").write_text("open('run', 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+
+    done = build(
+        tmp_path / "no-image",
+        KernelDisk(tmp_path, "6.1.0-56-cloud-amd64", headers=True, compiler="gcc-12"),
+        toolkit=tmp_path,
+        python=tmp_path,
+        cache=tmp_path / "cache",
+        driver=DRIVER,
+        progress=Progress(io.StringIO()),
+    )
+
+    assert done.exit_code == ExitCode.SPEC
+    assert not (tmp_path / "run").exists()

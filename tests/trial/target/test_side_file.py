@@ -26,6 +26,7 @@ def written(tmp_path: Path, text: str) -> Path:
         ("commands: [[ls, 5]]", r"\$\.commands\[0\]\[1\]: expected a string, got 5"),
         ("commands: [[]]", r"\$\.commands\[0\]: expected a program"),
         ("commands: ls", r"\$\.commands: expected a list of argvs"),
+        (f"commands: [{'[ls], ' * 65}]", r"\$\.commands: expected at most 64 commands, got 65"),
         ("[edu]", r"\$: expected a mapping"),
         ("devices: [", "not YAML"),
         ("devices: [edu]\ndevices: [edu]", "appears twice"),

@@ -111,6 +111,14 @@ def test_a_directory_becomes_the_driver_image(vendor: Path, tmp_path: Path) -> N
     assert files == ["driver.yaml", "src", "src/hello.c"]
 
 
+def test_a_link_to_a_directory_is_tried_like_the_directory(vendor: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(vendor)
+
+    wanted = prepare(tmp_path / "link", tmp_path / "image")
+
+    assert (wanted.image / "src" / "hello.c").is_file()
+
+
 def test_a_file_of_another_name_is_the_driver_yaml_of_the_image(
     vendor: Path, tmp_path: Path
 ) -> None:

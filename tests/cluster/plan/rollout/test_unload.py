@@ -547,6 +547,11 @@ def test_a_node_that_another_driver_has_is_not_unloaded_under_it() -> None:
             None,
             "Evicted: low on memory",
         ),
+        (
+            {"phase": "Failed", "message": "\x1b]52;c;eA==\x07"},
+            None,
+            "\ufffd]52;c;eA==\ufffd",
+        ),
         ({"phase": "Failed"}, None, "no reason was given"),
     ],
 )
