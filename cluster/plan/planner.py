@@ -31,6 +31,7 @@ from cluster.plan.assign import node_changes, outdated_reports
 from cluster.plan.builds.kernel_images import LINK
 from cluster.plan.context.context import DriverContext, Memory
 from cluster.plan.deletion import again_in, delete, leave, orphans
+from cluster.plan.nodes.stage_pods import has_left
 from cluster.plan.objects.build_job import publish_target
 from cluster.plan.objects.daemonset import daemonset, differs, is_same
 from cluster.plan.objects.driver_pod import DaemonSetInput
@@ -39,7 +40,7 @@ from cluster.plan.objects.revision import config_map
 from cluster.plan.rollout import drain
 from cluster.plan.rollout.drain import let_go, uncordons
 from cluster.plan.rollout.unload import Unload
-from cluster.plan.stage_actions import has_left, stage_objects, take_down, with_stage_labels
+from cluster.plan.stage_actions import stage_objects, take_down, with_stage_labels
 from cluster.plan.stages.stages import StagePlan
 from cluster.plan.status import conditions
 from cluster.plan.status.report import census, report_of
