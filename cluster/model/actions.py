@@ -2,8 +2,8 @@
 
 A failed action ends the plan for its driver, since later actions may depend on it (a node is
 labelled only after the DaemonSet of that label exists, a finalizer is removed last). There are two
-exceptions: only Events about the status depend on a status update, and only actions on the same
-node depend on an action on one node.
+exceptions: only Events about the status and the deletion of old revisions depend on a status
+update, and only actions on the same node depend on an action on one node.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete one object if it still has this uid ("": any uid). `part` is that of the lane."""
+    """Delete one object if it still has this uid ("": any uid). `part` is that of the lane.
+
+    `of_status`: the status may name the object until the preceding status update.
+    """
 
     driver: str
     resource: Resource
@@ -64,6 +67,7 @@ class Delete:
     namespace: str = ""
     uid: str = ""
     part: str = ""
+    of_status: bool = False
 
     @property
     def words(self) -> str:
@@ -229,13 +233,13 @@ def lane_of(action: Action) -> Lane:
 def rests_on(action: Action) -> tuple[Lane, ...]:
     """Return the lanes in which a failure blocks this action.
 
-    A failed status update blocks only Events about the status; the status reports other failures.
+    A failed status update blocks only what is `of_status`; the status reports other failures.
     """
     lane, node = lane_of(action), node_of(action)
     match action:
         case SetStatus():
             return (Lane(action.driver, STATUS),)
-        case EmitEvent(of_status=True):
+        case EmitEvent(of_status=True) | Delete(of_status=True):
             return lane, Lane(action.driver, STATUS)
         case _:
             return (lane, lane.on(node)) if node else (lane,)

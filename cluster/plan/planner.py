@@ -119,9 +119,9 @@ def plan_driver(
         *build_jobs.wanted(context),
         *_daemonsets_retired(context),
         *build_jobs.retired(context),
-        *_revisions_dropped(context, leaving.needed),
         *falls_told(resource, rollout.desired, context.fallbacks.by_assignment, snapshot),
         *status_changes(resource, with_stages(staging, status, now)),
+        *_revisions_dropped(context, leaving.needed),
         *stage_objects(staging),
     ]
     return Plan(
@@ -243,13 +243,17 @@ def _daemonsets_retired(context: DriverContext) -> Iterator[Action]:
 
 
 def _revisions_dropped(context: DriverContext, unloading: Collection[str]) -> Iterator[Action]:
-    """Deletes revisions that no node runs, is to run or unloads with, and no Job works on."""
+    """Deletes revisions that no node runs, is to run or unloads with, and no Job works on.
+
+    One of them may be the last good one as far as the status says. Without it, the next rollout
+    would have no canaries, so the status comes first.
+    """
     needed = {at.revision for at in context.rollout.desired.values()} | set(unloading)
     needed |= build_jobs.revisions_at_work(context)
     needed |= {context.revisions.newest, context.rollout.state.good, ""}  # "" is the shared policy
     for each in context.snapshot.revisions.values():
         if each.driver == context.driver.name and each.revision not in needed:
-            yield _deleted(context, CONFIG_MAPS, each)
+            yield replace(_deleted(context, CONFIG_MAPS, each), of_status=True)
 
 
 def _deleted(
