@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import Any
 
 from cluster.kube.managed_fields import Overwrite
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS, Resource
+from cluster.model.demand import Demand, all_of
 from cluster.model.lanes import CORDONS, STATUS, Lane
 from cluster.model.snapshot import Pool, Tag
 from cluster.model.stages import Template
@@ -307,35 +307,6 @@ def together(plans: Sequence[Plan], *more: Action) -> Plan:
     tags = frozenset().union(*(plan.tags for plan in plans))
     templates = frozenset().union(*(plan.templates for plan in plans))
     return Plan((*actions, *more), min(waits, default=None), censuses, demand, tags, templates)
-
-
-Labels = frozenset[tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """Pods that request one of the resources, or have all labels of one selector.
-
-    Empty `namespaces` means all namespaces.
-    """
-
-    resources: frozenset[str]
-    selectors: frozenset[Labels]
-    namespaces: frozenset[str]
-
-    def __or__(self, other: Demand) -> Demand:
-        every = not self.namespaces or not other.namespaces
-        return Demand(
-            self.resources | other.resources,
-            self.selectors | other.selectors,
-            frozenset() if every else self.namespaces | other.namespaces,
-        )
-
-
-def all_of(demands: Iterable[Demand | None]) -> Demand | None:
-    """Return the union of the demands; None if there is none."""
-    asked = [demand for demand in demands if demand is not None]
-    return reduce(Demand.__or__, asked) if asked else None
 
 
 @dataclass(frozen=True, slots=True)
