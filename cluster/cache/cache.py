@@ -19,7 +19,7 @@ from cluster.kube.errors import ApiError, NotFound
 from cluster.kube.reflector import Reflector, Selection, WatchHealth
 from cluster.kube.resources import Resource
 from cluster.model import parse
-from cluster.model.actions import Demand
+from cluster.model.demand import Demand
 from cluster.model.names import BUILDER, MANAGED_BY, OURS
 from cluster.model.parse_pods import build_pod_from, pod_from, unless_mirror
 from cluster.model.snapshot import Node, Settings, Snapshot, Tag, Unseen
@@ -95,7 +95,7 @@ class View:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._consumers.want(None)
+        self._consumers.stop()
         for reflector in self._reflectors.values():
             reflector.stop()
         self._stages.stop()
@@ -154,8 +154,12 @@ class View:
         return self._stages.added(snapshot)
 
     def want(self, demand: Demand | None) -> None:
-        """Watch these pods of the cluster and no others from now on."""
+        """Watch these pods of the cluster; None: a plan needs none."""
         self._consumers.want(demand)
+
+    def want_nothing(self) -> None:
+        """Stop to watch pods of the cluster at once: no more plans are made."""
+        self._consumers.stop()
 
     def learn(self, tags: Collection[Tag]) -> bool:
         """Read the labels of these tags' images within a short time limit.
@@ -171,9 +175,11 @@ class View:
         """
         return self._stages.render(templates)
 
-    def learns_in(self) -> float | None:
-        """Return the seconds until more image labels may be known; None if that is unknown."""
-        return self._tag_labels.again_in()
+    def again_in(self) -> float | None:
+        """Return the seconds until more image labels may be known, or until pods need not be
+        watched any more; None if that is unknown."""
+        waits = (self._tag_labels.again_in(), self._consumers.ends_in())
+        return min((wait for wait in waits if wait is not None), default=None)
 
     def health(self) -> list[WatchHealth]:
         return [reflector.health() for reflector in self._reflectors.values()]

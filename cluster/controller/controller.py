@@ -94,7 +94,7 @@ class Controller:
                 self._pulse.end()
                 self._rest(began, wait)
         finally:
-            self._view.want(None)
+            self._view.want_nothing()
 
     def _look_first(self, leadership: Leadership) -> None:
         """Wait until every kind is listed: before that, an absence proves nothing.
@@ -165,7 +165,7 @@ class Controller:
     def _next(self, plan: Plan, outcome: Outcome) -> float | None:
         if outcome.outage is None:
             self._outages = 0
-            waits = (_soonest(plan, outcome), self._view.learns_in())
+            waits = (_soonest(plan, outcome), self._view.again_in())
             return min((wait for wait in waits if wait is not None), default=None)
         self._outages += 1
         pace = self._pace

@@ -1,12 +1,13 @@
 """Carries out the actions of a plan.
 
 Each Driver has its own lane. Its actions run in order, and the first failure ends the lane, since
-later actions may depend on the failed one. No action depends on a status. A refusal that concerns
-one node stops only the actions on that node, and the deletion of objects it still needs, because a
-webhook or a limit may reject one node of thousands. Consecutive actions of one kind (the labels of
-5,000 nodes, the DaemonSets of 20 pools) do not depend on each other and are sent in parallel. A
-round takes a few seconds at most. The rest is planned again from a new snapshot, so a Driver with
-many nodes does not delay the others. Once the lease is lost, no request starts or continues.
+later actions may depend on the failed one. Only what is `of_status` depends on a status. A refusal
+that concerns one node stops only the actions on that node, and the deletion of objects it still
+needs, because a webhook or a limit may reject one node of thousands. Consecutive actions of one
+kind (the labels of 5,000 nodes, the DaemonSets of 20 pools) do not depend on each other and are
+sent in parallel. A round takes a few seconds at most. The rest is planned again from a new
+snapshot, so a Driver with many nodes does not delay the others. Once the lease is lost, no request
+starts or continues.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ out requests.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -33,6 +34,9 @@ T = TypeVar("T")
 
 PAGE = 500  # objects in one page of a list
 _SMALLER = 8  # times fewer objects in the pages after one that is too large
+_TEXT_LIMIT = 32 << 20  # bytes that the text of a page may take in memory
+_WIDER = re.compile(rb"[\xc4-\xf4]")  # begins a character beyond Latin-1
+_WIDEST = re.compile(rb"[\xf0-\xf4]")  # begins one beyond U+FFFF
 
 _READ = 15.0  # read timeout in seconds after the requested end of a watch
 _SILENCE = 150.0  # read timeout of a watch in seconds: bookmarks come about every minute
@@ -380,6 +384,8 @@ def _object(request: RequestInfo, body: bytes) -> dict[str, Any]:
 
 
 def _page(request: RequestInfo, body: bytes, trim: Callable[[dict[str, Any]], T | None]) -> Page[T]:
+    if len(body) * _width(body) > _TEXT_LIMIT:
+        raise TooLarge(f"the answer to {request} takes more than {_TEXT_LIMIT >> 10} KiB as text")
     try:
         text = body.decode()
     except UnicodeDecodeError as exc:
@@ -389,6 +395,13 @@ def _page(request: RequestInfo, body: bytes, trim: Callable[[dict[str, Any]], T 
         return read_page(text, trim)
     except ValueError as exc:
         raise Unreachable(f"the answer to {request} is not a list: {exc}") from exc
+
+
+def _width(body: bytes) -> int:
+    """Return the bytes that Python gives each character of a text: what the widest one needs."""
+    if body.isascii() or not _WIDER.search(body):
+        return 1
+    return 4 if _WIDEST.search(body) else 2
 
 
 def _given(**query: str) -> dict[str, str]:

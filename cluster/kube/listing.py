@@ -34,7 +34,7 @@ def read_page(text: str, trim: Callable[[dict[str, Any]], T | None]) -> Page[T]:
     Raises ValueError if `text` is not a list: treating it as an empty list would be a disaster.
     """
     page: Page[T] = Page()
-    if not text.rstrip().endswith("}"):
+    if _skip(text, text.rfind("}") + 1) != len(text):
         raise ValueError("the list is cut off")
     at, has_items = _expect(text, _skip(text, 0), "{"), False
     while text[at] != "}":

@@ -36,7 +36,7 @@ DEADLINE = 30.0  # default deadline in seconds for a request including retries
 _CONNECT = 5.0  # seconds
 _READ = 15.0  # read timeout in seconds
 _PIECE = 1 << 16  # bytes
-_ANSWER_LIMIT = 32 << 20  # bytes; decoded, an answer takes up to four times as much
+_ANSWER_LIMIT = 32 << 20  # bytes
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds between retries
 
 # Requests metadata only: a patched Node would be returned with its 10-30 kB of status.

@@ -3,8 +3,9 @@
 `/healthz` fails only if a restart would help: one round of the main loop has taken too long. An
 unreachable API server is not such a case. `/readyz` reports for each kind whether our cache is up
 to date. Standard library, no authentication: the answers contain nothing secret. The number of
-concurrent connections is limited; further ones are closed without an answer. The total time of a
-connection is limited too, so a client that sends slowly cannot hold it open.
+concurrent connections is limited; the oldest one is closed for a further one, since the kubelet
+asks as soon as it has connected. The total time of a connection is limited too, so a client that
+sends slowly cannot hold it open.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from nodeside.errors import SystemRefused
 STALE = 180.0  # seconds without an answer from the API server after which we are not ready
 _CONNECTIONS = 64  # concurrent connections: enough for several slow clients
 _SECONDS = 2.0  # for a whole connection; the kubelet waits one second
+_WAITING = 128  # connections that are not accepted yet
+_ROOM = 0.05  # seconds in which a connection that is closed ends
 _SWEEP = 0.5  # seconds between two checks for expired connections
 
 
@@ -75,12 +78,15 @@ def _line(kind: WatchHealth) -> str:
 class Server(ThreadingHTTPServer):
     """An HTTP server that listens on all IPv6 and IPv4 addresses; the kubelet uses the pod's.
 
-    Uses one thread per connection, like the base class, but limits their number and duration.
+    Uses one thread per connection, like the base class, but limits their number and duration. With
+    `makes_room`, the oldest connection is closed for a further one; else that one is closed.
     """
 
     daemon_threads = True
+    request_queue_size = _WAITING
     connections = _CONNECTIONS
     seconds = _SECONDS
+    makes_room = True
 
     def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
         self._free = threading.BoundedSemaphore(self.connections)
@@ -96,7 +102,7 @@ class Server(ThreadingHTTPServer):
         socketserver.TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
+        if not self._free.acquire(blocking=False) and not self._make_room():
             self.shutdown_request(request)
             return
         try:
@@ -104,6 +110,15 @@ class Server(ThreadingHTTPServer):
         except RuntimeError:  # no thread could be started
             self._free.release()
             self.shutdown_request(request)
+
+    def _make_room(self) -> bool:
+        """Close the oldest connection if that is allowed; return whether there is room now."""
+        if not self.makes_room:
+            return False
+        for oldest in list(self._open)[:1]:
+            self._open.pop(oldest, None)
+            _cut(oldest)
+        return self._free.acquire(timeout=_ROOM)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:

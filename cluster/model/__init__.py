@@ -7,6 +7,7 @@
     labelmap, pci_labels  compact label sets; their labels about PCI devices
     index                 cached single-pass lookups
     actions, lanes        the actions of a plan, and their dependencies
+    demand                the pods that a plan has to know, since Drivers evict them
     annotations           state stored in annotations
     status_schema, limits the schema of a Driver's status, and trimming a status to fit it
     log_pattern           the log pattern a stage waits for (RE2)

@@ -2,19 +2,19 @@
 
 A failed action ends the plan for its driver, since later actions may depend on it (a node is
 labelled only after the DaemonSet of that label exists, a finalizer is removed last). There are two
-exceptions: only Events about the status depend on a status update, and only actions on the same
-node depend on an action on one node.
+exceptions: only Events about the status and the deletion of old revisions depend on a status
+update, and only actions on the same node depend on an action on one node.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import Any
 
 from cluster.kube.managed_fields import Overwrite
 from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODE_DRIVERS, Resource
+from cluster.model.demand import Demand, all_of
 from cluster.model.lanes import CORDONS, STATUS, Lane
 from cluster.model.snapshot import Pool, Tag
 from cluster.model.stages import Template
@@ -56,7 +56,10 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete one object if it still has this uid ("": any uid). `part` is that of the lane."""
+    """Delete one object if it still has this uid ("": any uid). `part` is that of the lane.
+
+    `of_status`: the status may name the object until the preceding status update.
+    """
 
     driver: str
     resource: Resource
@@ -64,6 +67,7 @@ class Delete:
     namespace: str = ""
     uid: str = ""
     part: str = ""
+    of_status: bool = False
 
     @property
     def words(self) -> str:
@@ -229,13 +233,13 @@ def lane_of(action: Action) -> Lane:
 def rests_on(action: Action) -> tuple[Lane, ...]:
     """Return the lanes in which a failure blocks this action.
 
-    A failed status update blocks only Events about the status; the status reports other failures.
+    A failed status update blocks only what is `of_status`; the status reports other failures.
     """
     lane, node = lane_of(action), node_of(action)
     match action:
         case SetStatus():
             return (Lane(action.driver, STATUS),)
-        case EmitEvent(of_status=True):
+        case EmitEvent(of_status=True) | Delete(of_status=True):
             return lane, Lane(action.driver, STATUS)
         case _:
             return (lane, lane.on(node)) if node else (lane,)
@@ -303,35 +307,6 @@ def together(plans: Sequence[Plan], *more: Action) -> Plan:
     tags = frozenset().union(*(plan.tags for plan in plans))
     templates = frozenset().union(*(plan.templates for plan in plans))
     return Plan((*actions, *more), min(waits, default=None), censuses, demand, tags, templates)
-
-
-Labels = frozenset[tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """Pods that request one of the resources, or have all labels of one selector.
-
-    Empty `namespaces` means all namespaces.
-    """
-
-    resources: frozenset[str]
-    selectors: frozenset[Labels]
-    namespaces: frozenset[str]
-
-    def __or__(self, other: Demand) -> Demand:
-        every = not self.namespaces or not other.namespaces
-        return Demand(
-            self.resources | other.resources,
-            self.selectors | other.selectors,
-            frozenset() if every else self.namespaces | other.namespaces,
-        )
-
-
-def all_of(demands: Iterable[Demand | None]) -> Demand | None:
-    """Return the union of the demands; None if there is none."""
-    asked = [demand for demand in demands if demand is not None]
-    return reduce(Demand.__or__, asked) if asked else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 CORDONS: Final = "cordons"  # the end of our cordons; no other action of the Driver depends on it
-STATUS: Final = "status"  # failures of status updates, which block no other action of the Driver
+STATUS: Final = "status"  # failures of status updates, which block only what is `of_status`
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -7,7 +7,7 @@ from itertools import islice
 from sys import intern
 from typing import Any, Final, TypeVar
 
-from cluster.model.actions import Demand
+from cluster.model.demand import Demand
 from cluster.model.fields import part, printable, seconds, text
 from cluster.model.names import (
     DRIVER_LABEL,

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from cluster.kube.managed_fields import ObjectMeta
+from cluster.model.demand import Demand
 from cluster.model.index import Index
 from cluster.model.stages import Stages
 from nodeside.buildjob import BuildOutcome
@@ -231,13 +232,19 @@ class Occupancy:
     """Pods of the whole cluster, watched only while a Driver that evicts is changing.
 
     `known` is False while the pods are not watched or not listed yet; `trouble` is the error that
-    prevents it. `answers` are the responses to this leader's evictions by pod uid.
+    prevents it. Only the pods of `demand` are kept; None: all. `answers` are the responses to this
+    leader's evictions by pod uid.
     """
 
     consumers: Mapping[str, Consumer] = field(default_factory=_nothing)
     known: bool = False
     trouble: str = ""
     answers: Mapping[str, EvictionAnswer] = field(default_factory=_nothing)
+    demand: Demand | None = None
+
+    def knows(self, demand: Demand) -> bool:
+        """Return whether all pods of a demand are known."""
+        return self.known and (self.demand is None or self.demand.covers(demand))
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from cluster.plan.assign import node_changes, outdated_reports
 from cluster.plan.builds.kernel_images import LINK
 from cluster.plan.context.context import DriverContext, Memory
 from cluster.plan.deletion import again_in, delete, leave, orphans
+from cluster.plan.nodes.stage_pods import has_left
 from cluster.plan.objects.build_job import publish_target
 from cluster.plan.objects.daemonset import daemonset, differs, is_same
 from cluster.plan.objects.driver_pod import DaemonSetInput
@@ -39,7 +40,7 @@ from cluster.plan.objects.revision import config_map
 from cluster.plan.rollout import drain
 from cluster.plan.rollout.drain import let_go, uncordons
 from cluster.plan.rollout.unload import Unload
-from cluster.plan.stage_actions import has_left, stage_objects, take_down, with_stage_labels
+from cluster.plan.stage_actions import stage_objects, take_down, with_stage_labels
 from cluster.plan.stages.stages import StagePlan
 from cluster.plan.status import conditions
 from cluster.plan.status.report import census, report_of
@@ -118,9 +119,9 @@ def plan_driver(
         *build_jobs.wanted(context),
         *_daemonsets_retired(context),
         *build_jobs.retired(context),
-        *_revisions_dropped(context, leaving.needed),
         *falls_told(resource, rollout.desired, context.fallbacks.by_assignment, snapshot),
         *status_changes(resource, with_stages(staging, status, now)),
+        *_revisions_dropped(context, leaving.needed),
         *stage_objects(staging),
     ]
     return Plan(
@@ -242,13 +243,17 @@ def _daemonsets_retired(context: DriverContext) -> Iterator[Action]:
 
 
 def _revisions_dropped(context: DriverContext, unloading: Collection[str]) -> Iterator[Action]:
-    """Deletes revisions that no node runs, is to run or unloads with, and no Job works on."""
+    """Deletes revisions that no node runs, is to run or unloads with, and no Job works on.
+
+    One of them may be the last good one as far as the status says. Without it, the next rollout
+    would have no canaries, so the status comes first.
+    """
     needed = {at.revision for at in context.rollout.desired.values()} | set(unloading)
     needed |= build_jobs.revisions_at_work(context)
     needed |= {context.revisions.newest, context.rollout.state.good, ""}  # "" is the shared policy
     for each in context.snapshot.revisions.values():
         if each.driver == context.driver.name and each.revision not in needed:
-            yield _deleted(context, CONFIG_MAPS, each)
+            yield replace(_deleted(context, CONFIG_MAPS, each), of_status=True)
 
 
 def _deleted(

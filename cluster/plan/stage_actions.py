@@ -13,7 +13,7 @@ from cluster.model.actions import Action, Apply, Cordon, Delete, LabelNode, Plan
 from cluster.model.lanes import stages_part
 from cluster.model.snapshot import DriverObject, Snapshot, uses
 from cluster.model.stages import ALLOWED, StageObject
-from cluster.plan.nodes.stage_pods import label_keys
+from cluster.plan.nodes.stage_pods import has_left, label_keys
 from cluster.plan.stages.labels import changed_labels
 from cluster.plan.stages.stages import StagePlan, content, end_order, to_apply, to_prune
 from cluster.plan.status import conditions
@@ -109,15 +109,6 @@ def _rank(found: DriverObject, stage: str) -> tuple[int, str]:
     else:
         order = [row["name"] for row in found.status.get("stages", ())]
     return (order.index(stage) if stage in order else len(order), stage)
-
-
-def has_left(snapshot: Snapshot, driver: str) -> bool:
-    """Returns whether stage objects of a Driver exist, or pods of objects that are gone."""
-    stages = snapshot.stages
-    if stages is None:
-        return False
-    owners = (each.driver for kind in (stages.objects, stages.pods) for each in kind.values())
-    return driver in owners
 
 
 def _remove_labels(snapshot: Snapshot, driver: str) -> Iterator[LabelNode]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from cluster.model.actions import Demand
+from cluster.model.demand import Demand
 from cluster.model.snapshot import EMPTY, Consumer, Snapshot
 from nodeside.spec import Driver
 from nodeside.spec.fleet import Evict
@@ -44,7 +44,7 @@ def by_node(snapshot: Snapshot, evict: Evict | None) -> Mapping[str, Sequence[Co
     """Returns the pods that a Driver's `evict` matches, by node; None if they are unknown."""
     if evict is None:
         return EMPTY
-    if not snapshot.occupancy.known:
+    if not snapshot.occupancy.knows(demand_of(evict)):
         return None
     pods: dict[str, list[Consumer]] = defaultdict(list)
     for consumer in snapshot.occupancy.consumers.values():

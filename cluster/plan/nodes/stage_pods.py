@@ -20,6 +20,15 @@ def is_open(driver: str, node: Node) -> bool:
     return ready and node.labels.get(closed_label(driver)) != CLOSED
 
 
+def has_left(snapshot: Snapshot, driver: str) -> bool:
+    """Returns whether stage objects of a Driver exist, or pods of objects that are gone."""
+    stages = snapshot.stages
+    if stages is None:
+        return False
+    owners = (each.driver for kind in (stages.objects, stages.pods) for each in kind.values())
+    return driver in owners
+
+
 def occupied(snapshot: Snapshot, found: DriverObject) -> frozenset[str]:
     """Returns the nodes that have stage pods of a Driver, or may get some at any moment.
 

@@ -17,7 +17,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from cluster.kube.timestamps import believed
-from cluster.model.actions import Action, Cordon, Demand, Evict, LabelNode, Uncordon
+from cluster.model.actions import Action, Cordon, Evict, LabelNode, Uncordon
+from cluster.model.demand import Demand
 from cluster.model.names import CORDONED, closed_label, draining_label, undrained_label
 from cluster.model.snapshot import EvictionAnswer, Node, Snapshot
 from cluster.model.states import Boot, Health, Place

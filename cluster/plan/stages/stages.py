@@ -34,6 +34,7 @@ from cluster.model.stages import (
     Template,
 )
 from cluster.model.states import Health
+from cluster.plan.nodes.stage_pods import has_left
 from cluster.plan.objects.daemonset import digest
 from cluster.plan.stages.manifests import Frame, gate_labels, objects
 from cluster.render.templates import StageInvalid
@@ -115,10 +116,12 @@ class StagePlan:
     def observed(self) -> Stages:
         return self.context.snapshot.stages or Stages(unknown="the stages have not been read yet")
 
-    @property
+    @cached_property
     def active(self) -> bool:
-        """Returns whether the Driver uses stages and their objects are known."""
-        return uses(self.context.resource) and not self.observed.unknown
+        """Returns whether the Driver uses stages, or some are left, and their objects are known."""
+        if self.observed.unknown:
+            return False
+        return uses(self.context.resource) or has_left(self.context.snapshot, self.driver)
 
     @cached_property
     def owned(self) -> Mapping[Key, StageObject]:

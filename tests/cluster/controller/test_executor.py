@@ -13,7 +13,7 @@ from cluster.controller.executor import Applier, difference
 from cluster.kube.election import Leadership
 from cluster.kube.errors import ApiError, Conflict, Forbidden, NotFound, Unreachable
 from cluster.kube.managed_fields import Overwrite
-from cluster.kube.resources import DAEMON_SETS, DRIVERS, NODES
+from cluster.kube.resources import CONFIG_MAPS, DAEMON_SETS, DRIVERS, NODES
 from cluster.model.actions import (
     Apply,
     Cordon,
@@ -189,7 +189,10 @@ def test_a_status_that_is_refused_holds_up_only_what_is_told_with_it() -> None:
     api = FakeApi({"patch drivers/status edu": ApiError("too long", status=422)})
     told = EmitEvent("edu", "u", True, "NodesFailed", "n1", of_status=True)
 
-    outcome = carry_out(api, SetStatus("edu", {"revision": "r"}), told, config_map("next"))
+    old = Delete("edu", CONFIG_MAPS, "edu-revision-1", "x", "u", of_status=True)
+    actions = SetStatus("edu", {"revision": "r"}), told, old, config_map("next")
+
+    outcome = carry_out(api, *actions)
 
     assert api.asked == ["patch drivers/status edu", "apply next"]
     assert outcome.troubles.keys() == {Lane("edu", STATUS)}

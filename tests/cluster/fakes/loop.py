@@ -54,13 +54,16 @@ class FakeView:
     def want(self, _demand: object) -> None:
         pass
 
+    def want_nothing(self) -> None:
+        pass
+
     def learn(self, _tags: object) -> bool:
         return False
 
     def render(self, _templates: object) -> bool:
         return False
 
-    def learns_in(self) -> float | None:
+    def again_in(self) -> float | None:
         return None
 
     def wait_written(self, *_: object) -> bool:

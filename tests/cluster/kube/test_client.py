@@ -61,6 +61,18 @@ def test_a_list_of_large_objects_is_read_in_smaller_pages(tmp_path: Path) -> Non
     ]
 
 
+@pytest.mark.parametrize(("letter", "mib"), [("\u6f22", 17), ("\U0001f600", 9)])
+def test_one_wide_character_makes_a_page_too_large_sooner(
+    letter: str, mib: int, tmp_path: Path
+) -> None:
+    """Python gives every character of a text as many bytes as the widest of them takes."""
+    large = Said(body=page("a" * (mib << 20), "wide").replace("wide", letter))
+    with ScriptedServer(large, Said(body=page("a"))) as server:
+        assert server.api(tmp_path).list(NODES, name_of).items == ["a"]
+
+    assert [asked.path.partition("=")[2] for asked in server.asked] == ["500", "62"]
+
+
 def test_a_single_object_that_is_too_large_is_an_error_that_is_not_tried_again(
     tmp_path: Path,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -57,6 +58,17 @@ def test_what_is_no_list_is_a_value_error(text: str) -> None:
 
 
 DEEP = '{"f:a":' * 9990 + "{}" + "}" * 9990
+
+
+def test_a_page_is_read_without_a_copy_of_it() -> None:
+    text = json.dumps({"metadata": {}, "items": [{"a": "a" * 10_000}] * 100}) + "\n"
+    tracemalloc.start()
+    try:
+        read_page(text, lambda item: None)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < len(text) / 2
 
 
 def test_an_item_that_nests_deeper_than_json_goes_is_read_without_its_depths() -> None:

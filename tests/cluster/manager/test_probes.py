@@ -12,7 +12,7 @@ import requests
 from cluster.cache.cache import selections
 from cluster.controller.pacing import Heartbeat
 from cluster.kube.reflector import WatchHealth
-from cluster.manager.probes import HealthServer, Report, alive, ready
+from cluster.manager.probes import HealthServer, Report, Server, alive, ready
 
 LONG = 30.0  # seconds: a deadline that only a broken test meets
 
@@ -108,6 +108,19 @@ def test_connections_that_say_nothing_end_and_the_kubelet_is_answered() -> None:
         for each in silent:
             stack.enter_context(each)
         assert [each.recv(1) for each in silent] == [b""] * 64
+        answer = requests.get(f"http://{HOST}:{server.port}/healthz", timeout=LONG)
+
+    assert answer.text == "ok\n"
+
+
+def test_connections_without_end_keep_the_kubelet_from_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who makes new ones as fast as the old ones end would have the controller restarted."""
+    monkeypatch.setattr(Server, "connections", 4)
+    with HealthServer(0, WELL, host=HOST, seconds=LONG) as server, ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(socket.create_connection((HOST, server.port), LONG))
         answer = requests.get(f"http://{HOST}:{server.port}/healthz", timeout=LONG)
 
     assert answer.text == "ok\n"

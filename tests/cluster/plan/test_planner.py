@@ -304,6 +304,23 @@ def test_a_new_revision_goes_to_a_canary_first_and_then_by_the_budget() -> None:
     assert len(model.revisions) == 1
 
 
+@pytest.mark.parametrize("done", range(4))
+def test_the_rollout_after_a_leader_that_was_killed_has_a_canary(done: int) -> None:
+    """Whatever it did of the plan that ends a rollout: which revision is good is in the status."""
+    model = running(4, rollout={"maxUnavailable": "2"})
+    model.apply_driver(version="2", rollout={"maxUnavailable": "2"})
+    while labelled(model) or model.drivers["edu"].status["nodes"]["updated"] < 4:
+        model.settle()
+        model.report_all()
+    last = model.plan().actions
+    assert len(last) == 3
+
+    model.carry_out(last[:done])
+    model.apply_driver(version="3", rollout={"maxUnavailable": "2"})
+
+    assert labelled(model) == {"n0"}
+
+
 def test_the_failure_of_a_canary_stops_the_rollout_and_says_why() -> None:
     model = running(rollout={"maxUnavailable": "3"})
     old = model.drivers["edu"].status["revision"]

@@ -14,7 +14,8 @@ from cluster.cache.consumers import ConsumerCache, look
 from cluster.controller.drain_requests import change, evict
 from cluster.controller.eviction_backoff import Evictions
 from cluster.kube.errors import ApiError, Conflict, NotFound
-from cluster.model.actions import Cordon, Demand, Evict, Plan, all_of
+from cluster.model.actions import Cordon, Evict, Plan
+from cluster.model.demand import Demand, all_of
 from cluster.model.names import CORDONED
 from cluster.model.parse_pods import consumer_from
 from cluster.model.snapshot import Occupancy, Snapshot
@@ -128,11 +129,48 @@ def test_a_pod_that_is_no_consumer_any_more_is_forgotten(tmp_path: Path) -> None
         first.set()
         _until(lambda: set(roll_call.occupancy().consumers) == {"default/train-0"})
         assert roll_call.occupancy().known
-        roll_call.want(None)
+        roll_call.stop()
         last.set()
 
     assert "fieldSelector=spec.nodeName%21%3D" in server.asked[0].path
     assert roll_call.occupancy() == Occupancy()
+
+
+def test_pods_that_are_asked_for_now_and_then_are_listed_once(tmp_path: Path) -> None:
+    """Root on one node can make every other plan ask for them."""
+    listed = json.dumps({"metadata": {"resourceVersion": "7"}, "items": [pod()]})
+    now, last = [0.0], threading.Event()
+    with ScriptedServer(Said(body=listed), Said(body="", hold=last)) as server:
+        roll_call = ConsumerCache(server.api(tmp_path), lambda: None, now=lambda: now[0])
+        for demand in (demand_of(GPU), None) * 5:
+            roll_call.want(demand)
+        _until(lambda: roll_call.occupancy().known)
+        now[0] = 299.0
+        roll_call.want(None)
+        assert (roll_call.occupancy().known, roll_call.ends_in()) == (True, 1.0)
+        now[0] = 300.0
+        roll_call.want(None)
+        last.set()
+
+    assert (roll_call.occupancy(), roll_call.ends_in()) == (Occupancy(), None)
+    assert sum("watch=true" not in asked.path for asked in server.asked) == 1
+
+
+def test_the_pods_that_one_driver_asks_for_are_not_all_that_another_needs(tmp_path: Path) -> None:
+    every = json.dumps({"metadata": {"resourceVersion": "7"}, "items": []})
+    with ScriptedServer() as server:
+        server.always = lambda asked: Said(body="" if "watch=" in asked.path else every)
+        roll_call = ConsumerCache(server.api(tmp_path), lambda: None)
+        roll_call.want(demand_of(GPU))
+        _until(lambda: roll_call.occupancy().known)
+        first = Snapshot(occupancy=roll_call.occupancy())
+        roll_call.want(demand_of(LABELLED))
+        _until(lambda: roll_call.occupancy().known)
+        both = Snapshot(occupancy=roll_call.occupancy())
+        roll_call.stop()
+
+    assert (by_node(first, GPU), by_node(first, LABELLED)) == ({}, None)
+    assert (by_node(both, GPU), by_node(both, LABELLED)) == ({}, {})
 
 
 def _until(holds: Callable[[], bool]) -> None:

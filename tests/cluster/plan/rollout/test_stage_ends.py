@@ -11,7 +11,7 @@ from cluster.model.stages import Stages
 from nodeside.contract import State
 from tests.cluster.fakes.drains import DRAINING, EVICT, UNDRAINED, cordoned, held, is_over, step
 from tests.cluster.fakes.stage_ends import STUCK, changing, play, rounds
-from tests.cluster.fakes.stagedriver import CLOSED, TWO
+from tests.cluster.fakes.stagedriver import CLOSED, TWO, objects, pods, up, with_stages
 
 
 def test_a_node_that_waits_for_its_stages_says_so() -> None:
@@ -85,6 +85,24 @@ def test_without_eviction_a_node_that_cannot_end_its_stages_gives_its_turn_to_ot
     assert [model.revision(n) == newest for n in ("n0", "n1", "n2")] == [False, True, True]
     assert CLOSED not in model.nodes["n0"].labels, "its stages go on meanwhile"
     assert model.condition("Ready")["reason"] == "StagesStuck"
+
+
+def test_a_pod_of_a_stage_that_was_removed_holds_no_rollout_for_ever() -> None:
+    rollout = {"maxUnavailable": "1", "canary": 1}
+    model = up(with_stages(3))
+    model.apply_driver(stages=[], rollout=rollout)
+    rounds(model, 900.0)
+    assert (objects(model), pods(model)) == (set(), {"plugin-n0"})
+
+    model.apply_driver(stages=[], rollout=rollout, version="2.0.0")
+    rounds(model, 1000.0)
+    rounds(model, 4600.0, 30)
+
+    newest = model.drivers["edu"].status["revision"]
+    assert [model.revision(n) == newest for n in ("n0", "n1", "n2")] == [False, True, True]
+    rounds(model, 4700.0, 30, stuck=False)
+    assert is_over(model)
+    assert not [node for node in model.nodes.values() if CLOSED in node.labels]
 
 
 def test_who_waits_for_ever_for_consumers_waits_for_ever_for_stages() -> None:

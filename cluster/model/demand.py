@@ -1,0 +1,39 @@
+"""The pods of the cluster that plans have to know, since Drivers evict them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
+
+Labels = frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Pods that request one of the resources, or have all labels of one selector.
+
+    Empty `namespaces` means all namespaces.
+    """
+
+    resources: frozenset[str]
+    selectors: frozenset[Labels]
+    namespaces: frozenset[str]
+
+    def __or__(self, other: Demand) -> Demand:
+        every = not self.namespaces or not other.namespaces
+        return Demand(
+            self.resources | other.resources,
+            self.selectors | other.selectors,
+            frozenset() if every else self.namespaces | other.namespaces,
+        )
+
+    def covers(self, other: Demand) -> bool:
+        """Return whether this includes all pods of the other demand."""
+        return self | other == self
+
+
+def all_of(demands: Iterable[Demand | None]) -> Demand | None:
+    """Return the union of the demands; None if there is none."""
+    asked = [demand for demand in demands if demand is not None]
+    return reduce(Demand.__or__, asked) if asked else None
