@@ -27,16 +27,19 @@ RIVAL = (
 )
 
 
-def section(every: Sequence[Measured], looks: Sequence[Looks]) -> Section:
-    """Goals of the largest size, and all sizes side by side."""
+def section(
+    every: Sequence[Measured], looks: Sequence[Looks], missing: Sequence[str] = ()
+) -> Section:
+    """Goals of the largest size, and all sizes side by side. `missing`: sizes, and why."""
     largest = max(every, key=lambda found: found.size)
+    note = [f"**Not measured**: {'; '.join(missing)}."] if missing else []
     return Section(
         "The controller at scale",
         _before(every),
         "\n\n".join(
             (_main(every), _looks_table(looks), _calls_table(largest), _served_table(every))
         ),
-        RIVAL,
+        "\n\n".join([*note, RIVAL]),
         (*_goals(every), *_goals_of_looks(looks)),
     )
 

@@ -7,8 +7,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from bench.cluster import looks, report
+from bench.cluster.scenario import Measured
 from bench.cluster.scenario import measure as measure_size
 from bench.page import Section
+from nodeside.errors import DeadlinePassed
 
 # Nodes, and seconds of idling. A whole rollout is made at one size: its length is that of the
 # nodes' work times the number of turns, whatever the size.
@@ -23,14 +25,20 @@ _MODULES = {"k8s.io/kubernetes": "Kubernetes", "sigs.k8s.io/kwok": "KWOK"}
 
 def measure(say: Callable[[str], None], *, quick: bool) -> tuple[Section, Mapping[str, str]]:
     """The section, and names and versions for the table of the machine."""
-    every = [
-        measure_size(size, idle, full=size in _WHOLE_ROLLOUT, say=say)
-        for size, idle in (_QUICK if quick else _FULL)
-    ]
+    every: list[Measured] = []
+    missing: list[str] = []
+    for size, idle in _QUICK if quick else _FULL:
+        try:
+            every.append(measure_size(size, idle, full=size in _WHOLE_ROLLOUT, say=say))
+        except DeadlinePassed as error:
+            if not every:
+                raise
+            missing.append(f"{size:,} nodes: {error}")
+            say(f"not measured: {missing[-1]}")
     drivers, nodes = _LOOKS_QUICK if quick else _LOOKS
     say(f"looks at {drivers[-1]} Drivers on {nodes} nodes")
     found = [looks.measure(each, nodes) for each in drivers]
-    return report.section(every, found), _versions()
+    return report.section(every, found, missing), _versions()
 
 
 def _versions() -> Mapping[str, str]:

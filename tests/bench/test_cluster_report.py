@@ -73,6 +73,14 @@ def test_growth_is_by_node_between_the_two_largest_sizes() -> None:
     assert not goal(section(EVERY[:1]), "growth")[1]
 
 
+def test_the_page_names_a_size_that_could_not_be_measured() -> None:
+    found = report.section(EVERY, LOOKS, ["9,000 nodes: waited 60 s for all nodes to speak"])
+
+    words = "**Not measured**: 9,000 nodes: waited 60 s for all nodes to speak."
+    assert found.after == f"{words}\n\n{RIVAL}"
+    assert section(EVERY).after == RIVAL
+
+
 def test_sizes_stand_side_by_side_with_their_ratios() -> None:
     table = section([measured(100, calls=120), *EVERY]).table
 
