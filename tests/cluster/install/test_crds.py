@@ -36,9 +36,7 @@ TRY = "?dryRun=All&fieldValidation=Strict"
 IMAGE = "registry.example.com/drivers/edu:1.0"
 NOT_IN_CEL = ("expected a Python regular expression", "expected a regular expression in RE2 syntax")
 
-SLOW = settings(
-    max_examples=150, suppress_health_check=list(HealthCheck), print_blob=True, derandomize=True
-)
+SLOW = settings(max_examples=150, suppress_health_check=list(HealthCheck), print_blob=True)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -101,6 +101,5 @@ TestBuiltOnce.settings = settings(
     max_examples=60,
     stateful_step_count=30,
     deadline=None,
-    derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -261,7 +261,7 @@ def test_aliases_that_give_more_than_fits_into_memory_are_refused() -> None:
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 def test_whatever_stands_in_a_manifest_it_is_taken_or_refused(data: st.DataObject) -> None:
     [(_, whole)] = documents("one", {"ds.yaml": daemonset("plugin")}, VALUES)
     document_ = data.draw(mutated(whole))
