@@ -73,6 +73,16 @@ def test_one_wide_character_makes_a_page_too_large_sooner(
     assert [asked.path.partition("=")[2] for asked in server.asked] == ["500", "62"]
 
 
+def test_a_single_object_is_read_whatever_its_text_takes(tmp_path: Path) -> None:
+    """Else whoever can make one large object, as a kubelet its Node, keeps all others from us."""
+    name = "a" * (9 << 20)
+    large = Said(body=page(f"{name}wide").replace("wide", "\U0001f600"))
+    with ScriptedServer(*[large] * 4) as server:
+        assert server.api(tmp_path).list(NODES, name_of).items == [f"{name}\U0001f600"]
+
+    assert [asked.path.partition("=")[2] for asked in server.asked] == ["500", "62", "7", "1"]
+
+
 def test_a_single_object_that_is_too_large_is_an_error_that_is_not_tried_again(
     tmp_path: Path,
 ) -> None:
