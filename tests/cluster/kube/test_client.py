@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import SSLError
 
-from cluster.kube.client import connect
+from cluster.kube.client import Watch, connect
 from cluster.kube.errors import (
     ApiError,
     Conflict,
@@ -71,6 +73,16 @@ def test_one_wide_character_makes_a_page_too_large_sooner(
         assert server.api(tmp_path).list(NODES, name_of).items == ["a"]
 
     assert [asked.path.partition("=")[2] for asked in server.asked] == ["500", "62"]
+
+
+def test_a_single_object_is_read_whatever_its_text_takes(tmp_path: Path) -> None:
+    """Else whoever can make one large object, as a kubelet its Node, keeps all others from us."""
+    name = "a" * (9 << 20)
+    large = Said(body=page(f"{name}wide").replace("wide", "\U0001f600"))
+    with ScriptedServer(*[large] * 4) as server:
+        assert server.api(tmp_path).list(NODES, name_of).items == [f"{name}\U0001f600"]
+
+    assert [asked.path.partition("=")[2] for asked in server.asked] == ["500", "62", "7", "1"]
 
 
 def test_a_single_object_that_is_too_large_is_an_error_that_is_not_tried_again(
@@ -242,6 +254,30 @@ def test_an_object_is_read_however_deeply_its_managed_fields_nest(tmp_path: Path
 def test_a_watch_that_is_too_old_raises_gone(tmp_path: Path) -> None:
     with ScriptedServer(Said(body=gone())) as server, pytest.raises(Gone, match="too old"):
         list(server.api(tmp_path).watch(NODES, "7"))
+
+
+class InPieces:
+    """A response to a watch that comes in small pieces, as TLS makes them."""
+
+    def __init__(self, body: bytes) -> None:
+        self._pieces = iter([body[at : at + 4096] for at in range(0, len(body), 4096)])
+
+    def read1(self, _: int) -> bytes:
+        return next(self._pieces, b"")
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_large_event_takes_time_in_proportion_to_its_size() -> None:
+    """A kubelet may change a Node of 8 MB every second."""
+    large, small = event("MODIFIED", "a" * (8 << 20), "8"), event("MODIFIED", "b", "9")
+    response = cast("BaseHTTPResponse", InPieces((large + small).encode()))
+    watch, began = Watch(RequestInfo("watch", "nodes"), response), time.thread_time()
+    seen = [each.object["metadata"]["name"][:1] for each in watch]
+
+    assert seen == ["a", "b"]
+    assert time.thread_time() - began < 2.0  # seconds; a copy for each piece takes seven
 
 
 def test_a_watch_is_ended_from_another_thread(tmp_path: Path) -> None:
