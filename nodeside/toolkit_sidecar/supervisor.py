@@ -142,7 +142,7 @@ class Supervisor:
                     continue
                 self._deaths = 0
                 if status != MORE:
-                    settled, code = (changed, requests), ExitCode(status)
+                    settled, code = (changed, requests), ExitCode(status) or code
             raise Stopped(Stopped.by)
 
     def _list_requests(self) -> tuple[tuple[str, int], ...]:
