@@ -141,8 +141,13 @@ def _require_ours(directory: Path) -> None:
 
 
 def remove(directory: Path | None = None) -> Path:
-    """Remove all but the lock and return the directory. Raises TrialError while a trial uses it."""
+    """Remove all but the lock and return the directory.
+
+    Raises TrialError while a trial uses it, and for a directory with files of others.
+    """
     directory = directory or default_directory()
+    if directory.is_dir():
+        _require_ours(directory)
     if not (directory / _LOCK).is_file():
         return directory
     with open(directory / _LOCK, "rb+") as file:

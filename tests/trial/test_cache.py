@@ -100,7 +100,8 @@ def test_a_directory_with_files_of_others_is_no_cache_and_keeps_them(tmp_path: P
     ):
         pass
 
-    trial_cache.remove(tmp_path)
+    with pytest.raises(TrialError, match="cannot be the trial's cache"):
+        trial_cache.remove(tmp_path)
     assert precious.exists()
     assert caught.value.hint.endswith(f"NODESIDE_TRIAL_CACHE={tmp_path}/nodeside-trial")
 
