@@ -17,13 +17,7 @@ from tests.cluster.plan.unreliable_histories import Unreliable
 
 NAME = "histories of a cluster"
 BATCH = 100
-_KINDS: tuple[type[RuleBasedStateMachine], ...] = (
-    History,
-    OnReboot,
-    Liars,
-    Unreliable,
-    Emptied,
-)
+_KINDS: tuple[type[RuleBasedStateMachine], ...] = (History, OnReboot, Liars, Unreliable, Emptied)
 _NEW_ONES = settings(often(BATCH), database=None, derandomize=False)
 _SHOWN = 4000  # characters of what failed
 
