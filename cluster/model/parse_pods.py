@@ -38,6 +38,11 @@ def pod_from(data: Document) -> DriverPod:
     )
 
 
+# 128 + SIGKILL. Container runtimes may lose the event that makes this "OOMKilled"
+# (containerd#12714).
+_KILLED: Final = 137
+
+
 def build_pod_from(data: Document) -> BuildPod:
     """Parse a pod of a build Job. Only containers that run no vendor code are trusted."""
     metadata, status = part(data, "metadata"), part(data, "status")
@@ -52,6 +57,8 @@ def build_pod_from(data: Document) -> BuildPod:
                 ended = f"{name}: {end.get('reason')}, exit code {end['exitCode']}"
                 if end.get("reason") == "OOMKilled":
                     ended += ": out of memory; raise build.memoryLimitMib of the Driver"
+                elif end["exitCode"] == _KILLED:
+                    ended += ": killed; if for memory, raise build.memoryLimitMib of the Driver"
     return BuildPod(
         name=text(metadata, "name"),
         job=next((text(o, "name") for o in owners if o.get("kind") == "Job"), ""),

@@ -192,7 +192,7 @@ class _Waiting:
                 failure=FailureKind.OUT_OF_MEMORY,
                 message=f"the toolkit container ended {self.losses} times during build "
                 f"{self.request.id}, most likely because the build exceeds its memory limit",
-                hint="kubectl describe pod says why it ended; if OOMKilled, raise "
+                hint="kubectl describe pod says why it ended; if OOMKilled or exit code 137, raise "
                 "build.memoryLimitMib in driver.yaml",
             )
         )

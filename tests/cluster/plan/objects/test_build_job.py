@@ -190,13 +190,20 @@ def test_an_api_server_takes_it(
     control_plane.do("POST", path, found)
 
 
-def test_a_step_that_needed_too_much_memory_says_what_to_raise() -> None:
-    end = {"reason": "OOMKilled", "exitCode": 137}
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("OOMKilled", "exit code 137: out of memory; raise build.memoryLimitMib"),
+        ("Error", "exit code 137: killed; if for memory, raise build.memoryLimitMib"),
+    ],
+)
+def test_a_step_that_needed_too_much_memory_says_what_to_raise(reason: str, words: str) -> None:
+    end = {"reason": reason, "exitCode": 137}
     ended = {"name": "answer", "state": {"terminated": end}}
     pod = build_pod_from({"metadata": {}, "status": {"initContainerStatuses": [ended]}})
 
     assert pod.outcome is None
-    assert "out of memory; raise build.memoryLimitMib" in pod.ended
+    assert words in pod.ended
 
 
 def test_only_what_runs_in_the_toolkit_image_has_a_limit_of_memory() -> None:
