@@ -83,7 +83,7 @@ class Run:
     """A run of one driver in one place. `expected_kernel` is the release this pod was made for.
 
     `loader` loads the modules; None means by system calls. Without a `turn` this is not a pod, and
-    the lock of a single attempt is enough.
+    the lock of a single attempt is enough. `given_up` are stuck modules, see `bring_up`.
     """
 
     config: Config
@@ -93,6 +93,7 @@ class Run:
     loader: Loader | None = None
     last_read: LastRead = field(default_factory=LastRead, repr=False)
     turn: PodLock | None = None
+    given_up: set[str] = field(default_factory=set, repr=False)
 
     def once(self) -> tuple[Journal, Report]:
         """Bring the driver up. Expected failures are in the report. Only observations are sent.
@@ -124,7 +125,7 @@ class Run:
     def _bring_up(self, task: Task, journal: Journal, listener: Listener) -> Report:
         """Bring the driver up. After a bug, judge what is loaded: the bug says nothing about it."""
         try:
-            return bring_up(task, journal, listener, loader=self.loader)
+            return bring_up(task, journal, listener, loader=self.loader, given_up=self.given_up)
         except NodesideError:
             raise
         except Exception as exc:

@@ -46,14 +46,16 @@ def bring_up(
     *,
     closed: Collection[Rung] = (),
     loader: Loader | None = None,
+    given_up: set[str] | None = None,
 ) -> Report:
     """Load the desired modules unless they are loaded already, and validate them.
 
-    The rungs in `closed` are skipped. `loader` makes the module system calls. Raises NodesideError.
+    The rungs in `closed` are skipped. `loader` makes the module system calls. `given_up` are stuck
+    modules that earlier looks have waited for; it is kept up to date. Raises NodesideError.
     """
     loader = loader or Loader(task.host)
     trust_mark(task.trust)  # raises if the certificate is unreadable: then touch nothing
-    _await_settled(task, journal, loader, listener)
+    _await_settled(task, journal, loader, listener, set() if given_up is None else given_up)
     observed = observe(task, loader)
     decision = ascend(task, observed, journal, listener, closed=closed)
     match decision.action:
@@ -91,23 +93,30 @@ def judge_loaded(task: Task, journal: Journal, *, loader: Loader | None = None) 
     return journal.ready()
 
 
-def _await_settled(task: Task, journal: Journal, loader: Loader, listener: Listener) -> None:
+def _await_settled(
+    task: Task, journal: Journal, loader: Loader, listener: Listener, given_up: set[str]
+) -> None:
     """Wait for a load that a killed driver process began: until it ends, the state is undefined.
 
-    A load that does not end within the deadline of an init function is left to the plan.
+    A load that does not end within the deadline of an init function is left to the plan, and added
+    to `given_up`: until it ends, no later look waits for it.
     """
     until = loader.clock.now() + loader.deadlines.init
     announced = False
-    while loader.clock.now() < until:
+    while True:
         rows = loader.modules.rows()
         states = [rows[name] for name in task.wanted.names if name in rows]
-        moving = [state for state in states if state.initstate != "live"]
-        if not moving:
+        moving = {state.name: state for state in states if state.initstate != "live"}
+        given_up.intersection_update(moving)
+        if moving.keys() == given_up:
             return
+        if loader.clock.now() >= until:
+            given_up.update(moving)
+            return
+        words = ", ".join(f"{state.name} is {state.initstate}" for state in moving.values())
         if listener.stopping():
-            raise StoppedWaiting(f"stopped while {moving[0].name} was {moving[0].initstate}")
+            raise StoppedWaiting(f"stopped while {words}")
         if not announced:
-            words = ", ".join(f"{state.name} is {state.initstate}" for state in moving)
             journal.state(State.LOADING, f"{words}; waiting until that ends")
             announced = True
         loader.clock.sleep(_PAUSE)

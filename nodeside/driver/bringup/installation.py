@@ -198,7 +198,7 @@ class Installation:
     ) -> None:
         """Install firmware, clear conflicts and load the modules; on failure, restore the node."""
         spec = self.task.driver.spec
-        cleared = Cleared()
+        cleared, begun = Cleared(), False
         try:
             if spec.firmware is not None:
                 source = self.task.path(spec.firmware.path)
@@ -209,12 +209,15 @@ class Installation:
             # Before the load: if this process is killed during it, the next one needs the
             # parameters. A record counts only for modules that have its build-ids.
             write_loaded(self.task.host, record)
+            begun = True
             load_sequence(wanted, self.loader, previous=previous)
         except SequenceFailed as error:
             self._put_back(error.rolled_back, cleared)
             raise
         except Exception as error:  # also a bug must not leave the node without a driver
-            rolled = roll_back([item.name for item in wanted], previous, self.loader)
+            # Before the load, a module of that name is not ours: it appeared during a build.
+            inserted = [item.name for item in wanted] if begun else []
+            rolled = roll_back(inserted, previous, self.loader)
             self._put_back(rolled, cleared)
             if previous and isinstance(error, NodesideError):
                 raise SequenceFailed(error, rolled) from error

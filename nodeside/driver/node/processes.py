@@ -6,8 +6,8 @@ all of them without a deadline. And it knows no mounts of another process.
 Inspecting the open files of another user's process takes SYS_PTRACE and DAC_READ_SEARCH; processes
 that cannot be inspected are counted. A file on a dead filesystem (NFS, FUSE) may hang in stat(2),
 which no signal ends, so a child process does the work, for a limited processor time. Any process
-can make its mappings, its mounts and its command line as long as it likes: they are read line by
-line, or in part. Only reads.
+can have as many open files, mappings and mounts, and as long a command line, as it likes: they are
+read one by one, or in part. Only reads.
 """
 
 from __future__ import annotations
@@ -167,7 +167,8 @@ def _open_paths(process: Path, numbers: frozenset[str], nodes: frozenset[str]) -
     Only if it has none open, returns the paths that it has mapped.
     """
     try:
-        paths = [path for fd in (process / "fd").iterdir() if (path := _device(fd, numbers))]
+        with os.scandir(process / "fd") as entries:
+            paths = [path for entry in entries if (path := _device(Path(entry.path), numbers))]
         return paths or _mapped(process, nodes)
     except (FileNotFoundError, ProcessLookupError):  # the process has exited meanwhile
         return []

@@ -501,6 +501,27 @@ def test_uevents_of_a_look_that_was_good_wait_a_moment(
     assert script.calm == [2, 2, 2]
 
 
+def test_a_stuck_module_is_waited_for_once_and_then_takes_a_reboot(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each wait takes as long as the pause between two looks: the node would always be loading."""
+    node.fill()
+
+    def becomes(state: str) -> None:
+        node.kernel.modules["straw"].state = state
+        node.kernel.show()
+
+    becomes("Loading")
+    acts = {3: lambda: becomes("Live"), 4: lambda: becomes("Loading")}
+    live(node, monkeypatch, *[Why.POLL] * 5, acts=acts)
+
+    results = {State.READY, State.REBOOT_REQUIRED}
+    waited = "straw is coming; waiting until that ends"
+    told = [t.state.value for t in node.told if t.state in results or t.message == waited]
+    stuck = ["loading", "reboot-required", "reboot-required"]
+    assert told == [*stuck, "reboot-required", "ready", *stuck], "after it has settled, again"
+
+
 def test_a_driver_that_wakes_itself_looks_a_few_times_only(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,12 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from nodeside.contract import Rung
 from nodeside.driver.bringup import installation
 from nodeside.driver.bringup.validate import ValidationFailed
+from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.kernel import conflicts
+from nodeside.driver.kernel.conflicts import ConflictBuiltIn
 from nodeside.driver.kernel.firmware import FirmwareDirectory, FirmwareRefused
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.kernel.sequence import Insertion, SequenceFailed, insert
+from nodeside.driver.ladder import rungs
+from nodeside.driver.ladder.plan import Finding
 from nodeside.driver.ladder.task import Task
 from nodeside.errors import DeadlinePassed, ExitCode, NoSpace
 from nodeside.process import run
@@ -160,6 +165,29 @@ def test_a_module_whose_init_hangs_is_not_taken_for_the_previous_one(
     node.kernel.show()
     with pytest.raises(ValidationFailed, match="blocked for more than"):
         node.bring_up(task)
+
+
+@pytest.mark.parametrize("foreign", ["keep", "replace"])
+def test_a_module_that_appears_during_a_build_is_not_unloaded_by_the_roll_back(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, foreign: str
+) -> None:
+    """As udev loads the kernel's own module for a device that is plugged in."""
+    on_disk(node, "straw")
+    write(node.host.lib_modules("6.1.0-test") / "modules.builtin", "kernel/rival.ko\n")
+    task = node.task(conflicts={"modules": ["rival"]}, unload={"foreign": foreign})
+    node.put_bundle(task)
+    look = rungs.look
+
+    def meanwhile(task: Task, rung: Rung, listener: Listener) -> Finding:
+        node.kernel.add("straw", FakeModule(taint=""))
+        return look(task, rung, listener)
+
+    monkeypatch.setattr(rungs, "look", meanwhile)
+    with pytest.raises(ConflictBuiltIn):
+        node.bring_up(task)
+
+    assert node.loaded == ("straw",)
+    assert node.kernel.unloads == []
 
 
 def test_a_bug_half_way_through_an_unload_brings_the_others_back(

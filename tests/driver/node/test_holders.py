@@ -182,6 +182,20 @@ def test_what_a_process_makes_endless_takes_no_memory(kernel: FakeKernel) -> Non
     assert run_in_child(look, 60, limits=limits) == b"vpoll"
 
 
+def test_endless_open_files_take_no_memory(kernel: FakeKernel) -> None:
+    """A process may have a billion of them, where a container runtime sets no limit."""
+    process = add_process(kernel.host, 5, "app", ("/dev/null",))
+    for number in range(15_000):
+        (process / "fd" / f"{number:0255}").symlink_to("/tmp/x")
+    host = kernel.host
+
+    def look() -> bytes:
+        return str(len(users_of(frozenset({NULL}), frozenset(), host).processes)).encode()
+
+    limits = Limits(memory=3 << 20, processor=60, answer=1000)
+    assert run_in_child(look, 60, limits=limits) == b"1"
+
+
 def test_references_that_nothing_explains_are_said_so(kernel: FakeKernel) -> None:
     kernel.add("edu", FakeModule(refcnt=1))
 
@@ -196,14 +210,14 @@ def test_what_could_not_be_seen_names_the_missing_capability(
     kernel.add("edu", FakeModule(refcnt=1))
     add_process(kernel.host, 5, "app", ("/dev/null",))
     write(kernel.host.proc / "self/status", "CapEff:\t0000000000010004\n")
-    real = Path.iterdir
+    real = os.scandir
 
     def denied(path: Path) -> object:
         if path.name == "fd":
             raise PermissionError(13, "Permission denied")
         return real(path)
 
-    monkeypatch.setattr(Path, "iterdir", denied)
+    monkeypatch.setattr(os, "scandir", denied)
 
     assert who_holds("edu", kernel.host).sentence() == (
         "edu has 1 reference that no module, open file or mount explains (the open files of "
