@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from nodeside.log import escaped
 
 _GAP = "  "
+_WIDEST = 200  # characters of a column; a longer cell is shown whole, and pads no other row
 _NARROWEST = 24  # characters that the last column needs; otherwise it gets its own lines
 _INDENT = "    "  # of the continuation lines of a row
 _UNKNOWN = 100  # width without a terminal; a row then stays on one line, for `grep`
@@ -28,7 +29,7 @@ def table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = (), width: i
         return ""
     columns = max(len(row) for row in everything)
     padded = [row + [""] * (columns - len(row)) for row in everything]
-    widths = [max(len(row[i]) for row in padded) for i in range(columns - 1)]
+    widths = [min(_WIDEST, max(len(row[i]) for row in padded)) for i in range(columns - 1)]
     terminal = width or shutil.get_terminal_size((0, 0)).columns
     groups = _groups(widths, terminal) if terminal else [range(columns - 1)]
     return "\n".join(
@@ -53,14 +54,16 @@ def _groups(widths: Sequence[int], terminal: int) -> list[range]:
 def _lines(
     row: Sequence[str], widths: Sequence[int], groups: Sequence[range], width: int
 ) -> list[str]:
-    lines = []
+    lines: list[str] = []
+    below = ""  # what further lines of the last column begin with
     for number, group in enumerate(groups):
         start = _INDENT if number else ""
         lines.append(start + "".join(row[i].ljust(widths[i]) + _GAP for i in group))
+        below = " " * (len(start) + sum(widths[i] + len(_GAP) for i in group))
     start = lines.pop()
     room = max(_NARROWEST, width - len(start))
     parts = [part for line in row[-1].split("\n") for part in _wrapped(line, room)]
-    lines += [(start if i == 0 else " " * len(start)) + part for i, part in enumerate(parts)]
+    lines += [(start if i == 0 else below) + part for i, part in enumerate(parts)]
     stripped = [line.rstrip() for line in lines]
     return stripped if len(groups) == 1 else [stripped[0], *filter(None, stripped[1:])]
 

@@ -69,6 +69,16 @@ def test_without_a_terminal_a_row_is_one_line(monkeypatch: pytest.MonkeyPatch) -
     assert len(table([(*POOL, "short")], header=HEADER).splitlines()) == 2
 
 
+def test_a_long_cell_makes_no_other_line_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.get_terminal_size", lambda _: os.terminal_size((0, 0)))
+    long = "x" * 20_000
+
+    text = table([(long, "no", "a\n" * 500), *[("y", "ok", "b")] * 500])
+
+    assert long in text
+    assert len(text) < 300_000
+
+
 def test_short_rows_and_empty_cells_are_filled() -> None:
     assert table([("a", "b", "c"), ("d",)], width=80) == "a  b  c\nd"
 

@@ -21,6 +21,7 @@ from nodeside.contract import FailureKind
 from nodeside.toolkit_sidecar import descendants
 from nodeside.toolkit_sidecar.buildlog import BuildLog
 from nodeside.toolkit_sidecar.failure import BuildFailed, Withdrawn
+from nodeside.toolkit_sidecar.jobs import count_tasks
 
 LEAST_FREE = 8 << 20  # bytes; below this a build is stopped, so that its result can be written
 # A kubelet evicts pods from a disk with less free than this, by default, but never a driver pod,
@@ -29,7 +30,10 @@ _OF_OTHERS = 15  # percent of a disk that a build leaves to others
 _OF_A_BUILD = 1 << 30  # bytes that any build may take, and ten times the size of its source
 _INODES_OF_OTHERS = 5  # percent, as above
 _INODES_OF_A_BUILD = 300_000  # the largest build has about 100,000 files
-_LOOK = 0.2  # seconds between checks of the deadline, the request and the disk
+# Processes and threads of a build; `make` on 128 processors has about a thousand. Many nodes have
+# 32,768 for all pods, and a kubelet evicts pods when few are left.
+_TASKS = 16_384
+_LOOK = 0.2  # seconds between checks of the deadline, the request, the disk and the processes
 _REAP = 5.0  # seconds for a killed process to end; a large one takes one or two
 _PIECE = 64 << 10  # bytes read from the build at once
 _DRAIN = 16  # pieces still read after the build's end; a survivor may write endlessly
@@ -57,7 +61,7 @@ class Step:
 
 
 class Watch:
-    """The events that end a build from outside: deadline, withdrawn request, full disk."""
+    """The events that end a build from outside: deadline, withdrawn request, full disk, crowd."""
 
     def __init__(
         self,
@@ -128,6 +132,13 @@ class Watch:
                 f"too many files in {self._disk}: {status.f_favail} inodes free, and "
                 f"{self._least_inodes} of them are for others",
                 hint=f"remove some files: df -i {self._disk}",
+            )
+        tasks = count_tasks(Path("/")) if descendants.in_own_container() else 0
+        if tasks > _TASKS:
+            raise BuildFailed(
+                FailureKind.COMPILE,
+                f"{self._what} has {tasks} processes and threads, at most {_TASKS} are allowed",
+                hint="the node needs the rest: look for what the build starts without end",
             )
 
 

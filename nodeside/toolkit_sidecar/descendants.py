@@ -65,6 +65,11 @@ def own_container(keeper: int) -> None:
     _Container.ours = keeper == 1
 
 
+def in_own_container() -> bool:
+    """Return whether all other processes of the container are the build's."""
+    return _Container.ours
+
+
 def die_with_parent(parent: int) -> None:
     """Have this process killed when its parent dies, however the parent dies."""
     libc = _libc()

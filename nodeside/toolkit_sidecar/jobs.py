@@ -97,15 +97,21 @@ def memory_limit(root: Path) -> int | None:
     return min((limit.memory for limit in _limits(root) if limit.memory is not None), default=None)
 
 
-def cgroup_files(root: Path, v2: str, v1: str) -> Iterator[str]:
-    """Yield the text of a file of this process's memory cgroup, for cgroup v2 and then v1.
+def count_tasks(root: Path) -> int:
+    """Return how many processes and threads this container has, 0 if that is unknown."""
+    texts = cgroup_files(root, "pids.current", "pids.current", "pids")
+    return max(_number(text) or 0 for text in texts)
+
+
+def cgroup_files(root: Path, v2: str, v1: str, controller: str = "memory") -> Iterator[str]:
+    """Yield the text of a file of this process's cgroup, for cgroup v2 and then v1.
 
     `v2` and `v1` are the file's names there. A missing file yields "".
     """
     paths, mount = cgroup_paths(_read(root / "proc/self/cgroup")), root / "sys/fs/cgroup"
     for place, path, name in (
         (mount, paths.get("", "/"), v2),
-        (mount / "memory", paths.get("memory", "/"), v1),
+        (mount / controller, paths.get(controller, "/"), v1),
     ):
         texts = (_read(directory / name) for directory in upwards(place, path))
         yield next((text for text in texts if text), "")

@@ -272,6 +272,22 @@ def test_a_build_leaves_inodes_to_others(tmp_path: Path, monkeypatch: pytest.Mon
         watch.look()
 
 
+def test_a_build_leaves_processes_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = [16_385]
+    monkeypatch.setattr(confinement, "count_tasks", lambda _: tasks[0])
+    watch = Watch(seconds=LONG, request=tmp_path, disk=tmp_path)
+    watch.look()  # elsewhere than in a container of its own, others are counted with it
+    monkeypatch.setattr(descendants._Container, "ours", True)
+    watch._next = 0.0
+    with pytest.raises(BuildFailed, match="16385 processes and threads, at most 16384"):
+        watch.look()
+    tasks[0] -= 1
+    watch._next = 0.0
+    watch.look()
+
+
 _COMPILER = """#!/bin/bash
 here=${0%/*}
 echo gcc 12.2.0

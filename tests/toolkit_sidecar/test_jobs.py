@@ -14,6 +14,7 @@ from nodeside.toolkit_sidecar.jobs import (
     Limits,
     cgroup_paths,
     count_jobs,
+    count_tasks,
     jobs,
     memory_limit,
     parse_v1,
@@ -65,6 +66,22 @@ def test_the_limit_of_memory_is_the_tightest_and_not_what_the_node_has(tmp_path:
     (cgroup / "memory.max").write_text("4194304\n")
     (cgroup / "memory.high").write_text("2097152\n")
     assert memory_limit(tmp_path) == 2 << 20
+
+
+@pytest.mark.parametrize(
+    ("line", "directory"),
+    [("0::/pod1/toolkit", "pod1/toolkit"), ("0::/elsewhere", ""), ("5:pids:/pod1", "pids/pod1")],
+)
+def test_the_processes_of_the_container_are_counted(
+    tmp_path: Path, line: str, directory: str
+) -> None:
+    assert count_tasks(tmp_path) == 0
+    cgroup = tmp_path / "sys/fs/cgroup" / directory
+    cgroup.mkdir(parents=True)
+    (cgroup / "pids.current").write_text("17\n")
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(f"{line}\n")
+    assert count_tasks(tmp_path) == 17
 
 
 @given(st.text())

@@ -24,6 +24,7 @@ from nodeside.trial.vendor_tree import require_inside
 SIDE_FILE = "trial.yaml"
 _SIZE_LIMIT = 256 << 10
 _COMMANDS = 64  # their output is kept until the end of the trial
+_CHARACTERS = 8192  # of a command, and of all devices; an alias may repeat a long word
 _BY_HAND = "if you trust it, name it on the command line: --device"
 
 # These reach the host without any property: its files, its devices, its kernel.
@@ -98,7 +99,7 @@ def _mistakes(values: Any) -> Iterator[Mistake]:
             yield Mistake((key,), "unknown field")
     devices, commands = values.get("devices", []), values.get("commands", [])
     yield from _no_words(("devices",), devices)
-    for index, device in enumerate(devices if isinstance(devices, list) else ()):
+    for index, device in enumerate(devices if _is_short(devices) else ()):
         if isinstance(device, str) and (problem := reaches_host(device)):
             yield Mistake(("devices", index), f"{in_brief(device)}: {problem}", _BY_HAND)
     if not isinstance(commands, list):
@@ -119,6 +120,15 @@ def _no_words(place: Place, value: Any) -> Iterator[Mistake]:
     for index, word in enumerate(value):
         if not isinstance(word, str):
             yield Mistake((*place, index), f"expected a string, got {in_brief(word)}")
+    if not _is_short(value):
+        yield Mistake(place, f"expected at most {_CHARACTERS} characters in all")
+
+
+def _is_short(words: Any) -> bool:
+    """Return whether it is a list of moderate length."""
+    if not isinstance(words, list):
+        return False
+    return sum(len(word) + 1 for word in words if isinstance(word, str)) <= _CHARACTERS
 
 
 def reaches_host(device: str) -> str:

@@ -58,6 +58,18 @@ def test_aliases_that_multiply_are_refused_at_once(tmp_path: Path) -> None:
         read_side_file(written(tmp_path, "\n".join(rows)))
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("commands: [[&a {}, *a, *a]]", r"\$\.commands\[0\]"),
+        ("devices: [&a 'edu,id={}', *a, *a]", r"\$\.devices"),
+    ],
+)
+def test_an_alias_cannot_repeat_a_long_word(tmp_path: Path, text: str, place: str) -> None:
+    with pytest.raises(SpecError, match=f"{place}: expected at most 8192 characters in all"):
+        read_side_file(written(tmp_path, text.format("x" * 3000)))
+
+
 def test_a_long_mistake_is_told_in_brief(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as caught:
         read_side_file(written(tmp_path, f"devices: {'x' * 100_000}"))
