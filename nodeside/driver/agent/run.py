@@ -28,6 +28,7 @@ from nodeside import log, process
 from nodeside.clock import Clock
 from nodeside.contract import NodeDriverStatus, State
 from nodeside.driver.agent.resolution import LastRead, resolve_or_tell
+from nodeside.driver.bringup.attempts import Attempts
 from nodeside.driver.bringup.bringup import bring_up, judge_loaded
 from nodeside.driver.bringup.journal import Journal, Report
 from nodeside.driver.handoff.listener import Listener
@@ -83,7 +84,7 @@ class Run:
     """A run of one driver in one place. `expected_kernel` is the release this pod was made for.
 
     `loader` loads the modules; None means by system calls. Without a `turn` this is not a pod, and
-    the lock of a single attempt is enough. `given_up` are stuck modules, see `bring_up`.
+    the lock of a single attempt is enough. `attempts` are those that failed.
     """
 
     config: Config
@@ -93,7 +94,7 @@ class Run:
     loader: Loader | None = None
     last_read: LastRead = field(default_factory=LastRead, repr=False)
     turn: PodLock | None = None
-    given_up: set[str] = field(default_factory=set, repr=False)
+    attempts: Attempts = field(default_factory=Attempts, repr=False)
 
     def once(self) -> tuple[Journal, Report]:
         """Bring the driver up. Expected failures are in the report. Only observations are sent.
@@ -125,7 +126,7 @@ class Run:
     def _bring_up(self, task: Task, journal: Journal, listener: Listener) -> Report:
         """Bring the driver up. After a bug, judge what is loaded: the bug says nothing about it."""
         try:
-            return bring_up(task, journal, listener, loader=self.loader, given_up=self.given_up)
+            return bring_up(task, journal, listener, loader=self.loader, attempts=self.attempts)
         except NodesideError:
             raise
         except Exception as exc:

@@ -4,6 +4,7 @@
     observe               what is in the kernel, and what could prove that it is right
     installation          the load: conflicts, unload, firmware, load
     validate              proof that the driver works: sysfs, devices, kernel log, a command
+    attempts              what failed earlier and is not repeated
     journal               a record of the run, stage by stage
 
 An attempt always holds the lock of this driver on this node.

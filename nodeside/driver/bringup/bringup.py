@@ -12,6 +12,7 @@ from typing import assert_never
 
 from nodeside import log
 from nodeside.contract import NOTHING_SERVED, LoadedModule, LoadedRecord, Rung, State
+from nodeside.driver.bringup.attempts import Attempts
 from nodeside.driver.bringup.installation import Installation, record_of, wanted_modules
 from nodeside.driver.bringup.journal import Journal, Report
 from nodeside.driver.bringup.observe import observe
@@ -46,16 +47,16 @@ def bring_up(
     *,
     closed: Collection[Rung] = (),
     loader: Loader | None = None,
-    given_up: set[str] | None = None,
+    attempts: Attempts | None = None,
 ) -> Report:
     """Load the desired modules unless they are loaded already, and validate them.
 
-    The rungs in `closed` are skipped. `loader` makes the module system calls. `given_up` are stuck
-    modules that earlier looks have waited for; it is kept up to date. Raises NodesideError.
+    The rungs in `closed` are skipped. `loader` makes the module system calls. `attempts` are the
+    earlier ones of this process; it is kept up to date. Raises NodesideError.
     """
-    loader = loader or Loader(task.host)
+    loader, attempts = loader or Loader(task.host), attempts or Attempts()
     trust_mark(task.trust)  # raises if the certificate is unreadable: then touch nothing
-    _await_settled(task, journal, loader, listener, set() if given_up is None else given_up)
+    _await_settled(task, journal, loader, listener, attempts.stuck)
     observed = observe(task, loader)
     decision = ascend(task, observed, journal, listener, closed=closed)
     match decision.action:
@@ -65,7 +66,8 @@ def bring_up(
             _prove(task, journal, loader, wanted_modules(task, proof), record)
         case plan.Use(rung, bundle):
             journal.source = rung
-            record, mark = Installation(task, journal, loader, observed, bundle, rung).run()
+            installation = Installation(task, journal, loader, observed, bundle, rung, attempts)
+            record, mark = installation.run(repeat_failed=listener.repeat_failed)
             _prove(task, journal, loader, record.modules, record, mark=mark)
         case plan.GiveUp():
             raise _no_rung(task, decision, closed)
@@ -94,12 +96,12 @@ def judge_loaded(task: Task, journal: Journal, *, loader: Loader | None = None) 
 
 
 def _await_settled(
-    task: Task, journal: Journal, loader: Loader, listener: Listener, given_up: set[str]
+    task: Task, journal: Journal, loader: Loader, listener: Listener, stuck: set[str]
 ) -> None:
     """Wait for a load that a killed driver process began: until it ends, the state is undefined.
 
     A load that does not end within the deadline of an init function is left to the plan, and added
-    to `given_up`: until it ends, no later look waits for it.
+    to `stuck`: until it ends, no later look waits for it.
     """
     until = loader.clock.now() + loader.deadlines.init
     announced = False
@@ -107,11 +109,11 @@ def _await_settled(
         rows = loader.modules.rows()
         states = [rows[name] for name in task.wanted.names if name in rows]
         moving = {state.name: state for state in states if state.initstate != "live"}
-        given_up.intersection_update(moving)
-        if moving.keys() == given_up:
+        stuck.intersection_update(moving)
+        if moving.keys() == stuck:
             return
         if loader.clock.now() >= until:
-            given_up.update(moving)
+            stuck.update(moving)
             return
         words = ", ".join(f"{state.name} is {state.initstate}" for state in moving.values())
         if listener.stopping():

@@ -15,6 +15,7 @@ from typing import assert_never
 
 from nodeside import log
 from nodeside.contract import LoadedModule, LoadedRecord, Rung, State
+from nodeside.driver.bringup.attempts import Attempts
 from nodeside.driver.bringup.journal import Journal
 from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.bundle.manifest import BundleError
@@ -104,7 +105,10 @@ def record_of(
 
 @dataclass(frozen=True)
 class Installation:
-    """The installation of one bundle. `known` is the observation made before it."""
+    """The installation of one bundle. `known` is the observation made before it.
+
+    `attempts` are the earlier ones of this process.
+    """
 
     task: Task
     journal: Journal
@@ -112,9 +116,12 @@ class Installation:
     known: plan.Observed
     bundle: Bundle
     rung: Rung
+    attempts: Attempts
 
-    def run(self) -> tuple[LoadedRecord, Mark]:
+    def run(self, *, repeat_failed: bool = True) -> tuple[LoadedRecord, Mark]:
         """Load the modules. Return their record, and the kernel log's mark from before the load.
+
+        Without `repeat_failed`, a replacement that failed for good is not tried again.
 
         Raises Refused, RebootRequired, InUse, SequenceFailed, and SystemRefused.
         """
@@ -126,6 +133,9 @@ class Installation:
             record = self._record()
             self._check_firmware()
         decision = _may_replace(self.task, self.known)
+        replacement = (self.bundle.digest, insertions)
+        if decision is plan.Replacement.REPLACE and not repeat_failed:
+            self.attempts.refuse_repetition(replacement)
         self.journal.state(State.LOADING)
         with self.journal.stage("load"):
             mark = self.loader.kernel_log.mark()
@@ -135,7 +145,11 @@ class Installation:
             if decision is plan.Replacement.REPLACE:
                 previous = self._previous()
                 self._unload(previous)
-            self._load(insertions, previous, record)
+            try:
+                self._load(insertions, previous, record)
+            except SequenceFailed as error:
+                self.attempts.failed(replacement, error)
+                raise
             appeared = device_numbers(self.task.host) - before
         record = replace(record, devices=tuple(sorted(appeared)))
         write_loaded(self.task.host, record)
@@ -296,10 +310,10 @@ class Installation:
                 if bundle is not None:
                     yield bundle
 
-    def _insertions(self, files: Sequence[ModuleFile]) -> list[Insertion]:
+    def _insertions(self, files: Sequence[ModuleFile]) -> tuple[Insertion, ...]:
         siblings = {file.name for file in files}
         parameters = {kernel_name(m.name): m.parameters for m in self.task.driver.spec.modules}
-        return [
+        return tuple(
             Insertion(
                 file.path,
                 file.name,
@@ -307,7 +321,7 @@ class Installation:
                 needs=tuple(name for name in file.depends if name not in siblings),
             )
             for file in files
-        ]
+        )
 
 
 def _may_replace(task: Task, known: plan.Observed) -> plan.Replacement:

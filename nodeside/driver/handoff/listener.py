@@ -24,8 +24,8 @@ class Listener:
 
     `on_build_line` gets the build's output. `on_sidecar` gets the reason why there is no sidecar,
     and "" when there is one again. `stopping` returns whether to stop waiting. `repeat_failed`:
-    whether to repeat a build that failed permanently. If nothing has changed since, it would only
-    fail again, on every node, at every check.
+    whether to repeat a build, or the replacement of loaded modules, that failed permanently. If
+    nothing has changed since, it would only fail again, on every node, at every check.
     """
 
     patience: Patience = field(default_factory=Patience)

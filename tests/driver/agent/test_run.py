@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
@@ -41,8 +42,8 @@ from nodeside.shared import SharedDir
 from nodeside.spec import check_node_driver
 from tests import console
 from tests.driver.fakes.handoff import failed, succeeded
-from tests.driver.fakes.kernel import Refusal, write
-from tests.driver.fakes.node import BOOT_ID, FakeNode
+from tests.driver.fakes.kernel import FakeModule, Refusal, write, write_bytes
+from tests.driver.fakes.node import BOOT_ID, FakeNode, module_bytes
 from tests.driver.fakes.uevents import Queue
 
 
@@ -469,6 +470,35 @@ def test_a_load_that_the_kernel_refused_for_good_is_not_hurried(
     node.kernel.refuse_load["straw"] = [Refusal(19)] * 2
     script = live(node, monkeypatch, Why.POLL)
     assert script.patience == [None, None]
+
+
+@pytest.mark.parametrize("error", [errno.ENODEV, errno.ENOMEM])
+@pytest.mark.parametrize("previous", ["ours", "the kernel's own"])
+def test_a_replacement_that_failed_for_good_takes_the_working_module_away_once(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, previous: str, error: int
+) -> None:
+    """Until an input changes: a device plugin, or a network, depends on what works."""
+    if previous == "ours":
+        node.fill()
+        node.upgrade()
+    else:
+        tree = node.host.lib_modules("6.1.0-test")
+        write_bytes(tree / "kernel/straw.ko", module_bytes("straw"))
+        write(tree / "modules.dep", "kernel/straw.ko:\n")
+        node.kernel.add("straw", FakeModule(taint=""))
+    node.put_bundle(node.task())
+    node.kernel.refuse_load["straw"] = [Refusal(error)]
+    seen: list[int] = []
+    acts = dict.fromkeys(range(1, 7), lambda: seen.append(len(node.kernel.unloads)))
+
+    live(node, monkeypatch, Why.UEVENT, Why.POLL, Why.POLL, Why.INPUT, acts=acts)
+
+    passes = error == errno.ENOMEM
+    assert seen == ([1, 2, 2, 2, 2] if passes else [1, 1, 1, 1, 2])
+    failed = [told for told in node.told if told.state is State.FAILED]
+    assert len(failed) == (1 if passes else 4)
+    assert len({told.message for told in failed}) == 1
+    assert node.states[-1] is State.READY
 
 
 def test_uevents_of_a_load_that_fails_for_good_are_heeded_ever_less_often(
