@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from nodeside.errors import DeadlinePassed, ExitCode, NodesideError
+from nodeside.errors import DeadlinePassed, ExitCode, NodesideError, SystemRefused
 from nodeside.process import in_words
 
 _HEAD = struct.Struct("=cQ")  # kind of the answer, and its size in bytes
@@ -50,6 +50,13 @@ class ChildDied(NodesideError):
     reason = "ChildDied"
 
 
+class NoProcess(SystemRefused):
+    """No child could be started: a limit of processes, or too little memory."""
+
+    reason = "NoProcess"
+    retryable = True
+
+
 class ChildRaised(Exception):
     """An unexpected exception in the child. `kind` is the name of its class.
 
@@ -72,11 +79,11 @@ def run_in_child(
     """Run `call` in a child process and return its result if that is bytes, else empty bytes.
 
     Re-raises an OSError or NodesideError of `call`. Raises ChildRaised for any other exception,
-    ChildDied, and DeadlinePassed. The child only inherits the open files in `keep`: a child that is
-    left behind must not hold our lock or our output. Without limits, signals are blocked in the
-    child, and it is left behind at the deadline: no signal ends a call that hangs in the kernel,
-    and a thread hanging there would prevent this process from ever exiting. If an earlier child
-    left behind for the same `alone` still exists, raises DeadlinePassed at once.
+    ChildDied, NoProcess, and DeadlinePassed. The child only inherits the open files in `keep`: a
+    child that is left behind must not hold our lock or our output. Without limits, signals are
+    blocked in the child, and it is left behind at the deadline: no signal ends a call that hangs in
+    the kernel, and a thread hanging there would prevent this process from ever exiting. If an
+    earlier child left behind for the same `alone` still exists, raises DeadlinePassed at once.
     """
     if alone and _is_still_there(_left_behind.get(alone)):
         raise DeadlinePassed("the child process of an earlier attempt is still running")
@@ -104,7 +111,10 @@ def _forked(
     call: Callable[[], object], keep: Sequence[int], limits: Limits | None
 ) -> tuple[int, int]:
     """Fork; return the read end of the pipe for the answer, and the child's process id."""
-    reader, writer = os.pipe()
+    try:
+        reader, writer = os.pipe()
+    except OSError as exc:
+        raise _no_process(exc) from exc
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         with warnings.catch_warnings():
@@ -113,13 +123,21 @@ def _forked(
             pid = os.fork()
         if pid == 0:
             _run_and_exit(call, writer, keep, limits)
-    except OSError:
+    except OSError as exc:  # not to be taken for an error of `call`: EAGAIN has many meanings
         os.close(reader)
-        raise
+        raise _no_process(exc) from exc
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
         os.close(writer)
     return reader, pid
+
+
+def _no_process(exc: OSError) -> NoProcess:
+    return NoProcess(
+        f"cannot start a child process: {exc.strerror}",
+        hint="find what uses up the processes or the memory of the node, or of this pod: "
+        "see pids.current, pids.max and memory.max in /sys/fs/cgroup",
+    )
 
 
 def _read(reader: int, until: float, limit: int) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.child import ChildDied, ChildRaised, Limits, run_in_child
+from nodeside.driver.child import ChildDied, ChildRaised, Limits, NoProcess, run_in_child
 from nodeside.driver.module.elf import MalformedElf
 from nodeside.errors import DeadlinePassed, ExitCode, NoSpace
 
@@ -41,6 +42,25 @@ def test_bytes_come_back_whole(limits: Limits | None) -> None:
 
     assert run_in_child(lambda: data, 10, limits=limits) == data
     assert run_in_child(lambda: 7, 10, limits=limits) == b""
+
+
+def open_files() -> set[str]:
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+
+@pytest.mark.parametrize("made_by", ["fork", "pipe"])
+def test_a_child_that_cannot_be_started_is_no_error_of_the_call(
+    made_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EAGAIN of fork(2) would be taken for that of delete_module(2): the module is in use."""
+    open_before = open_files()
+    monkeypatch.setattr(os, made_by, lambda: raising(OSError(errno.EAGAIN, "no more of them")))
+
+    with pytest.raises(NoProcess, match="cannot start a child process: no more of them") as caught:
+        run_in_child(lambda: b"", 10)
+
+    assert caught.value.retryable
+    assert open_files() == open_before
 
 
 @pytest.mark.parametrize("limits", [None, LIMITS])

@@ -93,14 +93,13 @@ class Announcer:
             return
         status = self._as_it_came_up(status)
         self._on_the_node(status)
-        if same_news(self._newest, status):
-            return
-        self._newest = status
-        with self._changed:
-            self._mail = (status, known_ready and status.state is State.READY)
-            self._at_rest = False
-            self._changed.notify_all()
-        if self._thread is None:
+        if not same_news(self._newest, status):
+            self._newest = status
+            with self._changed:
+                self._mail = (status, known_ready and status.state is State.READY)
+                self._at_rest = False
+                self._changed.notify_all()
+        if self._thread is None:  # also if an earlier state found the node out of processes
             self._thread = _start(self._work)
 
     def flush(self, timeout: float) -> bool:
@@ -203,12 +202,18 @@ def _ready_record(status: NodeDriverStatus) -> ReadyRecord:
     )
 
 
-def _start(work: Callable[[], None]) -> threading.Thread:
-    """Start a daemon thread that inherits a signal mask with all signals blocked."""
+def _start(work: Callable[[], None]) -> threading.Thread | None:
+    """Start a daemon thread that inherits a signal mask with all signals blocked.
+
+    Returns None if the process may start no thread now.
+    """
     thread = threading.Thread(target=work, name="announce", daemon=True)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         thread.start()
+    except RuntimeError as problem:
+        log.warning("not announced to the cluster yet", problem=problem)
+        return None
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return thread

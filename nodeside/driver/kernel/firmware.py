@@ -16,6 +16,7 @@ The next install repairs both. Called before a load and after an unload.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -28,12 +29,19 @@ from nodeside.driver.node import sysfs
 from nodeside.driver.node.leases import read_own
 from nodeside.driver.node.node_lock import node_lock
 from nodeside.errors import ExitCode, NodesideError, SystemRefused
-from nodeside.files import TEMPORARY_PREFIX, disk_errors, publish_bytes
+from nodeside.files import (
+    TEMPORARY_PREFIX,
+    UntrustedFile,
+    disk_errors,
+    open_untrusted,
+    publish_bytes,
+)
 from nodeside.host import Host
 from nodeside.records import publish
 
 _LOCK_SECONDS = 10.0
 _FILE_LIMIT = 1 << 30  # bytes; the largest firmware in linux-firmware is below 100 MB
+_CHUNK = 1 << 20  # bytes read at a time
 _ENTRIES_LIMIT = 20_000  # of a firmware directory; linux-firmware has about 5,000
 _EMPTY = "\0"  # an empty write never reaches the kernel, and a newline would be stored
 
@@ -160,7 +168,7 @@ class FirmwareDirectory:
         return {name: digest for name, digest in files.items() if _is_below(name)}
 
     def _place(self, source: Path, target: Path, digest: str) -> None:
-        if target.is_file() and _digest(target) == digest:
+        if _installed(target) == digest:
             return
         with disk_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -241,6 +249,22 @@ def _is_below(name: str) -> bool:
     """Return whether a name read from a record stays inside its directory."""
     parts = PurePosixPath(name).parts
     return bool(parts) and not name.startswith("/") and ".." not in parts and "\0" not in name
+
+
+def _installed(path: Path) -> str:
+    """Return the digest of an installed file, "" if it has to be written.
+
+    A consumer can hold a lease on it, which would delay each open by up to 45 s. The file that
+    replaces it has none.
+    """
+    try:
+        with open_untrusted(path, limit=_FILE_LIMIT) as file:
+            digest = hashlib.sha256()
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+            return digest.hexdigest()
+    except (OSError, UntrustedFile):
+        return ""
 
 
 def _digest(path: Path) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from nodeside import log
 from nodeside.clock import Clock
+from nodeside.driver.child import NoProcess
 from nodeside.driver.kernel.errors import (
     LOADING_DISABLED,
     Circumstances,
@@ -225,6 +226,10 @@ class Loader:
                 raise RebootRequired(
                     f"cannot unload {module}: its exit function never returned: {exc}",
                     hint="reboot the node: nothing else removes the module",
+                ) from exc
+            except NoProcess as exc:
+                raise UnloadFailed(
+                    f"cannot unload {module}: {exc}", hint=exc.hint, retryable=True
                 ) from exc
             except OSError as exc:
                 if exc.errno == errno.ENOENT:

@@ -584,6 +584,22 @@ def test_ready_file_stands_exactly_while_the_driver_is_ready(host: Host) -> None
             assert ready_path(host, "edu").exists() is (state is State.READY)
 
 
+def test_what_no_thread_could_send_is_sent_after_the_next_look(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    delivery = Kept()
+    with Announcer(host, delivery, marker_to=io.StringIO()) as announcer:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refused)
+            announcer.state(READY)
+        announcer.state(READY)
+
+    assert delivery.states == ["ready"]
+
+
 def test_marker_is_one_line_per_becoming_ready(host: Host) -> None:
     marker = io.StringIO()
     with Announcer(host, Kept(), marker_to=marker) as announcer:

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from nodeside.driver.child import NoProcess
 from nodeside.driver.kernel.conflicts import Cleared, ConflictBuiltIn, clear, plan_clear, restore
-from nodeside.driver.kernel.errors import InUse
+from nodeside.driver.kernel.errors import InUse, UnloadFailed
 from nodeside.driver.node import sysfs
 from nodeside.driver.node.modules import LoadedState
 from nodeside.driver.node.pci import PciDevice
@@ -99,6 +100,28 @@ def test_a_held_module_brings_the_unbound_devices_back(kernel: FakeKernel) -> No
         clear(Conflicts(modules=("dummy",), unbind=(EDU,)), kernel.loader, write=bus.write)
 
     assert bus.written == [("unbind", "0000:00:04.0"), ("drivers_probe", "0000:00:04.0")]
+
+
+def test_what_was_removed_comes_back_if_no_process_is_left_to_remove_the_rest(
+    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(kernel.host.lib_modules(RELEASE) / "modules.dep", "kernel/a.ko:\nkernel/b.ko:\n")
+    write(kernel.host.lib_modules(RELEASE) / "kernel/a.ko", "a")
+    kernel.add("a")
+    kernel.add("b")
+    delete = kernel.delete_module
+
+    def until_none_is_left(name: str, timeout: float = 1) -> None:
+        if name == "b":
+            raise NoProcess("no process is left")
+        delete(name, timeout)
+
+    monkeypatch.setattr(kernel, "delete_module", until_none_is_left)
+
+    with pytest.raises(UnloadFailed, match="no process is left"):
+        clear(Conflicts(modules=("a", "b")), kernel.loader)
+
+    assert set(kernel.modules) == {"a", "b"}
 
 
 def test_a_driver_inside_the_kernel_cannot_make_room(kernel: FakeKernel) -> None:

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -57,6 +60,27 @@ def test_a_second_time_nothing_is_written(host: Host, tmp_path: Path) -> None:
 
     assert (host.run / "firmware/a.bin").stat().st_ino == inode
     assert len(kernel.written) == 1
+
+
+def test_a_lease_of_a_reader_delays_no_installation(host: Host, tmp_path: Path) -> None:
+    """A blocking open would wait for the kernel to break it: 45 s for each file."""
+    kernel = Attribute(host)
+    source = tree(tmp_path, "fw", a="A")
+    kernel.directory.install(source, "edu")
+    file = host.run / "firmware/a.bin"
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # how the holder is asked to let go
+    fd = os.open(file, os.O_RDONLY)
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        started = time.monotonic()
+        kernel.directory.install(source, "edu")
+        waited = time.monotonic() - started
+    finally:
+        os.close(fd)
+        signal.signal(signal.SIGIO, before)
+
+    assert waited < 10
+    assert file.read_text() == "A"
 
 
 def test_a_search_path_of_somebody_else_is_left_alone(host: Host, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from nodeside.driver.child import NoProcess
 from nodeside.driver.kernel.errors import InUse, LoadFailed, RebootRequired, UnloadFailed
 from nodeside.driver.kernel.loader import parameter_line
 from nodeside.driver.node.syscalls import DiedInKernel
@@ -324,6 +325,17 @@ def test_a_reference_held_for_a_moment_is_waited_for(kernel: FakeKernel) -> None
     kernel.refuse_unload["edu"] = [errno.EAGAIN, errno.EAGAIN]
 
     assert kernel.loader.remove("edu")
+
+
+def test_a_node_without_a_free_process_is_no_holder_of_a_module(kernel: FakeKernel) -> None:
+    kernel.add("edu")
+    kernel.never_returns = NoProcess("no process is left", hint="see pids.max")
+
+    with pytest.raises(UnloadFailed, match="cannot unload edu: no process is left") as caught:
+        kernel.loader.remove("edu")
+
+    assert (caught.value.exit_code, caught.value.hint) == (ExitCode.SYSTEM, "see pids.max")
+    assert caught.value.retryable
 
 
 def test_a_permanent_module_takes_a_reboot(kernel: FakeKernel) -> None:
