@@ -55,6 +55,8 @@ class Sidecar:
         If the previous worker died, answer only one request and return MORE if others are open. The
         deaths that the supervisor counts then belong to one build. Return SURVIVED, and begin no
         further build, if processes of an earlier one do not die: they could answer for it.
+
+        A worker that builds could open leaves the requests that came after its fork to the next.
         """
         self._life = life
         die_with_parent(life.keeper)
@@ -67,7 +69,7 @@ class Sidecar:
         if not self._end_earlier_builds():
             return SURVIVED
         self._remove_leftovers()
-        while request := self._next_request(boot_id):
+        while life.closed and (request := self._next_request(boot_id)):
             self._answer(request, boot_id)
             if not self._end_earlier_builds():
                 return SURVIVED

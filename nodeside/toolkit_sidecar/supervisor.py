@@ -50,6 +50,7 @@ class Life(NamedTuple):
     died: str  # how the previous worker died, "" if it did not
     deaths: int  # number of consecutive deaths while the same requests were present
     keeper: int  # the pid of the supervisor
+    closed: bool  # no build can open this worker or the supervisor; otherwise none may begin
 
 
 Worker = Callable[[Life], int]
@@ -96,6 +97,7 @@ class Supervisor:
         self._work = work
         self._worker = 0
         self._stopped = ""  # how the worker was stopped, if it was
+        self._closed = False
         self._deaths = 0
         self._deadly: frozenset[str] = frozenset()  # the requests present at a death
 
@@ -126,8 +128,9 @@ class Supervisor:
                     continue
                 if requests:
                     _prepare_for_vendor_code()
+                    self._closed = True
                 self._reset_deaths(requests)
-                life = Life(settled is None, died, self._deaths, os.getpid())
+                life = Life(settled is None, died, self._deaths, os.getpid(), self._closed)
                 status, died = self._run_worker(lock, life)
                 if not self._lock_is_current(lock):  # a build runs as our user and can replace it
                     lock = self._hold_lock(stack)

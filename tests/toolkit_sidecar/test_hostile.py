@@ -14,11 +14,13 @@ import pytest
 
 from nodeside import process
 from nodeside.contract import FailureKind
-from nodeside.toolkit_sidecar import confinement, descendants
+from nodeside.host import Host
+from nodeside.toolkit_sidecar import builder, confinement, descendants, sidecar
 from nodeside.toolkit_sidecar.buildlog import BuildLog
 from nodeside.toolkit_sidecar.confinement import Step, Watch, free_bytes, run_confined
 from nodeside.toolkit_sidecar.failure import BuildFailed
-from tests.toolkit_sidecar.faketoolkit import LONG, FakeToolkit, lives, until
+from nodeside.toolkit_sidecar.supervisor import Life
+from tests.toolkit_sidecar.faketoolkit import BOOT_ID, LONG, FakeToolkit, lives, until
 
 _ESCAPE = """
 python=$(command -v python3)
@@ -211,6 +213,23 @@ def test_a_build_cannot_open_the_log_or_the_memory_of_its_sidecar() -> None:
     assert said.output.split() == [
         "before", "fd/1:open", "mem:open", "after", "fd/1:EACCES", "mem:EACCES", "score", "1000",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_worker_that_builds_could_open_begins_none(
+    toolkit: FakeToolkit, monkeypatch: pytest.MonkeyPatch, closed: bool
+) -> None:
+    """Its supervisor closes itself before it forks the next one."""
+    monkeypatch.setattr(sidecar, "die_with_parent", lambda _: None)
+    monkeypatch.setattr(sidecar, "kill_others", lambda _: descendants.Outcome(0, frozenset()))
+    failed = BuildFailed(FailureKind.COMPILE, "make failed")
+    monkeypatch.setattr(
+        builder, "answer", lambda request, *_, **__: builder.refusal(request.id, BOOT_ID, failed)
+    )
+    request = toolkit.request()
+    worker = sidecar.Sidecar(toolkit.shared, Host(toolkit.root), lambda *_: None)
+    worker.work(Life(first=True, died="", deaths=0, keeper=0, closed=closed))
+    assert (toolkit.shared.result(request.id, BOOT_ID) is not None) == closed
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")

@@ -13,7 +13,8 @@ import pytest
 from nodeside import process
 from nodeside.errors import ExitCode, SystemRefused
 from nodeside.shared import SharedDir
-from nodeside.toolkit_sidecar.supervisor import SURVIVED, Supervisor
+from nodeside.toolkit_sidecar import supervisor
+from nodeside.toolkit_sidecar.supervisor import SURVIVED, Life, Supervisor
 from tests.toolkit_sidecar.faketoolkit import BOOT_ID, KERNEL, LONG, FakeToolkit, until
 
 # What runs in a finaliser is where Python cannot pass an exception on.
@@ -91,6 +92,28 @@ def test_a_request_that_comes_and_goes_while_a_worker_runs_gets_another_worker(
 
     assert Supervisor(shared.root, work).run(once=True) == ExitCode.BUILD_FAILED
     assert lives.read_text() == "II"
+
+
+def test_a_request_that_comes_after_the_fork_is_left_to_a_worker_that_builds_cannot_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that waits for the sidecar's record asks at once: the first worker is at work."""
+    shared, said = SharedDir(tmp_path / "shared"), tmp_path / "said"
+    shared.create()
+
+    def say(word: str) -> None:
+        with said.open("a") as file:
+            file.write(f"{word} ")
+
+    def work(life: Life) -> int:
+        say("closed" if life.closed else "open")
+        if life.first:
+            shared.request_path("000000000000-1").touch()
+        return ExitCode.OK
+
+    monkeypatch.setattr(supervisor, "_prepare_for_vendor_code", lambda: say("closes"))
+    Supervisor(shared.root, work).run(once=True)
+    assert said.read_text().split() == ["open", "closes", "closed"]
 
 
 @pytest.mark.parametrize(

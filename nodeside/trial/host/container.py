@@ -2,7 +2,8 @@
 
 `entrance` yields the `wrapper` for a command that `nodeside.process` runs. It moves the child into
 namespaces of its own, onto an overlay whose upper layer is in memory. No other process sees the
-mounts, and they end with the command. The command dies with us. Root is required.
+mounts, and they end with the command. The command dies with us, and before anything else if the
+machine runs out of memory. Root is required.
 
     with entrance(layers, scratch, binds) as enter:
         process.run(argv, env=ENVIRONMENT, wrapper=enter, timeout=60)
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from nodeside.errors import SystemRefused
 from nodeside.process import WrapperFailed
+from nodeside.toolkit_sidecar.memory import be_killed_first
 from nodeside.trial.machine.containers import TOOLKIT_UID
 from nodeside.trial.machine.guest import syscalls as sc
 from nodeside.trial.machine.guest.container import bind, mount_devices
@@ -73,6 +75,7 @@ def _entering(
 
     def enter() -> None:
         sc.die_with_parent(parent)
+        be_killed_first()  # vendor code cannot take back what root has set (CAP_SYS_RESOURCE)
         sc.unshare(_NAMESPACES)
         sc.mount("none", "/", flags=sc.MS_REC | sc.MS_PRIVATE)
         sc.mount("tmpfs", str(layer), "tmpfs", options=f"mode=755,size={_UPPER_BYTES}")

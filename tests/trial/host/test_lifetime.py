@@ -133,6 +133,15 @@ def test_a_sidecar_dies_with_whoever_runs_it(
     until(lambda: not shared.sidecar_lives(), "the end of the sidecar", LONG)
 
 
+def test_what_runs_in_a_container_is_killed_before_anything_else_if_memory_runs_out(
+    layers: tuple[Path, ...], tmp_path: Path
+) -> None:
+    """A dkms.conf may fill any number of variables, in any number of processes."""
+    done = run("cat /proc/self/oom_score_adj", layers, tmp_path)
+
+    assert done.output == "1000\n"
+
+
 def test_the_memory_of_a_container_is_limited(layers: tuple[Path, ...], tmp_path: Path) -> None:
     script = "df -B1 --output=size / /dev/shm | tail -n 2; ulimit -u"
     done = run(script, layers, tmp_path)
