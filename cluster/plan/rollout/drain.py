@@ -105,14 +105,20 @@ def evictions(
 
 
 def hold_labels(decision: Decision, driver: str, newest: str) -> dict[str, str | None]:
-    """Return the changes to the labels that hold a node, except those a cordon makes."""
+    """Return the changes to the labels that hold a node, except those a cordon makes.
+
+    A node that was given up on and has its turn again starts afresh, as with a cordon. Otherwise
+    the pods of its stages, which take a while to end, would take the turn away.
+    """
     hold = decision.member.hold
     changed: dict[str, str | None] = {}
     if decision.step in _ENDS and hold.since:
         changed[draining_label(driver)] = None
     if decision.step is DrainStep.GIVE_UP:
         return changed | {undrained_label(driver): newest}
-    if hold.given_up and (hold.given_up != newest or decision.place is Place.NEWEST):
+    begins_anew = decision.step is DrainStep.END_STAGES and decision.member.is_vacant
+    is_over = hold.given_up != newest or decision.place is Place.NEWEST
+    if hold.given_up and (is_over or begins_anew):
         changed[undrained_label(driver)] = None
     return changed
 
