@@ -35,7 +35,8 @@ def _nodes_labelled(context: DriverContext) -> Iterator[LabelNode]:
         member = decision.member
         if decision.revision is None and decision.step is DrainStep.GO and member.is_untouched:
             continue  # the usual case
-        labels, why = drain.hold_labels(decision, driver, rollout.state.newest), decision.detail
+        newest, now = rollout.state.newest, context.snapshot.now
+        labels, why = drain.hold_labels(decision, driver, newest, now), decision.detail
         falls_back = decision.revision is None and context.fallbacks.applies_to(member)
         if (decision.revision is not None or falls_back) and (moves := _labels(context, decision)):
             labels, why = {**labels, **moves}, NO_IMAGE if falls_back else decision.row.why

@@ -15,7 +15,7 @@ from cluster.plan.nodes.members import Member
 from cluster.plan.nodes.memo import Memo
 from cluster.plan.nodes.stage_pods import occupied
 from cluster.plan.rollout.casualties import Casualty, casualties, recorded
-from cluster.plan.rollout.decisions import Decision, DrainStep, decide_all
+from cluster.plan.rollout.decisions import ENDS_STAGES, Decision, decide_all
 from cluster.plan.rollout.drain import drained
 from cluster.plan.rollout.state import RolloutState, assess
 
@@ -58,7 +58,7 @@ class RolloutPlan:
     @cached_property
     def ending_stages(self) -> Sequence[Member]:
         """Nodes that keep their revision until their stages have ended."""
-        return tuple(d.member for d in self.decisions if d.step is DrainStep.END_STAGES)
+        return tuple(d.member for d in self.decisions if d.step in ENDS_STAGES)
 
     @cached_property
     def announced(self) -> Sequence[Decision]:

@@ -1,10 +1,11 @@
 """The labels of a node that is drained: three labels, from which any later controller continues.
 
 `nodeside.io/<driver>.draining=<since>`: this node is being drained. Its consumers are evicted, and
-it stays cordoned until the driver works again. `nodeside.io/cordoned=true`: the node was
-schedulable and we cordoned it; the label is set and removed in the same request as the cordon. Two
-Drivers may drain one node: each removes its own label, and our cordon is removed once no Driver
-holds the node. `nodeside.io/<driver>.undrained=<revision>`: the consumers did not leave in time.
+it stays cordoned until the driver works again; or, if the Driver does not evict, its stages end.
+`nodeside.io/cordoned=true`: the node was schedulable and we cordoned it; the label is set and
+removed in the same request as the cordon. Two Drivers may drain one node: each removes its own
+label, and our cordon is removed once no Driver holds the node.
+`nodeside.io/<driver>.undrained=<revision>`: the consumers did not leave in time.
 
 Pure.
 """

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from cluster.model.snapshot import Pool
 from cluster.model.states import Boot, Health, Phase, Place, Supply
@@ -48,7 +49,11 @@ class DrainStep(Enum):
     WAIT = "wait"
     EVICT = "ask its consumers to leave"
     END_STAGES = "wait for the end of its stages"
+    HOLD_FOR_STAGES = "hold the node, and wait for the end of its stages"
     GIVE_UP = "release the node until its pods are gone"
+
+
+ENDS_STAGES: Final = (DrainStep.END_STAGES, DrainStep.HOLD_FOR_STAGES)
 
 
 @dataclass(frozen=True, slots=True)

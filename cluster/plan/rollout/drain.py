@@ -7,7 +7,9 @@ only step that takes more than one plan: a node is cordoned, and the next plan l
 runs there, because the scheduler may have bound one more pod in the meantime.
 
 A node is held from its cordon until the driver works with the new revision, or until its change is
-called off: the rollout is paused or rolled back, the node goes down, or eviction is disabled.
+called off: the rollout is paused or rolled back, the node goes down, or eviction is disabled. If
+the Driver does not evict, it is held while its stages end. A held node counts as unavailable and
+keeps its turn, whatever other nodes report meanwhile.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ from nodeside.spec import Driver
 from nodeside.spec.fleet import Evict as Policy
 
 _ENDS = (DrainStep.RELEASE, DrainStep.GIVE_UP)
+_TIMED = (DrainStep.EVICT, DrainStep.END_STAGES, DrainStep.HOLD_FOR_STAGES)
 _PASSES = (DrainStep.GO, DrainStep.RELEASE, DrainStep.KEEP_CLOSED)
 
 
@@ -104,15 +107,24 @@ def evictions(
                     yield Evict(driver, decision.member.node.name, namespace, name, each.uid)
 
 
-def hold_labels(decision: Decision, driver: str, newest: str) -> dict[str, str | None]:
-    """Return the changes to the labels that hold a node, except those a cordon makes."""
+def hold_labels(decision: Decision, driver: str, newest: str, now: float) -> dict[str, str | None]:
+    """Return the changes to the labels that hold a node, except those a cordon makes.
+
+    A node that was given up on and has its turn again starts afresh, as with a cordon. Otherwise
+    the pods of its stages, which take a while to end, would take the turn away.
+    """
     hold = decision.member.hold
     changed: dict[str, str | None] = {}
     if decision.step in _ENDS and hold.since:
         changed[draining_label(driver)] = None
     if decision.step is DrainStep.GIVE_UP:
         return changed | {undrained_label(driver): newest}
-    if hold.given_up and (hold.given_up != newest or decision.place is Place.NEWEST):
+    begins = decision.step is DrainStep.HOLD_FOR_STAGES and not hold.since
+    if begins:
+        changed[draining_label(driver)] = stamp(now)
+    ends_stages = decision.step is DrainStep.END_STAGES and decision.member.is_vacant
+    is_over = hold.given_up != newest or decision.place is Place.NEWEST
+    if hold.given_up and (is_over or begins or ends_stages):
         changed[undrained_label(driver)] = None
     return changed
 
@@ -185,7 +197,7 @@ def _is_timed(decision: Decision, newest: str) -> bool:
     hold = decision.member.hold
     if decision.step is DrainStep.WAIT:
         return bool(hold.since)
-    return decision.step in (DrainStep.EVICT, DrainStep.END_STAGES) and hold.given_up != newest
+    return decision.step in _TIMED and hold.given_up != newest
 
 
 def _lasted(member: Member, driver: Driver, now: float) -> float:

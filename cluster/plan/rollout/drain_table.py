@@ -28,7 +28,7 @@ class Change(FastEnum):
 class Hold(FastEnum):
     FREE = "not held"
     HELD = "held and cordoned, by us or by somebody else"
-    SLIPPED = "held, but somebody uncordoned it"
+    SLIPPED = "held and not cordoned: somebody uncordoned it, or the Driver does not evict pods"
 
 
 class Occupants(FastEnum):
@@ -108,12 +108,20 @@ TABLE: Final = (
         DrainStep.GO, "the Driver does not evict pods"),
     Row(NO, REPLACE, FREE, UNKNOWN, ANY_STATE, ANY_TIME,
         DrainStep.WAIT, "the pods of its stages are not known yet"),
-    Row(NO, REPLACE, FREE, STAGES, ANY_STATE, LEFT,
-        DrainStep.END_STAGES, "its stages end first"),
-    Row(NO, REPLACE, FREE, STAGES, ANY_STATE, UP,
+    Row(NO, REPLACE, FREE, STAGES, ANY_STATE, ANY_TIME,
+        DrainStep.HOLD_FOR_STAGES, "its stages end first"),
+    Row(NO, REPLACE, CLOSED, UNKNOWN, ANY_STATE, LEFT,
+        DrainStep.WAIT, "the pods of its stages are not known yet"),
+    Row(NO, REPLACE, CLOSED, UNKNOWN, ANY_STATE, UP,
+        DrainStep.GIVE_UP, "the pods of its stages were not known in time"),
+    Row(NO, REPLACE, CLOSED, STAGES, ANY_STATE, LEFT,
+        DrainStep.HOLD_FOR_STAGES, "its stages end first"),
+    Row(NO, REPLACE, CLOSED, STAGES, ANY_STATE, UP,
         DrainStep.GIVE_UP, "its stages did not end in time"),
-    Row(NO, ANY_CHANGE, CLOSED, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
-        DrainStep.RELEASE, "the Driver no longer evicts pods"),
+    Row(NO, REPLACE, CLOSED, NOBODY + SOMEBODY, ANY_STATE, ANY_TIME,
+        DrainStep.RELEASE, "nothing of its stages is left"),
+    Row(NO, NOTHING + GIVE, CLOSED, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
+        DrainStep.RELEASE, "nothing is replaced now"),
     # Nothing changes now, or no pod can be in the way of the change.
     Row(YES, NOTHING + GIVE, FREE, ANY_OCCUPANTS, ANY_STATE, ANY_TIME,
         DrainStep.GO, "there is nothing to drain"),

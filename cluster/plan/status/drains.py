@@ -10,17 +10,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from cluster.model.snapshot import Consumer, DriverObject, EvictionAnswer, Occupancy
 from cluster.model.states import Health, Place
 from cluster.plan.nodes.drain_labels import for_people
-from cluster.plan.rollout.decisions import Decision, DrainStep
+from cluster.plan.rollout.decisions import ENDS_STAGES, Decision, DrainStep
 from cluster.plan.rollout.table import Act
 from cluster.plan.status.messages import some
 
-_OPEN = (DrainStep.CORDON, DrainStep.WAIT, DrainStep.EVICT, DrainStep.END_STAGES)
+_OPEN = (DrainStep.CORDON, DrainStep.WAIT, DrainStep.EVICT, *ENDS_STAGES)
 _CHANGES = (Act.IN_TURN, Act.IN_TURN_OR_GOOD, Act.GIVE_NEWEST)
 
 
 def drains(decisions: Iterable[Decision], occupancy: Occupancy) -> list[dict[str, str]]:
-    """Returns a row for each held node, longest held first."""
-    held = [decision for decision in decisions if decision.member.hold.since]
+    """Returns a row for each node that is held for its consumers, longest held first."""
+    held = [
+        decision
+        for decision in decisions
+        if decision.member.hold.since and not _only_ends_stages(decision)
+    ]
     held.sort(key=lambda decision: (decision.member.hold.since, decision.member.node.name))
     return [
         {
@@ -86,10 +90,10 @@ def held_up(found: DriverObject, decision: Decision, newest: str) -> Iterator[st
     name, since = decision.member.node.name, decision.member.hold.since
     rows = (row for row in found.status.get("draining", ()) if row["node"] == name)
     message = next((row["message"] for row in rows), in_words(decision, Occupancy()))
-    if since and decision.step is not DrainStep.RELEASE:
-        yield f"held since {for_people(since)}: {message}"
-    elif _only_ends_stages(decision):
+    if _only_ends_stages(decision):
         yield in_words(decision, Occupancy())
+    elif since and decision.step is not DrainStep.RELEASE:
+        yield f"held since {for_people(since)}: {message}"
     if _is_occupied(decision, newest):
         pods = _leftover(decision)
         yield f"not drained in time: changes when its pods are gone, such as {pods}"
@@ -100,7 +104,7 @@ def in_words(decision: Decision, occupancy: Occupancy) -> str:
     match decision.step:
         case DrainStep.EVICT:
             return "waiting for " + _pods(decision.member.consumers or (), occupancy.answers)
-        case DrainStep.END_STAGES if decision.member.stage_pods:
+        case DrainStep.END_STAGES | DrainStep.HOLD_FOR_STAGES if decision.member.stage_pods:
             return f"{decision.detail}: waiting for {some(decision.member.stage_pods, of='pods')}"
         case DrainStep.WAIT if _cannot_see_stages(decision):
             return "its stage pods cannot be read"
@@ -124,6 +128,8 @@ def _only_ends_stages(decision: Decision) -> bool:
 
     That takes seconds on every node of a rollout and is not reported as a drain.
     """
+    if decision.step is DrainStep.HOLD_FOR_STAGES:
+        return True
     waits = decision.step is DrainStep.END_STAGES or _cannot_see_stages(decision)
     return waits and not decision.member.hold.since
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +31,28 @@ def play(model: Model, *, stuck: bool) -> None:
         model.stages = replace(model.stages, pods=pods)
 
 
-def rounds(model: Model, now: float, count: int = 12, *, stuck: bool = True) -> list[str]:
+def play_slowly(model: Model, *, stuck: bool) -> None:
+    """The same, but every pod takes a round to end."""
+    assert model.stages is not None
+    before = model.stages.pods
+    play(model, stuck=stuck)
+    left = model.stages.pods
+    ending = {
+        name: replace(pod, deleting=True)
+        for name, pod in before.items()
+        if name not in left and not pod.deleting
+    }
+    model.stages = replace(model.stages, pods={**left, **ending})
+
+
+def rounds(
+    model: Model,
+    now: float,
+    count: int = 12,
+    *,
+    stuck: bool = True,
+    kubernetes: Callable[..., None] = play,
+) -> list[str]:
     """Plans at one moment, with what Kubernetes and the nodes do about them."""
     said: list[str] = []
     for _ in range(count):
@@ -39,6 +61,6 @@ def rounds(model: Model, now: float, count: int = 12, *, stuck: bool = True) -> 
         for name, node in model.nodes.items():
             if node.labels != before[name]:
                 model.change(name, labelled=now)  # as managedFields has it
-        play(model, stuck=stuck)
+        kubernetes(model, stuck=stuck)
         model.report_all()
     return said

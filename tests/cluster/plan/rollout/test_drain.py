@@ -87,10 +87,18 @@ def test_a_working_driver_is_replaced_on_a_held_and_empty_node_only() -> None:
     assert {(s.hold, s.occupants) for s in going} == {(Hold.HELD, Occupants.NOBODY)}
 
 
-def test_what_is_not_asked_for_any_more_ends_every_hold() -> None:
-    steps = {decide(s).step for s in EVERY if s.eviction is Eviction.NO and s.hold is not Hold.FREE}
+def test_without_eviction_a_node_is_held_only_while_stages_are_in_the_way_of_its_change() -> None:
+    held = [s for s in EVERY if s.eviction is Eviction.NO and s.hold is not Hold.FREE]
+    kept = {
+        (s.change, s.occupants, s.time)
+        for s in held
+        if decide(s).step not in (DrainStep.RELEASE, DrainStep.GIVE_UP)
+    }
 
-    assert steps == {DrainStep.RELEASE}
+    assert kept == {
+        (Change.REPLACE, Occupants.STAGES, Time.LEFT),
+        (Change.REPLACE, Occupants.UNKNOWN, Time.LEFT),
+    }
 
 
 @pytest.mark.parametrize("step", DrainStep)

@@ -10,7 +10,7 @@ from cluster.cli.explain import explain_node
 from cluster.model.stages import Stages
 from nodeside.contract import State
 from tests.cluster.fakes.drains import DRAINING, EVICT, UNDRAINED, cordoned, held, is_over, step
-from tests.cluster.fakes.stage_ends import STUCK, changing, play, rounds
+from tests.cluster.fakes.stage_ends import STUCK, changing, play, play_slowly, rounds
 from tests.cluster.fakes.stagedriver import CLOSED, TWO, objects, pods, up, with_stages
 
 
@@ -71,6 +71,64 @@ def test_a_node_that_was_given_up_changes_when_the_pod_is_gone(evict: Any) -> No
     assert is_over(model)
     assert not [node for node in model.nodes.values() if CLOSED in node.labels]
     assert model.condition("Degraded")["status"] == "False"
+
+
+@pytest.mark.parametrize("evict", [None, EVICT], ids=["no eviction", "eviction"])
+def test_a_node_that_was_given_up_keeps_its_next_turn_while_its_pods_end(evict: Any) -> None:
+    model = changing(rollout={"evict": evict} if evict else {})
+    rounds(model, 1000.0)
+    rounds(model, 4600.0)
+    assert UNDRAINED in model.nodes["n0"].labels
+
+    play_slowly(model, stuck=False)
+    said = rounds(model, 4700.0, 30, stuck=False, kubernetes=play_slowly)
+
+    assert is_over(model)
+    assert sum(f"{CLOSED}=closed" in words and "n0" in words for words in said) == 1
+
+
+@pytest.mark.parametrize("budget", ["1", "2"])
+def test_no_other_node_takes_the_turn_of_one_whose_stages_end(budget: str) -> None:
+    """A node that says again and again that it is busy takes from the budget, but not from it."""
+    model = changing(2, rollout={"maxUnavailable": budget})
+    said: list[str] = []
+    for number in range(20):
+        said += rounds(model, 1000.0 + 5 * number, 1, stuck=False, kubernetes=play_slowly)
+        if number % 2 == 0:
+            model.report("n1", State.WAITING)
+
+    assert model.revision("n0") == model.drivers["edu"].status["revision"]
+    assert sum(f"{CLOSED}=closed" in words and "n0" in words for words in said) == 1
+
+
+def test_a_node_whose_stages_end_counts_against_the_budget_until_it_changes() -> None:
+    model = changing(3)
+    rounds(model, 1000.0)
+    assert held(model) == {"n0"}
+    assert model.drivers["edu"].status["draining"] == []
+
+    model.apply_driver(version="2.0.0", rollout={"paused": True})
+    rounds(model, 1001.0, stuck=False)
+    assert held(model) == set(), "its change is called off"
+    assert not [node for node in model.nodes.values() if CLOSED in node.labels]
+
+
+def test_a_node_that_was_given_up_is_given_up_again_if_a_pod_does_not_end_again() -> None:
+    model = changing()
+    rounds(model, 1000.0)
+    rounds(model, 4600.0)
+    play(model, stuck=False)
+    rounds(model, 4700.0)  # its turn, and the pod is stuck once more
+    assert (UNDRAINED in model.nodes["n0"].labels, CLOSED in model.nodes["n0"].labels) == (
+        False,
+        True,
+    )
+    assert model.plan(4700.0).again_in == 3600.0
+
+    rounds(model, 8300.0)
+
+    assert UNDRAINED in model.nodes["n0"].labels
+    assert model.plan(8301.0).actions == ()
 
 
 def test_without_eviction_a_node_that_cannot_end_its_stages_gives_its_turn_to_others() -> None:

@@ -10,8 +10,10 @@ from cluster.cache.stage_logs import logs_wanted
 from cluster.cli.explain import explain_driver, explain_node
 from cluster.model.actions import Apply, Delete, EmitEvent, LabelNode, SetStatus
 from cluster.model.stages import LogSight, LogWanted, StageObject, Stages
+from cluster.plan.nodes.drain_labels import stamp
 from cluster.plan.planner import plan
 from nodeside.contract import State, assigned_label
+from tests.cluster.fakes.drains import DRAINING
 from tests.cluster.fakes.model import Model
 from tests.cluster.fakes.stagedriver import (
     CLOSED,
@@ -31,6 +33,7 @@ from tests.cluster.fakes.stagedriver import (
 )
 
 ASSIGNED = assigned_label("edu")
+_ENDS = {CLOSED: "closed", FIRST: None, SECOND: None, DRAINING: stamp(0.0)}
 DEPLOYMENT = daemonset("dashboard").replace("DaemonSet", "Deployment")
 
 
@@ -263,7 +266,7 @@ def test_a_node_ends_its_stages_before_it_gets_another_revision() -> None:
     model.apply_driver(stages=TWO, version="2.0.0", rollout={"maxUnavailable": 1, "canary": 1})
 
     actions = round_(model)
-    assert patches(actions, "n0") == [{CLOSED: "closed", FIRST: None, SECOND: None}]
+    assert patches(actions, "n0") == [_ENDS]
     assert patches(actions, "n1") == []
     assert patches(round_(model), "n0") == [], "its pods are still there"
     assert len(model.daemonsets) == 1, "and so is what they rest on"
@@ -272,6 +275,7 @@ def test_a_node_ends_its_stages_before_it_gets_another_revision() -> None:
 
     [changed] = patches(round_(model), "n0")
     assert changed[ASSIGNED] not in (None, before)
+    assert changed[DRAINING] is None
     round_(model)
     model.play_stages()
     assert pods(model) == {"plugin-n1", "monitor-n1"}, "the old label ready opens nothing"
@@ -288,12 +292,12 @@ def test_a_node_ends_its_stages_before_it_gets_another_revision() -> None:
 def test_a_node_whose_turn_passes_opens_again() -> None:
     model = up(with_stages(1))
     model.apply_driver(stages=TWO, version="2.0.0")
-    assert patches(round_(model), "n0") == [{CLOSED: "closed", FIRST: None, SECOND: None}]
+    assert patches(round_(model), "n0") == [_ENDS]
 
     model.apply_driver(stages=TWO, version="2.0.0", rollout={"paused": True})
 
     model.play_stages()
-    assert patches(round_(model), "n0") == [{CLOSED: None}]
+    assert patches(round_(model), "n0") == [{CLOSED: None, DRAINING: None}]
 
 
 def test_a_node_that_the_driver_leaves_ends_its_stages_first() -> None:
@@ -520,7 +524,7 @@ def test_while_stages_cannot_be_read_no_node_changes_and_nothing_goes() -> None:
     assert not [a for a in actions if isinstance(a, Delete)]
     assert model.condition("StagesReady")["reason"] == "StagesUnknown"
     model.stages = known
-    assert patches(round_(model), "n0") == [{CLOSED: "closed", FIRST: None, SECOND: None}]
+    assert patches(round_(model), "n0") == [_ENDS]
 
 
 def test_a_driver_without_stages_says_nothing_of_them() -> None:
