@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from nodeside import log
+from nodeside.driver.kernel.errors import LoadFailed
 from nodeside.driver.kernel.sequence import RollBack, SequenceFailed
 from nodeside.errors import NodesideError
+
+_AGAIN = "the driver container tries it again if an input changes, or if it is restarted"
 
 
 @dataclass
@@ -21,15 +24,31 @@ class Attempts:
     _replacement: object = None
     _failure: tuple[NodesideError, RollBack] | None = None
 
-    def failed(self, replacement: object, error: SequenceFailed) -> None:
-        """Remember a failed replacement, unless it may succeed later."""
-        if error.retryable or error.rolled_back.problems or not error.rolled_back.restored:
-            return
-        self._replacement, self._failure = replacement, (error.cause, error.rolled_back)
-        log.fact("this is tried again only if an input changes, or after a restart")
+    def failed(self, replacement: object, error: SequenceFailed) -> SequenceFailed:
+        """Return the error to raise. Remember the replacement, unless it may succeed later."""
+        rolled, is_for_good = error.rolled_back, not error.retryable
+        if not (is_for_good and isinstance(error.cause, LoadFailed)):
+            return error
+        if rolled.problems or not rolled.restored:
+            return error
+        cause = error.cause.with_traceback(None)  # its frames hold all that was read of the modules
+        cause.__cause__ = cause.__context__ = None
+        self._replacement, self._failure = replacement, (cause, rolled)
+        return _final(cause, rolled)
+
+    def succeeded(self) -> None:
+        """Forget what failed before: a replacement may succeed now."""
+        self._replacement = self._failure = None
 
     def refuse_repetition(self, replacement: object) -> None:
         """Raise the SequenceFailed of the same replacement, if it failed."""
         if self._failure is not None and self._replacement == replacement:
             log.detail("the same replacement failed earlier; the loaded modules stay")
-            raise SequenceFailed(*self._failure)
+            raise _final(*self._failure)
+
+
+def _final(cause: NodesideError, rolled: RollBack) -> SequenceFailed:
+    """Return a failure that says when the replacement is tried again."""
+    failed = SequenceFailed(cause, rolled)
+    failed.hint = "; ".join(words for words in (cause.hint, _AGAIN) if words)
+    return failed

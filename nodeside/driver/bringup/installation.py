@@ -42,6 +42,7 @@ from nodeside.driver.module.symvers import symbols_of
 from nodeside.driver.node.devices import device_numbers
 from nodeside.driver.node.facts import read_facts
 from nodeside.driver.node.kernel_log import Mark
+from nodeside.driver.node.pci import pci_devices
 from nodeside.driver.node.run_directory import clear_loaded, write_loaded
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.modulenames import kernel_name
@@ -133,7 +134,8 @@ class Installation:
             record = self._record()
             self._check_firmware()
         decision = _may_replace(self.task, self.known)
-        replacement = (self.bundle.digest, insertions)
+        devices = tuple(item.address for item in pci_devices(self.task.host))
+        replacement = (self.bundle.digest, insertions, devices)  # a card may be plugged in
         if decision is plan.Replacement.REPLACE and not repeat_failed:
             self.attempts.refuse_repetition(replacement)
         self.journal.state(State.LOADING)
@@ -148,8 +150,8 @@ class Installation:
             try:
                 self._load(insertions, previous, record)
             except SequenceFailed as error:
-                self.attempts.failed(replacement, error)
-                raise
+                raise self.attempts.failed(replacement, error) from error.cause
+            self.attempts.succeeded()
             appeared = device_numbers(self.task.host) - before
         record = replace(record, devices=tuple(sorted(appeared)))
         write_loaded(self.task.host, record)
@@ -170,7 +172,7 @@ class Installation:
         """Raise FirmwareRefused if the firmware cannot be installed."""
         firmware = self.task.driver.spec.firmware
         if firmware is not None:
-            FirmwareDirectory(self.task.host).check(self.task.path(firmware.path))
+            FirmwareDirectory(self.task.host).check(self.task.path(firmware.path), self.task.name)
 
     def _unload(self, previous: Sequence[Insertion]) -> None:
         """Unload all loaded modules of this driver, or none of them.

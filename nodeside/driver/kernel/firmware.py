@@ -79,13 +79,16 @@ class FirmwareDirectory:
         """The directory's path in the host's own root, where the kernel opens it."""
         return "/" + str(self.files.relative_to(self.host.root))
 
-    def check(self, directory: Path) -> None:
+    def check(self, directory: Path, driver: str) -> None:
         """Check what can be checked without a change to the node, before modules are unloaded.
 
         Raises FirmwareRefused.
         """
-        _tree(directory)
+        sources = _tree(directory)
         self._refuse_foreign_path()
+        if set(self._drivers()) - {driver}:
+            digests = {name: _digest(path) for name, path in sources.items()}
+            self._refuse_other_content(driver, digests)
 
     def install(self, directory: Path, driver: str) -> tuple[str, ...]:
         """Install every file below `directory`. Returns their names.

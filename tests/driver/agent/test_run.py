@@ -497,7 +497,42 @@ def test_a_replacement_that_failed_for_good_takes_the_working_module_away_once(
     assert seen == ([1, 2, 2, 2, 2] if passes else [1, 1, 1, 1, 2])
     failed = [told for told in node.told if told.state is State.FAILED]
     assert len(failed) == (1 if passes else 4)
-    assert len({told.message for told in failed}) == 1
+    assert len({(told.message, told.hint) for told in failed}) == 1
+    assert ("tries it again if an input changes" in failed[0].hint) != passes
+    assert node.states[-1] is State.READY
+
+
+def test_a_card_that_is_plugged_in_is_a_reason_to_try_a_replacement_again(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.fill()
+    node.upgrade()
+    node.put_bundle(node.task())
+    node.kernel.refuse_load["straw"] = [Refusal(errno.ENODEV)]
+    device = node.host.sys / "bus/pci/devices/0000:00:09.0"
+    acts = {2: lambda: [write(device / each, "0x1234\n") for each in ("vendor", "device", "class")]}
+    live(node, monkeypatch, Why.UEVENT, Why.UEVENT, acts=acts)
+    assert node.kernel.unloads == ["straw"] * 2
+    assert node.states[-1] is State.READY
+
+
+def test_a_replacement_that_worked_once_is_tried_again(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It failed, then it worked, and then the kernel loaded its own module in its place."""
+    tree = node.host.lib_modules("6.1.0-test")
+    write_bytes(tree / "kernel/straw.ko", module_bytes("straw"))
+    write(tree / "modules.dep", "kernel/straw.ko:\n")
+    node.kernel.add("straw", FakeModule(taint=""))
+    node.put_bundle(node.task())
+    node.kernel.refuse_load["straw"] = [Refusal(errno.ENODEV)]
+
+    def in_tree() -> None:
+        node.kernel.delete_module("straw")
+        node.kernel.add("straw", FakeModule(taint=""))
+
+    live(node, monkeypatch, Why.INPUT, Why.POLL, acts={2: in_tree})
+    assert node.kernel.unloads == ["straw"] * 4
     assert node.states[-1] is State.READY
 
 

@@ -83,6 +83,17 @@ def test_a_lease_of_a_reader_delays_no_installation(host: Host, tmp_path: Path) 
     assert file.read_text() == "A"
 
 
+def test_a_file_of_another_driver_is_refused_before_modules_are_unloaded(
+    host: Host, tmp_path: Path
+) -> None:
+    kernel = Attribute(host)
+    kernel.directory.install(tree(tmp_path, "fw", a="A"), "edu")
+    kernel.directory.check(tree(tmp_path, "same", a="A"), "other")
+    with pytest.raises(FirmwareRefused, match="the driver edu has installed a different"):
+        kernel.directory.check(tree(tmp_path, "changed", a="B"), "other")
+    kernel.directory.check(tmp_path / "changed", "edu")
+
+
 def test_a_search_path_of_somebody_else_is_left_alone(host: Host, tmp_path: Path) -> None:
     path = host.sys_module / "firmware_class/parameters/path"
     path.write_text("/var/lib/firmware\n")
@@ -185,7 +196,7 @@ def test_links_that_multiply_directories_are_refused(
     (tmp_path / "fw/20").mkdir()
 
     with pytest.raises(FirmwareRefused, match="fw has more than 1000 entries, links followed"):
-        Attribute(host).directory.check(tmp_path / "fw")
+        Attribute(host).directory.check(tmp_path / "fw", "edu")
 
 
 def test_a_link_within_the_directory_becomes_a_file(host: Host, tmp_path: Path) -> None:
@@ -229,11 +240,11 @@ def test_a_link_that_leads_nowhere_is_refused(
     (source / "b.bin").symlink_to(target)
 
     with pytest.raises(FirmwareRefused, match=words):
-        FirmwareDirectory(host).check(source)
+        FirmwareDirectory(host).check(source, "edu")
     assert not host.run.exists()
 
 
 def test_a_foreign_search_path_is_seen_by_the_check(host: Host, tmp_path: Path) -> None:
     (host.sys_module / "firmware_class/parameters/path").write_text("/var/lib/firmware\n")
     with pytest.raises(FirmwareRefused, match="search path is taken"):
-        FirmwareDirectory(host).check(tree(tmp_path, "fw", a="A"))
+        FirmwareDirectory(host).check(tree(tmp_path, "fw", a="A"), "edu")
