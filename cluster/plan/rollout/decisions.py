@@ -155,7 +155,9 @@ def _grant(changing: Collection[Decision], rollout: RolloutState) -> Collection[
     ]
     waiting.sort(key=lambda entry: entry[:3])
     budget, slots = rollout.budget, rollout.slots
-    granted = {id(each.member) for each in changing if each.member.hold.since}
+    held = [each.member for each in changing if each.member.hold.since]
+    held.sort(key=lambda member: (member.hold.since, member.node.name))
+    granted = {id(member) for member in held[: rollout.allowed]}  # it may have been lowered
     for costs, _, _, member in waiting:
         if slots == 0 or (costs and budget == 0):
             break

@@ -119,7 +119,8 @@ def hold_labels(decision: Decision, driver: str, newest: str, now: float) -> dic
         changed[draining_label(driver)] = None
     if decision.step is DrainStep.GIVE_UP:
         return changed | {undrained_label(driver): newest}
-    begins = decision.step is DrainStep.HOLD_FOR_STAGES and not hold.since
+    is_timed = hold.since and closed_label(driver) in decision.member.node.labels
+    begins = decision.step is DrainStep.HOLD_FOR_STAGES and not is_timed
     if begins:
         changed[draining_label(driver)] = stamp(now)
     ends_stages = decision.step is DrainStep.END_STAGES and decision.member.is_vacant
@@ -201,11 +202,14 @@ def _is_timed(decision: Decision, newest: str) -> bool:
 
 
 def _lasted(member: Member, driver: Driver, now: float) -> float:
-    """Return the seconds since the node was held or, if it is not held, since its stages closed."""
-    node = member.node
-    if member.hold.since:
+    """Return the seconds since the node was held or, if it is not held, since its stages closed.
+
+    Where the Driver evicted when the node was held, and no longer does, its stages are still open.
+    """
+    node, is_closed = member.node, closed_label(driver.name) in member.node.labels
+    if member.hold.since and (is_closed or evicts(driver)):
         return lasts(member.hold.since, now)
-    if not node.labelled or closed_label(driver.name) not in node.labels:
+    if not node.labelled or not is_closed:
         return 0.0
     return now - believed(node.labelled, now)
 
@@ -242,10 +246,18 @@ def uncordons(snapshot: Snapshot, actions: Collection[Action]) -> Iterator[Uncor
         if CORDONED not in node.labels or node.name in begun:
             continue
         held = dict(holders(node.labels))
-        if not snapshot.about and not any(driver in snapshot.drivers for driver in held.values()):
-            yield Uncordon(_reporter(snapshot, node), node.name, dict.fromkeys((CORDONED, *held)))
+        if not snapshot.about and not any(_cordons(snapshot, name) for name in held.values()):
+            gone = [key for key, name in held.items() if name not in snapshot.drivers]
+            yield Uncordon(_reporter(snapshot, node), node.name, dict.fromkeys((CORDONED, *gone)))
         elif not node.unschedulable:
             yield Uncordon(_reporter(snapshot, node), node.name, {CORDONED: None}, opens=False)
+
+
+def _cordons(snapshot: Snapshot, name: str) -> bool:
+    """Return whether a hold of this Driver keeps a node cordoned: that of one that evicts, or whose
+    spec is invalid."""
+    found = snapshot.drivers.get(name)
+    return found is not None and (found.driver is None or evicts(found.driver) is not None)
 
 
 def _reporter(snapshot: Snapshot, node: Node) -> str:

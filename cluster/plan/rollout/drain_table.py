@@ -77,6 +77,7 @@ class Row(NamedTuple):
 
 
 NO, YES = ((eviction,) for eviction in Eviction)
+ANY_EVICTION = NO + YES
 
 
 NOTHING, REPLACE, GIVE = ((change,) for change in Change)
@@ -108,8 +109,12 @@ TABLE: Final = (
         DrainStep.GO, "the Driver does not evict pods"),
     Row(NO, REPLACE, FREE, UNKNOWN, ANY_STATE, ANY_TIME,
         DrainStep.WAIT, "the pods of its stages are not known yet"),
-    Row(NO, REPLACE, FREE, STAGES, ANY_STATE, ANY_TIME,
+    Row(NO, REPLACE, FREE, STAGES, WORKS, ANY_TIME,
         DrainStep.HOLD_FOR_STAGES, "its stages end first"),
+    Row(ANY_EVICTION, REPLACE, FREE, STAGES, FAULTY + COMING, LEFT,
+        DrainStep.END_STAGES, "its stages end first"),
+    Row(ANY_EVICTION, REPLACE, FREE, STAGES, FAULTY + COMING, UP,
+        DrainStep.GIVE_UP, "its stages did not end in time"),
     Row(NO, REPLACE, CLOSED, UNKNOWN, ANY_STATE, LEFT,
         DrainStep.WAIT, "the pods of its stages are not known yet"),
     Row(NO, REPLACE, CLOSED, UNKNOWN, ANY_STATE, UP,
@@ -138,10 +143,6 @@ TABLE: Final = (
         DrainStep.WAIT, "the pods of the cluster are not known yet"),
     Row(YES, REPLACE, FREE, NOBODY, FAULTY + COMING, ANY_TIME,
         DrainStep.GO, "it has no consumers, and the driver does not work anyway"),
-    Row(YES, REPLACE, FREE, STAGES, FAULTY + COMING, LEFT,
-        DrainStep.END_STAGES, "its stages end first"),
-    Row(YES, REPLACE, FREE, STAGES, FAULTY + COMING, UP,
-        DrainStep.GIVE_UP, "its stages did not end in time"),
     Row(YES, REPLACE, FREE, NOBODY + STAGES, WORKS, ANY_TIME,
         DrainStep.CORDON, "no pod may start while its driver is replaced"),
     Row(YES, REPLACE, FREE, SOMEBODY, ANY_STATE, ANY_TIME,

@@ -23,7 +23,7 @@ def drains(decisions: Iterable[Decision], occupancy: Occupancy) -> list[dict[str
     held = [
         decision
         for decision in decisions
-        if decision.member.hold.since and not _only_ends_stages(decision)
+        if _is_drained(decision) and not _only_ends_stages(decision)
     ]
     held.sort(key=lambda decision: (decision.member.hold.since, decision.member.node.name))
     return [
@@ -131,7 +131,13 @@ def _only_ends_stages(decision: Decision) -> bool:
     if decision.step is DrainStep.HOLD_FOR_STAGES:
         return True
     waits = decision.step is DrainStep.END_STAGES or _cannot_see_stages(decision)
-    return waits and not decision.member.hold.since
+    return waits and not _is_drained(decision)
+
+
+def _is_drained(decision: Decision) -> bool:
+    """Returns whether a node is held and cordoned, or is to be cordoned again."""
+    held, cordoned = decision.member.hold.since, decision.member.node.unschedulable
+    return bool(held) and (cordoned or decision.step is DrainStep.CORDON)
 
 
 def _cannot_see_stages(decision: Decision) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from nodeside.contract import State
 from tests.cluster.fakes.drains import step
 from tests.cluster.fakes.model import Model
 from tests.cluster.fakes.stagedriver import TWO, up, with_stages
@@ -52,8 +53,9 @@ def rounds(
     *,
     stuck: bool = True,
     kubernetes: Callable[..., None] = play,
+    broken: str = "",
 ) -> list[str]:
-    """Plans at one moment, with what Kubernetes and the nodes do about them."""
+    """Plans at one moment, with what Kubernetes and the nodes do about them. A node is `broken`."""
     said: list[str] = []
     for _ in range(count):
         before = {name: node.labels for name, node in model.nodes.items()}
@@ -63,4 +65,6 @@ def rounds(
                 model.change(name, labelled=now)  # as managedFields has it
         kubernetes(model, stuck=stuck)
         model.report_all()
+        if broken:
+            model.report(broken, State.FAILED)
     return said

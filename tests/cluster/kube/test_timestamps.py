@@ -89,14 +89,30 @@ def test_a_label_of_a_time_to_come_gives_a_drain_no_more_time() -> None:
 
 @pytest.mark.parametrize("ahead", [0.0, latest() - THEN])
 def test_stages_that_are_closed_since_a_time_to_come_have_no_more_time(ahead: float) -> None:
+    """Where the driver does not work, no label of ours has the time."""
     model = staged()
-    rounds(model, THEN)
+    model.report("n0", State.FAILED)
+    rounds(model, THEN, broken="n0")
     assert closed_label("edu") in model.nodes["n0"].labels
+    assert draining_label("edu") not in model.nodes["n0"].labels
 
     model.change("n0", labelled=THEN + ahead)
     step(model, THEN + 1)
 
     assert (undrained_label("edu") in model.nodes["n0"].labels) == (ahead > 0)
+
+
+@pytest.mark.parametrize("since", ["20270115T080000Z", "99991231T235959Z"])
+def test_a_node_that_is_held_for_its_stages_since_a_time_to_come_has_no_more_time(
+    since: str,
+) -> None:
+    model = staged()
+    rounds(model, THEN)
+    model.relabel("n0", {draining_label("edu"): since})
+
+    step(model, THEN + 1)
+
+    assert (undrained_label("edu") in model.nodes["n0"].labels) == since.startswith("9")
 
 
 @pytest.mark.parametrize("seconds", [3e11, float("inf")])

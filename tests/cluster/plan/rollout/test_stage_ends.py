@@ -113,6 +113,49 @@ def test_a_node_whose_stages_end_counts_against_the_budget_until_it_changes() ->
     assert not [node for node in model.nodes.values() if CLOSED in node.labels]
 
 
+def test_a_broken_node_with_a_stuck_pod_is_given_up_on_once_and_costs_no_other_its_turn() -> None:
+    model = changing(3)
+    model.report("n0", State.FAILED)
+
+    rounds(model, 1000.0, 20, broken="n0")
+    newest = model.drivers["edu"].status["revision"]
+    assert held(model) == set()
+    assert {model.revision("n1"), model.revision("n2")} == {newest}
+
+    rounds(model, 4600.0, broken="n0")
+    assert UNDRAINED in model.nodes["n0"].labels
+    assert rounds(model, 8200.0, broken="n0") == rounds(model, 11800.0, broken="n0") == []
+
+
+@pytest.mark.parametrize(("budget", "left"), [("1", {"n0"}), ("0", set())])
+def test_a_lower_budget_stops_nodes_whose_stages_end(budget: str, left: set[str]) -> None:
+    model = changing(3, rollout={"maxUnavailable": "3", "canary": 0})
+    step(model, 1000.0)
+    assert held(model) == {"n0", "n1", "n2"}
+
+    model.apply_driver(stages=TWO, version="2.0.0", rollout={"maxUnavailable": budget, "canary": 0})
+    step(model, 1001.0)
+
+    assert held(model) == left
+    assert {name for name, node in model.nodes.items() if CLOSED in node.labels} == left
+
+
+def test_where_evictions_end_only_the_stages_hold_a_node_and_have_all_their_time() -> None:
+    model = changing(rollout={"evict": {**EVICT, "timeoutSeconds": 0}})
+    step(model, 1000.0)
+    assert (held(model), cordoned(model)) == ({"n0"}, {"n0"})
+    assert CLOSED not in model.nodes["n0"].labels
+
+    model.apply_driver(stages=TWO, version="2.0.0", rollout={"maxUnavailable": "1", "canary": 1})
+    rounds(model, 9000.0)
+
+    assert (held(model), cordoned(model)) == ({"n0"}, set())
+    assert model.drivers["edu"].status.get("draining", []) == []
+    assert model.plan(9000.0).again_in == 3600.0
+    rounds(model, 12600.0)
+    assert UNDRAINED in model.nodes["n0"].labels
+
+
 def test_a_node_that_was_given_up_is_given_up_again_if_a_pod_does_not_end_again() -> None:
     model = changing()
     rounds(model, 1000.0)
