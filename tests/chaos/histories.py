@@ -13,11 +13,19 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from tests.chaos.ledger import Ledger
 from tests.cluster.plan.evicting_histories import Emptied
 from tests.cluster.plan.histories import History, Liars, OnReboot, often
+from tests.cluster.plan.staged_histories import Staged
 from tests.cluster.plan.unreliable_histories import Unreliable
 
 NAME = "histories of a cluster"
 BATCH = 100
-_KINDS: tuple[type[RuleBasedStateMachine], ...] = (History, OnReboot, Liars, Unreliable, Emptied)
+_KINDS: tuple[type[RuleBasedStateMachine], ...] = (
+    History,
+    OnReboot,
+    Liars,
+    Unreliable,
+    Emptied,
+    Staged,
+)
 _NEW_ONES = settings(often(BATCH), database=None, derandomize=False)
 _SHOWN = 4000  # characters of what failed
 

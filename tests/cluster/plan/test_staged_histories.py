@@ -1,0 +1,9 @@
+"""A few of the histories in which stages end on nodes; `make chaos` has many."""
+
+from __future__ import annotations
+
+from tests.cluster.plan.histories import often
+from tests.cluster.plan.staged_histories import Staged
+
+TestStaged = Staged.TestCase
+TestStaged.settings = often(30)
