@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from cluster.model.actions import Action, LabelNode
-from cluster.model.names import CORDONED
+from cluster.model.names import CORDONED, before_label
 from nodeside.contract import State, assigned_label
 from tests.cluster.fakes.drains import DRAINING, EVICT, UNDRAINED
 from tests.cluster.fakes.model import Model
@@ -21,6 +21,7 @@ from tests.cluster.fakes.stagedriver import CLOSED, STATE, TWO, up, with_stages
 
 NODES = [f"n{number}" for number in range(4)]
 _ASSIGNED = assigned_label("edu")
+_FORGIVEN = {before_label("edu"): None}  # the rollout in which it failed is over
 _MARKS = {CORDONED, CLOSED, DRAINING, UNDRAINED}
 
 nodes = st.sampled_from(NODES)
@@ -128,6 +129,9 @@ class Staged(RuleBasedStateMachine):
             replaced = {action.node} if self._works(action.node) else set()
             assert not any(self._pods(node) for node in replaced), "its driver is in use"
             self.taken |= replaced
+        if isinstance(action, LabelNode) and dict(action.labels) == _FORGIVEN:
+            self.taken.discard(action.node)
+        self.taken -= {node for node in self.taken - replaced if self._failed_with_the_good(node)}
         self.model.carry_out([action])
         if replaced - held or self._held() - held:
             assert len(self.taken | self._held()) <= int(self.rollout["maxUnavailable"])
@@ -177,6 +181,11 @@ class Staged(RuleBasedStateMachine):
             and said.boot_id == self.model.nodes[node].boot_id
             and (said.state, said.revision) == (State.READY.value, there.revision)
         )
+
+    def _failed_with_the_good(self, node: str) -> bool:
+        """Return whether it failed with what is good elsewhere, and so did not fail by a change."""
+        good = self.model.drivers["edu"].status.get("lastGoodRevision", "")
+        return not self._works(node) and self.model.revision(node) == good
 
     # --- the end ---
 
