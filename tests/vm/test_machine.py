@@ -15,6 +15,7 @@ from nodeside.trial.machine.containers import DRIVER, TOOLKIT, TOOLKIT_UID
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import Machine
 from nodeside.trial.workshop import Node, Workshop
+from tests.toolkit_sidecar.faketoolkit import LONG, until
 
 pytestmark = pytest.mark.vm
 
@@ -188,10 +189,16 @@ def test_what_was_written_outlives_a_reboot_and_what_was_synced_a_power_cut(
             assert shell(machine, "cat /host/var/lib/nodeside/a") == "synced"
 
 
+def complain(machine: Machine) -> None:
+    """Make the kernel print a backtrace. It reaches the console some time later."""
+    shell(machine, "echo w > /proc/sysrq-trigger; echo l > /proc/sysrq-trigger", "node")
+    until(lambda: bool(machine.splats()), "the complaint on the console", LONG)
+
+
 def test_a_kernel_that_complains_fails_the_trial(workshop: Workshop, newest: KernelDisk) -> None:
     with workshop.node(newest) as node:
         with pytest.raises(TrialError, match="kernel complained"), node.boot(cpus=1) as machine:
-            shell(machine, "echo w > /proc/sysrq-trigger; echo l > /proc/sysrq-trigger", "node")
+            complain(machine)
 
         with (
             pytest.raises(MachineLost, match="sysrq triggered crash"),
