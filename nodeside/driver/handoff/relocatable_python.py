@@ -24,7 +24,7 @@ import re
 import shutil
 import struct
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -134,24 +134,26 @@ class Interpreter:
     full_version: str
 
 
-def pack_python(to: Path, interpreter: Path | None = None) -> None:
+def pack_python(to: Path, interpreter: Path | None = None, *, link: bool = False) -> None:
     """Pack an interpreter (default: this one) into the directory `to`, which must not exist.
 
+    With `link`, programs and libraries are hard links instead of copies, as in a driver image.
     Raises SystemRefused if it is not an ELF program with a loader, such as a static musl build.
     """
+    place = _link if link else _copy
     facts = ask(interpreter or Path(sys.executable))
     loader = elf_loader(facts.executable)
     with disk_errors(to):
         (to / "bin").mkdir(parents=True)
         (to / "libs").mkdir()
-        _copy(facts.executable, to / "bin/python3")
+        place(facts.executable, to / "bin/python3")
         target = to / facts.library_name / facts.version
         _pack_library(facts.stdlib, target)
-        extensions = list(_pack_extensions(facts, target / "lib-dynload"))
-        _copy(loader, to / "libs" / loader.name)
+        extensions = list(_pack_extensions(facts, target / "lib-dynload", place))
+        place(loader, to / "libs" / loader.name)
         for path in sorted(shared_libraries(loader, [facts.executable, *extensions])):
             if path.name != loader.name:
-                _copy(path, to / "libs" / path.name)
+                place(path, to / "libs" / path.name)
         (to / "loader").symlink_to(f"libs/{loader.name}")
         (to / "STAMP").write_text(f"{facts.full_version}\n{_digest(to)}\n")
 
@@ -234,17 +236,23 @@ def _compile(source: Path, target: Path) -> None:
     )
 
 
-def _pack_extensions(interpreter: Interpreter, target: Path) -> Iterator[Path]:
+def _pack_extensions(
+    interpreter: Interpreter, target: Path, place: Callable[[Path, Path], None]
+) -> Iterator[Path]:
     target.mkdir(parents=True)
     for path in sorted(interpreter.extensions.glob("*.so")):
         if _EXTENSIONS.match(path.name):
-            _copy(path, target / path.name)
+            place(path, target / path.name)
             yield path
 
 
 def _copy(source: Path, target: Path) -> None:
     shutil.copyfile(source, target)
     target.chmod(0o755)
+
+
+def _link(source: Path, target: Path) -> None:
+    os.link(os.path.realpath(source), target)
 
 
 def _digest(root: Path) -> str:

@@ -1,0 +1,110 @@
+"""The images as they ship, built by an engine, and kept as long as what they are built of stays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeside import process
+from nodeside.scratch import scratch_directory
+from nodeside.trial.cache import TrialCache
+from nodeside.trial.debian.archive import proxy_environment
+from nodeside.trial.host.container import ENVIRONMENT
+
+BUILD = Path(__file__).parents[2] / "images" / "build"
+DRIVER = "localhost/nodeside-driver"
+CONTROLLER = "localhost/nodeside-cluster"
+EDU = "localhost/edu:1.0.0"
+EPOCH = "1700000000"  # seconds; the time of all files
+
+_LONG = 3600.0  # seconds
+_NEEDS_MIB = 4096
+
+
+@dataclass(frozen=True)
+class Engine:
+    """buildah with a storage of its own, which keeps the layers of what was built."""
+
+    directory: Path
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return {
+            **ENVIRONMENT,
+            **proxy_environment(),
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.directory),
+            "CONTAINERS_STORAGE_CONF": str(self.directory / "storage.conf"),
+            "BUILDAH_ISOLATION": "chroot",
+            "ENGINE": "buildah",
+            "OPTIONS": "--layers",
+            "SOURCE_DATE_EPOCH": EPOCH,
+        }
+
+    def run(self, *words: str | Path, **more: str) -> str:
+        """What the command says."""
+        return process.run(words, timeout=_LONG, env={**self.environment, **more}).output.strip()
+
+    def build(self, *words: str, **more: str) -> None:
+        self.run(BUILD, *words, **more)
+
+    def build_all(self) -> None:
+        """Debian by mmdebstrap once; the rest only if what it is built of has changed."""
+        for suite in ("bookworm", "trixie"):
+            if not self.run(
+                "buildah", "images", "--quiet", "--filter", f"reference=debian:{suite}"
+            ):
+                self.build("base", suite)
+        self.build("all")
+
+    def push(self, image: str, destination: str) -> None:
+        """Push to a plain-HTTP registry, uncompressed: an emulated machine pulls that faster."""
+        with scratch_directory("image") as directory:
+            layout = f"oci:{directory}:image"
+            source = ("--dest-oci-accept-uncompressed-layers", f"containers-storage:{image}")
+            self.run("skopeo", "copy", "--quiet", *source, layout)
+            target = ("--preserve-digests", "--dest-tls-verify=false", layout)
+            self.run("skopeo", "copy", "--quiet", *target, f"docker://{destination}")
+
+    @contextmanager
+    def mounted(self, image: str) -> Iterator[Path]:
+        """The root file system of a container of an image."""
+        container = self.run("buildah", "from", "--pull-never", image)
+        try:
+            yield Path(self.run("buildah", "mount", container))
+        finally:
+            self.run("buildah", "rm", container)
+
+
+def toolkit_tag(kernel: str) -> str:
+    """A tag may not contain the + that a kernel's release may."""
+    return kernel.replace("+", "_")
+
+
+def entries(root: Path) -> Iterator[Path]:
+    """Everything below a directory."""
+    for directory, directories, files in os.walk(root):
+        yield from (Path(directory, name) for name in directories + files)
+
+
+def unpacked_size(root: Path) -> int:
+    """In bytes; what has several names counts once."""
+    files = {(found.st_ino, found.st_size) for found in map(os.lstat, entries(root))}
+    return sum(size for _, size in files)
+
+
+@contextmanager
+def engine(cache: TrialCache) -> Iterator[Engine]:
+    """One process has it at a time."""
+    with cache.locked("images", "engine"):
+        directory = cache.path("images", "engine")
+        directory.mkdir(parents=True, exist_ok=True)
+        cache.require_space(_NEEDS_MIB, "building the images")
+        (directory / "storage.conf").write_text(
+            '[storage]\ndriver = "overlay"\n'
+            f'graphroot = "{directory}/storage"\nrunroot = "{directory}/run"\n'
+        )
+        yield Engine(directory)

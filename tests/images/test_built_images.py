@@ -1,0 +1,187 @@
+"""The images as they ship: small, complete, without privilege, and the same every time."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import nodeside
+from nodeside import process
+from nodeside.trial.workshop import Workshop
+from tests.images.built import (
+    CONTROLLER,
+    DRIVER,
+    Engine,
+    engine,
+    entries,
+    unpacked_size,
+)
+
+pytestmark = pytest.mark.toolkit
+
+_MB = 1_000_000
+_SECONDS = 120.0
+_IMPORT_ALL = (
+    "import importlib, pkgutil, {0}; "
+    "names = [each.name for each in pkgutil.walk_packages({0}.__path__, '{0}.')]; "
+    "[importlib.import_module(name) for name in names if not name.endswith('__main__')]; "
+    "print(len(names))"
+)
+
+
+@pytest.fixture(scope="module")
+def built() -> Iterator[Engine]:
+    with Workshop() as workshop, engine(workshop.cache) as built:
+        built.build_all()
+        yield built
+
+
+@pytest.fixture(scope="module")
+def driver(built: Engine) -> Iterator[Path]:
+    with built.mounted(DRIVER) as root:
+        yield root
+
+
+@pytest.fixture(scope="module")
+def controller(built: Engine) -> Iterator[Path]:
+    with built.mounted(CONTROLLER) as root:
+        yield root
+
+
+@pytest.fixture(params=["driver", "controller"])
+def root(request: pytest.FixtureRequest) -> Path:
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, Path)
+    return found
+
+
+def run(root: Path, *words: str) -> process.Completed:
+    """As a user that the image does not know."""
+    return process.run(
+        ["chroot", "--userspec=12345:0", root, *words], timeout=_SECONDS, check=False, env={}
+    )
+
+
+def test_they_are_small(driver: Path, controller: Path) -> None:
+    assert unpacked_size(driver) <= 130 * _MB
+    assert unpacked_size(controller) <= 140 * _MB
+
+
+def test_no_file_gives_a_privilege_and_none_is_everybodys_to_write(root: Path) -> None:
+    writable = []
+    for path in entries(root):
+        mode = path.lstat().st_mode
+        assert not stat.S_ISREG(mode) or not mode & (stat.S_ISUID | stat.S_ISGID), path
+        assert "security.capability" not in os.listxattr(path, follow_symlinks=False)
+        if mode & stat.S_IWOTH and not stat.S_ISLNK(mode) and not mode & stat.S_ISVTX:
+            writable.append(path)
+
+    assert writable == []
+
+
+def test_there_is_no_documentation_but_who_has_the_copyright(root: Path) -> None:
+    share = root / "usr" / "share"
+    documents = {path.name for path in (share / "doc").rglob("*") if path.is_file()}
+
+    assert documents <= {"copyright"}
+    for name in ("man", "locale", "info"):
+        assert not [path for path in (share / name).rglob("*") if path.is_file()]
+
+
+def test_vendors_can_install_packages_on_the_driver_image_and_nobody_in_the_controllers(
+    driver: Path, controller: Path
+) -> None:
+    for name in ("apt-get", "dpkg", "sh", "perl"):
+        assert (driver / "usr/bin" / name).exists()
+        assert not list((controller / "usr").glob(f"*bin/{name}"))
+
+
+def test_what_is_in_an_image_says_who_it_is(driver: Path, controller: Path) -> None:
+    version = nodeside.__version__
+
+    assert run(driver, "nodeside", "--version").output == f"nodeside, version {version}\n"
+    found = run(controller, "nodeside-cluster", "--version")
+    assert found.output == f"nodeside-cluster, version {version}\n"
+
+
+def test_every_module_finds_what_it_imports(driver: Path, controller: Path) -> None:
+    """Those that `nodeside try` imports of the host are there as well."""
+    for root, package in ((driver, "nodeside"), (controller, "nodeside"), (controller, "cluster")):
+        found = run(root, "python3", "-c", _IMPORT_ALL.format(package))
+        assert found.exit_code == 0, found.errors
+        assert int(found.output) > 50
+
+
+def test_the_controller_has_what_it_imports_late(controller: Path) -> None:
+    late = "import cryptography.x509, jinja2.sandbox, kubernetes.config, prometheus_client"
+    found = run(controller, "python3", "-c", f"{late}, re2; print(bool(re2.search('a+', 'baa')))")
+
+    assert found.output == "True\n", found.errors
+
+
+def test_the_controller_says_that_it_finds_no_cluster(controller: Path) -> None:
+    found = run(controller, "nodeside-cluster", "status")
+
+    assert "Traceback" not in found.errors
+    assert found.errors.startswith("error: ")
+
+
+def test_the_sidecars_python_runs_by_itself_and_shares_files_with_debians(driver: Path) -> None:
+    python = driver / "usr/lib/nodeside/python"
+    words = "/usr/lib/nodeside/python/loader --library-path /usr/lib/nodeside/python/libs"
+    found = run(
+        driver, *words.split(), "/usr/lib/nodeside/python/bin/python3", "-c", "print(6 * 7)"
+    )
+
+    assert found.output == "42\n", found.errors
+    assert (python / "bin/python3").stat().st_nlink == 2
+
+
+def test_python_is_compiled_whatever_the_time_of_its_files(root: Path) -> None:
+    """PEP 552: 1 is by hash, and the source is not looked at."""
+    compiled = list((root / "usr/lib").glob("python3*/**/*.pyc"))
+
+    assert len(compiled) > 500
+    assert {path.read_bytes()[4:8] for path in compiled} == {b"\1\0\0\0"}
+
+
+def test_the_bill_of_materials_names_each_package(root: Path) -> None:
+    [path] = (root / "usr/share/sbom").iterdir()
+    found = json.loads(path.read_text())
+    status = (root / "var/lib/dpkg/status").read_text()
+    packages = {row[9:] for row in status.splitlines() if row.startswith("Package: ")}
+
+    assert found["spdxVersion"] == "SPDX-2.3"
+    assert found["creationInfo"]["created"] == "2023-11-14T22:13:20Z"
+    assert {package["name"] for package in found["packages"]} == packages | {"nodeside"}
+    assert len({package["SPDXID"] for package in found["packages"]}) == len(packages) + 1
+
+
+def test_nothing_of_the_machine_that_built_it_is_in_an_image(root: Path) -> None:
+    for name in ("etc/hostname", "etc/resolv.conf", "etc/machine-id"):
+        path = root / name
+        assert not path.exists() or not path.read_text()
+
+
+def test_an_image_has_labels_with_version_and_revision(built: Engine) -> None:
+    for image in (DRIVER, CONTROLLER):
+        labels = json.loads(built.run("buildah", "inspect", "--type", "image", image))["OCIv1"]
+        found = labels["config"]["Labels"]
+        assert found["org.opencontainers.image.version"] == nodeside.__version__
+        assert found["org.opencontainers.image.revision"]
+
+
+def test_another_build_makes_the_same_image(built: Engine) -> None:
+    built.build("driver", "localhost/again", OPTIONS="--layers --no-cache")
+    digests = [
+        built.run("buildah", "images", "--no-trunc", "--quiet", image)
+        for image in (DRIVER, "localhost/again")
+    ]
+    built.run("buildah", "rmi", "localhost/again")
+
+    assert digests[0] == digests[1]
