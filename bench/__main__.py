@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from bench import builds, failure, footprint, handoff, page, starts, surroundings
+from bench import builds, failure, footprint, handoff, images, page, starts, surroundings
 from bench.candidates import CANDIDATES, QUICK
 from bench.ground import Ground
 from bench.page import Section
@@ -36,16 +36,17 @@ _QUICK: dict[str, Measurement] = {
     "builds": partial(builds.measure, candidates=QUICK, rounds=2),
 }
 _ORDER = ("builds", "handoff", "footprint", "starts", "failure")  # on the page
-_CLUSTER = "cluster"  # a part of its own, which needs none of the others' ground
+# Parts of their own, which need none of the others' ground.
+_PARTS = ("images", "cluster")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--quick", is_flag=True, help="A subset in six minutes; the page is only shown.")
 @click.option(
     "--only",
-    type=click.Choice((*_ORDER, _CLUSTER)),
+    type=click.Choice((*_ORDER, *_PARTS)),
     multiple=True,
-    help="Only these; with `cluster` alone its part of the page is written.",
+    help="Only these; of the page, only `images` and `cluster` are written alone.",
 )
 @click.option("--rounds", type=click.IntRange(min=1), help="Of each build.  [default: 5, long: 3]")
 @click.option("--to", type=click.Path(path_type=Path), default=PAGE, show_default=True)
@@ -54,16 +55,17 @@ def bench(*, quick: bool, only: tuple[str, ...], rounds: int | None, to: Path) -
     progress = Progress()
     failures: list[str] = []
     with exit_on_error():
-        if only != (_CLUSTER,):
+        if not only or set(only) - set(_PARTS):
             text, failures = _machine(progress, only, rounds, quick=quick)
             click.echo(text)
             if not (quick or only or failures):
                 _write(progress, to, page.with_machine, text)
-        if not only or _CLUSTER in only:
-            text = _cluster(progress, quick=quick)
-            click.echo(text)
-            if not quick and only in ((), (_CLUSTER,)):
-                _write(progress, to, page.with_cluster, text)
+        for name in _PARTS:
+            if not only or name in only:
+                text = _part(progress, name, quick=quick)
+                click.echo(text)
+                if not quick:
+                    _write(progress, to, partial(_with_part, name), text)
     if failures:
         progress.say(f"not measured: {', '.join(failures)}")
         sys.exit(ExitCode.SYSTEM)
@@ -75,14 +77,21 @@ def _write(progress: Progress, to: Path, put: Callable[[str, str], str], text: s
     progress.say(f"written: {to}")
 
 
-def _cluster(progress: Progress, *, quick: bool) -> str:
-    """The cluster's part of the page."""
-    from bench.cluster import run
+def _with_part(name: str, whole: str, text: str) -> str:
+    return page.with_part(whole, name, text)
 
+
+def _part(progress: Progress, name: str, *, quick: bool) -> str:
+    """A part of the page with the run and the machine of its own."""
     load_before = os.getloadavg()[0]
-    section, versions = run.measure(progress.say, quick=quick)
-    about = surroundings.describe_cluster(versions, load_before)
-    return page.render_cluster("python -m bench --only cluster", about, section)
+    if name == "images":
+        section, versions = images.measure(progress, quick=quick)
+    else:
+        from bench.cluster import run
+
+        section, versions = run.measure(progress.say, quick=quick)
+    about = surroundings.describe_part(versions, load_before)
+    return page.render_part(name, f"python -m bench --only {name}", about, section)
 
 
 def _machine(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -39,7 +40,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def render(
     command: str, surroundings: Sequence[tuple[str, str]], sections: Sequence[Section]
 ) -> str:
-    """The page of what is measured on one machine, without the cluster's part."""
+    """The page of what is measured in one run, without the parts that have runs of their own."""
     about = (
         f"Made by `{command}`; do not edit. All numbers of a table come from the same run on the "
         "same machine. `a (b-c)` is median, minimum and maximum."
@@ -48,29 +49,35 @@ def render(
     return _joined([*parts, _goals(sections), *_texts(sections)])
 
 
-def render_cluster(command: str, surroundings: Sequence[tuple[str, str]], section: Section) -> str:
-    """The cluster's part, which has a run and a machine of its own."""
+def render_part(
+    name: str, command: str, surroundings: Sequence[tuple[str, str]], section: Section
+) -> str:
+    """A part that has a run and a machine of its own, between its marks."""
     about = f"Made by `{command}`, which measures this part alone; do not edit."
     machine = markdown_table(("machine", ""), surroundings)
     body = [section.before, section.table, section.after]
-    return _joined([_BEGIN, f"## {section.title}", about, machine, _goals([section]), *body, _END])
+    begin, end = _marks(name)
+    return _joined([begin, f"## {section.title}", about, machine, _goals([section]), *body, end])
 
 
-def with_cluster(page: str, part: str) -> str:
+def with_part(page: str, name: str, part: str) -> str:
     """The page with this part in the place of its old one, or at its end."""
-    head, begin, rest = page.partition(_BEGIN)
-    tail = rest.partition(_END)[2] if begin else ""
+    begin, end = _marks(name)
+    head, found, rest = page.partition(begin)
+    tail = rest.partition(end)[2] if found else ""
     return _joined([head, part, tail])
 
 
 def with_machine(page: str, text: str) -> str:
-    """The page with this text in the place of everything but the cluster's part."""
-    _, begin, rest = page.partition(_BEGIN)
-    part, end, _ = rest.partition(_END)
-    return _joined([text, f"{begin}{part}{end}"])
+    """The page with this text in the place of everything but such parts."""
+    return _joined([text, *(found[0] for found in _PART.finditer(page))])
 
 
-_BEGIN, _END = "<!-- cluster -->", "<!-- /cluster -->"
+_PART = re.compile(r"<!-- (\w+) -->.*?<!-- /\1 -->", re.DOTALL)
+
+
+def _marks(name: str) -> tuple[str, str]:
+    return f"<!-- {name} -->", f"<!-- /{name} -->"
 
 
 def _goals(sections: Sequence[Section]) -> str:

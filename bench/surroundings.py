@@ -42,8 +42,8 @@ def describe(ground: Ground, flavour: str, accelerator: str, load_before: float)
     )
 
 
-def describe_cluster(versions: Mapping[str, str], load_before: float) -> Rows:
-    """The same for the cluster's part, which needs no kernel and no compiler."""
+def describe_part(versions: Mapping[str, str], load_before: float) -> Rows:
+    """The same for a part that needs no kernel and no compiler. `versions`: what else it uses."""
     return (
         ("date", _date()),
         ("CPU", f"{_cpu()}, {os.cpu_count()} cores"),

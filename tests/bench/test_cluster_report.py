@@ -9,7 +9,7 @@ from bench.cluster.looks import measure as measure_looks
 from bench.cluster.report import RIVAL
 from bench.cluster.scenario import Idle, Measured, Rollout
 from bench.cluster.usage import Usage, calls_of, served_of
-from bench.page import Section, render, render_cluster, with_cluster, with_machine
+from bench.page import Section, render, render_part, with_machine, with_part
 from bench.samples import Samples
 
 
@@ -144,15 +144,17 @@ def test_the_last_table_has_the_requests_of_everybody() -> None:
 
 def test_the_clusters_part_is_replaced_and_the_rest_stays() -> None:
     page = render("make bench", [("CPU", "two cores")], [Section("Builds", "How.", "| t |")])
-    first = render_cluster("python -m bench --only cluster", [("CPU", "a")], section(EVERY))
-    second = render_cluster("python -m bench --only cluster", [("CPU", "b")], section(EVERY))
+    first = render_part("cluster", "python -m bench --only cluster", [("CPU", "a")], section(EVERY))
+    second = render_part(
+        "cluster", "python -m bench --only cluster", [("CPU", "b")], section(EVERY)
+    )
 
-    once = with_cluster(page, first)
-    twice = with_cluster(once, second)
+    once = with_part(page, "cluster", first)
+    twice = with_part(once, "cluster", second)
 
     assert once.startswith(page.rstrip())
     assert once.endswith(first)
-    assert twice == with_cluster(page, second)
+    assert twice == with_part(page, "cluster", second)
     assert twice.count("## The controller at scale") == 1
     assert "| CPU | a |" not in twice
 
@@ -160,7 +162,9 @@ def test_the_clusters_part_is_replaced_and_the_rest_stays() -> None:
 def test_the_rest_is_replaced_and_the_clusters_part_stays() -> None:
     first = render("make bench", [("CPU", "a")], [Section("Builds", "How.", "| t |")])
     second = render("make bench", [("CPU", "b")], [Section("Builds", "How.", "| u |")])
-    part = render_cluster("python -m bench --only cluster", [("CPU", "c")], section(EVERY))
+    part = render_part("cluster", "python -m bench --only cluster", [("CPU", "c")], section(EVERY))
 
-    assert with_machine(with_cluster(first, part), second) == with_cluster(second, part)
+    assert with_machine(with_part(first, "cluster", part), second) == with_part(
+        second, "cluster", part
+    )
     assert with_machine("", first) == first
