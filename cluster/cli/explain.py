@@ -278,7 +278,8 @@ def _labels_it_takes(node: Node, hardware: Hardware) -> Iterator[str]:
         labels = [f"feature.node.kubernetes.io/pci-{each}.present=true" for each in ids]
         yield (
             f"the node needs the label {' or '.join(labels)}, with or without a class "
-            "before the ids; Node Feature Discovery sets it where the device is"
+            "before the ids; Node Feature Discovery sets it where the device is, if "
+            "deviceClassWhitelist of its worker names the class of the device"
         )
 
 

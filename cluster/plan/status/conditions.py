@@ -291,5 +291,5 @@ def _no_nodes(report: StatusReport) -> str:
     pci = [f"PCI device {d.vendor}:{d.device or '*'}" for d in hardware.pci]
     selector = [f"{key}={value}" for key, value in hardware.node_selector.items()]
     words = " and ".join(part for part in (" or ".join(pci), ", ".join(selector)) if part)
-    nfd = "; PCI devices are known by the labels of Node Feature Discovery" if pci else ""
-    return f"no node has {words or 'come up'}{nfd}"
+    nfd = ", by the labels of Node Feature Discovery (is its class in deviceClassWhitelist?)"
+    return f"no node has {words or 'come up'}{nfd if pci else ''}"

@@ -112,8 +112,8 @@ def test_nodes_without_the_hardware_get_nothing() -> None:
     assert not model.daemonsets
     assert model.condition("Ready")["reason"] == "NoNodes"
     assert model.condition("Ready")["message"] == (
-        "no node has PCI device 1234:11e8; PCI devices are known by the labels of Node Feature "
-        "Discovery"
+        "no node has PCI device 1234:11e8, by the labels of Node Feature Discovery "
+        "(is its class in deviceClassWhitelist?)"
     )
 
 
