@@ -44,6 +44,7 @@ _SHOWN = 1000  # characters of a line of the console
 # that the kernel has already removed. It happens once in hundreds of boots (linux-kernel, July
 # 2023, "qemu-x86_64 booting with 8.0.0 stil see int3"), and is no fault of the kernel or of ours.
 _STALE_BREAKPOINT = re.compile(r"\bint3: 0000 ")
+_CRASHED = (-signal.SIGSEGV, -signal.SIGABRT)  # exit codes of QEMU
 
 OnLine = Callable[[str], None]
 Where = str | ContainerSpec
@@ -184,6 +185,7 @@ class Machine:
         self.boot_id = ""
         self.boot_seconds = 0.0
         self._running: _Running | None = None
+        self._exit_code = 0  # of the last QEMU that has ended
 
     def __enter__(self) -> Machine:
         for boots_left in reversed(range(_BOOTS)):
@@ -352,7 +354,8 @@ class Machine:
     def _emulation_failed(self) -> bool:
         """Return whether a known emulator fault ended the boot; the next boot may not meet it."""
         emulated = self.settings.accelerator == "tcg" and self.settings.cpus > 1
-        return emulated and _STALE_BREAKPOINT.search(self.serial_log()) is not None
+        crashed = self._exit_code in _CRASHED
+        return emulated and (crashed or _STALE_BREAKPOINT.search(self.serial_log()) is not None)
 
     def _stop(self) -> None:
         """Make sure that QEMU is gone. Harmless if it already is."""
@@ -360,7 +363,7 @@ class Machine:
             return
         running, self._running = self._running, None
         process.kill_group(running.qemu.pid)
-        running.qemu.wait()
+        self._exit_code = running.qemu.wait()
         running.link.close()
 
     def _why_lost(self) -> str:

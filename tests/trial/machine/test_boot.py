@@ -19,11 +19,13 @@ PANIC = "[    1.200000] Kernel panic - not syncing: VFS: Unable to mount root fs
 
 # Says the next line of `script` on the console and ends; `boots` becomes a running machine.
 QEMU = """
-import os, socket, sys, time
+import os, signal, socket, sys, time
 script, serial, fd = sys.argv[1:]
 said = open(script).read().splitlines()
 open(script, "w").write("\\n".join(said[1:]))
 open(serial, "w").write(said[0])
+if said[0] == "crashes":
+    os.kill(os.getpid(), signal.SIGSEGV)
 if said[0] == "boots":
     hello = b'{"event": "hello", "id": 0, "boot_id": "b", "kernel": "k"}\\n'
     socket.socket(fileno=int(fd)).sendall(hello)
@@ -56,6 +58,10 @@ def boots(machine: Machine, *script: str) -> Sequence[str]:
 
 def test_a_boot_that_the_emulator_broke_is_tried_again(machine: Machine) -> None:
     assert boots(machine, STALE, STALE, "boots", "unused") == ["unused"]
+
+
+def test_a_boot_in_which_the_emulator_crashed_is_tried_again(machine: Machine) -> None:
+    assert boots(machine, "crashes", "boots", "unused") == ["unused"]
 
 
 def test_three_boots_are_enough(machine: Machine) -> None:
