@@ -37,8 +37,9 @@ _ALWAYS = (
 # size, and the driver in the machine may fill it.
 _OF_QEMU_MIB = 4096
 # An emulated CPU gets the CPU time that the host can spare. If that is little, the kernel reports a
-# stall, which would be blamed on the driver.
-_EMULATED = ("rcupdate.rcu_cpu_stall_timeout=300", "watchdog_thresh=60")
+# stall, which would be blamed on the driver. And the kernel does not trust the TSC of several such
+# CPUs, although QEMU keeps it monotonic; each look at the clock would then be a look at a device.
+_EMULATED = ("rcupdate.rcu_cpu_stall_timeout=300", "watchdog_thresh=60", "tsc=reliable")
 
 
 @dataclass(frozen=True)
