@@ -340,7 +340,7 @@ def _on_node(snapshot: Snapshot, name: str, node: Node) -> Iterator[str]:
     source = f", {report.source}" if report.source else ""
     yield f"the node says {report.state}{source}: version {report.version}{void}"
     if report.message:
-        yield f"{report.reason}: {report.message}"
+        yield ": ".join(filter(None, (report.reason, report.message)))
 
 
 def _concerns(action: Action, driver: str, node: str) -> bool:

@@ -106,6 +106,13 @@ def test_a_node_that_a_driver_is_not_for_says_why() -> None:
     assert "next    nothing, until that changes" in said.text()
 
 
+def test_a_message_of_a_node_that_has_not_failed_stands_alone() -> None:
+    made = ready()
+    made.report("n1", State.BUILDING, message="waiting for the toolkit container")
+
+    assert "waiting for the toolkit container" in explain_node(made.snapshot, "edu", "n1").there
+
+
 def test_a_label_of_the_selector_that_is_absent_or_different_is_named() -> None:
     made = Model()
     made.apply_driver(hardware={"nodeSelector": {"example.com/card": "yes", "tier": "gpu"}})
