@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from bench.page import Goal, Section, markdown_table
 from bench.samples import Samples, seconds
 from nodeside import process
+from nodeside.trial.host.container import ENVIRONMENT
 from nodeside.trial.progress import Progress
 from nodeside.trial.workshop import Workshop
 from tests.images.built import CONTROLLER, DRIVER, EDU, Engine, engine, unpacked_size
@@ -70,7 +70,7 @@ def _own_time(root: Path, command: str, times: int) -> Samples:
     spent = []
     for _ in range(times):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        process.run(argv, timeout=_SECONDS, env={"PATH": os.defpath})
+        process.run(argv, timeout=_SECONDS, env=ENVIRONMENT)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     return Samples.of(spent)

@@ -22,12 +22,17 @@ DPKG = Path("/var/lib/dpkg")
 LEFT_OUT = frozenset(["awk", "debconf", "debianutils", "dpkg", "openssl", "perl-base"])
 # What maintainer scripts make, so no package lists it.
 GENERATED = ("/etc/group", "/etc/ld.so.cache", "/etc/passwd", "/etc/ssl/certs")
-LINKS = ("/bin", "/lib", "/lib64", "/sbin")  # to /usr
+# The first four lead to /usr; by the last, OpenSSL finds the certificates of CAs.
+LINKS = ("/bin", "/lib", "/lib64", "/sbin", "/usr/lib/ssl/certs")
 
 
 def main(target: Path, wanted: list[str]) -> None:
     entries = (DPKG / "status").read_text().strip().split("\n\n")
-    installed = {field(entry, "Package"): entry for entry in entries}
+    installed = {
+        field(entry, "Package"): entry
+        for entry in entries
+        if field(entry, "Status").endswith(" installed")
+    }
     if missing := [name for name in wanted if name not in installed]:
         sys.exit(f"error: not installed: {' '.join(missing)}")
     packages = closure(wanted, installed)

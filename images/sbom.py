@@ -22,9 +22,11 @@ from urllib.parse import quote
 
 def main(image: str, version: str, root: Path) -> None:
     status = (root / "var/lib/dpkg/status").read_text()
-    packages = [described("nodeside", version, f"pkg:generic/nodeside@{version}")]
+    packages = [described("nodeside", version, f"pkg:generic/nodeside@{quote(version)}")]
     for entry in status.strip().split("\n\n"):
-        fields = dict(re.findall(r"^(Package|Version|Architecture): (.*)$", entry, re.MULTILINE))
+        fields = dict(re.findall(r"^([A-Z]\w+): (.*)$", entry, re.MULTILINE))
+        if not fields["Status"].endswith(" installed"):
+            continue
         name, of = fields["Package"], quote(fields["Version"], safe="")
         purl = f"pkg:deb/debian/{quote(name)}@{of}?arch={fields['Architecture']}"
         packages.append(described(name, fields["Version"], purl))
@@ -61,6 +63,7 @@ def described(name: str, version: str, purl: str) -> dict[str, Any]:
         "name": name,
         "versionInfo": version,
         "downloadLocation": "NOASSERTION",
+        "filesAnalyzed": False,
         "externalRefs": [
             {
                 "referenceCategory": "PACKAGE-MANAGER",

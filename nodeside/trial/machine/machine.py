@@ -44,7 +44,6 @@ _SHOWN = 1000  # characters of a line of the console
 # that the kernel has already removed. It happens once in hundreds of boots (linux-kernel, July
 # 2023, "qemu-x86_64 booting with 8.0.0 stil see int3"), and is no fault of the kernel or of ours.
 _STALE_BREAKPOINT = re.compile(r"\bint3: 0000 ")
-_CRASHED = (-signal.SIGSEGV, -signal.SIGABRT)  # exit codes of QEMU
 
 OnLine = Callable[[str], None]
 Where = str | ContainerSpec
@@ -354,7 +353,7 @@ class Machine:
     def _emulation_failed(self) -> bool:
         """Return whether a known emulator fault ended the boot; the next boot may not meet it."""
         emulated = self.settings.accelerator == "tcg" and self.settings.cpus > 1
-        crashed = self._exit_code in _CRASHED
+        crashed = self._exit_code == -signal.SIGSEGV
         return emulated and (crashed or _STALE_BREAKPOINT.search(self.serial_log()) is not None)
 
     def _stop(self) -> None:
