@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -36,8 +36,16 @@ _QUICK: dict[str, Measurement] = {
     "builds": partial(builds.measure, candidates=QUICK, rounds=2),
 }
 _ORDER = ("builds", "handoff", "footprint", "starts", "failure")  # on the page
+
+
+def _measure_cluster(progress: Progress, *, quick: bool) -> tuple[Section, Mapping[str, str]]:
+    from bench.cluster import run
+
+    return run.measure(progress.say, quick=quick)
+
+
 # Parts of their own, which need none of the others' ground.
-_PARTS = ("images", "cluster")
+_PARTS = {"images": images.measure, "cluster": _measure_cluster}
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -61,11 +69,17 @@ def bench(*, quick: bool, only: tuple[str, ...], rounds: int | None, to: Path) -
             if not (quick or only or failures):
                 _write(progress, to, page.with_machine, text)
         for name in _PARTS:
-            if not only or name in only:
+            if only and name not in only:
+                continue
+            try:
                 text = _part(progress, name, quick=quick)
-                click.echo(text)
-                if not quick:
-                    _write(progress, to, partial(_with_part, name), text)
+            except NodesideError as error:
+                progress.say(f"{name} failed: {error}")
+                failures.append(name)
+                continue
+            click.echo(text)
+            if not quick:
+                _write(progress, to, partial(_with_part, name), text)
     if failures:
         progress.say(f"not measured: {', '.join(failures)}")
         sys.exit(ExitCode.SYSTEM)
@@ -84,12 +98,7 @@ def _with_part(name: str, whole: str, text: str) -> str:
 def _part(progress: Progress, name: str, *, quick: bool) -> str:
     """A part of the page with the run and the machine of its own."""
     load_before = os.getloadavg()[0]
-    if name == "images":
-        section, versions = images.measure(progress, quick=quick)
-    else:
-        from bench.cluster import run
-
-        section, versions = run.measure(progress.say, quick=quick)
+    section, versions = _PARTS[name](progress, quick=quick)
     about = surroundings.describe_part(versions, load_before)
     return page.render_part(name, f"python -m bench --only {name}", about, section)
 
