@@ -95,6 +95,16 @@ def test_the_builder_of_images_explains_itself() -> None:
     assert "set -eu" not in done.output
 
 
+@pytest.mark.parametrize("containerfile", [DRIVER, TOOLKIT, CONTROLLER], ids=lambda path: path.name)
+def test_an_image_is_not_built_without_the_packages_of_a_source_that_fails(
+    containerfile: Path,
+) -> None:
+    """By default, apt goes on without the security updates that it could not look for."""
+    updates = re.findall(r"apt-get update(.*?)&&", "\n".join(instructions(containerfile)))
+
+    assert [words.split() for words in updates] == [["--error-on=any"]]
+
+
 def test_the_controllers_files_are_those_of_the_packages_that_are_installed() -> None:
     [files] = [row for row in instructions(CONTROLLER) if "rootfs.py /tmp/rootfs" in row]
     copied = set(files.partition("/tmp/rootfs.py /tmp/rootfs")[2].partition("&&")[0].split())
