@@ -11,7 +11,6 @@ from pathlib import Path
 
 from nodeside import process
 from nodeside.errors import NodesideError
-from nodeside.scratch import scratch_directory
 from nodeside.trial.cache import TrialCache
 from nodeside.trial.debian.archive import proxy_environment
 from nodeside.trial.host.container import ENVIRONMENT
@@ -61,6 +60,7 @@ class Engine:
         content, last = _content(), self.directory / "built"
         if last.exists() and last.read_text() == content:
             return
+        last.unlink(missing_ok=True)  # a build that is killed leaves new images beside old ones
         for suite in ("bookworm", "trixie"):
             if not self.run(
                 "buildah", "images", "--quiet", "--filter", f"reference=debian:{suite}"
@@ -70,15 +70,6 @@ class Engine:
             self.run("buildah", "rmi", "--prune", "--force")
         self.build("all")
         last.write_text(content)
-
-    def push(self, image: str, destination: str) -> None:
-        """Push to a plain-HTTP registry, uncompressed: an emulated machine pulls that faster."""
-        with scratch_directory("image") as directory:
-            layout = f"oci:{directory}:image"
-            source = ("--dest-oci-accept-uncompressed-layers", f"containers-storage:{image}")
-            self.run("skopeo", "copy", "--quiet", *source, layout)
-            target = ("--preserve-digests", "--dest-tls-verify=false", layout)
-            self.run("skopeo", "copy", "--quiet", *target, f"docker://{destination}")
 
     @contextmanager
     def mounted(self, image: str) -> Iterator[Path]:
@@ -101,11 +92,6 @@ def _content() -> str:
             digest.update(f"{path.relative_to(TOP)} {path.stat().st_mode:o}\n".encode())
             digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
-
-
-def toolkit_tag(kernel: str) -> str:
-    """A tag may not contain the + that a kernel's release may."""
-    return kernel.replace("+", "_")
 
 
 def entries(root: Path) -> Iterator[Path]:
