@@ -205,7 +205,7 @@ class Machine:
                 qemu.argv(self.settings, self.files, theirs.fileno()),
                 stdout=open(self._qemu_log, "wb"),
                 stderr=process.INTO_STDOUT,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), *self.settings.descriptors],
             )
         except BaseException:
             ours.close()
@@ -318,8 +318,12 @@ class Machine:
             return
         talk = self._link.ask("power-off")
         self._link.until(talk, "done", _ANSWER_SECONDS, "power-off")
+        self.await_off(_ANSWER_SECONDS)
+
+    def await_off(self, timeout: float) -> None:
+        """Wait until the machine switches itself off; cut the power after `timeout` seconds."""
         with suppress(process.StillRunning):
-            self._qemu.wait(timeout=_ANSWER_SECONDS)
+            self._qemu.wait(timeout=timeout)
         self._stop()
 
     def serial_log(self) -> str:

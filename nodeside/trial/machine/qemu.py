@@ -44,7 +44,10 @@ _EMULATED = ("rcupdate.rcu_cpu_stall_timeout=300", "watchdog_thresh=60", "tsc=re
 
 @dataclass(frozen=True)
 class MachineSettings:
-    """The hardware of a machine, and the extra words for its kernel's command line."""
+    """The hardware of a machine, and the extra words for its kernel's command line.
+
+    `more` are further words for QEMU, and `descriptors` the open files that they name.
+    """
 
     accelerator: str = "tcg"
     memory_mib: int = 1536
@@ -52,6 +55,8 @@ class MachineSettings:
     devices: tuple[str, ...] = ()
     append: tuple[str, ...] = ()
     network: bool = False
+    more: tuple[str, ...] = ()
+    descriptors: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,9 +85,9 @@ def argv(settings: MachineSettings, files: MachineFiles, agent_fd: int) -> list[
         "-kernel", str(files.kernel.vmlinuz), "-initrd", str(files.kernel.initramfs),
         "-append", " ".join(append),
         "-serial", f"file:{files.serial}",
-        *_drive(files.node, "qcow2", read_only=False),
-        *_drive(files.kernel.image, "raw", read_only=True),
-        *_drive(files.payload, "raw", read_only=True),
+        *drive(files.node, "node"),
+        *drive(files.kernel.image, "kernel", read_only=True),
+        *drive(files.payload, "payload", read_only=True),
         "-device", "virtio-serial-pci",
         "-chardev", f"socket,id=agent,fd={agent_fd}",
         "-device", f"virtserialport,chardev=agent,name={PORT}",
@@ -91,7 +96,7 @@ def argv(settings: MachineSettings, files: MachineFiles, agent_fd: int) -> list[
         words += ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]
     for device in settings.devices:
         words += ["-device", device]
-    return words
+    return [*words, *settings.more]
 
 
 def base(settings: MachineSettings) -> list[str]:
@@ -162,17 +167,12 @@ def known_devices() -> frozenset[str]:
     return frozenset(row.split('"')[1] for row in rows)
 
 
-def _drive(image: Path, format: str, *, read_only: bool) -> list[str]:
-    name = {"qcow2": "node"}.get(format, image.stem)
-    drive = (
-        f"if=none,id={name},file={image},format={format},read-only={'on' if read_only else 'off'}"
-    )
-    return [
-        "-drive",
-        f"{drive},cache=writeback,discard=unmap",
-        "-device",
-        f"virtio-blk-pci,drive={name}",
-    ]
+def drive(image: Path, name: str, *, read_only: bool = False) -> tuple[str, str, str, str]:
+    """Return QEMU's words for a disk: an image that is only read, or an overlay in qcow2."""
+    kind = "format=raw,read-only=on" if read_only else "format=qcow2,read-only=off"
+    where = f"if=none,id={name},file={image},{kind}"
+    options = f"{where},cache=writeback,discard=unmap"
+    return "-drive", options, "-device", f"virtio-blk-pci,drive={name}"
 
 
 def _boot_id() -> str:
