@@ -3,13 +3,15 @@
 # Machines and root file systems take root; `nodeside try` asks sudo itself, pytest does not.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo 'sudo --preserve-env env PATH="$$PATH" PYTHONDONTWRITEBYTECODE=1')
 
-.PHONY: help try test images control-plane chaos bench lint clean
+.PHONY: help try test images control-plane lab lab-down chaos bench lint clean
 
 help:
 	@echo 'make try            boot a throwaway machine and try examples/edu in it'
 	@echo 'make test           run all tests of every tier'
 	@echo 'make images         build the images for a cluster (ARGS="--push registry.example.com/nodeside")'
 	@echo 'make control-plane  start a real Kubernetes control plane on loopback, until Ctrl-C'
+	@echo 'make lab            start a real cluster: two nodes in QEMU with a device, until Ctrl-C'
+	@echo 'make lab-down       end it from another shell'
 	@echo 'make chaos          try to break it for hours, and say what broke (ARGS=--minutes=60: no longer)'
 	@echo 'make bench          measure, and write docs/benchmarks.md (BENCH=quick: a subset, only shown)'
 	@echo 'make lint           ruff, mypy, import contracts'
@@ -29,6 +31,13 @@ images:
 control-plane:
 	@scripts/setup test
 	@.venv/bin/python -m tests.controlplane $(ARGS)
+
+lab:
+	@scripts/setup test
+	@$(AS_ROOT) .venv/bin/python -m tests.lab up $(ARGS)
+
+lab-down:
+	@$(AS_ROOT) .venv/bin/python -m tests.lab down
 
 chaos:
 	@scripts/setup test

@@ -1,8 +1,8 @@
 """Which tests `make test` runs side by side, and in which order.
 
 With `--numprocesses 2` whoever is free takes the next lane: a file of tests, or all that share the
-one control plane. What takes a moment comes first, so that a mistake shows early; then what takes
-long, the longest first, so that both processes are done at about the same time.
+one control plane, or the one lab. What takes a moment comes first, so that a mistake shows early;
+then what takes long, the longest first, so that both processes are done at about the same time.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from xdist.scheduler import LoadScopeScheduling
 
 MACHINES = "tests/vm/"
 CLUSTER = "tests/cluster/"
+LAB = "tests/lab/"
 
 # Measured in processor time. A file of machines that is not named comes before those that are
 # short; one that is forgotten here costs a minute at the end, and nothing else.
 LONG = (
-    "tests/vm/test_kubelet.py",
+    LAB,
     CLUSTER,
     "tests/vm/test_dkms_packages.py",
     "tests/fresh/test_fresh_machine.py",
@@ -41,9 +42,9 @@ SHORT = (
 
 
 def lane(nodeid: str) -> str:
-    """What must run in one process, in order: a file, or all that needs a control plane."""
+    """What must run in one process, in order: a file, or all that share what there is one of."""
     path = nodeid.partition("::")[0]
-    return CLUSTER if path.startswith(CLUSTER) else path
+    return next((shared for shared in (CLUSTER, LAB) if path.startswith(shared)), path)
 
 
 def turn(nodeid: str) -> int:

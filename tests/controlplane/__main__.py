@@ -6,7 +6,7 @@ import shutil
 import signal
 import sys
 
-from nodeside.errors import NodesideError
+from nodeside.errors import ExitCode, NodesideError
 from nodeside.trial.progress import Progress
 from tests.controlplane.binaries import cache_directory
 from tests.controlplane.controlplane import ControlPlane
@@ -18,6 +18,9 @@ def main() -> int:
     if sys.argv[1:] == ["clean"]:
         shutil.rmtree(cache_directory(), ignore_errors=True)
         return 0
+    if sys.argv[1:]:
+        sys.stderr.write("usage: python -m tests.controlplane [clean]\n")
+        return int(ExitCode.USAGE)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     progress = Progress()

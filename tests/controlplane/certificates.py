@@ -2,7 +2,7 @@
 
 <directory>/
   ca.crt, ca.key            the one CA of the control plane
-  server.crt, server.key    every server on loopback, and the API server as etcd's client
+  server.crt, server.key    every server, and the API server as etcd's client
   accounts.key, .pub        signs and verifies service account tokens
   <user>.crt, <user>.key    admin, kube-controller-manager, kube-scheduler, kwok
   <user>.kubeconfig         everything inside, so it may be copied
@@ -21,9 +21,9 @@ from nodeside import process
 _OPENSSL = 30.0  # seconds
 _DAYS = "30"
 _CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+_LOOPBACK = "127.0.0.1"
 _NAMES = (
-    "IP:127.0.0.1,DNS:localhost,IP:10.0.0.1,"
-    "DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc"
+    "DNS:localhost,IP:10.0.0.1,DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc"
 )
 
 # The groups by which the API server's own roles know them; KWOK plays every kubelet.
@@ -63,12 +63,13 @@ class Certificates:
         return self.directory / f"{user.removeprefix('system:')}.kubeconfig"
 
 
-def make_certificates(directory: Path) -> Certificates:
-    """Fill a directory with everything but the kubeconfigs."""
+def make_certificates(directory: Path, address: str = _LOOPBACK) -> Certificates:
+    """Fill a directory with everything but the kubeconfigs; servers are at `address`, too."""
     made = Certificates(directory)
     (directory / "openssl.cnf").write_text("[req]\ndistinguished_name = subject\n[subject]\n")
     _sign(made, "ca", "nodeside throwaway CA", "basicConstraints=critical,CA:TRUE", _CA_USAGE)
-    _sign(made, "server", "127.0.0.1", f"subjectAltName={_NAMES}", _SERVER_USAGE)
+    names = ",".join([_NAMES, *(f"IP:{each}" for each in sorted({_LOOPBACK, address}))])
+    _sign(made, "server", _LOOPBACK, f"subjectAltName={names}", _SERVER_USAGE)
     for user, group in GROUPS.items():
         sign_client(made, user, group)
     signing, verifying = made.accounts
@@ -93,15 +94,9 @@ def write_kubeconfigs(made: Certificates, url: str) -> None:
         write_kubeconfig(made.kubeconfig(user), made, url, who)
 
 
-def write_kubeconfig(
-    path: Path, made: Certificates, url: str, who: Mapping[str, str], server_name: str = ""
-) -> None:
-    """`who` is a client certificate with its key, or `{"token": ...}`. JSON is YAML.
-
-    `server_name` is what the server's certificate is for, where it is reached by another address.
-    """
+def write_kubeconfig(path: Path, made: Certificates, url: str, who: Mapping[str, str]) -> None:
+    """`who` is a client certificate with its key, or `{"token": ...}`. JSON is YAML."""
     cluster = {"server": url, "certificate-authority-data": inline(made.ca)}
-    cluster |= {"tls-server-name": server_name} if server_name else {}
     document = {
         "apiVersion": "v1",
         "kind": "Config",

@@ -35,29 +35,34 @@ class Component:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a control plane lives: a directory, certificates, a port for each program."""
+    """Where a control plane lives: a directory, certificates, a port for each program.
+
+    `address` is the API server's; all others are on loopback.
+    """
 
     directory: Path
     certificates: Certificates
     ports: Mapping[str, int]
+    address: str = LOOPBACK
 
     def url(self, name: str, scheme: str = "https") -> str:
-        return f"{scheme}://{LOOPBACK}:{self.ports[name]}"
+        address = self.address if name == "kube-apiserver" else LOOPBACK
+        return f"{scheme}://{address}:{self.ports[name]}"
 
 
-def free_ports(*names: str) -> dict[str, int]:
-    """A free port of loopback for each name."""
+def free_ports(*names: str, address: str = LOOPBACK) -> dict[str, int]:
+    """A free port of an address for each name."""
     chosen: dict[str, int] = {}
     candidates = random.sample(range(*_BELOW_THE_EPHEMERAL), 2000)
     for name in names:
-        chosen[name] = next(port for port in iter(candidates.pop, None) if _is_free(port))
+        chosen[name] = next(port for port in iter(candidates.pop, None) if _is_free(address, port))
     return chosen
 
 
-def _is_free(port: int) -> bool:
+def _is_free(address: str, port: int) -> bool:
     with socket.socket() as probe:
         try:
-            probe.bind((LOOPBACK, port))
+            probe.bind((address, port))
         except OSError:
             return False
         return True
@@ -87,12 +92,17 @@ def etcd(binaries: Binaries, place: Place) -> Component:
 
 
 def api_server(binaries: Binaries, place: Place) -> Component:
+    """It reaches kubelets by the addresses that they tell, and as their administrator."""
     signing, verifying = place.certificates.accounts
     certificate, key = place.certificates.server
+    own, own_key = place.certificates.pair("admin")
     argv: Argv = (
         binaries["kube-apiserver"],
-        f"--bind-address={LOOPBACK}",
-        f"--advertise-address={LOOPBACK}",
+        f"--bind-address={place.address}",
+        f"--advertise-address={place.address}",
+        f"--kubelet-client-certificate={own}",
+        f"--kubelet-client-key={own_key}",
+        "--kubelet-preferred-address-types=InternalIP",
         "--endpoint-reconciler-type=none",
         f"--etcd-servers={place.url('etcd')}",
         f"--etcd-cafile={place.certificates.ca}",

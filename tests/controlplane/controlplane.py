@@ -30,7 +30,7 @@ from tests.controlplane.certificates import (
     write_kubeconfig,
     write_kubeconfigs,
 )
-from tests.controlplane.components import Component, Place
+from tests.controlplane.components import LOOPBACK, Component, Place
 
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
@@ -106,12 +106,16 @@ def _started(component: Component, log: Path) -> process.Child:
 class ControlPlane:
     """etcd, API server, controller manager, scheduler and KWOK on loopback.
 
-    `simulated`: KWOK plays every node; without it, nodes are real ones.
+    `simulated`: KWOK plays every node; without it, nodes are real ones. `address` is the API
+    server's; all else is on loopback.
     """
 
-    def __init__(self, say: Say = lambda _: None, *, simulated: bool = True) -> None:
+    def __init__(
+        self, say: Say = lambda _: None, *, simulated: bool = True, address: str = LOOPBACK
+    ) -> None:
         self._say = say
         self._simulated = simulated
+        self._address = address
         self._stack = ExitStack()
         self._sessions: dict[str, requests.Session] = {}
         self._running: dict[str, _Running] = {}
@@ -135,7 +139,8 @@ class ControlPlane:
     def _settle_in(self, directory: Path) -> Place:
         names = ("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager")
         ports = components.free_ports(*names, "kube-scheduler", "kwok")
-        place = Place(directory, make_certificates(directory), ports)
+        certificates = make_certificates(directory, self._address)
+        place = Place(directory, certificates, ports, self._address)
         write_kubeconfigs(place.certificates, place.url("kube-apiserver"))
         return place
 

@@ -25,12 +25,11 @@ EPOCH = "1700000000"  # seconds; the time of all files
 _LONG, _SHORT = 3600.0, 30.0  # seconds
 _SOURCES = ("images", "nodeside", "cluster", "examples/edu")
 _NEEDS_MIB = 4096
-_MOST_IMAGES = 200  # of the storage, with those of single layers: about 4 GB
 
 
 @dataclass(frozen=True)
 class Engine:
-    """buildah with a storage of its own, which keeps the layers of what was built."""
+    """buildah with a storage of its own, which keeps what was built."""
 
     directory: Path
 
@@ -44,7 +43,6 @@ class Engine:
             "CONTAINERS_STORAGE_CONF": str(self.directory / "storage.conf"),
             "BUILDAH_ISOLATION": "chroot",
             "ENGINE": "buildah",
-            "OPTIONS": "--layers",
             "SOURCE_DATE_EPOCH": EPOCH,
         }
 
@@ -62,14 +60,33 @@ class Engine:
             return
         last.unlink(missing_ok=True)  # a build that is killed leaves new images beside old ones
         for suite in ("bookworm", "trixie"):
-            if not self.run(
-                "buildah", "images", "--quiet", "--filter", f"reference=debian:{suite}"
-            ):
+            if not self.image_id(f"debian:{suite}"):
                 self.build("base", suite)
-        if len(self.run("buildah", "images", "--all", "--quiet").split()) > _MOST_IMAGES:
-            self.run("buildah", "rmi", "--prune", "--force")
         self.build("all")
+        self.run("buildah", "rmi", "--prune", "--force")  # those of before
         last.write_text(content)
+
+    def toolkit(self, kernel: str) -> str:
+        """The toolkit image of a kernel; built if it is not there. A tag may not have a +."""
+        tag = f"localhost/nodeside-toolkit:{kernel.replace('+', '_')}"
+        if not self.image_id(tag):
+            self.build("toolkit", kernel, tag)
+        return tag
+
+    def assemble(self, tag: str, context: Path) -> str:
+        """An image of a directory with a Containerfile."""
+        self.run("buildah", "build", "--layers", "--timestamp", EPOCH, "--tag", tag, context)
+        return tag
+
+    def image_id(self, tag: str) -> str:
+        """Of an image in the storage; "" if there is none."""
+        asked = ("--quiet", "--no-trunc", "--filter", f"reference={tag}")
+        return self.run("buildah", "images", *asked)
+
+    def push(self, tag: str, destination: str) -> None:
+        """To a registry without TLS."""
+        plain = ("--quiet", "--tls-verify=false", "--compression-format", "gzip")
+        self.run("buildah", "push", *plain, tag, f"docker://{destination}")
 
     @contextmanager
     def mounted(self, image: str) -> Iterator[Path]:

@@ -1,23 +1,39 @@
 """What a node is told: units, containerd, the network of its pods, the kubelet. Data and pure text.
 
-`FILES` are on the disk; `of_this_boot` is what a test's own control plane and registry decide. The
-host is at 10.0.2.2, through QEMU's user network. There is no kube-proxy: the address of the service
-`kubernetes` is sent to the API server by two rules of the node's own.
+`FILES` are on the disk; `of_this_boot` is what depends on the node, the API server and the
+registry. There is no kube-proxy: the address of the service `kubernetes` is sent to the API server
+by two rules of the node's own.
 """
 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-NAME: Final = "real-node"  # of the node
 REGISTRY: Final = "registry.example.com"  # what images are called by; containerd knows where it is
 SANDBOX: Final = f"{REGISTRY}/pause:1"
-HOST: Final = "10.0.2.2"
-_OWN = "10.0.2.15"
 _SERVICE = "10.0.0.1"  # the first address of --service-cluster-ip-range
-_PODS = "10.88.0.0/16"
+IMAGES_DISK: Final = "/dev/vdd"  # the fourth disk, after those of node, kernel and payload
+
+
+@dataclass(frozen=True)
+class NodeAddresses:
+    """A node in its network; it finds API server and registry at these ports of `host`.
+
+    `pods` is the subnet of its pods, `routes` has the node by the subnet of other nodes' pods.
+    """
+
+    name: str
+    address: str
+    host: str
+    pods: str
+    api_port: int
+    registry_port: int
+    routes: Mapping[str, str]
+
 
 ENABLED = ("agent.service", "network.service", "containerd.service", "kubelet.service")
 # What a machine that lives for minutes has no use for.
@@ -37,23 +53,14 @@ Environment=PYTHONPATH=/payload/python PYTHONDONTWRITEBYTECODE=1
 KillMode=process
 """
 
-_NETWORK = f"""\
+_NETWORK = """\
 [Unit]
-Description=QEMU's user network, and the way to the API server
+Description=The network, and the way to the API server
 Before=containerd.service kubelet.service
 [Service]
 Type=oneshot
 RemainAfterExit=yes
-EnvironmentFile=/etc/nodeside-node
-ExecStart=/usr/sbin/ip link set lo up
-ExecStart=/usr/sbin/ip address add {_OWN}/24 dev eth0
-ExecStart=/usr/sbin/ip link set eth0 up
-ExecStart=/usr/sbin/ip route add default via {HOST}
-ExecStart=/usr/sbin/sysctl -q -w net.ipv4.ip_forward=1
-ExecStart=/usr/sbin/iptables -t nat -A PREROUTING -d {_SERVICE} -p tcp --dport 443 \
- -j DNAT --to-destination {HOST}:${{API_PORT}}
-ExecStart=/usr/sbin/iptables -t nat -A OUTPUT -d {_SERVICE} -p tcp --dport 443 \
- -j DNAT --to-destination {HOST}:${{API_PORT}}
+ExecStart=/bin/sh -e /etc/nodeside-network
 """
 
 _CONTAINERD_UNIT = """\
@@ -69,14 +76,15 @@ OOMScoreAdjust=-999
 LimitNOFILE=1048576
 """
 
-_KUBELET_UNIT = f"""\
+_KUBELET_UNIT = """\
 [Unit]
 Description=kubelet
 After=containerd.service
 Requires=containerd.service
 [Service]
+EnvironmentFile=/etc/nodeside-node
 ExecStart=/usr/local/bin/kubelet --config=/etc/kubernetes/kubelet.yaml \
- --kubeconfig=/etc/kubernetes/kubelet.kubeconfig --node-ip={_OWN} --v=1
+ --kubeconfig=/etc/kubernetes/kubelet.kubeconfig --node-ip=${NODE_IP} --v=1
 Restart=on-failure
 RestartSec=2
 """
@@ -98,29 +106,15 @@ version = 3
   SystemdCgroup = true
 """
 
-_POD_NETWORK: Mapping[str, Any] = {
-    "cniVersion": "1.0.0",
-    "name": "pods",
-    "plugins": [
-        {
-            "type": "bridge",
-            "bridge": "cni0",
-            "isGateway": True,
-            "ipMasq": True,
-            "ipam": {
-                "type": "host-local",
-                "ranges": [[{"subnet": _PODS}]],
-                "routes": [{"dst": "0.0.0.0/0"}],
-            },
-        }
-    ],
-}
-
 _KUBELET: Mapping[str, Any] = {
     "apiVersion": "kubelet.config.k8s.io/v1beta1",
     "kind": "KubeletConfiguration",
-    "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": False}},
-    "authorization": {"mode": "AlwaysAllow"},  # nobody reaches its port from outside
+    "authentication": {
+        "anonymous": {"enabled": False},
+        "webhook": {"enabled": True},
+        "x509": {"clientCAFile": "/etc/kubernetes/ca.crt"},
+    },
+    "authorization": {"mode": "Webhook"},
     "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
     "cgroupDriver": "systemd",
     "resolvConf": "/etc/resolv.conf",
@@ -129,26 +123,57 @@ _KUBELET: Mapping[str, Any] = {
 }
 
 FILES: Mapping[str, str] = {
-    "etc/hostname": f"{NAME}\n",
-    "etc/hosts": f"127.0.0.1 localhost\n{_OWN} {NAME}\n",
-    "etc/resolv.conf": f"nameserver {HOST}\n",
-    "etc/machine-id": "6e6f6465736964652d7265616c2d6e6f\n",  # else systemd thinks of a first boot
-    "etc/fstab": "",
     "etc/systemd/system/agent.service": _AGENT,
     "etc/systemd/system/network.service": _NETWORK,
     "etc/systemd/system/containerd.service": _CONTAINERD_UNIT,
     "etc/systemd/system/kubelet.service": _KUBELET_UNIT,
     "etc/containerd/config.toml": _CONTAINERD,
-    "etc/cni/net.d/10-pods.conflist": json.dumps(_POD_NETWORK, indent=2) + "\n",
     "etc/kubernetes/kubelet.yaml": json.dumps(_KUBELET, indent=2) + "\n",
 }
 
 
-def of_this_boot(kubeconfig: str, api_port: int, registry_port: int) -> dict[str, str]:
-    """Files of the node, by path from its root."""
-    where = f'[host."http://{HOST}:{registry_port}"]\n  capabilities = ["pull", "resolve"]\n'
+def of_this_boot(at: NodeAddresses, kubeconfig: str, ca: str) -> dict[str, str]:
+    """Files of the node, by path from its root. `ca` signs the clients of its kubelet."""
+    where = f'[host."http://{at.host}:{at.registry_port}"]\n  capabilities = ["pull", "resolve"]\n'
     return {
-        "etc/nodeside-node": f"API_PORT={api_port}\n",
+        "etc/hostname": f"{at.name}\n",
+        "etc/hosts": f"127.0.0.1 localhost\n{at.address} {at.name}\n",
+        "etc/resolv.conf": f"nameserver {at.host}\n",
+        # Without one, systemd thinks of a first boot.
+        "etc/machine-id": f"{uuid.uuid5(uuid.NAMESPACE_DNS, at.name).hex}\n",
+        "etc/fstab": f"{IMAGES_DISK} /var/lib/containerd ext4 noatime 0 0\n",
+        "etc/nodeside-node": f"NODE_IP={at.address}\n",
+        "etc/nodeside-network": _network(at),
+        "etc/cni/net.d/10-pods.conflist": json.dumps(_pod_network(at.pods), indent=2) + "\n",
         "etc/kubernetes/kubelet.kubeconfig": kubeconfig,
+        "etc/kubernetes/ca.crt": ca,
         f"etc/containerd/certs.d/{REGISTRY}/hosts.toml": where,
     }
+
+
+def _network(at: NodeAddresses) -> str:
+    """A shell script."""
+    to_api = f"-d {_SERVICE} -p tcp --dport 443 -j DNAT --to-destination {at.host}:{at.api_port}"
+    return "\n".join(
+        [
+            "ip link set lo up",
+            f"ip address add {at.address}/24 dev eth0",
+            "ip link set eth0 up",
+            f"ip route add default via {at.host}",
+            *(f"ip route add {pods} via {node}" for pods, node in at.routes.items()),
+            "sysctl -q -w net.ipv4.ip_forward=1",
+            *(f"iptables -t nat -A {chain} {to_api}" for chain in ("PREROUTING", "OUTPUT")),
+            "",
+        ]
+    )
+
+
+def _pod_network(pods: str) -> Mapping[str, Any]:
+    """https://www.cni.dev/plugins/current/main/bridge/"""
+    ranges = {
+        "type": "host-local",
+        "ranges": [[{"subnet": pods}]],
+        "routes": [{"dst": "0.0.0.0/0"}],
+    }
+    bridge = {"type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": True, "ipam": ranges}
+    return {"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge]}

@@ -1,4 +1,4 @@
-"""The machine: boots the node's disk with systemd as PID 1, and is a hand in it.
+"""The machine of a node: boots its disk with systemd as PID 1, and is a hand in it.
 
 The proving ground's machine is taken as it is: its QEMU, its kernel disk, its agent. Only what the
 initramfs ends as is another: systemd, which starts the agent as one of its services.
@@ -7,15 +7,14 @@ initramfs ends as is another: systemd, which starts the agent as one of its serv
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import InitVar, dataclass, replace
 from pathlib import Path
 
 import nodeside
 from nodeside.process import Completed
-from nodeside.scratch import scratch_directory
-from nodeside.trial.machine import disks
+from nodeside.trial.errors import MachineLost
+from nodeside.trial.machine import disks, qemu
 from nodeside.trial.machine.cpio import CpioArchive
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import Machine
@@ -24,10 +23,11 @@ from nodeside.trial.machine.qemu import MachineFiles, MachineSettings
 from nodeside.trial.workshop import Workshop
 
 _COMMAND = 600.0  # seconds
-_MEMORY_MIB = 3584  # images lie in it: an emulated disk is slow with small files
+_SHUT_DOWN = 300.0  # seconds; systemd gives each service 90
+_MEMORY_MIB, _CPUS = 2048, 2
 # AppArmor is switched on, as on any Debian: a pod's profile is real then.
 _APPEND = (
-    "nodeside.network=1", "lsm=lockdown,capability,apparmor", "systemd.show_status=0",
+    "lsm=lockdown,capability,apparmor", "systemd.show_status=0",
     "systemd.unified_cgroup_hierarchy=1",
 )  # fmt: skip
 
@@ -44,7 +44,6 @@ mount -t ext4 -o rw,noatime /dev/vda /node || exit 1
 mount -t ext4 -o ro /dev/vdb /node/kernel || exit 1
 mount -t ext4 -o ro /dev/vdc /node/payload || exit 1
 mount -o bind /node/kernel/usr/lib/modules /node/usr/lib/modules || exit 1
-mount -t tmpfs -o mode=0711,size=75% images /node/var/lib/containerd
 cp -R /node/payload/settings/. /node/
 for directory in proc sys dev; do mount -o move /$directory /node/$directory; done
 exec switch_root /node /usr/lib/systemd/systemd
@@ -57,10 +56,88 @@ Agent(open_port()).serve()
 
 
 @dataclass(frozen=True)
-class NodeMachine:
-    """A running node. Nothing of the API server's reaches its kubelet, so we look in ourselves."""
+class Cable:
+    """A network card of the machine: the descriptor of a tap, and the card's address."""
 
-    machine: Machine
+    descriptor: int
+    mac: str
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """For QEMU."""
+        card = f"virtio-net-pci,netdev=net,mac={self.mac},romfile="
+        return "-netdev", f"tap,id=net,fd={self.descriptor}", "-device", card
+
+
+@dataclass
+class Computer:
+    """The disks of a node over several boots, and the machine that runs on them.
+
+    `disk` is the base of its root file system, `images` that of containerd's data.
+    """
+
+    workshop: Workshop
+    directory: Path
+    devices: Sequence[str]
+    cable: Cable
+    disk: InitVar[Path]
+    images: InitVar[Path]
+    boots: int = 0
+    _machine: Machine | None = None
+
+    def __post_init__(self, disk: Path, images: Path) -> None:
+        disks.overlay(disk, self.directory / "node.qcow2")
+        disks.overlay(images, self.directory / "images.qcow2")
+
+    @property
+    def machine(self) -> Machine:
+        """The one that runs or boots. Raises MachineLost if it is switched off."""
+        if self._machine is None:
+            raise MachineLost(f"{self.directory.name} is switched off")
+        return self._machine
+
+    @property
+    def is_on(self) -> bool:
+        return self._machine is not None
+
+    def switch_on(self, kernel: KernelDisk, settings: Mapping[str, str]) -> None:
+        """Boot, with these files over those of its disk; returns as soon as it can be talked to."""
+        self.boots += 1
+        directory = self.directory / f"boot-{self.boots}"
+        directory.mkdir()
+        files = MachineFiles(
+            kernel=_with_init(kernel, directory / "kernel"),
+            node=self.directory / "node.qcow2",
+            payload=_payload(directory, settings, self.workshop.roots.driver()),
+            serial=directory / "console.log",
+        )
+        hardware = MachineSettings(
+            self.workshop.accelerator_for(kernel),
+            _MEMORY_MIB,
+            _CPUS,
+            tuple(self.devices),
+            _APPEND,
+            more=(*self.cable.words, *qemu.drive(self.directory / "images.qcow2", "images")),
+            descriptors=(self.cable.descriptor,),
+        )
+        machine = self._machine = Machine(hardware, files, allow_splats=True)
+        try:
+            machine.__enter__()
+        except BaseException:
+            self.cut_power()
+            raise
+
+    def shut_down(self) -> None:
+        """As an administrator does it: services end, disks are written."""
+        self.run("systemctl", "poweroff", "--no-block")
+        self.machine.await_off(_SHUT_DOWN)
+        self._machine = None
+
+    def cut_power(self) -> None:
+        """What was not written is lost. Harmless if it is off; another thread may be booting it."""
+        machine, self._machine = self._machine, None
+        if machine is not None:
+            machine.power_off(hard=True)
 
     def run(self, *argv: str, check: bool = True, timeout: float = _COMMAND) -> Completed:
         """A command of the node's own, outside every container."""
@@ -68,34 +145,13 @@ class NodeMachine:
 
     def last_words(self) -> str:
         """What its journal, its kernel and its containers said."""
+        if not self.is_on:
+            return f"{self.directory.name} is switched off"
         asked = ("journalctl", "--no-pager", "--output=short-monotonic", "--lines=400")
         shown = 'for log in /var/log/pods/*/*/*.log; do echo "--- $log"; tail -n 60 $log; done'
         journal = self.run(*asked, check=False).output
         pods = self.run("sh", "-c", shown, check=False).output
         return f"{self.machine.serial_log()[-4000:]}\n{journal}\n{pods}"
-
-
-@contextmanager
-def switched_on(
-    workshop: Workshop,
-    kernel: KernelDisk,
-    disk: Path,
-    settings: Mapping[str, str],
-    devices: Sequence[str],
-) -> Iterator[NodeMachine]:
-    """A node that has these files over those of its disk; gone at the end of the block."""
-    with scratch_directory("kubelet") as directory:
-        disks.overlay(disk, directory / "node.qcow2")
-        files = MachineFiles(
-            kernel=_with_init(kernel, directory / "kernel"),
-            node=directory / "node.qcow2",
-            payload=_payload(directory, settings, workshop.roots.driver()),
-            serial=directory / "console.log",
-        )
-        accelerator = workshop.accelerator_for(kernel)
-        hardware = MachineSettings(accelerator, _MEMORY_MIB, 2, tuple(devices), _APPEND, True)
-        with Machine(hardware, files) as machine:
-            yield NodeMachine(machine)
 
 
 def _with_init(kernel: KernelDisk, directory: Path) -> KernelDisk:

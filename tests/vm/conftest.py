@@ -15,10 +15,10 @@ import pytest
 from nodeside.driver.bundle.bundle import Bundle
 from nodeside.driver.module.modulefile import read_module
 from nodeside.driver.module.symvers import compare, parse_symvers
-from nodeside.trial.debian.kernels import AvailableKernel
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import Machine
 from nodeside.trial.workshop import Workshop
+from tests.vm.earlier import earlier_kernels
 from tests.vm.hostbuilds import HostBuilds, headers_of
 from tests.vm.pod import Pod
 from tests.vm.variants import EDU, DriverImage
@@ -75,7 +75,7 @@ def kernels(workshop: Workshop, host_builds: HostBuilds, newest: KernelDisk) -> 
     module = read_module(host_builds(EDU, newest).module_path("edu"))
     equal: KernelDisk | None = None
     different: KernelDisk | None = None
-    for candidate in _earlier(workshop, newest):
+    for candidate in earlier_kernels(workshop, newest):
         disk = workshop.kernel(candidate)
         symbols = parse_symvers((headers_of(disk) / "Module.symvers").read_text())
         if compare([module], symbols):
@@ -85,20 +85,6 @@ def kernels(workshop: Workshop, host_builds: HostBuilds, newest: KernelDisk) -> 
         if equal is not None and different is not None:
             return Kernels(newest, equal, different)
     raise AssertionError(f"no earlier kernel with equal and different CRCs beside {newest.release}")
-
-
-def _earlier(workshop: Workshop, newest: KernelDisk) -> list[AvailableKernel]:
-    """Kernels of the same series and flavour that have headers, newest first."""
-    available = [kernel for kernel in workshop.available_kernels() if kernel.headers]
-    series, flavour = newest.release.split("-")[0], newest.release.split("-", 2)[2]
-    names = [kernel.release for kernel in available]
-    return [
-        kernel
-        for kernel in reversed(available[: names.index(newest.release)])
-        if kernel.release.startswith(f"{series}-")
-        and kernel.release.endswith(f"-{flavour}")
-        and kernel.release.count("-") == newest.release.count("-")
-    ]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""A real OCI registry on loopback: Debian's docker-registry, with or without passwords and TLS."""
+"""A real OCI registry: Debian's docker-registry, with or without passwords and TLS."""
 
 from __future__ import annotations
 
@@ -21,27 +21,33 @@ from tests.driver.fakes.webserver import Handler
 
 USER, PASSWORD = "vendor", "open sesame"
 _BCRYPT = "$2b$04$HVEDsI85shHAyucrmSow8evrvrp.5PugKASbSnzdGV6MtmjcAApJm"  # of PASSWORD
-_LISTENING = re.compile(rb"listening on (?:127\.0\.0\.1):(\d+)")
+_LISTENING = re.compile(rb"listening on ([\d.]+:\d+)")
 _START_TIMEOUT = 30.0
 
 
 @contextmanager
 def registry(
-    directory: Path, *, password: bool = False, tls: tuple[str, str] | None = None
+    directory: Path,
+    *,
+    address: str = "127.0.0.1:0",
+    password: bool = False,
+    tls: tuple[str, str] | None = None,
 ) -> Iterator[str]:
-    """Run a registry that keeps its data below `directory`; its host:port."""
+    """Run a registry that keeps its data in `directory`/data; its host:port. Port 0: any."""
     program = needed("docker-registry", "docker-registry")
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.yml").write_text(_config(directory, password=password, tls=tls))
+    (directory / "config.yml").write_text(_config(directory, address, password, tls))
     reading, writing = os.pipe()
-    child = process.start([program, "serve", directory / "config.yml"], stderr=writing)
+    # Whoever is killed takes it along.
+    serve: list[str | Path] = [program, "serve", directory / "config.yml"]
+    child = process.start(["setpriv", "--pdeathsig", "KILL", *serve], stderr=writing)
     os.close(writing)
     drain: threading.Thread | None = None
     try:
-        port = _port(child, reading)
+        where = _where(child, reading)
         drain = threading.Thread(target=_drain, args=(reading,))
         drain.start()
-        yield f"127.0.0.1:{port}"
+        yield where
     finally:
         process.kill_group(child.pid)
         child.wait(10)
@@ -113,14 +119,14 @@ def forward(handler: Handler, host: str) -> None:
     connection.close()
 
 
-def _config(directory: Path, *, password: bool, tls: tuple[str, str] | None) -> str:
+def _config(directory: Path, address: str, password: bool, tls: tuple[str, str] | None) -> str:
     lines = [
         "version: 0.1",
         "log: {level: info}",
         "storage:",
         f"  filesystem: {{rootdirectory: {directory / 'data'}}}",
         "http:",
-        "  addr: 127.0.0.1:0",
+        f"  addr: {address}",
     ]
     if tls:
         lines += ["  tls:", f"    certificate: {tls[0]}", f"    key: {tls[1]}"]
@@ -130,8 +136,8 @@ def _config(directory: Path, *, password: bool, tls: tuple[str, str] | None) -> 
     return "\n".join(lines) + "\n"
 
 
-def _port(child: Popen[bytes], reading: int) -> int:
-    """The port that the registry says it listens on."""
+def _where(child: Popen[bytes], reading: int) -> str:
+    """The host:port that the registry says it listens on."""
     said = b""
     end = time.monotonic() + _START_TIMEOUT
     while time.monotonic() < end:
@@ -139,7 +145,7 @@ def _port(child: Popen[bytes], reading: int) -> int:
         data = os.read(reading, 65536) if ready else b""
         said += data
         if match := _LISTENING.search(said):
-            return int(match[1])
+            return match[1].decode()
         if (ready and not data) or child.poll() is not None:
             break
     pytest.fail(f"docker-registry did not start: {said.decode(errors='replace')}", pytrace=False)

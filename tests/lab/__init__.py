@@ -1,0 +1,10 @@
+"""A real cluster on one machine: control plane, nodes with a kubelet, registry, network.
+
+network.py     a bridge in a network namespace of its own, a cable for each node
+content.py     the images as they ship: in a registry, and unpacked on a disk of each node
+node.py        a node over its boots: switched on, rebooted, cut off, deleted
+features.py    labels for devices, a stand-in for Node Feature Discovery
+lab.py         all of it, and the controller in it
+commands.py    what `lab node ...` asks of a running lab
+__main__.py    `make lab`, `make lab-down`, `python -m tests.lab`
+"""

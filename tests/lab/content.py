@@ -1,0 +1,171 @@
+"""The images of a lab, as they ship: in a registry, and unpacked on a disk of each node.
+
+To unpack a toolkit of 20,000 files takes an emulated machine longer than to build a driver with it.
+So this host's own containerd does it once: its data becomes the disk from which a node's containerd
+starts. The kubelet finds the images there, as on a node that has pulled them before.
+
+    <cache>/labs/<digest>/
+      registry/data/      of docker-registry
+      images.ext4         of containerd, mounted on /var/lib/containerd
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import nodeside
+from nodeside import process
+from nodeside.errors import DeadlinePassed
+from nodeside.scratch import scratch_directory
+from nodeside.trial.cache import digest_of, remove_tree
+from nodeside.trial.machine import disks
+from nodeside.trial.machine.initramfs import BUSYBOX
+from nodeside.trial.workshop import Workshop
+from tests.driver.fakes.registry import registry
+from tests.images.built import CONTROLLER, EDU, Engine, engine
+from tests.node.configuration import REGISTRY, SANDBOX
+
+CONTROLLER_IMAGE = f"{REGISTRY}/nodeside/nodeside-cluster:{nodeside.__version__}"
+EDU_IMAGE = f"{REGISTRY}/drivers/edu:1.0.0"
+
+_PAUSE = "localhost/pause:1"
+_FREE_MIB = 6144  # for what a node pulls later; sparse
+_NEEDS_MIB = 4096
+_START, _PULL = 60.0, 600.0  # seconds
+_LOOK = 0.05  # seconds
+_CONTAINERFILE = """\
+FROM scratch
+COPY busybox /bin/busybox
+ENTRYPOINT ["/bin/busybox", "sleep", "2147483647"]
+"""
+
+_CONTAINERD = """\
+version = 3
+root = "{tree}"
+state = "{directory}/state"
+disabled_plugins = [
+  "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri",
+  "io.containerd.nri.v1.nri", "io.containerd.internal.v1.tracing",
+]
+[grpc]
+  address = "{directory}/containerd.sock"
+[ttrpc]
+  address = "{directory}/containerd.sock.ttrpc"
+"""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a lab starts with."""
+
+    directory: Path
+
+    @property
+    def disk(self) -> Path:
+        """The base of each node's disk of images."""
+        return self.directory / "images.ext4"
+
+    def copy_registry(self, directory: Path) -> None:
+        """The registry's data, which the lab adds to."""
+        process.run(
+            ["cp", "-a", "--reflink=auto", self.directory / "registry", directory], timeout=_PULL
+        )
+
+
+def toolkit_image(kernel: str) -> str:
+    return f"{REGISTRY}/toolkit:{kernel.replace('+', '_')}"
+
+
+def make_content(
+    workshop: Workshop, kernels: Sequence[str], programs: Mapping[str, Path]
+) -> Content:
+    """Build the images, and keep what is made of them; older content is removed."""
+    with engine(workshop.cache) as builder:
+        workshop.progress.say("building the images, as far as they have changed")
+        images = _build(builder, kernels)
+        identities = sorted(f"{name} {builder.image_id(tag)}\n" for name, tag in images.items())
+        name = digest_of("".join(identities) + f"{programs['containerd']} {_CONTAINERD}")
+        if not workshop.cache.path("labs", name).exists():
+            _remove_older(workshop.cache.directory / "labs")
+
+        def fill(directory: Path) -> None:
+            workshop.progress.say("unpacking the images as a node does")
+            with registry(directory / "registry") as where:
+                for name, tag in images.items():
+                    builder.push(tag, f"{where}/{name.removeprefix(f'{REGISTRY}/')}")
+                _pull(directory, list(images), where, programs)
+            (directory / "registry" / "config.yml").unlink()
+
+        return Content(workshop.cache.make("labs", name, fill, needs_mib=_NEEDS_MIB))
+
+
+def _build(builder: Engine, kernels: Sequence[str]) -> dict[str, str]:
+    """Pull specs, with the names of the images in the engine's storage."""
+    builder.build_all()
+    with scratch_directory("pause") as directory:
+        shutil.copyfile(BUSYBOX, directory / "busybox")
+        (directory / "busybox").chmod(0o755)
+        (directory / "Containerfile").write_text(_CONTAINERFILE)
+        builder.assemble(_PAUSE, directory)
+    images = {SANDBOX: _PAUSE, CONTROLLER_IMAGE: CONTROLLER, EDU_IMAGE: EDU}
+    return images | {toolkit_image(kernel): builder.toolkit(kernel) for kernel in kernels}
+
+
+def _remove_older(directory: Path) -> None:
+    """No lab uses them: there is one at a time, and it is being started."""
+    for entry in directory.glob("[!.]*"):
+        remove_tree(entry)
+
+
+def _pull(directory: Path, images: Sequence[str], where: str, programs: Mapping[str, Path]) -> None:
+    tree = directory / "tree"
+    tree.mkdir(mode=0o711)
+    with scratch_directory("containerd") as scratch, _containerd(scratch, tree, programs) as ctr:
+        hosts = scratch / "certs.d" / REGISTRY / "hosts.toml"
+        hosts.parent.mkdir(parents=True)
+        hosts.write_text(f'[host."http://{where}"]\n  capabilities = ["pull", "resolve"]\n')
+        for image in images:
+            pull = ("images", "pull", "--hosts-dir", hosts.parents[1], image)
+            process.run([*ctr, *pull], timeout=_PULL)
+    disks.ext4(tree, directory / "images.ext4", label="images", free_mib=_FREE_MIB)
+    shutil.rmtree(tree)
+
+
+@contextmanager
+def _containerd(
+    scratch: Path, tree: Path, programs: Mapping[str, Path]
+) -> Iterator[list[str | Path]]:
+    """containerd of this host, in mounts of its own; how to ask it, as the kubelet does."""
+    config = scratch / "config.toml"
+    config.write_text(_CONTAINERD.format(tree=tree, directory=scratch))
+    ctr: list[str | Path] = [programs["ctr"], "--address", scratch / "containerd.sock"]
+    with (scratch / "log").open("wb") as log:
+        words = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--"]
+        child = process.start(
+            [*words, programs["containerd"], "--config", config],
+            stdout=log,
+            stderr=process.INTO_STDOUT,
+        )
+    try:
+        _await_answer([*ctr, "version"], child, scratch / "log")
+        yield [*ctr, "--namespace", "k8s.io"]
+        child.send_signal(signal.SIGTERM)  # what it has on disk is whole then
+        child.wait(_START)
+    finally:
+        process.kill_group(child.pid)
+        child.wait(_START)
+
+
+def _await_answer(words: Sequence[str | Path], child: process.Child, log: Path) -> None:
+    deadline = time.monotonic() + _START
+    while process.run(words, timeout=_START, check=False).exit_code != 0:
+        if child.poll() is not None or time.monotonic() > deadline:
+            said = process.tail(log.read_text(errors="replace"))
+            raise DeadlinePassed(f"containerd of this host did not start\n{said}")
+        time.sleep(_LOOK)

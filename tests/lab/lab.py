@@ -1,0 +1,215 @@
+"""The lab: control plane, registry, nodes, and the controller that is installed in them.
+
+    with Lab(workshop, say) as lab:
+        lab.start(2)
+        lab.plane.kubectl("get", "nodes")
+        lab.node("node-1").reboot()
+
+There is one lab at a time on a machine. However the block ends, nothing of it is left; what a
+killed one left, the next one removes.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import yaml
+
+from nodeside import process
+from nodeside.errors import Locked, UsageError
+from nodeside.filelock import take_lock
+from nodeside.scratch import scratch_directory
+from nodeside.trial.machine.kernel_disk import KernelDisk
+from nodeside.trial.workshop import Workshop
+from tests.cluster.e2e.controllers import LEASE
+from tests.cluster.e2e.scene import EDU
+from tests.controlplane.binaries import Say
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.imagestreams import install_image_streams
+from tests.driver.fakes.registry import registry
+from tests.lab import network
+from tests.lab.content import CONTROLLER_IMAGE, EDU_IMAGE, make_content, toolkit_image
+from tests.lab.features import CONFIGURATION
+from tests.lab.network import MOST_NODES, Network
+from tests.lab.node import LabNode
+from tests.node.disk import make_disk
+from tests.node.machine import Computer
+from tests.node.programs import node_programs
+from tests.vm.earlier import earlier_kernels
+
+KERNEL = "cloud-amd64"  # it boots fastest
+DEVICES = ("edu", "edu")
+STATE = Path("/run/nodeside-lab")
+_LOCK = STATE / "lock"
+_REGISTRY_PORT = 5000
+_INSTALL = 120.0  # seconds
+_LEADS = 900.0  # seconds; Python starts in emulated machines that start everything else, too
+
+
+class Lab:
+    """A context manager; `start` brings up nodes and controller.
+
+    There are toolkit images for the `kernels`; nodes start with the first.
+    """
+
+    def __init__(self, workshop: Workshop, say: Say, kernels: Sequence[KernelDisk]) -> None:
+        self.workshop = workshop
+        self.say = say
+        self.nodes: dict[str, LabNode] = {}
+        self.kernels = kernels
+        self._stack = ExitStack()
+        # QEMU dies with the thread that started it, so these live as long as the lab.
+        self._starters = ThreadPoolExecutor(MOST_NODES, thread_name_prefix="node")
+
+    def __enter__(self) -> Lab:
+        with ExitStack() as stack:
+            stack.enter_context(only_lab())
+            programs = node_programs(self.say)
+            releases = [kernel.release for kernel in self.kernels]
+            content = make_content(self.workshop, releases, programs)
+            self._images = content.disk
+            self._disk = make_disk(self.workshop, programs)
+            self.directory = stack.enter_context(scratch_directory("lab"))
+            content.copy_registry(self.directory / "registry")
+            self._network = stack.enter_context(Network())
+            where = f"{network.HOST}:{_REGISTRY_PORT}"
+            self.registry = stack.enter_context(
+                registry(self.directory / "registry", address=where)
+            )
+            self.plane = stack.enter_context(
+                ControlPlane(self.say, simulated=False, address=network.HOST)
+            )
+            install_image_streams(self.plane)
+            stack.callback(self._close_nodes)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def start(self, nodes: int = 2) -> None:
+        """So many nodes, Ready; the controller, leading."""
+        self.say(f"switching on {nodes} x kernel {self.kernels[0].release}, each with edu twice")
+        self.say(f"devices get labels by a stand-in for Node Feature Discovery: {CONFIGURATION}")
+        self.boot(*(self.new_node() for _ in range(nodes)))
+        self.install()
+        self.until_controller_leads()
+
+    def install(self) -> None:
+        """The controller, as docs/cluster.md has it."""
+        done = self.cluster("install", "--image", CONTROLLER_IMAGE)
+        self.say(done.output.splitlines()[-1] if done.output else "installed")
+
+    def until_controller_leads(self) -> None:
+        """A pod of the Deployment holds the lease."""
+        self.plane.wait_for(lambda: self.leader, "the controller to lead", timeout=_LEADS)
+        self.say(f"the controller leads: {self.leader}")
+
+    @property
+    def leader(self) -> str:
+        """The pod that holds the controller's lease, "" for none."""
+        answer = self.plane.request("GET", LEASE)
+        return str(answer.document.get("spec", {}).get("holderIdentity", ""))
+
+    def cluster(self, *argv: str, check: bool = True) -> process.Completed:
+        """`nodeside-cluster ...` as the administrator."""
+        config = ("--kubeconfig", str(self.plane.kubeconfig))
+        words = [sys.executable, "-m", "cluster", *argv, *config]
+        return process.run(words, timeout=_INSTALL, check=check, env={"COLUMNS": "200"})
+
+    def write_example(self) -> Path:
+        """driver.yaml of examples/edu for this registry and these kernels."""
+        document = yaml.safe_load(EDU.read_text())
+        document["spec"]["image"] = EDU_IMAGE
+        document["spec"]["toolkit"] = {"imageTemplate": toolkit_image("{kernel}")}
+        path = self.directory / "driver.json"
+        path.write_text(json.dumps(document, indent=2) + "\n")
+        return path
+
+    # --- nodes
+
+    def node(self, name: str) -> LabNode:
+        """Raises UsageError if there is none of this name."""
+        if name not in self.nodes:
+            names = ", ".join(self.nodes) or "none"
+            raise UsageError(f"no node is called {name}", hint=f"there are: {names}")
+        return self.nodes[name]
+
+    def new_node(self, kernel: KernelDisk | None = None) -> LabNode:
+        """A node that has never been switched on."""
+        taken = {node.number for node in self.nodes.values()}
+        number = next((n for n in range(1, MOST_NODES + 1) if n not in taken), 0)
+        if not number:
+            raise UsageError(f"a lab has at most {MOST_NODES} nodes")
+        directory = self.directory / f"node-{number}"
+        directory.mkdir()
+        cable = self._network.cable(number)
+        node = LabNode(
+            number=number,
+            kernel=kernel or self.kernels[0],
+            computer=Computer(self.workshop, directory, DEVICES, cable, self._disk, self._images),
+            network=self._network,
+            control_plane=self.plane,
+            registry_port=_REGISTRY_PORT,
+        )
+        self.nodes[node.name] = node
+        return node
+
+    def boot(self, *nodes: LabNode) -> None:
+        """Switch nodes on, side by side, and wait until they are Ready."""
+        for booting in [self._starters.submit(self._boot, node) for node in nodes]:
+            booting.result()
+
+    def reboot(self, node: LabNode, kernel: KernelDisk | None = None) -> None:
+        """Shut it down, and switch it on with the same or another kernel."""
+        node.shut_down()
+        node.kernel = kernel or node.kernel
+        self.boot(node)
+
+    def _boot(self, node: LabNode) -> None:
+        node.boot()
+        self.say(f"{node.name} is Ready: kernel {node.kernel.release}")
+
+    def delete_node(self, node: LabNode) -> None:
+        """Off, and unknown to the cluster; its disk is thrown away."""
+        del self.nodes[node.name]
+        node.close()
+        shutil.rmtree(node.computer.directory)
+        self.plane.do("DELETE", f"/api/v1/nodes/{node.name}")
+
+    def check(self) -> None:
+        """Raise if a kernel has complained."""
+        for node in self.nodes.values():
+            node.check()
+
+    def last_words(self) -> str:
+        """What nodes and controllers said last."""
+        nodes = (f"--- {node.name}\n{node.computer.last_words()}" for node in self.nodes.values())
+        return "\n".join(nodes)
+
+    def _close_nodes(self) -> None:
+        for node in self.nodes.values():
+            node.close()
+        self._starters.shutdown(cancel_futures=True)
+
+
+def two_kernels(workshop: Workshop, name: str = KERNEL) -> list[KernelDisk]:
+    """The kernel of this name, and the one that the distribution had before, if there is one."""
+    newest = workshop.kernel(name)
+    return [newest, *(workshop.kernel(each) for each in earlier_kernels(workshop, newest)[:1])]
+
+
+@contextmanager
+def only_lab() -> Iterator[None]:
+    """Hold the one lab of this machine. Raises Locked if there is another."""
+    STATE.mkdir(mode=0o700, exist_ok=True)
+    with open(_LOCK, "wb") as lock:
+        if not take_lock(lock.fileno()):
+            raise Locked("another lab runs on this machine", hint="make lab-down")
+        yield

@@ -1,0 +1,109 @@
+"""What a running lab is asked, over its socket; the lab itself is played."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import pytest
+from click.testing import CliRunner
+
+from nodeside.errors import DeadlinePassed, UsageError
+from tests.lab import __main__ as command_line
+from tests.lab import commands
+from tests.lab.commands import ask, serving
+from tests.lab.lab import Lab
+
+
+@dataclass
+class _Kernel:
+    release: str = "6.1.0-50-cloud-amd64"
+
+
+@dataclass
+class _Node:
+    name: str
+    kernel: _Kernel = field(default_factory=_Kernel)
+    is_on: bool = True
+    done: list[str] = field(default_factory=list)
+
+    def cut_power(self) -> None:
+        self.is_on = False
+
+    def plug(self, *, into: bool) -> None:
+        self.done.append("plugged" if into else "unplugged")
+
+
+class _Lab:
+    def __init__(self) -> None:
+        self.nodes = {name: _Node(name) for name in ("node-1", "node-2")}
+
+    def node(self, name: str) -> _Node:
+        if name not in self.nodes:
+            raise UsageError(f"no node is called {name}", hint="there are: node-1, node-2")
+        return self.nodes[name]
+
+    def boot(self, node: _Node) -> None:
+        raise DeadlinePassed(f"waited 900 s for {node.name} to be Ready")
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_Lab]:
+    monkeypatch.setattr(commands, "SOCKET", tmp_path / "socket")
+    lab = _Lab()
+    with serving(cast(Lab, lab)):
+        yield lab
+
+
+def _run(*words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(command_line.main, ["node", *words])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_a_command_reaches_the_node(lab: _Lab) -> None:
+    code, said, _ = _run("power-cut", "node-2")
+
+    assert code == 0
+    assert "node boot node-2" in said
+    assert [row.split() for row in _run("list")[1].splitlines()] == [
+        ["NODE", "POWER", "KERNEL"],
+        ["node-1", "on", "6.1.0-50-cloud-amd64"],
+        ["node-2", "off", "6.1.0-50-cloud-amd64"],
+    ]
+    _run("unplug-network", "node-1")
+    _run("plug-network", "node-1")
+    assert lab.nodes["node-1"].done == ["unplugged", "plugged"]
+
+
+def test_a_node_that_is_not_there_is_named_with_those_that_are(lab: _Lab) -> None:
+    code, said, errors = _run("power-cut", "node-3")
+
+    assert (code, said) == (2, "")
+    assert errors == "error: no node is called node-3\nhint: there are: node-1, node-2\n"
+
+
+def test_what_fails_in_the_lab_is_told_with_its_exit_code(lab: _Lab) -> None:
+    code, _, errors = _run("boot", "node-1")
+
+    assert code == 50
+    assert "waited 900 s for node-1 to be Ready" in errors
+
+
+def test_the_lab_hears_that_it_is_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "SOCKET", tmp_path / "socket")
+    with serving(cast(Lab, _Lab())) as end:
+        assert ask("down") == {"exit": 0, "output": ""}
+        assert end.wait(10)
+    assert not (tmp_path / "socket").exists()
+
+
+def test_without_a_lab_the_command_says_how_to_start_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "SOCKET", tmp_path / "socket")
+
+    with pytest.raises(UsageError, match="no lab runs on this machine") as caught:
+        ask("list")
+    assert caught.value.hint == "make lab"
