@@ -65,6 +65,27 @@ def test_a_version_without_a_kernel_is_a_mistake(node: FakeNode) -> None:
     assert "--kernel-version requires --kernel" in done.errors
 
 
+def test_a_kernel_of_another_architecture_has_a_bundle_of_its_own(node: FakeNode) -> None:
+    words = ("plan", "--kernel", OTHER, "--kernel-version", "#1", "-o", "json")
+    here = node.run(*words).document
+    there = node.run(*words, "--kernel-arch", "s390x").document
+
+    assert there["kernel"]["architecture"] == "s390x"
+    assert "-s390x-" in there["tag"]
+    assert there["key"] != here["key"]
+
+
+def test_an_architecture_without_a_kernel_or_that_uname_does_not_report_is_a_mistake(
+    node: FakeNode,
+) -> None:
+    alone = node.run("plan", "--kernel-arch", "aarch64")
+    assert alone.code == ExitCode.USAGE
+    assert "--kernel-arch requires --kernel" in alone.errors
+    wrong = node.run("plan", "--kernel", OTHER, "--kernel-arch", "arm64")
+    assert wrong.code == ExitCode.USAGE
+    assert "'arm64' is not one of 'x86_64', 'aarch64'" in wrong.errors
+
+
 def test_what_is_loaded_here_does_not_matter_for_another_kernel(node: FakeNode) -> None:
     node.fill()
     document = node.run("plan", "--kernel", OTHER, "--kernel-version", "#1", "-o", "json").document

@@ -92,6 +92,12 @@ _KERNEL = (
         "--kernel-version",
         help="The kernel's `uname -v`.  [default: read from the kernel's headers or from the node]",
     ),
+    click.option(
+        "--kernel-arch",
+        metavar="ARCH",
+        type=click.Choice(["x86_64", "aarch64", "ppc64le", "s390x"]),
+        help="The kernel's `uname -m`: x86_64, aarch64, ...  [default: this machine's]",
+    ),
 )
 
 output_option = click.option(
@@ -161,15 +167,21 @@ def _first_there(path: Path | None) -> Path | None:
 
 
 def for_kernel(verb: Verb) -> Verb:
-    """Give a verb `--kernel` and `--kernel-version`, as one argument: a `Kernel` or None."""
+    """Give a verb `--kernel` and the options about it, as one argument: a `Kernel` or None."""
 
     @functools.wraps(verb)
     def with_kernel(
-        *, config: Config, kernel: str | None, kernel_version: str | None, **rest: Any
+        *,
+        config: Config,
+        kernel: str | None,
+        kernel_version: str | None,
+        kernel_arch: str | None,
+        **rest: Any,
     ) -> Any:
-        if kernel_version and not kernel:
-            raise click.UsageError("--kernel-version requires --kernel")
-        chosen = _kernel(config.host, kernel, kernel_version) if kernel else None
+        for name, value in (("version", kernel_version), ("arch", kernel_arch)):
+            if value and not kernel:
+                raise click.UsageError(f"--kernel-{name} requires --kernel")
+        chosen = _kernel(config.host, kernel, kernel_version, kernel_arch) if kernel else None
         return verb(config=config, kernel=chosen, **rest)
 
     for option in reversed(_KERNEL):
@@ -177,14 +189,16 @@ def for_kernel(verb: Verb) -> Verb:
     return with_kernel
 
 
-def _kernel(host: Host, release: str, version: str | None) -> Kernel:
+def _kernel(host: Host, release: str, version: str | None, architecture: str | None) -> Kernel:
     """Return a kernel by its release; without `version`, that is read from its headers."""
     running = host.kernel
-    if release == running.release and version in (None, running.version):
+    architecture = architecture or running.architecture
+    named = Kernel(release, version or running.version, architecture)
+    if named == running:
         return running
     if version is None:
         version = _version_in_headers(host, release)
-    return Kernel(release, version, running.architecture)
+    return Kernel(release, version, architecture)
 
 
 def _version_in_headers(host: Host, release: str) -> str:
