@@ -14,7 +14,7 @@ from bench.ground import Ground
 from bench.room import Room
 from nodeside import __version__
 from nodeside.toolkit_sidecar.jobs import count_jobs
-from nodeside.trial.machine import qemu
+from nodeside.trial.architecture import AMD64
 
 _QUIET = 0.5  # load average over a minute
 
@@ -71,7 +71,7 @@ def _first(room: Room, tool: str) -> str:
 def _qemu() -> str:
     from nodeside import process
 
-    said = process.run([qemu.QEMU, "--version"], timeout=20).output
+    said = process.run([AMD64.qemu, "--version"], timeout=20).output
     return said.partition("\n")[0]
 
 

@@ -4,6 +4,7 @@ It makes everything it needs from Debian packages, caches the results outside th
 leaves nothing running or mounted. From the bottom to the top:
 
     cache, progress, errors    the cache, progress on stderr, exceptions
+    architecture, emulation    what is different about amd64 and arm64; running the other one here
     vendor_tree                root's copy of a directory that a vendor wrote
     debian/                    Debian's packages, kernels and root file systems
     machine/                   one kernel as files, one running machine, the agent inside it

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nodeside.trial.debian.kernels import DEFAULT
+from nodeside.trial.architecture import AMD64, ARCHITECTURES, architecture_named
 
 if TYPE_CHECKING:
+    from nodeside.trial.architecture import Architecture
     from nodeside.trial.pod import Run
 
 Argv = tuple[str, ...]
@@ -44,10 +45,17 @@ def _split(_context: click.Context, _option: click.Parameter, lines: Sequence[st
 @click.option(
     "--kernel",
     "-k",
-    default=DEFAULT,
-    show_default=True,
+    default=None,
+    show_default="cloud-amd64, cloud-arm64",
     metavar="KERNEL",
     help="A release, a flavour (amd64), a version (6.12), both (6.12-amd64), or list.",
+)
+@click.option(
+    "--arch",
+    default=AMD64.name,
+    show_default=True,
+    metavar="ARCH",
+    help=f"The machine's architecture: {' or '.join(ARCHITECTURES)}, which is emulated.",
 )
 @click.option(
     "--device", "devices", multiple=True, metavar="DEVICE", help="An additional QEMU device."
@@ -101,7 +109,8 @@ def _split(_context: click.Context, _option: click.Parameter, lines: Sequence[st
 def trial(
     *,
     target: str | None,
-    kernel: str,
+    kernel: str | None,
+    arch: str,
     devices: Sequence[str],
     commands: Sequence[Argv],
     reboots: Sequence[str],
@@ -121,12 +130,14 @@ def trial(
     from nodeside.trial.privilege import become_root
 
     become_root()
+    architecture = architecture_named(arch)
+    kernel = architecture.default_kernel if kernel is None else kernel
     if clean_cache:
         _clean()
     elif "" in (target, kernel, *reboots):
         raise click.UsageError("the target or a kernel is empty; is a shell variable unset?")
     elif kernel == "list":
-        _list(accel, output)
+        _list(accel, architecture, output)
     elif target is None:
         raise click.UsageError(f"name a driver to try, such as {_DEFAULT_TARGET}")
     else:
@@ -141,6 +152,7 @@ def trial(
             keep=keep,
             build_on=build_on,
             accelerator=accel,
+            architecture=architecture,
         )
         _report(target, session(options), output)
 
@@ -159,11 +171,11 @@ def _clean() -> None:
     click.echo(f"removed {cache.remove()}")
 
 
-def _list(accelerator: str, output: str) -> None:
+def _list(accelerator: str, architecture: Architecture, output: str) -> None:
     from nodeside.table import table
     from nodeside.trial.workshop import Workshop
 
-    with Workshop(accelerator=accelerator) as workshop:
+    with Workshop(accelerator=accelerator, architecture=architecture) as workshop:
         kernels = workshop.available_kernels()
     if output == "json":
         records = [

@@ -44,6 +44,8 @@ _OF_THE_BUILD = (
     ExitCode.EXCLUDED,
 )
 _CRASH_LINES = 60  # of the console, from the first splat on
+# Where a module crashed: arch/x86/kernel/dumpstack.c, arch/arm64/kernel/process.c.
+_CRASH_SITE = re.compile(r"(?:\bRIP: \w+:|\bpc : )(\S+ \[\w+\])")
 
 
 @dataclass(frozen=True)
@@ -183,8 +185,8 @@ class _Pod:
         splats, console = self.machine.splats(), self.machine.serial_log()
         for row in console[max(0, console.find(splats[0])) :].splitlines()[:_CRASH_LINES]:
             self.progress.line("kernel  |", row)
-        site = re.search(r"RIP: \w+:(\S+ \[\w+\])", console)
-        where = f", in {site[1]}" if site else ""
+        site = crash_site(console)
+        where = f", in {site}" if site else ""
         spec = self.target.driver
         report = {
             "driver": spec.name,
@@ -273,6 +275,12 @@ class _Pod:
         if self.machine.files.kernel.release in self.node.host_builds:
             return "host"
         return "node" if report.get("source") == "built" else ""
+
+
+def crash_site(console: str) -> str:
+    """Return the function and the module that a kernel crashed in; "" if that was no module."""
+    site = _CRASH_SITE.search(console)
+    return site[1] if site else ""
 
 
 def _tell(progress: Progress, container: str, line: str) -> None:

@@ -18,14 +18,16 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from nodeside.scratch import scratch_directory
+from nodeside.trial.architecture import AMD64, Architecture
 from nodeside.trial.cache import TrialCache
 from nodeside.trial.debian import kernels
 from nodeside.trial.debian.archive import Archive
 from nodeside.trial.debian.kernels import AvailableKernel
 from nodeside.trial.debian.root_filesystems import RootFileSystems, require_root
+from nodeside.trial.emulation import require_emulation
 from nodeside.trial.errors import TrialError
 from nodeside.trial.host import packed_python
-from nodeside.trial.machine import disks, kernel_disk, node_disk, payload, qemu
+from nodeside.trial.machine import busybox, disks, kernel_disk, node_disk, payload, qemu
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import Machine
 from nodeside.trial.machine.qemu import MachineFiles, MachineSettings
@@ -43,17 +45,21 @@ class Workshop:
         *,
         cache: Path | None = None,
         accelerator: str = "auto",
+        architecture: Architecture = AMD64,
     ) -> None:
         self.progress = progress or Progress()
+        self.architecture = architecture
         self.accelerator = accelerator
         self.cache = TrialCache(cache)
-        self.archive = Archive(self.cache, self.progress)
+        self.archive = Archive(self.cache, self.progress, architecture)
         self.roots = RootFileSystems(self.archive, self.cache, self.progress)
         self._stack = ExitStack()
 
     def __enter__(self) -> Workshop:
         require_amd64()
+        qemu.check_accelerator(self.accelerator, self.architecture)
         require_root()
+        require_emulation(self.architecture)
         self._stack.enter_context(self.cache)
         return self
 
@@ -66,12 +72,18 @@ class Workshop:
 
     def resolve(self, name: str) -> AvailableKernel:
         """Return the kernel that a release, flavour or version means."""
-        return kernels.resolve(name, self.available_kernels(), kernels.default_series(self.archive))
+        series = kernels.default_series(self.archive)
+        return kernels.resolve(name, self.available_kernels(), series, self.architecture)
 
     def kernel(self, kernel: str | AvailableKernel) -> KernelDisk:
         """Return a kernel that is ready to boot."""
         available = self.resolve(kernel) if isinstance(kernel, str) else kernel
         return kernel_disk.make(available, self.archive, self.cache, self.progress)
+
+    def node_disk(self, driver: Path, toolkit: Path) -> Path:
+        """Return the disk of a node with these root file systems, to be put an overlay on."""
+        static = busybox.make(self.archive, self.cache)
+        return node_disk.make(driver, toolkit, self.cache, self.progress, busybox=static)
 
     def packed_python(self) -> Path:
         """Return the Python that sidecars run on."""
@@ -83,18 +95,19 @@ class Workshop:
 
     def node(
         self,
-        kernel: str | KernelDisk = kernels.DEFAULT,
+        kernel: str | KernelDisk = "",
         *,
         driver_image: Path | None = None,
         bundles: Path | None = None,
         host_builds: Sequence[str] = (),
     ) -> Node:
-        """Return a node with this kernel.
+        """Return a node with this kernel, by default the architecture's newest cloud kernel.
 
         `driver_image` becomes /driver-image in the driver container. `bundles` is the content of
         its cache, with bundles for the releases in `host_builds`.
         """
-        disk = self.kernel(kernel) if isinstance(kernel, str) else kernel
+        name = kernel or self.architecture.default_kernel
+        disk = self.kernel(name) if isinstance(name, str) else name
         return Node(self, disk, driver_image, bundles, frozenset(host_builds))
 
 
@@ -122,7 +135,7 @@ class Node:
         roots = self.workshop.roots
         driver = roots.driver()
         toolkit = roots.toolkit(self.kernel.compiler)
-        base = node_disk.make(driver, toolkit, self.workshop.cache, self.workshop.progress)
+        base = self.workshop.node_disk(driver, toolkit)
         with ExitStack() as stack:
             self._directory = stack.enter_context(scratch_directory("node"))
             disks.overlay(base, self.directory / "node.qcow2")
@@ -174,6 +187,7 @@ class Node:
             driver_root=driver_root,
             cache=self._bundles,
             python=self.workshop.packed_python(),
+            architecture=self.workshop.architecture,
         )
 
 
@@ -188,7 +202,7 @@ def _console(cache: TrialCache, name: str) -> Path:
 
 
 def require_amd64() -> None:
-    """Raise TrialError unless the host is amd64, the only architecture supported so far."""
+    """Raise TrialError unless the host is amd64. Machines may be others, under emulation."""
     if platform.machine() != "x86_64":
         raise TrialError(
             f"`nodeside try` needs an amd64 host, this one is {platform.machine()}",

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from nodeside.errors import NodesideError
+from nodeside.trial import emulation
 from nodeside.trial.cache import default_directory
 from nodeside.trial.cli import trial
 from nodeside.trial.errors import TrialError
@@ -63,6 +64,27 @@ def test_another_architecture_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
 
     assert "needs an amd64 host, this one is aarch64" in str(fails("examples/edu"))
+
+
+@pytest.mark.usefixtures("cache")
+def test_an_architecture_that_no_machine_has_is_refused_with_those_there_are() -> None:
+    error = fails("examples/edu", "--arch", "riscv64")
+
+    assert str(error) == "no architecture named 'riscv64' can be tried"
+    assert error.hint == "expected one of amd64, arm64"
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_missing_qemu_is_said_before_anything_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emulation, "runs", lambda _: True)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    error = fails("examples/edu", "--arch", "arm64")
+
+    assert str(error) == "qemu-system-aarch64 is missing"
+    assert error.hint == "apt-get install qemu-system-arm"
 
 
 def test_without_root_and_sudo_it_is_said(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside import process
+from nodeside.trial.architecture import AMD64, Architecture
 from nodeside.trial.cache import TrialCache, digest_of
 from nodeside.trial.errors import ArchiveError
 from nodeside.trial.progress import Progress
@@ -50,9 +51,12 @@ class Sources:
 class Archive:
     """One package archive. All network access is announced on `progress`."""
 
-    def __init__(self, cache: TrialCache, progress: Progress) -> None:
+    def __init__(
+        self, cache: TrialCache, progress: Progress, architecture: Architecture = AMD64
+    ) -> None:
         self.cache = cache
         self.progress = progress
+        self.architecture = architecture
         self._sources: Sources | None = None
         self._names: tuple[str, ...] | None = None
 
@@ -65,11 +69,12 @@ class Archive:
     @property
     def digest(self) -> str:
         """Return a digest of the sources, for the names of things made from this archive."""
-        return digest_of("\n".join((self.sources.suite, *self.sources.lines)))
+        foreign = (self.architecture.name,) if self.architecture.is_foreign else ()
+        return digest_of("\n".join((self.sources.suite, *self.sources.lines, *foreign)))
 
     def not_free(self) -> Archive:
         """Return the same archive's other components, contrib and non-free; zfs-dkms is there."""
-        other = Archive(self.cache, self.progress)
+        other = Archive(self.cache, self.progress, self.architecture)
         other._sources = Sources(self.sources.suite, other_components(self.sources.lines))
         return other
 
@@ -144,7 +149,7 @@ class Archive:
     def _ask_host_sources(self, directory: Path) -> None:
         self.progress.say("fetching the package lists")
         apt = directory / "apt"
-        _write_settings(apt, None, self.fetch_settings())
+        _write_settings(apt, AMD64, None, self.fetch_settings())
         try:
             self._update(apt)
         except process.ToolError as exc:
@@ -169,7 +174,7 @@ class Archive:
         directory = self.cache.path("archive", self.digest)
         with self.cache.locked("archive", self.digest):
             if not (directory / "apt.conf").exists():
-                _write_settings(directory, sources, self.fetch_settings())
+                _write_settings(directory, self.architecture, sources, self.fetch_settings())
                 self._adopt_lists(directory, sources)
         return directory
 
@@ -177,7 +182,7 @@ class Archive:
         """Reuse the lists fetched to find the host's Debian sources, to save a second fetch."""
         entry = self.cache.path("sources", digest_of(_host_sources_text()))
         apt = entry / "apt"
-        if not _stamp(apt).exists():
+        if self.architecture.is_foreign or not _stamp(apt).exists():
             return
         if tuple((entry / "sources.list").read_text().splitlines()) == sources.lines:
             shutil.copytree(apt / "state", directory / "state", dirs_exist_ok=True)
@@ -216,7 +221,12 @@ def _run(
     return process.run(argv, env=env, timeout=timeout, cwd=cwd, check=check).output
 
 
-def _write_settings(directory: Path, sources: Sources | None, settings: Sequence[str]) -> None:
+def _write_settings(
+    directory: Path,
+    architecture: Architecture,
+    sources: Sources | None,
+    settings: Sequence[str],
+) -> None:
     """Write an apt.conf that replaces the host's and keeps its state below `directory`."""
     for name in ("state/lists/partial", "cache/archives/partial"):
         (directory / name).mkdir(parents=True, exist_ok=True)
@@ -229,8 +239,8 @@ def _write_settings(directory: Path, sources: Sources | None, settings: Sequence
         f'Dir::State::status "{directory}/status";',
         f'Dir::Cache "{directory}/cache";',
         'APT::Sandbox::User "root";',
-        'APT::Architecture "amd64";',
-        'APT::Architectures { "amd64"; };',
+        f'APT::Architecture "{architecture.name}";',
+        f'APT::Architectures {{ "{architecture.name}"; }};',
         'Acquire::Languages "none";',
         'Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";',
         'Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled "false";',

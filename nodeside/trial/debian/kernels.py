@@ -11,16 +11,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from nodeside.trial.architecture import AMD64, Architecture
 from nodeside.trial.debian.archive import Archive
 from nodeside.trial.debian.version import DebianVersion
 from nodeside.trial.errors import UnknownKernel
-
-DEFAULT = "cloud-amd64"
-_FLAVOURS = ("cloud-amd64", "rt-amd64", "amd64")
-_IMAGE = re.compile(
-    r"^linux-image-(?P<release>(?P<version>\d+\.\d+\..*?)-(?P<flavour>cloud-amd64|rt-amd64|amd64))"
-    r"(?P<unsigned>-unsigned)?$"
-)
 
 
 @dataclass(frozen=True)
@@ -42,12 +36,22 @@ class AvailableKernel:
         return DebianVersion(self.release.removesuffix(f"-{self.flavour}")), self.flavour
 
 
-def from_names(names: Iterable[str]) -> tuple[AvailableKernel, ...]:
+def _image(architecture: Architecture) -> re.Pattern[str]:
+    """Return the pattern of the names of packages with a kernel."""
+    return re.compile(
+        r"^linux-image-(?P<release>(?P<version>\d+\.\d+\..*?)"
+        rf"-(?P<flavour>{'|'.join(architecture.flavours)}))(?P<unsigned>-unsigned)?$"
+    )
+
+
+def from_names(
+    names: Iterable[str], architecture: Architecture = AMD64
+) -> tuple[AvailableKernel, ...]:
     """Return the kernels among package names, oldest first. Images with signed modules win."""
-    packages = set(names)
+    packages, image = set(names), _image(architecture)
     images: dict[str, re.Match[str]] = {}
     for name in sorted(packages):  # the signed name sorts before the one with -unsigned
-        match = _IMAGE.match(name)
+        match = image.match(name)
         if match and match["release"] not in images:
             images[match["release"]] = match
     kernels = (
@@ -63,19 +67,25 @@ def from_names(names: Iterable[str]) -> tuple[AvailableKernel, ...]:
 
 
 def available(archive: Archive) -> tuple[AvailableKernel, ...]:
-    return from_names(archive.names())
+    return from_names(archive.names(), archive.architecture)
 
 
 def default_series(archive: Archive) -> str:
     """Return the series of Debian's own `linux-image-<flavour>` packages, "" if unknown."""
-    for flavour in _FLAVOURS:
+    image = _image(archive.architecture)
+    for flavour in archive.architecture.flavours:
         for package in archive.depends(f"linux-image-{flavour}"):
-            if match := _IMAGE.match(package):
+            if match := image.match(package):
                 return ".".join(match["version"].split(".")[:2])
     return ""
 
 
-def resolve(name: str, kernels: Sequence[AvailableKernel], series: str = "") -> AvailableKernel:
+def resolve(
+    name: str,
+    kernels: Sequence[AvailableKernel],
+    series: str = "",
+    architecture: Architecture = AMD64,
+) -> AvailableKernel:
     """Return the kernel a user means: a release, a flavour, a version, or `<version>-<flavour>`.
 
     Anything but a release means the newest kernel with headers; without a version, the newest of
@@ -84,7 +94,7 @@ def resolve(name: str, kernels: Sequence[AvailableKernel], series: str = "") -> 
     for kernel in kernels:
         if kernel.release == name:
             return kernel
-    version, flavour = _split(name)
+    version, flavour = _split(name, architecture)
     matching = [
         kernel
         for kernel in kernels
@@ -93,24 +103,26 @@ def resolve(name: str, kernels: Sequence[AvailableKernel], series: str = "") -> 
     preferred = [kernel for kernel in matching if not version and kernel.series == series]
     if preferred or matching:
         return (preferred or matching)[-1]
-    raise _unknown(name, kernels)
+    raise _unknown(name, kernels, architecture)
 
 
-def _split(name: str) -> tuple[str, str]:
-    for flavour in _FLAVOURS:
+def _split(name: str, architecture: Architecture) -> tuple[str, str]:
+    for flavour in architecture.flavours:
         if name == flavour:
             return "", flavour
         if name.endswith(f"-{flavour}"):
             return name.removesuffix(f"-{flavour}"), flavour
-    return name, DEFAULT
+    return name, architecture.default_kernel
 
 
 def _is_version(kernel: AvailableKernel, version: str) -> bool:
     return not version or re.match(rf"{re.escape(version)}(?![0-9])", kernel.release) is not None
 
 
-def _unknown(name: str, kernels: Sequence[AvailableKernel]) -> UnknownKernel:
-    names = [*_FLAVOURS, *(kernel.release for kernel in kernels)]
+def _unknown(
+    name: str, kernels: Sequence[AvailableKernel], architecture: Architecture
+) -> UnknownKernel:
+    names = [*architecture.flavours, *(kernel.release for kernel in kernels)]
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     did = f"did you mean {', '.join(near)}? " if near else ""
     return UnknownKernel(

@@ -67,6 +67,7 @@ def build(
         *(sys.executable, "-P", "-c", _COMMAND, "driver", "build"),
         *("--driver", str(image / "driver.yaml"), "--cache", str(cache)),
         *("--kernel", kernel.release, "--kernel-version", version(kernel)),
+        *("--kernel-arch", kernel.architecture.machine),
     ]
     with (
         scratch_directory("build") as scratch,

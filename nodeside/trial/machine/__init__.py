@@ -2,6 +2,7 @@
 
     disks, cpio            ext4 images, qcow2 overlays, cpio archives
     initramfs              busybox, a few modules and `/init`
+    busybox                the machine's busybox: this host's, or one of its architecture
     kernel_disk            one kernel as files that a machine can boot
     node_disk, payload     the host's disk; the disk with nodeside and the driver to try
     containers             what a driver or toolkit container sees of the node

@@ -42,15 +42,19 @@ exec switch_root /node /bin/sh /payload/agent
 """
 
 
-def build(modules: Path) -> bytes:
-    """Return the archive for the kernel whose `/lib/modules/<release>` is at `modules`."""
-    if not BUSYBOX.exists():
-        raise TrialError(f"{BUSYBOX} is missing", hint="apt-get install busybox-static")
+def build(modules: Path, busybox: Path | None = None) -> bytes:
+    """Return the archive for the kernel whose `/lib/modules/<release>` is at `modules`.
+
+    `busybox` is a static one for the machine, by default this host's.
+    """
+    busybox = busybox or BUSYBOX
+    if not busybox.exists():
+        raise TrialError(f"{busybox} is missing", hint="apt-get install busybox-static")
     archive = CpioArchive()
     for directory in ("proc", "sys", "dev", "node", "run"):
         archive.directory(directory)
     archive.device("dev/console", 5, 1)
-    archive.file("bin/busybox", BUSYBOX.read_bytes(), 0o755)
+    archive.file("bin/busybox", busybox.read_bytes(), 0o755)
     for applet in _APPLETS:
         archive.link(f"bin/{applet}", "busybox")
     archive.file("init", _INIT.encode(), 0o755)

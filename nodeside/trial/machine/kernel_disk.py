@@ -17,11 +17,12 @@ from pathlib import Path
 
 from nodeside import process
 from nodeside.records import publish, read_untrusted
+from nodeside.trial.architecture import AMD64, Architecture
 from nodeside.trial.cache import TrialCache
 from nodeside.trial.debian.archive import Archive, unpack
 from nodeside.trial.debian.kernels import AvailableKernel
 from nodeside.trial.errors import TrialError
-from nodeside.trial.machine import disks, initramfs
+from nodeside.trial.machine import busybox, disks, initramfs
 from nodeside.trial.progress import Progress
 
 RECIPE = 1  # increase it when kernel disks are made differently
@@ -35,6 +36,7 @@ class KernelDisk:
     release: str
     headers: bool
     compiler: str
+    architecture: Architecture = AMD64
 
     @property
     def vmlinuz(self) -> Path:
@@ -58,18 +60,22 @@ def make(
 ) -> KernelDisk:
     """Return the kernel's disk from the cache, or make it from the archive."""
     name = f"{kernel.release}-{RECIPE}{'' if kernel.headers else '-bare'}"
-    maker = _Maker(kernel, archive, progress)
+    maker = _Maker(kernel, archive, busybox.make(archive, cache), progress)
     directory = cache.make("kernels", name, maker.fill, needs_mib=2048)
     record = read_untrusted(directory / "kernel.json")
     if record is None:
         raise TrialError(f"{directory} is damaged", hint="nodeside try --clean-cache")
-    return KernelDisk(directory, kernel.release, bool(kernel.headers), str(record["compiler"]))
+    compiler = str(record["compiler"])
+    return KernelDisk(
+        directory, kernel.release, bool(kernel.headers), compiler, archive.architecture
+    )
 
 
 @dataclass(frozen=True)
 class _Maker:
     kernel: AvailableKernel
     archive: Archive
+    busybox: Path
     progress: Progress
 
     def fill(self, directory: Path) -> None:
@@ -86,7 +92,7 @@ class _Maker:
         for name in ("boot", "usr/share"):
             shutil.rmtree(tree / name, ignore_errors=True)
         _depmod(tree / "usr", release)
-        (directory / "initramfs").write_bytes(initramfs.build(modules))
+        (directory / "initramfs").write_bytes(initramfs.build(modules, self.busybox))
         disks.ext4(tree, directory / "kernel.ext4", label="kernel")
         for name in ("kernel", "vdso"):  # the modules are in the image; the tree is for builds
             shutil.rmtree(modules / name, ignore_errors=True)

@@ -30,14 +30,21 @@ _DIRECTORIES = (
 )  # fmt: skip
 
 
-def make(driver: Path, toolkit: Path, cache: TrialCache, progress: Progress) -> Path:
-    """Return the base image for these root file systems."""
+def make(
+    driver: Path,
+    toolkit: Path,
+    cache: TrialCache,
+    progress: Progress,
+    *,
+    busybox: Path = BUSYBOX,
+) -> Path:
+    """Return the base image for these root file systems. `busybox` is a static one for them."""
     name = f"{driver.parent.name}-{toolkit.parent.name}-{RECIPE}"
 
     def fill(directory: Path) -> None:
         progress.say("making the node disk")
         tree = directory / "tree"
-        _lay_out(tree)
+        _lay_out(tree, busybox)
         _link_tree(driver, tree / "driver")
         _link_tree(toolkit, tree / "toolkit")
         disks.ext4(tree, directory / "node.ext4", label="node", free_mib=FREE_MIB)
@@ -46,14 +53,14 @@ def make(driver: Path, toolkit: Path, cache: TrialCache, progress: Progress) -> 
     return cache.make("nodes", name, fill, needs_mib=2048) / "node.ext4"
 
 
-def _lay_out(tree: Path) -> None:
+def _lay_out(tree: Path, busybox: Path) -> None:
     for name in _DIRECTORIES:
         (tree / name).mkdir(parents=True)
     (tree / "sbin").symlink_to("bin")
     (tree / "lib" / "modules").symlink_to("../kernel/usr/lib/modules")
-    shutil.copyfile(BUSYBOX, tree / "bin" / "busybox")
+    shutil.copyfile(busybox, tree / "bin" / "busybox")
     (tree / "bin" / "busybox").chmod(0o755)
-    for applet in process.run([BUSYBOX, "--list"], timeout=10).output.split():
+    for applet in process.run([busybox, "--list"], timeout=10).output.split():
         if applet != "busybox":
             (tree / "bin" / applet).symlink_to("busybox")
     (tree / "etc" / "os-release").write_text('ID=nodeside-trial\nNAME="nodeside trial node"\n')

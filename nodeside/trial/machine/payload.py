@@ -16,15 +16,16 @@ from pathlib import Path
 import nodeside
 from nodeside import process
 from nodeside.trial import vendor_tree
+from nodeside.trial.architecture import AMD64, Architecture
 from nodeside.trial.machine import disks
 
 _AGENT = """\
 #!/bin/sh
 # The driver's Python, run from outside its root file system: hence its own loader and libraries.
 cd /
-lib=/driver/usr/lib/x86_64-linux-gnu
+lib={libraries}
 export PYTHONHOME=/driver/usr PYTHONPATH=/payload/python PYTHONDONTWRITEBYTECODE=1 PATH=/bin
-exec $lib/ld-linux-x86-64.so.2 --library-path $lib /driver/usr/bin/python3 \
+exec $lib/{loader} --library-path $lib /driver/usr/bin/python3 \
   -S -m nodeside.trial.machine.guest
 """
 
@@ -44,14 +45,15 @@ def make(
     driver_root: Path,
     python: Path,
     cache: Path | None = None,
+    architecture: Architecture = AMD64,
 ) -> Path:
     """Make the disk `image` and return it. `driver_image` is the directory for /driver-image."""
     tree = image.parent / f"{image.stem}-tree"
     (tree / "python").mkdir(parents=True)
     package = Path(nodeside.__file__).parent
     shutil.copytree(package, tree / "python" / "nodeside", ignore=_is_cache, symlinks=True)
-    compile_package(tree / "python" / "nodeside", driver_root)
-    _script(tree / "agent", _AGENT)
+    compile_package(tree / "python" / "nodeside", driver_root, architecture)
+    _script(tree / "agent", _agent(architecture))
     (tree / "bin").mkdir()
     _script(tree / "bin" / "nodeside", _COMMAND)
     if driver_image is None:
@@ -68,6 +70,11 @@ def make(
     return image
 
 
+def _agent(architecture: Architecture) -> str:
+    libraries = architecture.libraries(Path("/driver"))
+    return _AGENT.format(libraries=libraries, loader=architecture.loader)
+
+
 def _is_cache(_: str, names: list[str]) -> set[str]:
     return {name for name in names if name == "__pycache__"}
 
@@ -77,12 +84,12 @@ def _script(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def compile_package(package: Path, root: Path) -> None:
+def compile_package(package: Path, root: Path, architecture: Architecture = AMD64) -> None:
     """Byte-compile with the Python that will read it; this saves seconds under emulation."""
-    libraries = root / "usr" / "lib" / "x86_64-linux-gnu"
+    libraries = architecture.libraries(root)
     process.run(
         [
-            libraries / "ld-linux-x86-64.so.2", "--library-path", libraries,
+            libraries / architecture.loader, "--library-path", libraries,
             os.path.realpath(root / "usr" / "bin" / "python3"),
             "-P", "-S", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", package,
         ],

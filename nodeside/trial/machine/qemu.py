@@ -8,28 +8,27 @@ this boot of the host and this version of QEMU.
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from nodeside import process
+from nodeside.errors import UsageError
 from nodeside.records import publish, read_untrusted
 from nodeside.scratch import scratch_directory
+from nodeside.trial.architecture import AMD64, Architecture
 from nodeside.trial.cache import TrialCache
 from nodeside.trial.errors import TrialError
 from nodeside.trial.machine.guest import PORT
 from nodeside.trial.machine.kernel_disk import KernelDisk
 
-QEMU = "qemu-system-x86_64"
 _PROBE_SECONDS = 6.0  # with a working KVM, a kernel prints its first line in a fraction of that
-# Software emulation without its slow parts: vector string functions, five-level page tables and
-# the checks of supervisor accesses. A build takes three quarters of the time of a plain `max`.
-_EMULATED_CPU = "max,-avx,-avx2,-la57,-smap,-smep,-pku"
 # The last two lines save another tenth: by default, Debian's kernels clear every page and call
 # seven LSMs.
 _ALWAYS = (
-    "console=ttyS0", "panic=-1", "oops=panic", "loglevel=5", "net.ifnames=0", "mitigations=off",
+    "panic=-1", "oops=panic", "loglevel=5", "net.ifnames=0", "mitigations=off",
     "init_on_alloc=0",
     "lsm=lockdown",
 )  # fmt: skip
@@ -37,9 +36,8 @@ _ALWAYS = (
 # size, and the driver in the machine may fill it.
 _OF_QEMU_MIB = 4096
 # An emulated CPU gets the CPU time that the host can spare. If that is little, the kernel reports a
-# stall, which would be blamed on the driver. And the kernel does not trust the TSC of several such
-# CPUs, although QEMU keeps it monotonic; each look at the clock would then be a look at a device.
-_EMULATED = ("rcupdate.rcu_cpu_stall_timeout=300", "watchdog_thresh=60", "tsc=reliable")
+# stall, which would be blamed on the driver.
+_EMULATED = ("rcupdate.rcu_cpu_stall_timeout=300", "watchdog_thresh=60")
 
 
 @dataclass(frozen=True)
@@ -74,14 +72,15 @@ def argv(settings: MachineSettings, files: MachineFiles, agent_fd: int) -> list[
 
     setpriv makes QEMU die with us, whatever kills us, and prlimit limits its memory.
     """
-    emulated = _EMULATED if settings.accelerator == "tcg" else ()
-    append = [*_ALWAYS, *emulated, *settings.append]
+    architecture = files.kernel.architecture
+    emulated = (*_EMULATED, *architecture.emulated_words) if settings.accelerator == "tcg" else ()
+    append = [f"console={architecture.console}", *_ALWAYS, *emulated, *settings.append]
     if settings.network:
         append.append("nodeside.network=1")
     words = [
         "setpriv", "--pdeathsig", "KILL", "--",
         "prlimit", f"--data={settings.memory_mib + _OF_QEMU_MIB << 20}", "--",
-        QEMU, *base(settings),
+        architecture.qemu, *base(settings, architecture),
         "-kernel", str(files.kernel.vmlinuz), "-initrd", str(files.kernel.initramfs),
         "-append", " ".join(append),
         "-serial", f"file:{files.serial}",
@@ -99,23 +98,32 @@ def argv(settings: MachineSettings, files: MachineFiles, agent_fd: int) -> list[
     return [*words, *settings.more]
 
 
-def base(settings: MachineSettings) -> list[str]:
-    cpu = "host" if settings.accelerator == "kvm" else _EMULATED_CPU
+def base(settings: MachineSettings, architecture: Architecture) -> list[str]:
+    cpu = "host" if settings.accelerator == "kvm" else architecture.emulated_cpu
     return [
-        "-accel", settings.accelerator, "-cpu", cpu, "-m", f"{settings.memory_mib}M",
-        "-smp", str(settings.cpus), "-nodefaults", "-no-user-config", "-display", "none",
-        "-no-reboot",
+        "-machine", architecture.qemu_machine, "-accel", settings.accelerator, "-cpu", cpu,
+        "-m", f"{settings.memory_mib}M", "-smp", str(settings.cpus),
+        "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
     ]  # fmt: skip
+
+
+def check_accelerator(requested: str, architecture: Architecture) -> None:
+    """Raise UsageError for KVM with machines of another architecture than the host's."""
+    if requested == "kvm" and architecture.is_foreign:
+        raise UsageError(
+            f"KVM runs only machines of this host's architecture, not {architecture.name}",
+            hint="leave out --accel: software emulation runs it",
+        )
 
 
 def choose_accelerator(requested: str, kernel: KernelDisk, cache: TrialCache) -> str:
     """Return `kvm` if it works, else `tcg`. Anything but "auto" is returned as it is."""
     if requested != "auto":
         return requested
-    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+    if kernel.architecture.is_foreign or not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return "tcg"
     path = cache.directory / "accelerator.json"
-    circumstances = {"boot": _boot_id(), "qemu": version()}
+    circumstances = {"boot": _boot_id(), "qemu": version(kernel.architecture)}
     with cache.locked("qemu", "accelerator"):
         record = read_untrusted(path) or {}
         if record.get("circumstances") != circumstances:
@@ -127,12 +135,15 @@ def choose_accelerator(requested: str, kernel: KernelDisk, cache: TrialCache) ->
 
 def kvm_works(kernel: KernelDisk) -> bool:
     """Return whether a kernel prints its first line within seconds under KVM."""
+    architecture = kernel.architecture
+    console = architecture.console
     with scratch_directory("kvm") as directory:
         serial = directory / "serial"
         settings = MachineSettings(accelerator="kvm", memory_mib=512, cpus=1)
         words = [
-            *(QEMU, *base(settings), "-kernel", str(kernel.vmlinuz)),
-            *("-append", "console=ttyS0 earlyprintk=ttyS0 panic=-1", "-serial", f"file:{serial}"),
+            *(architecture.qemu, *base(settings, architecture), "-kernel", str(kernel.vmlinuz)),
+            *("-append", f"console={console} earlyprintk={console} panic=-1"),
+            *("-serial", f"file:{serial}"),
         ]
         child = process.start(words)
         try:
@@ -147,12 +158,19 @@ def kvm_works(kernel: KernelDisk) -> bool:
             child.wait()
 
 
-def version() -> str:
+def version(architecture: Architecture = AMD64) -> str:
     """Return the first line of `qemu --version`. Raises TrialError if QEMU is missing."""
-    try:
-        return process.run([QEMU, "--version"], timeout=10).output.splitlines()[0]
-    except process.ToolMissing as exc:
-        raise TrialError(f"{QEMU} is missing", hint="apt-get install qemu-system-x86") from exc
+    require_qemu(architecture)
+    return process.run([architecture.qemu, "--version"], timeout=10).output.splitlines()[0]
+
+
+def require_qemu(architecture: Architecture) -> None:
+    """Raise TrialError unless the QEMU of this architecture is installed."""
+    if shutil.which(architecture.qemu) is None:
+        raise TrialError(
+            f"{architecture.qemu} is missing",
+            hint=f"apt-get install {architecture.qemu_package}",
+        )
 
 
 def device_names(words: Sequence[str]) -> tuple[str, ...]:
@@ -160,9 +178,10 @@ def device_names(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(word.split(",", 1)[0] for word in words)
 
 
-def known_devices() -> frozenset[str]:
+def known_devices(architecture: Architecture = AMD64) -> frozenset[str]:
     """Return every device model that this QEMU has."""
-    text = process.run([QEMU, "-accel", "tcg", "-M", "pc", "-device", "help"], timeout=30).output
+    machine = ("-accel", "tcg", "-machine", architecture.qemu_machine)
+    text = process.run([architecture.qemu, *machine, "-device", "help"], timeout=30).output
     rows = (row for row in text.splitlines() if row.startswith("name "))
     return frozenset(row.split('"')[1] for row in rows)
 

@@ -65,7 +65,7 @@ def evaluator(kernel: KernelDisk, toolkit: Path) -> Evaluator:
     def evaluate(tree: Path) -> Evaluated:
         directory = Path("/usr/src") / f"linux-headers-{kernel.release}"
         headers = Headers(directory, kernel.release, "")
-        target = Kernel(kernel.release, "", "x86_64")
+        target = Kernel(kernel.release, "", kernel.architecture.machine)
         variables = dkms_conf.shell_variables(
             headers, kernel.release, target.architecture, tree=Path("/var/lib/dkms"), jobs=1
         )

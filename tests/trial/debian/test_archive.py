@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nodeside.trial.architecture import AMD64, ARM64
 from nodeside.trial.cache import TrialCache
 from nodeside.trial.debian import archive
 from nodeside.trial.debian.archive import Archive
@@ -103,8 +104,24 @@ def test_only_we_can_read_the_settings_which_may_hold_a_password(tmp_path: Path)
     row = 'Acquire::http::Proxy "http://me:secret@proxy.example.com";'
     sources = archive.Sources("trixie", ("deb http://me:secret@example.com/debian trixie main",))
 
-    archive._write_settings(tmp_path, sources, [row])
+    archive._write_settings(tmp_path, AMD64, sources, [row])
 
     assert row in (tmp_path / "apt.conf").read_text()
     for name in ("apt.conf", "sources.list"):
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.usefixtures("no_keyring")
+def test_each_architecture_has_package_lists_of_its_own_and_the_same_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NODESIDE_MIRROR", "http://mirror.example.com/debian")
+    monkeypatch.setenv("NODESIDE_SUITE", "trixie")
+    cache, progress = TrialCache(tmp_path), Progress(quiet=True)
+    ours, theirs = Archive(cache, progress), Archive(cache, progress, ARM64)
+
+    assert ours.sources == theirs.sources
+    assert ours.digest != theirs.digest
+    assert theirs.not_free().architecture is ARM64
+    archive._write_settings(tmp_path, ARM64, theirs.sources, [])
+    assert 'APT::Architecture "arm64";' in (tmp_path / "apt.conf").read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nodeside.errors import ExitCode
+from nodeside.trial.architecture import ARM64
 from nodeside.trial.debian.kernels import from_names, resolve
 from nodeside.trial.errors import UnknownKernel
 
@@ -22,6 +23,20 @@ NAMES = [
     "linux-headers-6.1.0-47-common",
 ]
 KERNELS = from_names(NAMES)
+ARM64_KERNELS = from_names(
+    [
+        *(
+            f"linux-{p}-6.1.0-56-{f}"
+            for p in ("image", "headers")
+            for f in ("arm64", "cloud-arm64")
+        ),
+        *(f"linux-{p}-6.12.117+deb12-arm64-16k" for p in ("image", "headers")),
+        "linux-image-6.12.117+deb12-arm64-16k-unsigned",
+        "linux-image-6.12.117+deb12-arm64-16k-dbg",
+        "linux-image-6.1.0-56-cloud-amd64",
+    ],
+    ARM64,
+)
 
 
 def test_kernels_are_listed_oldest_first_without_metapackages() -> None:
@@ -71,3 +86,31 @@ def test_unknown_kernel_is_refused_with_the_nearest_names() -> None:
     assert "did you mean 6.1.0-4" in caught.value.hint
     assert "nodeside try --kernel list" in caught.value.hint
     assert caught.value.exit_code == ExitCode.USAGE
+
+
+def test_a_flavour_with_larger_pages_is_one_of_its_own() -> None:
+    assert [(kernel.release, kernel.flavour) for kernel in ARM64_KERNELS] == [
+        ("6.1.0-56-arm64", "arm64"),
+        ("6.1.0-56-cloud-arm64", "cloud-arm64"),
+        ("6.12.117+deb12-arm64-16k", "arm64-16k"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "release"),
+    [
+        ("arm64", "6.1.0-56-arm64"),
+        ("arm64-16k", "6.12.117+deb12-arm64-16k"),
+        ("6.12-arm64-16k", "6.12.117+deb12-arm64-16k"),
+        ("6.1", "6.1.0-56-cloud-arm64"),
+    ],
+)
+def test_a_word_means_a_kernel_of_the_machines_architecture(wanted: str, release: str) -> None:
+    assert resolve(wanted, ARM64_KERNELS, "6.1", ARM64).release == release
+
+
+def test_a_kernel_of_another_architecture_is_unknown() -> None:
+    with pytest.raises(UnknownKernel, match="no kernel named 'cloud-amd64'") as caught:
+        resolve("cloud-amd64", ARM64_KERNELS, "6.1", ARM64)
+
+    assert "did you mean cloud-arm64" in caught.value.hint

@@ -1,4 +1,4 @@
-"""The system calls that Python 3.11 has no function for. The numbers are for x86-64."""
+"""The system calls that Python 3.11 has no function for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ MS_PRIVATE = 0x40000
 _MNT_DETACH = 2
 _PR_SET_PDEATHSIG = 1
 _RB_POWER_OFF = 0x4321FEDC
-_SYS_PIVOT_ROOT = 155
+# arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h of the kernel.
+_SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -57,7 +58,7 @@ def pivot_root(root: str) -> None:
     Both arguments of pivot_root(2) are the same directory, as its man page suggests.
     """
     os.chdir(root)
-    _check(_LIBC.syscall(_SYS_PIVOT_ROOT, b".", b"."), "pivot_root")
+    _check(_LIBC.syscall(_SYS_PIVOT_ROOT[os.uname().machine], b".", b"."), "pivot_root")
     _check(_LIBC.umount2(b".", _MNT_DETACH), "umount")
     os.chdir("/")
 
