@@ -1,7 +1,8 @@
 """The table of Debian's dkms packages, docs/dkms-packages.md; the page says how it is made.
 
 It takes root, and some twenty minutes on two cores that have nothing else to do. Words after the
-command are packages, if not all are wanted; `--largest FILES` leaves out what has more files.
+command are packages, if not all are wanted; `--largest FILES` leaves out what has more files, and
+`--arch arm64` makes the table for that architecture, under emulation: then it takes hours.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from nodeside.table import table
+from nodeside.trial.architecture import AMD64, ARCHITECTURES
 from nodeside.trial.workshop import Workshop
 from tests.vm.dkms_effects import EFFECTS, Effect
 from tests.vm.dkms_packages import LARGE, DkmsPackages, Outcome, package_names
@@ -27,8 +29,8 @@ _PREFACE = """\
 
 <!-- Generated: {command} > docs/dkms-packages.md -->
 
-What nodeside does with every package of Debian {suite} that is called NAME-dkms. They are
-unmodified. This table is what `{command}` found, as root, in the virtual environment.
+What nodeside does with every package of Debian {suite} for {arch} that is called NAME-dkms. They
+are unmodified. This table is what `{command}` found, as root, in the virtual environment.
 
 Each package is built by the driver and sidecar processes in the toolkit's root file system (the
 seconds are those of one run on {cpus} cores that had other work too), and then brought up by a
@@ -116,6 +118,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("packages", nargs="*", help="packages, if not all")
     parser.add_argument("--largest", type=int, default=sys.maxsize, metavar="FILES")
+    parser.add_argument("--arch", choices=ARCHITECTURES, default=AMD64.name)
     return parser.parse_args()
 
 
@@ -129,14 +132,21 @@ def _said(outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
 
 def main() -> None:
     arguments = _arguments()
-    with Workshop() as workshop, tempfile.TemporaryDirectory(prefix="nodeside-dkms-") as scratch:
-        packages = DkmsPackages(workshop, workshop.kernel("amd64"), Path(scratch) / "packages")
+    architecture = ARCHITECTURES[arguments.arch]
+    with (
+        Workshop(architecture=architecture) as workshop,
+        tempfile.TemporaryDirectory(prefix="nodeside-dkms-") as scratch,
+    ):
+        kernel = workshop.kernel(architecture.ordinary_kernel)
+        packages = DkmsPackages(workshop, kernel, Path(scratch) / "packages")
         names = arguments.packages or package_names(workshop.archive)
         built = list(_said(packages.build(names, largest=arguments.largest)))
         outcomes = merged(built, _said(packages.load(built)))
         command = shlex.join((*COMMAND.split(), *sys.argv[1:]))
         suite = workshop.archive.sources.suite
-        page = _PREFACE.format(command=command, suite=suite, cpus=os.cpu_count())
+        page = _PREFACE.format(
+            command=command, suite=suite, arch=arguments.arch, cpus=os.cpu_count()
+        )
         notes = "\n".join(_notes(outcomes, packages))
         sys.stdout.write(f"{page}{_summary(outcomes)}{as_markdown(outcomes)}\n{notes}\n")
 
