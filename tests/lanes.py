@@ -21,6 +21,7 @@ LONG = (
     LAB,
     CLUSTER,
     "tests/vm/test_dkms_packages.py",
+    "tests/vm/test_arm64.py",
     "tests/fresh/test_fresh_machine.py",
     "tests/vm/test_try.py",
     "tests/vm/test_damage.py",

@@ -47,14 +47,14 @@ class HostBuilds:
         """`nodeside driver publish` of what was built here; the digest of the bundle."""
         bundle = self(driver, kernel)
         words = ["driver", "publish", "--driver", str(driver), "--to", to, "--output", "json"]
-        words += ["--cache", str(self.directory / "cache"), "--kernel", kernel.release]
+        words += ["--cache", str(self.directory / "cache"), *_named(kernel)]
         done = nodeside(*words, "--kernel-version", bundle.manifest.kernel.version)
         return str(json.loads(done.output)["digest"])
 
     def _build(self, driver: Path, kernel: KernelDisk) -> Bundle:
         words = ["driver", "build", "--driver", str(driver), "--output", "json"]
         words += ["--shared", str(self._toolkit(kernel).root)]
-        words += ["--cache", str(self.directory / "cache"), "--kernel", kernel.release]
+        words += ["--cache", str(self.directory / "cache"), *_named(kernel)]
         done = nodeside(*words, "--kernel-version", build.version(kernel))
         return read_bundle(Path(json.loads(done.output)["path"]))
 
@@ -68,6 +68,10 @@ class HostBuilds:
             )
             self._shared[kernel.release] = self._toolkits.enter_context(toolkit)
         return self._shared[kernel.release]
+
+
+def _named(kernel: KernelDisk) -> tuple[str, ...]:
+    return ("--kernel", kernel.release, "--kernel-arch", kernel.architecture.machine)
 
 
 def nodeside(*words: str) -> Completed:
