@@ -65,11 +65,14 @@ def test_what_goes_on_for_ever_or_takes_all_memory_is_ended_and_the_next_one_is_
         assert renderer.render(template(GOOD)).documents
 
 
-def test_thousands_of_brackets_kill_nobody() -> None:
+def test_a_hundred_brackets_are_too_many_and_thousands_kill_nobody() -> None:
     with Renderer() as renderer:
-        found = renderer.render(template("a: " + "[" * 100_000))
+        errors = [renderer.render(template("a: " + "[" * n)).error for n in (100, 100_000)]
 
-    assert found.error == "ConfigMap one, a.yaml: rendered line 1: nested deeper than 64 levels"
+    where = "ConfigMap one, a.yaml: rendered line 1"
+    assert errors[0] == f"{where}: nested deeper than 64 levels"
+    # Some versions of the parser have a limit of their own, which they reach before we count.
+    assert errors[1] in (errors[0], f"{where}: exceeded maximum nesting depth")
 
 
 def test_a_crash_a_silence_and_an_answer_without_end_are_each_named(
