@@ -238,7 +238,8 @@ def _driver_step(step: str, build: Build, settings: Settings, *args: str) -> Doc
 
 
 def _env(step: str, build: Build, settings: Settings) -> list[Document]:
-    values = {"NODESIDE_SHARED": _SHARED}
+    # The driver image names the place where a driver pod mounts the host; this pod mounts none.
+    values = {"NODESIDE_SHARED": _SHARED, "NODESIDE_HOST": "/"}
     if step in TELLING:
         values |= {
             "NODESIDE_DRIVER": DRIVER_FILE,

@@ -27,6 +27,7 @@ from nodeside.toolkit_sidecar.cli import _parser as sidecar_parser
 from tests import TOP
 from tests.cluster.fakes.model import document
 from tests.controlplane.controlplane import ControlPlane
+from tests.images.containerfile import settings
 
 GOLDEN = TOP / "tests" / "cluster" / "golden"
 SIGNED = {"key": "/signing/edu.key", "certificate": "/signing/edu.pem"}
@@ -219,3 +220,17 @@ def test_only_what_runs_in_the_toolkit_image_has_a_limit_of_memory() -> None:
         "answer": {"memory": "8Gi"},
         "finish": None,
     }
+
+
+def test_nothing_that_the_image_says_of_a_driver_pod_holds_in_a_build() -> None:
+    """The image names where a driver pod mounts the host. A build mounts none."""
+    image = dict(
+        each.split("=", 1) for each in settings(TOP / "images/driver.Containerfile")["Env"]
+    )
+    ours = {name for name in image if name.startswith("NODESIDE_")}
+    assert image["NODESIDE_HOST"] == "/host"
+    for step in TELLING:
+        container = by_name(made(), step)
+        values = {each["name"]: each["value"] for each in container["env"]}
+        assert ours <= values.keys()
+        assert values["NODESIDE_HOST"] == "/"
