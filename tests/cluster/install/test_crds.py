@@ -270,7 +270,8 @@ def test_kubectl_shows_what_a_person_asks_first(control_plane: ControlPlane) -> 
     patch = {"status": a_status()}
     control_plane.do("PATCH", f"{path}/status", patch, content_type=MERGE_PATCH)
     control_plane.do("POST", NODE_DRIVERS, said)
-    shown = control_plane.kubectl("get", "drv,ndrv").output
+    asked = ("drv/columns", f"ndrv/{said['metadata']['name']}")
+    shown = control_plane.kubectl("get", *asked).output
     control_plane.do("DELETE", path)
     control_plane.do("DELETE", f"{NODE_DRIVERS}/{said['metadata']['name']}")
     rows = [row.split() for row in shown.splitlines() if row]
