@@ -3,7 +3,7 @@
 # Machines and root file systems take root; `nodeside try` asks sudo itself, pytest does not.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo 'sudo --preserve-env env PATH="$$PATH" PYTHONDONTWRITEBYTECODE=1')
 
-.PHONY: help try test images control-plane lab lab-down chaos bench lint clean
+.PHONY: help try test images control-plane lab lab-down lab-story chaos bench lint clean
 
 help:
 	@echo 'make try            boot a throwaway machine and try examples/edu in it'
@@ -12,6 +12,7 @@ help:
 	@echo 'make control-plane  start a real Kubernetes control plane on loopback, until Ctrl-C'
 	@echo 'make lab            start a real cluster: two nodes in QEMU with a device, until Ctrl-C'
 	@echo 'make lab-down       end it from another shell'
+	@echo 'make lab-story      tell what befalls a driver in it, for hours (ARGS="--outage 60 -k registry")'
 	@echo 'make chaos          try to break it for hours, and say what broke (ARGS=--minutes=60: no longer)'
 	@echo 'make bench          measure, and write docs/benchmarks.md (BENCH=quick: a subset, only shown)'
 	@echo 'make lint           ruff, mypy, import contracts'
@@ -38,6 +39,10 @@ lab:
 
 lab-down:
 	@$(AS_ROOT) .venv/bin/python -m tests.lab down
+
+lab-story:
+	@scripts/setup test
+	@$(AS_ROOT) .venv/bin/python -m pytest tests/lab/long_story.py --tour docs/tour.md $(ARGS)
 
 chaos:
 	@scripts/setup test

@@ -39,7 +39,7 @@ FOREIGN = {
         "--only",
         "--editable",
         *("--all-tiers", "--pdb"),
-        *("--minutes", "--rounds", "--seed"),
+        *("--minutes", "--outage", "--rounds", "--seed"),
         "--check",
         "--library-path",
         "--isolation",
@@ -49,7 +49,8 @@ FOREIGN = {
     *("--strict", "--import", "--rm", "--docker-server"),
     *("--take-ownership", "--clusterrole", "--role", "--serviceaccount", "--user"),
     *("--cluster", "--subresource", "--token"),
-    *("--for", "--overwrite", "--show-labels", "--timeout", "--type"),
+    *("--field-selector", "--for", "--overwrite", "--profile", "--show-labels", "--timeout"),
+    *("--quiet", "--type"),
 }
 
 

@@ -47,8 +47,9 @@ class Engine:
         }
 
     def run(self, *words: str | Path, **more: str) -> str:
-        """What the command says."""
-        return process.run(words, timeout=_LONG, env={**self.environment, **more}).output.strip()
+        """What the command says; it dies with us, as its storage is then another's."""
+        command = ["setpriv", "--pdeathsig", "KILL", "--", *words]
+        return process.run(command, timeout=_LONG, env={**self.environment, **more}).output.strip()
 
     def build(self, *words: str, **more: str) -> None:
         self.run(BUILD, *words, **more)
@@ -73,9 +74,11 @@ class Engine:
             self.build("toolkit", kernel, tag)
         return tag
 
-    def assemble(self, tag: str, context: Path) -> str:
-        """An image of a directory with a Containerfile."""
-        self.run("buildah", "build", "--layers", "--timestamp", EPOCH, "--tag", tag, context)
+    def assemble(self, tag: str, context: Path, base: str = "") -> str:
+        """An image of a directory with a Containerfile, of which another `base` is an argument."""
+        # Not every base has the history that cached layers need.
+        more = ("--build-arg", f"BASE={base}") if base else ("--layers",)
+        self.run("buildah", "build", *more, "--timestamp", EPOCH, "--tag", tag, context)
         return tag
 
     def image_id(self, tag: str) -> str:

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import signal
 import sys
+import tempfile
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import click
 
-from nodeside.errors import DeadlinePassed, Locked, NodesideError, UsageError
+from nodeside.errors import DeadlinePassed, Locked, NodesideError
+from nodeside.scratch import remove_abandoned
 from nodeside.trial.progress import Progress
 from nodeside.trial.workshop import Workshop
 from tests.lab import network
 from tests.lab.commands import ask, serving
-from tests.lab.lab import KERNEL, Lab, only_lab, two_kernels
+from tests.lab.lab import KERNEL, Lab, end_lab, only_lab, two_kernels
 
 _DOWN = 120.0  # seconds
 _LOOK = 0.2  # seconds
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 _TOUR = """\
-A cluster of {count} nodes is up. In another shell:
+A cluster of {count} nodes is up. In another shell, as root:
 
   export KUBECONFIG={kubeconfig} PATH={programs}:$PATH
   kubectl get nodes --label-columns feature.node.kubernetes.io/pci-00ff_1234.present
@@ -52,12 +55,12 @@ def up(nodes: int, kernel: str) -> None:
         with (
             Workshop(progress) as workshop,
             Lab(workshop, progress.say, two_kernels(workshop, kernel)) as lab,
-            serving(lab) as end,
+            serving(lab),
         ):
             lab.start(nodes)
             click.echo(_tour(lab))
-            while not end.wait(_LOOK):
-                pass
+            while True:
+                signal.pause()
     except KeyboardInterrupt:
         pass
     progress.say("stopped, and nothing is left")
@@ -76,13 +79,14 @@ def _tour(lab: Lab) -> str:
 @main.command()
 def down() -> None:
     """End the lab that runs, and remove what a killed one left."""
-    with suppress(UsageError):
-        ask("down")
+    with suppress(OSError, ValueError):  # there is none, or it is ending
+        end_lab()
     deadline = time.monotonic() + _DOWN
     while True:
         try:
             with only_lab():
                 network.remove()
+                remove_abandoned(Path(tempfile.gettempdir()))
                 return
         except Locked:
             if time.monotonic() > deadline:

@@ -72,22 +72,18 @@ class Commands:
         return (done.output + done.errors).rstrip("\n")
 
     def _kernel(self, name: str) -> KernelDisk | None:
-        return self._lab.workshop.kernel(name) if name else None
+        return self._lab.kernel(name) if name else None
 
 
 @contextmanager
-def serving(lab: Lab) -> Iterator[threading.Event]:
-    """Take commands in the block; the event is set when the lab is to end."""
-    end, commands = threading.Event(), Commands(lab)
+def serving(lab: Lab) -> Iterator[None]:
+    """Take commands in the block."""
+    commands = Commands(lab)
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
             asked = json.loads(self.rfile.readline())
-            if asked["command"] == "down":
-                end.set()
-                answer: dict[str, Any] = {"exit": 0, "output": ""}
-            else:
-                answer = _answer(commands, asked["command"], asked["arguments"])
+            answer = _answer(commands, asked["command"], asked["arguments"])
             self.wfile.write(json.dumps(answer).encode() + b"\n")
 
     SOCKET.unlink(missing_ok=True)
@@ -96,7 +92,7 @@ def serving(lab: Lab) -> Iterator[threading.Event]:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
-            yield end
+            yield
         finally:
             server.shutdown()
             SOCKET.unlink(missing_ok=True)
@@ -120,6 +116,8 @@ def ask(command: str, *arguments: str) -> dict[str, Any]:
             connection.connect(str(SOCKET))
         except (FileNotFoundError, ConnectionRefusedError):
             raise UsageError("no lab runs on this machine", hint="make lab") from None
+        except PermissionError:
+            raise UsageError("the lab is root's", hint="run it again as root") from None
         connection.settimeout(_ANSWER)
         with connection.makefile("rwb") as stream:
             stream.write(json.dumps({"command": command, "arguments": arguments}).encode() + b"\n")

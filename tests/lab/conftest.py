@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
+from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.progress import Progress
 from nodeside.trial.workshop import Workshop
+from tests.lab import tour
 from tests.lab.commands import serving
 from tests.lab.lab import Lab, two_kernels
 from tests.lab.story import STAGES, Story
+from tests.lab.tour import TOUR
 from tests.vm.hostbuilds import HostBuilds
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--outage", default=600.0, type=float, help="seconds of an outage in a lab")
+    parser.addoption("--tour", help="the page that gets the figures of a whole long story")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    page, told = session.config.getoption("--tour", None), session.config.stash.get(TOUR, None)
+    if page and told and exitstatus == pytest.ExitCode.OK:
+        tour.write(Path(page), told)
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +37,21 @@ def nodes() -> int:
 
 
 @pytest.fixture(scope="module")
-def lab(request: pytest.FixtureRequest, nodes: int) -> Iterator[Lab]:
+def workshop() -> Iterator[Workshop]:
+    with Workshop(Progress(quiet=True)) as workshop:
+        yield workshop
+
+
+@pytest.fixture(scope="module")
+def kernels(workshop: Workshop) -> Sequence[KernelDisk]:
+    """Of the lab; its nodes start with the first."""
+    return two_kernels(workshop)
+
+
+@pytest.fixture(scope="module")
+def lab(
+    request: pytest.FixtureRequest, workshop: Workshop, kernels: Sequence[KernelDisk], nodes: int
+) -> Iterator[Lab]:
     """Nodes that are Ready, and a controller that leads; says what it does as it goes."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
     assert capture is not None
@@ -33,11 +62,7 @@ def lab(request: pytest.FixtureRequest, nodes: int) -> Iterator[Lab]:
             progress.stream = sys.stderr
             progress.say(text)
 
-    with (
-        Workshop(Progress(quiet=True)) as workshop,
-        Lab(workshop, say, two_kernels(workshop)) as lab,
-        serving(lab),
-    ):
+    with Lab(workshop, say, kernels) as lab, serving(lab):
         lab.start(nodes)
         yield lab
         lab.check()
@@ -46,7 +71,9 @@ def lab(request: pytest.FixtureRequest, nodes: int) -> Iterator[Lab]:
 @pytest.fixture(scope="module")
 def story(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     with HostBuilds(lab.workshop, tmp_path_factory.mktemp("host-builds")) as builds:
-        yield Story(lab, tmp_path_factory.mktemp("drivers"), builds, {"stages": STAGES})
+        story = Story(lab, tmp_path_factory.mktemp("drivers"), builds, {"stages": STAGES})
+        story.write_stages()
+        yield story
 
 
 @pytest.fixture

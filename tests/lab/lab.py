@@ -12,7 +12,9 @@ killed one left, the next one removes.
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,13 +33,16 @@ from tests.cluster.e2e.controllers import LEASE
 from tests.cluster.e2e.scene import EDU
 from tests.controlplane.binaries import Say
 from tests.controlplane.controlplane import ControlPlane
-from tests.controlplane.imagestreams import install_image_streams
+from tests.controlplane.imagestreams import install_image_streams, set_image_stream
 from tests.driver.fakes.registry import registry
+from tests.images.built import engine
 from tests.lab import network
 from tests.lab.content import CONTROLLER_IMAGE, EDU_IMAGE, make_content, toolkit_image
 from tests.lab.features import CONFIGURATION
 from tests.lab.network import MOST_NODES, Network
 from tests.lab.node import LabNode
+from tests.lab.system import ostree_version
+from tests.node.configuration import REGISTRY
 from tests.node.disk import make_disk
 from tests.node.machine import Computer
 from tests.node.programs import node_programs
@@ -55,15 +60,17 @@ _LEADS = 900.0  # seconds; Python starts in emulated machines that start everyth
 class Lab:
     """A context manager; `start` brings up nodes and controller.
 
-    There are toolkit images for the `kernels`; nodes start with the first.
+    There are toolkit images for the `kernels`, and tags of the Driver Toolkit's image stream; nodes
+    start with the first.
     """
 
     def __init__(self, workshop: Workshop, say: Say, kernels: Sequence[KernelDisk]) -> None:
         self.workshop = workshop
         self.say = say
         self.nodes: dict[str, LabNode] = {}
-        self.kernels = kernels
+        self.kernels = list(kernels)
         self._stack = ExitStack()
+        self._registry_runs = ExitStack()
         # QEMU dies with the thread that started it, so these live as long as the lab.
         self._starters = ThreadPoolExecutor(MOST_NODES, thread_name_prefix="node")
 
@@ -78,14 +85,13 @@ class Lab:
             self.directory = stack.enter_context(scratch_directory("lab"))
             content.copy_registry(self.directory / "registry")
             self._network = stack.enter_context(Network())
-            where = f"{network.HOST}:{_REGISTRY_PORT}"
-            self.registry = stack.enter_context(
-                registry(self.directory / "registry", address=where)
-            )
+            stack.callback(self._registry_runs.close)
+            self._start_registry()
             self.plane = stack.enter_context(
                 ControlPlane(self.say, simulated=False, address=network.HOST)
             )
             install_image_streams(self.plane)
+            self.offer_toolkits(*self.kernels)
             stack.callback(self._close_nodes)
             self._stack = stack.pop_all()
         return self
@@ -102,7 +108,7 @@ class Lab:
         self.until_controller_leads()
 
     def install(self) -> None:
-        """The controller, as docs/cluster.md has it."""
+        """The controller, as docs/cluster.md has it; one that is there becomes it."""
         done = self.cluster("install", "--image", CONTROLLER_IMAGE)
         self.say(done.output.splitlines()[-1] if done.output else "installed")
 
@@ -110,6 +116,43 @@ class Lab:
         """A pod of the Deployment holds the lease."""
         self.plane.wait_for(lambda: self.leader, "the controller to lead", timeout=_LEADS)
         self.say(f"the controller leads: {self.leader}")
+
+    def kernel(self, name: str) -> KernelDisk:
+        """One by its name, with a toolkit image and a tag of the image stream."""
+        kernel = self.workshop.kernel(name)
+        if kernel.release not in [each.release for each in self.kernels]:
+            self.kernels.append(kernel)
+            image = toolkit_image(kernel.release)
+            with engine(self.workshop.cache) as builder:
+                built = builder.toolkit(kernel.release)
+                builder.push(built, image.replace(REGISTRY, self.registry))
+            self.offer_toolkits(*self.kernels)
+        return kernel
+
+    def offer_toolkits(self, *kernels: KernelDisk) -> None:
+        """The image stream has the tags of the systems with these kernels, and no others."""
+        releases = [kernel.release for kernel in kernels]
+        tags = {ostree_version(each): toolkit_image(each) for each in releases}
+        set_image_stream(self.plane, tags)
+
+    @property
+    def registry(self) -> str:
+        """host:port of the registry, for nodes, pods and this host; it speaks plain HTTP."""
+        return f"{network.HOST}:{_REGISTRY_PORT}"
+
+    def _start_registry(self) -> None:
+        self._registry_runs.enter_context(
+            registry(self.directory / "registry", address=self.registry)
+        )
+
+    @contextmanager
+    def without_registry(self) -> Iterator[None]:
+        """In the block it is killed; its data stay."""
+        self._registry_runs.close()
+        try:
+            yield
+        finally:
+            self._start_registry()
 
     @property
     def leader(self) -> str:
@@ -124,10 +167,9 @@ class Lab:
         return process.run(words, timeout=_INSTALL, check=check, env={"COLUMNS": "200"})
 
     def write_example(self) -> Path:
-        """driver.yaml of examples/edu for this registry and these kernels."""
+        """driver.yaml of examples/edu for this registry."""
         document = yaml.safe_load(EDU.read_text())
         document["spec"]["image"] = EDU_IMAGE
-        document["spec"]["toolkit"] = {"imageTemplate": toolkit_image("{kernel}")}
         path = self.directory / "driver.json"
         path.write_text(json.dumps(document, indent=2) + "\n")
         return path
@@ -179,6 +221,7 @@ class Lab:
     def delete_node(self, node: LabNode) -> None:
         """Off, and unknown to the cluster; its disk is thrown away."""
         del self.nodes[node.name]
+        node.check()
         node.close()
         shutil.rmtree(node.computer.directory)
         self.plane.do("DELETE", f"/api/v1/nodes/{node.name}")
@@ -209,7 +252,14 @@ def two_kernels(workshop: Workshop, name: str = KERNEL) -> list[KernelDisk]:
 def only_lab() -> Iterator[None]:
     """Hold the one lab of this machine. Raises Locked if there is another."""
     STATE.mkdir(mode=0o700, exist_ok=True)
-    with open(_LOCK, "wb") as lock:
+    with open(_LOCK, "ab", buffering=0) as lock:
         if not take_lock(lock.fileno()):
             raise Locked("another lab runs on this machine", hint="make lab-down")
+        lock.truncate(0)
+        lock.write(b"%d" % os.getpid())
         yield
+
+
+def end_lab() -> None:
+    """Ask the process of the one lab of this machine to end. Raises ValueError if none holds it."""
+    os.kill(int(_LOCK.read_text()), signal.SIGTERM)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from nodeside.errors import UsageError
@@ -16,6 +16,7 @@ from tests.controlplane.nodes import Nodes
 from tests.lab import network
 from tests.lab.features import ASKED, features
 from tests.lab.network import Network
+from tests.lab.system import os_release
 from tests.node.configuration import NodeAddresses, of_this_boot
 from tests.node.machine import Computer
 
@@ -32,6 +33,7 @@ class LabNode:
     network: Network
     control_plane: ControlPlane
     registry_port: int
+    _complaints: list[str] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -59,6 +61,7 @@ class LabNode:
         settings = of_this_boot(
             self._addresses, self._kubeconfig, self.control_plane.ca.read_text()
         )
+        settings["usr/lib/os-release"] = os_release(self.kernel.release)
         self.computer.switch_on(self.kernel, settings)
         self.control_plane.wait_for(self._is_ready, f"{self.name} to be Ready", timeout=_READY)
         labels = features(self.run("sh", "-c", ASKED).output)
@@ -66,10 +69,12 @@ class LabNode:
 
     def shut_down(self) -> None:
         """Services end, disks are written."""
+        self._note_complaints()
         self.computer.shut_down()
 
     def cut_power(self) -> None:
         """What was not written to disk is lost; it stays off until `boot`."""
+        self._note_complaints()
         self.computer.cut_power()
 
     def plug(self, *, into: bool) -> None:
@@ -86,9 +91,16 @@ class LabNode:
         return self.computer.run(*argv, check=check, timeout=timeout)
 
     def check(self) -> None:
-        """Raise if the kernel of this boot has complained."""
-        if self.is_on and (complaints := self.computer.machine.splats()):
-            raise TrialError(f"the kernel of {self.name} complained:\n" + "\n".join(complaints))
+        """Raise if a kernel has complained, in this boot or an earlier one."""
+        self._note_complaints()
+        if self._complaints:
+            said = "\n".join(self._complaints)
+            raise TrialError(f"a kernel of {self.name} complained:\n{said}")
+
+    def _note_complaints(self) -> None:
+        if self.is_on:
+            new = self.computer.machine.splats()
+            self._complaints += [each for each in new if each not in self._complaints]
 
     @property
     def boot_id(self) -> str:

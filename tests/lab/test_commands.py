@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,9 +12,10 @@ from typing import cast
 import pytest
 from click.testing import CliRunner
 
-from nodeside.errors import DeadlinePassed, UsageError
+from nodeside.errors import DeadlinePassed, Locked, UsageError
 from tests.lab import __main__ as command_line
 from tests.lab import commands
+from tests.lab import lab as lab_module
 from tests.lab.commands import ask, serving
 from tests.lab.lab import Lab
 
@@ -91,12 +94,26 @@ def test_what_fails_in_the_lab_is_told_with_its_exit_code(lab: _Lab) -> None:
     assert "waited 900 s for node-1 to be Ready" in errors
 
 
-def test_the_lab_hears_that_it_is_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "SOCKET", tmp_path / "socket")
-    with serving(cast(Lab, _Lab())) as end:
-        assert ask("down") == {"exit": 0, "output": ""}
-        assert end.wait(10)
-    assert not (tmp_path / "socket").exists()
+def test_there_is_one_lab_and_down_ends_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lab_module, "STATE", tmp_path)
+    monkeypatch.setattr(lab_module, "_LOCK", tmp_path / "lock")
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:  # the lab
+        with lab_module.only_lab():
+            os.write(writing, b"x")
+            signal.pause()
+    assert os.read(reading, 1) == b"x"
+    with pytest.raises(Locked, match="another lab runs"), lab_module.only_lab():
+        pass
+
+    lab_module.end_lab()
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+    with lab_module.only_lab():
+        assert (tmp_path / "lock").read_text() == str(os.getpid())
 
 
 def test_without_a_lab_the_command_says_how_to_start_one(

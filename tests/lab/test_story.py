@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lab.story import QUICK, STAGES, Story
+from tests.lab.story import FOR_KERNELS, STAGES, Story
 
 pytestmark = [pytest.mark.vm, pytest.mark.usefixtures("shown_if_it_fails")]
 
 
 def test_a_driver_is_built_in_its_pod_and_another_pod_computes(story: Story) -> None:
     [node] = story.lab.nodes.values()
-    story.write_stages()
     story.apply("1.0.0")
     story.until_ready("1.0.0", node_1="built")
 
@@ -54,10 +53,8 @@ def test_a_version_that_does_not_compile_is_named_and_leaves_the_device_to_its_u
 ) -> None:
     [node] = story.lab.nodes.values()
     loading = story.loading(node)
-    story.push_quick("1.1.0", script="echo '#error no more' > broken.c && gcc -c broken.c || exit")
-    story.apply("1.1.0", build=QUICK)
-    wanted = {"state": "failed", "version": "1.1.0", "reason": "Compile"}
-    assert story.until_some_node("to fail with 1.1.0", **wanted) is node
+    version = story.roll_out("echo '#error no more' > broken.c && gcc -c broken.c || exit")
+    story.until_node(node, state="failed", version=version, reason="Compile")
 
     assert "no more" in story.node_driver(node)["message"]
     words = story.scene.cli("explain", "edu").output
@@ -65,6 +62,26 @@ def test_a_version_that_does_not_compile_is_named_and_leaves_the_device_to_its_u
     assert story.loading(node) == loading
     story.until_counts()
     story.end_consumer()
+
+
+def test_images_that_are_missing_are_named_and_done_without_or_waited_for(story: Story) -> None:
+    [node] = story.lab.nodes.values()
+    late = story.late_toolkit(node)
+    version = story.roll_out(prebuilt={"image": FOR_KERNELS}, toolkit=late)
+    story.until_pull_fails(f"drivers/edu:{version}-{node.kernel.release}")
+    story.until_pull_fails("late/toolkit:")
+    story.push_late_toolkit(node)
+    story.until_ready(version, node_1="built")
+
+
+def test_after_a_power_cut_the_stages_wait_for_the_driver_of_that_boot(story: Story) -> None:
+    [node] = story.lab.nodes.values()
+    version = story.node_driver(node)["version"]
+    node.cut_power()
+    story.boot(node)
+    story.until_ready(version, node_1="cached")
+    story.until_stages()
+    assert min(gate["finishedAt"] for gate in story.gates(node)) >= story.ready_since(node)
 
 
 def test_a_driver_that_is_deleted_leaves_nothing(story: Story) -> None:

@@ -177,8 +177,9 @@ class Scene:
         return found
 
     def status(self, name: str = "edu") -> Mapping[str, Any]:
+        """Of a Driver, empty if there is none."""
         answer = self.control_plane.request("GET", f"{DRIVERS}/{name}")
-        return dict(answer.document.get("status") or {})
+        return dict(answer.document.get("status") or {}) if answer.status == 200 else {}
 
     def condition(self, kind: str, name: str = "edu") -> Mapping[str, str]:
         found = (c for c in self.status(name).get("conditions", ()) if c["type"] == kind)
