@@ -53,7 +53,7 @@ DEVICES = ("edu", "edu")
 STATE = Path("/run/nodeside-lab")
 _LOCK = STATE / "lock"
 _REGISTRY_PORT = 5000
-_INSTALL = 120.0  # seconds
+_COMMAND = 120.0  # seconds
 _LEADS = 900.0  # seconds; Python starts in emulated machines that start everything else, too
 
 
@@ -160,11 +160,11 @@ class Lab:
         answer = self.plane.request("GET", LEASE)
         return str(answer.document.get("spec", {}).get("holderIdentity", ""))
 
-    def cluster(self, *argv: str, check: bool = True) -> process.Completed:
-        """`nodeside-cluster ...` as the administrator."""
+    def cluster(self, *argv: str, timeout: float = _COMMAND) -> process.Completed:
+        """`nodeside-cluster ...` as the administrator. Raises ToolError if it fails."""
         config = ("--kubeconfig", str(self.plane.kubeconfig))
         words = [sys.executable, "-m", "cluster", *argv, *config]
-        return process.run(words, timeout=_INSTALL, check=check, env={"COLUMNS": "200"})
+        return process.run(words, timeout=timeout, env={"COLUMNS": "200"})
 
     def write_example(self) -> Path:
         """driver.yaml of examples/edu for this registry."""

@@ -20,11 +20,13 @@ from cluster.model.names import NAMESPACE
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
 from tests import TOP
+from tests.cluster.e2e.scene import JOBS
 from tests.images.built import engine
 from tests.lab import before
 from tests.lab.lab import two_kernels
 from tests.lab.node import LabNode
-from tests.lab.story import FOR_KERNELS, Story
+from tests.lab.story import FOR_KERNELS, LONG, Story
+from tests.lab.system import ostree_version
 from tests.lab.tour import TOUR, Chapter, Tour
 
 pytestmark = [pytest.mark.vm, pytest.mark.usefixtures("shown_if_it_fails")]
@@ -190,6 +192,17 @@ def test_a_registry_that_is_down_takes_no_driver_away(
         story.reboot(one)
         story.until_node_ready(one, version, "cached")
     story.until_ready(version)
+
+
+def test_a_build_is_tried_for_a_kernel_that_no_node_has(story: Story, version: str) -> None:
+    """`nodeside-cluster preflight` runs a Job, shows its output, and leaves nothing."""
+    _, coming, _ = story.lab.kernels
+    story.lab.offer_toolkits(*story.lab.kernels[:2])
+    asked = ("preflight", "edu", "--os-version", ostree_version(coming.release))
+    said = story.lab.cluster(*asked, timeout=LONG).output
+    assert re.search(r"^verdict +it builds$", said, re.MULTILINE), said
+    names = [job["metadata"]["name"] for job in story.scene.items(JOBS)]
+    assert [name for name in names if name.startswith("edu-preflight-")] == []
 
 
 def test_a_kernel_upgrade_finds_its_driver_built(

@@ -52,6 +52,9 @@ ANSWER: Final = "answer"
 
 WORK: Final = "/build"
 PUBLISH_DIRECTORY: Final = "/publish"
+_PUBLISH, _PULL = "publish.json", "pull.json"
+# The first that is there; a registry that asks nobody for a password needs neither.
+_CREDENTIALS: Final = f"{PUBLISH_DIRECTORY}/{_PUBLISH}:{PUBLISH_DIRECTORY}/{_PULL}"
 _SHARED: Final = f"{WORK}/shared"
 _BUILD_USER: Final = 65533
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -248,16 +251,10 @@ def _env(step: str, build: Build, settings: Settings) -> list[Document]:
             "NODESIDE_OUTCOME": "/dev/termination-log",
             "NODESIDE_LOG_FORMAT": "json",
             "NODESIDE_CA_FILE": f"{CA_DIRECTORY}/ca-bundle.crt" if settings.ca_config_map else "",
-            "NODESIDE_CREDENTIALS": ":".join(_credential_files(settings)) if build.publish else "",
+            "NODESIDE_CREDENTIALS": _CREDENTIALS if build.publish else "",
             **settings.proxy,
         }
     return [{"name": key, "value": value} for key, value in values.items() if value]
-
-
-def _credential_files(settings: Settings) -> Iterator[str]:
-    yield f"{PUBLISH_DIRECTORY}/publish.json"
-    if settings.pull_secrets:
-        yield f"{PUBLISH_DIRECTORY}/pull.json"
 
 
 def _toolkit_step(step: str, build: Build, settings: Settings) -> Document:
@@ -308,8 +305,8 @@ def _inputs(
         yield "certificate", SIGNING_DIRECTORY, (ORDER,), {"secret": only}
         yield "signing", SIGNING_DIRECTORY, (FINISH,), {"secret": whole}
     if build.publish:
-        sources = [_credential(f"{build.driver.name}-publish", "publish.json")]
-        sources += [_credential(each, "pull.json") for each in settings.pull_secrets[:1]]
+        sources = [_credential(f"{build.driver.name}-publish", _PUBLISH)]
+        sources += [_credential(each, _PULL) for each in settings.pull_secrets[:1]]
         projected = {"defaultMode": 0o440, "sources": sources}
         yield "publish", PUBLISH_DIRECTORY, TELLING, {"projected": projected}
     if settings.ca_config_map:

@@ -149,7 +149,7 @@ def in_place(verb: Verb) -> Verb:
             toolkit=toolkit,
             policy_file=policy_file,
             ca_file=ca_file,
-            credentials_file=_first_there(credentials_file),
+            credentials_file=first_there(credentials_file),
         )
         return verb(config=config, **rest)
 
@@ -158,7 +158,7 @@ def in_place(verb: Verb) -> Verb:
     return with_place
 
 
-def _first_there(path: Path | None) -> Path | None:
+def first_there(path: Path | None) -> Path | None:
     """Return a single path unchanged; of several, the first that exists, or None."""
     if path is None or os.pathsep not in str(path):
         return path

@@ -17,7 +17,7 @@ from nodeside import process
 from nodeside.buildjob import BuildOutcome, BuildVerdict, read_message
 from nodeside.driver.bundle.archive import pack, unpack
 from nodeside.driver.bundle.bundle import SIGNATURE
-from nodeside.driver.commands.options import _first_there
+from nodeside.driver.commands.options import first_there
 from nodeside.errors import ExitCode
 from nodeside.host import Kernel
 from tests.driver.fakes.keys import make_pair
@@ -197,12 +197,12 @@ def test_without_publishing_no_store_is_asked_and_the_cache_has_it(steps: Steps)
 def test_of_several_credentials_the_first_that_is_there_is_taken(tmp_path: Path) -> None:
     publish, pull = tmp_path / "publish.json", tmp_path / "pull.json"
     both = Path(f"{publish}:{pull}")
-    assert _first_there(both) is None
+    assert first_there(both) is None
     pull.touch()
-    assert _first_there(both) == pull
+    assert first_there(both) == pull
     publish.touch()
-    assert _first_there(both) == publish
-    assert _first_there(tmp_path / "typo.json") == tmp_path / "typo.json"
+    assert first_there(both) == publish
+    assert first_there(tmp_path / "typo.json") == tmp_path / "typo.json"
 
 
 def test_a_step_that_comes_too_early_says_which_one_is_missing(steps: Steps) -> None:

@@ -21,13 +21,14 @@ from cluster.model.parse_pods import build_pod_from
 from cluster.model.snapshot import Settings
 from cluster.plan.objects.build_job import Build, job, publish_target
 from nodeside.driver.cli import driver as driver_verbs
+from nodeside.driver.commands.options import first_there
 from nodeside.shared import SharedDir
 from nodeside.spec import Driver
 from nodeside.toolkit_sidecar.cli import _parser as sidecar_parser
 from tests import TOP
 from tests.cluster.fakes.model import document
 from tests.controlplane.controlplane import ControlPlane
-from tests.images.containerfile import settings
+from tests.images.containerfile import settings as image_settings
 
 GOLDEN = TOP / "tests" / "cluster" / "golden"
 SIGNED = {"key": "/signing/edu.key", "certificate": "/signing/edu.pem"}
@@ -222,10 +223,18 @@ def test_only_what_runs_in_the_toolkit_image_has_a_limit_of_memory() -> None:
     }
 
 
+def test_a_registry_without_passwords_needs_no_secret() -> None:
+    """The volumes are optional. Of several files the node takes the first there is, or none."""
+    for settings in SETTINGS:
+        for step in TELLING:
+            values = {e["name"]: e["value"] for e in by_name(made(settings), step)["env"]}
+            assert first_there(Path(values["NODESIDE_CREDENTIALS"])) is None
+
+
 def test_nothing_that_the_image_says_of_a_driver_pod_holds_in_a_build() -> None:
     """The image names where a driver pod mounts the host. A build mounts none."""
     image = dict(
-        each.split("=", 1) for each in settings(TOP / "images/driver.Containerfile")["Env"]
+        each.split("=", 1) for each in image_settings(TOP / "images/driver.Containerfile")["Env"]
     )
     ours = {name for name in image if name.startswith("NODESIDE_")}
     assert image["NODESIDE_HOST"] == "/host"
