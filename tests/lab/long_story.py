@@ -10,9 +10,11 @@ import os
 import re
 import time
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 
 import pytest
 
+from cluster.model.names import NAMESPACE
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
 from tests.cluster.e2e.scene import JOBS
@@ -253,6 +255,53 @@ def test_controllers_that_are_killed(story: Story, version: str) -> None:
     version = story.roll_out("sleep 10")
     story.until_some_node("to build", state="building", version=version)
     assert story.kill_controllers() == 2
+    story.until_ready(version)
+
+
+def test_a_token_that_was_stolen_from_a_node(
+    story: Story, version: str, one: LabNode, two: LabNode
+) -> None:
+    """What docs/cluster.md#security says that a driver pod's token may do, and nothing else."""
+    token = story.token(one)
+    node, other = f"/api/v1/nodes/{one.name}", f"/api/v1/nodes/{two.name}"
+    pods, secrets = (f"/api/v1/namespaces/{NAMESPACE}/{what}" for what in ("pods", "secrets"))
+    theirs = f"/apis/nodeside.io/v1alpha1/nodedrivers/edu.{two.name}"
+    state = {"metadata": {"labels": {"nodeside.io/edu.state": "ready"}}}
+    role = {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}}
+    event = {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": "stolen", "namespace": "default"},
+        "eventTime": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}",
+        "action": "Bringup",
+        "type": "Warning",
+        "reason": "DriverFailed",
+        "note": "forged",
+        "reportingController": "nodeside.io/driver",
+        "reportingInstance": "stolen",
+        "regarding": {"apiVersion": "v1", "kind": "Node", "name": two.name, "uid": two.name},
+    }
+    refused = [
+        ("PATCH", other, state),
+        ("PATCH", node, role),
+        ("PATCH", node, {"spec": {"unschedulable": True}}),
+        ("PATCH", f"{node}/status", {"status": {"phase": "Running"}}),
+        ("PATCH", theirs, {"status": {"state": "failed"}}),
+        ("DELETE", theirs, None),
+        ("DELETE", node, None),
+        ("GET", pods, None),
+        ("GET", secrets, None),
+        ("GET", "/api/v1/secrets", None),
+        ("GET", "/apis/nodeside.io/v1alpha1/drivers", None),
+        ("POST", pods, {"metadata": {"name": "stolen"}, "spec": {"containers": []}}),
+        ("POST", f"{pods}/{story.pod(two)['metadata']['name']}/exec", None),
+        ("DELETE", f"{pods}/{story.pod(two)['metadata']['name']}", None),
+        ("POST", "/apis/events.k8s.io/v1/namespaces/default/events", event),
+    ]
+    answers = [(*each, story.ask(token, *each).status) for each in refused]
+    assert [each for each in answers if each[-1] != 403] == []
+    assert story.ask(token, "PATCH", node, state).status == 200
+    assert story.ask(token, "GET", other, None).status == 200
     story.until_ready(version)
 
 
