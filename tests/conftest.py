@@ -56,7 +56,8 @@ class Tiers:
             item.user_properties.append(("tier", next(marked, "unit")))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        tier = str(dict(report.user_properties)["tier"])
+        """A process that died tells no tier: the test that it died in is none's, and has failed."""
+        tier = str(dict(report.user_properties).get("tier", "none"))
         self.seconds[tier] += int(report.duration * 1000)
         if report.when == "call" or report.outcome != "passed":
             self.outcomes[tier][report.outcome] += 1
