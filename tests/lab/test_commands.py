@@ -101,10 +101,14 @@ def test_there_is_one_lab_and_down_ends_its_process(
     monkeypatch.setattr(lab_module, "_LOCK", tmp_path / "lock")
     reading, writing = os.pipe()
     child = os.fork()
-    if child == 0:  # the lab
-        with lab_module.only_lab():
-            os.write(writing, b"x")
-            signal.pause()
+    if child == 0:  # the lab; never more of this process than that
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a test of this process may have set it
+        try:
+            with lab_module.only_lab():
+                os.write(writing, b"x")
+                signal.pause()
+        finally:
+            os._exit(1)
     assert os.read(reading, 1) == b"x"
     with pytest.raises(Locked, match="another lab runs"), lab_module.only_lab():
         pass
