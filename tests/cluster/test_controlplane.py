@@ -11,8 +11,9 @@ import pytest
 
 from nodeside import process
 from nodeside.errors import NodesideError
+from tests.controlplane.api_server import MERGE_PATCH
 from tests.controlplane.binaries import binaries
-from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane
+from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.nodes import Nodes
 from tests.controlplane.stages import LINGER
 

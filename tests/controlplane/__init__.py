@@ -5,6 +5,7 @@
     certificates     a throwaway CA and what it signs, kubeconfigs
     components       what each program is started with, and how to see that it is ready
     controlplane     start them in order, stop them in order, leave nothing
+    api_server       requests and kubectl of its administrator; waiting
     nodes            simulated nodes (KWOK) with a kernel, an operating system and labels
 
 Tests take the fixtures of `tests/cluster/conftest.py`; a person types `make control-plane`.

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from tests.controlplane.controlplane import APPLY_PATCH, ControlPlane
+from tests.controlplane.api_server import APPLY_PATCH
+from tests.controlplane.controlplane import ControlPlane
 
 GROUP = "security.openshift.io"
 PATH = f"/apis/{GROUP}/v1/securitycontextconstraints"

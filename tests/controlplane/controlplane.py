@@ -7,11 +7,9 @@ ready is shown with the last lines of its log. The programs die with the process
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import signal
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +22,7 @@ from nodeside import process
 from nodeside.errors import DeadlinePassed, NodesideError
 from nodeside.scratch import scratch_directory
 from tests.controlplane import components
+from tests.controlplane.api_server import ApiServer
 from tests.controlplane.binaries import Binaries, Say, binaries
 from tests.controlplane.certificates import (
     make_certificates,
@@ -32,31 +31,9 @@ from tests.controlplane.certificates import (
 )
 from tests.controlplane.components import LOOPBACK, Component, Place
 
-MERGE_PATCH = "application/merge-patch+json"
-STRATEGIC_PATCH = "application/strategic-merge-patch+json"
-APPLY_PATCH = "application/apply-patch+yaml"
-
 _START = 120.0  # seconds for one program to become ready; 4 are usual
 _STOP = 20.0  # seconds for one program to end by itself
 _REQUEST = 30.0  # seconds
-_KUBECTL = 60.0  # seconds
-_LOOK = 0.05  # seconds between two looks whether something is so
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What the API server said."""
-
-    status: int
-    document: Mapping[str, Any]
-
-    @property
-    def message(self) -> str:
-        return str(self.document.get("message", ""))
-
-
-class Refused(AssertionError):
-    """The API server did not do what a test's own preparation asked of it."""
 
 
 @dataclass
@@ -103,7 +80,7 @@ def _started(component: Component, log: Path) -> process.Child:
         return process.start(argv, stdout=output, stderr=process.INTO_STDOUT)
 
 
-class ControlPlane:
+class ControlPlane(ApiServer):
     """etcd, API server, controller manager, scheduler and KWOK on loopback.
 
     `simulated`: KWOK plays every node; without it, nodes are real ones. `address` is the API
@@ -113,11 +90,11 @@ class ControlPlane:
     def __init__(
         self, say: Say = lambda _: None, *, simulated: bool = True, address: str = LOOPBACK
     ) -> None:
+        super().__init__()
         self._say = say
         self._simulated = simulated
         self._address = address
         self._stack = ExitStack()
-        self._sessions: dict[str, requests.Session] = {}
         self._running: dict[str, _Running] = {}
         self.binaries: Binaries
         self.place: Place
@@ -127,7 +104,7 @@ class ControlPlane:
         with ExitStack() as stack:
             directory = stack.enter_context(scratch_directory("control-plane"))
             directory.chmod(0o700)  # keys and the data of etcd
-            stack.callback(self._close_sessions)
+            stack.callback(self.close_sessions)
             self.place = self._settle_in(directory)
             self._start_all(stack)
             self._stack = stack.pop_all()
@@ -192,6 +169,25 @@ class ControlPlane:
     def ca(self) -> Path:
         return self.place.certificates.ca
 
+    @property
+    def kubectl_program(self) -> Path:
+        return self.binaries["kubectl"]
+
+    @property
+    def home(self) -> Path:
+        return self.place.directory
+
+    def new_session(self, token: str) -> requests.Session:
+        session = requests.Session()
+        session.trust_env = False
+        session.verify = str(self.ca)
+        if token:
+            session.headers["Authorization"] = f"Bearer {token}"
+        else:
+            certificate, key = self.place.certificates.pair("admin")
+            session.cert = (str(certificate), str(key))
+        return session
+
     def pid(self, name: str) -> int:
         """The process of a program, for measurements: `kube-apiserver`, `etcd`, ..."""
         return self._running[name].child.pid
@@ -217,41 +213,6 @@ class ControlPlane:
         finally:
             process.kill_group(child.pid, signal.SIGCONT)
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        document: Mapping[str, Any] | None = None,
-        *,
-        content_type: str = "application/json",
-        token: str = "",
-    ) -> Answer:
-        """One request as the administrator, or with a token; any answer is an answer."""
-        response = self._session(token).request(
-            method,
-            self.url + path,
-            data=None if document is None else json.dumps(document).encode(),
-            headers={"Content-Type": content_type},
-            timeout=_REQUEST,
-        )
-        text = response.text
-        body = json.loads(text) if text.startswith("{") else {"message": text}
-        return Answer(response.status_code, body)
-
-    def do(self, method: str, path: str, document: Any = None, **more: Any) -> Mapping[str, Any]:
-        """A request that must succeed; the document that came back."""
-        answer = self.request(method, path, document, **more)
-        if answer.status >= 300:
-            raise Refused(f"{method} {path}: {answer.status} {answer.message}")
-        return answer.document
-
-    def kubectl(self, *argv: str | Path, input: str = "", check: bool = True) -> process.Completed:
-        """kubectl as the administrator. Raises ToolError if `check` and it fails."""
-        words = [self.binaries["kubectl"], f"--kubeconfig={self.kubeconfig}", *argv]
-        given = input.encode() if input else None
-        env = {"HOME": str(self.place.directory)}  # where kubectl keeps what it discovered
-        return process.run(words, timeout=_KUBECTL, input=given, check=check, env=env)
-
     def pod_token(self, namespace: str, account: str, pod: Mapping[str, Any] | None) -> str:
         """A token of a service account, bound to a pod (and so to its node) if there is one."""
         spec: dict[str, Any] = {"expirationSeconds": 3600}
@@ -269,35 +230,6 @@ class ControlPlane:
         path = self.place.directory / f"token-{name}.kubeconfig"
         write_kubeconfig(path, self.place.certificates, self.url, {"token": token})
         return path
-
-    def wait_for(self, holds: Callable[[], object], what: str, *, timeout: float = _START) -> None:
-        """Look again and again until something is so."""
-        deadline = time.monotonic() + timeout
-        while not holds():
-            if time.monotonic() > deadline:
-                raise DeadlinePassed(f"waited {timeout:g} s for {what}")
-            time.sleep(_LOOK)
-
-    def _session(self, token: str = "") -> requests.Session:
-        if token not in self._sessions:
-            session = requests.Session()
-            session.trust_env = False
-            session.verify = str(self.ca)
-            if token:
-                session.headers["Authorization"] = f"Bearer {token}"
-            else:
-                certificate, key = self.place.certificates.pair("admin")
-                session.cert = (str(certificate), str(key))
-            self._sessions[token] = session
-        return self._sessions[token]
-
-    def forget_connections(self) -> None:
-        """In a forked process: what was open is the other process's."""
-        self._sessions = {}
-
-    def _close_sessions(self) -> None:
-        for session in self._sessions.values():
-            session.close()
 
 
 def _setpriv() -> str:

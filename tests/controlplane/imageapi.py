@@ -18,8 +18,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from tests.controlplane.api_server import APPLY_PATCH, MERGE_PATCH
 from tests.controlplane.components import LOOPBACK
-from tests.controlplane.controlplane import APPLY_PATCH, MERGE_PATCH, ControlPlane
+from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.imagestreams import GROUP
 
 _ROOT = f"/apis/{GROUP}/v1"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from tests.controlplane.controlplane import APPLY_PATCH, MERGE_PATCH, ControlPlane
+from tests.controlplane.api_server import APPLY_PATCH, MERGE_PATCH, ApiServer
 
 GROUP = "image.openshift.io"
 DRIVER_TOOLKIT = "openshift/driver-toolkit"
@@ -41,7 +41,7 @@ _DEFINITION: Mapping[str, Any] = {
 }
 
 
-def install_image_streams(control_plane: ControlPlane) -> None:
+def install_image_streams(control_plane: ApiServer) -> None:
     """Serve ImageStreams, and have OpenShift's own namespace for them. Harmless if repeated."""
     _apply(control_plane, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", _DEFINITION)
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "openshift"}}
@@ -50,7 +50,7 @@ def install_image_streams(control_plane: ControlPlane) -> None:
 
 
 @contextmanager
-def aggregated_away(control_plane: ControlPlane) -> Iterator[None]:
+def aggregated_away(control_plane: ApiServer) -> Iterator[None]:
     """In the block the group belongs to a server that is down: the API server answers 503.
 
     On OpenShift it is served by a server of its own, behind the API server. Here the API server
@@ -73,7 +73,7 @@ def aggregated_away(control_plane: ControlPlane) -> Iterator[None]:
         _until(control_plane, 200, "ImageStreams to be served again")
 
 
-def remove_image_streams(control_plane: ControlPlane) -> None:
+def remove_image_streams(control_plane: ApiServer) -> None:
     """As on a cluster that is no OpenShift: the API server knows no such kind."""
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     control_plane.request("DELETE", f"{path}/{_DEFINITION['metadata']['name']}")
@@ -84,7 +84,7 @@ def remove_image_streams(control_plane: ControlPlane) -> None:
 
 
 def set_image_stream(
-    control_plane: ControlPlane, tags: Mapping[str, str], name: str = DRIVER_TOOLKIT
+    control_plane: ApiServer, tags: Mapping[str, str], name: str = DRIVER_TOOLKIT
 ) -> None:
     """Make an ImageStream have these tags (name to pull spec) and no others."""
     namespace, _, name = name.partition("/")
@@ -102,11 +102,11 @@ def set_image_stream(
         control_plane.do("POST", path.rpartition("/")[0], {**stream, "spec": spec})
 
 
-def _until(control_plane: ControlPlane, status: int, words: str) -> None:
+def _until(control_plane: ApiServer, status: int, words: str) -> None:
     path = f"/apis/{GROUP}/v1/imagestreams"
     control_plane.wait_for(lambda: control_plane.request("GET", path).status == status, words)
 
 
-def _apply(control_plane: ControlPlane, path: str, document: Mapping[str, Any]) -> None:
+def _apply(control_plane: ApiServer, path: str, document: Mapping[str, Any]) -> None:
     where = f"{path}/{document['metadata']['name']}?fieldManager=nodeside-tests&force=true"
     control_plane.do("PATCH", where, document, content_type=APPLY_PATCH)

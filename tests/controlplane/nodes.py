@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.controlplane.controlplane import MERGE_PATCH, STRATEGIC_PATCH, ControlPlane
+from tests.controlplane.api_server import MERGE_PATCH, STRATEGIC_PATCH, ApiServer
 from tests.controlplane.stages import OWN_STATUS
 
 DEBIAN = "Debian GNU/Linux 12 (bookworm)"
@@ -22,7 +22,7 @@ KERNEL = "6.1.0-50-cloud-amd64"
 class Nodes:
     """Makes nodes and remembers them, so that `clear` leaves none."""
 
-    control_plane: ControlPlane
+    control_plane: ApiServer
     names: list[str] = field(default_factory=list)
 
     def create(

@@ -20,8 +20,9 @@ from nodeside.contract import READY_PATTERN, State, node_driver_name, state_labe
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from tests.cluster.e2e.scene import DRIVERS, EDU, JOBS, NODE_DRIVERS, REVISIONS, Scene
 from tests.cluster.e2e.staged import STAGE_DAEMON_SETS, write
+from tests.controlplane.api_server import MERGE_PATCH, Answer
 from tests.controlplane.audit import Audit
-from tests.controlplane.controlplane import MERGE_PATCH, Answer, ControlPlane
+from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.nodes import Nodes
 from tests.images.built import engine
 from tests.lab.content import EDU_IMAGE

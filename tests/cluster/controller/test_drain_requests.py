@@ -13,7 +13,8 @@ from cluster.kube.client import Api, connect
 from cluster.kube.errors import Conflict
 from cluster.model.actions import Uncordon
 from cluster.model.names import CONTROLLER, CORDONED, NAMESPACE
-from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane
+from tests.controlplane.api_server import MERGE_PATCH
+from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.nodes import Nodes
 
 pytestmark = pytest.mark.cluster

@@ -14,7 +14,8 @@ from typing import Any
 from cluster.model.names import BUILDER, MANAGED_BY, NAMESPACE, PREFLIGHT
 from nodeside.buildjob import BuildOutcome, BuildVerdict, termination_message
 from nodeside.errors import ExitCode
-from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane
+from tests.controlplane.api_server import MERGE_PATCH
+from tests.controlplane.controlplane import ControlPlane
 
 Ending = tuple[ExitCode, BuildOutcome]
 

@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 from cluster.kube.resources import PODS, Resource
 from cluster.model.names import CORDONED, draining_label
 from tests.cluster.e2e.watching import Watching
-from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane
+from tests.controlplane.api_server import MERGE_PATCH
+from tests.controlplane.controlplane import ControlPlane
 
 DEVICE = "example.com/edu"
 NAMESPACE = "default"

@@ -31,7 +31,8 @@ from nodeside.driver.node.run_directory import hold_lock, hold_pod_lock
 from nodeside.errors import ExitCode, Locked
 from nodeside.host import Host
 from tests.cluster.fakes.driverpods import identity
-from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane
+from tests.controlplane.api_server import MERGE_PATCH
+from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.stages import LINGER
 
 Outcome = Callable[[str, str], State]  # of a node and a driver version

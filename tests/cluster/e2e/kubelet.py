@@ -12,8 +12,9 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
+from tests.controlplane.api_server import MERGE_PATCH
 from tests.controlplane.components import LOOPBACK
-from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane
+from tests.controlplane.controlplane import ControlPlane
 
 
 class Kubelet:

@@ -10,7 +10,8 @@ from typing import Any
 
 from cluster.model.names import NAMESPACE
 from nodeside import process
-from tests.controlplane.controlplane import Answer, ControlPlane
+from tests.controlplane.api_server import Answer
+from tests.controlplane.controlplane import ControlPlane
 
 HOME = "people"  # the namespace of the accounts that play persons
 _COMMAND = 60.0  # seconds

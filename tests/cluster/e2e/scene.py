@@ -15,7 +15,8 @@ from typing import Any
 from cluster.model.names import CONTROLLER, NAMESPACE, OSTREE_LABEL, OURS
 from nodeside import process
 from tests.cluster.e2e.watching import Watching
-from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane
+from tests.controlplane.api_server import MERGE_PATCH
+from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.imagestreams import set_image_stream
 from tests.controlplane.nodes import Nodes
 

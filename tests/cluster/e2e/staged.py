@@ -12,7 +12,7 @@ from cluster.model.names import NAMESPACE, closed_label, stage_label
 from nodeside.contract import State, assigned_label, state_label
 from tests.cluster.e2e.scene import Scene
 from tests.cluster.e2e.watching import Watching
-from tests.controlplane.controlplane import APPLY_PATCH
+from tests.controlplane.api_server import APPLY_PATCH
 from tests.controlplane.stages import LINGER
 
 ASSIGNED, STATE = assigned_label("edu"), state_label("edu")

@@ -15,7 +15,7 @@ from nodeside.contract import assigned_label
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.scene import OLD, Scene
-from tests.controlplane.controlplane import MERGE_PATCH
+from tests.controlplane.api_server import MERGE_PATCH
 
 pytestmark = pytest.mark.cluster
 

@@ -18,8 +18,8 @@ from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.scene import OLD, Scene
 from tests.cluster.e2e.staged import until_staged
+from tests.controlplane.api_server import APPLY_PATCH
 from tests.controlplane.audit import Audit
-from tests.controlplane.controlplane import APPLY_PATCH
 
 pytestmark = pytest.mark.cluster
 

@@ -24,7 +24,7 @@ from cluster.plan.nodes.deadlines import NO_POD
 from cluster.plan.planner import plan
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.scene import OLD, Scene
-from tests.controlplane.controlplane import MERGE_PATCH
+from tests.controlplane.api_server import MERGE_PATCH
 
 pytestmark = pytest.mark.cluster
 

@@ -23,7 +23,7 @@ from tests.cluster.e2e.scene import (
     REVISIONS,
     Scene,
 )
-from tests.controlplane.controlplane import MERGE_PATCH
+from tests.controlplane.api_server import MERGE_PATCH
 from tests.controlplane.stages import LINGER
 
 pytestmark = pytest.mark.cluster

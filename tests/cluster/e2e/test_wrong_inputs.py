@@ -16,7 +16,7 @@ from nodeside.errors import ExitCode
 from tests.cluster.e2e.controllers import Replicas
 from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.scene import DRIVERS, EDU, OLD, Scene
-from tests.controlplane.controlplane import MERGE_PATCH
+from tests.controlplane.api_server import MERGE_PATCH
 from tests.controlplane.imagestreams import aggregated_away
 from tests.controlplane.stages import PUSHED, UNPUSHED
 

@@ -16,7 +16,7 @@ from cluster.kube.client import Api, Watch, connect
 from cluster.kube.resources import DAEMON_SETS, JOBS, NODE_DRIVERS, NODES, PODS, Resource
 from cluster.model.names import NAMESPACE
 from nodeside.contract import assigned_label
-from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane
+from tests.controlplane.api_server import MERGE_PATCH, ApiServer
 
 _END = 10.0  # seconds for a closed watch to end
 
@@ -47,7 +47,7 @@ class Watching:
         JOBS: NAMESPACE,
         NODE_DRIVERS: "",
     }
-    control_plane: ControlPlane
+    control_plane: ApiServer
     driver: str = "edu"
     _events: list[Seen] = field(default_factory=list)
     _watches: list[Watch] = field(default_factory=list)

@@ -9,7 +9,8 @@ from cluster.install.crds import crds
 from cluster.install.manifests import Installation, manifests
 from cluster.kube.resources import DRIVERS, EVENTS, NODE_DRIVERS, NODES, resource_of
 from cluster.model.names import CONTROLLER, DRIVER
-from tests.controlplane.controlplane import APPLY_PATCH, MERGE_PATCH, ControlPlane
+from tests.controlplane.api_server import APPLY_PATCH, MERGE_PATCH
+from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.nodes import Nodes
 
 

@@ -23,7 +23,8 @@ from nodeside.driver.announce.delivery import Delivery
 from nodeside.driver.announce.documents import event, node_driver
 from nodeside.host import Host
 from tests.cluster.fakes.driverpods import Identity, identity, make_pod
-from tests.controlplane.controlplane import MERGE_PATCH, Answer, ControlPlane
+from tests.controlplane.api_server import MERGE_PATCH, Answer
+from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.nodes import Nodes
 
 pytestmark = pytest.mark.cluster

@@ -24,7 +24,8 @@ from nodeside.spec import Driver, load, parse, to_document
 from nodeside.spec.reference import EXAMPLE
 from tests.cluster.fakes.installed import install_crds
 from tests.cluster.fakes.statuses import full
-from tests.controlplane.controlplane import MERGE_PATCH, Answer, ControlPlane
+from tests.controlplane.api_server import MERGE_PATCH, Answer
+from tests.controlplane.controlplane import ControlPlane
 from tests.spec.broken import BROKEN
 from tests.spec.documents import document, drivers
 

@@ -16,8 +16,9 @@ from cluster.kube.resources import DRIVERS, resource_of
 from nodeside.errors import DeadlinePassed
 from nodeside.process import Completed
 from tests.cluster.fakes.installed import install_all
+from tests.controlplane.api_server import MERGE_PATCH
 from tests.controlplane.constraints import constraints_served
-from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane
+from tests.controlplane.controlplane import ControlPlane
 from tests.spec.documents import document
 
 pytestmark = pytest.mark.cluster

@@ -19,7 +19,8 @@ from cluster.model.parse import daemonset_from
 from cluster.model.snapshot import DaemonSetObject
 from cluster.plan.objects.daemonset import daemonset, differs
 from tests.cluster.fakes.daemonsets import CASES
-from tests.controlplane.controlplane import APPLY_PATCH, ControlPlane
+from tests.controlplane.api_server import APPLY_PATCH
+from tests.controlplane.controlplane import ControlPlane
 
 pytestmark = pytest.mark.cluster
 

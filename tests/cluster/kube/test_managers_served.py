@@ -7,7 +7,8 @@ import pytest
 from cluster.kube.managed_fields import FIELD_MANAGER
 from cluster.kube.resources import NODES
 from cluster.model.parse import node_from
-from tests.controlplane.controlplane import MERGE_PATCH, ControlPlane
+from tests.controlplane.api_server import MERGE_PATCH
+from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.nodes import Nodes
 
 pytestmark = pytest.mark.cluster
