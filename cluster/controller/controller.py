@@ -7,6 +7,7 @@ retry times of failures are kept from one round to the next.
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -79,6 +80,7 @@ class Controller:
         self._worked = worked
         self._jitter = jitter
         self._outages = 0
+        self._late = math.inf  # when a round goes on without the kinds that are not answered
         self._allowance = CpuBudget(self._pace, now())
         self._amendments = Amendments(Quiet(self._pace.counts), jitter)
 
@@ -88,6 +90,8 @@ class Controller:
         try:
             self._look_first(leadership)
             while self._may_go_on(leadership):
+                if not self._has_caught_up():
+                    continue
                 began = self._now()
                 self._pulse.begin()
                 wait = self._round(leadership)
@@ -113,6 +117,24 @@ class Controller:
                 log.fact("first look", fresh=fresh, seconds=round(self._now() - began, 3))
                 return
             self._report_blind(leadership)
+
+    def _has_caught_up(self) -> bool:
+        """Return whether the cache is up to date again after an outage; wait for it for a moment.
+
+        What it has from before may be undone: etcd may have been restored. Once the API server
+        answers for one kind, the others have `refresh` seconds: one that keeps failing does not
+        block them.
+        """
+        kinds = [kind for kind in self._view.health() if not kind.optional]
+        behind = sum(kind.cut_off for kind in kinds)
+        if behind in (0, len(kinds)):  # none, or all: the API server is down
+            self._late = math.inf
+        else:
+            self._late = min(self._late, self._now() + self._pace.refresh)
+        if behind == 0 or self._now() >= self._late:
+            return True
+        self._view.refresh(self._pace.sync, optional=False)
+        return False
 
     def _report_blind(self, leadership: Leadership) -> None:
         """Report on the Drivers why nothing can be planned yet, if that will not pass by itself."""

@@ -191,6 +191,16 @@ class Api:
             if not page.next:
                 return whole
 
+    def latest_version(
+        self, resource: Resource, *, namespace: str = "", selector: str = "", fields: str = ""
+    ) -> str:
+        """Return the resource version that a list of this kind has now. One try."""
+        request = RequestInfo("list", resource.plural, "", namespace, resource.group)
+        query = _given(labelSelector=selector, fieldSelector=fields, limit="1")
+        call = Call("GET", resource.path(namespace=namespace), request, query)
+        answer = self._exchange.send(call, patient=False)
+        return _page(request, answer, lambda _: None, math.inf).resource_version
+
     def watch(
         self,
         resource: Resource,

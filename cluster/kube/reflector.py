@@ -2,8 +2,9 @@
 
 A reflector lists once, then watches from there. A watch that ends resumes at its last resource
 version. After a 410 it lists again, and the old objects stay until the new list is complete. They
-also stay while the API server is unreachable; `health` reports how long nothing was received. A
-change to the part of an object that we keep wakes the controller; a heartbeat does not.
+also stay while the API server is unreachable; `health` reports how long nothing was received. If
+the API server comes back with older data, as after a restore of etcd, it lists again too. A change
+to the part of an object that we keep wakes the controller; a heartbeat does not.
 
 Each reflector has its own thread, which only reads.
 """
@@ -49,7 +50,8 @@ class WatchHealth:
     `silent` is the number of seconds since the last answer; `trouble` is the error message, empty
     if there is none. `refusal` is an error that retrying does not fix. `watches` counts the
     watches started. `about` tells the objects apart if a kind is watched more than once. If
-    `optional`, nothing else waits for this reflector.
+    `optional`, nothing else waits for this reflector. `cut_off`: the API server was down, and what
+    it has now has not been compared with what we have.
     """
 
     kind: str
@@ -60,6 +62,7 @@ class WatchHealth:
     refusal: ApiError | None = None
     about: str = ""
     optional: bool = False
+    cut_off: bool = False
 
     @property
     def name(self) -> str:
@@ -144,6 +147,7 @@ class Reflector(Generic[T]):
         self._version = ""  # where the watch resumes; empty: list again
         self._seen = 0
         self._synced = self._absent = False
+        self._cut_off = False  # no watch could be opened; the API server may come back changed
         self._heard = now()
         self._trouble = ""
         self._refusal: ApiError | None = None
@@ -217,6 +221,7 @@ class Reflector(Generic[T]):
                 refusal=self._refusal,
                 about=self._of.about,
                 optional=self._of.optional,
+                cut_off=self._cut_off,
             )
 
     def wait_synced(self, timeout: float) -> bool:
@@ -310,7 +315,7 @@ class Reflector(Generic[T]):
             self._absent, changed = False, objects != self._objects or not self._synced
             self._objects, self._snapshot, self._synced = objects, None, not self._anew
             self._crowds, self._listed = crowds, began
-            self._version = page.resource_version
+            self._version, self._cut_off = page.resource_version, False
             self._heard_from(page.resource_version)
         if changed:
             self._wake()
@@ -320,6 +325,7 @@ class Reflector(Generic[T]):
         with self._changed:
             first = not self._absent
             self._absent, self._synced, self._listed = True, not self._anew, began
+            self._cut_off = False
             self._objects, self._snapshot = {}, None
             self._heard_from("")
         if first:
@@ -330,7 +336,7 @@ class Reflector(Generic[T]):
             self._poked.wait(_ABSENT * (0.5 + self._jitter() / 2))
             return
         self._watches += 1
-        self._watch = self._api.watch(self._of.resource, self._version, **self._of.where)
+        self._watch = self._open()
         opened = self._now()
         with self._changed:
             self._heard_from("")  # the next event may be a minute away
@@ -352,6 +358,36 @@ class Reflector(Generic[T]):
             self._watch = None
             if self._now() - opened > _SHORT:
                 self._failures = 0
+
+    def _open(self) -> Watch:
+        """Return a watch from where the last one ended. Raises Gone if etcd was restored.
+
+        The API server accepts a watch from a version that it has not reached, and is silent until
+        then. A restore stops it, so it is enough to look after a watch could not be opened.
+        """
+        try:
+            watch = self._api.watch(self._of.resource, self._version, **self._of.where)
+        except ApiError as error:
+            self._cut_off |= error.concerns_all
+            raise
+        if self._cut_off:
+            try:
+                self._look_back()
+            except BaseException:
+                watch.close()
+                raise
+        return watch
+
+    def _look_back(self) -> None:
+        """Raise Gone if the API server is behind what we have seen."""
+        latest = self._api.latest_version(self._of.resource, **self._of.where)
+        if 0 < _number(latest) < _number(self._version):
+            words = "the API server has older data than before, as after a restore: listing again"
+            log.warning(words, kind=self._of.resource.kind, seen=self._version, now=latest)
+            with self._changed:
+                self._seen = 0
+            raise Gone(f"{self._version} is not reached yet, after {latest}")
+        self._cut_off = False
 
     def _take(self, event: Event) -> None:
         version = str(event.object.get("metadata", {}).get("resourceVersion", ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from cluster.controller.failures import failure_of
 from cluster.controller.pacing import CpuBudget, LoopTimings
 from cluster.kube.election import Leadership
 from cluster.kube.errors import Forbidden, Unreachable
+from cluster.kube.reflector import WatchHealth
 from cluster.kube.wakeup import Wakeup
 from cluster.model.actions import Action, Apply, EmitEvent, LabelNode, Plan, SetStatus
 from cluster.model.lanes import STATUS, Lane
@@ -399,3 +401,34 @@ def test_what_a_plan_wants_rendered_is_planned_with_in_the_same_round() -> None:
     ]
     rows = made.drivers["edu"].status["stages"]
     assert [each["message"] for each in rows][1] == "its templates are being rendered"
+
+
+# --- after an outage --------------------------------------------------------------------------
+
+OUT = WatchHealth("Node", synced=True, silent=60.0, trouble="no answer", cut_off=True)
+
+
+def test_while_the_api_server_is_silent_and_until_every_kind_is_heard_again_nothing_is_done() -> (
+    None
+):
+    """A restored etcd undoes what was seen before; a watch takes a moment to notice."""
+    made = model("edu")
+    view = FakeView(made, [OUT, replace(OUT, kind="Pod")])
+    applier, looks = FakeApplier(made), Counter[int]()
+
+    def come_back() -> bool:
+        """One kind after the other, each after some looks at the loop."""
+        looks[len(view.kinds)] += 1
+        if view.kinds and looks[len(view.kinds)] > 10:
+            assert applier.plans == []
+            view.kinds = view.kinds[1:]
+        return bool(applier.plans)
+
+    run_until(made, applier, plan, come_back, view)
+
+
+def test_a_kind_that_stays_silent_does_not_keep_the_others_waiting() -> None:
+    made = model("edu")
+    view = FakeView(made, [OUT, replace(OUT, kind="Pod", cut_off=False)])
+
+    run_until(made, applier := FakeApplier(made), plan, lambda: bool(applier.plans), view)

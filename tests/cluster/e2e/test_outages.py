@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from cluster.model.names import CONTROLLER, NAMESPACE
@@ -10,7 +12,7 @@ from tests.cluster.e2e.controllers import Replica, Replicas
 from tests.cluster.e2e.endstate import end_state
 from tests.cluster.e2e.fleet import Fleet
 from tests.cluster.e2e.relay import Relay
-from tests.cluster.e2e.scene import NEW, OLD, Scene
+from tests.cluster.e2e.scene import NEW, OLD, REVISIONS, Scene
 from tests.controlplane.audit import Audit
 
 pytestmark = pytest.mark.cluster
@@ -108,6 +110,44 @@ def test_an_api_server_that_takes_connections_and_never_answers_is_one_that_is_g
     scene.driver("2.0.0")
     scene.until_complete("2.0.0", NODES)
     assert controller.child.poll() is None
+
+
+def test_an_etcd_that_is_restored_is_noticed_and_nothing_is_done_by_what_it_has_undone(
+    scene: Scene, replicas: Replicas, fleet: Fleet
+) -> None:
+    """The leader keeps its lease, and what it saw last: an upgrade that has not happened now.
+
+    What Kubernetes itself runs is restarted, as etcd's manual asks for.
+    https://etcd.io/docs/v3.6/op-guide/recovery/
+    """
+    plane = scene.control_plane
+    scene.toolkits(OLD)
+    scene.some_nodes("n", NODES)
+    controller = replicas.start(lease=120)
+    scene.driver()
+    scene.until_complete("1.0.0", NODES)
+    [revision] = [each["metadata"]["name"] for each in scene.items(REVISIONS)]
+    data, kept = plane.place.directory / "etcd", plane.place.directory / "etcd-of-before"
+    with plane.without("kube-apiserver"), plane.without("etcd"):
+        shutil.copytree(data, kept)
+    scene.driver("2.0.0")
+    scene.until_complete("2.0.0", NODES)
+
+    audit = Audit(plane.place.directory)
+    mark = audit.mark()
+    with plane.without("kube-apiserver"), plane.without("etcd"):
+        shutil.rmtree(data)
+        kept.rename(data)
+    for name in ("kube-controller-manager", "kube-scheduler", "kwok"):
+        with plane.without(name):
+            pass
+
+    plane.wait_for(lambda: controller.said("has older data than before"), "it to be noticed")
+    scene.until_complete("1.0.0", NODES)
+    assert revision not in [each.name for each in audit.writes(mark) if each.verb == "delete"]
+    assert not controller.said("no longer leading")
+    scene.driver("2.0.0")
+    scene.until_complete("2.0.0", NODES)
 
 
 def _at_rest(scene: Scene, replicas: Replicas) -> Replica:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -25,6 +26,7 @@ QUICK = LoopTimings(
     first_retry=0.01,
     longest_retry=0.02,
     sync=0.01,
+    refresh=0.5,
 )
 
 
@@ -42,8 +44,11 @@ class FakeView:
     def renew(self, since: float) -> None:
         self.renewed.append(since)
 
-    def refresh(self, _timeout: float, *, optional: bool) -> bool:
-        return True
+    def refresh(self, timeout: float, *, optional: bool) -> bool:
+        if fresh := not any(kind.trouble for kind in self.kinds):
+            return fresh
+        time.sleep(timeout)
+        return fresh
 
     def snapshot(self) -> Snapshot:
         return self.model.snapshot

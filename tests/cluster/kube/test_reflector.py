@@ -278,10 +278,12 @@ def test_a_watch_that_is_open_again_counts_as_heard_though_nothing_happens(
     tmp_path: Path, hold: threading.Event
 ) -> None:
     with (
-        ScriptedServer(Said(body=page("a")), Said(503), silent(hold)) as server,
+        ScriptedServer(
+            Said(body=page("a")), Said(503), silent(hold), Said(body=page("a"))
+        ) as server,
         Watched(server, tmp_path) as watched,
     ):
-        watched.until(lambda: len(server.asked) == 3)
+        watched.until(lambda: len(server.asked) == 4)
         assert watched.reflector.wait_current(LONG)
         assert watched.reflector.health().trouble == ""
         hold.set()
@@ -317,7 +319,8 @@ def test_an_event_ends_the_backing_off(tmp_path: Path, hold: threading.Event) ->
 def test_after_an_outage_a_poke_is_enough_to_be_up_to_date_again(
     tmp_path: Path, hold: threading.Event
 ) -> None:
-    script = [Said(body=page("a")), Said(503), Said(body=event("ADDED", "b", "8")), silent(hold)]
+    changes = Said(body=event("ADDED", "b", "8"))
+    script = [Said(body=page("a")), Said(503), changes, Said(body=page("a")), silent(hold)]
     with ScriptedServer(*script) as server, Watched(server, tmp_path) as watched:
         watched.reflector._jitter = lambda: 1000.0  # who is not poked waits for hours
         watched.until(lambda: "failed to watch nodes" in watched.reflector.health().trouble)
@@ -343,3 +346,34 @@ def test_behind_a_connection_that_died_without_a_word_all_is_listed_anew(
         assert watched.reflector.wait_current(LONG)
         assert watched.names == ["b"]
         hold.set()
+
+
+def test_an_api_server_that_comes_back_with_older_data_is_listed_again(
+    tmp_path: Path, hold: threading.Event
+) -> None:
+    """As after a restore of etcd. It would accept a watch from the old version, and say nothing."""
+    restored = [Said(body=page(version="5")), Said(body=page("b", version="5"))]
+    script = [Said(body=page("a")), Said(503), silent(hold), *restored, silent(hold)]
+    with ScriptedServer(*script) as server, Watched(server, tmp_path) as watched:
+        watched.until(lambda: watched.names == ["b"])
+        watched.until(lambda: len(server.asked) == 6)
+        assert not watched.reflector.wait_seen("6", 0), "a write of now is waited for"
+        assert not watched.reflector.health().cut_off
+        hold.set()
+
+    assert server.asked[3].path.endswith("limit=1")
+    assert "resourceVersion=5&" in server.asked[5].path
+
+
+def test_a_watch_that_could_not_be_opened_goes_on_where_it_ended_if_nothing_was_undone(
+    tmp_path: Path, hold: threading.Event
+) -> None:
+    changes = Said(body=event("ADDED", "b", "8"))
+    script = [Said(body=page("a")), Said(503), changes, Said(body=page("a")), silent(hold)]
+    with ScriptedServer(*script) as server, Watched(server, tmp_path) as watched:
+        watched.until(lambda: watched.names == ["a", "b"])
+        watched.until(lambda: len(server.asked) == 5)
+        assert not watched.reflector.health().cut_off
+        hold.set()
+
+    assert "resourceVersion=8&" in server.asked[4].path
