@@ -17,16 +17,24 @@ import pytest
 from cluster.model.names import NAMESPACE
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
+from tests import TOP
 from tests.cluster.e2e.scene import JOBS
 from tests.lab.lab import two_kernels
 from tests.lab.node import LabNode
 from tests.lab.story import FOR_KERNELS, LONG, Story
 from tests.lab.system import ostree_version
 from tests.lab.tour import TOUR, Chapter, Tour
+from tests.node.configuration import REGISTRY
 
 pytestmark = [pytest.mark.vm, pytest.mark.usefixtures("shown_if_it_fails")]
 
+BY_HAND, WITHOUT_KUBERNETES = TOP / "docs" / "on-a-node.md", "\n## Without Kubernetes\n"
 FAILS = "echo '#error no more' > broken.c && gcc -c broken.c || exit"
+
+
+def blocks(markdown: str) -> list[str]:
+    """The lines that a page has its reader type, a text for each block."""
+    return re.findall(r"^```\n(.*?)^```$", markdown, re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +130,35 @@ def test_a_power_cut_while_a_node_builds(story: Story, version: str) -> None:
     node = story.until_some_node("to build", state="building", version=version)
     node.cut_power()
     story.boot(node)
+    story.until_ready(version)
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param("[ ! -e /sys/module/edu ]", id="load"),
+        pytest.param('set -- /var/lib/nodeside/cache/.tmp-*/*; [ -e "$1" ]', id="cache"),
+    ],
+)
+def test_a_power_cut_at_the_worst_moment(
+    story: Story, version: str, one: LabNode, moment: str
+) -> None:
+    """Between unloading and loading, or while the cache is written: the node goes on later."""
+    version = story.push_next()
+    with one.power_cut_when(moment):
+        story.apply_again(version)
+    story.boot(one)
+    story.until_ready(version)
+
+
+def test_a_power_cut_of_a_node_that_waits_for_its_turn(story: Story, version: str) -> None:
+    """In a rollout, while another node builds: the rollout goes on, and it comes back to it."""
+    version = story.roll_out("sleep 60")
+    building = story.until_some_node("to build", state="building", version=version)
+    [waiting] = [node for node in story.lab.nodes.values() if node is not building]
+    waiting.cut_power()
+    story.until_node_ready(building, version)
+    story.boot(waiting)
     story.until_ready(version)
 
 
@@ -250,12 +287,92 @@ def test_an_image_for_a_kernel_that_is_missing(story: Story, version: str) -> No
         assert [each["name"] for each in story.pod(node)["spec"]["containers"]] == ["driver"]
 
 
+def test_a_toolkit_image_that_comes_late(story: Story, version: str, one: LabNode) -> None:
+    """The nodes wait for the toolkit image, and build as soon as it can be pulled."""
+    version = story.roll_out(toolkit=story.late_toolkit(one))
+    story.until_pull_fails("late/toolkit")
+    story.push_late_toolkit(one)
+    story.until_ready(version)
+
+
 def test_controllers_that_are_killed(story: Story, version: str) -> None:
     """Both at once, in the middle of a rollout; the next leader finishes it."""
     version = story.roll_out("sleep 10")
     story.until_some_node("to build", state="building", version=version)
     assert story.kill_controllers() == 2
     story.until_ready(version)
+
+
+def test_a_node_without_network(story: Story, version: str, one: LabNode, outage: float) -> None:
+    """Its pods compute on; when the cable is back, all is as before."""
+    story.start_consumer(one, "one")
+    loading, start = story.loading(one), story.counted("one")
+    one.plug(into=False)
+    try:
+        story.until_not_ready(one)
+        time.sleep(outage)
+    finally:
+        one.plug(into=True)
+    story.until_ready(version)
+    assert story.counted("one") > start + outage / 10
+    assert story.loading(one) == loading
+
+
+def test_an_api_server_that_is_down(
+    story: Story, version: str, one: LabNode, two: LabNode, outage: float
+) -> None:
+    """A driver's container is killed meanwhile; nothing is unloaded, and labels are as before."""
+    story.start_consumer(two, "two")
+    story.until_stages()
+    loading = [story.loading(node) for node in (one, two)]
+    labels = [story.scene.labels(node.name) for node in (one, two)]
+    with story.plane.without("kube-apiserver"):
+        one.run("pkill", "--signal", "KILL", "--full", "nodeside driver run")
+        time.sleep(outage)
+    story.until_ready(version, node_1="loaded")
+    story.until_counts("two")
+    story.until_stages()
+    assert [story.loading(node) for node in (one, two)] == loading
+    assert [story.scene.labels(node.name) for node in (one, two)] == labels
+
+
+def test_a_node_that_is_deleted_and_joins_under_its_name(
+    story: Story, version: str, two: LabNode
+) -> None:
+    """Its disk is new: it gets the driver like any new node."""
+    story.lab.delete_node(two)
+    story.wait_for(lambda: story.scene.status()["nodes"]["wanted"] == 1, "one node to be left")
+    again = story.lab.new_node(story.lab.kernels[0])
+    assert again.name == two.name
+    story.boot(again)
+    story.until_ready(version)
+
+
+def test_a_disk_that_is_full(story: Story, version: str, one: LabNode) -> None:
+    """The kubelet is short of space and evicts; the module stays, and all comes back."""
+    loading = story.loading(one)
+    free = int(one.run("stat", "--file-system", "--format=%a", "/var").output)
+    size = int(one.run("stat", "--file-system", "--format=%S", "/var").output)
+    one.run("fallocate", "--length", str(free * size - (64 << 20)), "/var/fill")
+    try:
+        story.until_node_condition(one, "DiskPressure", "True")
+    finally:
+        one.run("rm", "/var/fill")
+    story.until_node_condition(one, "DiskPressure", "False")
+    story.until_ready(version)
+    assert story.loading(one) == loading
+
+
+def test_a_clock_that_is_an_hour_ahead(story: Story, version: str, one: LabNode) -> None:
+    """Its driver's pod is made again meanwhile: it says ready, and is believed."""
+    one.run("date", "--set", "+1 hour")
+    try:
+        story.delete_driver_pod(one)
+        story.until_ready(version, node_1="loaded")
+    finally:
+        one.run("date", "--set", "-1 hour")
+    story.delete_driver_pod(one)
+    story.until_ready(version, node_1="loaded")
 
 
 def test_a_token_that_was_stolen_from_a_node(
@@ -302,6 +419,44 @@ def test_a_token_that_was_stolen_from_a_node(
     assert [each for each in answers if each[-1] != 403] == []
     assert story.ask(token, "PATCH", node, state).status == 200
     assert story.ask(token, "GET", other, None).status == 200
+    story.until_ready(version)
+
+
+def test_an_engineer_works_by_hand(story: Story, version: str, one: LabNode) -> None:
+    """The lines of docs/on-a-node.md, in the driver's pod and beside it."""
+    loading = story.loading(one)
+    lines = blocks(BY_HAND.read_text().partition(WITHOUT_KUBERNETES)[0])
+    assert f"node={one.name}\n" in lines[0]
+    story.shell("".join(lines))
+    story.until_ready(version)
+    assert story.loading(one) == loading
+
+
+def test_an_engineer_has_podman_and_no_kubernetes(story: Story, version: str, two: LabNode) -> None:
+    """On a node whose kubelet, containerd, pods and Python are off: build, repeat, load, unload."""
+    broken = story.push_next(FAILS)
+    begin, end = blocks(BY_HAND.read_text().partition(WITHOUT_KUBERNETES)[2])
+    names = "".join(begin.splitlines(keepends=True)[:3])
+    python = two.run("readlink", "-f", "/usr/bin/python3").output.strip()
+    two.run("systemctl", "stop", "kubelet", "containerd")
+    two.run("sh", "-c", "echo 1 >/sys/fs/cgroup/kubepods.slice/cgroup.kill")
+    two.run("chmod", "a-x", python)
+    try:
+        two.type(begin)
+        failed = two.type(
+            f"{names}driver={REGISTRY}/drivers/edu:{broken}\non_node build", check=False
+        )
+        assert failed.exit_code == 10, failed
+        [repeat] = re.findall("to repeat it, in the toolkit container: (.*)", failed.errors)
+        again = two.run("podman", "exec", "toolkit", "bash", "-c", repeat, check=False)
+        assert again.exit_code != 0
+        assert "no more" in again.errors
+        in_use = two.type(names + end)
+        assert "sleep" in in_use.errors
+        assert two.run("test", "-e", "/sys/module/edu", check=False).exit_code == 1
+    finally:
+        two.run("chmod", "a+x", python)
+        two.run("systemctl", "start", "containerd", "kubelet")
     story.until_ready(version)
 
 

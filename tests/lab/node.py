@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from nodeside.errors import UsageError
 from nodeside.process import Completed
-from nodeside.trial.errors import TrialError
+from nodeside.trial.errors import MachineLost, TrialError
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from tests.controlplane.certificates import sign_client, write_kubeconfig
 from tests.controlplane.controlplane import ControlPlane
@@ -20,6 +22,7 @@ from tests.lab.system import os_release
 from tests.node.configuration import NodeAddresses, of_this_boot
 from tests.node.machine import Computer
 
+_MOMENT, _LINES = 1800.0, 1800.0  # seconds
 _READY = 900.0  # seconds; an emulated machine beside others that boot
 
 
@@ -77,6 +80,18 @@ class LabNode:
         self._note_complaints()
         self.computer.cut_power()
 
+    @contextmanager
+    def power_cut_when(self, condition: str) -> Iterator[None]:
+        """As soon as this condition of the shell holds; waits for it after the block."""
+        lines = f"until {condition}; do :; done; echo b >/proc/sysrq-trigger"
+        self._note_complaints()
+        child = self.computer.machine.start(["sh", "-c", lines], "node")
+        yield
+        with suppress(MachineLost):
+            done = child.wait(_MOMENT)
+            raise TrialError(f"{self.name} still has power: {done}")
+        self.computer.cut_power()
+
     def plug(self, *, into: bool) -> None:
         """Its network cable."""
         self.network.plug(self.number, into=into)
@@ -89,6 +104,10 @@ class LabNode:
     def run(self, *argv: str, check: bool = True, timeout: float = 600.0) -> Completed:
         """A command on the node, as its administrator."""
         return self.computer.run(*argv, check=check, timeout=timeout)
+
+    def type(self, lines: str, *, check: bool = True) -> Completed:
+        """Lines as its administrator types them in a shell, each of which must succeed."""
+        return self.run("bash", "-eu", "-c", lines, check=check, timeout=_LINES)
 
     def check(self) -> None:
         """Raise if a kernel has complained, in this boot or an earlier one."""

@@ -356,6 +356,13 @@ class Story:
         )
         return self.scene.condition(kind)["message"]
 
+    def until_said(self, kind: str, words: str) -> None:
+        """A condition of the Driver has them in its message."""
+        self.wait_for(
+            lambda: words in self.scene.condition(kind)["message"],
+            f"condition {kind} to say {words!r}",
+        )
+
     def until_built_for(self, count: int) -> None:
         """So many Jobs have built, and the controller knows how they ended."""
 
@@ -374,6 +381,16 @@ class Story:
 
         self.wait_for(found, f"a node {what}")
         return found()[0]
+
+    def until_pod_of(self, node: LabNode, version: str) -> None:
+        """The driver's pod on a node is this version's."""
+
+        def holds() -> bool:
+            pods = self._pods(node)
+            images = [pod["spec"]["containers"][0]["image"] for pod in pods]
+            return any(image.endswith(f":{version}") for image in images)
+
+        self.wait_for(holds, f"a pod of edu {version} on {node.name}")
 
     def until_not_ready(self, node: LabNode) -> None:
         """The API server has heard nothing of its kubelet for too long."""
@@ -440,14 +457,17 @@ class Story:
 
     def gates(self, node: LabNode) -> list[Mapping[str, Any]]:
         """The ends of the gates of the stages' pods on a node."""
-        label = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={STAGE_LABEL}"
-        pods = [p for p in self.scene.items(label) if p["spec"].get("nodeName") == node.name]
         return [
             status["state"]["terminated"]
-            for pod in pods
+            for pod in self.stage_pods(node)
             for status in pod["status"].get("initContainerStatuses", ())
             if "terminated" in status["state"]
         ]
+
+    def stage_pods(self, node: LabNode) -> list[dict[str, Any]]:
+        """Also those that are ending."""
+        label = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={STAGE_LABEL}"
+        return [p for p in self.scene.items(label) if p["spec"].get("nodeName") == node.name]
 
     def node_driver(self, node: LabNode) -> Mapping[str, Any]:
         """The status that the pod of a node wrote."""

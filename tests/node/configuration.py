@@ -148,7 +148,14 @@ def of_this_boot(at: NodeAddresses, kubeconfig: str, ca: str) -> dict[str, str]:
         "etc/kubernetes/kubelet.kubeconfig": kubeconfig,
         "etc/kubernetes/ca.crt": ca,
         f"etc/containerd/certs.d/{REGISTRY}/hosts.toml": where,
+        "etc/containers/registries.conf.d/registry.conf": _podman(at),
     }
+
+
+def _podman(at: NodeAddresses) -> str:
+    """https://github.com/containers/image/blob/main/docs/containers-registries.conf.5.md"""
+    where = f'location = "{at.host}:{at.registry_port}"\ninsecure = true\n'
+    return f'[[registry]]\nprefix = "{REGISTRY}"\n{where}'
 
 
 def _network(at: NodeAddresses) -> str:

@@ -21,9 +21,10 @@ from nodeside.trial.workshop import Workshop
 from tests.node import configuration
 
 # apparmor: what a node of Debian or Ubuntu has, so that the pod's profile means something.
+# podman: for work by hand where no kubelet runs.
 PACKAGES = (
     "systemd", "systemd-sysv", "udev", "dbus", "kmod", "iproute2", "iptables", "procps",
-    "apparmor", "runc", "containernetworking-plugins", "python3",
+    "apparmor", "runc", "containernetworking-plugins", "podman", "python3",
 )  # fmt: skip
 _FREE_MIB = 8192  # for images and builds; sparse
 _LINKED = ("dev", "proc", "sys", "run", "tmp")  # filled by the kernel or systemd
