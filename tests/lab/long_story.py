@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
@@ -19,6 +21,8 @@ from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
 from tests import TOP
 from tests.cluster.e2e.scene import JOBS
+from tests.images.built import engine
+from tests.lab import before
 from tests.lab.lab import two_kernels
 from tests.lab.node import LabNode
 from tests.lab.story import FOR_KERNELS, LONG, Story
@@ -133,6 +137,16 @@ def test_a_power_cut_while_a_node_builds(story: Story, version: str) -> None:
     story.until_ready(version)
 
 
+def test_stages_end_before_their_driver_changes(story: Story, version: str, one: LabNode) -> None:
+    """No pod of a stage is left when the pod of the new version appears; they follow it again."""
+    story.until_stages()
+    version = story.roll_out()
+    story.until_pod_of(one, version)
+    assert story.stage_pods(one) == []
+    story.until_ready(version)
+    story.until_stages()
+
+
 @pytest.mark.parametrize(
     "moment",
     [
@@ -196,6 +210,16 @@ def test_a_version_that_does_not_compile_stops_at_one_node(story: Story, version
     for node in story.lab.nodes.values():
         if node is not failed:
             assert story.node_driver(node)["version"] == version
+    story.apply_again(version)
+    story.until_ready(version)
+
+
+def test_a_build_that_eats_memory_is_named(story: Story, version: str) -> None:
+    """The kernel kills the build, not the sidecar, nor the other version's driver."""
+    build = {"kind": "command", "command": ["bash", "build.sh"], "memoryLimitMib": 256}
+    greedy = story.roll_out("tail /dev/zero || exit", build=build)
+    story.until_some_node("to fail", state="failed", version=greedy, reason="OutOfMemory")
+    story.until_said("Progressing", "256 MiB")
     story.apply_again(version)
     story.until_ready(version)
 
@@ -373,6 +397,53 @@ def test_a_clock_that_is_an_hour_ahead(story: Story, version: str, one: LabNode)
         one.run("date", "--set", "-1 hour")
     story.delete_driver_pod(one)
     story.until_ready(version, node_1="loaded")
+
+
+def test_an_etcd_that_is_restored(story: Story, version: str) -> None:
+    """Its data are those from before a new version, which leaves the nodes again.
+
+    Kubelets and controllers of Kubernetes are restarted, as etcd's manual says; ours are not.
+    https://etcd.io/docs/v3.6/op-guide/recovery/
+    """
+    data = story.plane.place.directory / "etcd"
+    kept = story.lab.directory / "etcd"
+    with story.plane.without("kube-apiserver"), story.plane.without("etcd"):
+        shutil.copytree(data, kept)
+    story.until_ready(version)
+    story.until_ready(story.roll_out())
+    with story.plane.without("kube-apiserver"), story.plane.without("etcd"):
+        shutil.rmtree(data)
+        kept.rename(data)
+    for name in ("kube-controller-manager", "kube-scheduler"):
+        with story.plane.without(name):
+            pass
+    for node in story.lab.nodes.values():
+        node.run("systemctl", "restart", "kubelet")
+    story.until_ready(version)
+
+
+def test_nodeside_itself_is_replaced_and_comes_back(story: Story, version: str) -> None:
+    """Controller and base image become those of the version before, and these again."""
+    version = story.roll_out()
+    story.until_ready(version)
+    story.until_stages()
+    loading = [story.loading(node) for node in story.lab.nodes.values()]
+    with before.before() as earlier:
+        with engine(story.lab.workshop.cache) as builder:
+            earlier.build(builder, story.lab.registry)
+        for install in (partial(earlier.install, story.plane), story.lab.install):
+            writes, leader = story.relabellings(), story.lab.leader
+            install()
+            story.until_leader_is_not(leader)
+            story.touch()
+            story.until_ready(version)
+            assert story.relabellings() == writes
+    image = story.push_on(before.DRIVER, version)
+    story.apply_again(version, image=image)
+    story.until_ready(version, node_1="loaded", node_2="loaded")
+    story.apply_again(version)
+    story.until_ready(version, node_1="loaded", node_2="loaded")
+    assert [story.loading(node) for node in story.lab.nodes.values()] == loading
 
 
 def test_a_token_that_was_stolen_from_a_node(
