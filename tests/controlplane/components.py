@@ -50,19 +50,19 @@ class Place:
         return f"{scheme}://{address}:{self.ports[name]}"
 
 
-def free_ports(*names: str, address: str = LOOPBACK) -> dict[str, int]:
-    """A free port of an address for each name."""
+def free_ports(*names: str) -> dict[str, int]:
+    """A port for each name that is free on every address: a program may take them all."""
     chosen: dict[str, int] = {}
     candidates = random.sample(range(*_BELOW_THE_EPHEMERAL), 2000)
     for name in names:
-        chosen[name] = next(port for port in iter(candidates.pop, None) if _is_free(address, port))
+        chosen[name] = next(port for port in iter(candidates.pop, None) if _is_free(port))
     return chosen
 
 
-def _is_free(address: str, port: int) -> bool:
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         try:
-            probe.bind((address, port))
+            probe.bind(("", port))
         except OSError:
             return False
         return True
