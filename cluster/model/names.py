@@ -67,6 +67,7 @@ POLICY_KEY: Final = "policy.json"
 
 
 DRIVER_CONTAINER: Final = "driver"
+TOOLKIT_CONTAINER: Final = "toolkit"
 
 
 STAGE_LABEL: Final = f"{API_GROUP}/stage"

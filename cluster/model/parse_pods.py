@@ -14,7 +14,9 @@ from cluster.model.names import (
     MANAGED_BY,
     MANAGER,
     REVISION_LABEL,
+    STAGE_LABEL,
     TELLING,
+    TOOLKIT_CONTAINER,
     UNLOAD_LABEL,
 )
 from cluster.model.snapshot import EMPTY, BuildPod, Consumer, Document, DriverPod, Unloader
@@ -22,18 +24,21 @@ from nodeside.buildjob import read_message
 
 
 def pod_from(data: Document) -> DriverPod:
-    metadata, spec = part(data, "metadata"), part(data, "spec")
-    owners = metadata.get("ownerReferences") or ()
+    metadata, spec, status = (part(data, name) for name in ("metadata", "spec", "status"))
+    owners, labels = metadata.get("ownerReferences") or (), part(metadata, "labels")
+    waiting = _waiting(status)
+    if STAGE_LABEL not in labels and _toolkit_was_killed(status):
+        waiting = {name: why for name, why in waiting.items() if name != TOOLKIT_CONTAINER}
     return DriverPod(
         name=text(metadata, "name"),
         namespace=text(metadata, "namespace"),
         uid=text(metadata, "uid"),
-        driver=text(part(metadata, "labels"), DRIVER_LABEL),
+        driver=text(labels, DRIVER_LABEL),
         node=text(spec, "nodeName") or _pinned_to(spec),
         daemonset=next((text(o, "name") for o in owners if o.get("kind") == "DaemonSet"), ""),
         deleting="deletionTimestamp" in metadata,
         created=seconds(metadata.get("creationTimestamp")),
-        waiting=_waiting(part(data, "status")),
+        waiting=waiting,
         unloader=unloader_from(data),
     )
 
@@ -97,6 +102,19 @@ def _waiting(status: Document) -> Mapping[str, str]:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             reasons["pod"] = words_of(condition)
     return reasons or EMPTY
+
+
+def _toolkit_was_killed(status: Document) -> bool:
+    """Return whether SIGKILL ended the toolkit container of a driver pod, mostly for its memory.
+
+    The driver container reports that and builds again with fewer jobs, unless it waits itself.
+    """
+    return any(
+        container.get("name") == TOOLKIT_CONTAINER
+        and part(part(container, "lastState"), "terminated").get("exitCode") == _KILLED
+        and part(part(container, "state"), "waiting").get("reason") == "CrashLoopBackOff"
+        for container in islice(status.get("containerStatuses") or (), _CONTAINERS)
+    )
 
 
 def words_of(cause: Document) -> str:

@@ -20,6 +20,7 @@ from cluster.model.names import (
     DRIVER_CONTAINER,
     POLICY_DIRECTORY,
     POLICY_FILE,
+    TOOLKIT_CONTAINER,
     config_map_name,
     daemonset_name,
     policy_name,
@@ -28,7 +29,6 @@ from cluster.model.snapshot import EMPTY, DriverObject, Pool, Settings, assignme
 from nodeside.contract import assigned_label
 from nodeside.spec import Driver
 
-TOOLKIT_CONTAINER: Final = "toolkit"
 PROVIDE_CONTAINER: Final = "provide"
 
 # The driver image has its driver.yaml here. The revision's file is mounted over it, so that its

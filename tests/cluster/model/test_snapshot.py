@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from cluster.controller.executor import event
 from cluster.model import parse
 from cluster.model.actions import EmitEvent
+from cluster.model.names import STAGE_LABEL
 from cluster.model.parse import (
     daemonset_from,
     driver_from,
@@ -252,6 +254,29 @@ def test_a_pod_tells_why_its_containers_wait() -> None:
 
     assert (found.driver, found.node, found.daemonset) == ("edu", "n1", "edu-0123456789ab")
     assert found.waiting == {"toolkit": "ImagePullBackOff: manifest unknown"}
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "labels", "is_reported"),
+    [
+        ("toolkit", 137, {}, False),
+        ("toolkit", 1, {}, True),
+        ("driver", 137, {}, True),
+        ("toolkit", 137, {STAGE_LABEL: "runtime"}, True),
+    ],
+)
+def test_a_toolkit_that_was_killed_is_left_to_the_driver(
+    name: str, code: int, labels: Mapping[str, str], is_reported: bool
+) -> None:
+    """It builds again with fewer jobs; a stage's container of that name is something else."""
+    container = {
+        "name": name,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": {"exitCode": code}},
+    }
+    pod = {"metadata": {"labels": labels}, "status": {"containerStatuses": [container]}}
+
+    assert (name in pod_from(pod).waiting) == is_reported
 
 
 def test_of_the_containers_that_a_kubelet_reports_few_are_kept() -> None:
