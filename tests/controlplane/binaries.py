@@ -187,10 +187,12 @@ def build(
     module: Path = MODULE,
     lasts: str = "five minutes",
     tags: Sequence[str] = (),
+    architecture: str = "",
 ) -> None:
     """Build into a directory beside, then let each program appear.
 
-    `stamps` are variables of the programs that hold a version; `tags` leave parts of them out.
+    `stamps` are variables of the programs that hold a version; `tags` leave parts of them out;
+    `architecture` is Go's name of another one than this machine's.
     """
     names = ", ".join(tool.name for tool in tools)
     say(f"building {names}: once, {lasts} on two cores")
@@ -199,7 +201,8 @@ def build(
     values = [f"-X {name}={value}" for name, value in stamps.items()]
     flags = ["-trimpath", "-v", "-tags", ",".join(tags)]
     flags += ["-ldflags", " ".join(["-s -w", *values]), "-o", f"{scratch}/"]
-    _go(["build", *flags, *(tool.package for tool in tools)], _BUILD, say, module)
+    other = {"GOARCH": architecture} if architecture else {}
+    _go(["build", *flags, *(tool.package for tool in tools)], _BUILD, say, module, other)
     (place / "bin").mkdir(exist_ok=True)
     for tool in tools:
         (scratch / tool.built_as).rename(place / "bin" / tool.name)
@@ -219,10 +222,17 @@ def _copy_stages(place: Path, say: Say) -> None:
     scratch.rename(place / "stages")
 
 
-def _go(argv: Sequence[str], timeout: float, say: Say, module: Path = MODULE) -> str:
+def _go(
+    argv: Sequence[str],
+    timeout: float,
+    say: Say,
+    module: Path = MODULE,
+    more: Mapping[str, str] | None = None,
+) -> str:
     """Run Go where go.mod is, with the user's own settings of Go and of proxies."""
     mine = {name: value for name, value in os.environ.items() if _OF_THE_USER.fullmatch(name)}
     env = mine | {"CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "-mod=readonly"}
+    env |= more or {}
     hint = "Go fetches its modules from GOPROXY: is there a way to it? `go env GOPROXY`"
     go, progress = _find_go(say), _Progress(say)
     if argv[0] != "build":

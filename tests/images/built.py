@@ -11,6 +11,7 @@ from pathlib import Path
 
 from nodeside import process
 from nodeside.errors import NodesideError
+from nodeside.trial.architecture import AMD64, Architecture
 from nodeside.trial.cache import TrialCache
 from nodeside.trial.debian.archive import proxy_environment
 from nodeside.trial.host.container import ENVIRONMENT
@@ -67,17 +68,28 @@ class Engine:
         self.run("buildah", "rmi", "--prune", "--force")  # those of before
         last.write_text(content)
 
-    def toolkit(self, kernel: str) -> str:
+    def toolkit(self, kernel: str, architecture: Architecture = AMD64) -> str:
         """The toolkit image of a kernel; built if it is not there. A tag may not have a +."""
         tag = f"localhost/nodeside-toolkit:{kernel.replace('+', '_')}"
         if not self.image_id(tag):
-            self.build("toolkit", kernel, tag)
+            self.build("toolkit", kernel, tag, **_arch(architecture))
         return tag
 
-    def assemble(self, tag: str, context: Path, base: str = "") -> str:
+    def edu(self, architecture: Architecture) -> str:
+        """The example driver for another architecture; built if what it is of has changed."""
+        tag, base = f"{EDU}-{architecture.name}", f"{DRIVER}-{architecture.name}"
+        content, last = _content(), self.directory / f"built-{architecture.name}"
+        if not last.exists() or last.read_text() != content:
+            self.build("driver", base, **_arch(architecture))
+            self.build("edu", tag, BASE=base, **_arch(architecture))
+            last.write_text(content)
+        return tag
+
+    def assemble(self, tag: str, context: Path, base: str = "", platform: str = "") -> str:
         """An image of a directory with a Containerfile, of which another `base` is an argument."""
         # Not every base has the history that cached layers need.
-        more = ("--build-arg", f"BASE={base}") if base else ("--layers",)
+        more = ["--build-arg", f"BASE={base}"] if base else ["--layers"]
+        more += ["--platform", platform] if platform else []
         self.run("buildah", "build", *more, "--timestamp", EPOCH, "--tag", tag, context)
         return tag
 
@@ -99,6 +111,10 @@ class Engine:
             yield Path(self.run("buildah", "mount", container))
         finally:
             self.run("buildah", "rm", container)
+
+
+def _arch(architecture: Architecture) -> dict[str, str]:
+    return {"ARCH": architecture.name} if architecture.is_foreign else {}
 
 
 def _content() -> str:

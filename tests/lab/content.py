@@ -4,7 +4,7 @@ To unpack a toolkit of 20,000 files takes an emulated machine longer than to bui
 So this host's own containerd does it once: its data becomes the disk from which a node's containerd
 starts. The kubelet finds the images there, as on a node that has pulled them before.
 
-    <cache>/labs/<digest>/
+    <cache>/labs/<architecture>-<digest>/
       registry/data/      of docker-registry
       images.ext4         of containerd, mounted on /var/lib/containerd
 """
@@ -23,9 +23,9 @@ import nodeside
 from nodeside import process
 from nodeside.errors import DeadlinePassed
 from nodeside.scratch import scratch_directory
+from nodeside.trial.architecture import Architecture
 from nodeside.trial.cache import digest_of, remove_tree
-from nodeside.trial.machine import disks
-from nodeside.trial.machine.initramfs import BUSYBOX
+from nodeside.trial.machine import busybox, disks
 from nodeside.trial.workshop import Workshop
 from tests.driver.fakes.registry import registry
 from tests.images.built import CONTROLLER, EDU, Engine, engine
@@ -34,7 +34,7 @@ from tests.node.configuration import REGISTRY, SANDBOX
 CONTROLLER_IMAGE = f"{REGISTRY}/nodeside/nodeside-cluster:{nodeside.__version__}"
 EDU_IMAGE = f"{REGISTRY}/drivers/edu:1.0.0"
 
-_PAUSE = "localhost/pause:1"
+_PAUSE = "localhost/pause"
 _FREE_MIB = 6144  # for what a node pulls later; sparse
 _NEEDS_MIB = 4096
 _START, _PULL = 60.0, 600.0  # seconds
@@ -85,45 +85,67 @@ def toolkit_image(kernel: str) -> str:
 def make_content(
     workshop: Workshop, kernels: Sequence[str], programs: Mapping[str, Path]
 ) -> Content:
-    """Build the images, and keep what is made of them; older content is removed."""
+    """Build the images for the workshop's architecture, and keep what is made of them.
+
+    Older content is removed. `programs` are those of this host's architecture.
+    """
+    architecture = workshop.architecture
     with engine(workshop.cache) as builder:
-        workshop.progress.say("building the images, as far as they have changed")
-        images = _build(builder, kernels)
+        workshop.progress.say(f"building the images for {architecture.name} that have changed")
+        images = _build(builder, kernels, workshop)
         identities = sorted(f"{name} {builder.image_id(tag)}\n" for name, tag in images.items())
-        name = digest_of("".join(identities) + f"{programs['containerd']} {_CONTAINERD}")
+        digest = digest_of("".join(identities) + f"{programs['containerd']} {_CONTAINERD}")
+        name = f"{architecture.name}-{digest}"
         if not workshop.cache.path("labs", name).exists():
-            _remove_older(workshop.cache.directory / "labs")
+            _remove_older(workshop.cache.directory / "labs", architecture)
 
         def fill(directory: Path) -> None:
             workshop.progress.say("unpacking the images as a node does")
             with registry(directory / "registry") as where:
                 for name, tag in images.items():
                     builder.push(tag, f"{where}/{name.removeprefix(f'{REGISTRY}/')}")
-                _pull(directory, list(images), where, programs)
+                _pull(directory, list(images), where, programs, architecture)
             (directory / "registry" / "config.yml").unlink()
 
         return Content(workshop.cache.make("labs", name, fill, needs_mib=_NEEDS_MIB))
 
 
-def _build(builder: Engine, kernels: Sequence[str]) -> dict[str, str]:
+def _build(builder: Engine, kernels: Sequence[str], workshop: Workshop) -> dict[str, str]:
     """Pull specs, with the names of the images in the engine's storage."""
-    builder.build_all()
+    architecture = workshop.architecture
+    images = {SANDBOX: _pause(builder, workshop)}
+    if architecture.is_foreign:
+        images[EDU_IMAGE] = builder.edu(architecture)
+    else:
+        builder.build_all()
+        images |= {CONTROLLER_IMAGE: CONTROLLER, EDU_IMAGE: EDU}
+    toolkits = {toolkit_image(each): builder.toolkit(each, architecture) for each in kernels}
+    return images | toolkits
+
+
+def _pause(builder: Engine, workshop: Workshop) -> str:
     with scratch_directory("pause") as directory:
-        shutil.copyfile(BUSYBOX, directory / "busybox")
+        static = busybox.make(workshop.archive, workshop.cache)
+        shutil.copyfile(static, directory / "busybox")
         (directory / "busybox").chmod(0o755)
         (directory / "Containerfile").write_text(_CONTAINERFILE)
-        builder.assemble(_PAUSE, directory)
-    images = {SANDBOX: _PAUSE, CONTROLLER_IMAGE: CONTROLLER, EDU_IMAGE: EDU}
-    return images | {toolkit_image(kernel): builder.toolkit(kernel) for kernel in kernels}
+        name = workshop.architecture.name
+        return builder.assemble(f"{_PAUSE}:{name}", directory, platform=f"linux/{name}")
 
 
-def _remove_older(directory: Path) -> None:
+def _remove_older(directory: Path, architecture: Architecture) -> None:
     """No lab uses them: there is one at a time, and it is being started."""
-    for entry in directory.glob("[!.]*"):
+    for entry in directory.glob(f"{architecture.name}-*"):
         remove_tree(entry)
 
 
-def _pull(directory: Path, images: Sequence[str], where: str, programs: Mapping[str, Path]) -> None:
+def _pull(
+    directory: Path,
+    images: Sequence[str],
+    where: str,
+    programs: Mapping[str, Path],
+    architecture: Architecture,
+) -> None:
     tree = directory / "tree"
     tree.mkdir(mode=0o711)
     with scratch_directory("containerd") as scratch, _containerd(scratch, tree, programs) as ctr:
@@ -131,7 +153,8 @@ def _pull(directory: Path, images: Sequence[str], where: str, programs: Mapping[
         hosts.parent.mkdir(parents=True)
         hosts.write_text(f'[host."http://{where}"]\n  capabilities = ["pull", "resolve"]\n')
         for image in images:
-            pull = ("images", "pull", "--hosts-dir", hosts.parents[1], image)
+            platform = ("--platform", f"linux/{architecture.name}")
+            pull = ("images", "pull", "--hosts-dir", hosts.parents[1], *platform, image)
             process.run([*ctr, *pull], timeout=_PULL)
     disks.ext4(tree, directory / "images.ext4", label="images", free_mib=_FREE_MIB)
     shutil.rmtree(tree)

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -27,6 +28,7 @@ from nodeside import process
 from nodeside.errors import Locked, UsageError
 from nodeside.filelock import take_lock
 from nodeside.scratch import scratch_directory
+from nodeside.trial.architecture import ARM64, Architecture
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
 from tests.cluster.e2e.controllers import LEASE
@@ -57,6 +59,15 @@ _COMMAND = 120.0  # seconds
 _LEADS = 900.0  # seconds; Python starts in emulated machines that start everything else, too
 
 
+@dataclass(frozen=True)
+class _Base:
+    """Of the nodes of one architecture: their root file system, and containerd's data."""
+
+    workshop: Workshop
+    disk: Path
+    images: Path
+
+
 class Lab:
     """A context manager; `start` brings up nodes and controller.
 
@@ -69,6 +80,7 @@ class Lab:
         self.say = say
         self.nodes: dict[str, LabNode] = {}
         self.kernels = list(kernels)
+        self._bases: dict[str, _Base] = {}
         self._stack = ExitStack()
         self._registry_runs = ExitStack()
         # QEMU dies with the thread that started it, so these live as long as the lab.
@@ -80,8 +92,10 @@ class Lab:
             programs = node_programs(self.say)
             releases = [kernel.release for kernel in self.kernels]
             content = make_content(self.workshop, releases, programs)
-            self._images = content.disk
-            self._disk = make_disk(self.workshop, programs)
+            disk = make_disk(self.workshop, programs)
+            self._bases = {
+                self.workshop.architecture.name: _Base(self.workshop, disk, content.disk)
+            }
             self.directory = stack.enter_context(scratch_directory("lab"))
             content.copy_registry(self.directory / "registry")
             self._network = stack.enter_context(Network())
@@ -109,7 +123,8 @@ class Lab:
 
     def install(self) -> None:
         """The controller, as docs/cluster.md has it; one that is there becomes it."""
-        done = self.cluster("install", "--image", CONTROLLER_IMAGE)
+        where = f"kubernetes.io/arch={self.workshop.architecture.name}"
+        done = self.cluster("install", "--image", CONTROLLER_IMAGE, "--node-selector", where)
         self.say(done.output.splitlines()[-1] if done.output else "installed")
 
     def until_controller_leads(self) -> None:
@@ -119,15 +134,34 @@ class Lab:
 
     def kernel(self, name: str) -> KernelDisk:
         """One by its name, with a toolkit image and a tag of the image stream."""
-        kernel = self.workshop.kernel(name)
+        foreign = ARM64.name in name
+        workshop = self._base(ARM64).workshop if foreign else self.workshop
+        kernel = workshop.kernel(name)
         if kernel.release not in [each.release for each in self.kernels]:
             self.kernels.append(kernel)
             image = toolkit_image(kernel.release)
             with engine(self.workshop.cache) as builder:
-                built = builder.toolkit(kernel.release)
+                built = builder.toolkit(kernel.release, kernel.architecture)
                 builder.push(built, image.replace(REGISTRY, self.registry))
             self.offer_toolkits(*self.kernels)
         return kernel
+
+    @property
+    def own_kernels(self) -> list[KernelDisk]:
+        """Those of this host's architecture."""
+        return [kernel for kernel in self.kernels if not kernel.architecture.is_foreign]
+
+    def _base(self, architecture: Architecture) -> _Base:
+        """What nodes of an architecture start with; made when it is asked for."""
+        if architecture.name not in self._bases:
+            self.say(f"preparing nodes of {architecture.name}: once, half an hour on two cores")
+            workshop = Workshop(self.workshop.progress, architecture=architecture)
+            self._stack.enter_context(workshop)
+            kernels = [workshop.resolve(architecture.default_kernel).release]
+            content = make_content(workshop, kernels, node_programs(self.say))
+            disk = make_disk(workshop, node_programs(self.say, architecture))
+            self._bases[architecture.name] = _Base(workshop, disk, content.disk)
+        return self._bases[architecture.name]
 
     def offer_toolkits(self, *kernels: KernelDisk) -> None:
         """The image stream has the tags of the systems with these kernels, and no others."""
@@ -192,10 +226,12 @@ class Lab:
         directory = self.directory / f"node-{number}"
         directory.mkdir()
         cable = self._network.cable(number)
+        kernel = kernel or self.kernels[0]
+        base = self._base(kernel.architecture)
         node = LabNode(
             number=number,
-            kernel=kernel or self.kernels[0],
-            computer=Computer(self.workshop, directory, DEVICES, cable, self._disk, self._images),
+            kernel=kernel,
+            computer=Computer(base.workshop, directory, DEVICES, cable, base.disk, base.images),
             network=self._network,
             control_plane=self.plane,
             registry_port=_REGISTRY_PORT,
@@ -210,8 +246,14 @@ class Lab:
 
     def reboot(self, node: LabNode, kernel: KernelDisk | None = None) -> None:
         """Shut it down, and switch it on with the same or another kernel."""
+        kernel = kernel or node.kernel
+        if kernel.architecture != node.kernel.architecture:
+            raise UsageError(
+                f"{node.name} cannot run {kernel.release}",
+                hint=f"it takes a kernel for {node.kernel.architecture.name}",
+            )
         node.shut_down()
-        node.kernel = kernel or node.kernel
+        node.kernel = kernel
         self.boot(node)
 
     def _boot(self, node: LabNode) -> None:

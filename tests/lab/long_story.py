@@ -252,7 +252,7 @@ def test_a_registry_that_is_down_takes_no_driver_away(
 
 def test_a_build_is_tried_for_a_kernel_that_no_node_has(story: Story, version: str) -> None:
     """`nodeside-cluster preflight` runs a Job, shows its output, and leaves nothing."""
-    _, coming, _ = story.lab.kernels
+    _, coming, _ = story.lab.own_kernels
     story.lab.offer_toolkits(*story.lab.kernels[:2])
     asked = ("preflight", "edu", "--os-version", ostree_version(coming.release))
     said = story.lab.cluster(*asked, timeout=LONG).output
@@ -265,7 +265,7 @@ def test_a_kernel_upgrade_finds_its_driver_built(
     story: Story, version: str, one: LabNode, two: LabNode
 ) -> None:
     """The image stream gets a tag, a Job builds, node after node reboots into the new kernel."""
-    before, coming, _ = story.lab.kernels
+    before, coming, _ = story.lab.own_kernels
     version = story.roll_out(prebuilt=story.store)
     story.until_ready(version)
     story.until_built_for(1)
@@ -287,7 +287,7 @@ def test_a_kernel_upgrade_finds_its_driver_built(
 
 def test_a_real_time_kernel_is_a_pool_of_its_own(story: Story, version: str, two: LabNode) -> None:
     """One node runs Debian's real-time kernel, then the kernel of before again."""
-    before, _, rt = story.lab.kernels
+    before, _, rt = story.lab.own_kernels
     story.lab.offer_toolkits(before, rt)
     story.reboot(two, rt)
     story.until_ready(version)
@@ -397,6 +397,25 @@ def test_a_clock_that_is_an_hour_ahead(story: Story, version: str, one: LabNode)
         one.run("date", "--set", "-1 hour")
     story.delete_driver_pod(one)
     story.until_ready(version, node_1="loaded")
+
+
+def test_a_node_of_another_architecture(story: Story, version: str) -> None:
+    """An arm64 node lacks a toolkit, and says so; with one, a Job builds for it, and it fetches."""
+    kernel = story.lab.kernel("cloud-arm64")
+    story.lab.offer_toolkits(story.lab.kernels[0])
+    node = story.lab.new_node(kernel)
+    story.boot(node)
+    story.apply("1.0.0")
+    assert kernel.release in story.until_reason("Degraded", "ToolkitMissing")
+    toolkit = {"images": {kernel.release: toolkit_image(kernel.release)}}
+    story.apply("1.0.0", toolkit=toolkit, prebuilt=story.store)
+    story.until_ready("1.0.0", node_3="fetched")
+    pools = story.scene.status()["pools"]
+    assert sorted(pool["architecture"] for pool in pools) == ["aarch64", "x86_64"]
+    story.lab.delete_node(node)
+    story.lab.kernels.remove(kernel)
+    story.apply_again(version)
+    story.until_ready(version)
 
 
 def test_an_etcd_that_is_restored(story: Story, version: str) -> None:

@@ -140,7 +140,7 @@ class Story:
         module = "$NODESIDE_KERNELRELEASE.bin"
         build = f'{script}\ncp "{module}" "$NODESIDE_OUTPUT/edu.ko"\n'
         (content / "src" / "build.sh").write_text(build)
-        for kernel in self.lab.kernels:
+        for kernel in self.lab.own_kernels:
             built = self.host_builds(example, kernel).module_path("edu")
             shutil.copyfile(built, content / "src" / f"{kernel.release}.bin")
         with engine(self.lab.workshop.cache) as builder:
@@ -213,7 +213,7 @@ class Story:
 
     def push_for_kernels(self, version: str) -> None:
         """The driver image of a version for each kernel, with what was built in it."""
-        for kernel in self.lab.kernels:
+        for kernel in self.lab.own_kernels:
             prebuilt = self.directory / f"{version}-{kernel.release}"
             prebuilt.mkdir()
             self.host_builds.publish(self.directory / version, kernel, str(prebuilt))

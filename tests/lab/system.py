@@ -14,14 +14,15 @@ _RELEASE = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:-(\d+))?")
 def ostree_version(kernel: str) -> str:
     """Returns the version of the system with this kernel release: of two, the newer has the newer.
 
-    A real-time kernel is of a system of its own, unlike on OpenShift, since its headers are in a
-    toolkit image of their own.
+    A real-time kernel is of a system of its own, unlike on OpenShift, and so is one of arm64: their
+    headers are in toolkit images of their own.
     """
     match = _RELEASE.match(kernel)
     if match is None:
         raise ValueError(f"not a kernel release of Debian: {kernel}")
     major, minor, patch, build = match.groups()
-    return f"{major}.{minor}.{int(build or patch):08}-{int('-rt-' in kernel)}"
+    of_its_own = int("-rt-" in kernel) + 2 * int("arm64" in kernel)
+    return f"{major}.{minor}.{int(build or patch):08}-{of_its_own}"
 
 
 def os_release(kernel: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nodeside.trial.architecture import AMD64, Architecture
 from tests.controlplane import binaries
 from tests.controlplane.binaries import Say, Tool, build, cache_directory, digest, only_builder
 
@@ -42,22 +43,28 @@ _RECIPES = (
 )
 
 
-def node_programs(say: Say = lambda _: None) -> Mapping[str, Path]:
+def node_programs(
+    say: Say = lambda _: None, architecture: Architecture = AMD64
+) -> Mapping[str, Path]:
     """Where each program is; builds those that are missing. `say` is told what takes long."""
-    return {name: path for recipe in _RECIPES for name, path in _programs(recipe, say).items()}
+    made = (_programs(recipe, say, architecture) for recipe in _RECIPES)
+    return {name: path for programs in made for name, path in programs.items()}
 
 
-def _programs(recipe: _Recipe, say: Say) -> dict[str, Path]:
-    place = cache_directory() / digest(recipe.module)
+def _programs(recipe: _Recipe, say: Say, architecture: Architecture) -> dict[str, Path]:
+    suffix = f"-{architecture.name}" if architecture.is_foreign else ""
+    place = cache_directory() / f"{digest(recipe.module)}{suffix}"
     paths = {tool.name: place / "bin" / tool.name for tool in recipe.tools}
     if not all(path.exists() for path in paths.values()):
         with only_builder(place, say):
             if missing := [tool for tool in recipe.tools if not paths[tool.name].exists()]:
-                _build(recipe, missing, place, say)
+                _build(recipe, missing, place, say, architecture)
     return paths
 
 
-def _build(recipe: _Recipe, missing: Sequence[Tool], place: Path, say: Say) -> None:
+def _build(
+    recipe: _Recipe, missing: Sequence[Tool], place: Path, say: Say, architecture: Architecture
+) -> None:
     version = binaries.versions(missing, recipe.module)[missing[0].module]
     build(
         place,
@@ -67,4 +74,5 @@ def _build(recipe: _Recipe, missing: Sequence[Tool], place: Path, say: Say) -> N
         module=recipe.module,
         lasts=recipe.lasts,
         tags=recipe.tags,
+        architecture=architecture.name if architecture.is_foreign else "",
     )
