@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,7 @@ class Story:
     host_builds: HostBuilds
     changes: dict[str, Any] = field(default_factory=dict)  # of `spec`, in each version
     waits: list[Wait] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     _patches: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     @property
@@ -423,6 +425,13 @@ class Story:
             "the controller that was installed to lead",
         )
 
+    def until_event(self, *words: str) -> None:
+        """One has all of them."""
+        self.wait_for(
+            lambda: any(all(word in note for word in words) for note in self._notes()),
+            f"an Event with {' and '.join(words)!r}",
+        )
+
     def until_gone(self) -> None:
         """The Driver, which waits for its modules to be unloaded."""
         self.wait_for(lambda: not self.scene.items(DRIVERS), "the Driver to be gone")
@@ -492,6 +501,17 @@ class Story:
 
     def events(self, reason: str) -> list[str]:
         return [each["note"] for each in self.scene.items(_EVENTS) if each["reason"] == reason]
+
+    def _notes(self) -> list[str]:
+        """Of all Events."""
+        return [each.get("note", "") for each in self.scene.items(_EVENTS)]
+
+    def build_said(self, node: LabNode, words: str) -> float:
+        """When a build said this last, in seconds since 1970, by the clock of its node."""
+        pod = self.pod(node)["metadata"]["name"]
+        asked = ("logs", pod, "-n", NAMESPACE, "-c", "toolkit", "--timestamps")
+        lines = [each for each in self.plane.kubectl(*asked).output.splitlines() if words in each]
+        return datetime.fromisoformat(lines[-1].split()[0]).timestamp()
 
     def relabellings(self) -> int:
         """How often the controller has changed a node, by the API server's audit log."""

@@ -20,11 +20,12 @@ def test_the_figures_take_the_place_of_those_before(tmp_path: Path) -> None:
     page = tmp_path / "tour.md"
     page.write_text(f"# Tour\n\n{tour.BEGIN}old\n{tour.END}\n## After\n")
     for _ in range(2):
-        tour.write(page, Tour("2 cores", CHAPTERS))
+        tour.write(page, Tour("2 cores", CHAPTERS, ["An event came."]))
     text = page.read_text()
     assert "| A node reboots. | 62 | node-1 to be Ready | 40 |" in text
     assert "| Nothing is waited for. | 1 | nothing | 0 |" in text
     assert text.startswith("# Tour\n")
+    assert text.count("\n\nAn event came.\n\n| ") == 1
     assert text.endswith("\n## After\n")
     assert "old" not in text
     assert text.count("2 cores, 1 minutes in all") == 1

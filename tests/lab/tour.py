@@ -41,10 +41,11 @@ class Chapter:
 
 @dataclass(frozen=True)
 class Tour:
-    """A story that is whole, and what its figures hold for."""
+    """A story that is whole, what its figures hold for, and what else it found out."""
 
     about: str
     chapters: Sequence[Chapter]
+    remarks: Sequence[str] = ()
 
     @property
     def words(self) -> str:
@@ -80,5 +81,8 @@ def write(page: Path, told: Tour) -> None:
     if not begin or not end:
         raise ValueError(f"{page} has no place for figures: {BEGIN.strip()} … {END.strip()}")
     new = page.with_name(f".{page.name}.new")
-    new.write_text(f"{before}{begin}\n{told.words}\n\n{table(told.chapters)}\n\n{end}{after}")
+    paragraphs = [told.words, *told.remarks, table(told.chapters)]
+    new.write_text(
+        f"{before}{begin}\n" + "".join(f"{each}\n\n" for each in paragraphs) + end + after
+    )
     new.rename(page)
