@@ -23,6 +23,7 @@ from tests import TOP
 from tests.cluster.e2e.scene import JOBS
 from tests.images.built import engine
 from tests.lab import before
+from tests.lab.content import toolkit_image
 from tests.lab.lab import two_kernels
 from tests.lab.node import LabNode
 from tests.lab.story import FOR_KERNELS, LONG, Story
@@ -62,17 +63,17 @@ def outage(request: pytest.FixtureRequest) -> float:
 
 @pytest.fixture(scope="module")
 def chapters(
-    request: pytest.FixtureRequest, kernels: Sequence[KernelDisk]
+    request: pytest.FixtureRequest, story: Story, kernels: Sequence[KernelDisk]
 ) -> Iterator[list[Chapter]]:
     """What was told; a story that is whole is written down when all has gone well."""
     chapters: list[Chapter] = []
     yield chapters
-    tests = [name for name in vars(request.module) if name.startswith("test_")]
-    if len(chapters) == len(tests):
+    tests = [test for name, test in vars(request.module).items() if name.startswith("test_")]
+    if {chapter.title for chapter in chapters} == {_title(test) for test in tests}:
         releases = ", ".join(kernel.release for kernel in kernels)
         outage = f"outages of {request.config.getoption('--outage'):g} s"
         about = f"{os.cpu_count()} cores, kernels {releases}, {outage}"
-        request.config.stash[TOUR] = Tour(about, chapters)
+        request.config.stash[TOUR] = Tour(about, chapters, story.remarks)
 
 
 @pytest.fixture(autouse=True)
@@ -81,8 +82,13 @@ def told(request: pytest.FixtureRequest, story: Story, chapters: list[Chapter]) 
     story.waits.clear()
     start = time.monotonic()
     yield
-    title = str(request.function.__doc__).partition("\n")[0]
-    chapters.append(Chapter(title, time.monotonic() - start, list(story.waits)))
+    took = time.monotonic() - start
+    chapters.append(Chapter(_title(request.function), took, list(story.waits)))
+
+
+def _title(test: object) -> str:
+    """Of a chapter."""
+    return str(test.__doc__).partition("\n")[0]
 
 
 @pytest.fixture
@@ -147,21 +153,22 @@ def test_stages_end_before_their_driver_changes(story: Story, version: str, one:
     story.until_stages()
 
 
-@pytest.mark.parametrize(
-    "moment",
-    [
-        pytest.param("[ ! -e /sys/module/edu ]", id="load"),
-        pytest.param('set -- /var/lib/nodeside/cache/.tmp-*/*; [ -e "$1" ]', id="cache"),
-    ],
-)
-def test_a_power_cut_at_the_worst_moment(
-    story: Story, version: str, one: LabNode, moment: str
-) -> None:
-    """Between unloading and loading, or while the cache is written: the node goes on later."""
+def test_a_power_cut_between_unload_and_load(story: Story, version: str, one: LabNode) -> None:
+    """The power goes when the old module is unloaded, and the new one not yet loaded."""
+    _cut_power_of(story, one, "[ ! -e /sys/module/edu ]")
+
+
+def test_a_power_cut_while_the_cache_is_written(story: Story, version: str, one: LabNode) -> None:
+    """The power goes when a bundle is half in the node's cache."""
+    _cut_power_of(story, one, 'set -- /var/lib/nodeside/cache/.tmp-*/*; [ -e "$1" ]')
+
+
+def _cut_power_of(story: Story, node: LabNode, moment: str) -> None:
+    """While a version is rolled out, as soon as this shell line is true on the node."""
     version = story.push_next()
-    with one.power_cut_when(moment):
+    with node.power_cut_when(moment):
         story.apply_again(version)
-    story.boot(one)
+    story.boot(node)
     story.until_ready(version)
 
 
@@ -205,6 +212,13 @@ def test_a_version_that_does_not_compile_stops_at_one_node(story: Story, version
     """The canary fails; the other node keeps its driver; the old version is applied again."""
     broken = story.roll_out(FAILS)
     failed = story.until_some_node("to fail", state="failed", version=broken, reason="Compile")
+    known = time.time()
+    story.until_event(f"edu {broken}", "no more")
+    told, said = time.time(), story.build_said(failed, "no more")
+    story.remarks.append(
+        f"{known - said:.1f} s after the compiler's error the NodeDriver had it, after "
+        f"{told - said:.1f} s an Event."
+    )
     message = story.until_reason("Progressing", "RolloutStopped")
     assert "no more" in message
     for node in story.lab.nodes.values():
