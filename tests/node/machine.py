@@ -108,7 +108,7 @@ class Computer:
         files = MachineFiles(
             kernel=_with_init(kernel, directory / "kernel"),
             node=self.directory / "node.qcow2",
-            payload=_payload(directory, settings, self.workshop.roots.driver()),
+            payload=_payload(directory, settings, self.workshop),
             serial=directory / "console.log",
         )
         hardware = MachineSettings(
@@ -166,13 +166,13 @@ def _with_init(kernel: KernelDisk, directory: Path) -> KernelDisk:
     return replace(kernel, directory=directory)
 
 
-def _payload(directory: Path, settings: Mapping[str, str], root: Path) -> Path:
+def _payload(directory: Path, settings: Mapping[str, str], workshop: Workshop) -> Path:
     """A disk with the agent and with what this boot is told."""
     tree, image = directory / "payload", directory / "payload.ext4"
     package = tree / "python" / "nodeside"
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(nodeside.__file__).parent, package, ignore=ignored)
-    compile_package(package, root)
+    compile_package(package, workshop.roots.driver(), workshop.architecture)
     (tree / "agent.py").write_text(_AGENT)
     for name, text in settings.items():
         path = tree / "settings" / name
