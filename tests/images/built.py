@@ -119,10 +119,15 @@ def _arch(architecture: Architecture) -> dict[str, str]:
 
 def _content() -> str:
     """The digest of all that the images are built of, and of the commit that their labels name."""
-    digest = hashlib.sha256()
+    commit = ""
     with suppress(NodesideError):  # no git, or no repository: the labels name none either
-        commit = process.run(["git", "-C", TOP, "rev-parse", "HEAD"], timeout=_SHORT)
-        digest.update(commit.output.encode())
+        commit = process.run(["git", "-C", TOP, "rev-parse", "HEAD"], timeout=_SHORT).output
+    return hashlib.sha256(f"{commit}{sources_digest()}".encode()).hexdigest()
+
+
+def sources_digest() -> str:
+    """Of all files that the images are built of."""
+    digest = hashlib.sha256()
     for path in sorted(path for name in _SOURCES for path in entries(TOP / name)):
         if path.is_file() and path.parent.name != "__pycache__":
             digest.update(f"{path.relative_to(TOP)} {path.stat().st_mode:o}\n".encode())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from tests.lab import tour
 from tests.lab.commands import serving
 from tests.lab.lab import Lab, two_kernels
 from tests.lab.story import STAGES, Story
-from tests.lab.tour import TOUR
+from tests.lab.tour import PASSED, TOUR
 from tests.vm.hostbuilds import HostBuilds
 
 
@@ -28,6 +28,17 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     page, told = session.config.getoption("--tour", None), session.config.stash.get(TOUR, None)
     if page and told and exitstatus == pytest.ExitCode.OK:
         tour.write(Path(page), told)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Whether a test passed, for its fixtures; one that was interrupted did not."""
+    report = yield
+    if report.when == "call":
+        item.stash[PASSED] = report.passed
+    return report
 
 
 @pytest.fixture(scope="module")

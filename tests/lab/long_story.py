@@ -13,22 +13,24 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from cluster.model.names import NAMESPACE
+from nodeside.trial.cache import digest_of
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
 from tests import TOP
 from tests.cluster.e2e.scene import JOBS
-from tests.images.built import engine
+from tests.images.built import engine, sources_digest
 from tests.lab import before
 from tests.lab.content import toolkit_image
 from tests.lab.lab import two_kernels
 from tests.lab.node import LabNode
 from tests.lab.story import FOR_KERNELS, LONG, Story
 from tests.lab.system import ostree_version
-from tests.lab.tour import TOUR, Chapter, Tour
+from tests.lab.tour import PASSED, TOUR, Chapter, Record, Tour
 from tests.node.configuration import REGISTRY
 
 pytestmark = [pytest.mark.vm, pytest.mark.usefixtures("shown_if_it_fails")]
@@ -62,28 +64,34 @@ def outage(request: pytest.FixtureRequest) -> float:
 
 
 @pytest.fixture(scope="module")
-def chapters(
-    request: pytest.FixtureRequest, story: Story, kernels: Sequence[KernelDisk]
-) -> Iterator[list[Chapter]]:
-    """What was told; a story that is whole is written down when all has gone well."""
-    chapters: list[Chapter] = []
-    yield chapters
+def record(
+    request: pytest.FixtureRequest, workshop: Workshop, kernels: Sequence[KernelDisk]
+) -> Iterator[Record]:
+    """Each chapter's last telling with the same product; if none is missing, they are the tour."""
+    releases = ", ".join(kernel.release for kernel in kernels)
+    outage = f"outages of {request.config.getoption('--outage'):g} s"
+    about = f"{os.cpu_count()} cores, kernels {releases}, {outage}"
+    name = digest_of(f"{about} {sources_digest()} {Path(__file__).read_text()}")
+    record = Record(workshop.cache.directory / "stories" / f"{name}.json")
+    yield record
+    told = record.read()
     tests = [test for name, test in vars(request.module).items() if name.startswith("test_")]
-    if {chapter.title for chapter in chapters} == {_title(test) for test in tests}:
-        releases = ", ".join(kernel.release for kernel in kernels)
-        outage = f"outages of {request.config.getoption('--outage'):g} s"
-        about = f"{os.cpu_count()} cores, kernels {releases}, {outage}"
-        request.config.stash[TOUR] = Tour(about, chapters, story.remarks)
+    chapters = [told[title] for title in map(_title, tests) if title in told]
+    if len(chapters) == len(tests):
+        request.config.stash[TOUR] = Tour(about, chapters)
 
 
 @pytest.fixture(autouse=True)
-def told(request: pytest.FixtureRequest, story: Story, chapters: list[Chapter]) -> Iterator[None]:
+def told(request: pytest.FixtureRequest, story: Story, record: Record) -> Iterator[None]:
     """Each test is a chapter."""
     story.waits.clear()
+    story.remarks.clear()
     start = time.monotonic()
     yield
     took = time.monotonic() - start
-    chapters.append(Chapter(_title(request.function), took, list(story.waits)))
+    if request.node.stash.get(PASSED, False):
+        title, waits = _title(request.function), list(story.waits)
+        record.keep(Chapter(title, took, waits, list(story.remarks)))
 
 
 def _title(test: object) -> str:

@@ -1,14 +1,18 @@
-"""docs/tour.md: what a long story took, chapter by chapter. Pure but for `write`.
+"""docs/tour.md: what a long story took, chapter by chapter.
 
-The page is prose; between its two marks is a table that a whole story writes anew.
+The page is prose; between its two marks is a table that a whole story writes anew. A story takes
+hours, so each chapter that went well is kept (`Record`), and one that was broken off can be told to
+its end another time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,11 +32,12 @@ class Wait:
 
 @dataclass(frozen=True)
 class Chapter:
-    """What happened in it, how many seconds it took, and what it waited for."""
+    """What happened in it, how many seconds it took, what it waited for and what it found out."""
 
     title: str
     seconds: float
     waits: Sequence[Wait]
+    remarks: Sequence[str] = ()
 
     @property
     def longest(self) -> Wait:
@@ -41,11 +46,10 @@ class Chapter:
 
 @dataclass(frozen=True)
 class Tour:
-    """A story that is whole, what its figures hold for, and what else it found out."""
+    """A story that is whole, and what its figures hold for."""
 
     about: str
     chapters: Sequence[Chapter]
-    remarks: Sequence[str] = ()
 
     @property
     def words(self) -> str:
@@ -56,7 +60,34 @@ class Tour:
         )
 
 
-TOUR = pytest.StashKey[Tour]()
+@dataclass(frozen=True)
+class Record:
+    """A file with the last telling of each chapter that went well."""
+
+    path: Path
+
+    def read(self) -> Mapping[str, Chapter]:
+        """Chapters by their titles."""
+        if not self.path.exists():
+            return {}
+        return {each["title"]: _chapter(each) for each in json.loads(self.path.read_text())}
+
+    def keep(self, chapter: Chapter) -> None:
+        """In the place of an earlier telling."""
+        chapters = {**self.read(), chapter.title: chapter}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        new = self.path.with_name(f".{self.path.name}.new")
+        new.write_text(json.dumps([asdict(each) for each in chapters.values()], indent=2))
+        new.rename(self.path)
+
+
+def _chapter(record: Mapping[str, Any]) -> Chapter:
+    waits = [Wait(**wait) for wait in record["waits"]]
+    return Chapter(record["title"], record["seconds"], waits, tuple(record["remarks"]))
+
+
+TOUR = pytest.StashKey[Tour]()  # of the configuration
+PASSED = pytest.StashKey[bool]()  # of a test
 
 
 def table(chapters: Sequence[Chapter]) -> str:
@@ -81,7 +112,8 @@ def write(page: Path, told: Tour) -> None:
     if not begin or not end:
         raise ValueError(f"{page} has no place for figures: {BEGIN.strip()} … {END.strip()}")
     new = page.with_name(f".{page.name}.new")
-    paragraphs = [told.words, *told.remarks, table(told.chapters)]
+    remarks = [remark for chapter in told.chapters for remark in chapter.remarks]
+    paragraphs = [told.words, *remarks, table(told.chapters)]
     new.write_text(
         f"{before}{begin}\n" + "".join(f"{each}\n\n" for each in paragraphs) + end + after
     )
