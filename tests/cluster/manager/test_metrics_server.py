@@ -95,7 +95,7 @@ def test_plain_http_is_not_answered() -> None:
 
 
 def test_connections_that_say_nothing_end_and_the_next_scraper_is_served() -> None:
-    with serving(seconds=0.1) as (server, _), ExitStack() as stack:
+    with serving(seconds=1.0) as (server, _), ExitStack() as stack:
         silent = [socket.create_connection((HOST, server.port), LONG) for _ in range(8)]
         for each in silent:
             stack.enter_context(each)

@@ -95,7 +95,7 @@ def test_the_process_has_no_secret_and_no_file_of_ours(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TOKEN_OF_OURS", "secret")
-    program = "import json, os; print(json.dumps({'error': str(%s)}))"
+    program = "import json, os, sys; sys.stdin.readline(); print(json.dumps({'error': str(%s)}))"
     with (tmp_path / "open").open("w") as file:
         os.set_inheritable(file.fileno(), True)
         monkeypatch.setattr(module, "_PROGRAM", program % "sorted(os.listdir('/proc/self/fd'))")
