@@ -42,10 +42,10 @@ from nodeside.driver.module.symvers import symbols_of
 from nodeside.driver.node.devices import device_numbers
 from nodeside.driver.node.facts import read_facts
 from nodeside.driver.node.kernel_log import Mark
-from nodeside.driver.node.pci import pci_devices
 from nodeside.driver.node.run_directory import clear_loaded, write_loaded
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.modulenames import kernel_name
+from nodeside.pci import pci_devices
 
 
 class Refused(NodesideError):

@@ -12,16 +12,15 @@ import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from nodeside import process
+from nodeside import process, sysfs
+from nodeside.child import ChildDied, ChildRaised, Limits, run_in_child
 from nodeside.clock import Clock
 from nodeside.contract import LoadedModule
-from nodeside.driver.child import ChildDied, ChildRaised, Limits, run_in_child
-from nodeside.driver.node import sysfs
 from nodeside.driver.node.kernel_log import KernelLog, Mark, splats
 from nodeside.driver.node.modules import KernelModules
-from nodeside.driver.node.pci import pci_devices
 from nodeside.errors import DeadlinePassed, ExitCode, NodesideError, SpecError, SystemRefused
 from nodeside.host import Host
+from nodeside.pci import pci_devices
 from nodeside.spec.model import BoundCheck, CommandCheck, SysfsCheck, Validate
 
 _FIRST_PAUSE = 0.02  # seconds; doubled after every round

@@ -21,7 +21,7 @@ from nodeside.driver.ladder.compatible import look_for_compatible
 from nodeside.driver.ladder.plan import Finding
 from nodeside.driver.ladder.task import Task
 from nodeside.driver.node import run_directory
-from nodeside.driver.node.pci import pci_devices
+from nodeside.pci import pci_devices
 from nodeside.spec.model import Reuse
 from nodeside.table import table
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nodeside import log
+from nodeside import log, sysfs
 from nodeside.driver.kernel.errors import InUse, RebootRequired
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.kernel.unload import (
@@ -23,11 +23,10 @@ from nodeside.driver.kernel.unload import (
     remove_all,
     settled_plan,
 )
-from nodeside.driver.node import sysfs
 from nodeside.driver.node.modules import LoadedState
-from nodeside.driver.node.pci import PciDevice, pci_devices
 from nodeside.errors import ExitCode, NodesideError, SystemRefused
 from nodeside.modulenames import kernel_name
+from nodeside.pci import PciDevice, pci_devices
 from nodeside.spec.model import Conflicts
 
 

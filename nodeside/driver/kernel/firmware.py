@@ -22,10 +22,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from nodeside import log
+from nodeside import log, sysfs
 from nodeside.clock import Clock
 from nodeside.digests import sha256_of
-from nodeside.driver.node import sysfs
 from nodeside.driver.node.leases import read_own
 from nodeside.driver.node.node_lock import node_lock
 from nodeside.errors import ExitCode, NodesideError, SystemRefused

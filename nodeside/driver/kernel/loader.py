@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nodeside import log
+from nodeside import log, sysfs
+from nodeside.child import NoProcess
 from nodeside.clock import Clock
-from nodeside.driver.child import NoProcess
 from nodeside.driver.kernel.errors import (
     LOADING_DISABLED,
     Circumstances,
@@ -31,7 +31,6 @@ from nodeside.driver.kernel.errors import (
     explain,
 )
 from nodeside.driver.module.compression import decompress
-from nodeside.driver.node import sysfs
 from nodeside.driver.node.capabilities import Capability, effective
 from nodeside.driver.node.facts import lockdown_mode
 from nodeside.driver.node.holders import who_holds

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nodeside import log
+from nodeside.child import ChildDied, ChildRaised, Limits, run_in_child
 from nodeside.digests import sha256_and_size
-from nodeside.driver.child import ChildDied, ChildRaised, Limits, run_in_child
 from nodeside.driver.module.compression import opened
 from nodeside.driver.module.elf import ElfObject, MalformedElf, NotAModule, Symbol, parse_notes
 from nodeside.driver.module.signature import Signature, describe, find_appended

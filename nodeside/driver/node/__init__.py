@@ -1,9 +1,9 @@
 """The observed node: /sys, /proc, the kernel log, system calls, and /run/nodeside.
 
-    syscalls, sysfs       access to the kernel; calls that may hang run in a child
+    syscalls              access to the kernel; calls that may hang run in a child
     modules, devices      the loaded modules and the devices they serve
     holders, processes    what holds a module: modules, devices, processes, mounts
-    pci, intree           PCI devices and their drivers; in-tree modules
+    intree                in-tree modules
     facts, capabilities   what the kernel accepts; the capabilities of this process
     kernel_log            the kernel's messages since a mark
     node_lock, leases     node-wide locks; records that a reader cannot block

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from nodeside.driver.node import sysfs
+from nodeside import sysfs
 from nodeside.host import Host
 
 

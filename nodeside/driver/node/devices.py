@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nodeside.driver.node import sysfs
+from nodeside import sysfs
 from nodeside.host import Host
 from nodeside.modulenames import kernel_name
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nodeside.driver.node import sysfs
+from nodeside import sysfs
 from nodeside.driver.node.capabilities import Capability, effective
 from nodeside.driver.node.devices import Device, devices_of
 from nodeside.driver.node.modules import KernelModules, LoadedState

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from nodeside import sysfs
 from nodeside.driver.module.load_order import dependencies_first
-from nodeside.driver.node import sysfs
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.host import Host
 from nodeside.modulenames import kernel_name, name_of_file

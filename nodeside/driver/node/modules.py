@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from nodeside import sysfs
 from nodeside.driver.module.elf import parse_notes
-from nodeside.driver.node import sysfs
 from nodeside.driver.node.intree import built_in_modules
 from nodeside.errors import SystemRefused
 from nodeside.host import Host

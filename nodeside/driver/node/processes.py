@@ -23,9 +23,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from nodeside import log
-from nodeside.driver.child import ChildDied, ChildRaised, run_in_child
-from nodeside.driver.node import sysfs
+from nodeside import log, sysfs
+from nodeside.child import ChildDied, ChildRaised, run_in_child
 from nodeside.errors import DeadlinePassed, NodesideError
 from nodeside.host import Host
 from nodeside.log import escaped

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from nodeside.driver.child import ChildDied, run_in_child
+from nodeside.child import ChildDied, run_in_child
 from nodeside.errors import DeadlinePassed, NodesideError, SystemRefused
 
 _READ_ALL = 3  # SYSLOG_ACTION_READ_ALL, syslog(2)

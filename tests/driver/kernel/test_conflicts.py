@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.child import NoProcess
+from nodeside import sysfs
+from nodeside.child import NoProcess
 from nodeside.driver.kernel.conflicts import Cleared, ConflictBuiltIn, clear, plan_clear, restore
 from nodeside.driver.kernel.errors import InUse, UnloadFailed
-from nodeside.driver.node import sysfs
 from nodeside.driver.node.modules import LoadedState
-from nodeside.driver.node.pci import PciDevice
 from nodeside.errors import ExitCode, SystemRefused
+from nodeside.pci import PciDevice
 from nodeside.spec.model import Conflicts, PciId
 from tests.driver.fakes.kernel import RELEASE, FakeKernel, FakeModule, add_pci_device, write
 

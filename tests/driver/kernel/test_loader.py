@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.child import NoProcess
+from nodeside.child import NoProcess
 from nodeside.driver.kernel.errors import InUse, LoadFailed, RebootRequired, UnloadFailed
 from nodeside.driver.kernel.loader import parameter_line
 from nodeside.driver.node.syscalls import DiedInKernel

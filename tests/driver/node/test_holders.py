@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver import child
-from nodeside.driver.child import Limits, run_in_child
+from nodeside import child
+from nodeside.child import Limits, run_in_child
 from nodeside.driver.node.devices import device_numbers, devices_of
 from nodeside.driver.node.holders import Holding, who_holds
 from nodeside.driver.node.processes import (

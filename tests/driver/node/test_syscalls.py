@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.child import ChildRaised
+from nodeside.child import ChildRaised
 from nodeside.driver.node import syscalls
 from nodeside.driver.node.syscalls import DiedInKernel, KernelSyscalls, in_child
 from nodeside.errors import DeadlinePassed, SystemRefused

@@ -15,8 +15,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from nodeside.driver.child import ChildDied, ChildRaised, run_in_child
-from nodeside.driver.node.syscalls import DiedInKernel, in_child
+from nodeside.child import ChildDied, ChildRaised, run_in_child
 from nodeside.errors import DeadlinePassed, SpecError, SystemRefused
 from nodeside.host import Host
 
@@ -69,13 +68,13 @@ def write(path: Path, value: str) -> None:
     may run a driver's code for a long time (an unbind), so it has a deadline.
     """
     try:
-        in_child(lambda: _write(path, value.encode()), _WRITE_SECONDS)
+        run_in_child(lambda: _write(path, value.encode()), _WRITE_SECONDS)
     except OSError as exc:
         raise SystemRefused(
             f"cannot write {value.strip() or 'nothing'!r} to {path}: {exc.strerror}",
             hint="in a pod, mount the host's /sys read-write at /host/sys",
         ) from exc
-    except (DeadlinePassed, DiedInKernel) as exc:
+    except (DeadlinePassed, ChildDied) as exc:
         raise SystemRefused(
             f"writing {value.strip()!r} to {path} did not end: {exc}",
             hint="see the kernel log: dmesg | tail",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from nodeside.driver.node import sysfs
+from nodeside import sysfs
 from nodeside.host import Host
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.driver.child import ChildDied, ChildRaised, Limits, NoProcess, run_in_child
+from nodeside.child import ChildDied, ChildRaised, Limits, NoProcess, run_in_child
 from nodeside.driver.module.elf import MalformedElf
 from nodeside.errors import DeadlinePassed, ExitCode, NoSpace
 
