@@ -235,7 +235,7 @@ def test_every_module_is_on_the_map(part: str) -> None:
 
 ROOMS = sorted(
     path.parent
-    for package in (PACKAGE / "driver", PACKAGE / "trial", CLUSTER)
+    for package in (PACKAGE / "devices", PACKAGE / "driver", PACKAGE / "trial", CLUSTER)
     for path in package.rglob("__init__.py")
     if path.parent not in (PACKAGE / "driver", CLUSTER)
 )

@@ -163,6 +163,16 @@ def status(config: Config, output: str, quiet: bool) -> None:
 
 @driver.command()
 @in_place
+@output_option
+def devices(config: Config, output: str) -> None:
+    """Show the devices that `devices` in driver.yaml declares, and whether each works."""
+    from nodeside.driver.commands.devices import find_devices
+
+    _print(find_devices(config), output)
+
+
+@driver.command()
+@in_place
 @for_kernel
 @click.option(
     "--output",

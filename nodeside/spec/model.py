@@ -12,6 +12,7 @@ from enum import Enum
 
 from nodeside.contract import BuildKind
 from nodeside.spec import patterns
+from nodeside.spec.devices import Device
 from nodeside.spec.fleet import Preflight, Rollout, Stage, Toolkit
 from nodeside.spec.schema import item, section
 
@@ -368,6 +369,12 @@ class DriverSpec:
         default=Reuse.EXACT,
     )
     validate: Validate = item("Checks that prove that the driver works.", default_factory=Validate)
+    devices: tuple[Device, ...] = item(
+        "The devices that the driver drives; `nodeside driver devices` shows them.",
+        default=(),
+        default_words="none are looked for",
+        max_items=16,
+    )
     upgrade: Upgrade = item(
         "`live`: a new version replaces the loaded one at once; `onReboot`: a running node is "
         "never touched.",

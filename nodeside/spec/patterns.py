@@ -40,6 +40,12 @@ SYSFS_PATH = Pattern(
     rf"^{_SEGMENT}(/{_SEGMENT})*$",
     "a path relative to /sys, such as bus/pci/drivers/edu/*/factorial, without a leading / and ..",
 )
+SYSFS_NAME = Pattern(r"^[^/.\x00-\x1f][^/\x00-\x1f]{0,254}$", "the name of a directory in sysfs")
+ATTRIBUTE_LIMIT = 63  # characters
+ATTRIBUTE_NAME = Pattern(
+    r"^[a-z]([a-z0-9_]{0,61}[a-z0-9])?$",
+    "a name: lower-case letters, digits and _ inside, at most 63 characters",
+)
 DRIVER_IN_SYSFS = Pattern(r"^[^/ \x00-\x1f]+$", "the name of a driver in /sys/bus/pci/drivers")
 REPOSITORY = Pattern(
     rf"^{_HOST}(/[a-z0-9]+([._-]+[a-z0-9]+)*)+$",

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from nodeside.contract import BuildKind
 from nodeside.modulenames import kernel_name
 from nodeside.spec import expressions
+from nodeside.spec.devices import Device, DeviceNodes, Discover
 from nodeside.spec.fleet import Evict, Preflight, Toolkit, WaitFor
 from nodeside.spec.model import (
     Build,
@@ -27,6 +28,7 @@ from nodeside.spec.model import (
 
 S = TypeVar("S")
 
+_LISTS = ("pci", "sysfs", "nodes")  # kinds of `discover` that are lists
 PLACEHOLDERS = ("{kernel}", "{osVersion}", "{arch}")
 
 
@@ -114,6 +116,66 @@ RULES: tuple[Rule[Any], ...] = (
         "the names of the stages must differ",
         lambda spec: len({stage.name for stage in spec.stages}) == len(spec.stages),
         "!has(self.stages) || self.stages.all(a, self.stages.exists_one(b, a.name == b.name))",
+    ),
+    Rule(
+        DriverSpec,
+        ("devices",),
+        "the resources of the devices must differ",
+        lambda spec: len({device.resource for device in spec.devices}) == len(spec.devices),
+        "!has(self.devices) || "
+        "self.devices.all(a, self.devices.exists_one(b, a.resource == b.resource))",
+    ),
+    Rule(
+        Discover,
+        ("pci", "sysfs", "nodes", "count"),
+        "expected exactly one of pci, sysfs, nodes and count",
+        lambda discover: (
+            [
+                bool(discover.pci),
+                bool(discover.sysfs),
+                bool(discover.nodes),
+                bool(discover.count),
+            ].count(True)
+            == 1
+        ),
+        " + ".join(
+            [
+                *(f"(has(self.{name}) && size(self.{name}) > 0 ? 1 : 0)" for name in _LISTS),
+                "(has(self.count) && self.count > 0 ? 1 : 0)",
+            ]
+        )
+        + " == 1",
+    ),
+    Rule(
+        DeviceNodes,
+        ("class_", "path"),
+        "expected exactly one of class and path",
+        lambda nodes: bool(nodes.class_) != bool(nodes.path),
+        _one_of("class", "path"),
+    ),
+    Rule(
+        Device,
+        ("discover", "give", "attributes", "health"),
+        "units that are only counted have no class of device nodes, no attributes and no health",
+        lambda device: (
+            not device.discover.count
+            or not (
+                device.attributes
+                or device.health
+                or (device.give.nodes and device.give.nodes.class_)
+            )
+        ),
+        "!has(self.discover.count) || self.discover.count == 0 || "
+        "((!has(self.attributes) || size(self.attributes) == 0) && !has(self.health) && "
+        "(!has(self.give) || !has(self.give.nodes) || !has(self.give.nodes.class)))",
+    ),
+    Rule(
+        Device,
+        ("attributes",),
+        "the names of the attributes must differ",
+        lambda device: len({each.name for each in device.attributes}) == len(device.attributes),
+        "!has(self.attributes) || "
+        "self.attributes.all(a, self.attributes.exists_one(b, a.name == b.name))",
     ),
     Rule(
         Source,

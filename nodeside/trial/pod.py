@@ -28,7 +28,7 @@ from nodeside.trial.machine import shell
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import GuestProcess, Machine
 from nodeside.trial.progress import Progress
-from nodeside.trial.report import read_report
+from nodeside.trial.report import read_devices, read_report
 from nodeside.trial.target.target import Target
 from nodeside.trial.workshop import Node
 
@@ -59,7 +59,10 @@ class Consumed:
 
 @dataclass(frozen=True)
 class Run:
-    """One boot. `report` is the node side's own, empty if the node side ended without one."""
+    """One boot. `report` is the node side's own, empty if the node side ended without one.
+
+    `devices` is the document of `nodeside driver devices`, None if there is none.
+    """
 
     kernel: str
     accelerator: str
@@ -67,6 +70,7 @@ class Run:
     exit_code: int
     built_on: str
     report: Mapping[str, Any] = field(default_factory=dict)
+    devices: Mapping[str, Any] | None = None
     commands: tuple[Consumed, ...] = ()
     mistakes: tuple[str, ...] = ()
     splats: tuple[str, ...] = ()
@@ -163,8 +167,11 @@ class _Pod:
         try:
             done = self._run_driver()
             report = read_report(done.output)
+            ready = report.get("state") == "ready"
+            moment = "its devices were looked at"
+            devices = self._find_devices() if ready else None
             moment = "the commands ran"
-            commands = self._consume(ready=report.get("state") == "ready")
+            commands = self._consume(ready=ready)
             moment = "the shell was open"
             if keep and self.options.keep:
                 self._give_shell(done.exit_code)
@@ -173,7 +180,7 @@ class _Pod:
                 raise
             return self._crashed(moment)
         self._stop(sidecar)
-        return self._result(done.exit_code, report, commands)
+        return replace(self._result(done.exit_code, report, commands), devices=devices)
 
     def _give_shell(self, exit_code: int) -> None:
         """Open a shell: after a failed build in the toolkit container, otherwise in a consumer."""
@@ -246,6 +253,15 @@ class _Pod:
         argv = ["nodeside", "driver", "run", "--once", "--output", "json"]
         tell = partial(_tell, self.progress, "driver")
         return self.machine.run(argv, where, timeout=_RUN_SECONDS, check=False, on_error=tell)
+
+    def _find_devices(self) -> Mapping[str, Any] | None:
+        """Return what `nodeside driver devices` finds, if the driver declares devices."""
+        if not self.target.driver.spec.devices:
+            return None
+        argv = ["nodeside", "driver", "devices", "--output", "json"]
+        tell = partial(_tell, self.progress, "driver")
+        done = self.machine.run(argv, timeout=_PROVIDE_SECONDS, check=False, on_error=tell)
+        return read_devices(done.output)
 
     def _consume(self, *, ready: bool) -> tuple[Consumed, ...]:
         """Run the consumers if the driver is ready, and the user's commands in any case."""

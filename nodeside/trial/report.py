@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 _LONGEST = 1 << 20  # characters; a true report has some thousands. In memory it takes far more
@@ -39,6 +39,44 @@ def read_report(text: str) -> Mapping[str, Any]:
     if not isinstance(document, dict):
         return {}
     return document if _is_moderate(document) and _is_report(document) else _not_believed()
+
+
+def read_devices(text: str) -> Mapping[str, Any] | None:
+    """Return the document of `driver devices`; None if it is not one."""
+    if len(text) > _LONGEST:
+        return None
+    try:
+        document = json.loads(text)
+    except (RecursionError, ValueError):
+        return None
+    if not isinstance(document, dict) or not _is_moderate(document):
+        return None
+    return document if _all(document.get("resources"), _is_resource) else None
+
+
+def _is_resource(found: object) -> bool:
+    return (
+        isinstance(found, dict)
+        and isinstance(found.get("resource"), str)
+        and _all(found.get("devices"), _is_device)
+        and _all(found.get("notes"), _is_text)
+    )
+
+
+def _is_device(device: object) -> bool:
+    return (
+        isinstance(device, dict)
+        and all(isinstance(device.get(name), str) for name in ("id", "why"))
+        and _all(device.get("nodes"), _is_text)
+    )
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _all(values: object, holds: Callable[[object], bool]) -> bool:
+    return isinstance(values, list) and all(map(holds, values))
 
 
 def _not_believed() -> Mapping[str, Any]:

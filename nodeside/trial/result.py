@@ -47,6 +47,7 @@ def _document(run: Run) -> dict[str, Any]:
         "report": run.report,
         "announcementMistakes": list(run.mistakes),
         "kernelComplaints": list(run.splats),
+        "devices": run.devices,
         "commands": [
             {"argv": list(command.argv), "exitCode": command.exit_code, "output": command.output}
             for command in run.commands
@@ -65,6 +66,8 @@ def _run_table(run: Run) -> str:
     if stages := report.get("stages"):
         rows = [(name, f"{seconds:.2f} s", _where(name)) for name, seconds in stages.items()]
         parts.append(table(rows, header=("STAGE", "TIME", "WHERE")))
+    if devices := _devices(run):
+        parts.append(table(devices, header=("DEVICE", "", "NODES", "HEALTH")))
     if announced := _announced(run):
         parts.append(table(announced, header=("ANNOUNCED", "")))
     if run.commands:
@@ -110,6 +113,18 @@ def _check(check: Any) -> tuple[str, str, str]:
         return str(check.get("name", "")), "ok", found
     expected = str(check.get("expected", ""))
     return str(check.get("name", "")), "FAILED", f"{found or 'nothing'}; expected {expected}"
+
+
+def _devices(run: Run) -> list[tuple[str, str, str, str]]:
+    """Return the devices that `nodeside driver devices` found, or why it found none."""
+    rows: list[tuple[str, str, str, str]] = []
+    for found in run.devices["resources"] if run.devices else ():
+        resource = found["resource"]
+        for device in found["devices"]:
+            nodes = " ".join(device["nodes"])
+            rows.append((resource, device["id"], nodes, device["why"] or "healthy"))
+        rows += [(resource, "", "", note) for note in found["notes"]]
+    return rows
 
 
 def _announced(run: Run) -> list[tuple[str, str]]:

@@ -52,6 +52,7 @@ def test_every_verb_of_the_design_is_there() -> None:
                 "validate",
                 "unload",
                 "status",
+                "devices",
                 "env",
                 "doctor",
                 "publish",
@@ -83,7 +84,9 @@ def test_whatever_prints_a_table_prints_json_too(verb: str) -> None:
     assert "-o, --output [table|json]" in nodeside("driver", verb, "--help").output
 
 
-@pytest.mark.parametrize("verb", sorted(set(STEPS) - {"plan", "status", "env", "doctor"}))
+@pytest.mark.parametrize(
+    "verb", sorted(set(STEPS) - {"plan", "status", "devices", "env", "doctor"})
+)
 def test_whatever_does_something_has_a_dry_run(verb: str) -> None:
     assert "-n, --dry-run" in nodeside("driver", verb, "--help").output
 

@@ -120,12 +120,13 @@ class Story:
             write(self.scene, name, _STAGE.format(name=name, image=SANDBOX))
 
     def apply(self, version: str, **changes: Any) -> None:
-        """This version, by `kubectl apply`; `changes` replace parts of `spec`."""
+        """This version, by `kubectl apply`; `changes` replace parts of `spec`, None removes one."""
         document = yaml.safe_load(EDU.read_text())
         spec = document["spec"]
         spec["version"] = version
         spec["image"] = EDU_IMAGE.replace("1.0.0", version)
         spec |= self.changes | changes
+        document["spec"] = {name: part for name, part in spec.items() if part is not None}
         self.plane.kubectl("apply", "-f", "-", input=json.dumps(document))
 
     def push(self, version: str, script: str = "") -> None:

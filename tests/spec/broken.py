@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 SYSFS = "bus/pci/drivers/edu/uevent"
+EDU = {"resource": "example.com/edu", "discover": {"pci": [{"vendor": "1234"}]}}
 
 
 BROKEN: list[tuple[dict[str, Any], str]] = [
@@ -26,6 +27,33 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
             "$.spec.stages[0].waitFor.log: expected a regular expression in RE2 syntax, without "
             "look-around and backreferences: missing ), unterminated subpattern at position 1"
         ),
+    ),
+    (
+        {"devices": [EDU, EDU]},
+        "$.spec.devices: the resources of the devices must differ",
+    ),
+    (
+        {"devices": [EDU | {"discover": {}}]},
+        "$.spec.devices[0].discover: expected exactly one of pci, sysfs, nodes and count",
+    ),
+    (
+        {"devices": [EDU | {"discover": {"count": 2, "nodes": ["/dev/edu*"]}}]},
+        "$.spec.devices[0].discover: expected exactly one of pci, sysfs, nodes and count",
+    ),
+    (
+        {"devices": [EDU | {"give": {"nodes": {"class": "misc", "path": "/dev/edu0"}}}]},
+        "$.spec.devices[0].give.nodes: expected exactly one of class and path",
+    ),
+    (
+        {"devices": [EDU | {"discover": {"count": 2}, "give": {"nodes": {"class": "misc"}}}]},
+        (
+            "$.spec.devices[0]: units that are only counted have no class of device nodes, no "
+            "attributes and no health"
+        ),
+    ),
+    (
+        {"devices": [EDU | {"attributes": [{"name": "a", "path": p} for p in "xy"]}]},
+        "$.spec.devices[0].attributes: the names of the attributes must differ",
     ),
     (
         {"source": {"exclude": ["*.log", "!keep.log"]}},

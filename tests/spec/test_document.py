@@ -184,8 +184,8 @@ spec:
             {"frobnicate": 1},
             (
                 "$.spec.frobnicate: unknown field; known fields: version, modules, image, "
-                "hardware, source, build, conflicts, firmware, prebuilt, reuse, validate, upgrade, "
-                "unload, signing, toolkit, preflight, rollout, stages, privileged"
+                "hardware, source, build, conflicts, firmware, prebuilt, reuse, validate, devices, "
+                "upgrade, unload, signing, toolkit, preflight, rollout, stages, privileged"
             ),
         ),
     ],

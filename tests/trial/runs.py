@@ -29,6 +29,20 @@ REPORT: dict[str, Any] = {
         "marker": "NODESIDE_READY driver=edu",
     },
 }
+DEVICES: dict[str, Any] = {
+    "driver": "edu",
+    "ready": True,
+    "resources": [
+        {
+            "resource": "example.com/edu",
+            "devices": [
+                {"id": "00:05.0", "nodes": ["/dev/edu0"], "healthy": True, "why": ""},
+                {"id": "00:06.0", "nodes": [], "healthy": False, "why": "unbound"},
+            ],
+            "notes": [],
+        }
+    ],
+}
 
 
 def run(**changes: Any) -> Run:

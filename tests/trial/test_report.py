@@ -9,8 +9,8 @@ import pytest
 
 from nodeside.trial import result
 from nodeside.trial.pod import _mistakes
-from nodeside.trial.report import read_report
-from tests.trial.runs import REPORT, run
+from nodeside.trial.report import read_devices, read_report
+from tests.trial.runs import DEVICES, REPORT, run
 
 
 def test_a_true_report_is_read_unchanged() -> None:
@@ -65,3 +65,30 @@ def shown(text: str) -> None:
     done = run(report=report, mistakes=_mistakes(report))
     assert "is not believed" in result.as_table([done])
     assert "is not believed" in result.as_json("x", [done])
+
+
+def test_the_devices_are_read_unchanged_and_shown() -> None:
+    assert read_devices(json.dumps(DEVICES)) == DEVICES
+    done = run(devices=DEVICES)
+    rows = [line.split() for line in result.as_table([done]).splitlines()]
+    assert ["example.com/edu", "00:05.0", "/dev/edu0", "healthy"] in rows
+    assert ["example.com/edu", "00:06.0", "unbound"] in rows
+    assert json.loads(result.as_json("x", [done]))["runs"][0]["devices"] == DEVICES
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"resources": 7}',
+        '{"resources": [7]}',
+        '{"resources": [{"resource": "x", "devices": [{"id": 7}], "notes": []}]}',
+        '{"resources": [{"resource": "x", "devices": [], "notes": [{}]}]}',
+        '{"resources": [], "x": ' + "[" * 500 + "]" * 500 + "}",
+        '{"resources": [], "x": "' + "a" * (1 << 20) + '"}',
+    ],
+)
+def test_forged_devices_are_none(forged: str) -> None:
+    assert read_devices(forged) is None

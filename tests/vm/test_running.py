@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -92,3 +93,28 @@ def test_a_driver_killed_in_the_middle_of_a_load_is_right_at_the_next_start(
     assert again["source"] == "loaded"
     assert pod.node("cat", "/sys/module/slow/initstate") == "live\n"
     assert pod.said("slow: begins") == begun + 1, "it was loaded twice"
+
+
+def test_the_devices_of_a_node_are_what_the_driver_is_bound_to(pod: Pod, give: Give) -> None:
+    def device() -> dict[str, Any]:
+        [found] = pod.report("devices", of="edu")["resources"][0]["devices"]
+        assert isinstance(found, dict)
+        return found
+
+    give("edu")
+    assert device()["why"] == "driver edu is not ready on this node"
+
+    pod.run_once(of="edu")
+    found = device()
+    assert (found["healthy"], found["nodes"]) == (True, ["/dev/edu0"])
+    assert found["attributes"]["interrupts"].isdecimal()
+    address = f"0000:{found['address']}"
+    assert found["id"] == found["address"]
+
+    pod.node("sh", "-c", f"echo {address} > /sys/bus/pci/drivers/edu/unbind")
+    unbound = device()
+    assert (unbound["id"], unbound["nodes"]) == (found["id"], [])
+    assert unbound["why"] == "bound to no driver, not to edu"
+
+    pod.node("sh", "-c", f"echo {address} > /sys/bus/pci/drivers/edu/bind")
+    assert device()["healthy"]

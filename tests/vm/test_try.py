@@ -80,6 +80,8 @@ def test_edu_is_tried_in_two_kernels_with_a_consumer(
         assert run["builtOn"] == "host"
         assert run["announcementMistakes"] == []
         assert run["report"]["state"] == "ready"
+        [device] = run["devices"]["resources"][0]["devices"]
+        assert (device["healthy"], device["nodes"]) == (True, ["/dev/edu0"])
         assert "10! = 3628800" in run["commands"][0]["output"]
         assert run["commands"][1]["output"] == run["kernel"]
 

@@ -3,7 +3,7 @@
     options, outcome, report, console     shared: flags, results, tables, build output
     run, load, unload, wait               what a pod does, and the same by hand
     bundles, job                          fetch, build, publish; the two halves of a build Job
-    dry_run, status, doctor, env          read-only
+    dry_run, status, devices, doctor, env read-only
 
 `driver.cli` imports each file when its verb is called.
 """

@@ -8,6 +8,7 @@ import pytest
 
 from nodeside.contract import Toolchain
 from nodeside.driver.node.run_directory import hold_lock
+from tests.driver.fakes.kernel import add_pci_device, link, write
 from tests.driver.fakes.node import FakeNode, module_bytes
 from tests.driver.fakes.pages import compare
 
@@ -80,6 +81,27 @@ def test_status(node: FakeNode) -> None:
     ready = node.run("status", "-o", "json")
     assert ready.code == 0
     compare("status", empty.document, ready.document)
+
+
+def test_devices(node: FakeNode) -> None:
+    node.put_bundle(
+        node.task(devices=[{"resource": "example.com/straw", "discover": {"count": 2}}])
+    )
+    before = node.run("devices", "-o", "json").document
+    assert [each["healthy"] for each in before["resources"][0]["devices"]] == [False, False]
+    node.run("load")
+    pci = {"pci": [{"vendor": "1234"}]}
+    give = {"nodes": {"class": "misc"}}
+    entry = {"resource": "example.com/edu", "discover": pci, "give": give}
+    node.write_driver(devices=[entry | {"attributes": [{"name": "id", "path": "device"}]}])
+    none = node.run("devices", "-o", "json").document
+    real = add_pci_device(node.host, "0000:00:05.0", "1234", "11e8")
+    write(real / "misc/edu0/uevent", "DEVNAME=edu0\n")
+    link(node.host.sys / "class/misc/edu0", real / "misc/edu0")
+    found = node.run("devices", "-o", "json").document
+    [device] = found["resources"][0]["devices"]
+    assert device["nodes"] == ["/dev/edu0"]
+    compare("devices", before, none, found)
 
 
 def test_publishing(node: FakeNode, tmp_path: Path) -> None:

@@ -1,0 +1,49 @@
+"""`nodeside driver devices`: the devices of this node that driver.yaml declares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nodeside.devices.discovery import FoundDevice, FoundDevices, discover
+from nodeside.driver.commands.outcome import Outcome, as_document
+from nodeside.driver.ladder.task import Config, read_driver
+from nodeside.driver.node.run_directory import read_ready
+from nodeside.table import table
+
+COLUMNS = ("RESOURCE", "DEVICE", "PCI", "NUMA", "NODES", "ATTRIBUTES", "HEALTH")
+
+
+def find_devices(config: Config) -> Outcome:
+    """Return what is found for each entry of `spec.devices`. Raises SpecError."""
+    driver, host = read_driver(config), config.host
+    ready = read_ready(host, driver.name, host.boot_id)
+    not_ready = "" if ready else f"driver {driver.name} is not ready on this node"
+    found = [discover(host, entry, not_ready=not_ready) for entry in driver.spec.devices]
+    document = {
+        "driver": driver.name,
+        "ready": ready is not None,
+        "resources": [_document(each) for each in found],
+    }
+    rows = [_row(each.resource, device) for each in found for device in each.devices]
+    notes = [f"{each.resource}: {note}" for each in found for note in each.notes]
+    if not driver.spec.devices:
+        notes = [f"driver {driver.name} declares no devices: see `devices` in driver.yaml"]
+    parts = [table(rows, header=COLUMNS) if rows else "", "\n".join(notes)]
+    return Outcome(document, text="\n\n".join(filter(None, parts)))
+
+
+def _document(found: FoundDevices) -> dict[str, Any]:
+    devices = [as_document(each) | {"healthy": each.healthy} for each in found.devices]
+    return {**as_document(found), "devices": devices}
+
+
+def _row(resource: str, device: FoundDevice) -> tuple[str, ...]:
+    return (
+        resource,
+        device.id,
+        device.address,
+        "" if device.numa_node < 0 else str(device.numa_node),
+        " ".join(device.nodes),
+        " ".join(f"{name}={value}" for name, value in device.attributes.items()),
+        device.why or "healthy",
+    )

@@ -1,0 +1,122 @@
+"""The section `devices` of driver.yaml: what a node has once its driver is ready. See model.py."""
+
+from __future__ import annotations
+
+from nodeside.spec import patterns
+from nodeside.spec.schema import item, section
+
+
+@section
+class PciFunction:
+    """PCI functions by their ids, each of which is a device."""
+
+    vendor: str = item("PCI vendor id, four lower-case hex digits.", pattern=patterns.HEX4)
+    device: str = item(
+        "PCI device id, four lower-case hex digits.",
+        default="",
+        default_words="every device of the vendor",
+        pattern=patterns.HEX4,
+    )
+    driver: str = item(
+        "The driver that a function must be bound to; one that is not is unhealthy.",
+        default="",
+        default_words="bound or not",
+        pattern=patterns.DRIVER_IN_SYSFS,
+    )
+
+
+@section
+class Discover:
+    """Where the devices are: exactly one of `pci`, `sysfs`, `nodes` and `count`."""
+
+    pci: tuple[PciFunction, ...] = item("PCI functions that are there.", default=())
+    sysfs: tuple[str, ...] = item(
+        "Directories below /sys, such as `class/fpga_region/region*/dfl-port.*`; a * stands for "
+        "any part of one name. Each match is a device.",
+        default=(),
+        pattern=patterns.SYSFS_PATH,
+    )
+    nodes: tuple[str, ...] = item(
+        "Device nodes, such as `/dev/video*`; a * stands for any part of one name. Each match is "
+        "a device.",
+        default=(),
+        pattern=patterns.DEVICE_NODE,
+    )
+    count: int = item(
+        "Number of units that cannot be told apart; their ids are 0, 1, 2 and so on.",
+        default=0,
+        default_words="the devices are found",
+        minimum=0,
+        maximum=1024,
+    )
+
+
+@section
+class DeviceNodes:
+    """The device nodes of each device: exactly one of `class` and `path`."""
+
+    class_: str = item(
+        "Those of this class, as in /sys/class, that belong to the device: its own, and those of "
+        "what is below it.",
+        default="",
+        pattern=patterns.SYSFS_NAME,
+    )
+    path: str = item(
+        "A device node that all devices share, such as /dev/edu-control.",
+        default="",
+        pattern=patterns.DEVICE_NODE,
+    )
+
+
+@section
+class Give:
+    """What a container gets that asked for a device."""
+
+    nodes: DeviceNodes | None = item(
+        "Device nodes.",
+        default=None,
+        default_words="for `discover.nodes` the match itself, else none",
+    )
+
+
+@section
+class Attribute:
+    """A file in sysfs of each device, whose content says something about it."""
+
+    name: str = item(
+        "What it is called.", pattern=patterns.ATTRIBUTE_NAME, max_length=patterns.ATTRIBUTE_LIMIT
+    )
+    path: str = item(
+        "The file, relative to the device's directory in sysfs.", pattern=patterns.SYSFS_PATH
+    )
+
+
+@section
+class DeviceHealth:
+    """A file in sysfs of each device that tells whether it works."""
+
+    path: str = item(
+        "The file, relative to the device's directory in sysfs.", pattern=patterns.SYSFS_PATH
+    )
+    value: str = item(
+        "The content of a device that works; white space at both ends is ignored.",
+    )
+
+
+@section
+class Device:
+    """A kind of devices that the driver drives."""
+
+    resource: str = item(
+        "What Kubernetes calls them, such as example.com/edu.", pattern=patterns.RESOURCE_NAME
+    )
+    discover: Discover = item("Where they are.")
+    give: Give = item("What a container gets that asked for one.", default_factory=Give)
+    attributes: tuple[Attribute, ...] = item(
+        "Files that say something about them.", default=(), max_items=16
+    )
+    health: DeviceHealth | None = item(
+        "A file that tells whether one works.",
+        default=None,
+        default_words="one works if the driver is ready and bound to it",
+    )
