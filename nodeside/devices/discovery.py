@@ -1,8 +1,8 @@
 """Find the devices that driver.yaml declares: what is there now, and whether it works.
 
-One odd device is one line for people, never the end of the search. Attributes are served by the
-driver's own code, so they are read with a deadline (`sysfs.ask`); one that hangs makes its device
-unhealthy.
+One odd device is one line for people, never the end of the search. What sysfs shows of a device is
+served by the driver's own code, so all of it is read in a child with a deadline; a device whose
+files hang is unhealthy.
 """
 
 from __future__ import annotations
@@ -10,21 +10,25 @@ from __future__ import annotations
 import fnmatch
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 from nodeside import sysfs
-from nodeside.devices.identity import device_ids, pci_address, short_address
-from nodeside.errors import NodesideError
+from nodeside.devices.identity import PciFunctions, device_ids, in_order, short_address
+from nodeside.errors import DeadlinePassed, NodesideError, SpecError
 from nodeside.host import Host
 from nodeside.pci import pci_devices
 from nodeside.spec.devices import Device, DeviceHealth, Discover
 
 MOST = 4096  # devices of a resource
-_TEXT = 256  # characters kept of an attribute
-_TOGETHER = 64  # devices whose attributes one child reads
+PATIENCE = 30.0  # seconds for reading all files of the devices of a resource
+_TOGETHER, _ALONE = 10.0, 5.0  # seconds for the files of several devices, and of one
+_BATCH = 128  # files that one child reads
+_FILE = 4096  # characters that are read of a file; sysfs has no longer texts
+_TEXT = 256  # characters that are kept
 
 
 @dataclass(frozen=True)
@@ -59,54 +63,54 @@ class FoundDevices:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a device is in sysfs (None: nowhere), what matched, and what is wrong already."""
+    """Where a device is in sysfs, resolved (None: nowhere), the node that matched, and what is
+    wrong already."""
 
     path: Path | None
     node: str = ""
     why: str = ""
 
+    @property
+    def key(self) -> Path:
+        return self.path or Path(self.node)
+
 
 def discover(host: Host, device: Device, *, not_ready: str = "") -> FoundDevices:
     """Return the devices of one entry. `not_ready` says why the driver is not ready, if it is not.
 
-    Raises SpecError for a pattern that matches too much.
+    It takes a bit more than 30 s if the driver hangs.
     """
     if device.discover.count:
         shared = (device.give.nodes.path,) if device.give.nodes else ()
-        units = tuple(
-            FoundDevice(str(number), nodes=shared, why=not_ready)
-            for number in range(device.discover.count)
-        )
-        return FoundDevices(device.resource, units)
-    places = list(islice(_places(host, device.discover), MOST + 1))
-    notes = [] if places else [_nothing(host, device.discover)]
+        units = range(device.discover.count)
+        found = (FoundDevice(str(number), nodes=shared, why=not_ready) for number in units)
+        return FoundDevices(device.resource, tuple(found))
+    try:
+        places = _distinct(_places(host, device.discover))
+    except SpecError as exc:
+        return FoundDevices(device.resource, (), (str(exc),))
+    notes = () if places else (_nothing(host, device.discover),)
     if len(places) > MOST:
-        notes = [f"more than {MOST} match; those after that are left out"]
-    kept = {place.path or Path(place.node): place for place in reversed(places[:MOST])}
-    ids, nodes = device_ids(kept), _nodes(host, device, kept)
-    files = _files(device)
-    said = _contents([path for path, place in kept.items() if place.path], files)
-    found = []
-    for path, place in kept.items():
-        contents, trouble = said.get(path, ({}, ""))
-        address = pci_address(path)
-        found.append(
-            FoundDevice(
-                id=ids[path],
-                address=short_address(address),
-                nodes=nodes[path],
-                numa_node=_numa_node(host, address),
-                attributes={
-                    each.name: contents[each.path]
-                    for each in device.attributes
-                    if each.path in contents
-                },
-                why=not_ready or place.why or trouble or _wrong(device.health, contents),
-            )
-        )
+        notes = (f"more than {MOST} match; those after that are left out",)
+        places = places[:MOST]
+    devices = _Reading(host, device, places, not_ready).devices()
     return FoundDevices(
-        device.resource, tuple(sorted(found, key=lambda each: each.id)), tuple(notes)
+        device.resource, tuple(sorted(devices, key=lambda each: in_order(each.id))), notes
     )
+
+
+def _distinct(places: Iterable[_Place]) -> Sequence[_Place]:
+    """Return each place once, one more than MOST if there are more.
+
+    A function that two entries match is a good one if one of them says so.
+    """
+    found: dict[Path, _Place] = {}
+    for place in places:
+        if place.key not in found or not place.why:
+            found[place.key] = place
+        if len(found) > MOST:
+            break
+    return tuple(found.values())
 
 
 def _places(host: Host, discover: Discover) -> Iterator[_Place]:
@@ -117,32 +121,37 @@ def _places(host: Host, discover: Discover) -> Iterator[_Place]:
                 bound = function.driver in ("", there.driver)
                 why = f"bound to {there.driver or 'no driver'}, not to {function.driver}"
                 yield _Place(path, why="" if bound else why)
+    top = host.sys.resolve()
     for pattern in discover.sysfs:
         for path in sysfs.expand(host, pattern):
-            if path.is_dir():
+            if os.path.isdir(path) and path.resolve().is_relative_to(top):  # noqa: PTH112 - no error
                 yield _Place(path.resolve())
     for pattern in discover.nodes:
         yield from _nodes_like(host, pattern)
 
 
 def _nodes_like(host: Host, pattern: str) -> Iterator[_Place]:
-    parts = [part for part in pattern.removeprefix("/dev/").split("/") if part]
     paths = [host.dev]
-    for part in parts:
-        literal = part.replace("[", "[[]").replace("?", "[?]")
-        paths = [
-            path / name
-            for path in paths
-            for name in sysfs.names(path)
-            if fnmatch.fnmatchcase(name, literal)
-        ][: MOST + 1]
+    for part in pattern.removeprefix("/dev/").split("/"):
+        paths = [found for path in paths for found in _matches(path, part)]
+        if len(paths) > MOST:
+            raise SpecError(f"{pattern}: matches more than {MOST} paths")
     for path in paths:
         if number := _device_number(path):
             there = host.sys / "dev" / number
-            yield _Place(
-                there.resolve() if there.exists() else None,
-                node=f"/dev/{path.relative_to(host.dev)}",
-            )
+            node = f"/dev/{path.relative_to(host.dev)}"
+            yield _Place(there.resolve() if there.exists() else None, node)
+
+
+def _matches(directory: Path, part: str) -> Iterator[Path]:
+    if part in ("", "."):
+        yield directory
+    elif "*" not in part:
+        yield directory / part
+    else:
+        literal = part.replace("[", "[[]").replace("?", "[?]")
+        names = (n for n in sysfs.names(directory) if fnmatch.fnmatchcase(n, literal))
+        yield from (directory / name for name in islice(names, MOST + 1))
 
 
 def _device_number(path: Path) -> str:
@@ -157,89 +166,162 @@ def _device_number(path: Path) -> str:
     return f"block/{number}" if stat.S_ISBLK(found.st_mode) else ""
 
 
-def _files(device: Device) -> tuple[str, ...]:
-    """Return the files to read of each device, relative to it."""
-    health = (device.health.path,) if device.health else ()
-    return tuple(dict.fromkeys((*(each.path for each in device.attributes), *health)))
+@dataclass
+class _Reading:
+    """What the devices of one entry say, within `PATIENCE` for all of them."""
 
+    host: Host
+    device: Device
+    places: Sequence[_Place]
+    not_ready: str
+    _ends: float = field(default_factory=lambda: time.monotonic() + PATIENCE)
 
-def _contents(
-    paths: Sequence[Path], files: Sequence[str]
-) -> Mapping[Path, tuple[Mapping[str, str], str]]:
-    """Return what the files of each device say, and why they could not be read, or "".
+    def devices(self) -> list[FoundDevice]:
+        functions = PciFunctions(self.host)
+        ids = device_ids(functions, [place.key for place in self.places])
+        nodes = self._nodes()
+        said = self._contents(
+            {place.path: self._files(place.path) for place in self.places if place.path}
+        )
+        found = []
+        for place in self.places:
+            contents, trouble = said.get(place.key, ({}, ""))
+            address = functions.above(place.path) if place.path else ""
+            found.append(
+                FoundDevice(
+                    id=ids[place.key],
+                    address=short_address(address),
+                    nodes=nodes.get(place.key, ()),
+                    numa_node=self._numa_node(address),
+                    attributes={
+                        each.name: contents[each.path][:_TEXT]
+                        for each in self.device.attributes
+                        if each.path in contents
+                    },
+                    why=self.not_ready or place.why or trouble or self._wrong(place, contents),
+                )
+            )
+        return found
 
-    A child reads those of many devices; if that fails, each device's are read by themselves.
-    """
-    said: dict[Path, tuple[Mapping[str, str], str]] = {}
-    for start in range(0, len(paths) if files else 0, _TOGETHER):
-        some = paths[start : start + _TOGETHER]
+    def _wrong(self, place: _Place, contents: Mapping[str, str]) -> str:
+        if place.path is not None and not place.path.exists():
+            return "it disappeared"
+        return _unhealthy(self.device.health, contents)
+
+    # --- files of devices
+
+    def _files(self, path: Path) -> Mapping[str, Path]:
+        """Return the files to read of a device, by their paths in driver.yaml."""
+        health = (self.device.health.path,) if self.device.health else ()
+        wanted = dict.fromkeys((*(each.path for each in self.device.attributes), *health))
+        return {name: file for name in wanted if (file := _only_match(path, name)) is not None}
+
+    def _contents(
+        self, files: Mapping[Path, Mapping[str, Path]]
+    ) -> Mapping[Path, tuple[Mapping[str, str], str]]:
+        """Return what the files of each device say, and why they could not be read, or "".
+
+        A child reads those of many devices; if that fails, each device's are read by themselves.
+        """
+        said: dict[Path, tuple[Mapping[str, str], str]] = {}
+        paths = [path for path, wanted in files.items() if wanted]
+        most = max((len(files[path]) for path in paths), default=1)
+        together = max(1, _BATCH // most)
+        for start in range(0, len(paths), together):
+            some = {path: files[path] for path in paths[start : start + together]}
+            try:
+                said |= {path: (each, "") for path, each in self._ask(some, _TOGETHER).items()}
+            except NodesideError:
+                said |= {path: self._ask_one(path, files[path]) for path in some}
+        return said
+
+    def _ask_one(self, path: Path, files: Mapping[str, Path]) -> tuple[Mapping[str, str], str]:
         try:
-            said |= {path: (each, "") for path, each in _ask(some, files).items()}
-        except NodesideError:
-            for path in some:
-                said[path] = _ask_one(path, files)
-    return said
+            return self._ask({path: files}, _ALONE)[path], ""
+        except NodesideError as exc:
+            return {}, str(exc)
+
+    def _ask(
+        self, files: Mapping[Path, Mapping[str, Path]], seconds: float
+    ) -> Mapping[Path, Mapping[str, str]]:
+        left = self._ends - time.monotonic()
+        if left <= 0:
+            raise DeadlinePassed(f"not read, since others took {PATIENCE:g} s to be read")
+        every = [file for wanted in files.values() for file in wanted.values()]
+        texts = iter(sysfs.ask(*every, timeout=min(seconds, left), limit=_FILE))
+        return {
+            path: {name: _clean(text) for name in wanted if (text := next(texts)) is not None}
+            for path, wanted in files.items()
+        }
+
+    # --- device nodes
+
+    def _nodes(self) -> Mapping[Path, tuple[str, ...]]:
+        """Return the device nodes to give for each device."""
+        wanted = self.device.give.nodes
+        if wanted and wanted.path:
+            return {place.key: (wanted.path,) for place in self.places}
+        if wanted:
+            return self._nodes_of_class(wanted.class_)
+        matched = {place.key: (place.node,) for place in self.places if place.node}
+        own = [p.path for p in self.places if p.path and not p.node and (p.path / "dev").exists()]
+        named = self._named({path: path for path in own})
+        return matched | {path: (node,) for path, node in named.items()}
+
+    def _nodes_of_class(self, kind: str) -> Mapping[Path, tuple[str, ...]]:
+        """Return the nodes of a class, each for the nearest device at or above it."""
+        known = {place.path for place in self.places if place.path}
+        members = self.host.sys / "class" / kind
+        owners: dict[Path, Path] = {}
+        for name in sysfs.names(members):
+            member = (members / name).resolve()
+            owner = next((each for each in (member, *member.parents) if each in known), None)
+            if owner is not None:
+                owners[member] = owner
+        nodes: dict[Path, tuple[str, ...]] = {}
+        for member, node in self._named(owners).items():
+            nodes[owners[member]] = (*nodes.get(owners[member], ()), node)
+        return nodes
+
+    def _named(self, members: Mapping[Path, Path]) -> Mapping[Path, str]:
+        """Return the paths below /dev of what has a device node, as the kernel names them."""
+        said = self._contents({path: {"uevent": path / "uevent"} for path in members})
+        named = {path: _devname(contents.get("uevent", "")) for path, (contents, _) in said.items()}
+        return {path: f"/dev/{named[path]}" for path in members if named.get(path)}
+
+    def _numa_node(self, address: str) -> int:
+        if not address:
+            return -1
+        text = sysfs.read(self.host.sys / "bus/pci/devices" / address / "numa_node") or ""
+        return int(text) if text.isdecimal() else -1
 
 
-def _ask_one(path: Path, files: Sequence[str]) -> tuple[Mapping[str, str], str]:
-    try:
-        return _ask([path], files)[path], ""
-    except NodesideError as exc:
-        return {}, str(exc)
-
-
-def _ask(paths: Sequence[Path], files: Sequence[str]) -> Mapping[Path, Mapping[str, str]]:
-    texts = iter(sysfs.ask(*(path / file for path in paths for file in files)))
-    return {
-        path: {file: _clean(text) for file in files if (text := next(texts)) is not None}
-        for path in paths
-    }
+def _only_match(directory: Path, pattern: str) -> Path | None:
+    """Return the one path that a pattern matches below a directory; None if it is not just one."""
+    paths = [directory]
+    for part in pattern.split("/"):
+        paths = [found for path in paths for found in _matches(path, part)]
+    return paths[0] if len(paths) == 1 else None
 
 
 def _clean(text: str) -> str:
-    return text.replace("\0", "").strip()[:_TEXT]
+    return text.replace("\0", "").strip()[:_FILE]
 
 
-def _wrong(health: DeviceHealth | None, contents: Mapping[str, str]) -> str:
+def _unhealthy(health: DeviceHealth | None, contents: Mapping[str, str]) -> str:
     if health is None or contents.get(health.path) == health.value.strip():
         return ""
-    found = repr(contents[health.path]) if health.path in contents else "nothing"
+    found = repr(contents[health.path][:_TEXT]) if health.path in contents else "nothing"
     return f"{health.path} says {found}, not {health.value.strip()!r}"
 
 
-def _nodes(
-    host: Host, device: Device, kept: Mapping[Path, _Place]
-) -> Mapping[Path, tuple[str, ...]]:
-    """Return the device nodes to give for each device."""
-    wanted = device.give.nodes
-    if wanted is None:
-        return {path: (place.node,) if place.node else () for path, place in kept.items()}
-    if wanted.path:
-        return dict.fromkeys(kept, (wanted.path,))
-    nodes: dict[Path, tuple[str, ...]] = dict.fromkeys(kept, ())
-    members = host.sys / "class" / wanted.class_
-    for name in sysfs.names(members):
-        member = (members / name).resolve()
-        owner = next((each for each in (member, *member.parents) if each in nodes), None)
-        if owner is not None and (node := _devname(member)):
-            nodes[owner] = (*nodes[owner], f"/dev/{node}")
-    return nodes
-
-
-def _devname(path: Path) -> str:
-    """Return the node's name below /dev, which the kernel says (Documentation/ABI/stable/sysfs)."""
-    for line in (sysfs.read(path / "uevent") or "").splitlines():
+def _devname(uevent: str) -> str:
+    """Return the node's name below /dev (Documentation/ABI/stable/sysfs-devices); "" for none."""
+    for line in uevent.splitlines():
         key, _, value = line.partition("=")
         if key == "DEVNAME" and value and ".." not in value.split("/"):
             return value.lstrip("/")
     return ""
-
-
-def _numa_node(host: Host, address: str) -> int:
-    if not address:
-        return -1
-    text = sysfs.read(host.sys / "bus/pci/devices" / address / "numa_node") or ""
-    return int(text) if text.isdecimal() else -1
 
 
 def _nothing(host: Host, discover: Discover) -> str:
@@ -247,6 +329,8 @@ def _nothing(host: Host, discover: Discover) -> str:
     if discover.pci:
         ids = ", ".join(f"{each.vendor}:{each.device or '*'}" for each in discover.pci)
         return f"this node has no PCI function {ids}"
+    if discover.nodes and not host.dev.is_dir():
+        return f"there is no {host.dev}: mount the host's /dev"
     if discover.nodes:
         return f"no device node {', '.join(discover.nodes)}: is the driver loaded?"
     return "; ".join(_first_missing(host, pattern) for pattern in discover.sysfs)
@@ -254,7 +338,7 @@ def _nothing(host: Host, discover: Discover) -> str:
 
 def _first_missing(host: Host, pattern: str) -> str:
     """Return the first part of a pattern that nothing matches."""
-    parts = [part for part in pattern.split("/") if part]
+    parts = [part for part in pattern.split("/") if part not in ("", ".")]
     for length in range(1, len(parts) + 1):
         part = "/".join(parts[:length])
         if not sysfs.expand(host, part):

@@ -1,7 +1,8 @@
 """Ids of devices: the same after a reboot, and two devices never have one.
 
-A PCI function is named by its address, which firmware and slots fix. Numbers that drivers count up
-(intel-fpga-port.1) depend on who is probed first, so they only order what one function has.
+A PCI function is named by its address, which firmware and slots fix, and a USB device by its port.
+Numbers that drivers count up (intel-fpga-port.1) depend on who is probed first, so they only order
+what one function has.
 """
 
 from __future__ import annotations
@@ -11,16 +12,27 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+from nodeside import sysfs
+from nodeside.host import Host
+
 _DOMAIN = "0000:"
+_USB_DEVICE = re.compile(r"[0-9]+-(?P<port>[0-9]+(\.[0-9]+)*)")  # the bus's number is no name
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.:-]")
 _LONGEST = 63  # characters of a device id in the kubelet's device plugin API
 
 
-def pci_address(path: Path) -> str:
-    """Return the nearest PCI function at or above a resolved directory of sysfs; "" if none."""
-    candidates = (each.name for each in (path, *path.parents))
-    return next((name for name in candidates if _ADDRESS.fullmatch(name)), "")
+class PciFunctions:
+    """The PCI functions of a node, by their resolved directories."""
+
+    def __init__(self, host: Host) -> None:
+        root = host.sys / "bus" / "pci" / "devices"
+        self._addresses = {(root / name).resolve(): name for name in sysfs.names(root)}
+
+    def above(self, path: Path) -> str:
+        """Return the address of the nearest function at or above a resolved directory, or ""."""
+        return next(
+            (self._addresses[each] for each in (path, *path.parents) if each in self._addresses), ""
+        )
 
 
 def short_address(address: str) -> str:
@@ -28,25 +40,40 @@ def short_address(address: str) -> str:
     return address.removeprefix(_DOMAIN)
 
 
-def device_ids(paths: Iterable[Path]) -> Mapping[Path, str]:
+def device_ids(functions: PciFunctions, paths: Iterable[Path]) -> Mapping[Path, str]:
     """Return an id for each resolved path: its PCI function's, with -2, -3 … for further ones.
 
-    Without a PCI function, it is the name.
+    A device on USB has its port in the id. Without a PCI function, the id is the name.
     """
     groups: dict[str, list[Path]] = defaultdict(list)
     for path in set(paths):
-        address = short_address(pci_address(path))
-        groups[address or _UNSAFE.sub("-", path.name)[: _LONGEST - 5]].append(path)
-    return {
-        path: name if number == 1 else f"{name}-{number}"
-        for name, members in groups.items()
-        for number, path in enumerate(sorted(members, key=_in_order), 1)
-    }
+        groups[_name(functions, path)].append(path)
+    ids: dict[Path, str] = {}
+    taken = set(groups)
+    for name, members in sorted(groups.items()):
+        for number, path in enumerate(sorted(members, key=in_order)):
+            ids[path] = name if number == 0 else _another(name, number + 1, taken)
+            taken.add(ids[path])
+    return ids
 
 
-def _in_order(path: Path) -> tuple[list[tuple[int, str]], ...]:
-    """Numbers by value: port.2 is before port.10."""
-    return tuple(
-        [(int(word), "") if word.isdecimal() else (-1, word) for word in re.split(r"(\d+)", part)]
-        for part in path.parts
-    )
+def _name(functions: PciFunctions, path: Path) -> str:
+    address = short_address(functions.above(path))
+    if not address:
+        return _UNSAFE.sub("-", path.name)[: _LONGEST - 5]
+    ports = (_USB_DEVICE.fullmatch(part) for part in reversed(path.parts))
+    port = next((match["port"] for match in ports if match), "")
+    return f"{address}-usb{port}"[: _LONGEST - 5] if port else address
+
+
+def _another(name: str, number: int, taken: set[str]) -> str:
+    while f"{name}-{number}" in taken:
+        number += 1
+    return f"{name}-{number}"
+
+
+def in_order(name: object) -> tuple[list[tuple[int, str]], str]:
+    """Return a key to sort by: numbers count by value, so that port.2 is before port.10."""
+    words = re.split(r"(\d+)", str(name))
+    numbers = [(int(word), "") if word.isdecimal() else (-1, word) for word in words]
+    return numbers, str(name)

@@ -75,7 +75,7 @@ class Give:
     nodes: DeviceNodes | None = item(
         "Device nodes.",
         default=None,
-        default_words="for `discover.nodes` the match itself, else none",
+        default_words="that of the match itself, if it has one",
     )
 
 
@@ -87,7 +87,9 @@ class Attribute:
         "What it is called.", pattern=patterns.ATTRIBUTE_NAME, max_length=patterns.ATTRIBUTE_LIMIT
     )
     path: str = item(
-        "The file, relative to the device's directory in sysfs.", pattern=patterns.SYSFS_PATH
+        "The file, relative to the device's directory in sysfs. With a *, which stands for any "
+        "part of one name, exactly one file must match.",
+        pattern=patterns.FILE_IN_SYSFS,
     )
 
 
@@ -96,10 +98,12 @@ class DeviceHealth:
     """A file in sysfs of each device that tells whether it works."""
 
     path: str = item(
-        "The file, relative to the device's directory in sysfs.", pattern=patterns.SYSFS_PATH
+        "The file, relative to the device's directory in sysfs, as for `attributes`.",
+        pattern=patterns.FILE_IN_SYSFS,
     )
     value: str = item(
         "The content of a device that works; white space at both ends is ignored.",
+        max_length=256,
     )
 
 

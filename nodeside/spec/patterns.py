@@ -40,6 +40,9 @@ SYSFS_PATH = Pattern(
     rf"^{_SEGMENT}(/{_SEGMENT})*$",
     "a path relative to /sys, such as bus/pci/drivers/edu/*/factorial, without a leading / and ..",
 )
+FILE_IN_SYSFS = Pattern(
+    SYSFS_PATH.regex, "a path such as hwmon/hwmon*/temp1_input, without a leading / and .."
+)
 SYSFS_NAME = Pattern(r"^[^/.\x00-\x1f][^/\x00-\x1f]{0,254}$", "the name of a directory in sysfs")
 ATTRIBUTE_LIMIT = 63  # characters
 ATTRIBUTE_NAME = Pattern(

@@ -154,6 +154,13 @@ RULES: tuple[Rule[Any], ...] = (
         _one_of("class", "path"),
     ),
     Rule(
+        DeviceNodes,
+        ("path",),
+        "a device node that all devices share has no * in its name; use class, or discover.nodes",
+        lambda nodes: "*" not in nodes.path,
+        "!has(self.path) || !self.path.contains('*')",
+    ),
+    Rule(
         Device,
         ("discover", "give", "attributes", "health"),
         "units that are only counted have no class of device nodes, no attributes and no health",

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from nodeside.driver.handoff.provide import command as sidecar_command
-from nodeside.errors import ExitCode
+from nodeside.errors import DeadlinePassed, ExitCode
 from nodeside.process import Completed
 from nodeside.spec import check_labels, check_node_driver
 from nodeside.trial.errors import MachineLost, TrialError
@@ -33,6 +33,7 @@ from nodeside.trial.target.target import Target
 from nodeside.trial.workshop import Node
 
 _PROVIDE_SECONDS = 300.0
+_DEVICES_SECONDS = 900.0  # 16 resources, each of which may hang for half a minute
 _RUN_SECONDS = 6 * 3600.0  # the node side has its own deadlines; this is for a stuck machine
 _COMMAND_SECONDS = 600.0
 _OUTPUT = 1 << 20  # characters of a command's output, from its end
@@ -248,20 +249,40 @@ class _Pod:
         argv = sidecar_command(Path("/shared"))
         return self.machine.start(argv, "toolkit", on_line=tell, on_error=tell)
 
+    @property
+    def _container(self) -> str:
+        """The container of the driver."""
+        return "privileged-driver" if self.target.driver.spec.privileged else "driver"
+
     def _run_driver(self) -> Completed:
-        where = "privileged-driver" if self.target.driver.spec.privileged else "driver"
         argv = ["nodeside", "driver", "run", "--once", "--output", "json"]
         tell = partial(_tell, self.progress, "driver")
+        where = self._container
         return self.machine.run(argv, where, timeout=_RUN_SECONDS, check=False, on_error=tell)
 
     def _find_devices(self) -> Mapping[str, Any] | None:
-        """Return what `nodeside driver devices` finds, if the driver declares devices."""
-        if not self.target.driver.spec.devices:
+        """Return what `nodeside driver devices` finds, or why it found nothing.
+
+        None if the driver declares no devices.
+        """
+        driver = self.target.driver
+        if not driver.spec.devices:
             return None
         argv = ["nodeside", "driver", "devices", "--output", "json"]
         tell = partial(_tell, self.progress, "driver")
-        done = self.machine.run(argv, timeout=_PROVIDE_SECONDS, check=False, on_error=tell)
-        return read_devices(done.output)
+        try:
+            done = self.machine.run(
+                argv, self._container, timeout=_DEVICES_SECONDS, check=False, on_error=tell
+            )
+        except DeadlinePassed as exc:
+            why = str(exc)
+        else:
+            if (found := read_devices(done.output)) is not None:
+                return found
+            why = f"`nodeside driver devices` ended without a document, exit code {done.exit_code}"
+        missing = {"devices": [], "notes": [why]}
+        resources = [{"resource": each.resource, **missing} for each in driver.spec.devices]
+        return {"driver": driver.name, "ready": True, "resources": resources}
 
     def _consume(self, *, ready: bool) -> tuple[Consumed, ...]:
         """Run the consumers if the driver is ready, and the user's commands in any case."""

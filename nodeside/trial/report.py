@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 _LONGEST = 1 << 20  # characters; a true report has some thousands. In memory it takes far more
+_LONGEST_DEVICES = 4 << 20  # characters; 4096 devices without attributes are one million
 _DEEPEST = 20  # levels; a true report has eight
 _LARGEST = 2**53  # of a number, so that every reader of JSON can hold it
 
@@ -43,7 +44,7 @@ def read_report(text: str) -> Mapping[str, Any]:
 
 def read_devices(text: str) -> Mapping[str, Any] | None:
     """Return the document of `driver devices`; None if it is not one."""
-    if len(text) > _LONGEST:
+    if len(text) > _LONGEST_DEVICES:
         return None
     try:
         document = json.loads(text)

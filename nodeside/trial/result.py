@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nodeside.errors import ExitCode
+from nodeside.log import escaped
 from nodeside.table import table
 from nodeside.trial.pod import Consumed, Run
 
@@ -115,7 +116,7 @@ def _check(check: Any) -> tuple[str, str, str]:
     return str(check.get("name", "")), "FAILED", f"{found or 'nothing'}; expected {expected}"
 
 
-def _devices(run: Run) -> list[tuple[str, str, str, str]]:
+def _devices(run: Run) -> list[tuple[str, ...]]:
     """Return the devices that `nodeside driver devices` found, or why it found none."""
     rows: list[tuple[str, str, str, str]] = []
     for found in run.devices["resources"] if run.devices else ():
@@ -124,7 +125,7 @@ def _devices(run: Run) -> list[tuple[str, str, str, str]]:
             nodes = " ".join(device["nodes"])
             rows.append((resource, device["id"], nodes, device["why"] or "healthy"))
         rows += [(resource, "", "", note) for note in found["notes"]]
-    return rows
+    return [tuple(escaped(cell, keep="") for cell in row) for row in rows]
 
 
 def _announced(run: Run) -> list[tuple[str, str]]:

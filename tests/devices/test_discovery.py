@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import pytest
 from nodeside import sysfs
 from nodeside.devices import discovery
 from nodeside.devices.discovery import FoundDevice, FoundDevices
-from nodeside.errors import SystemRefused
 from nodeside.host import Host
 from nodeside.spec.devices import Device
 from nodeside.spec.mistakes import Document
@@ -182,23 +182,116 @@ def test_who_finds_nothing_is_told_what_is_missing(
     assert discover(host, discover=where) == FoundDevices("example.com/edu", (), (note,))
 
 
-def test_an_attribute_that_hangs_makes_its_device_unhealthy_and_no_other(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deadlines that a test can wait for."""
+    monkeypatch.setattr(discovery, "_TOGETHER", 0.3)
+    monkeypatch.setattr(discovery, "_ALONE", 0.3)
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_attribute_that_hangs_makes_its_device_unhealthy_and_no_other(host: Host) -> None:
     for number in range(3):
-        write(add_edu(host, f"0000:00:0{number + 5}.0", number) / "liveness", "ok\n")
-    ask = sysfs.ask
-
-    def hang(*paths: Path) -> tuple[str | None, ...]:
-        if any("0000:00:06.0" in str(path) for path in paths):
-            raise SystemRefused("reading liveness did not end")
-        return ask(*paths)
-
-    monkeypatch.setattr(sysfs, "ask", hang)
+        liveness = add_edu(host, f"0000:00:0{number + 5}.0", number) / "liveness"
+        if number == 1:
+            os.mkfifo(liveness)  # nobody writes
+        else:
+            write(liveness, "ok\n")
     health = {"path": "liveness", "value": "ok"}
     found = discover(host, discover={"pci": [PCI]}, health=health)
 
-    assert [each.why for each in found.devices] == ["", "reading liveness did not end", ""]
+    first, second, third = (each.why for each in found.devices)
+    assert (first, third) == ("", "")
+    assert second.startswith("reading ")
+    assert "did not end" in second
+
+
+@pytest.mark.usefixtures("quick")
+def test_when_others_took_all_the_time_a_device_is_not_read(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "PATIENCE", 0.5)
+    for number in range(4):
+        os.mkfifo(add_edu(host, f"0000:00:0{number + 5}.0", number) / "liveness")
+    health = {"path": "liveness", "value": "ok"}
+    found = discover(host, discover={"pci": [PCI]}, health=health)
+
+    assert all(not each.healthy for each in found.devices)
+    assert found.devices[-1].why == "not read, since others took 0.5 s to be read"
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_uevent_that_hangs_costs_its_device_the_node_only(host: Host) -> None:
+    for number in range(2):
+        add_edu(host, f"0000:00:0{number + 5}.0", number)
+    uevent = host.sys / "class/misc/edu0/uevent"
+    uevent.unlink()
+    os.mkfifo(uevent)
+    found = discover(host, discover={"pci": [PCI]}, give={"nodes": {"class": "misc"}})
+    assert [each.nodes for each in found.devices] == [(), ("/dev/edu1",)]
+
+
+def test_a_match_that_has_a_device_node_itself_is_given_it(host: Host) -> None:
+    """As a port of an FPGA, which is in no class: Documentation/fpga/dfl.rst."""
+    function = add_pci_device(host, "0000:5e:00.0", "8086", "bcce", "dfl-pci")
+    port = function / "fpga_region" / "region0" / "dfl-port.0"
+    write(port / "uevent", "MAJOR=240\nMINOR=1\nDEVNAME=dfl-port.0\nDRIVER=dfl-afu\n")
+    write(port / "dev", "240:1\n")
+    link(host.sys / "class/fpga_region/region0", port.parent)
+    found = discover(host, discover={"sysfs": ["class/fpga_region/region*/dfl-port.*"]})
+    assert [each.nodes for each in found.devices] == [("/dev/dfl-port.0",)]
+
+
+def test_a_star_in_an_attribute_stands_for_the_one_file_there_is(host: Host) -> None:
+    real = add_edu(host, "0000:00:05.0", 0)
+    write(real / "hwmon/hwmon7/temp1_input", "41000\n")
+    entry = [
+        {"name": "heat", "path": "hwmon/hwmon*/temp1_input"},
+        {"name": "many", "path": "*/*/uevent"},
+    ]
+    write(real / "misc/edu1/uevent", "")
+    [device] = discover(host, discover={"pci": [PCI]}, attributes=entry).devices
+    assert device.attributes == {"heat": "41000"}
+
+
+def test_a_function_that_two_entries_match_is_good_if_one_says_so(host: Host) -> None:
+    add_edu(host, "0000:00:05.0", 0, driver="edu2")
+    two = [PCI, PCI | {"driver": "edu2"}]
+    assert [each.why for each in discover(host, discover={"pci": two}).devices] == [""]
+
+
+def test_a_device_that_goes_while_it_is_looked_at_is_unhealthy(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = add_edu(host, "0000:00:05.0", 0)
+    write(real / "interrupts", "1\n")
+    ask = sysfs.ask
+
+    def ask_last(*paths: Path, **more: Any) -> tuple[str | None, ...]:
+        said = ask(*paths, **more)
+        shutil.rmtree(real)
+        return said
+
+    monkeypatch.setattr(sysfs, "ask", ask_last)
+    entry = [{"name": "count", "path": "interrupts"}]
+    [device] = discover(host, discover={"pci": [PCI]}, attributes=entry).devices
+    assert device.why == "it disappeared"
+
+
+def test_a_pattern_beyond_reason_is_one_note(host: Host) -> None:
+    for number in range(discovery.MOST + 1):
+        (host.sys / "class" / "many" / f"port{number}").mkdir(parents=True)
+    found = discover(host, discover={"sysfs": ["class/many/port*"]})
+    assert found.devices == ()
+    assert "matches more than 4096 paths" in found.notes[0]
+    long = discover(host, discover={"sysfs": ["class/" + "x" * 300]})
+    assert long.notes == ("there is no /sys/class/" + "x" * 300 + ": is the driver loaded?",)
+
+
+def test_a_link_out_of_sysfs_leads_to_no_device(host: Host) -> None:
+    write(host.root / "etc" / "hostname", "secret\n")
+    link(host.sys / "class" / "edu" / "out", host.root / "etc")
+    assert discover(host, discover={"sysfs": ["class/edu/*"]}).devices == ()
 
 
 def test_an_attribute_of_a_mebibyte_is_cut(host: Host) -> None:

@@ -45,6 +45,13 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         "$.spec.devices[0].give.nodes: expected exactly one of class and path",
     ),
     (
+        {"devices": [EDU | {"give": {"nodes": {"path": "/dev/edu*"}}}]},
+        (
+            "$.spec.devices[0].give.nodes.path: a device node that all devices share has no * in "
+            "its name; use class, or discover.nodes"
+        ),
+    ),
+    (
         {"devices": [EDU | {"discover": {"count": 2}, "give": {"nodes": {"class": "misc"}}}]},
         (
             "$.spec.devices[0]: units that are only counted have no class of device nodes, no "

@@ -76,6 +76,12 @@ def test_the_devices_are_read_unchanged_and_shown() -> None:
     assert json.loads(result.as_json("x", [done]))["runs"][0]["devices"] == DEVICES
 
 
+def test_a_machine_cannot_forge_the_row_of_another_device() -> None:
+    forged = json.loads(json.dumps(DEVICES))
+    forged["resources"][0]["devices"][0]["id"] = "x\nexample.com/edu  00:09.0  healthy"
+    assert "\nexample.com/edu  00:09.0" not in result.as_table([run(devices=forged)])
+
+
 @pytest.mark.parametrize(
     "forged",
     [
@@ -87,7 +93,7 @@ def test_the_devices_are_read_unchanged_and_shown() -> None:
         '{"resources": [{"resource": "x", "devices": [{"id": 7}], "notes": []}]}',
         '{"resources": [{"resource": "x", "devices": [], "notes": [{}]}]}',
         '{"resources": [], "x": ' + "[" * 500 + "]" * 500 + "}",
-        '{"resources": [], "x": "' + "a" * (1 << 20) + '"}',
+        '{"resources": [], "x": "' + "a" * (4 << 20) + '"}',
     ],
 )
 def test_forged_devices_are_none(forged: str) -> None:

@@ -8,6 +8,7 @@ from nodeside.devices.discovery import FoundDevice, FoundDevices, discover
 from nodeside.driver.commands.outcome import Outcome, as_document
 from nodeside.driver.ladder.task import Config, read_driver
 from nodeside.driver.node.run_directory import read_ready
+from nodeside.log import escaped
 from nodeside.table import table
 
 COLUMNS = ("RESOURCE", "DEVICE", "PCI", "NUMA", "NODES", "ATTRIBUTES", "HEALTH")
@@ -25,7 +26,7 @@ def find_devices(config: Config) -> Outcome:
         "resources": [_document(each) for each in found],
     }
     rows = [_row(each.resource, device) for each in found for device in each.devices]
-    notes = [f"{each.resource}: {note}" for each in found for note in each.notes]
+    notes = [f"{each.resource}: {_word(note)}" for each in found for note in each.notes]
     if not driver.spec.devices:
         notes = [f"driver {driver.name} declares no devices: see `devices` in driver.yaml"]
     parts = [table(rows, header=COLUMNS) if rows else "", "\n".join(notes)]
@@ -43,7 +44,12 @@ def _row(resource: str, device: FoundDevice) -> tuple[str, ...]:
         device.id,
         device.address,
         "" if device.numa_node < 0 else str(device.numa_node),
-        " ".join(device.nodes),
-        " ".join(f"{name}={value}" for name, value in device.attributes.items()),
-        device.why or "healthy",
+        _word(" ".join(device.nodes)),
+        _word(" ".join(f"{name}={value}" for name, value in device.attributes.items())),
+        _word(device.why) or "healthy",
     )
+
+
+def _word(text: str) -> str:
+    """Return a text of the driver's as one line, which cannot look like another row."""
+    return escaped(text, keep="")

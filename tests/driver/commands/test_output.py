@@ -104,6 +104,17 @@ def test_devices(node: FakeNode) -> None:
     compare("devices", before, none, found)
 
 
+def test_an_attribute_cannot_look_like_another_device(node: FakeNode) -> None:
+    entry = {"resource": "example.com/edu", "discover": {"pci": [{"vendor": "1234"}]}}
+    node.write_driver(devices=[entry | {"attributes": [{"name": "name", "path": "name"}]}])
+    real = add_pci_device(node.host, "0000:00:05.0", "1234", "11e8")
+    write(real / "name", "edu\nexample.com/edu  00:09.0  /dev/sda  healthy\x1b[2J")
+    rows = node.run("devices").output.splitlines()
+    assert [row.split()[0] for row in rows] == ["RESOURCE", "example.com/edu"]
+    assert "\\n" in rows[1]
+    assert "\x1b" not in rows[1]
+
+
 def test_publishing(node: FakeNode, tmp_path: Path) -> None:
     node.put_bundle(node.task())
     store = tmp_path / "store"
