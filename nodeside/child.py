@@ -9,6 +9,7 @@ must not take a lock that another thread may hold.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import resource
@@ -83,7 +84,8 @@ def run_in_child(
     child that is left behind must not hold our lock or our output. Without limits, signals are
     blocked in the child, and it is left behind at the deadline: no signal ends a call that hangs in
     the kernel, and a thread hanging there would prevent this process from ever exiting. If an
-    earlier child left behind for the same `alone` still exists, raises DeadlinePassed at once.
+    earlier child left behind for the same `alone` still exists, raises DeadlinePassed at once. Work
+    that has `alone` only reads, so what is left of it is killed when this process exits.
     """
     if alone and _is_still_there(_left_behind.get(alone)):
         raise DeadlinePassed("the child process of an earlier attempt is still running")
@@ -162,6 +164,14 @@ def _reap(pid: int) -> str:
         return in_words(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     except ChildProcessError:  # already reaped as an orphan
         return "ended"
+
+
+@atexit.register
+def _kill_left_behind() -> None:
+    """Kill children that only read. A call that hangs in the kernel ends when that returns."""
+    for pid in _left_behind.values():
+        if _is_still_there(pid):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _is_still_there(pid: int | None) -> bool:

@@ -6,7 +6,10 @@ import errno
 import os
 import resource
 import signal
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,9 @@ import pytest
 from nodeside.child import ChildDied, ChildRaised, Limits, NoProcess, run_in_child
 from nodeside.driver.module.elf import MalformedElf
 from nodeside.errors import DeadlinePassed, ExitCode, NoSpace
+from tests import TOP
 
+LONG = 60.0  # seconds: a deadline that only a broken test meets
 LIMITS = Limits(memory=64 << 20, processor=2, answer=1 << 20)
 
 
@@ -206,3 +211,23 @@ def test_one_that_was_reaped_by_somebody_else_is_gone(forked: list[int]) -> None
     assert run_in_child(lambda: b"x", 10, alone="reaped") == b"x"
     os.close(reader)
     os.close(writer)
+
+
+def test_what_only_reads_and_hangs_does_not_outlive_the_process(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    program = (
+        "import os, sys\n"
+        "from nodeside import child\n"
+        "from nodeside.errors import DeadlinePassed\n"
+        "try:\n"
+        "    child.run_in_child(lambda: open(sys.argv[1]).read(), 0.1, alone='read')\n"
+        "except DeadlinePassed:\n"
+        "    print(child._left_behind['read'])\n"
+    )
+    argv = [sys.executable, "-c", program, str(pipe)]
+    said = subprocess.run(argv, cwd=TOP, capture_output=True, text=True, timeout=LONG, check=True)
+    deadline = time.monotonic() + LONG
+    while Path(f"/proc/{int(said.stdout)}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

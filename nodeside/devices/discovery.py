@@ -114,8 +114,9 @@ def _distinct(places: Iterable[_Place]) -> Sequence[_Place]:
 
 
 def _places(host: Host, discover: Discover) -> Iterator[_Place]:
+    functions = pci_devices(host) if discover.pci else ()
     for function in discover.pci:
-        for there in pci_devices(host):
+        for there in functions:
             if there.is_of(function.vendor, function.device):
                 path = (host.sys / "bus/pci/devices" / there.address).resolve()
                 bound = function.driver in ("", there.driver)

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from nodeside.spec import patterns
+from nodeside.spec.pci import PciId
 from nodeside.spec.schema import item, section
 
 
 @section
-class PciFunction:
+class PciFunction(PciId):
     """PCI functions by their ids, each of which is a device."""
 
-    vendor: str = item("PCI vendor id, four lower-case hex digits.", pattern=patterns.HEX4)
-    device: str = item(
-        "PCI device id, four lower-case hex digits.",
-        default="",
-        default_words="every device of the vendor",
-        pattern=patterns.HEX4,
-    )
     driver: str = item(
         "The driver that a function must be bound to; one that is not is unhealthy.",
         default="",

@@ -14,6 +14,7 @@ from nodeside.contract import BuildKind
 from nodeside.spec import patterns
 from nodeside.spec.devices import Device
 from nodeside.spec.fleet import Preflight, Rollout, Stage, Toolkit
+from nodeside.spec.pci import PciId
 from nodeside.spec.schema import item, section
 
 
@@ -43,19 +44,6 @@ class Foreign(Enum):
 
     REPLACE = "replace"
     KEEP = "keep"
-
-
-@section
-class PciId:
-    """A PCI device by its ids, as `lspci -n` prints them."""
-
-    vendor: str = item("PCI vendor id, four lower-case hex digits.", pattern=patterns.HEX4)
-    device: str = item(
-        "PCI device id, four lower-case hex digits.",
-        default="",
-        default_words="every device of the vendor",
-        pattern=patterns.HEX4,
-    )
 
 
 @section

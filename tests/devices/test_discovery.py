@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nodeside import sysfs
+from nodeside import child, sysfs
 from nodeside.devices import discovery
 from nodeside.devices.discovery import FoundDevice, FoundDevices
 from nodeside.host import Host
@@ -183,10 +184,12 @@ def test_who_finds_nothing_is_told_what_is_missing(
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deadlines that a test can wait for."""
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Deadlines that a test can wait for; what hangs then ends with the test."""
     monkeypatch.setattr(discovery, "_TOGETHER", 0.3)
     monkeypatch.setattr(discovery, "_ALONE", 0.3)
+    yield
+    child._kill_left_behind()
 
 
 @pytest.mark.usefixtures("quick")

@@ -14,7 +14,8 @@ from cluster.model.snapshot import Node
 from cluster.model.status_schema import DEVICE_LIMIT
 from cluster.plan.nodes.os_version import ostree_version
 from cluster.plan.nodes.pools import _LINUX, _OS_LABEL
-from nodeside.spec.model import Hardware, PciId
+from nodeside.spec.model import Hardware
+from nodeside.spec.pci import PciId
 
 _NFD = re.compile(r"^([a-z0-9.-]+\.)?feature\.node\.kubernetes\.io/")
 

@@ -33,7 +33,8 @@ from cluster.plan.nodes.pools import pool_of
 from cluster.plan.nodes.stage_pods import ending_pods
 from nodeside.contract import State, assigned_label
 from nodeside.spec import Driver
-from nodeside.spec.model import PciId, Upgrade
+from nodeside.spec.model import Upgrade
+from nodeside.spec.pci import PciId
 
 _FAILED, _READY, _REBOOT = State.FAILED.value, State.READY.value, State.REBOOT_REQUIRED.value
 

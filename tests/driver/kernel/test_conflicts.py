@@ -11,7 +11,8 @@ from nodeside.driver.kernel.errors import InUse, UnloadFailed
 from nodeside.driver.node.modules import LoadedState
 from nodeside.errors import ExitCode, SystemRefused
 from nodeside.pci import PciDevice
-from nodeside.spec.model import Conflicts, PciId
+from nodeside.spec.model import Conflicts
+from nodeside.spec.pci import PciId
 from tests.driver.fakes.kernel import RELEASE, FakeKernel, FakeModule, add_pci_device, write
 
 EDU = PciId(vendor="1234", device="11e8")

@@ -14,7 +14,8 @@ from cluster.model.snapshot import Node, Pool, assignment
 from cluster.plan.nodes.hardware import Fit, devices, disagreement, former_devices, has_hardware
 from cluster.plan.nodes.pools import pool_of
 from nodeside.contract import LABEL_VALUE
-from nodeside.spec.model import Hardware, PciId
+from nodeside.spec.model import Hardware
+from nodeside.spec.pci import PciId
 
 RHCOS = "Red Hat Enterprise Linux CoreOS 418.94.202501221327-0"
 KERNEL = "5.14.0-427.50.1.el9_4.x86_64"
