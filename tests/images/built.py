@@ -80,6 +80,7 @@ class Engine:
         tag, base = f"{EDU}-{architecture.name}", f"{DRIVER}-{architecture.name}"
         content, last = _content(), self.directory / f"built-{architecture.name}"
         if not last.exists() or last.read_text() != content:
+            last.unlink(missing_ok=True)  # as above
             self.build("driver", base, **_arch(architecture))
             self.build("edu", tag, BASE=base, **_arch(architecture))
             last.write_text(content)
