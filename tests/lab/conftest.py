@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator, Iterator, Sequence
-from pathlib import Path
 
 import pytest
 
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.progress import Progress
 from nodeside.trial.workshop import Workshop
-from tests.lab import tour
 from tests.lab.commands import serving
 from tests.lab.lab import Lab, two_kernels
 from tests.lab.story import STAGES, Story
-from tests.lab.tour import PASSED, TOUR
+from tests.lab.tour import PASSED
 from tests.vm.hostbuilds import HostBuilds
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--outage", default=600.0, type=float, help="seconds of an outage in a lab")
-    parser.addoption("--tour", help="the page that gets the figures of a whole long story")
-
-
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    page, told = session.config.getoption("--tour", None), session.config.stash.get(TOUR, None)
-    if page and told and exitstatus == pytest.ExitCode.OK:
-        tour.write(Path(page), told)
+    parser.addoption("--tour", help="the page that gets the figures of each chapter of the story")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -19,19 +19,18 @@ from typing import Any
 import pytest
 
 from cluster.model.names import NAMESPACE
-from nodeside.trial.cache import digest_of
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
 from tests import TOP
 from tests.cluster.e2e.scene import JOBS
-from tests.images.built import engine, sources_digest
-from tests.lab import before
+from tests.images.built import engine
+from tests.lab import before, tour
 from tests.lab.content import toolkit_image
 from tests.lab.lab import two_kernels
 from tests.lab.node import LabNode
 from tests.lab.story import FOR_KERNELS, LONG, Story
 from tests.lab.system import ostree_version
-from tests.lab.tour import PASSED, TOUR, Chapter, Record, Tour
+from tests.lab.tour import PASSED, Chapter, Record, Setting
 from tests.node.configuration import REGISTRY
 
 pytestmark = [pytest.mark.vm, pytest.mark.usefixtures("shown_if_it_fails")]
@@ -66,34 +65,29 @@ def outage(request: pytest.FixtureRequest) -> float:
 
 
 @pytest.fixture(scope="module")
-def record(
-    request: pytest.FixtureRequest, workshop: Workshop, kernels: Sequence[KernelDisk]
-) -> Iterator[Record]:
-    """Each chapter's last telling with the same product; if none is missing, they are the tour."""
+def setting(request: pytest.FixtureRequest, kernels: Sequence[KernelDisk]) -> Setting:
     releases = ", ".join(kernel.release for kernel in kernels)
     outage = f"outages of {request.config.getoption('--outage'):g} s"
-    about = f"{os.cpu_count()} cores, kernels {releases}, {outage}"
-    name = digest_of(f"{about} {sources_digest()} {Path(__file__).read_text()}")
-    record = Record(workshop.cache.directory / "stories" / f"{name}.json")
-    yield record
-    told = record.read()
-    tests = [test for name, test in vars(request.module).items() if name.startswith("test_")]
-    chapters = [told[title] for title in map(_title, tests) if title in told]
-    if len(chapters) == len(tests):
-        request.config.stash[TOUR] = Tour(about, chapters)
+    return Setting.of(f"{os.cpu_count()} cores, kernels {releases}, {outage}", TOP)
 
 
 @pytest.fixture(autouse=True)
-def told(request: pytest.FixtureRequest, story: Story, record: Record) -> Iterator[None]:
-    """Each test is a chapter."""
+def told(request: pytest.FixtureRequest, story: Story, setting: Setting) -> Iterator[None]:
+    """Each test is a chapter; the page gets its figures if it went well."""
     story.waits.clear()
     story.remarks.clear()
     start = time.monotonic()
     yield
     took = time.monotonic() - start
-    if request.node.stash.get(PASSED, False):
-        title, waits = _title(request.function), list(story.waits)
-        record.keep(Chapter(title, took, waits, list(story.remarks)))
+    page = request.config.getoption("--tour")
+    if page and request.node.stash.get(PASSED, False):
+        waits, remarks = list(story.waits), list(story.remarks)
+        chapter = Chapter(_title(request.function), took, waits, setting, remarks)
+        tests = [test for name, test in vars(request.module).items() if name.startswith("test_")]
+        titles = [_title(test) for test in tests]
+        chapters = Record(Path(page).with_suffix(".json")).keep(chapter, titles)
+        told = {chapter.title for chapter in chapters}
+        tour.write(Path(page), chapters, [title for title in titles if title not in told])
 
 
 def _title(test: object) -> str:

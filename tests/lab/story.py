@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from cluster.model.names import NAMESPACE, STAGE_LABEL, UNLOAD_LABEL
+from cluster.model.names import NAMESPACE, STAGE_LABEL, UNLOAD_LABEL, stage_label
 from nodeside import process
 from nodeside.contract import READY_PATTERN, State, node_driver_name, state_label
 from nodeside.trial.machine.kernel_disk import KernelDisk
@@ -438,11 +438,16 @@ class Story:
         self.wait_for(lambda: not self.scene.items(DRIVERS), "the Driver to be gone")
 
     def until_stages(self) -> None:
-        """Both are ready on every node."""
-        self.wait_for(
-            lambda: self.scene.condition("StagesReady")["status"] == "True",
-            "both stages to be ready",
-        )
+        """Both are ready on every node: the Driver says so, and so do the nodes' labels."""
+        marks = {stage_label("edu", str(stage["name"])) for stage in STAGES}
+
+        def holds() -> bool:
+            labels = [self.scene.labels(node.name) for node in self.lab.nodes.values()]
+            return self.scene.condition("StagesReady")["status"] == "True" and all(
+                marks <= each.keys() for each in labels
+            )
+
+        self.wait_for(holds, "both stages to be ready")
 
     def until_consumer_is_gone(self, name: str = "consumer") -> None:
         path = f"/api/v1/namespaces/default/pods/{name}"

@@ -1,8 +1,8 @@
 """docs/tour.md: what a long story took, chapter by chapter.
 
-The page is prose; between its two marks is a table that a whole story writes anew. A story takes
-hours, so each chapter that went well is kept (`Record`), and one that was broken off can be told to
-its end another time.
+The page is prose; between its two marks is a table with the last telling of each chapter that went
+well. A story takes hours, so the table is written chapter by chapter, from a record beside the page
+(`Record`), and each row says which commit it was told of.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.page import markdown_table
+from nodeside import process
 
 BEGIN, END = "<!-- figures -->\n", "<!-- /figures -->\n"
-HEADER = ("what happens", "seconds", "longest wait", "seconds")
+HEADER = ("what happens", "seconds", "longest wait", "seconds", "commit")
 
 
 @dataclass(frozen=True)
@@ -31,33 +31,33 @@ class Wait:
 
 
 @dataclass(frozen=True)
+class Setting:
+    """Where and of what a story is told: its figures hold for that."""
+
+    machine: str  # cores, kernels, outages
+    commit: str
+
+    @staticmethod
+    def of(machine: str, checkout: Path) -> Setting:
+        """Of a checkout; a `+` follows the commit if the sources differ from it."""
+        commit = _git(checkout, "rev-parse", "--short", "HEAD")
+        is_changed = _git(checkout, "status", "--porcelain", "--", ".", ":!docs")
+        return Setting(machine, f"{commit}+" if is_changed else commit)
+
+
+@dataclass(frozen=True)
 class Chapter:
     """What happened in it, how many seconds it took, what it waited for and what it found out."""
 
     title: str
     seconds: float
     waits: Sequence[Wait]
+    setting: Setting
     remarks: Sequence[str] = ()
 
     @property
     def longest(self) -> Wait:
         return max(self.waits, key=lambda wait: wait.seconds, default=Wait("nothing", 0.0))
-
-
-@dataclass(frozen=True)
-class Tour:
-    """A story that is whole, and what its figures hold for."""
-
-    about: str
-    chapters: Sequence[Chapter]
-
-    @property
-    def words(self) -> str:
-        minutes = sum(chapter.seconds for chapter in self.chapters) / 60
-        return (
-            f"Made by `make lab-story` on {datetime.now(UTC):%Y-%m-%d}; do not edit. {self.about}, "
-            f"{minutes:.0f} minutes in all."
-        )
 
 
 @dataclass(frozen=True)
@@ -72,22 +72,41 @@ class Record:
             return {}
         return {each["title"]: _chapter(each) for each in json.loads(self.path.read_text())}
 
-    def keep(self, chapter: Chapter) -> None:
-        """In the place of an earlier telling."""
-        chapters = {**self.read(), chapter.title: chapter}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+    def keep(self, chapter: Chapter, titles: Sequence[str]) -> Sequence[Chapter]:
+        """In the place of an earlier telling; return all that have one of the titles, in order."""
+        told = {**self.read(), chapter.title: chapter}
+        chapters = [told[title] for title in titles if title in told]
         new = self.path.with_name(f".{self.path.name}.new")
-        new.write_text(json.dumps([asdict(each) for each in chapters.values()], indent=2))
+        new.write_text(json.dumps([asdict(each) for each in chapters], indent=2) + "\n")
         new.rename(self.path)
+        return chapters
 
 
 def _chapter(record: Mapping[str, Any]) -> Chapter:
-    waits = [Wait(**wait) for wait in record["waits"]]
-    return Chapter(record["title"], record["seconds"], waits, tuple(record["remarks"]))
+    return Chapter(
+        title=record["title"],
+        seconds=record["seconds"],
+        waits=[Wait(**wait) for wait in record["waits"]],
+        setting=Setting(**record["setting"]),
+        remarks=tuple(record["remarks"]),
+    )
 
 
-TOUR = pytest.StashKey[Tour]()  # of the configuration
+def _git(checkout: Path, *arguments: str) -> str:
+    return process.run(["git", "-C", str(checkout), *arguments], timeout=60).output.strip()
+
+
 PASSED = pytest.StashKey[bool]()  # of a test
+
+
+def words(chapters: Sequence[Chapter]) -> str:
+    """What the figures hold for."""
+    minutes = sum(chapter.seconds for chapter in chapters) / 60
+    machines = "; or on ".join(sorted({chapter.setting.machine for chapter in chapters}))
+    return (
+        f"Made by `make lab-story`; do not edit. On {machines}: "
+        f"{len(chapters)} chapters, {minutes:.0f} minutes in all."
+    )
 
 
 def table(chapters: Sequence[Chapter]) -> str:
@@ -98,13 +117,14 @@ def table(chapters: Sequence[Chapter]) -> str:
             f"{chapter.seconds:.0f}",
             chapter.longest.what,
             f"{chapter.longest.seconds:.0f}",
+            chapter.setting.commit,
         )
         for chapter in chapters
     ]
     return markdown_table(HEADER, rows)
 
 
-def write(page: Path, told: Tour) -> None:
+def write(page: Path, chapters: Sequence[Chapter], untold: Sequence[str] = ()) -> None:
     """Put the figures between the marks of a page. Raises ValueError if it has none."""
     text = page.read_text()
     before, begin, rest = text.partition(BEGIN)
@@ -112,8 +132,9 @@ def write(page: Path, told: Tour) -> None:
     if not begin or not end:
         raise ValueError(f"{page} has no place for figures: {BEGIN.strip()} … {END.strip()}")
     new = page.with_name(f".{page.name}.new")
-    remarks = [remark for chapter in told.chapters for remark in chapter.remarks]
-    paragraphs = [told.words, *remarks, table(told.chapters)]
+    remarks = [remark for chapter in chapters for remark in chapter.remarks]
+    missing = [f"Not told yet: {' '.join(untold)}"] if untold else []
+    paragraphs = [words(chapters), *remarks, table(chapters), *missing]
     new.write_text(
         f"{before}{begin}\n" + "".join(f"{each}\n\n" for each in paragraphs) + end + after
     )
