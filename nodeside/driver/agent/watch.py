@@ -4,9 +4,7 @@
 first reason: a kernel uevent about our modules or a PCI device, a changed input file, SIGTERM or
 SIGINT, the slow poll, or the caller's timeout.
 
-Uevents come from the kernel itself (pyudev source `kernel`), not from udevd. Events from udevd
-reach only the host's network namespace; events from the kernel reach an ordinary pod too. If
-netlink is not permitted or libudev is missing, the poll becomes faster and the log says so.
+If uevents are not available, the poll becomes faster.
 
 A signal never interrupts work between two waits. `stopping` holds the signal that arrived, and
 `on_signal` is called from the handler for callers that must react at once.
@@ -21,14 +19,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from nodeside import log
 from nodeside.clock import Clock
 from nodeside.modulenames import kernel_name
 from nodeside.shortlist import shortlist
+from nodeside.uevents import Uevent, Uevents, open_uevents
 
 POLL = 300.0  # seconds between looks if uevents work: a safety net for missed changes
 POLL_WITHOUT_UEVENTS = 30.0
@@ -55,18 +54,6 @@ class Reason:
 
     why: Why
     detail: str = ""
-
-
-@dataclass(frozen=True)
-class Uevent:
-    """A kernel event, such as `remove` `module` `edu`, or `unbind` `pci` `0000:00:04.0`."""
-
-    action: str
-    subsystem: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.action} {self.subsystem} {self.name}"
 
 
 def concerns(event: Uevent, modules: frozenset[str]) -> bool:
@@ -97,7 +84,7 @@ class Watch:
         self._modules = frozenset(kernel_name(name) for name in modules)
         self._inputs = {path: _identity(path) for path in inputs}
         self._poll = poll
-        self._open_uevents = uevents or open_uevents
+        self._open_uevents = uevents or partial(open_uevents, "module", "pci")
         self._on_signal = on_signal
         self._clock = clock or Clock()
         self._uevents: Uevents | None = None
@@ -201,48 +188,6 @@ class Watch:
             raise KeyboardInterrupt
         self.stopping = signal.Signals(number)
         self._on_signal(self.stopping)
-
-
-class Uevents:
-    """The kernel's uevents about modules and PCI devices, read through pyudev."""
-
-    def __init__(self, monitor: Any) -> None:
-        self._monitor = monitor
-
-    def fileno(self) -> int:
-        return int(self._monitor.fileno())
-
-    def read(self) -> Iterator[Uevent]:
-        """Yield every event that has arrived. If some were lost, yield an event that says so."""
-        try:
-            while (device := self._monitor.poll(timeout=0)) is not None:
-                yield Uevent(device.action or "", device.subsystem or "", device.sys_name)
-        except OSError as exc:  # ENOBUFS: the queue was full
-            log.detail("uevents were lost", error=exc)
-            yield Uevent("bind", "pci", "(events were lost)")
-
-    def close(self) -> None:
-        """Drop the monitor: pyudev closes the socket with the last reference to it."""
-        self._monitor = None
-
-
-def open_uevents() -> Uevents | None:
-    """Open the kernel's uevents. Return None, with a log line, if they are not available."""
-    try:
-        import pyudev
-
-        monitor = pyudev.Monitor.from_netlink(pyudev.Context(), source="kernel")
-        for subsystem in ("module", "pci"):
-            monitor.filter_by(subsystem)
-        monitor.start()
-    except (ImportError, OSError) as exc:
-        log.warning(
-            "kernel uevents are not available; polling the driver instead",
-            error=exc,
-            seconds=POLL_WITHOUT_UEVENTS,
-        )
-        return None
-    return Uevents(monitor)
 
 
 def _identity(path: Path) -> tuple[int, ...] | None:

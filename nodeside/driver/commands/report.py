@@ -10,7 +10,7 @@ from nodeside.driver.announce.documents import labels as announced_labels
 from nodeside.driver.announce.documents import node_driver
 from nodeside.driver.bringup.journal import Journal, Report
 from nodeside.driver.commands.outcome import Outcome, as_document
-from nodeside.driver.node.run_directory import ready_path
+from nodeside.ready_file import ready_path
 from nodeside.table import table
 
 

@@ -10,10 +10,10 @@ from nodeside.driver.commands.outcome import Outcome, as_document, identity
 from nodeside.driver.kernel.loader import Loader
 from nodeside.driver.ladder import plan
 from nodeside.driver.ladder.task import Task
-from nodeside.driver.node import run_directory
 from nodeside.driver.node.holders import who_holds
 from nodeside.driver.node.modules import LoadedState
 from nodeside.errors import ExitCode
+from nodeside.ready_file import read_ready
 from nodeside.table import table
 
 
@@ -24,7 +24,7 @@ def read_status(task: Task) -> Outcome:
     """
     observed = observe(task, Loader(task.host), ask=False)
     proof, why = plan.prove_loaded(task.wanted, observed)
-    ready = run_directory.read_ready(task.host, task.name, task.boot_id)
+    ready = read_ready(task.host, task.name, task.boot_id)
     modules = [_module(task, name, observed) for name in task.wanted.names]
     bundles = [cached.tag for cached in task.cache.manifests(task.name)]
     good = proof is not None and ready is not None and ready.version == task.version

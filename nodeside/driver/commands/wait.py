@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from nodeside import log
 from nodeside.clock import Clock
-from nodeside.driver.node.run_directory import ReadyRecord, read_ready, ready_path
 from nodeside.errors import DeadlinePassed, UsageError
 from nodeside.host import Host
+from nodeside.ready_file import ReadyRecord, read_ready, ready_path
 from nodeside.spec.patterns import DRIVER_NAME
 
 _LOOK = 0.25  # seconds between two polls: one open(2) each

@@ -25,7 +25,6 @@ from pathlib import Path, PurePosixPath
 from nodeside import log, sysfs
 from nodeside.clock import Clock
 from nodeside.digests import sha256_of
-from nodeside.driver.node.leases import read_own
 from nodeside.driver.node.node_lock import node_lock
 from nodeside.errors import ExitCode, NodesideError, SystemRefused
 from nodeside.files import (
@@ -36,6 +35,7 @@ from nodeside.files import (
     publish_bytes,
 )
 from nodeside.host import Host
+from nodeside.leases import read_own
 from nodeside.records import publish
 
 _LOCK_SECONDS = 10.0

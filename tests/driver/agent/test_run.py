@@ -30,16 +30,18 @@ from nodeside.contract import (
 )
 from nodeside.driver.agent import watch
 from nodeside.driver.agent.run import PodLock, Run
-from nodeside.driver.agent.watch import Reason, Uevent, Why
+from nodeside.driver.agent.watch import Reason, Why
 from nodeside.driver.announce import documents
 from nodeside.driver.bringup import observe
 from nodeside.driver.handoff.listener import Listener
 from nodeside.driver.handoff.result import StoppedWaiting
 from nodeside.driver.ladder import rungs
-from nodeside.driver.node.run_directory import hold_lock, hold_pod_lock, read_ready
+from nodeside.driver.node.run_directory import hold_lock, hold_pod_lock
 from nodeside.errors import ExitCode, SpecError
+from nodeside.ready_file import read_ready
 from nodeside.shared import SharedDir
 from nodeside.spec import check_node_driver
+from nodeside.uevents import Uevent
 from tests import console
 from tests.driver.fakes.handoff import failed, succeeded
 from tests.driver.fakes.kernel import FakeModule, Refusal, write, write_bytes

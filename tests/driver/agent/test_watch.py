@@ -16,13 +16,11 @@ from nodeside.clock import Clock
 from nodeside.driver.agent.watch import (
     POLL_WITHOUT_UEVENTS,
     Reason,
-    Uevent,
-    Uevents,
     Watch,
     Why,
     concerns,
-    open_uevents,
 )
+from nodeside.uevents import Uevent, Uevents, open_uevents
 from tests.driver.fakes.uevents import Queue
 
 PCI_DEVICES = sorted(Path("/sys/bus/pci/devices").glob("*/uevent"))

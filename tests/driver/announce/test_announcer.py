@@ -30,8 +30,8 @@ from nodeside.driver.announce import documents
 from nodeside.driver.announce.announcer import Announcer
 from nodeside.driver.announce.api import Cluster, NoCluster
 from nodeside.driver.announce.delivery import Delivery, Pace
-from nodeside.driver.node.run_directory import read_ready, ready_path
 from nodeside.host import Host
+from nodeside.ready_file import read_ready, ready_path
 from nodeside.spec import check_labels, check_node_driver
 from tests.driver.fakes.apiserver import ApiServer, Fault, make_certificates
 

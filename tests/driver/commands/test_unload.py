@@ -14,8 +14,9 @@ import pytest
 from nodeside.contract import State
 from nodeside.driver.bringup.journal import Journal
 from nodeside.driver.commands import unload
-from nodeside.driver.node.run_directory import clear_loaded, hold_lock, read_ready
+from nodeside.driver.node.run_directory import clear_loaded, hold_lock
 from nodeside.errors import ExitCode
+from nodeside.ready_file import read_ready
 from tests.driver.fakes.kernel import add_device
 from tests.driver.fakes.node import BOOT_ID, FakeNode
 

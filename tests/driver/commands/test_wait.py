@@ -9,9 +9,9 @@ import pytest
 from nodeside.clock import Clock
 from nodeside.contract import Rung
 from nodeside.driver.commands.wait import await_ready
-from nodeside.driver.node.run_directory import ReadyRecord, ready_path, write_ready
 from nodeside.errors import DeadlinePassed, ExitCode, UsageError
 from nodeside.host import Host
+from nodeside.ready_file import ReadyRecord, ready_path, write_ready
 from tests.console import nodeside
 
 READY = ReadyRecord("edu", "1.0", "6.1.0-47-amd64", "boot-1", Rung.BUILT, ("edu",), 100.0)

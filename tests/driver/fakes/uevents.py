@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from nodeside.driver.agent.watch import Uevent, Uevents
+from nodeside.uevents import Uevent, Uevents
 
 
 class Queue(Uevents):

@@ -18,20 +18,16 @@ from nodeside.clock import Clock
 from nodeside.contract import LoadedModule, LoadedRecord, Rung
 from nodeside.driver.node.node_lock import node_lock_path
 from nodeside.driver.node.run_directory import (
-    ReadyRecord,
     clear_loaded,
-    clear_ready,
     former_loaded_path,
     hold_lock,
     loaded_path,
     read_loaded,
-    read_ready,
-    ready_path,
     write_loaded,
-    write_ready,
 )
 from nodeside.errors import ExitCode, Locked, SystemRefused
 from nodeside.host import Host
+from nodeside.ready_file import ReadyRecord, clear_ready, read_ready, ready_path, write_ready
 from tests import TOP
 
 READY = ReadyRecord("edu", "1.0", "6.1.0-47-amd64", "boot-1", Rung.BUILT, ("edu",), 100.0)

@@ -1,0 +1,61 @@
+"""The ready file: it exists exactly while this driver is seen to work on this node.
+
+The ready file is the health check, and it costs nothing: a consumer mounts /run/nodeside read-only
+and waits for `<driver>/ready`. The driver pod itself needs no probe: an exec probe starts a process
+every few seconds on every node, an HTTP probe needs a server and a port, and neither would tell the
+kubelet more than the state label tells the cluster. There is no liveness probe either, since
+restarting its container does not help a failed driver.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeside.contract import Rung
+from nodeside.host import Host
+from nodeside.node_records import read_record, remove_record, write_record
+
+
+@dataclass(frozen=True)
+class ReadyRecord:
+    """The `ready` file: this driver works on this kernel in this boot. `since` is wall-clock."""
+
+    driver: str
+    version: str
+    kernel: str
+    boot_id: str
+    source: Rung
+    modules: tuple[str, ...]
+    since: float
+
+
+def ready_path(host: Host, driver: str) -> Path:
+    return host.run / driver / "ready"
+
+
+def read_ready(host: Host, driver: str, boot_id: str) -> ReadyRecord | None:
+    """Return the ready record of this boot, or None."""
+    return read_record(ReadyRecord, ready_path(host, driver), boot_id)
+
+
+def write_ready(host: Host, record: ReadyRecord) -> bool:
+    """Write the ready file for consumers; return False if it was already up to date.
+
+    An equivalent file keeps its `since` and `source`: the origin of the modules does not change
+    when a later run finds them loaded.
+    """
+    old = read_ready(host, record.driver, record.boot_id)
+    if old is not None and _same(old, record):
+        return False
+    write_record(ready_path(host, record.driver), record)
+    return True
+
+
+def clear_ready(host: Host, driver: str) -> bool:
+    """Remove the ready file; return False if there was none."""
+    return remove_record(ready_path(host, driver))
+
+
+def _same(old: ReadyRecord, new: ReadyRecord) -> bool:
+    return (old.version, old.kernel, old.modules) == (new.version, new.kernel, new.modules)
