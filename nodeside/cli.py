@@ -28,6 +28,11 @@ _COMMANDS = {
         "driver",
         "Build, load, check and announce a driver on this node.",
     ),
+    "device-agent": (
+        "nodeside.device_agent.cli",
+        "device_agent",
+        "Offer a driver's devices to the kubelet of this node.",
+    ),
     "try": ("nodeside.trial.cli", "trial", "Boot a throwaway machine and try a driver in it."),
     "spec": (
         "nodeside.spec.cli",

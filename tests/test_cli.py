@@ -40,7 +40,7 @@ def test_help_imports_nothing_heavy(argv: list[str]) -> None:
 def test_help_names_every_command_and_every_exit_code() -> None:
     done = nodeside("--help")
     assert done.code == 0
-    for name in ("driver", "try", "spec", "completion"):
+    for name in ("driver", "device-agent", "try", "spec", "completion"):
         assert f"\n  {name} " in done.output
     _, _, codes = " ".join(done.output.split()).removesuffix(".").partition("Exit codes: ")
     said = dict(row.split(" ", 1) for row in re.split(r"; (?=\d+ )", codes))
@@ -95,7 +95,7 @@ def complete(*words: str) -> list[str]:
 
 def test_commands_verbs_and_options_complete() -> None:
     assert complete("dr") == ["driver"]
-    assert set(complete("")) == {"driver", "try", "spec", "completion"}
+    assert set(complete("")) == {"driver", "device-agent", "try", "spec", "completion"}
     assert complete("driver", "do") == ["doctor"]
     assert complete("driver", "build", "--ag") == ["--again"]
     assert set(complete("driver", "plan", "--output", "")) == {"table", "json"}
@@ -117,8 +117,9 @@ def test_completing_a_command_imports_none() -> None:
         "print(*sys.modules, sep='\\n', file=sys.stderr)\n"
     )
     done = process.run([sys.executable, "-c", code], timeout=console.LONG)
-    assert done.output == "plain,driver\n"
-    assert not {name for name in done.errors.split() if name.startswith("nodeside.driver")}
+    assert done.output == "plain,driver\nplain,device-agent\n"
+    imported = ("nodeside.driver", "nodeside.device_agent")
+    assert not {name for name in done.errors.split() if name.startswith(imported)}
 
 
 # --- failures --------------------------------------------------------------------------------

@@ -35,8 +35,9 @@ _TEXT = 256  # characters that are kept
 class FoundDevice:
     """A device of a node.
 
-    `address` is its PCI function as bus:device.function, with the domain where that is not 0000;
-    "" if it has none. `nodes` are paths below the node's /dev. `numa_node` is -1 if it has none.
+    `address` is its PCI function as bus:device.function, with the domain where that is not 0000,
+    and `pci_root` the root complex, as pci0000:00; "" if it has none. `nodes` are paths below the
+    node's /dev. `numa_node` is -1 if it has none.
     `why` says what is wrong with an unhealthy one.
     """
 
@@ -46,6 +47,7 @@ class FoundDevice:
     numa_node: int = -1
     attributes: Mapping[str, str] = field(default_factory=dict)
     why: str = ""
+    pci_root: str = ""
 
     @property
     def healthy(self) -> bool:
@@ -194,6 +196,7 @@ class _Reading:
                     address=short_address(address),
                     nodes=nodes.get(place.key, ()),
                     numa_node=self._numa_node(address),
+                    pci_root=functions.root_of(address),
                     attributes={
                         each.name: contents[each.path][:_TEXT]
                         for each in self.device.attributes

@@ -17,8 +17,9 @@ from nodeside.host import Host
 
 _DOMAIN = "0000:"
 _USB_DEVICE = re.compile(r"[0-9]+-(?P<port>[0-9]+(\.[0-9]+)*)")  # the bus's number is no name
+_ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")  # drivers/pci/probe.c
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.:-]")
-_LONGEST = 63  # characters of a device id in the kubelet's device plugin API
+_LONGEST = 63 - 4  # characters: of 63 in the device plugin API, ::63 is for a share
 
 
 class PciFunctions:
@@ -27,6 +28,11 @@ class PciFunctions:
     def __init__(self, host: Host) -> None:
         root = host.sys / "bus" / "pci" / "devices"
         self._addresses = {(root / name).resolve(): name for name in sysfs.names(root)}
+
+    def root_of(self, address: str) -> str:
+        """Return the PCI root of a function, such as pci0000:00; "" if it has none."""
+        path = next((path for path, name in self._addresses.items() if name == address), None)
+        return next((part for part in path.parts if _ROOT.fullmatch(part)), "") if path else ""
 
     def above(self, path: Path) -> str:
         """Return the address of the nearest function at or above a resolved directory, or ""."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from nodeside.spec import patterns
 from nodeside.spec.pci import PciId
 from nodeside.spec.schema import item, section
@@ -71,6 +73,14 @@ class Give:
         default=None,
         default_words="that of the match itself, if it has one",
     )
+    environment: Mapping[str, str] = item(
+        "Environment variables. Of the devices that the container was given, {ids} stands for "
+        "their ids, {bdf} for the addresses of their PCI functions and {nodes} for their device "
+        "nodes, joined by commas.",
+        default_factory=dict,
+        key_pattern=patterns.VARIABLE_NAME,
+        pattern=patterns.DEVICE_VARIABLE,
+    )
 
 
 @section
@@ -99,6 +109,9 @@ class DeviceHealth:
         "The content of a device that works; white space at both ends is ignored.",
         max_length=256,
     )
+    interval_seconds: int = item(
+        "Seconds between two looks of the device agent.", default=30, minimum=1, maximum=3600
+    )
 
 
 @section
@@ -117,4 +130,7 @@ class Device:
         "A file that tells whether one works.",
         default=None,
         default_words="one works if the driver is ready and bound to it",
+    )
+    shares: int = item(
+        "To how many containers a device is given at a time.", default=1, minimum=1, maximum=64
     )

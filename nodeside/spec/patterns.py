@@ -58,6 +58,10 @@ HTTP_URL = Pattern(
     r"^https?://[^ \x00-\x1f?#/@\\]+(/[^ \x00-\x1f?#\\]*)?$",
     "a URL that begins with http:// or https://, without ?, #, backslashes and a user or password",
 )
+DEVICE_VARIABLE = Pattern(
+    r"^([^{}\x00-\x1f\x7f]|\{(ids|bdf|nodes)\})*$",
+    "a value in which {ids}, {bdf} and {nodes} are the only braces",
+)
 SHA256 = Pattern(r"^sha256:[0-9a-f]{64}$", "sha256: and 64 lower-case hex digits")
 PULL_SPEC = Pattern(
     r"^[^ \x00-\x1f]+$", "a pull spec without white space: registry.example.com/team/image:tag"

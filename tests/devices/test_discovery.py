@@ -21,6 +21,7 @@ from nodeside.spec.schema import shape_of
 from tests.driver.fakes.kernel import add_pci_device, link, write
 
 PCI = {"vendor": "1234", "device": "11e8", "driver": "edu"}
+ROOT = "pci0000:00"
 
 
 @pytest.fixture
@@ -65,8 +66,8 @@ def test_each_pci_function_is_a_device_with_its_nodes_and_its_attributes(host: H
 
     assert found.notes == ()
     assert found.devices == (
-        FoundDevice("00:05.0", "00:05.0", ("/dev/edu0",), -1, {"count": "0"}),
-        FoundDevice("00:06.0", "00:06.0", ("/dev/edu1",), 0, {"count": "1"}),
+        FoundDevice("00:05.0", "00:05.0", ("/dev/edu0",), -1, {"count": "0"}, pci_root=ROOT),
+        FoundDevice("00:06.0", "00:06.0", ("/dev/edu1",), 0, {"count": "1"}, pci_root=ROOT),
     )
 
 

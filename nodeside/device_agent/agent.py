@@ -1,0 +1,126 @@
+"""The main process of the device agent: what is found goes to the plugins, which stay registered.
+
+It must not fork once gRPC is imported; see finder.py.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nodeside import log
+from nodeside.device_agent.finder import Finder
+from nodeside.device_agent.inventory import Inventory
+from nodeside.device_agent.registration import Registration
+from nodeside.devices.discovery import FoundDevices
+from nodeside.errors import NodesideError
+from nodeside.host import Host
+from nodeside.spec import Driver
+
+if TYPE_CHECKING:
+    from nodeside.device_agent.plugin import Plugin
+
+_TICK = 1.0  # seconds between two looks at the kubelet's socket and ours
+
+
+class FinderEnded(NodesideError):
+    """The process that looks for devices has ended."""
+
+    reason = "FinderEnded"
+
+
+@dataclass
+class _Resource:
+    """An entry of `spec.devices` that was looked for."""
+
+    inventory: Inventory
+    plugin: Plugin
+    registration: Registration
+
+
+def run(driver: Driver, host: Host, directory: Path) -> None:
+    """Offer a driver's devices to the kubelet of `directory` until SIGTERM or SIGINT.
+
+    Raises FinderEnded, and OSError if no process can be started.
+    """
+    with ExitStack() as stack:
+        finder = Finder(driver, host)
+        stack.callback(finder.close)
+        agent = Agent(driver, directory)
+        stack.callback(agent.close)
+        stopped = stack.enter_context(_stop_signals())
+        while True:
+            readable, _, _ = select.select([finder.fileno(), stopped], [], [], _TICK)
+            if stopped in readable:
+                log.fact("stopping")
+                return
+            if finder.fileno() in readable:
+                for found in finder.read():
+                    agent.take(found, time.monotonic())
+                if not finder.is_running:
+                    raise FinderEnded(
+                        "the process that looks for devices has ended",
+                        hint="the lines above say why",
+                    )
+            agent.check(time.monotonic())
+
+
+class Agent:
+    """The plugins of one driver. Nothing is registered before its devices were looked for."""
+
+    def __init__(self, driver: Driver, directory: Path) -> None:
+        self._driver = driver
+        self._directory = directory
+        self._resources: dict[str, _Resource] = {}
+
+    def take(self, found: FoundDevices, now: float) -> None:
+        """Offer what was found of one resource."""
+        is_new = found.resource not in self._resources
+        resource = self._resource(found.resource)
+        if resource.inventory.update(found, now) or is_new:
+            resource.plugin.offer(resource.inventory.offered())
+
+    def check(self, now: float) -> None:
+        """See that each plugin is registered."""
+        for resource in self._resources.values():
+            resource.registration.check(now)
+
+    def close(self) -> None:
+        for resource in self._resources.values():
+            resource.registration.close()
+
+    def _resource(self, name: str) -> _Resource:
+        if name not in self._resources:
+            from nodeside.device_agent.plugin import Plugin  # gRPC: only after the fork
+
+            device = next(each for each in self._driver.spec.devices if each.resource == name)
+            plugin = Plugin(device, self._directory)
+            registration = Registration(plugin, self._directory)
+            self._resources[name] = _Resource(Inventory(name, device.shares), plugin, registration)
+        return self._resources[name]
+
+
+@contextmanager
+def _stop_signals() -> Iterator[int]:
+    """A descriptor that can be read once SIGTERM or SIGINT has arrived."""
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    handlers = {
+        number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield reader
+    finally:
+        for number, handler in handlers.items():
+            with suppress(TypeError):  # a handler that Python did not set
+                signal.signal(number, handler)
+        signal.set_wakeup_fd(before)
+        os.close(reader)
+        os.close(writer)

@@ -1,0 +1,121 @@
+"""What a container gets for the devices that it was given, and which ones it should be given. Pure.
+
+The kubelet chooses devices among those that are free, and asks before it starts a container. All
+of a container's devices of one resource come in one request.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nodeside.device_agent.inventory import Offered
+from nodeside.devices.identity import in_order
+from nodeside.errors import NodesideError
+from nodeside.spec.devices import Give
+
+
+class UnknownDevice(NodesideError):
+    """The kubelet names a device that is not listed."""
+
+    reason = "UnknownDevice"
+
+
+class DeviceUnhealthy(NodesideError):
+    """The kubelet gives away a device that does not work any more."""
+
+    reason = "DeviceUnhealthy"
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a container gets: paths of device nodes, the same outside, and variables."""
+
+    nodes: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+def given(give: Give, offered: Mapping[str, Offered], ids: Sequence[str]) -> Given:
+    """Return what a container gets that was given devices with these ids.
+
+    Raises UnknownDevice, and DeviceUnhealthy with the reason.
+    """
+    found = {each.device.id: each.device for each in (_listed(offered, name) for name in ids)}
+    devices = [found[name] for name in sorted(found, key=in_order)]
+    for device in devices:
+        if not device.healthy:
+            raise DeviceUnhealthy(f"device {device.id} does not work: {device.why}")
+    nodes = tuple(dict.fromkeys(node for device in devices for node in device.nodes))
+    words = {
+        "{ids}": ",".join(device.id for device in devices),
+        "{bdf}": ",".join(dict.fromkeys(d.address for d in devices if d.address)),
+        "{nodes}": ",".join(nodes),
+    }
+    return Given(nodes, {name: _filled(text, words) for name, text in give.environment.items()})
+
+
+def _listed(offered: Mapping[str, Offered], name: str) -> Offered:
+    if name not in offered:
+        raise UnknownDevice(f"there is no device {name[:80]!r}")
+    return offered[name]
+
+
+def _filled(text: str, words: Mapping[str, str]) -> str:
+    for word, value in words.items():
+        text = text.replace(word, value)
+    return text
+
+
+def preferred(
+    offered: Mapping[str, Offered], available: Sequence[str], must: Sequence[str], size: int
+) -> Sequence[str]:
+    """Return the ids that a container should be given, `size` of them; those of `must` first.
+
+    They are on as few PCI roots and NUMA nodes as possible, in the smallest group that suffices, so
+    that larger ones stay whole. Shares are of as many devices as possible, and of those that have
+    most left.
+    """
+    chosen = [name for name in must if name in offered]
+    left = [name for name in available if name in offered and name not in chosen]
+    group = _group(offered, chosen, left, size - len(chosen))
+    used = Counter(offered[name].device.id for name in chosen)
+    free = Counter(offered[name].device.id for name in left)
+    near = set(group)
+    while len(chosen) < size and left:
+        best = min(left, key=lambda name: _rank(offered[name], near, used, free))
+        left.remove(best)
+        chosen.append(best)
+        used[offered[best].device.id] += 1
+        free[offered[best].device.id] -= 1
+    return chosen
+
+
+def _rank(
+    each: Offered, near: set[str], used: Counter[str], free: Counter[str]
+) -> tuple[object, ...]:
+    name = each.device.id
+    return used[name], each.id not in near, -free[name], in_order(each.id)
+
+
+def _group(
+    offered: Mapping[str, Offered], chosen: Sequence[str], left: Sequence[str], more: int
+) -> Sequence[str]:
+    """Return the ids of a PCI root, else of a NUMA node, that has enough devices for the rest."""
+    levels: Sequence[Callable[[Offered], object]] = (
+        lambda each: (each.device.numa_node, each.device.pci_root),
+        lambda each: each.device.numa_node,
+    )
+    for level in levels:
+        places = {level(offered[name]) for name in chosen}
+        groups: dict[object, list[str]] = {}
+        for name in left:
+            groups.setdefault(level(offered[name]), []).append(name)
+        fitting = [
+            ids
+            for place, ids in groups.items()
+            if places <= {place} and len({offered[name].device.id for name in ids}) >= more
+        ]
+        if fitting:
+            return min(fitting, key=lambda ids: (len(ids), in_order(ids[0])))
+    return ()

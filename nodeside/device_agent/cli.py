@@ -1,0 +1,96 @@
+"""`nodeside device-agent`: offer a driver's devices to the kubelet of this node."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import click
+
+from nodeside import log
+from nodeside.errors import NodesideError, SpecError
+from nodeside.host import Host
+
+_LONGEST = 107 - len("/nodeside-0123456789ab-01234567.sock")  # characters of a directory: unix(7)
+
+
+class NotInstalled(NodesideError):
+    """The packages of the device agent are missing."""
+
+    reason = "NotInstalled"
+
+
+@click.command()
+@click.option(
+    "--driver",
+    "-f",
+    "driver_file",
+    envvar="NODESIDE_DRIVER",
+    default="driver.yaml",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="The driver.yaml, or the directory it is in.",
+)
+@click.option(
+    "--host-root",
+    envvar="NODESIDE_HOST",
+    default="/",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Where the host's /sys, /dev and /run/nodeside are; /host in a pod.",
+)
+@click.option(
+    "--kubelet-directory",
+    envvar="NODESIDE_KUBELET_DIRECTORY",
+    default="/var/lib/kubelet/device-plugins",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="The directory with the kubelet's socket for device plugins.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    envvar="NODESIDE_LOG_FORMAT",
+    default="text",
+    show_default=True,
+    help="Format of the log on stderr.",
+)
+@click.option("--revision", envvar="NODESIDE_REVISION", default="", hidden=True)
+@click.option("--verbose", "-v", is_flag=True, help="Log details too.")
+def device_agent(
+    *,
+    driver_file: Path,
+    host_root: Path,
+    kubelet_directory: Path,
+    log_format: str,
+    revision: str,
+    verbose: bool,
+) -> None:
+    """Offer a driver's devices to the kubelet of this node.
+
+    Each entry of `devices` in driver.yaml is a resource that pods can ask for. A device is healthy
+    while the driver is ready on this node, and the device works. It runs until it is stopped.
+    """
+    from nodeside.device_agent.agent import run
+    from nodeside.spec.document import load, node_load
+
+    log.setup("device-agent", format="json" if log_format == "json" else "text", verbose=verbose)
+    file = driver_file / "driver.yaml" if driver_file.is_dir() else driver_file
+    driver = node_load(file) if revision else load(file)
+    if not driver.spec.devices:
+        raise SpecError(
+            f"driver {driver.name} declares no devices",
+            hint="say in driver.yaml what it drives: see `devices` in docs/driver-yaml.md",
+        )
+    if not kubelet_directory.is_dir():
+        raise SpecError(
+            f"there is no directory {kubelet_directory}",
+            hint="run it on a node, or in a pod that mounts the directory from the host",
+        )
+    if len(str(kubelet_directory)) > _LONGEST:
+        raise SpecError(f"{kubelet_directory}: a socket's path has at most 107 characters")
+    if importlib.util.find_spec("grpc") is None:
+        raise NotInstalled(
+            "the Python package grpcio is not installed", hint="pip install 'nodeside[devices]'"
+        )
+    run(driver, Host(host_root), kubelet_directory)

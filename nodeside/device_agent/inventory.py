@@ -1,0 +1,79 @@
+"""What is offered to the kubelet of one resource: what was found, and for a while what is gone.
+
+The kubelet forgets a device that is no longer listed, and with it which container has it. So one
+that is gone stays unhealthy for some minutes: a card that is reset comes back to who had it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from nodeside import log
+from nodeside.devices.discovery import FoundDevice, FoundDevices
+
+GONE_FOR = 300.0  # seconds that a device which is gone is still listed
+
+
+@dataclass(frozen=True)
+class Offered:
+    """A device as the kubelet knows it, or one share of it. `id` is the kubelet's."""
+
+    id: str
+    device: FoundDevice
+
+
+@dataclass
+class Inventory:
+    """The devices of a resource; each is listed `shares` times."""
+
+    resource: str
+    shares: int = 1
+    _devices: dict[str, FoundDevice] = field(default_factory=dict)
+    _gone: dict[str, float] = field(default_factory=dict)  # since when, in monotonic seconds
+    _notes: tuple[str, ...] = ()
+
+    def update(self, found: FoundDevices, now: float) -> bool:
+        """Take in what was found; each change is logged once. Return whether there was one."""
+        there = {device.id: device for device in found.devices}
+        gone = {name: self._gone.get(name, now) for name in self._devices if name not in there}
+        self._gone = {name: since for name, since in gone.items() if now < since + GONE_FOR}
+        devices = there | {name: _gone(self._devices[name]) for name in self._gone}
+        before, self._devices = self._devices, dict(sorted(devices.items()))
+        self._say(before)
+        if found.notes != self._notes:
+            self._notes = found.notes
+            for note in found.notes:
+                log.warning("devices", resource=self.resource, note=note)
+        return before != self._devices
+
+    def _say(self, before: Mapping[str, FoundDevice]) -> None:
+        for name, device in self._devices.items():
+            old = before.get(name)
+            if old is not None and old.why == device.why:
+                continue
+            if device.healthy:
+                log.fact("device is healthy", resource=self.resource, device=name)
+            else:
+                log.warning(
+                    "device is unhealthy", resource=self.resource, device=name, why=device.why
+                )
+        for name in before.keys() - self._devices.keys():
+            log.warning("device is no longer listed", resource=self.resource, device=name)
+
+    def offered(self) -> Mapping[str, Offered]:
+        """Return what is listed, by the kubelet's ids."""
+        return {each.id: each for each in self._offered()}
+
+    def _offered(self) -> Iterator[Offered]:
+        for name, device in self._devices.items():
+            for share in _share_ids(name, self.shares):
+                yield Offered(share, device)
+
+
+def _gone(device: FoundDevice) -> FoundDevice:
+    return replace(device, nodes=(), why="it disappeared")
+
+
+def _share_ids(name: str, shares: int) -> Sequence[str]:
+    return [name] if shares == 1 else [f"{name}::{number}" for number in range(shares)]

@@ -1,0 +1,150 @@
+"""Keep a plugin registered with the kubelet of this node.
+
+The kubelet forgets its plugins when it restarts, and newer ones remove their sockets. The signs are
+that our socket has vanished, that kubelet.sock is another file (by its ctime too: ext4 gives the
+same inode again), and that nobody watches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from nodeside import log
+from nodeside.backoff import backoff
+from nodeside.errors import NodesideError
+from nodeside.filelock import take_lock
+
+KUBELET_SOCKET = "kubelet.sock"
+_FIRST, _LONGEST = 1.0, 30.0  # seconds between attempts
+_UNWATCHED = 10.0  # seconds after which a plugin that nobody watches is registered again
+
+Identity = tuple[int, int, int]
+
+
+def file_prefix(resource: str) -> str:
+    """Return how the names of a resource's files in the kubelet's directory begin.
+
+    A path of a socket has at most 107 characters (unix(7)), so the resource is a digest.
+    """
+    return f"nodeside-{hashlib.sha256(resource.encode()).hexdigest()[:12]}"
+
+
+def identity(path: Path) -> Identity | None:
+    """Return the device, inode and ctime of a file; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_ctime_ns
+
+
+class NotRegistered(NodesideError):
+    """The kubelet did not take a plugin; the message is the kubelet's."""
+
+    reason = "NotRegistered"
+
+
+class Listener(Protocol):
+    """A plugin as its registration sees it."""
+
+    @property
+    def resource(self) -> str: ...
+
+    @property
+    def endpoint(self) -> str:
+        """The name of its socket, "" if there is none or it has vanished."""
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the kubelet listens to what is offered."""
+
+    def start(self) -> None:
+        """Listen on a new socket. Raises OSError and RuntimeError."""
+
+    def stop(self) -> None: ...
+
+    def register(self) -> None:
+        """Tell the kubelet where it listens. Raises NotRegistered."""
+
+
+class Registration:
+    """The registration of one plugin; `check` is called every second or so."""
+
+    def __init__(self, plugin: Listener, directory: Path) -> None:
+        self._plugin = plugin
+        self._directory = directory
+        self._lock = directory / f"{file_prefix(plugin.resource)}.lock"
+        self._locked: int | None = None
+        self._kubelet: Identity | None = None
+        self._is_registered = False
+        self._next = 0.0  # monotonic seconds
+        self._failures = 0
+        self._said = ""
+
+    def check(self, now: float) -> None:
+        """Do what is missing, if it is time for it. Never raises for what the kubelet does."""
+        if not self._is_locked():
+            self._say("another agent offers this resource here; waiting for its end")
+            return
+        kubelet = identity(self._directory / KUBELET_SOCKET)
+        if kubelet != self._kubelet:
+            self._again(now)
+            self._kubelet = kubelet
+        if not self._plugin.endpoint:
+            self._again(now)
+            try:
+                self._plugin.start()
+            except (OSError, RuntimeError) as error:
+                self._say(f"cannot listen in {self._directory}: {error}")
+                return
+        if not (self._is_registered and self._plugin.is_watched):
+            self._attempt(now)
+
+    def _again(self, now: float) -> None:
+        self._is_registered, self._failures, self._next = False, 0, now
+
+    def close(self) -> None:
+        """End the plugin, and let another agent offer the resource."""
+        self._plugin.stop()
+        if self._locked is not None:
+            os.close(self._locked)
+            self._locked = None
+
+    def _is_locked(self) -> bool:
+        if self._locked is not None:
+            return True
+        with suppress(OSError):
+            fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            if take_lock(fd):
+                self._locked = fd
+                return True
+            os.close(fd)
+        return False
+
+    def _attempt(self, now: float) -> None:
+        if self._kubelet is None:
+            self._say("there is no kubelet; waiting for it")
+            return
+        if now < self._next:
+            return
+        try:
+            self._plugin.register()
+        except NotRegistered as error:
+            self._failures += 1
+            self._next = now + backoff(self._failures, _FIRST, _LONGEST)
+            self._say(f"the kubelet does not take the plugin: {error}")
+            return
+        # If the kubelet was replaced meanwhile, its identity differs at the next check.
+        self._is_registered, self._failures, self._said = True, 0, ""
+        self._next = now + _UNWATCHED
+        log.fact("registered with the kubelet", resource=self._plugin.resource)
+
+    def _say(self, words: str) -> None:
+        """Log a trouble once."""
+        if words != self._said:
+            self._said = words
+            log.warning(words, resource=self._plugin.resource)

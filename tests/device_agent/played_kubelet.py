@@ -1,0 +1,202 @@
+"""A kubelet as a device plugin sees it, in a process of its own, since pytest forks.
+
+It does what Kubernetes does since 1.25 (pkg/kubelet/cm/devicemanager/plugin/v1beta1): in `Register`
+it calls the plugin back, then it watches it. Lines of JSON on stdin are calls, those on stdout what
+happens: `{"registered": resource}`, `{"list": {id: health}}`, `{"ended": resource}`, and answers.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+LONG = 60.0  # seconds
+
+
+@dataclass
+class PlayedKubelet:
+    """The process, and what it has said so far."""
+
+    process: subprocess.Popen[str]
+    said: list[dict[str, Any]] = field(default_factory=list)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def listen(self) -> None:
+        """Keep what it says, in a thread."""
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._changed:
+                self.said.append(json.loads(line))
+                self._changed.notify_all()
+
+    def until(self, holds: Callable[[dict[str, Any]], bool], after: int = 0) -> dict[str, Any]:
+        """Return the first thing that it says, or has said, of which something holds."""
+
+        def found() -> dict[str, Any] | None:
+            return next((each for each in self.said[after:] if holds(each)), None)
+
+        with self._changed:
+            result = self._changed.wait_for(found, LONG)
+        assert result is not None, self.said
+        return result
+
+    def until_registered(self, resource: str, after: int = 0) -> None:
+        self.until(lambda each: each.get("registered") == resource, after)
+
+    def until_list(self, devices: Mapping[str, str], after: int = 0) -> None:
+        """It is told of these devices, by their health."""
+        self.until(lambda each: each.get("list") == devices, after)
+
+    def call(self, **call: Any) -> Any:
+        """Call the plugin and return its answer."""
+        after = len(self.said)
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(call) + "\n")
+        self.process.stdin.flush()
+        return self.until(lambda each: "answer" in each, after)["answer"]
+
+
+@contextmanager
+def played_kubelet(directory: Path) -> Iterator[PlayedKubelet]:
+    """As a kubelet does: it removes the sockets that are there; its own stays if it is killed."""
+    for left in directory.glob("*.sock"):
+        left.unlink()
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.device_agent.played_kubelet", str(directory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        kubelet = PlayedKubelet(process)
+        kubelet.listen()
+        try:
+            kubelet.until(lambda each: "serving" in each)
+            yield kubelet
+        finally:
+            process.kill()
+
+
+# --- in its process -------------------------------------------------------------------------------
+
+
+class _Kubelet:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.channels: dict[str, Any] = {}
+        self._saying = threading.Lock()
+
+    def say(self, **words: Any) -> None:
+        with self._saying:
+            print(json.dumps(words), flush=True)  # noqa: T201
+
+    def register(self, request: Any, context: Any) -> Any:
+        import grpc
+
+        from nodeside.device_agent import messages
+
+        if request.version != messages.VERSION:
+            context.abort(grpc.StatusCode.UNKNOWN, f"version {request.version} is not supported")
+        self.channels[request.resource_name] = channel = grpc.insecure_channel(
+            f"unix:{self.directory / request.endpoint}"
+        )
+        options = self.method(channel, "GetDevicePluginOptions", messages.DevicePluginOptions)(
+            messages.Empty(), timeout=10
+        )
+        assert options == request.options
+        self.say(registered=request.resource_name)
+        watch = threading.Thread(target=self.watch, args=(channel, request.resource_name))
+        watch.daemon = True
+        watch.start()
+        return messages.Empty()
+
+    def watch(self, channel: Any, resource: str) -> None:
+        import grpc
+
+        from nodeside.device_agent import messages
+
+        stream = channel.unary_stream(
+            "/v1beta1.DevicePlugin/ListAndWatch",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=messages.ListAndWatchResponse.FromString,
+        )(messages.Empty())
+        try:
+            for response in stream:
+                numa = {d.ID: d.topology.nodes[0].ID for d in response.devices if d.topology.nodes}
+                self.say(list={d.ID: d.health for d in response.devices}, numa=numa)
+        except grpc.RpcError:
+            pass
+        self.say(ended=resource)
+
+    def method(self, channel: Any, name: str, answer: Any) -> Any:
+        return channel.unary_unary(
+            f"/v1beta1.DevicePlugin/{name}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=answer.FromString,
+        )
+
+    def obey(self, call: Mapping[str, Any]) -> Any:
+        """Call a plugin: by `resource`, with `allocate` or `prefer`, or open `streams`."""
+        import grpc
+        from google.protobuf.json_format import MessageToDict, ParseDict
+
+        from nodeside.device_agent import messages
+
+        channel = self.channels[call["resource"]]
+        if "streams" in call:
+            for _ in range(call["streams"]):
+                threading.Thread(
+                    target=self.watch, args=(channel, call["resource"]), daemon=True
+                ).start()
+            return call["streams"]
+        request, name, answer = (
+            (messages.AllocateRequest(), "Allocate", messages.AllocateResponse)
+            if "allocate" in call
+            else (
+                messages.PreferredAllocationRequest(),
+                "GetPreferredAllocation",
+                messages.PreferredAllocationResponse,
+            )
+        )
+        ParseDict({"container_requests": call.get("allocate", call.get("prefer"))}, request)
+        try:
+            found = self.method(channel, name, answer)(request, timeout=10)
+        except grpc.RpcError as error:
+            return {"error": error.details()}
+        return MessageToDict(found, preserving_proto_field_name=True)["container_responses"]
+
+
+def _main(directory: Path) -> None:
+    import grpc
+
+    from nodeside.device_agent import messages
+
+    kubelet = _Kubelet(directory)
+    server = grpc.server(ThreadPoolExecutor(4))
+    handler: Any = grpc.unary_unary_rpc_method_handler(
+        kubelet.register,
+        request_deserializer=messages.RegisterRequest.FromString,
+        response_serializer=lambda message: message.SerializeToString(),
+    )
+    server.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": handler})]
+    )
+    server.add_insecure_port(f"unix:{directory / 'kubelet.sock'}")
+    server.start()
+    kubelet.say(serving=True)
+    for line in sys.stdin:
+        kubelet.say(answer=kubelet.obey(json.loads(line)))
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]))

@@ -1,0 +1,281 @@
+"""`nodeside device-agent` as a process, with a kubelet that is played, over real sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeside.device_agent.agent import FinderEnded
+from nodeside.host import Host
+from nodeside.ready_file import clear_ready
+from nodeside.spec.document import to_document
+from tests.device_agent.node import driver, say_ready
+from tests.device_agent.played_kubelet import LONG, PlayedKubelet, played_kubelet
+from tests.driver.fakes.kernel import add_pci_device, link, write
+
+EDU: dict[str, Any] = {
+    "resource": "example.com/edu",
+    "discover": {"pci": [{"vendor": "1234", "device": "11e8", "driver": "edu"}]},
+    "give": {
+        "nodes": {"class": "misc"},
+        "environment": {"ACCELERATOR_DEVICES": "{bdf}", "EDU_NODES": "{nodes}"},
+    },
+    "health": {"path": "liveness", "value": "ok", "intervalSeconds": 1},
+}
+BOTH = {"00:05.0": "Healthy", "00:06.0": "Healthy"}
+
+
+@dataclass
+class Agent:
+    """The process, and its log."""
+
+    process: subprocess.Popen[str]
+    log: list[str] = field(default_factory=list)
+
+    def listen(self) -> None:
+        assert self.process.stderr is not None
+        self.log += self.process.stderr
+
+
+@contextmanager
+def agent(host: Host, kubelet: Path, *options: str) -> Iterator[Agent]:
+    command = [sys.executable, "-m", "nodeside", "device-agent", "--host-root", str(host.root)]
+    with subprocess.Popen(
+        [*command, "-f", str(host.root), "--kubelet-directory", str(kubelet), *options],
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        agent = Agent(process)
+        threading.Thread(target=agent.listen, daemon=True).start()
+        try:
+            yield agent
+        finally:
+            process.kill()
+
+
+def add_edu(host: Host, address: str, number: int) -> Path:
+    real = add_pci_device(host, address, "1234", "11e8", "edu")
+    write(real / "liveness", "ok\n")
+    write(real / "numa_node", f"{number}\n")
+    node = real / "misc" / f"edu{number}"
+    write(node / "uevent", f"DEVNAME=edu{number}\n")
+    link(host.sys / "class" / "misc" / f"edu{number}", node)
+    return real
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    host = Host(tmp_path / "host")
+    for directory in ("sys", "dev", "run/nodeside"):
+        (host.root / directory).mkdir(parents=True)
+    say_ready(host)
+    for number, address in enumerate(("0000:00:05.0", "0000:00:06.0")):
+        add_edu(host, address, number)
+    write_driver(host, EDU)
+    return host
+
+
+def write_driver(host: Host, *devices: dict[str, Any]) -> None:
+    (host.root / "driver.yaml").write_text(json.dumps(to_document(driver(*devices))))
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    path = tmp_path / "kubelet"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def kubelet(directory: Path) -> Iterator[PlayedKubelet]:
+    with played_kubelet(directory) as kubelet:
+        yield kubelet
+
+
+def test_a_container_gets_what_it_asked_for(
+    host: Host, directory: Path, kubelet: PlayedKubelet
+) -> None:
+    with agent(host, directory) as process:
+        kubelet.until_registered("example.com/edu")
+        kubelet.until_list(BOTH)
+        assert kubelet.said[-1]["numa"] == {"00:05.0": 0, "00:06.0": 1}
+        requests = [{"devices_ids": ["00:06.0", "00:05.0"]}, {"devices_ids": ["00:06.0"]}]
+        both, one = kubelet.call(resource="example.com/edu", allocate=requests)
+        assert both == {
+            "envs": {"ACCELERATOR_DEVICES": "00:05.0,00:06.0", "EDU_NODES": "/dev/edu0,/dev/edu1"},
+            "devices": [
+                {"container_path": node, "host_path": node, "permissions": "rw"}
+                for node in ("/dev/edu0", "/dev/edu1")
+            ],
+        }
+        assert one["envs"]["ACCELERATOR_DEVICES"] == "00:06.0"
+        wanted = [{"available_deviceIDs": list(BOTH), "allocation_size": 1}]
+        preferred = kubelet.call(resource="example.com/edu", prefer=wanted)
+        assert preferred == [{"deviceIDs": ["00:05.0"]}]
+        process.process.send_signal(signal.SIGTERM)
+        assert process.process.wait(LONG) == 0
+    kubelet.until(lambda each: each.get("ended") == "example.com/edu")
+    assert list(directory.glob("nodeside-*.sock")) == []
+
+
+def test_what_happens_to_a_device_is_said_to_the_kubelet(
+    host: Host, directory: Path, kubelet: PlayedKubelet
+) -> None:
+    file = host.sys / "bus/pci/devices/0000:00:05.0/liveness"
+    with agent(host, directory):
+        kubelet.until_list(BOTH)
+        file.write_text("dead\n")
+        kubelet.until_list(BOTH | {"00:05.0": "Unhealthy"})
+        request = [{"devices_ids": ["00:05.0"]}]
+        answer = kubelet.call(resource="example.com/edu", allocate=request)
+        assert answer == {"error": "device 00:05.0 does not work: liveness says 'dead', not 'ok'"}
+        after = len(kubelet.said)
+        file.write_text("ok\n")
+        kubelet.until_list(BOTH, after)
+        clear_ready(host, "edu")
+        kubelet.until_list(dict.fromkeys(BOTH, "Unhealthy"))
+        after = len(kubelet.said)
+        say_ready(host)
+        kubelet.until_list(BOTH, after)
+
+
+def test_what_the_kubelet_asks_wrongly_is_refused_in_words(
+    host: Host, directory: Path, kubelet: PlayedKubelet
+) -> None:
+    with agent(host, directory):
+        kubelet.until_list(BOTH)
+        for wrong in ("00:07.0", "", "x" * 100_000, "00:05.0::0"):
+            request = [{"devices_ids": [wrong]}]
+            answer = kubelet.call(resource="example.com/edu", allocate=request)
+            assert answer["error"].startswith("there is no device '"), answer
+        flood = [{"devices_ids": [f"{number:05}" for number in range(10_000)]}]
+        assert "error" in kubelet.call(resource="example.com/edu", allocate=flood)
+        assert len(kubelet.call(resource="example.com/edu", allocate=[{"devices_ids": []}])) == 1
+
+
+def test_streams_that_are_abandoned_do_not_use_up_its_threads(
+    host: Host, directory: Path, kubelet: PlayedKubelet
+) -> None:
+    with agent(host, directory):
+        kubelet.until_list(BOTH)
+        kubelet.call(resource="example.com/edu", streams=200)
+        request = [{"devices_ids": ["00:05.0"]}]
+        kubelet.until(
+            lambda _: "error" not in kubelet.call(resource="example.com/edu", allocate=request)[0]
+        )
+
+
+def test_a_kubelet_that_restarts_finds_the_plugin_again(host: Host, directory: Path) -> None:
+    with agent(host, directory) as process:
+        for _ in range(3):  # the first one is later than the agent
+            with played_kubelet(directory) as kubelet:
+                kubelet.until_registered("example.com/edu")
+                kubelet.until_list(BOTH)
+        assert process.process.poll() is None
+
+
+def test_an_agent_that_is_killed_is_followed_by_another(
+    host: Host, directory: Path, kubelet: PlayedKubelet
+) -> None:
+    after = 0
+    for _ in range(3):
+        with agent(host, directory) as process:
+            kubelet.until_registered("example.com/edu", after)
+            kubelet.until_list(BOTH, after)
+            after = len(kubelet.said)
+            process.process.kill()
+            process.process.wait()
+        kubelet.until(lambda each: "ended" in each, after)
+    assert len(list(directory.glob("nodeside-*.sock"))) == 1, "what was left was removed"
+
+
+def test_a_second_agent_waits_for_the_first(
+    host: Host, directory: Path, kubelet: PlayedKubelet
+) -> None:
+    with agent(host, directory) as first:
+        kubelet.until_list(BOTH)
+        with agent(host, directory) as second:
+            while not any("another agent" in line for line in second.log):
+                assert second.process.poll() is None
+            after = len(kubelet.said)
+            first.process.send_signal(signal.SIGTERM)
+            kubelet.until_registered("example.com/edu", after)
+
+
+def test_the_finder_ends_with_an_agent_that_is_killed(host: Host, directory: Path) -> None:
+    with played_kubelet(directory) as kubelet, agent(host, directory) as process:
+        kubelet.until_list(BOTH)
+        children = Path(f"/proc/{process.process.pid}/task/{process.process.pid}/children")
+        finder = int(children.read_text().split()[0])
+        descriptor = os.pidfd_open(finder)
+        process.process.kill()
+        import select
+
+        assert select.select([descriptor], [], [], LONG)[0], "it is still there"
+        os.close(descriptor)
+
+
+def test_a_finder_that_dies_ends_the_agent_which_says_so(
+    host: Host, directory: Path, kubelet: PlayedKubelet
+) -> None:
+    with agent(host, directory) as process:
+        kubelet.until_list(BOTH)
+        children = Path(f"/proc/{process.process.pid}/task/{process.process.pid}/children")
+        os.kill(int(children.read_text().split()[0]), signal.SIGKILL)
+        assert process.process.wait(LONG) == FinderEnded.exit_code
+        kubelet.until(lambda each: "ended" in each)
+    assert any("error: the process that looks for devices has ended" in x for x in process.log)
+
+
+def test_ten_thousand_shares_are_offered(
+    host: Host, directory: Path, kubelet: PlayedKubelet
+) -> None:
+    units = {"resource": "example.com/unit", "discover": {"count": 160}, "shares": 64}
+    write_driver(host, units)
+    with agent(host, directory):
+        found = kubelet.until(lambda each: "list" in each)
+        assert len(found["list"]) == 160 * 64
+        request = [{"devices_ids": list(found["list"])}]
+        assert kubelet.call(resource="example.com/unit", allocate=request) == [{}]
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        ("no devices", 3, "error: driver edu declares no devices"),
+        ("no kubelet", 3, "error: there is no directory"),
+        ("no driver", 3, "driver.yaml"),
+    ],
+)
+def test_what_is_wrong_is_said_at_once(
+    host: Host, directory: Path, change: str, code: int, words: str
+) -> None:
+    if change == "no devices":
+        write_driver(host)
+    if change == "no kubelet":
+        directory.rmdir()
+    if change == "no driver":
+        (host.root / "driver.yaml").unlink()
+    with agent(host, directory) as process:
+        assert process.process.wait(LONG) == code
+        while not any(words in line for line in process.log):
+            assert threading.active_count() > 1, process.log
+
+
+def test_the_socket_is_one(host: Host, directory: Path, kubelet: PlayedKubelet) -> None:
+    with agent(host, directory):
+        kubelet.until_list(BOTH)
+        (socket,) = directory.glob("nodeside-*.sock")
+        assert stat.S_ISSOCK(socket.stat().st_mode)

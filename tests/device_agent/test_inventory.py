@@ -1,0 +1,69 @@
+"""What is offered of a resource over time."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from nodeside.device_agent.inventory import GONE_FOR, Inventory
+from nodeside.devices.discovery import FoundDevice, FoundDevices
+
+ONE, TWO = FoundDevice("00:05.0", nodes=("/dev/edu0",)), FoundDevice("00:06.0")
+ILL = FoundDevice("00:06.0", why="liveness says 'no', not 'ok'")
+
+
+def found(*devices: FoundDevice, notes: tuple[str, ...] = ()) -> FoundDevices:
+    return FoundDevices("example.com/edu", devices, notes)
+
+
+def listed(inventory: Inventory) -> dict[str, str]:
+    return {name: each.device.why for name, each in inventory.offered().items()}
+
+
+def test_a_device_that_is_gone_is_unhealthy_for_five_minutes_and_then_forgotten() -> None:
+    inventory = Inventory("example.com/edu")
+    inventory.update(found(ONE, TWO), 0.0)
+    assert listed(inventory) == {"00:05.0": "", "00:06.0": ""}
+
+    assert inventory.update(found(TWO), 10.0)
+    assert listed(inventory) == {"00:05.0": "it disappeared", "00:06.0": ""}
+    assert inventory.offered()["00:05.0"].device.nodes == ()
+    assert not inventory.update(found(TWO), 10.0 + GONE_FOR - 1)
+    assert inventory.update(found(TWO), 10.0 + GONE_FOR)
+    assert listed(inventory) == {"00:06.0": ""}
+
+
+def test_a_device_that_comes_back_is_what_it_was_and_may_go_again() -> None:
+    inventory = Inventory("example.com/edu")
+    inventory.update(found(ONE), 0.0)
+    inventory.update(found(), 10.0)
+    assert inventory.update(found(ONE), 20.0)
+    assert listed(inventory) == {"00:05.0": ""}
+    inventory.update(found(), 10.0 + GONE_FOR)
+    assert listed(inventory) == {"00:05.0": "it disappeared"}, "counted from the second time"
+
+
+def test_each_share_is_listed() -> None:
+    inventory = Inventory("example.com/edu", shares=2)
+    inventory.update(found(ONE), 0.0)
+    offered = inventory.offered()
+    assert list(offered) == ["00:05.0::0", "00:05.0::1"]
+    assert [each.device for each in offered.values()] == [ONE, ONE]
+
+
+def test_each_change_is_logged_once_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("nodeside").propagate = True
+    caplog.set_level(logging.INFO, "nodeside")
+    inventory = Inventory("example.com/edu")
+    notes = ("more than 4096 match; those after that are left out",)
+    for now in range(3):
+        inventory.update(found(ONE, ILL, notes=notes), float(now))
+    inventory.update(found(ONE, TWO), 4.0)
+    assert [record.getMessage() for record in caplog.records] == [
+        "device is healthy",
+        "device is unhealthy",
+        "devices",
+        "device is healthy",
+    ]
+    assert caplog.records[1].fields["why"] == ILL.why  # type: ignore[attr-defined]
