@@ -20,6 +20,7 @@ from tests import TOP
 BUILD = TOP / "images" / "build"
 DRIVER = "localhost/nodeside-driver"
 CONTROLLER = "localhost/nodeside-cluster"
+AGENT = "localhost/nodeside-agent"
 EDU = "localhost/edu:1.0.0"
 EPOCH = "1700000000"  # seconds; the time of all files
 

@@ -14,6 +14,7 @@ import nodeside
 from nodeside import process
 from nodeside.trial.workshop import Workshop
 from tests.images.built import (
+    AGENT,
     CONTROLLER,
     DRIVER,
     Engine,
@@ -29,7 +30,8 @@ _SECONDS = 120.0
 _IMPORT_ALL = (
     "import importlib, pkgutil, {0}; "
     "names = [each.name for each in pkgutil.walk_packages({0}.__path__, '{0}.')]; "
-    "[importlib.import_module(name) for name in names if not name.endswith('__main__')]; "
+    "[importlib.import_module(name) for name in names if not name.endswith('__main__') "
+    "and (not name.startswith('nodeside.device_agent.') or '{0}' == 'nodeside.device_agent')]; "
     "print(len(names))"
 )
 
@@ -53,7 +55,13 @@ def controller(built: Engine) -> Iterator[Path]:
         yield root
 
 
-@pytest.fixture(params=["driver", "controller"])
+@pytest.fixture(scope="module")
+def agent(built: Engine) -> Iterator[Path]:
+    with built.mounted(AGENT) as root:
+        yield root
+
+
+@pytest.fixture(params=["driver", "controller", "agent"])
 def root(request: pytest.FixtureRequest) -> Path:
     found = request.getfixturevalue(request.param)
     assert isinstance(found, Path)
@@ -67,7 +75,8 @@ def run(root: Path, *words: str) -> process.Completed:
     )
 
 
-def test_they_are_small(driver: Path, controller: Path) -> None:
+def test_they_are_small(driver: Path, controller: Path, agent: Path) -> None:
+    assert unpacked_size(agent) <= 90 * _MB
     assert unpacked_size(driver) <= 130 * _MB
     assert unpacked_size(controller) <= 140 * _MB
 
@@ -95,18 +104,20 @@ def test_there_is_no_documentation_but_who_has_the_copyright(root: Path) -> None
         assert not [path for path in (share / name).rglob("*") if path.is_file()]
 
 
-def test_vendors_can_install_packages_on_the_driver_image_and_nobody_in_the_controllers(
-    driver: Path, controller: Path
+def test_vendors_can_install_packages_on_the_driver_image_and_nobody_in_the_others(
+    driver: Path, controller: Path, agent: Path
 ) -> None:
     for name in ("apt-get", "dpkg", "sh", "perl"):
         assert (driver / "usr/bin" / name).exists()
-        assert not list((controller / "usr").glob(f"*bin/{name}"))
+        for root in (controller, agent):
+            assert not list((root / "usr").glob(f"*bin/{name}"))
 
 
-def test_what_is_in_an_image_says_who_it_is(driver: Path, controller: Path) -> None:
+def test_what_is_in_an_image_says_who_it_is(driver: Path, controller: Path, agent: Path) -> None:
     version = nodeside.__version__
 
-    assert run(driver, "nodeside", "--version").output == f"nodeside, version {version}\n"
+    for root in (driver, agent):
+        assert run(root, "nodeside", "--version").output == f"nodeside, version {version}\n"
     found = run(controller, "nodeside-cluster", "--version")
     assert found.output == f"nodeside-cluster, version {version}\n"
 
@@ -117,6 +128,13 @@ def test_every_module_finds_what_it_imports(driver: Path, controller: Path) -> N
         found = run(root, "python3", "-c", _IMPORT_ALL.format(package))
         assert found.exit_code == 0, found.errors
         assert int(found.output) > 50
+
+
+def test_the_agent_has_what_it_imports(agent: Path) -> None:
+    found = run(agent, "python3", "-c", _IMPORT_ALL.format("nodeside.device_agent"))
+    assert found.exit_code == 0, found.errors
+    found = run(agent, "nodeside", "device-agent", "--driver", "/nowhere")
+    assert found.errors.startswith("error: cannot read /nowhere"), found.errors
 
 
 def test_the_controller_has_what_it_imports_late(controller: Path) -> None:
@@ -177,14 +195,16 @@ def test_nothing_of_the_machine_that_built_it_is_in_an_image(root: Path) -> None
 
 
 def test_an_image_has_labels_with_version_and_revision(built: Engine) -> None:
-    for image in (DRIVER, CONTROLLER):
+    for image in (DRIVER, CONTROLLER, AGENT):
         labels = json.loads(built.run("buildah", "inspect", "--type", "image", image))["OCIv1"]
         found = labels["config"]["Labels"]
         assert found["org.opencontainers.image.version"] == nodeside.__version__
         assert found["org.opencontainers.image.revision"]
 
 
-@pytest.mark.parametrize(("name", "image"), [("driver", DRIVER), ("controller", CONTROLLER)])
+@pytest.mark.parametrize(
+    ("name", "image"), [("driver", DRIVER), ("controller", CONTROLLER), ("agent", AGENT)]
+)
 def test_another_build_makes_the_same_image(built: Engine, name: str, image: str) -> None:
     def build_anew(tag: str) -> tuple[str, bytes]:
         """The digest of the image, and the packages in it."""

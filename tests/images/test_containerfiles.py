@@ -18,7 +18,8 @@ IMAGES = TOP / "images"
 DRIVER = IMAGES / "driver.Containerfile"
 TOOLKIT = IMAGES / "toolkit.Containerfile"
 CONTROLLER = IMAGES / "controller.Containerfile"
-OURS = [DRIVER, CONTROLLER]  # the whole repository is their context
+AGENT = IMAGES / "agent.Containerfile"
+OURS = [DRIVER, CONTROLLER, AGENT]  # the whole repository is their context
 
 
 def installed(containerfile: Path) -> set[str]:
@@ -36,6 +37,15 @@ def test_the_context_has_what_the_images_copy_and_nothing_else() -> None:
     admitted = re.findall(r"^!(.*)$", (TOP / ".dockerignore").read_text(), re.MULTILINE)
 
     assert set(admitted) == {source for image in OURS for source, _ in copies(image)}
+
+
+def test_the_agents_image_has_the_packages_that_it_names() -> None:
+    project = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
+    named = [*project["dependencies"], *project["optional-dependencies"]["devices"]]
+    names = {re.split(r"[<>=]", package)[0] for package in named}
+    packaged = names - {"requests", "pyyaml"} | {"yaml"}  # it asks no registry
+
+    assert {f"python3-{name}" for name in packaged} | {"python3"} == installed(AGENT)
 
 
 def test_the_controller_image_has_the_packages_that_the_extra_names() -> None:
@@ -65,15 +75,21 @@ def test_the_base_image_is_a_build_argument(containerfile: Path) -> None:
     assert second.removesuffix(" AS build") == "FROM ${BASE}"
 
 
-def test_the_controller_is_built_on_a_later_debian() -> None:
-    assert instructions(CONTROLLER)[:2] == ["ARG BASE=debian:trixie-slim", "FROM ${BASE} AS build"]
+@pytest.mark.parametrize("containerfile", [CONTROLLER, AGENT], ids=lambda path: path.name)
+def test_what_no_vendor_builds_on_is_built_on_a_later_debian(containerfile: Path) -> None:
+    assert instructions(containerfile)[:2] == [
+        "ARG BASE=debian:trixie-slim",
+        "FROM ${BASE} AS build",
+    ]
 
 
 def test_building_nothing_says_what_can_be_built() -> None:
     done = process.run([IMAGES / "build"], check=False, timeout=30)
 
     assert done.exit_code == 2
-    assert done.errors.startswith("error: nothing to build\nhint: images/build driver|controller|")
+    assert done.errors.startswith(
+        "error: nothing to build\nhint: images/build driver|controller|agent|"
+    )
 
 
 def test_building_without_an_engine_says_which_would_do() -> None:
@@ -90,12 +106,12 @@ def test_the_builder_of_images_explains_itself() -> None:
     done = process.run([IMAGES / "build", "--help"], timeout=10)
 
     assert done.output.startswith("Build the images with the first of buildah, podman and docker")
-    for what in ("driver", "controller", "toolkit", "edu", "base", "all"):
+    for what in ("driver", "controller", "agent", "toolkit", "edu", "base", "all"):
         assert f"\n  images/build {what} " in done.output
     assert "set -eu" not in done.output
 
 
-@pytest.mark.parametrize("containerfile", [DRIVER, TOOLKIT, CONTROLLER], ids=lambda path: path.name)
+@pytest.mark.parametrize("containerfile", [*OURS, TOOLKIT], ids=lambda path: path.name)
 def test_an_image_is_not_built_without_the_packages_of_a_source_that_fails(
     containerfile: Path,
 ) -> None:
@@ -105,11 +121,14 @@ def test_an_image_is_not_built_without_the_packages_of_a_source_that_fails(
     assert [words.split() for words in updates] == [["--error-on=any"]]
 
 
-def test_the_controllers_files_are_those_of_the_packages_that_are_installed() -> None:
-    [files] = [row for row in instructions(CONTROLLER) if "rootfs.py /tmp/rootfs" in row]
+@pytest.mark.parametrize("containerfile", [CONTROLLER, AGENT], ids=lambda path: path.name)
+def test_the_files_of_an_image_are_those_of_the_packages_that_are_installed(
+    containerfile: Path,
+) -> None:
+    [files] = [row for row in instructions(containerfile) if "rootfs.py /tmp/rootfs" in row]
     copied = set(files.partition("/tmp/rootfs.py /tmp/rootfs")[2].partition("&&")[0].split())
 
-    assert copied == installed(CONTROLLER) | {"base-files"}
+    assert copied == installed(containerfile) | {"base-files"}
 
 
 def test_an_unknown_word_is_answered_with_those_that_are_known() -> None:
