@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from nodeside.spec import patterns
 from nodeside.spec.schema import item, section
+
+DEVICES_STAGE: Final = "devices"  # the stage that the controller makes itself, of `spec.devices`
 
 
 @section
@@ -143,7 +146,10 @@ class Stage:
 
     name: str = item("Name of the stage, unique in the driver.", pattern=patterns.STAGE_NAME)
     manifests: str = item(
-        "The ConfigMap in the controller's namespace that holds the manifests, as templates.",
+        "The ConfigMap in the controller's namespace that holds the manifests, as templates. The "
+        "stage `devices` has none: the controller makes its objects.",
+        default="",
+        default_words="**required**, except for `devices`",
         pattern=patterns.OBJECT_NAME,
         max_length=253,
     )

@@ -379,7 +379,8 @@ class DriverSpec:
     )
     stages: tuple[Stage, ...] = item(
         "What is deployed after the driver on each node where it is ready, in order: runtime "
-        "hooks, device plugin, monitoring, feature discovery.",
+        "hooks, device plugin, monitoring, feature discovery. With `devices`, the first stage is "
+        "`devices`, unless it is listed.",
         default=(),
         default_words="nothing",
         max_items=16,

@@ -15,7 +15,7 @@ from nodeside.contract import BuildKind
 from nodeside.modulenames import kernel_name
 from nodeside.spec import expressions
 from nodeside.spec.devices import Device, DeviceNodes, Discover
-from nodeside.spec.fleet import Evict, Preflight, Toolkit, WaitFor
+from nodeside.spec.fleet import DEVICES_STAGE, Evict, Preflight, Stage, Toolkit, WaitFor
 from nodeside.spec.model import (
     Build,
     DriverSpec,
@@ -116,6 +116,30 @@ RULES: tuple[Rule[Any], ...] = (
         "the names of the stages must differ",
         lambda spec: len({stage.name for stage in spec.stages}) == len(spec.stages),
         "!has(self.stages) || self.stages.all(a, self.stages.exists_one(b, a.name == b.name))",
+    ),
+    Rule(
+        DriverSpec,
+        ("stages", "devices"),
+        "the stage devices is for `spec.devices`, which has no entry",
+        lambda spec: (
+            bool(spec.devices) or all(stage.name != DEVICES_STAGE for stage in spec.stages)
+        ),
+        f"!has(self.stages) || !self.stages.exists(a, a.name == '{DEVICES_STAGE}') || "
+        "(has(self.devices) && size(self.devices) > 0)",
+    ),
+    Rule(
+        Stage,
+        ("name", "manifests"),
+        "manifests is missing; only the stage devices has none",
+        lambda stage: stage.name == DEVICES_STAGE or bool(stage.manifests),
+        f"self.name == '{DEVICES_STAGE}' || has(self.manifests)",
+    ),
+    Rule(
+        Stage,
+        ("name", "manifests"),
+        "the stage devices has no manifests: the controller makes its objects",
+        lambda stage: stage.name != DEVICES_STAGE or not stage.manifests,
+        f"self.name != '{DEVICES_STAGE}' || !has(self.manifests)",
     ),
     Rule(
         DriverSpec,

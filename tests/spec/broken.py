@@ -22,6 +22,18 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         "$.spec.stages: the names of the stages must differ",
     ),
     (
+        {"stages": [{"name": "devices"}]},
+        "$.spec: the stage devices is for `spec.devices`, which has no entry",
+    ),
+    (
+        {"stages": [{"name": "a"}]},
+        "$.spec.stages[0]: manifests is missing; only the stage devices has none",
+    ),
+    (
+        {"devices": [EDU], "stages": [{"name": "devices", "manifests": "x"}]},
+        "$.spec.stages[0]: the stage devices has no manifests: the controller makes its objects",
+    ),
+    (
         {"stages": [{"name": "a", "manifests": "x", "waitFor": {"log": "a("}}]},
         (
             "$.spec.stages[0].waitFor.log: expected a regular expression in RE2 syntax, without "
