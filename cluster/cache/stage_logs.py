@@ -19,6 +19,7 @@ from cluster.kube.errors import ApiError
 from cluster.model.log_pattern import PatternRefused, search
 from cluster.model.names import stage_label
 from cluster.model.snapshot import Snapshot
+from cluster.model.stage_order import stages_of
 from cluster.model.stages import LogSight, LogWanted
 from nodeside import log
 from nodeside.backoff import backoff
@@ -146,7 +147,7 @@ def logs_wanted(snapshot: Snapshot) -> Iterator[LogWanted]:
     waits = {
         (each.name, stage.name): stage.wait_for
         for each in snapshot.drivers.values()
-        for stage in (each.driver.spec.stages if each.driver and not each.deleting else ())
+        for stage in (stages_of(each.driver.spec) if each.driver and not each.deleting else ())
         if stage.wait_for is not None
     }
     for pod in snapshot.stages.pods.values() if snapshot.stages and waits else ():

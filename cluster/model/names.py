@@ -54,6 +54,11 @@ REFUSED_NOTE: Final = f"{API_GROUP}/refused-toolkits"
 APPLIED_NOTE: Final = f"{API_GROUP}/applied"
 
 
+# Annotation of the pods of the device agent: a hash of their driver.yaml, so that a change of it
+# replaces them.
+DOCUMENT_NOTE: Final = f"{API_GROUP}/driver-yaml"
+
+
 # Annotation of a build Job: its outcome, which outlives its pods.
 OUTCOME_NOTE: Final = f"{API_GROUP}/outcome"
 
@@ -158,6 +163,9 @@ CONTROLLER = "nodeside-controller"  # its service account, roles, Deployment
 DRIVER = "nodeside-driver"  # the service account and the roles of driver pods; their SCC
 
 
+DEVICE_AGENT = "nodeside-device-agent"  # the service account of its pods, which has no rights
+
+
 METRICS = f"{CONTROLLER}-metrics"  # the Service, its certificate Secret, and the ServiceMonitor
 
 
@@ -189,6 +197,11 @@ def daemonset_name(driver: str, assigned: str) -> str:
 
 def config_map_name(driver: str, revision: str) -> str:
     return f"{driver}-revision-{revision}"
+
+
+def agent_name(driver: str) -> str:
+    """Return the name of the DaemonSet and the ConfigMap of a driver's device agent."""
+    return f"{driver}-devices"
 
 
 def object_labels(driver: str, revision: str) -> dict[str, str]:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from cluster.kube.managed_fields import ObjectMeta
 from cluster.model.demand import Demand
 from cluster.model.index import Index
+from cluster.model.stage_order import stages_of
 from cluster.model.stages import Stages
 from nodeside.buildjob import BuildOutcome
 from nodeside.spec import Driver
@@ -306,7 +307,7 @@ class Settings:
     `scc` is the SecurityContextConstraints that admits driver pods, "" without OpenShift.
     `pull_secrets` are Secrets in our namespace: images are pulled with all of them, bundles are
     fetched with the first. `ca_config_map` contains `ca-bundle.crt`. `proxy` holds environment
-    variables.
+    variables. `agent_image` is the pull spec of the device agent, "" if none is known.
     """
 
     namespace: str = "nodeside"
@@ -315,6 +316,7 @@ class Settings:
     pull_secrets: tuple[str, ...] = ()
     ca_config_map: str = ""
     proxy: Mapping[str, str] = field(default_factory=_nothing)
+    agent_image: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,7 +405,7 @@ def assignment(driver: str, pool: Pool, revision: str, *, builds: bool = False) 
 
 def uses(found: DriverObject) -> bool:
     """Return whether a Driver has stages, or had stages that may have left objects."""
-    stages = found.driver is not None and found.driver.spec.stages
+    stages = found.driver is not None and stages_of(found.driver.spec)
     return bool(stages or found.status.get("stages"))
 
 

@@ -12,10 +12,12 @@ from dataclasses import replace
 from cluster.model.actions import Action, Apply, Cordon, Delete, LabelNode, Plan, SetStatus
 from cluster.model.lanes import stages_part
 from cluster.model.snapshot import DriverObject, Snapshot, uses
+from cluster.model.stage_order import stages_of
 from cluster.model.stages import ALLOWED, StageObject
 from cluster.plan.nodes.stage_pods import has_left, label_keys
+from cluster.plan.stages.changes import content, end_order, to_apply, to_prune
 from cluster.plan.stages.labels import changed_labels
-from cluster.plan.stages.stages import StagePlan, content, end_order, to_apply, to_prune
+from cluster.plan.stages.stages import StagePlan
 from cluster.plan.status import conditions
 from cluster.plan.status.messages import some
 
@@ -105,7 +107,7 @@ def _holds_up(snapshot: Snapshot, node: str) -> bool:
 def _rank(found: DriverObject, stage: str) -> tuple[int, str]:
     """Returns the sort key of a stage; one that is no longer listed ends first."""
     if found.driver is not None:
-        order = [each.name for each in found.driver.spec.stages]
+        order = [each.name for each in stages_of(found.driver.spec)]
     else:
         order = [row["name"] for row in found.status.get("stages", ())]
     return (order.index(stage) if stage in order else len(order), stage)

@@ -34,7 +34,7 @@ class Memory:
     members: Memo[Member | NotMember] = field(default_factory=Memo)
     decisions: Memo[Decision] = field(default_factory=Memo)
     daemonsets: dict[str, tuple[DaemonSetInput, DaemonSetObject]] = field(default_factory=dict)
-    framed: dict[str, tuple[Rendered, object, Framed]] = field(default_factory=dict)
+    framed: dict[str, tuple[Rendered | None, object, Framed]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -2,5 +2,6 @@
 
 stages                which stage may begin on which node
 manifests             a stage's documents, checked and completed
+changes               the objects to apply and to delete
 labels                the node labels that admit a stage's pods
 """

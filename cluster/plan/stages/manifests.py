@@ -1,4 +1,4 @@
-"""The objects of a stage: the documents of its ConfigMap, checked, marked as ours, and gated.
+"""The objects of a stage: its documents, checked, marked as ours, and gated.
 
 Pure. The kinds that a stage may have are a closed list: what only RBAC could undo is not applied
 for anybody. A DaemonSet gets a node selector, which limits its pods to nodes where the driver and
@@ -18,6 +18,7 @@ from cluster.model.names import (
     APPLIED_NOTE,
     CLOSED,
     CONTROLLER,
+    DEVICE_AGENT,
     DRIVER_LABEL,
     MANAGED_BY,
     READY,
@@ -89,6 +90,11 @@ def objects(
     return tuple(sorted(framed.values(), key=lambda each: _ORDER[each["kind"]])), tuple(skipped)
 
 
+def built_in(frame: Frame, documents: Sequence[Mapping[str, Any]]) -> Framed:
+    """Returns the objects to apply of a stage whose documents our own code makes."""
+    return tuple(_framed(each, frame) for each in documents), ()
+
+
 def _key(document: Mapping[str, Any]) -> tuple[str, str]:
     return document["kind"], document["metadata"]["name"]
 
@@ -141,7 +147,7 @@ def _pod_problems(document: Mapping[str, Any], settings: Settings) -> Iterator[s
     account = pod.get("serviceAccountName") or pod.get("serviceAccount") or ""
     if not isinstance(account, str):
         yield "serviceAccountName: expected a string"
-    if account in (CONTROLLER, settings.service_account):
+    if account in (CONTROLLER, DEVICE_AGENT, settings.service_account):
         yield f"the service account {account} is nodeside's own; name another one"
     if document["kind"] == "DaemonSet" and _AFFINITY in affinity:
         yield "select nodes by nodeSelector: nodeside sets the required nodeAffinity itself"

@@ -18,11 +18,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from cluster.kube.comparison import drifted
-from cluster.kube.managed_fields import Overwrite, has_additions, over
 from cluster.model.log_pattern import refusal
-from cluster.model.names import APPLIED_NOTE, READY, closed_label, stage_label
+from cluster.model.names import READY, closed_label, stage_label
 from cluster.model.snapshot import Node, uses
+from cluster.model.stage_order import stages_of
 from cluster.model.stages import (
     Framed,
     Key,
@@ -35,11 +34,11 @@ from cluster.model.stages import (
 )
 from cluster.model.states import Health
 from cluster.plan.nodes.stage_pods import has_left
-from cluster.plan.objects.daemonset import digest
-from cluster.plan.stages.manifests import Frame, gate_labels, objects
+from cluster.plan.objects.device_agent import device_agent
+from cluster.plan.stages.manifests import Frame, built_in, gate_labels, objects
 from cluster.render.templates import StageInvalid
 from nodeside.contract import assigned_label
-from nodeside.spec.fleet import Stage
+from nodeside.spec.fleet import DEVICES_STAGE, Stage
 
 if TYPE_CHECKING:
     from cluster.plan.context.context import DriverContext
@@ -78,6 +77,10 @@ class StageState:
             for each in self.documents
             if each["kind"] == "DaemonSet"
         )
+
+    @cached_property
+    def keys(self) -> tuple[Key, ...]:
+        return tuple(key_of(document) for document in self.documents)
 
     @property
     def on_nodes(self) -> bool:
@@ -151,7 +154,7 @@ class StagePlan:
     @cached_property
     def steps(self) -> tuple[StageState, ...]:
         steps: list[StageState] = []
-        for stage in self.context.driver.spec.stages:
+        for stage in stages_of(self.context.driver.spec):
             before = [step.name for step in steps if step.on_nodes]
             step = self._rendered(stage, before[-1] if before else "", steps)
             steps.append(replace(step, opened=self._may_open(step, steps)))
@@ -167,12 +170,17 @@ class StagePlan:
         existing = {key: each for key, each in self.owned.items() if each.stage == stage.name}
         step = StageState(stage, after, existing=existing)
         try:
-            template = self._template(stage)
-            step = replace(step, template=template)
-            rendered = self.observed.rendered.get(template)
-            if rendered is None:
-                return replace(step, error="its templates are being rendered", awaited=True)
-            documents, skipped = self._framed(stage, after, rendered)
+            if wrong := stage.wait_for and refusal(stage.wait_for.log):
+                raise StageInvalid(f"waitFor.log: {wrong}")
+            if stage.name == DEVICES_STAGE:
+                documents, skipped = self._device_agent(stage, after)
+            else:
+                template = self._template(stage)
+                step = replace(step, template=template)
+                rendered = self.observed.rendered.get(template)
+                if rendered is None:
+                    return replace(step, error="its templates are being rendered", awaited=True)
+                documents, skipped = self._framed(stage, after, rendered)
             self._check_owned(documents, stage, earlier)
         except StageInvalid as error:
             return replace(step, error=str(error))
@@ -183,10 +191,27 @@ class StagePlan:
         if source is None:
             where = self.context.snapshot.settings.namespace
             raise StageInvalid(f"there is no ConfigMap {stage.manifests} in namespace {where}")
-        if wrong := stage.wait_for and refusal(stage.wait_for.log):
-            raise StageInvalid(f"waitFor.log: {wrong}")
         files = tuple(sorted(source.files.items()))
         return Template(source.name, files, json.dumps(self.values(stage), sort_keys=True))
+
+    def _device_agent(self, stage: Stage, after: str) -> Framed:
+        """Returns the objects of the stage `devices`.
+
+        If the revision that new nodes get declares no devices yet, those of the newest are offered.
+        """
+        if not self.context.snapshot.settings.agent_image:
+            raise StageInvalid(
+                "the controller knows no image of the device agent: give it --agent-image IMAGE "
+                "(nodeside-cluster install --agent-image IMAGE)"
+            )
+        frame, cache = self._frame(stage, after), self.context.memory.framed
+        driver = frame.driver if frame.driver.spec.devices else self.context.driver
+        cached = cache.get(stage.name)
+        if cached and cached[1] == (frame, driver):
+            return cached[2]
+        framed = built_in(frame, device_agent(driver, frame.settings))
+        cache[stage.name] = None, (frame, driver), framed
+        return framed
 
     def _framed(self, stage: Stage, after: str, rendered: Rendered) -> Framed:
         """Returns the objects to apply and messages about those left out."""
@@ -260,10 +285,9 @@ class StagePlan:
             other = self.observed.objects.get(key)
             if other is not None and other.driver != self.driver:
                 owner = f"belongs to driver {other.driver}" if other.driver else "is in no stage"
-                raise StageInvalid(
-                    f"ConfigMap {stage.manifests}: {kind} {name} exists already and {owner}; "
-                    "choose another name"
-                )
+                where = f"ConfigMap {stage.manifests}: " if stage.manifests else ""
+                advice = "choose another name" if where else "rename that one"
+                raise StageInvalid(f"{where}{kind} {name} exists already and {owner}; {advice}")
 
     def _may_open(self, step: StageState, earlier: Sequence[StageState]) -> bool:
         """Returns whether a stage may be applied.
@@ -292,7 +316,7 @@ class StagePlan:
             return False
         if node.labels.get(stage_label(self.driver, step.name)) == READY:
             return True
-        applied = not step.error and step.opened and all(k in step.existing for k in _keys(step))
+        applied = not step.error and step.opened and all(k in step.existing for k in step.keys)
         return (
             applied and closed_label(self.driver) not in node.labels and not self.lacks(step, node)
         )
@@ -335,58 +359,6 @@ class StagePlan:
                 yield pod, words
 
 
-def _keys(step: StageState) -> Iterator[Key]:
-    return (key_of(document) for document in step.documents)
-
-
 def _not_ready(pod: StagePod) -> str:
     waiting = "; ".join(f"{container}: {why}" for container, why in pod.waiting.items())
     return f"pod {pod.name} is not ready" + (f": {waiting}" if waiting else "")
-
-
-# --- objects -------------------------------------------------------------------------------------
-
-
-def to_apply(staging: StagePlan) -> Iterator[tuple[Document, Overwrite | None]]:
-    """Yields documents that differ from the cluster, in stage order, and what they overwrite."""
-    for step in staging.steps:
-        for document in step.documents if step.opened else ():
-            existing = staging.owned.get(key_of(document))
-            if existing is not None and existing.deleting:
-                continue
-            edited = _differs(document, existing, step) if existing else None
-            if existing is None or edited:
-                yield document, edited
-
-
-def _differs(document: Document, current: StageObject, step: StageState) -> Overwrite | None:
-    applied = document["metadata"]["annotations"][APPLIED_NOTE]
-    marked = (current.applied, current.stage) == (applied, step.name)
-    additions = has_additions(current.kept, document)
-    if marked and not additions and not drifted(document, current.document):
-        return None
-    return over(current.kept, document, edited=marked)
-
-
-def to_prune(staging: StagePlan) -> Iterator[StageObject]:
-    """Yields objects that no stage has any more, workloads first.
-
-    Objects of a stage that cannot be read are kept.
-    """
-    desired = {key for step in staging.steps for key in _keys(step)}
-    unreadable = {step.name for step in staging.steps if step.error}
-    gone = [
-        each
-        for key, each in staging.owned.items()
-        if key not in desired and each.stage not in unreadable and not each.deleting
-    ]
-    return iter(sorted(gone, key=end_order))
-
-
-def end_order(found: StageObject) -> tuple[bool, str, str]:
-    return found.kind not in ("DaemonSet", "Deployment"), found.kind, found.name
-
-
-def content(staging: StagePlan) -> str:
-    """Returns a hash of all documents: once they change, an earlier error no longer applies."""
-    return digest({"documents": [list(step.documents) for step in staging.steps]})

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.kube.comparison import drifted
-from cluster.model.names import CONTROLLER
+from cluster.model.names import CONTROLLER, DEVICE_AGENT
 from cluster.model.parse import driver_from
 from cluster.model.snapshot import Settings
 from cluster.plan.stages.manifests import Frame, objects
@@ -186,6 +186,12 @@ def test_a_kind_that_the_cluster_does_not_have_is_left_out_and_said() -> None:
                 "containers:", f"serviceAccountName: {CONTROLLER}\n      containers:"
             ),
             "DaemonSet x: the service account nodeside-controller is nodeside's own",
+        ),
+        (
+            daemonset("x").replace(
+                "containers:", f"serviceAccountName: {DEVICE_AGENT}\n      containers:"
+            ),
+            "DaemonSet x: the service account nodeside-device-agent is nodeside's own",
         ),
         (
             daemonset("x").replace(

@@ -1,0 +1,135 @@
+"""The objects of the stage `devices`: the device agent on each node, and its driver.yaml.
+
+Pure; plan/stages marks and gates them like any other stage's. Mounts and environment match what
+`nodeside device-agent` reads. The agent reads sysfs and /dev, and registers with the kubelet
+through the directory of its device plugins, the only one that it can write to. It has no token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final
+
+from cluster.model.names import (
+    DEVICE_AGENT,
+    DOCUMENT_NOTE,
+    DRIVER_LABEL,
+    STAGE_LABEL,
+    agent_name,
+)
+from cluster.model.snapshot import Settings
+from cluster.plan.objects.driver_pod import unprivileged
+from cluster.plan.objects.revision import revision_text
+from nodeside.spec import Driver
+from nodeside.spec.fleet import DEVICES_STAGE
+
+Document = dict[str, Any]
+
+CONTAINER: Final = "device-agent"
+COMMAND: Final = ("nodeside", "device-agent")
+DOCUMENT_DIRECTORY: Final = "/etc/nodeside"
+KUBELET: Final = "/var/lib/kubelet/device-plugins"
+
+# Volume, host path, hostPath type, mount path, whether read-only.
+_HOST_PATHS: Final = (
+    ("sys", "/sys", "Directory", "/host/sys", True),
+    ("dev", "/dev", "Directory", "/host/dev", True),
+    ("run-nodeside", "/run/nodeside", "DirectoryOrCreate", "/host/run/nodeside", True),
+    ("device-plugins", KUBELET, "Directory", KUBELET, False),
+)
+_SCRATCH_LIMIT: Final = "16Mi"
+
+
+def device_agent(driver: Driver, settings: Settings) -> tuple[Document, Document]:
+    """Returns the ConfigMap and the DaemonSet, which the caller completes with labels and gate."""
+    text, name = revision_text(driver), agent_name(driver.name)
+    return _config_map(name, text), _daemonset(driver.name, text, settings)
+
+
+def _config_map(name: str, text: str) -> Document:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name},
+        "data": {"driver.yaml": text},
+    }
+
+
+def _daemonset(driver: str, text: str, settings: Settings) -> Document:
+    notes = {DOCUMENT_NOTE: hashlib.sha256(text.encode()).hexdigest()[:16]}
+    if settings.scc:
+        notes["openshift.io/required-scc"] = settings.scc
+    # The labels of a stage's pods, which the caller sets; a selector cannot change.
+    selector = {DRIVER_LABEL: driver, STAGE_LABEL: DEVICES_STAGE}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": agent_name(driver)},
+        "spec": {
+            "revisionHistoryLimit": 1,
+            "selector": {"matchLabels": selector},
+            # Two agents on a node would both offer the same resource.
+            "updateStrategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxUnavailable": "10%", "maxSurge": 0},
+            },
+            "template": {
+                "metadata": {"labels": selector, "annotations": notes},
+                "spec": _pod(agent_name(driver), settings),
+            },
+        },
+    }
+
+
+def _pod(config_map: str, settings: Settings) -> Document:
+    return {
+        "serviceAccountName": DEVICE_AGENT,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "tolerations": [{"operator": "Exists"}],
+        "priorityClassName": "system-node-critical",
+        "terminationGracePeriodSeconds": 10,
+        "containers": [_container(settings)],
+        "volumes": [
+            {"name": "driver-yaml", "configMap": {"name": config_map}},
+            *(
+                {"name": volume, "hostPath": {"path": path, "type": kind}}
+                for volume, path, kind, _, _ in _HOST_PATHS
+            ),
+            {"name": "tmp", "emptyDir": {"sizeLimit": _SCRATCH_LIMIT}},
+        ],
+    }
+
+
+def _container(settings: Settings) -> Document:
+    values = {
+        "NODESIDE_DRIVER": f"{DOCUMENT_DIRECTORY}/driver.yaml",
+        "NODESIDE_HOST": "/host",
+        "NODESIDE_LOG_FORMAT": "json",
+    }
+    return {
+        "name": CONTAINER,
+        "image": settings.agent_image,
+        "command": list(COMMAND),
+        "env": [
+            {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            *({"name": key, "value": value} for key, value in values.items()),
+        ],
+        "securityContext": {
+            **unprivileged(runAsUser=0),
+            # With SELinux enforcing, the default container type cannot read host files.
+            "seLinuxOptions": {"type": "spc_t"},
+        },
+        "resources": {
+            "requests": {"cpu": "5m", "memory": "40Mi"},
+            "limits": {"memory": "128Mi"},
+        },
+        "volumeMounts": [
+            {"name": "driver-yaml", "mountPath": DOCUMENT_DIRECTORY, "readOnly": True},
+            *(
+                {"name": volume, "mountPath": at} | ({"readOnly": True} if read_only else {})
+                for volume, _, _, at, read_only in _HOST_PATHS
+            ),
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
+        ],
+    }
