@@ -140,8 +140,11 @@ COMMANDS = (crds, manifests, install, uninstall)
 
 def _installation(namespace: str, chosen: Mapping[str, Any]) -> Installation:
     from cluster.install.manifests import IMAGE, Installation
+    from cluster.install.pull_specs import beside
 
-    return Installation(namespace, **{**chosen, "image": chosen["image"] or IMAGE})
+    image = chosen["image"] or IMAGE
+    images = {"image": image, "agent_image": chosen["agent_image"] or beside(image)}
+    return Installation(namespace, **{**chosen, **images})
 
 
 def _report(steps: Iterable[str]) -> None:

@@ -19,6 +19,7 @@ import click
 from cluster.cli.extra import needed
 from cluster.cli.installation import COMMANDS
 from cluster.cli.options import (
+    AGENT_IMAGE_HELP,
     ARCHITECTURE,
     CA_CONFIG_MAP,
     LOOKING,
@@ -91,6 +92,7 @@ def root() -> None:
 @PULL_SECRETS
 @CA_CONFIG_MAP
 @PROXIES
+@click.option("--agent-image", default="", help=AGENT_IMAGE_HELP)
 @click.option(
     "--health-port",
     type=_PORT,
@@ -123,6 +125,7 @@ def run(
     pull_secrets: tuple[str, ...],
     ca_config_map: str,
     proxy: dict[str, str],
+    agent_image: str,
     health_port: int,
     metrics_port: int,
     metrics_certificate: Path | None,
@@ -142,6 +145,7 @@ def run(
         pull_secrets=pull_secrets,
         ca_config_map=ca_config_map,
         proxy=_proxy_variables() | proxy,
+        agent_image=agent_image,
     )
     options = manager.Options(
         settings,
@@ -197,8 +201,11 @@ def _show(current: Overview, output: str) -> None:
 def explain(*, connection: Connection, driver: str, node: str, output: str) -> None:
     """Explain DRIVER (on NODE): what is wanted, what is there, what blocks, what happens next."""
     from cluster.cli import explain as inspection
+    from cluster.cli.installed_settings import as_installed
 
-    explanation = inspection.explain(connection.open(), connection.settings(), driver, node)
+    api = connection.open()
+    settings = as_installed(api, connection.settings())
+    explanation = inspection.explain(api, settings, driver, node)
     click.echo(explanation.json() if output == "json" else explanation.text())
 
 

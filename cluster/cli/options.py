@@ -131,9 +131,15 @@ PULL_SECRETS = click.option(
     multiple=True,
     help="Secret in the namespace to pull images with.",
 )
+AGENT_IMAGE_HELP = "Pull spec of the device agent, which offers a Driver's devices."
 # By the fields of an Installation.
 _INSTALLED = {
     "image": click.option("--image", default="", help="Pull spec of the controller."),
+    "agent_image": click.option(
+        "--agent-image",
+        default="",
+        help=f"{AGENT_IMAGE_HELP} Default: nodeside-agent beside the controller's image.",
+    ),
     "openshift": click.option(
         "--openshift", is_flag=True, help="Also create SecurityContextConstraints."
     ),

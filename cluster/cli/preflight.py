@@ -45,13 +45,14 @@ def preflight(
     code is that of the build: 0 if the driver builds.
     """
     from cluster.cli import trial_build
+    from cluster.cli.installed_settings import as_installed
     from nodeside.spec.fleet import Preflight
 
     if [bool(os_version), bool(kernel), bool(toolkit)].count(True) != 1:
         raise click.UsageError("say where: one of --os-version, --kernel and --toolkit")
     signal.signal(signal.SIGTERM, _interrupted)
     api, place = connection.open(), Preflight(os_version, kernel, toolkit)
-    settings = trial_build.as_installed(api, connection.settings())
+    settings = as_installed(api, connection.settings())
     build = trial_build.trial_of(api, driver, place, architecture)
     done = trial_build.TrialBuild(api, settings, build, _say, _line, timeout).run()
     click.echo(done.json() if output == "json" else done.text())

@@ -21,8 +21,8 @@ from cluster.cli.resolve import image_streams
 from cluster.cli.status import NoSuchObject
 from cluster.kube.client import Api
 from cluster.kube.errors import ApiError, NotFound
-from cluster.kube.resources import DEPLOYMENTS, DRIVERS, JOBS, PODS
-from cluster.model.names import CONTROLLER, DRIVER_LABEL, MANAGED_BY, PREFLIGHT
+from cluster.kube.resources import DRIVERS, JOBS, PODS
+from cluster.model.names import DRIVER_LABEL, MANAGED_BY, PREFLIGHT
 from cluster.model.parse import driver_from
 from cluster.model.parse_pods import build_pod_from, unless_mirror
 from cluster.model.snapshot import Settings, Snapshot
@@ -264,20 +264,3 @@ def _plain(line: str) -> str:
         if isinstance(record, dict) and "message" in record:
             return str(record["message"])
     return line
-
-
-def as_installed(api: Api, settings: Settings) -> Settings:
-    """Return the settings of the installed controller; `settings` if it cannot be read."""
-    try:
-        deployment = api.get(DEPLOYMENTS, CONTROLLER, namespace=settings.namespace)
-    except ApiError:
-        return settings
-    [container, *_] = deployment["spec"]["template"]["spec"]["containers"]
-    options = [word.partition("=")[::2] for word in container.get("args", ())]
-    return replace(
-        settings,
-        scc=dict(options).get("--scc", ""),
-        ca_config_map=dict(options).get("--ca-config-map", ""),
-        pull_secrets=tuple(value for name, value in options if name == "--pull-secret"),
-        proxy=dict(value.split("=", 1) for name, value in options if name == "--proxy"),
-    )

@@ -12,7 +12,6 @@ refuses a second release because the first one owns the roles. Pure.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +29,7 @@ from cluster.install.manifests import (
     to_yaml,
     values_of,
 )
+from cluster.install.pull_specs import parts
 from nodeside import __version__
 
 NAME = "nodeside"
@@ -37,7 +37,8 @@ NAME = "nodeside"
 # The Helm expressions for the fields of an Installation.
 LATER: Mapping[str, Later] = {
     "namespace": Later("$.Release.Namespace"),
-    "image": Later('(include "nodeside.image" $)'),
+    "image": Later('(include "nodeside.pullSpec" $.Values.image)'),
+    "agent_image": Later('(include "nodeside.pullSpec" $.Values.agentImage)'),
     "openshift": Later("$.Values.openshift"),
     "pull_secrets": Later("$.Values.imagePullSecrets", each="$name.name"),
     "arguments": Later("$.Values.extraArgs"),
@@ -50,10 +51,6 @@ LATER: Mapping[str, Later] = {
     "service_monitor": Later("$.Values.serviceMonitor"),
 }
 _CREATED = "$.Values.namespace.create"  # `helm install` expects an existing namespace
-
-_PULL_SPEC = re.compile(
-    r"(?P<repository>[^\s@]+?)(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(@(?P<digest>\S+))?"
-)
 
 
 def chart(defaults: Installation) -> dict[str, str]:
@@ -81,11 +78,5 @@ def _values(defaults: Installation) -> dict[str, Any]:
     """Return the values for values.yaml: those of an Installation, in the usual form of charts."""
     names = [{"name": name} for name in defaults.pull_secrets]
     proxy = dict(sorted(defaults.proxy.items()))
-    return values_of(defaults) | _image(defaults.image) | {"pull_secrets": names, "proxy": proxy}
-
-
-def _image(pull_spec: str) -> dict[str, str]:
-    """Split a pull spec. A colon before a slash separates a port, not a tag."""
-    match = _PULL_SPEC.fullmatch(pull_spec)
-    assert match is not None, pull_spec  # `check` ensures that it is not empty and has no space
-    return {name: value or "" for name, value in match.groupdict().items()}
+    images = {"image": parts(defaults.image), "agent_image": parts(defaults.agent_image)}
+    return values_of(defaults) | images | {"pull_secrets": names, "proxy": proxy}

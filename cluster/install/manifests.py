@@ -24,6 +24,7 @@ from cluster.model.names import (
     CERTIFICATE,
     CONTROLLER,
     CORDONED,
+    DEVICE_AGENT,
     DRIVER,
     EVICTION,
     EXPLAIN,
@@ -95,11 +96,13 @@ class Installation:
     """The options of an installation. `arguments` are further ones of `nodeside-cluster run`.
 
     Pull secrets, CA and proxy are for driver pods; node selector, tolerations and resources are for
-    the controller itself. `service_monitor` needs the Prometheus Operator, which defines that kind.
+    the controller itself. Without `agent_image` no devices are offered, and the stage `devices` of
+    a Driver says so. `service_monitor` needs the Prometheus Operator, which defines that kind.
     """
 
     namespace: str = NAMESPACE
     image: str = IMAGE
+    agent_image: str = ""
     openshift: bool = False
     pull_secrets: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
@@ -157,6 +160,11 @@ def check(installation: Installation) -> None:
             f"{installation.image!r} is no pull spec of the controller's image",
             hint="expected something like registry.example.com/nodeside-cluster:1.0",
         )
+    if re.search(r"\s", installation.agent_image):
+        raise NotInstallable(
+            f"{installation.agent_image!r} is no pull spec of the device agent's image",
+            hint="expected something like registry.example.com/nodeside-agent:1.0",
+        )
     for name in installation.pull_secrets:
         if not _SUBDOMAIN.fullmatch(name):
             raise NotInstallable(f"{name!r} is no name of a pull secret")
@@ -179,6 +187,7 @@ def constants() -> dict[str, Any]:
     return {
         "controller": CONTROLLER,
         "driver": DRIVER,
+        "device_agent": DEVICE_AGENT,
         "eviction": EVICTION,
         "cordoned": CORDONED,
         "scc": DRIVER,

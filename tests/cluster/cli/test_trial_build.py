@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from cluster.cli.installed_settings import as_installed
 from cluster.cli.preflight import _line
 from cluster.cli.status import NoSuchObject
-from cluster.cli.trial_build import TrialBuild, as_installed, trial_of
+from cluster.cli.trial_build import TrialBuild, trial_of
 from cluster.kube.errors import NotFound
 from cluster.model.parse import driver_from
 from cluster.model.snapshot import Settings, Snapshot
@@ -179,7 +180,7 @@ def test_a_driver_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_the_settings_are_those_that_the_controller_was_installed_with(tmp_path: Path) -> None:
     words = ["run", "--scc=nodeside-driver", "--pull-secret=a", "--pull-secret=b"]
-    words += ["--proxy=HTTPS_PROXY=http://p:3128"]
+    words += ["--proxy=HTTPS_PROXY=http://p:3128", "--agent-image=r.example.com/agent:1"]
     template = {"spec": {"containers": [{"args": words}]}}
     found = json.dumps({"spec": {"template": template}})
     with ScriptedServer(Said(body=found), Said(403)) as server:
@@ -188,6 +189,7 @@ def test_the_settings_are_those_that_the_controller_was_installed_with(tmp_path:
         assert as_installed(api, Settings()) == Settings()
     assert (settings.scc, settings.pull_secrets) == ("nodeside-driver", ("a", "b"))
     assert settings.proxy == {"HTTPS_PROXY": "http://p:3128"}
+    assert settings.agent_image == "r.example.com/agent:1"
 
 
 def test_a_log_that_is_not_there_is_not_found(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ SETTINGS = {
     "everything": Installation(
         namespace="drivers",
         image=IMAGE,
+        agent_image="registry.example.com/nodeside-agent:1.0",
         openshift=True,
         pull_secrets=("pull", "more"),
         ca_config_map="trust",

@@ -31,6 +31,7 @@ from nodeside import __version__
 IMAGE = "registry.example.com:5000/nodeside-cluster:1.0"
 CHOSEN = Installation(
     image=IMAGE,
+    agent_image="registry.example.com:5000/nodeside-agent:1.0",
     openshift=True,
     pull_secrets=("pull",),
     ca_config_map="trust",
@@ -67,6 +68,11 @@ def test_what_is_chosen_is_the_default_values_of_the_chart() -> None:
         "tag": "1.0",
         "digest": "",
     }
+    assert found["agentImage"] == {
+        "repository": "registry.example.com:5000/nodeside-agent",
+        "tag": "1.0",
+        "digest": "",
+    }
     assert found["openshift"] is True
     assert found["imagePullSecrets"] == [{"name": "pull"}]
     assert found["caConfigMap"] == "trust"
@@ -94,8 +100,10 @@ def test_a_pull_spec_is_taken_apart(pull_spec: str, parts: tuple[str, str, str])
 def test_the_schema_knows_exactly_the_values_that_there_are() -> None:
     known = schema()["properties"]
     assert {*known} - {"global"} == {*values(CHOSEN)}
-    assert {*known["image"]["properties"]} == {*values(CHOSEN)["image"]}
+    for image in ("image", "agentImage"):
+        assert {*known[image]["properties"]} == {*values(CHOSEN)[image]}
     jsonschema.validate(values(CHOSEN), schema())
+    jsonschema.validate(values(Installation()), schema())
 
 
 @pytest.mark.parametrize(
@@ -107,6 +115,7 @@ def test_the_schema_knows_exactly_the_values_that_there_are() -> None:
         {"proxy": {"FTP_PROXY": "x"}},
         {"nodeSelector": {"a": True}},
         {"image": {"repository": ""}},
+        {"agentImage": {"repository": "a b"}},
         {"caConfigMap": "No Name"},
         {"opneshift": True},
     ],

@@ -25,6 +25,7 @@ from cluster.kube.resources import resource_of
 from cluster.model.names import (
     CERTIFICATE,
     CONTROLLER,
+    DEVICE_AGENT,
     DRIVER,
     EVICTION,
     MANAGED_BY,
@@ -43,6 +44,7 @@ KINDS = {
     "openshift": Installation(
         namespace="drivers",
         image="registry.example.com/nodeside-cluster:1.0",
+        agent_image="registry.example.com/nodeside-agent:1.0",
         openshift=True,
         pull_secrets=("pull",),
         arguments=("--verbose",),
@@ -107,6 +109,7 @@ def test_the_names_are_those_that_the_controller_gives_its_pods() -> None:
         f"--metrics-certificate={CERTIFICATE}",
         f"--scc={DRIVER}",
         "--pull-secret=pull",
+        "--agent-image=registry.example.com/nodeside-agent:1.0",
         "--verbose",
     ]
     assert root.commands["run"].make_context("run", arguments[1:]).params["scc"] == DRIVER
@@ -127,6 +130,27 @@ def test_a_driver_pod_may_do_what_its_code_asks_for_and_nothing_else() -> None:
         for verb in rule["verbs"]
     }
     assert allowed == asked
+
+
+def test_the_device_agent_may_do_nothing_but_be_admitted_on_openshift() -> None:
+    assert list(roles(KINDS["plain"], DEVICE_AGENT)) == []
+    assert list(roles(KINDS["openshift"], DEVICE_AGENT)) == [
+        (
+            "drivers",
+            {
+                "apiGroups": ["security.openshift.io"],
+                "resources": ["securitycontextconstraints"],
+                "resourceNames": [DRIVER],
+                "verbs": ["use"],
+            },
+        )
+    ]
+    (account,) = [
+        document
+        for document in made(KINDS["plain"])
+        if (document["kind"], document["metadata"]["name"]) == ("ServiceAccount", DEVICE_AGENT)
+    ]
+    assert account["automountServiceAccountToken"] is False
 
 
 def test_no_role_has_a_wildcard_or_hands_out_rights() -> None:
@@ -238,6 +262,7 @@ def test_a_template_that_asks_for_an_unknown_value_is_an_error(
         (Installation(namespace="a" * 64), "is no name of a namespace: .* at most 63"),
         (Installation(image="a b"), "'a b' is no pull spec of the controller's image"),
         (Installation(image=""), "'' is no pull spec"),
+        (Installation(agent_image="a b"), "'a b' is no pull spec of the device agent's image"),
         (Installation(pull_secrets=("pull", "")), "'' is no name of a pull secret"),
         (Installation(pull_secrets=("Pull",)), "'Pull' is no name of a pull secret"),
         (Installation(ca_config_map="a b"), "'a b' is no name of a ConfigMap"),
