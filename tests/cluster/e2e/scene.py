@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from cluster.model.names import CONTROLLER, NAMESPACE, OSTREE_LABEL, OURS
 from nodeside import process
 from tests.cluster.e2e.watching import Watching
@@ -99,12 +101,16 @@ class Scene:
         prebuilt: Mapping[str, object] | None = None,
         **rollout: object,
     ) -> None:
-        """The edu driver, as `kubectl apply` makes it of examples/edu/driver.yaml."""
-        text = EDU.read_text().replace("1.0.0", version)
-        text = text.replace("metadata:\n  name: edu", f"metadata:\n  name: {name}")
-        document = f"{text}  rollout: {json.dumps(rollout)}\n" if rollout else text
-        document += f"  prebuilt: {json.dumps(prebuilt)}\n" if prebuilt else ""
-        self.control_plane.kubectl("apply", "-f", "-", input=document)
+        """The edu driver, as `kubectl apply` makes it of examples/edu/driver.yaml.
+
+        It declares no devices: their stage would follow in every test.
+        """
+        document = yaml.safe_load(EDU.read_text().replace("1.0.0", version))
+        document["metadata"]["name"] = name
+        del document["spec"]["devices"]
+        document["spec"] |= {"rollout": rollout} if rollout else {}
+        document["spec"] |= {"prebuilt": prebuilt} if prebuilt else {}
+        self.control_plane.kubectl("apply", "-f", "-", input=json.dumps(document))
 
     def change(self, patch: Mapping[str, Any], name: str = "edu") -> None:
         path = f"{DRIVERS}/{name}"
