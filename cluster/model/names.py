@@ -54,11 +54,6 @@ REFUSED_NOTE: Final = f"{API_GROUP}/refused-toolkits"
 APPLIED_NOTE: Final = f"{API_GROUP}/applied"
 
 
-# Annotation of the pods of the device agent: a hash of their driver.yaml, so that a change of it
-# replaces them.
-DOCUMENT_NOTE: Final = f"{API_GROUP}/driver-yaml"
-
-
 # Annotation of a build Job: its outcome, which outlives its pods.
 OUTCOME_NOTE: Final = f"{API_GROUP}/outcome"
 

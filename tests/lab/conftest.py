@@ -74,7 +74,7 @@ def lab(
 @pytest.fixture(scope="module")
 def story(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     with HostBuilds(lab.workshop, tmp_path_factory.mktemp("host-builds")) as builds:
-        # The lab has no image of the device agent.
+        # What devices take has a file of its own: one stage more takes each chapter longer.
         changes = {"stages": STAGES, "devices": None}
         story = Story(lab, tmp_path_factory.mktemp("drivers"), builds, changes)
         story.write_stages()

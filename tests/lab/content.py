@@ -28,10 +28,11 @@ from nodeside.trial.cache import digest_of, remove_tree
 from nodeside.trial.machine import busybox, disks
 from nodeside.trial.workshop import Workshop
 from tests.driver.fakes.registry import registry
-from tests.images.built import CONTROLLER, EDU, Engine, engine
+from tests.images.built import AGENT, CONTROLLER, EDU, Engine, engine
 from tests.node.configuration import REGISTRY, SANDBOX
 
 CONTROLLER_IMAGE = f"{REGISTRY}/nodeside/nodeside-cluster:{nodeside.__version__}"
+AGENT_IMAGE = f"{REGISTRY}/nodeside/nodeside-agent:{nodeside.__version__}"
 EDU_IMAGE = f"{REGISTRY}/drivers/edu:1.0.0"
 
 _PAUSE = "localhost/pause"
@@ -118,7 +119,7 @@ def _build(builder: Engine, kernels: Sequence[str], workshop: Workshop) -> dict[
         images[EDU_IMAGE] = builder.edu(architecture)
     else:
         builder.build_all()
-        images |= {CONTROLLER_IMAGE: CONTROLLER, EDU_IMAGE: EDU}
+        images |= {CONTROLLER_IMAGE: CONTROLLER, AGENT_IMAGE: AGENT, EDU_IMAGE: EDU}
     toolkits = {toolkit_image(each): builder.toolkit(each, architecture) for each in kernels}
     return images | toolkits
 

@@ -198,7 +198,7 @@ def _changes(registry: str) -> dict[str, Any]:
     if template := os.environ.get("NODESIDE_LAB_TOOLKIT", ""):
         changes["toolkit"] = {"imageTemplate": template}
     follower = {"name": "follower", "manifests": "follower"}
-    changes["devices"] = []  # there is no image of the device agent
+    changes["devices"] = []  # no image of the device agent is asked for
     return changes | {"stages": [follower | {"waitFor": {"log": "^follower is here$"}}]}
 
 

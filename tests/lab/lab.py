@@ -201,9 +201,8 @@ class Lab:
         return process.run(words, timeout=timeout, env={"COLUMNS": "200"})
 
     def write_example(self) -> Path:
-        """driver.yaml of examples/edu for this registry, which has no image of the device agent."""
+        """driver.yaml of examples/edu for this registry."""
         document = yaml.safe_load(EDU.read_text())
-        del document["spec"]["devices"]
         document["spec"]["image"] = EDU_IMAGE
         path = self.directory / "driver.json"
         path.write_text(json.dumps(document, indent=2) + "\n")

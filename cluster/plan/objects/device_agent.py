@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from cluster.model.names import (
     DEVICE_AGENT,
-    DOCUMENT_NOTE,
     DRIVER_LABEL,
     STAGE_LABEL,
     agent_name,
@@ -56,9 +55,8 @@ def _config_map(name: str, text: str) -> Document:
 
 
 def _daemonset(driver: str, text: str, settings: Settings) -> Document:
-    notes = {DOCUMENT_NOTE: hashlib.sha256(text.encode()).hexdigest()[:16]}
-    if settings.scc:
-        notes["openshift.io/required-scc"] = settings.scc
+    revision = hashlib.sha256(text.encode()).hexdigest()[:16]  # a change replaces the pods
+    notes = {"openshift.io/required-scc": settings.scc} if settings.scc else {}
     # The labels of a stage's pods, which the caller sets; a selector cannot change.
     selector = {DRIVER_LABEL: driver, STAGE_LABEL: DEVICES_STAGE}
     return {
@@ -75,13 +73,13 @@ def _daemonset(driver: str, text: str, settings: Settings) -> Document:
             },
             "template": {
                 "metadata": {"labels": selector, "annotations": notes},
-                "spec": _pod(agent_name(driver), settings),
+                "spec": _pod(agent_name(driver), revision, settings),
             },
         },
     }
 
 
-def _pod(config_map: str, settings: Settings) -> Document:
+def _pod(config_map: str, revision: str, settings: Settings) -> Document:
     return {
         "serviceAccountName": DEVICE_AGENT,
         "automountServiceAccountToken": False,
@@ -89,7 +87,7 @@ def _pod(config_map: str, settings: Settings) -> Document:
         "tolerations": [{"operator": "Exists"}],
         "priorityClassName": "system-node-critical",
         "terminationGracePeriodSeconds": 10,
-        "containers": [_container(settings)],
+        "containers": [_container(revision, settings)],
         "volumes": [
             {"name": "driver-yaml", "configMap": {"name": config_map}},
             *(
@@ -101,8 +99,9 @@ def _pod(config_map: str, settings: Settings) -> Document:
     }
 
 
-def _container(settings: Settings) -> Document:
+def _container(revision: str, settings: Settings) -> Document:
     values = {
+        "NODESIDE_REVISION": revision,  # a newer controller than the agent may know more fields
         "NODESIDE_DRIVER": f"{DOCUMENT_DIRECTORY}/driver.yaml",
         "NODESIDE_HOST": "/host",
         "NODESIDE_LOG_FORMAT": "json",
