@@ -63,6 +63,7 @@ class Evict:
     resources: tuple[str, ...] = item(
         "Extended resources, as a device plugin offers them. Every pod that requests one matches.",
         default=(),
+        default_words="those of `devices`, unless there is a `selector`",
         pattern=patterns.RESOURCE_NAME,
     )
     selector: Mapping[str, str] = item(

@@ -15,7 +15,7 @@ from nodeside.contract import BuildKind
 from nodeside.modulenames import kernel_name
 from nodeside.spec import expressions
 from nodeside.spec.devices import Device, DeviceNodes, Discover
-from nodeside.spec.fleet import DEVICES_STAGE, Evict, Preflight, Stage, Toolkit, WaitFor
+from nodeside.spec.fleet import DEVICES_STAGE, Preflight, Stage, Toolkit, WaitFor
 from nodeside.spec.model import (
     Build,
     DriverSpec,
@@ -292,12 +292,19 @@ RULES: tuple[Rule[Any], ...] = (
         detail=lambda wait: _log_error(wait.log),
     ),
     Rule(
-        Evict,
-        ("resources", "selector"),
-        "expected resources or selector, which select the pods to evict",
-        lambda evict: bool(evict.resources or evict.selector),
-        "(has(self.resources) && size(self.resources) > 0) "
-        "|| (has(self.selector) && size(self.selector) > 0)",
+        DriverSpec,
+        ("rollout", "devices"),
+        "rollout.evict of a driver that declares no devices expects resources or selector",
+        lambda spec: bool(
+            not spec.rollout.evict
+            or spec.rollout.evict.resources
+            or spec.rollout.evict.selector
+            or spec.devices
+        ),
+        "!has(self.rollout) || !has(self.rollout.evict) "
+        "|| (has(self.rollout.evict.resources) && size(self.rollout.evict.resources) > 0) "
+        "|| (has(self.rollout.evict.selector) && size(self.rollout.evict.selector) > 0) "
+        "|| (has(self.devices) && size(self.devices) > 0)",
     ),
     Rule(
         Prebuilt,

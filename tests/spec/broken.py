@@ -119,7 +119,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"rollout": {"evict": {"timeoutSeconds": 60}}},
-        "$.spec.rollout.evict: expected resources or selector, which select the pods to evict",
+        "$.spec: rollout.evict of a driver that declares no devices expects resources or selector",
     ),
     (
         {"validate": {"sysfs": [{"path": SYSFS}]}},

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from cluster.model.demand import Demand
 from cluster.model.snapshot import EMPTY, Consumer, Snapshot
@@ -18,8 +19,16 @@ from nodeside.spec.model import Upgrade
 
 
 def evicts(driver: Driver) -> Evict | None:
-    """Returns which pods a Driver evicts, None for none: a reboot empties a node by itself."""
-    return driver.spec.rollout.evict if driver.spec.upgrade is Upgrade.LIVE else None
+    """Returns which pods a Driver evicts, None for none: a reboot empties a node by itself.
+
+    Without `resources` and `selector`, they are those that request a declared device.
+    """
+    evict = driver.spec.rollout.evict
+    if evict is None or driver.spec.upgrade is not Upgrade.LIVE:
+        return None
+    if evict.resources or evict.selector:
+        return evict
+    return replace(evict, resources=tuple(device.resource for device in driver.spec.devices))
 
 
 def demand_of(evict: Evict) -> Demand:

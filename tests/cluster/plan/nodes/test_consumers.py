@@ -19,9 +19,11 @@ from cluster.model.demand import Demand, all_of
 from cluster.model.names import CORDONED
 from cluster.model.parse_pods import consumer_from
 from cluster.model.snapshot import Occupancy, Snapshot
-from cluster.plan.nodes.consumers import by_node, consumes, demand_of
+from cluster.plan.nodes.consumers import by_node, consumes, demand_of, evicts
+from nodeside.spec.document import parse
 from nodeside.spec.fleet import Evict as Policy
 from tests.cluster.fakes.scripted import Said, ScriptedServer
+from tests.spec.documents import document
 
 GPU = Policy(resources=("example.com/edu",))
 LABELLED = Policy(selector={"uses": "edu", "tier": "batch"})
@@ -59,6 +61,19 @@ def test_of_a_consumer_only_what_somebody_asks_for_is_kept() -> None:
     assert consumes(found, GPU)
     assert consumes(found, LABELLED)
     assert not consumes(found, Policy(resources=("example.com/edu",), namespaces=("batch",)))
+
+
+def test_without_more_words_the_consumers_are_those_of_the_declared_devices() -> None:
+    units = {"resource": "example.com/unit", "discover": {"count": 2}}
+    for policy, resources in (
+        ({"timeoutSeconds": 60}, ("example.com/unit",)),
+        ({"selector": {"uses": "edu"}}, ()),
+        ({"resources": ["example.com/edu"]}, ("example.com/edu",)),
+    ):
+        driver = parse(document(devices=[units], rollout={"evict": policy}))
+        found = evicts(driver)
+        assert found is not None
+        assert found.resources == resources
 
 
 @pytest.mark.parametrize(
