@@ -82,17 +82,16 @@ def told(request: pytest.FixtureRequest, story: Story, setting: Setting) -> Iter
     page = request.config.getoption("--tour")
     if page and request.node.stash.get(PASSED, False):
         waits, remarks = list(story.waits), list(story.remarks)
-        chapter = Chapter(_title(request.function), took, waits, setting, remarks)
-        tests = [test for name, test in vars(request.module).items() if name.startswith("test_")]
-        titles = [_title(test) for test in tests]
+        chapter = Chapter(_title(request.node.originalname), took, waits, setting, remarks)
+        titles = [_title(name) for name in vars(request.module) if name.startswith("test_")]
         chapters = Record(Path(page).with_suffix(".json")).keep(chapter, titles)
         told = {chapter.title for chapter in chapters}
         tour.write(Path(page), chapters, [title for title in titles if title not in told])
 
 
-def _title(test: object) -> str:
-    """Of a chapter."""
-    return str(test.__doc__).partition("\n")[0]
+def _title(name: str) -> str:
+    """Of the chapter that a test tells."""
+    return name.removeprefix("test_").replace("_", " ").capitalize()
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ def test_the_figures_take_the_place_of_those_before(tmp_path: Path) -> None:
     page = tmp_path / "tour.md"
     page.write_text(f"# Tour\n\n{tour.BEGIN}of before\n{tour.END}\n## After\n")
     for _ in range(2):
-        tour.write(page, CHAPTERS, ["The node burns."])
+        tour.write(page, CHAPTERS, ["A node that burns"])
     text = page.read_text()
     assert "| A node reboots. | 62 | node-1 to be Ready | 40 | 1c0ffee |" in text
     assert "| Nothing is waited for. | 1 | nothing | 0 | 1c0ffee |" in text
@@ -33,7 +33,7 @@ def test_the_figures_take_the_place_of_those_before(tmp_path: Path) -> None:
     assert text.endswith("\n## After\n")
     assert "of before" not in text
     assert text.count("On 2 cores: 2 chapters, 1 minutes in all.") == 1
-    assert "\n\nNot told yet: The node burns.\n\n" in text
+    assert "\n\nNot told yet: A node that burns.\n\n" in text
 
 
 def test_a_chapter_is_kept_until_it_is_told_again(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def write(page: Path, chapters: Sequence[Chapter], untold: Sequence[str] = ()) -
         raise ValueError(f"{page} has no place for figures: {BEGIN.strip()} … {END.strip()}")
     new = page.with_name(f".{page.name}.new")
     remarks = [remark for chapter in chapters for remark in chapter.remarks]
-    missing = [f"Not told yet: {' '.join(untold)}"] if untold else []
+    missing = [f"Not told yet: {'; '.join(untold)}."] if untold else []
     paragraphs = [words(chapters), *remarks, table(chapters), *missing]
     new.write_text(
         f"{before}{begin}\n" + "".join(f"{each}\n\n" for each in paragraphs) + end + after
