@@ -167,8 +167,11 @@ def _reap(pid: int) -> str:
 
 
 @atexit.register
-def _kill_left_behind() -> None:
-    """Kill children that only read. A call that hangs in the kernel ends when that returns."""
+def kill_left_behind() -> None:
+    """Kill children that only read. A call that hangs in the kernel ends when that returns.
+
+    A process that ends by os._exit calls it itself.
+    """
     for pid in _left_behind.values():
         if _is_still_there(pid):
             os.kill(pid, signal.SIGKILL)

@@ -88,9 +88,8 @@ class Agent:
             resource.plugin.offer(resource.inventory.offered())
 
     def check(self, now: float) -> None:
-        """See that each plugin is registered."""
-        for resource in self._resources.values():
-            resource.registration.check(now)
+        """See that each plugin is registered; a kubelet that hangs is asked once at a time."""
+        any(resource.registration.check(now) for resource in self._resources.values())
 
     def close(self) -> None:
         for resource in self._resources.values():

@@ -76,26 +76,24 @@ def preferred(
     that larger ones stay whole. Shares are of as many devices as possible, and of those that have
     most left.
     """
-    chosen = [name for name in must if name in offered]
-    left = [name for name in available if name in offered and name not in chosen]
-    group = _group(offered, chosen, left, size - len(chosen))
+    chosen = list(dict.fromkeys(name for name in must if name in offered))
+    taken = set(chosen)
+    left = [name for name in dict.fromkeys(available) if name in offered and name not in taken]
+    near = {offered[name].device.id for name in _group(offered, chosen, left, size - len(chosen))}
     used = Counter(offered[name].device.id for name in chosen)
-    free = Counter(offered[name].device.id for name in left)
-    near = set(group)
-    while len(chosen) < size and left:
-        best = min(left, key=lambda name: _rank(offered[name], near, used, free))
-        left.remove(best)
-        chosen.append(best)
-        used[offered[best].device.id] += 1
-        free[offered[best].device.id] -= 1
+    free: dict[str, list[str]] = {}  # shares by device, the first one last
+    for name in sorted(left, key=in_order, reverse=True):
+        free.setdefault(offered[name].device.id, []).append(name)
+    order = {device: number for number, device in enumerate(sorted(free, key=in_order))}
+    while len(chosen) < size and free:
+        best = min(
+            free, key=lambda each: (used[each], each not in near, -len(free[each]), order[each])
+        )
+        chosen.append(free[best].pop())
+        used[best] += 1
+        if not free[best]:
+            del free[best]
     return chosen
-
-
-def _rank(
-    each: Offered, near: set[str], used: Counter[str], free: Counter[str]
-) -> tuple[object, ...]:
-    name = each.device.id
-    return used[name], each.id not in near, -free[name], in_order(each.id)
 
 
 def _group(

@@ -17,8 +17,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 
 from nodeside import log
+from nodeside.child import kill_left_behind
 from nodeside.devices.discovery import FoundDevices, discover
 from nodeside.host import Host
 from nodeside.ready_file import read_ready, ready_path
@@ -30,7 +32,9 @@ from nodeside.uevents import open_uevents
 INTERVAL = 30.0  # seconds between two looks without a reason
 _TICK = 1.0  # seconds between two looks at the ready file
 _SETTLE = 0.1  # seconds from a kernel event to the look: several come at a time
+_EVENTS = 1024  # that are read at a time
 _CHUNK = 1 << 16
+_ENDS = 1.0  # seconds in which the finder ends by itself
 
 
 class Finder:
@@ -71,6 +75,9 @@ class Finder:
         os.close(self._alive)
         os.close(self._lines)
         with suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(self._pid)
+            select.select([descriptor], [], [], _ENDS)
+            os.close(descriptor)
             os.kill(self._pid, signal.SIGKILL)  # a thread may hang in a driver's code
         with suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
@@ -85,6 +92,7 @@ def _run_and_exit(driver: Driver, host: Host, writer: int, alive: int) -> None:
     except BaseException as exc:
         log.traceback(exc)
         os._exit(1)
+    kill_left_behind()
     os._exit(0)
 
 
@@ -101,21 +109,22 @@ class Looking:
     def until_closed(self, alive: int) -> None:
         """Look until the other end of a pipe is closed."""
         uevents = open_uevents(*_subsystems(self.driver.spec.devices))
+        ready = self._ready_file()  # before the first look, which is made while it is so
         self._again = [threading.Event() for _ in self.driver.spec.devices]
         for device, again in zip(self.driver.spec.devices, self._again, strict=True):
             threading.Thread(target=self._look_for_ever, args=(device, again), daemon=True).start()
-        ready = self._ready_file()
         sources = [alive] if uevents is None else [alive, uevents.fileno()]
         while True:
             found, _, _ = select.select(sources, [], [], _TICK)
             if alive in found:
                 return
+            events: list[str] = []  # of others, none
             if found and uevents is not None:
                 select.select([alive], [], [], _SETTLE)
-                events = [str(event) for event in uevents.read()]
-                log.detail("looking again", events=len(events), first=events[0] if events else "")
+                events = [str(event) for event in islice(uevents.read(), _EVENTS)]
             before, ready = ready, self._ready_file()
-            if found or before != ready:
+            if events or before != ready:
+                log.detail("looking again", events=len(events), first=events[0] if events else "")
                 for again in self._again:
                     again.set()
 
@@ -124,7 +133,8 @@ class Looking:
             while True:
                 again.clear()
                 self._say(discover(self.host, device, not_ready=self._not_ready()))
-                again.wait(device.health.interval_seconds if device.health else INTERVAL)
+                health = device.health
+                again.wait(min(INTERVAL, health.interval_seconds) if health else INTERVAL)
         except BaseException as exc:
             log.traceback(exc)
             os._exit(1)

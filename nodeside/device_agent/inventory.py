@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from nodeside import log
 from nodeside.devices.discovery import FoundDevice, FoundDevices
 
+MOST = 1 << 16  # devices that are listed: gRPC takes messages of 4 MiB
 GONE_FOR = 300.0  # seconds that a device which is gone is still listed
 
 
@@ -50,8 +52,8 @@ class Inventory:
     def _say(self, before: Mapping[str, FoundDevice]) -> None:
         for name, device in self._devices.items():
             old = before.get(name)
-            if old is not None and old.why == device.why:
-                continue
+            if old is not None and old.healthy == device.healthy:
+                continue  # another reason is no news; a file may say something else each time
             if device.healthy:
                 log.fact("device is healthy", resource=self.resource, device=name)
             else:
@@ -63,7 +65,7 @@ class Inventory:
 
     def offered(self) -> Mapping[str, Offered]:
         """Return what is listed, by the kubelet's ids."""
-        return {each.id: each for each in self._offered()}
+        return {each.id: each for each in islice(self._offered(), MOST)}
 
     def _offered(self) -> Iterator[Offered]:
         for name, device in self._devices.items():

@@ -27,7 +27,7 @@ RESEND = 30.0  # seconds after which the list is sent again, which repairs what 
 SERVICE = "v1beta1.DevicePlugin"
 _THREADS = 8
 _AT_ONCE = 16  # calls; more are refused
-_DEADLINE = 10.0  # seconds for a registration
+_DEADLINE = 5.0  # seconds for a registration; a pod has ten to end
 _GRACE = 1.0  # seconds for calls that are being served when the server stops
 
 
@@ -49,11 +49,13 @@ class Plugin:
     # --- for the main thread
 
     def offer(self, offered: Mapping[str, Offered]) -> None:
-        """Tell the kubelet what there is now."""
+        """Tell the kubelet what there is now; of what it does not see, nothing is sent."""
         with self._changed:
+            is_news = _seen(offered) != _seen(self._offered)
             self._offered = offered
-            self._version += 1
-            self._changed.notify_all()
+            if is_news:
+                self._version += 1
+                self._changed.notify_all()
 
     def start(self) -> None:
         """Listen on a new socket, since a server that stops removes the file of its successor.
@@ -144,9 +146,9 @@ class Plugin:
         with self._changed:
             self._stream = mine
             self._changed.notify_all()  # an older one ends
-        if not context.add_callback(self._wake):
-            return
         try:
+            if not context.add_callback(self._wake):
+                return  # it has ended already
             while context.is_active() and self._stream is mine:
                 version, response = self._listed()
                 yield response
@@ -221,6 +223,11 @@ def _handler(kind: Callable[..., Any], method: Callable[..., Any], request: Any)
         request_deserializer=request.FromString,
         response_serializer=lambda message: message.SerializeToString(),
     )
+
+
+def _seen(offered: Mapping[str, Offered]) -> Sequence[tuple[str, bool, int]]:
+    """Return what the kubelet sees of the devices."""
+    return [(id_, each.device.healthy, each.device.numa_node) for id_, each in offered.items()]
 
 
 def _device(each: Offered) -> Any:

@@ -36,9 +36,12 @@ def file_prefix(resource: str) -> str:
 def identity(path: Path) -> Identity | None:
     """Return the device, inode and ctime of a file; None if there is none."""
     try:
-        found = path.stat()
+        return _identity_of(path.lstat())
     except OSError:
         return None
+
+
+def _identity_of(found: os.stat_result) -> Identity:
     return found.st_dev, found.st_ino, found.st_ctime_ns
 
 
@@ -85,38 +88,49 @@ class Registration:
         self._failures = 0
         self._said = ""
 
-    def check(self, now: float) -> None:
-        """Do what is missing, if it is time for it. Never raises for what the kubelet does."""
+    def check(self, now: float) -> bool:
+        """Do what is missing, if it is time for it; return whether the kubelet was asked.
+
+        Never raises for what the kubelet does.
+        """
         if not self._is_locked():
             self._say("another agent offers this resource here; waiting for its end")
-            return
+            return False
         kubelet = identity(self._directory / KUBELET_SOCKET)
         if kubelet != self._kubelet:
             self._again(now)
             self._kubelet = kubelet
-        if not self._plugin.endpoint:
+        elif self._is_registered and not self._plugin.endpoint:
             self._again(now)
-            try:
-                self._plugin.start()
-            except (OSError, RuntimeError) as error:
-                self._say(f"cannot listen in {self._directory}: {error}")
-                return
-        if not (self._is_registered and self._plugin.is_watched):
-            self._attempt(now)
+        if (self._is_registered and self._plugin.is_watched) or now < self._next:
+            return False
+        if self._kubelet is None:
+            self._fail(now, "there is no kubelet; waiting for it")
+            return False
+        return self._listen(now) and self._attempt(now)
 
     def _again(self, now: float) -> None:
         self._is_registered, self._failures, self._next = False, 0, now
 
+    def _listen(self, now: float) -> bool:
+        """Listen on a new socket: the kubelet takes the end of an old stream for the new one's."""
+        try:
+            self._plugin.start()
+        except (OSError, RuntimeError) as error:
+            self._fail(now, f"cannot listen in {self._directory}")
+            log.detail("cannot listen", error=error)
+            return False
+        return True
+
     def close(self) -> None:
         """End the plugin, and let another agent offer the resource."""
-        self._plugin.stop()
-        if self._locked is not None:
-            os.close(self._locked)
-            self._locked = None
+        self._release()
 
     def _is_locked(self) -> bool:
         if self._locked is not None:
-            return True
+            if identity(self._lock) == _identity_of(os.fstat(self._locked)):
+                return True
+            self._release()  # an older kubelet removes all files at its start
         with suppress(OSError):
             fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             if take_lock(fd):
@@ -125,23 +139,30 @@ class Registration:
             os.close(fd)
         return False
 
-    def _attempt(self, now: float) -> None:
-        if self._kubelet is None:
-            self._say("there is no kubelet; waiting for it")
-            return
-        if now < self._next:
-            return
+    def _release(self) -> None:
+        self._plugin.stop()
+        self._is_registered, self._failures, self._next = False, 0, 0.0
+        if self._locked is not None:
+            os.close(self._locked)
+            self._locked = None
+
+    def _attempt(self, now: float) -> bool:
         try:
             self._plugin.register()
         except NotRegistered as error:
-            self._failures += 1
-            self._next = now + backoff(self._failures, _FIRST, _LONGEST)
-            self._say(f"the kubelet does not take the plugin: {error}")
-            return
+            self._fail(now, f"the kubelet does not take the plugin: {error}")
+            return True
         # If the kubelet was replaced meanwhile, its identity differs at the next check.
-        self._is_registered, self._failures, self._said = True, 0, ""
-        self._next = now + _UNWATCHED
+        self._is_registered, self._said = True, ""
+        self._failures += 1  # until somebody watches
+        self._next = now + backoff(self._failures, _UNWATCHED, _LONGEST)
         log.fact("registered with the kubelet", resource=self._plugin.resource)
+        return True
+
+    def _fail(self, now: float, words: str) -> None:
+        self._failures += 1
+        self._next = now + backoff(self._failures, _FIRST, _LONGEST)
+        self._say(words)
 
     def _say(self, words: str) -> None:
         """Log a trouble once."""

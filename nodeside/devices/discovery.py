@@ -202,7 +202,11 @@ class _Reading:
                         for each in self.device.attributes
                         if each.path in contents
                     },
-                    why=self.not_ready or place.why or trouble or self._wrong(place, contents),
+                    why=self.not_ready
+                    or place.why
+                    or trouble
+                    or self._without_node(place, nodes)
+                    or self._wrong(place, contents),
                 )
             )
         return found
@@ -211,6 +215,11 @@ class _Reading:
         if place.path is not None and not place.path.exists():
             return "it disappeared"
         return _unhealthy(self.device.health, contents)
+
+    def _without_node(self, place: _Place, nodes: Mapping[Path, tuple[str, ...]]) -> str:
+        wanted = self.device.give.nodes
+        is_without = wanted is not None and wanted.class_ and not nodes.get(place.key)
+        return f"it has no device node of class {wanted.class_}" if wanted and is_without else ""
 
     # --- files of devices
 

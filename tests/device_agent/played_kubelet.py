@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,11 @@ class PlayedKubelet:
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._changed:
-                self.said.append(json.loads(line))
-                self._changed.notify_all()
+        with suppress(ValueError):  # it is closed, since the test has ended
+            for line in self.process.stdout:
+                with self._changed:
+                    self.said.append(json.loads(line))
+                    self._changed.notify_all()
 
     def until(self, holds: Callable[[dict[str, Any]], bool], after: int = 0) -> dict[str, Any]:
         """Return the first thing that it says, or has said, of which something holds."""

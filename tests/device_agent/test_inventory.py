@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from nodeside.device_agent.inventory import GONE_FOR, Inventory
+from nodeside.device_agent.inventory import GONE_FOR, MOST, Inventory
 from nodeside.devices.discovery import FoundDevice, FoundDevices
 
 ONE, TWO = FoundDevice("00:05.0", nodes=("/dev/edu0",)), FoundDevice("00:06.0")
@@ -67,3 +67,9 @@ def test_each_change_is_logged_once_with_its_reason(caplog: pytest.LogCaptureFix
         "device is healthy",
     ]
     assert caplog.records[1].fields["why"] == ILL.why  # type: ignore[attr-defined]
+
+
+def test_not_more_is_listed_than_fits_into_a_message() -> None:
+    inventory = Inventory("example.com/edu", shares=64)
+    inventory.update(found(*(FoundDevice(str(number)) for number in range(4096))), 0.0)
+    assert len(inventory.offered()) == MOST

@@ -17,8 +17,9 @@ class Plugin:
 
     resource = "example.com/edu"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, name: str = "edu") -> None:
         self.directory = directory
+        self.name = name
         self.started = 0
         self.registered = 0
         self.is_watched = False
@@ -26,7 +27,7 @@ class Plugin:
 
     @property
     def path(self) -> Path:
-        return self.directory / f"edu-{self.started}.sock"
+        return self.directory / f"{self.name}-{self.started}.sock"
 
     @property
     def endpoint(self) -> str:
@@ -37,7 +38,7 @@ class Plugin:
         self.path.touch()
 
     def stop(self) -> None:
-        self.path.unlink()
+        self.path.unlink(missing_ok=True)
 
     def register(self) -> None:
         if self.refusal:
@@ -92,7 +93,7 @@ def test_a_kubelet_that_is_another_is_told_at_once(
     registration.check(0.0)
     replace_kubelet(tmp_path)
     registration.check(1.0)
-    assert (plugin.started, plugin.registered) == (1, 2)
+    assert (plugin.started, plugin.registered) == (2, 2), "on a new socket"
 
 
 def test_a_socket_that_vanished_is_made_anew(registration: Registration, plugin: Plugin) -> None:
@@ -162,7 +163,7 @@ def test_another_agent_waits_for_the_end_of_the_first(
     registration: Registration, plugin: Plugin, tmp_path: Path
 ) -> None:
     registration.check(0.0)
-    another = Plugin(tmp_path)
+    another = Plugin(tmp_path, "another")
     waiting = Registration(another, tmp_path)
     waiting.check(1.0)
     assert another.started == 0
@@ -170,6 +171,24 @@ def test_another_agent_waits_for_the_end_of_the_first(
     waiting.check(2.0)
     assert another.registered == 1
     waiting.close()
+
+
+def test_a_lock_that_was_removed_is_taken_anew(
+    registration: Registration, plugin: Plugin, tmp_path: Path
+) -> None:
+    """An older kubelet removes all files of its directory when it starts."""
+    registration.check(0.0)
+    (tmp_path / f"{file_prefix(plugin.resource)}.lock").unlink()
+    another = Plugin(tmp_path, "another")
+    waiting = Registration(another, tmp_path)
+    waiting.check(1.0)
+    registration.check(1.0)
+    registration.check(2.0)
+    assert (another.registered, plugin.registered) == (1, 1)
+    assert plugin.endpoint == "", "the first has stopped"
+    waiting.close()
+    registration.check(3.0)
+    assert plugin.registered == 2
 
 
 def test_a_lock_that_is_a_link_is_not_followed(plugin: Plugin, tmp_path: Path) -> None:

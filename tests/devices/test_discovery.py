@@ -190,7 +190,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(discovery, "_TOGETHER", 0.3)
     monkeypatch.setattr(discovery, "_ALONE", 0.3)
     yield
-    child._kill_left_behind()
+    child.kill_left_behind()
 
 
 @pytest.mark.usefixtures("quick")
@@ -314,3 +314,10 @@ def test_thousands_of_matches_are_cut_and_said(host: Host) -> None:
     found = discover(host, discover={"sysfs": patterns})
     assert len(found.devices) == discovery.MOST
     assert found.notes == ("more than 4096 match; those after that are left out",)
+
+
+def test_a_device_without_its_node_is_unhealthy(host: Host) -> None:
+    """As while `probe` of its driver has not ended."""
+    add_pci_device(host, "0000:00:05.0", "1234", "11e8", "edu")
+    [found] = discover(host, discover={"pci": [PCI]}, give={"nodes": {"class": "misc"}}).devices
+    assert found.why == "it has no device node of class misc"
