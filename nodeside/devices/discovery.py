@@ -17,10 +17,10 @@ from itertools import islice
 from pathlib import Path
 
 from nodeside import sysfs
-from nodeside.devices.identity import PciFunctions, device_ids, in_order, short_address
+from nodeside.devices.identity import device_ids, in_order, pci_function, pci_root, short_address
 from nodeside.errors import DeadlinePassed, NodesideError, SpecError
 from nodeside.host import Host
-from nodeside.pci import pci_devices
+from nodeside.pci import PciDevice, pci_devices
 from nodeside.spec.devices import Device, DeviceHealth, Discover
 
 MOST = 4096  # devices of a resource
@@ -116,11 +116,10 @@ def _distinct(places: Iterable[_Place]) -> Sequence[_Place]:
 
 
 def _places(host: Host, discover: Discover) -> Iterator[_Place]:
-    functions = pci_devices(host) if discover.pci else ()
+    functions = _functions(host) if discover.pci else {}
     for function in discover.pci:
-        for there in functions:
+        for path, there in functions.items():
             if there.is_of(function.vendor, function.device):
-                path = (host.sys / "bus/pci/devices" / there.address).resolve()
                 bound = function.driver in ("", there.driver)
                 why = f"bound to {there.driver or 'no driver'}, not to {function.driver}"
                 yield _Place(path, why="" if bound else why)
@@ -131,6 +130,18 @@ def _places(host: Host, discover: Discover) -> Iterator[_Place]:
                 yield _Place(path.resolve())
     for pattern in discover.nodes:
         yield from _nodes_like(host, pattern)
+
+
+def _functions(host: Host) -> Mapping[Path, PciDevice]:
+    """Return the PCI functions by their resolved directories.
+
+    While one is being removed, its link is gone before its directory: it is left out.
+    """
+    found = {
+        (host.sys / "bus/pci/devices" / each.address).resolve(): each for each in pci_devices(host)
+    }
+    top = (host.sys / "devices").resolve()
+    return {path: each for path, each in found.items() if path.is_relative_to(top)}
 
 
 def _nodes_like(host: Host, pattern: str) -> Iterator[_Place]:
@@ -180,8 +191,7 @@ class _Reading:
     _ends: float = field(default_factory=lambda: time.monotonic() + PATIENCE)
 
     def devices(self) -> list[FoundDevice]:
-        functions = PciFunctions(self.host)
-        ids = device_ids(functions, [place.key for place in self.places])
+        ids = device_ids([place.key for place in self.places])
         nodes = self._nodes()
         said = self._contents(
             {place.path: self._files(place.path) for place in self.places if place.path}
@@ -189,14 +199,14 @@ class _Reading:
         found = []
         for place in self.places:
             contents, trouble = said.get(place.key, ({}, ""))
-            address = functions.above(place.path) if place.path else ""
+            address = pci_function(place.path) if place.path else ""
             found.append(
                 FoundDevice(
                     id=ids[place.key],
                     address=short_address(address),
                     nodes=nodes.get(place.key, ()),
                     numa_node=self._numa_node(address),
-                    pci_root=functions.root_of(address),
+                    pci_root=pci_root(place.path) if place.path else "",
                     attributes={
                         each.name: contents[each.path][:_TEXT]
                         for each in self.device.attributes

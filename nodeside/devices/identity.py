@@ -12,33 +12,25 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from nodeside import sysfs
-from nodeside.host import Host
-
 _DOMAIN = "0000:"
 _USB_DEVICE = re.compile(r"[0-9]+-(?P<port>[0-9]+(\.[0-9]+)*)")  # the bus's number is no name
+_FUNCTION = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")  # the same, dev_set_name
 _ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")  # drivers/pci/probe.c
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.:-]")
 _LONGEST = 63 - 4  # characters: of 63 in the device plugin API, ::63 is for a share
 
 
-class PciFunctions:
-    """The PCI functions of a node, by their resolved directories."""
+def pci_function(path: Path) -> str:
+    """Return the address of the nearest PCI function at or above a resolved directory, or "".
 
-    def __init__(self, host: Host) -> None:
-        root = host.sys / "bus" / "pci" / "devices"
-        self._addresses = {(root / name).resolve(): name for name in sysfs.names(root)}
+    By the name of its directory, so that one which is being removed keeps its id.
+    """
+    return next((part for part in reversed(path.parts) if _FUNCTION.fullmatch(part)), "")
 
-    def root_of(self, address: str) -> str:
-        """Return the PCI root of a function, such as pci0000:00; "" if it has none."""
-        path = next((path for path, name in self._addresses.items() if name == address), None)
-        return next((part for part in path.parts if _ROOT.fullmatch(part)), "") if path else ""
 
-    def above(self, path: Path) -> str:
-        """Return the address of the nearest function at or above a resolved directory, or ""."""
-        return next(
-            (self._addresses[each] for each in (path, *path.parents) if each in self._addresses), ""
-        )
+def pci_root(path: Path) -> str:
+    """Return the PCI root that a resolved directory is below, such as pci0000:00; or ""."""
+    return next((part for part in path.parts if _ROOT.fullmatch(part)), "")
 
 
 def short_address(address: str) -> str:
@@ -46,14 +38,14 @@ def short_address(address: str) -> str:
     return address.removeprefix(_DOMAIN)
 
 
-def device_ids(functions: PciFunctions, paths: Iterable[Path]) -> Mapping[Path, str]:
+def device_ids(paths: Iterable[Path]) -> Mapping[Path, str]:
     """Return an id for each resolved path: its PCI function's, with -2, -3 … for further ones.
 
     A device on USB has its port in the id. Without a PCI function, the id is the name.
     """
     groups: dict[str, list[Path]] = defaultdict(list)
     for path in set(paths):
-        groups[_name(functions, path)].append(path)
+        groups[_name(path)].append(path)
     ids: dict[Path, str] = {}
     taken = set(groups)
     for name, members in sorted(groups.items()):
@@ -63,8 +55,8 @@ def device_ids(functions: PciFunctions, paths: Iterable[Path]) -> Mapping[Path, 
     return ids
 
 
-def _name(functions: PciFunctions, path: Path) -> str:
-    address = short_address(functions.above(path))
+def _name(path: Path) -> str:
+    address = short_address(pci_function(path))
     if not address:
         return _UNSAFE.sub("-", path.name)[: _LONGEST - 5]
     ports = (_USB_DEVICE.fullmatch(part) for part in reversed(path.parts))

@@ -1,4 +1,4 @@
-"""Devices found in trees like those of sysfs; real ones are in tests/vm/test_devices.py."""
+"""Devices found in trees like those of sysfs; real ones are in tests/vm/test_running.py."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from nodeside import child, sysfs
 from nodeside.devices import discovery
 from nodeside.devices.discovery import FoundDevice, FoundDevices
 from nodeside.host import Host
+from nodeside.pci import pci_devices
 from nodeside.spec.devices import Device
 from nodeside.spec.mistakes import Document
 from nodeside.spec.reader import Reader
@@ -280,6 +281,25 @@ def test_a_device_that_goes_while_it_is_looked_at_is_unhealthy(
     entry = [{"name": "count", "path": "interrupts"}]
     [device] = discover(host, discover={"pci": [PCI]}, attributes=entry).devices
     assert device.why == "it disappeared"
+
+
+def test_a_function_that_is_being_removed_is_no_second_device(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its link in bus/pci/devices goes first, then its driver, its directory and what links to it
+    (device_del in drivers/base/core.c)."""
+    real = add_edu(host, "0000:00:05.0", 0)
+    listed, gone = pci_devices(host), host.sys / "bus/pci/devices/0000:00:05.0"
+    link(real / "misc/edu0/device", real)
+    gone.unlink()
+    [device] = discover(host, discover={"sysfs": ["class/misc/*/device"]}).devices
+    assert (device.id, device.address, device.pci_root) == ("00:05.0", "00:05.0", ROOT)
+
+    monkeypatch.setattr(discovery, "pci_devices", lambda _: listed)
+    two = [PCI, PCI | {"driver": "edu2"}]
+    assert discover(host, discover={"pci": two}).devices == (), "listed, and removed since"
+    link(gone, real)
+    assert [each.id for each in discover(host, discover={"pci": two}).devices] == ["00:05.0"]
 
 
 def test_a_pattern_beyond_reason_is_one_note(host: Host) -> None:

@@ -6,33 +6,37 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.devices.identity import PciFunctions, device_ids, in_order, short_address
-from nodeside.host import Host
-from tests.driver.fakes.kernel import add_pci_device
+from nodeside.devices.identity import (
+    device_ids,
+    in_order,
+    pci_function,
+    pci_root,
+    short_address,
+)
 
 CARD, USB = "0000:3a:00.0", "0000:00:14.0"
+DEVICES = Path("/sys/devices")
+BUS = DEVICES / "pci0000:00"
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> Host:
-    host = Host(tmp_path)
-    for address in (CARD, USB):
-        add_pci_device(host, address, "8086", "bcce")
-    return host
-
-
-def ids_of(host: Host, paths: list[Path]) -> list[str]:
-    by_path = device_ids(PciFunctions(host), reversed(paths))
+def ids_of(paths: list[Path]) -> list[str]:
+    by_path = device_ids(reversed(paths))
     return [by_path[path] for path in paths]
 
 
-def test_the_nearest_pci_function_names_a_device(host: Host) -> None:
-    functions, bus = PciFunctions(host), host.sys / "devices/pci0000:00"
-    behind = bus / CARD / "0000:3b:00.0"
-    assert functions.above(bus / CARD / "fpga_region" / "region0") == CARD
-    assert functions.above(bus / CARD) == CARD
-    assert functions.above(behind / "port") == CARD, "a directory of that name is no function"
-    assert functions.above(host.sys / "devices/platform/dfl-port.0") == ""
+def test_the_nearest_pci_function_names_a_device() -> None:
+    assert pci_function(BUS / CARD / "fpga_region" / "region0") == CARD
+    assert pci_function(BUS / CARD) == CARD
+    assert pci_function(BUS / "0000:00:01.1" / CARD / "port") == CARD, "what is behind a bridge"
+    assert pci_function(DEVICES / "pci10000:e0" / "10000:e0:06.0" / "port") == "10000:e0:06.0"
+    assert pci_function(DEVICES / "platform/dfl-port.0") == ""
+    assert pci_function(BUS / "0000:00:01.1:pcie004") == "", "a service of a port is no function"
+
+
+def test_the_root_is_that_of_the_tree_a_device_is_in() -> None:
+    assert pci_root(BUS / "0000:00:01.1" / CARD / "port") == "pci0000:00"
+    assert pci_root(DEVICES / "LNXSYSTM:00/PNP0A08:00/pci10000:e0" / CARD) == "pci10000:e0"
+    assert pci_root(DEVICES / "platform/dfl-port.0") == ""
 
 
 def test_an_address_stays_hexadecimal_and_keeps_a_domain_that_matters() -> None:
@@ -44,30 +48,30 @@ def test_an_address_stays_hexadecimal_and_keeps_a_domain_that_matters() -> None:
 
 @pytest.mark.parametrize("first", [0, 7])
 def test_two_ports_of_one_function_stay_two_whatever_their_numbers_are_in_this_boot(
-    host: Host, first: int
+    first: int,
 ) -> None:
-    region = host.sys / "devices/pci0000:00" / CARD / "fpga_region" / f"region{first}"
+    region = BUS / CARD / "fpga_region" / f"region{first}"
     ports = [region / f"dfl-port.{first + more}" for more in range(11)]
-    assert ids_of(host, ports) == ["3a:00.0", *(f"3a:00.0-{number}" for number in range(2, 12))]
+    assert ids_of(ports) == ["3a:00.0", *(f"3a:00.0-{number}" for number in range(2, 12))]
 
 
-def test_a_device_on_usb_is_named_by_its_port(host: Host) -> None:
+def test_a_device_on_usb_is_named_by_its_port() -> None:
     """So that another one is not given when the first is unplugged."""
-    bus = host.sys / "devices/pci0000:00" / USB
+    bus = BUS / USB
     one = bus / "usb1/1-3/1-3:1.0/video4linux/video0"
     two = bus / "usb1/1-4/1-4.2/1-4.2:1.0/video4linux/video1"
-    assert ids_of(host, [one, two]) == ["00:14.0-usb3", "00:14.0-usb4.2"]
-    assert ids_of(host, [two]) == ["00:14.0-usb4.2"]
+    assert ids_of([one, two]) == ["00:14.0-usb3", "00:14.0-usb4.2"]
+    assert ids_of([two]) == ["00:14.0-usb4.2"]
 
 
-def test_what_has_no_pci_function_is_called_by_its_name(host: Host) -> None:
-    plain = host.sys / "devices/virtual/misc/edu control\n"
-    assert ids_of(host, [plain]) == ["edu-control-"]
+def test_what_has_no_pci_function_is_called_by_its_name() -> None:
+    plain = DEVICES / "virtual/misc/edu control\n"
+    assert ids_of([plain]) == ["edu-control-"]
 
 
-def test_no_two_devices_have_one_id(host: Host) -> None:
+def test_no_two_devices_have_one_id() -> None:
     names = ("a/port", "b/port", "c/port-2", "d/port01", "d/port1", "e/port-2-2", "f/port-2")
-    ids = ids_of(host, [host.sys / "devices" / name for name in names])
+    ids = ids_of([DEVICES / name for name in names])
     assert len(set(ids)) == len(names)
     assert ids[:3] == ["port", "port-3", "port-2"]
 
@@ -78,8 +82,8 @@ def test_the_order_is_that_of_the_numbers_and_always_the_same() -> None:
     assert sorted(["1", "01"], key=in_order) == sorted(["01", "1"], key=in_order)
 
 
-def test_no_id_is_longer_than_the_kubelet_takes(host: Host) -> None:
-    paths = [host.sys / "devices" / str(number) / ("x" * 255) for number in range(1000)]
-    ids = ids_of(host, paths)
+def test_no_id_is_longer_than_the_kubelet_takes() -> None:
+    paths = [DEVICES / str(number) / ("x" * 255) for number in range(1000)]
+    ids = ids_of(paths)
     assert len(set(ids)) == 1000
     assert max(map(len, ids)) <= 63
