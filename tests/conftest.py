@@ -39,7 +39,8 @@ _WHERE = {
 class Tiers:
     """Counts outcomes by tier."""
 
-    def __init__(self, *, required: bool) -> None:
+    def __init__(self, config: pytest.Config, *, required: bool) -> None:
+        self.config = config
         self.required = required
         self.outcomes: dict[str, Counter[str]] = defaultdict(Counter)
         self.seconds: Counter[str] = Counter()
@@ -61,6 +62,15 @@ class Tiers:
         self.seconds[tier] += int(report.duration * 1000)
         if report.when == "call" or report.outcome != "passed":
             self.outcomes[tier][report.outcome] += 1
+        if report.failed and self.required:
+            self._show(report)
+
+    def _show(self, report: pytest.TestReport) -> None:
+        """A failure is shown when it happens, not only at the end, which may be an hour away."""
+        terminal = self.config.pluginmanager.getplugin("terminalreporter")
+        if terminal is not None:  # a process that runs lanes has none
+            terminal.section(f"{report.nodeid} ({report.when})", red=True)
+            terminal.write_line(report.longreprtext)
 
     @property
     def missing(self) -> list[str]:
@@ -101,4 +111,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Lanes:
 def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.pop("COLUMNS", None)  # of the processes of `make test`, which have no terminal
-    config.pluginmanager.register(Tiers(required=bool(config.getoption("--all-tiers"))), "tiers")
+    required = bool(config.getoption("--all-tiers"))
+    config.pluginmanager.register(Tiers(config, required=required), "tiers")

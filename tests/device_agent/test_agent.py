@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -62,6 +63,9 @@ def agent(host: Host, kubelet: Path, *options: str) -> Iterator[Agent]:
         threading.Thread(target=agent.listen, daemon=True).start()
         try:
             yield agent
+        except BaseException:
+            print(*agent.log)  # noqa: T201 - pytest shows it
+            raise
         finally:
             process.kill()
 
@@ -93,10 +97,10 @@ def write_driver(host: Host, *devices: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    path = tmp_path / "kubelet"
-    path.mkdir()
-    return path
+def directory() -> Iterator[Path]:
+    """The kubelet's. The path of a socket is short, pytest's own directories are not."""
+    with tempfile.TemporaryDirectory(prefix="kubelet-") as path:
+        yield Path(path)
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
-"""One lab for the tests of a file."""
+"""One lab for all tests; the long story has one of its own."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 
 import pytest
 
@@ -33,29 +34,24 @@ def pytest_runtest_makereport(
     return report
 
 
-@pytest.fixture(scope="module")
-def nodes() -> int:
-    """With how many nodes a file's lab starts."""
-    return 1
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def workshop() -> Iterator[Workshop]:
     with Workshop(Progress(quiet=True)) as workshop:
         yield workshop
 
 
-@pytest.fixture(scope="module")
-def kernels(workshop: Workshop) -> Sequence[KernelDisk]:
-    """Of the lab; its nodes start with the first."""
-    return two_kernels(workshop)
+@pytest.fixture(scope="session")
+def lab(request: pytest.FixtureRequest, workshop: Workshop) -> Iterator[Lab]:
+    """With one node, for one file after the other; each leaves no driver there."""
+    with started(request, workshop, two_kernels(workshop), 1) as lab:
+        yield lab
 
 
-@pytest.fixture(scope="module")
-def lab(
+@contextmanager
+def started(
     request: pytest.FixtureRequest, workshop: Workshop, kernels: Sequence[KernelDisk], nodes: int
 ) -> Iterator[Lab]:
-    """Nodes that are Ready, and a controller that leads; says what it does as it goes."""
+    """A lab whose nodes are Ready, whose controller leads; says what it does as it goes."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
     assert capture is not None
     progress = Progress()

@@ -25,8 +25,9 @@ from tests import TOP
 from tests.cluster.e2e.scene import JOBS
 from tests.images.built import engine
 from tests.lab import before, tour
+from tests.lab.conftest import started
 from tests.lab.content import toolkit_image
-from tests.lab.lab import two_kernels
+from tests.lab.lab import Lab, two_kernels
 from tests.lab.node import LabNode
 from tests.lab.story import FOR_KERNELS, LONG, Story
 from tests.lab.system import ostree_version
@@ -46,16 +47,19 @@ def blocks(markdown: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def nodes() -> int:
-    return 2
-
-
-@pytest.fixture(scope="module")
 def kernels(workshop: Workshop) -> Sequence[KernelDisk]:
     """Of the nodes; of the upgrade that comes; for real time."""
     newest, *earlier = two_kernels(workshop)
     pair = (*earlier, newest) if earlier else (newest, workshop.kernel("6.12-cloud-amd64"))
     return (*pair, workshop.kernel("rt-amd64"))
+
+
+@pytest.fixture(scope="module")
+def lab(
+    request: pytest.FixtureRequest, workshop: Workshop, kernels: Sequence[KernelDisk]
+) -> Iterator[Lab]:
+    with started(request, workshop, kernels, nodes=2) as lab:
+        yield lab
 
 
 @pytest.fixture

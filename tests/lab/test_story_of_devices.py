@@ -1,6 +1,6 @@
 """Devices in a real cluster: a kubelet gives them to pods, which compute with them.
 
-Each test goes on where the one before ended. The node has two edu devices.
+Each test goes on where the one before ended. The node has two edu devices, and no driver.
 """
 
 from __future__ import annotations
