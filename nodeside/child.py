@@ -32,6 +32,7 @@ _RETURNED, _REFUSED, _ERRNO, _RAISED = b"R", b"E", b"O", b"X"
 _CHUNK = 1 << 16
 _ANSWER = 1 << 20  # bytes, if no limits are given: an errno, or a traceback
 _left_behind: dict[str, int] = {}  # process ids of abandoned children, by `alone`
+_reading: set[int] = set()  # process ids of children that only read and are waited for
 _GRACE = 5  # seconds of processor time between SIGXCPU and SIGKILL
 
 
@@ -91,6 +92,8 @@ def run_in_child(
         raise DeadlinePassed("the child process of an earlier attempt is still running")
     until = time.monotonic() + timeout
     reader, pid = _forked(call, keep, limits)
+    if alone:
+        _reading.add(pid)
     try:
         data = _read(reader, until, limits.answer if limits else _ANSWER)
     except BaseException:
@@ -102,6 +105,7 @@ def run_in_child(
             _left_behind[alone] = pid
         raise
     finally:
+        _reading.discard(pid)
         os.close(reader)
     return _unpacked(data, _reap(pid))
 
@@ -168,11 +172,12 @@ def _reap(pid: int) -> str:
 
 @atexit.register
 def kill_left_behind() -> None:
-    """Kill children that only read. A call that hangs in the kernel ends when that returns.
+    """Kill children that only read, also those that other threads wait for.
 
-    A process that ends by os._exit calls it itself.
+    A call that hangs in the kernel ends when that returns. A process that ends by os._exit calls it
+    itself.
     """
-    for pid in _left_behind.values():
+    for pid in (*_left_behind.values(), *_reading):
         if _is_still_there(pid):
             os.kill(pid, signal.SIGKILL)
 

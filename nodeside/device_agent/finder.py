@@ -22,6 +22,7 @@ from itertools import islice
 from nodeside import log
 from nodeside.child import kill_left_behind
 from nodeside.devices.discovery import FoundDevices, discover
+from nodeside.devices.identity import DeviceIds
 from nodeside.host import Host
 from nodeside.ready_file import read_ready, ready_path
 from nodeside.records import decode, encode
@@ -129,10 +130,11 @@ class Looking:
                     again.set()
 
     def _look_for_ever(self, device: Device, again: threading.Event) -> None:
+        ids = DeviceIds()
         try:
             while True:
                 again.clear()
-                self._say(discover(self.host, device, not_ready=self._not_ready()))
+                self._say(discover(self.host, device, not_ready=self._not_ready(), ids=ids))
                 health = device.health
                 again.wait(min(INTERVAL, health.interval_seconds) if health else INTERVAL)
         except BaseException as exc:

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 from nodeside import sysfs
-from nodeside.devices.identity import device_ids, in_order, pci_function, pci_root, short_address
+from nodeside.devices.identity import DeviceIds, in_order, pci_function, pci_root, short_address
 from nodeside.errors import DeadlinePassed, NodesideError, SpecError
 from nodeside.host import Host
 from nodeside.pci import PciDevice, pci_devices
@@ -77,10 +77,13 @@ class _Place:
         return self.path or Path(self.node)
 
 
-def discover(host: Host, device: Device, *, not_ready: str = "") -> FoundDevices:
+def discover(
+    host: Host, device: Device, *, not_ready: str = "", ids: DeviceIds | None = None
+) -> FoundDevices:
     """Return the devices of one entry. `not_ready` says why the driver is not ready, if it is not.
 
-    It takes a bit more than 30 s if the driver hangs.
+    Whoever looks again and again passes the same `ids`. It takes a bit more than 30 s if the driver
+    hangs.
     """
     if device.discover.count:
         shared = (device.give.nodes.path,) if device.give.nodes else ()
@@ -95,7 +98,8 @@ def discover(host: Host, device: Device, *, not_ready: str = "") -> FoundDevices
     if len(places) > MOST:
         notes = (f"more than {MOST} match; those after that are left out",)
         places = places[:MOST]
-    devices = _Reading(host, device, places, not_ready).devices()
+    given = (ids or DeviceIds()).of([place.key for place in places])
+    devices = _Reading(host, device, places, given, not_ready).devices()
     return FoundDevices(
         device.resource, tuple(sorted(devices, key=lambda each: in_order(each.id))), notes
     )
@@ -187,11 +191,11 @@ class _Reading:
     host: Host
     device: Device
     places: Sequence[_Place]
+    ids: Mapping[Path, str]
     not_ready: str
     _ends: float = field(default_factory=lambda: time.monotonic() + PATIENCE)
 
     def devices(self) -> list[FoundDevice]:
-        ids = device_ids([place.key for place in self.places])
         nodes = self._nodes()
         said = self._contents(
             {place.path: self._files(place.path) for place in self.places if place.path}
@@ -202,7 +206,7 @@ class _Reading:
             address = pci_function(place.path) if place.path else ""
             found.append(
                 FoundDevice(
-                    id=ids[place.key],
+                    id=self.ids[place.key],
                     address=short_address(address),
                     nodes=nodes.get(place.key, ()),
                     numa_node=self._numa_node(address),

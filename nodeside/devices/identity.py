@@ -2,14 +2,15 @@
 
 A PCI function is named by its address, which firmware and slots fix, and a USB device by its port.
 Numbers that drivers count up (intel-fpga-port.1) depend on who is probed first, so they only order
-what one function has.
+what one function has. While somebody looks again and again, what is there keeps its id.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from itertools import count, islice
 from pathlib import Path
 
 _DOMAIN = "0000:"
@@ -18,6 +19,7 @@ _FUNCTION = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")  # the sa
 _ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")  # drivers/pci/probe.c
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.:-]")
 _LONGEST = 63 - 4  # characters: of 63 in the device plugin API, ::63 is for a share
+_REMEMBERED = 4096  # devices that are gone
 
 
 def pci_function(path: Path) -> str:
@@ -38,21 +40,46 @@ def short_address(address: str) -> str:
     return address.removeprefix(_DOMAIN)
 
 
-def device_ids(paths: Iterable[Path]) -> Mapping[Path, str]:
-    """Return an id for each resolved path: its PCI function's, with -2, -3 … for further ones.
+class DeviceIds:
+    """The ids of one resource's devices, look after look.
 
-    A device on USB has its port in the id. Without a PCI function, the id is the name.
+    What is there keeps its id, and what comes back gets its own if nobody has it now. The others
+    get the first free one: else a device would get that of a neighbour which went, and be given to
+    a second container.
     """
-    groups: dict[str, list[Path]] = defaultdict(list)
-    for path in set(paths):
-        groups[_name(path)].append(path)
-    ids: dict[Path, str] = {}
-    taken = set(groups)
-    for name, members in sorted(groups.items()):
-        for number, path in enumerate(sorted(members, key=in_order)):
-            ids[path] = name if number == 0 else _another(name, number + 1, taken)
-            taken.add(ids[path])
-    return ids
+
+    def __init__(self) -> None:
+        self._known: dict[Path, str] = {}  # what was seen last comes last
+
+    def of(self, paths: Iterable[Path]) -> Mapping[Path, str]:
+        """Return an id for each resolved path: its PCI function's, with -2, -3 … for further ones.
+
+        A device on USB has its port in the id. Without a PCI function, the id is the name.
+        """
+        groups: dict[str, list[Path]] = defaultdict(list)
+        for path in set(paths):
+            groups[_name(path)].append(path)
+        there = {path for members in groups.values() for path in members}
+        taken: dict[str, Path] = {}
+        for path, known in reversed(self._known.items()):
+            if path in there:
+                taken.setdefault(known, path)
+        ids = {path: known for known, path in taken.items()}
+        for name, members in sorted(groups.items()):
+            free = (each for each in _numbered(name, groups) if each not in taken)
+            for path in sorted(members, key=in_order):
+                if path not in ids:
+                    ids[path] = next(free)
+                    taken[ids[path]] = path
+        gone = {path: known for path, known in self._known.items() if path not in there}
+        self._known = dict(islice(gone.items(), max(0, len(gone) - _REMEMBERED), None)) | ids
+        return ids
+
+
+def _numbered(name: str, names: Container[str]) -> Iterator[str]:
+    """Yield a name, and then with numbers, without those that are names themselves."""
+    yield name
+    yield from (each for number in count(2) if (each := f"{name}-{number}") not in names)
 
 
 def _name(path: Path) -> str:
@@ -62,12 +89,6 @@ def _name(path: Path) -> str:
     ports = (_USB_DEVICE.fullmatch(part) for part in reversed(path.parts))
     port = next((match["port"] for match in ports if match), "")
     return f"{address}-usb{port}"[: _LONGEST - 5] if port else address
-
-
-def _another(name: str, number: int, taken: set[str]) -> str:
-    while f"{name}-{number}" in taken:
-        number += 1
-    return f"{name}-{number}"
 
 
 def in_order(name: object) -> tuple[list[tuple[int, str]], str]:

@@ -1,1 +1,1 @@
-"""The device agent with a kubelet that is played; tests/lab/test_story_of_devices.py has a real one."""
+"""The device agent with a kubelet that is played; the lab has a real one."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from nodeside.device_agent.finder import Finder, _subsystems
@@ -102,6 +104,39 @@ def test_a_device_whose_files_hang_delays_no_other_resource(host: Host) -> None:
         assert Heard(finder).next().resource == "example.com/unit"
     finally:
         finder.close()
+
+
+def test_a_device_keeps_its_id_when_one_before_it_goes(host: Host) -> None:
+    function = host.sys / "devices/pci0000:00/0000:00:05.0"
+    for number in range(2):
+        write(function / f"port{number}" / "liveness", "ok\n")
+    health = {"path": "liveness", "value": "ok", "intervalSeconds": 1}
+    ports = {"sysfs": ["devices/pci0000:00/0000:00:05.0/port*"]}
+    finder = Finder(
+        driver({"resource": "example.com/edu", "discover": ports, "health": health}), host
+    )
+    try:
+        heard = Heard(finder)
+        assert [each.id for each in heard.next().devices] == ["00:05.0", "00:05.0-2"]
+        shutil.rmtree(function / "port0")
+        while len(left := heard.next().devices) == 2:
+            pass
+        assert [each.id for each in left] == ["00:05.0-2"]
+    finally:
+        finder.close()
+
+
+def test_no_child_is_left_when_the_agent_ends(host: Host) -> None:
+    real = add_pci_device(host, "0000:00:05.0", "1234", "11e8", "edu")
+    os.mkfifo(real / "liveness")
+    finder = Finder(driver(EDU | {"health": {"path": "liveness", "value": "ok"}}, UNITS), host)
+    Heard(finder).next()
+    while not (children := psutil.Process(finder._pid).children()):
+        pass
+    child = os.pidfd_open(children[0].pid)
+    finder.close()
+    assert select.select([child], [], [], LONG)[0], "it is still there"
+    os.close(child)
 
 
 def test_it_ends_with_the_agent(host: Host) -> None:

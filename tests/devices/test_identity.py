@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nodeside.devices.identity import (
-    device_ids,
+    DeviceIds,
     in_order,
     pci_function,
     pci_root,
@@ -20,7 +20,7 @@ BUS = DEVICES / "pci0000:00"
 
 
 def ids_of(paths: list[Path]) -> list[str]:
-    by_path = device_ids(reversed(paths))
+    by_path = DeviceIds().of(reversed(paths))
     return [by_path[path] for path in paths]
 
 
@@ -53,6 +53,37 @@ def test_two_ports_of_one_function_stay_two_whatever_their_numbers_are_in_this_b
     region = BUS / CARD / "fpga_region" / f"region{first}"
     ports = [region / f"dfl-port.{first + more}" for more in range(11)]
     assert ids_of(ports) == ["3a:00.0", *(f"3a:00.0-{number}" for number in range(2, 12))]
+
+
+PORTS = [BUS / CARD / f"dfl-port.{number}" for number in range(5)]
+
+
+def test_who_stays_keeps_the_id_and_who_is_new_gets_a_free_one() -> None:
+    """A port may go to a virtual function while the others stay."""
+    ids = DeviceIds()
+    first = ids.of(PORTS[:3])
+    assert [first[path] for path in PORTS[:3]] == ["3a:00.0", "3a:00.0-2", "3a:00.0-3"]
+    left = ids.of(PORTS[1:3])
+    assert left == {PORTS[1]: "3a:00.0-2", PORTS[2]: "3a:00.0-3"}
+    assert ids.of(PORTS[1:]) == {**left, PORTS[3]: "3a:00.0", PORTS[4]: "3a:00.0-4"}
+
+
+def test_who_comes_back_gets_the_id_it_had_unless_another_has_it_now() -> None:
+    """In whatever order the driver comes to them."""
+    ids = DeviceIds()
+    ids.of(PORTS[:2])
+    ids.of([])
+    assert ids.of([PORTS[1]]) == {PORTS[1]: "3a:00.0-2"}
+    assert ids.of([PORTS[1], PORTS[4]]) == {PORTS[1]: "3a:00.0-2", PORTS[4]: "3a:00.0"}
+    assert ids.of([PORTS[0], PORTS[4]]) == {PORTS[0]: "3a:00.0-2", PORTS[4]: "3a:00.0"}
+    assert ids.of(PORTS[:2]) == {PORTS[0]: "3a:00.0-2", PORTS[1]: "3a:00.0"}
+
+
+def test_a_driver_that_counts_on_at_each_load_changes_no_id_and_fills_no_memory() -> None:
+    ids = DeviceIds()
+    for number in range(5000):
+        assert list(ids.of([BUS / CARD / f"port.{number}"]).values()) == ["3a:00.0"]
+    assert len(ids._known) < 4100
 
 
 def test_a_device_on_usb_is_named_by_its_port() -> None:
