@@ -7,12 +7,13 @@ that no Driver reads do not wake the controller. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from cluster.model.names import OSTREE_LABEL
 from cluster.model.snapshot import DriverObject, Node, uses
+from cluster.model.stage_order import awaited_of, stages_of
 from nodeside.contract import API_GROUP
 from nodeside.spec.model import Hardware
 
@@ -24,20 +25,28 @@ _DEVICE: Final = "/pci-"
 class Attention:
     """The label keys that are read: our own and `keys`.
 
-    `devices`: also those of PCI devices. `every`: all labels.
+    `devices`: also those of PCI devices. `every`: all labels. `resources`: the allocatable ones
+    that stages wait for.
     """
 
     keys: frozenset[str] = frozenset((OSTREE_LABEL,))
     devices: bool = False
     every: bool = False
+    resources: frozenset[str] = frozenset()
 
     def is_news(self, before: Node, after: Node) -> bool:
         """Return whether the change of a node may change a plan."""
         if before == after:
             return False
-        if self.every or replace(before, labels=after.labels) != after:
+        alike = replace(before, labels=after.labels, allocatable=after.allocatable)
+        if alike != after or self._offered(before) != self._offered(after):
             return True
+        if self.every:
+            return before.labels != after.labels
         return self._read(before.labels) != self._read(after.labels)
+
+    def _offered(self, node: Node) -> list[int | None]:
+        return [node.allocatable.get(name) for name in self.resources]
 
     def _read(self, labels: Mapping[str, str]) -> dict[str, str]:
         return {key: value for key, value in labels.items() if self._reads(key)}
@@ -53,5 +62,12 @@ def attention(drivers: Iterable[DriverObject]) -> Attention:
         every = total.every or uses(each)
         hardware = each.driver.spec.hardware if each.driver else Hardware()
         keys, devices = total.keys | hardware.node_selector.keys(), bool(hardware.pci)
-        total = Attention(keys, total.devices or devices, every)
+        resources = total.resources.union(*_awaited(each))
+        total = Attention(keys, total.devices or devices, every, resources)
     return total
+
+
+def _awaited(found: DriverObject) -> Iterator[Mapping[str, int]]:
+    if found.driver:
+        for stage in stages_of(found.driver.spec):
+            yield awaited_of(stage, found.driver.spec)

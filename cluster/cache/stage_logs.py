@@ -148,7 +148,7 @@ def logs_wanted(snapshot: Snapshot) -> Iterator[LogWanted]:
         (each.name, stage.name): stage.wait_for
         for each in snapshot.drivers.values()
         for stage in (stages_of(each.driver.spec) if each.driver and not each.deleting else ())
-        if stage.wait_for is not None
+        if stage.wait_for is not None and stage.wait_for.log
     }
     for pod in snapshot.stages.pods.values() if snapshot.stages and waits else ():
         wait = waits.get((pod.driver, pod.stage))

@@ -9,6 +9,7 @@ reflector             lists and watches one kind
 wakeup                a signal between threads: something changed
 election              leader election with a Lease
 managed_fields        field ownership: which fields of an object are ours
+quantity              amounts such as 100m and 1024Mi
 comparison            whether an object still matches what was applied
 conditions            condition lookup
 timestamps, server_time   timestamps written by others; the API server's clock

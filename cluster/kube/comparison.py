@@ -6,22 +6,12 @@ empty lists not at all. Treating that as drift would reapply the object endlessl
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Any
 
-_NOT_OURS = frozenset(("metadata", "status"))
+from cluster.kube.quantity import amount
 
-# https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
-_QUANTITY = re.compile(r"([+-]?[0-9]+(?:\.[0-9]*)?)(Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E)?")
-_UNITS = {
-    **{unit: Decimal(1024) ** (n + 1) for n, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi"))},
-    **{unit: Decimal(1000) ** (n + 1) for n, unit in enumerate("kMGTPE")},
-    **{unit: Decimal(1000) ** -(n + 1) for n, unit in enumerate("mun")},
-    "Ei": Decimal(1024) ** 6,
-    "": Decimal(1),
-}
+_NOT_OURS = frozenset(("metadata", "status"))
 
 
 def drifted(desired: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
@@ -53,10 +43,5 @@ def _is_empty(value: Any) -> bool:
 
 
 def _same_amount(desired: Any, actual: Any) -> bool:
-    one, other = _amount(desired), _amount(actual)
+    one, other = amount(desired), amount(actual)
     return one is not None and one == other
-
-
-def _amount(value: Any) -> Decimal | None:
-    parsed = _QUANTITY.fullmatch(str(value)) if isinstance(value, str | int | float) else None
-    return Decimal(parsed[1]) * _UNITS[parsed[2] or ""] if parsed else None

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Mapping
 from sys import intern
 
 from cluster.kube.managed_fields import FIELD_MANAGER, kept_from
+from cluster.kube.quantity import amount
 from cluster.model.annotations import read_refused
 from cluster.model.fields import condition, part, report_text, seconds, text, uname
 from cluster.model.labelmap import labels_of
@@ -31,6 +33,7 @@ from cluster.model.names import (
 )
 from cluster.model.parse_pods import words_of
 from cluster.model.snapshot import (
+    EMPTY,
     DaemonSetObject,
     Document,
     DriverObject,
@@ -47,6 +50,7 @@ from nodeside.errors import SpecError
 from nodeside.spec import parse
 
 # The kubelet uses Go's architecture names; we use those of `uname -m`.
+_RESOURCES = 256  # of a node
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 _ARCHITECTURE = re.compile(r"[a-z0-9]([a-z0-9_]{0,30}[a-z0-9])?")
 _DRIVER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
@@ -69,8 +73,16 @@ def node_from(data: Document) -> Node:
         ready=ready.get("status") == "True",
         ready_since=seconds(ready.get("lastTransitionTime")),
         unschedulable=bool(part(data, "spec").get("unschedulable")),
+        allocatable=_extended(part(status, "allocatable")),
         labelled=_labelled(metadata),
     )
+
+
+def _extended(resources: Document) -> Mapping[str, int]:
+    """Return the extended resources: those whose name has a domain that is not Kubernetes' own."""
+    names = [name for name in resources if "/" in name and "kubernetes.io/" not in name]
+    found = {intern(name): amount(resources[name]) for name in names[:_RESOURCES]}
+    return {name: int(count) for name, count in found.items() if count is not None} or EMPTY
 
 
 def driver_from(data: Document) -> DriverObject:

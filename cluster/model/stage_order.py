@@ -6,6 +6,8 @@ It is the first stage unless `spec.stages` lists it. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from nodeside.spec.fleet import DEVICES_STAGE, Stage
 from nodeside.spec.model import DriverSpec
 
@@ -14,3 +16,15 @@ def stages_of(spec: DriverSpec) -> tuple[Stage, ...]:
     """Return the stages of a Driver in their order."""
     listed = any(stage.name == DEVICES_STAGE for stage in spec.stages)
     return spec.stages if listed or not spec.devices else (Stage(DEVICES_STAGE), *spec.stages)
+
+
+def awaited_of(stage: Stage, spec: DriverSpec) -> Mapping[str, int]:
+    """Return the resources that a node must offer before a stage is ready there, and how many.
+
+    The kubelet knows those of the stage `devices` once their device agent is registered, be it
+    that there are none.
+    """
+    own = spec.devices if stage.name == DEVICES_STAGE else ()
+    awaited = {device.resource: 0 for device in own}
+    resource = stage.wait_for.resource if stage.wait_for else None
+    return awaited | ({resource.name: resource.at_least} if resource else {})

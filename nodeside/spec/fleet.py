@@ -120,12 +120,24 @@ class Rollout:
 
 
 @section
+class AwaitedResource:
+    """What the kubelet must offer on a node: its `status.allocatable`."""
+
+    name: str = item("The extended resource.", pattern=patterns.RESOURCE_NAME, max_length=317)
+    at_least: int = item("How many.", default=1, minimum=0, maximum=1 << 31)
+
+
+@section
 class WaitFor:
-    """A log line that each pod of a stage must print, in addition to being ready."""
+    """What a stage needs on a node in addition to pods that are ready: at least one of these."""
 
     log: str = item(
         "A regular expression in RE2 syntax (no look-around, no backreferences) that must match a "
-        "line in the log of each pod."
+        "line in the log of each pod.",
+        default="",
+    )
+    resource: AwaitedResource | None = item(
+        "A resource that the kubelet must offer, as device plugins do.", default=None
     )
     container: str = item(
         "The container whose log is read.",
@@ -154,4 +166,4 @@ class Stage:
         pattern=patterns.OBJECT_NAME,
         max_length=253,
     )
-    wait_for: WaitFor | None = item("A log line that its pods must print.", default=None)
+    wait_for: WaitFor | None = item("What it needs besides pods that are ready.", default=None)

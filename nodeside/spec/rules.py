@@ -286,6 +286,13 @@ RULES: tuple[Rule[Any], ...] = (
     ),
     Rule(
         WaitFor,
+        ("log", "resource"),
+        "expected log, resource or both",
+        lambda wait: bool(wait.log or wait.resource),
+        "(has(self.log) && self.log != '') || has(self.resource)",
+    ),
+    Rule(
+        WaitFor,
         ("log",),
         expressions.EXPECTED,
         lambda wait: not _log_error(wait.log),

@@ -41,6 +41,10 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         ),
     ),
     (
+        {"stages": [{"name": "a", "manifests": "x", "waitFor": {"timeoutSeconds": 5}}]},
+        "$.spec.stages[0].waitFor: expected log, resource or both",
+    ),
+    (
         {"devices": [EDU, EDU]},
         "$.spec.devices: the resources of the devices must differ",
     ),

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from cluster.model.log_pattern import refusal
 from cluster.model.names import READY, closed_label, stage_label
 from cluster.model.snapshot import Node, uses
-from cluster.model.stage_order import stages_of
+from cluster.model.stage_order import awaited_of, stages_of
 from cluster.model.stages import (
     Framed,
     Key,
@@ -38,7 +38,8 @@ from cluster.plan.objects.device_agent import device_agent
 from cluster.plan.stages.manifests import Frame, built_in, gate_labels, objects
 from cluster.render.templates import StageInvalid
 from nodeside.contract import assigned_label
-from nodeside.spec.fleet import DEVICES_STAGE, Stage
+from nodeside.spec import Driver
+from nodeside.spec.fleet import DEVICES_STAGE, Stage, WaitFor
 
 if TYPE_CHECKING:
     from cluster.plan.context.context import DriverContext
@@ -52,7 +53,8 @@ class StageState:
     """The desired and actual state of a stage. `after` is the previous stage with pods on nodes.
 
     `error` says why there are no documents; `awaited` means that they are being rendered. `opened`
-    means that the stage may be applied, or was applied already.
+    means that the stage may be applied, or was applied already. `resources` are awaited on each of
+    its nodes, so many of each.
     """
 
     stage: Stage
@@ -63,11 +65,18 @@ class StageState:
     awaited: bool = False
     opened: bool = False
     template: Template | None = None
+    resources: Mapping[str, int] = field(default_factory=dict)
     existing: Mapping[Key, StageObject] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         return self.stage.name
+
+    @property
+    def log(self) -> WaitFor | None:
+        """Returns the log line that is awaited."""
+        wait = self.stage.wait_for
+        return wait if wait and wait.log else None
 
     @cached_property
     def daemonsets(self) -> tuple[tuple[str, Mapping[str, str]], ...]:
@@ -170,7 +179,7 @@ class StagePlan:
         existing = {key: each for key, each in self.owned.items() if each.stage == stage.name}
         step = StageState(stage, after, existing=existing)
         try:
-            if wrong := stage.wait_for and refusal(stage.wait_for.log):
+            if wrong := step.log and refusal(step.log.log):
                 raise StageInvalid(f"waitFor.log: {wrong}")
             if stage.name == DEVICES_STAGE:
                 documents, skipped = self._device_agent(stage, after)
@@ -184,7 +193,8 @@ class StagePlan:
             self._check_owned(documents, stage, earlier)
         except StageInvalid as error:
             return replace(step, error=str(error))
-        return replace(step, documents=documents, skipped=skipped)
+        awaited = awaited_of(stage, self._declaring.spec)
+        return replace(step, documents=documents, skipped=skipped, resources=awaited)
 
     def _template(self, stage: Stage) -> Template:
         source = self.observed.sources.get(stage.manifests)
@@ -194,18 +204,29 @@ class StagePlan:
         files = tuple(sorted(source.files.items()))
         return Template(source.name, files, json.dumps(self.values(stage), sort_keys=True))
 
-    def _device_agent(self, stage: Stage, after: str) -> Framed:
-        """Returns the objects of the stage `devices`.
+    @property
+    def _good(self) -> Driver:
+        """Returns the revision that new nodes get: a canary must not replace all stages."""
+        context = self.context
+        return context.revisions.drivers.get(context.rollout.state.good, context.driver)
 
-        If the revision that new nodes get declares no devices yet, those of the newest are offered.
+    @property
+    def _declaring(self) -> Driver:
+        """Returns the revision whose devices are offered.
+
+        If the one that new nodes get declares none yet, it is the newest.
         """
+        return self._good if self._good.spec.devices else self.context.driver
+
+    def _device_agent(self, stage: Stage, after: str) -> Framed:
+        """Returns the objects of the stage `devices`."""
         if not self.context.snapshot.settings.agent_image:
             raise StageInvalid(
                 "the controller knows no image of the device agent: give it --agent-image IMAGE "
                 "(nodeside-cluster install --agent-image IMAGE)"
             )
         frame, cache = self._frame(stage, after), self.context.memory.framed
-        driver = frame.driver if frame.driver.spec.devices else self.context.driver
+        driver = self._declaring
         cached = cache.get(stage.name)
         if cached and cached[1] == (frame, driver):
             return cached[2]
@@ -226,13 +247,9 @@ class StagePlan:
         return framed
 
     def _frame(self, stage: Stage, after: str) -> Frame:
-        """Returns the frame of a stage.
-
-        Stages use the revision that new nodes get: a canary must not replace all stages.
-        """
+        """Returns the frame of a stage."""
         context = self.context
-        driver = context.revisions.drivers.get(context.rollout.state.good, context.driver)
-        return Frame(context.owner, driver, stage.name, after, context.snapshot.settings)
+        return Frame(context.owner, self._good, stage.name, after, context.snapshot.settings)
 
     def values(self, stage: Stage) -> dict[str, Any]:
         """Returns the values for the templates."""
@@ -323,26 +340,26 @@ class StagePlan:
 
     def lacks(self, step: StageState, node: Node) -> str:
         """Returns what is not ready of a stage on a node, "" if everything is."""
+        is_for, is_new = False, stage_label(self.driver, step.name) not in node.labels
         for daemonset, selector in step.daemonsets:
             gate = gate_labels(self.driver, step.after)
             selected = {key: value for key, value in selector.items() if key not in gate}
             if any(node.labels.get(key) != value for key, value in selected.items()):
                 continue  # its nodeSelector excludes this node
+            is_for = True
             pods = self.pods.get((daemonset, node.name), ())
             if not pods:
                 return f"DaemonSet {daemonset} has no pod there yet"
             for pod in pods:
                 if not pod.ready:
                     return _not_ready(pod)
-                if stage_label(self.driver, step.name) not in node.labels and (
-                    words := self.missing_line(step, pod)
-                ):
+                if is_new and (words := self.missing_line(step, pod)):
                     return words
-        return ""
+        return missing_resource(step, node) if is_for and is_new else ""
 
     def missing_line(self, step: StageState, pod: StagePod) -> str:
         """Returns which log line of a ready pod is missing, "" if none is awaited."""
-        wait = step.stage.wait_for
+        wait = step.log
         sight = self.observed.logs.get(pod.uid, LogSight())
         if wait is None or sight.matched:
             return ""
@@ -352,11 +369,22 @@ class StagePlan:
 
     def silent(self, step: StageState) -> Iterator[tuple[StagePod, str]]:
         """Yields a stage's Deployment pods whose awaited log line is missing."""
-        for pod in self.observed.pods.values() if step.stage.wait_for else ():
+        for pod in self.observed.pods.values() if step.log else ():
             owned = (pod.driver, pod.stage) == (self.driver, step.name)
             up = pod.ready and not pod.deleting and not pod.daemonset
             if owned and up and (words := self.missing_line(step, pod)):
                 yield pod, words
+
+
+def missing_resource(step: StageState, node: Node) -> str:
+    """Returns which awaited resource the kubelet does not offer, "" if none."""
+    for name, least in step.resources.items():
+        count = node.allocatable.get(name)
+        if count is None:
+            return f"its kubelet knows no {name} yet"
+        if count < least:
+            return f"its kubelet offers {count} of {name}, at least {least} are awaited"
+    return ""
 
 
 def _not_ready(pod: StagePod) -> str:

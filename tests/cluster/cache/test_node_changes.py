@@ -53,6 +53,18 @@ def test_so_does_a_label_that_a_selector_names_and_any_if_a_stage_may_name_it() 
     assert wakes(driver(stages=stages), example__zone="a")
 
 
+def test_so_does_a_resource_that_a_stage_waits_for() -> None:
+    wait = {"resource": {"name": "example.com/edu"}}
+    waits = driver(stages=[{"name": "plugin", "manifests": "plugin", "waitFor": wait}])
+    declares = driver(devices=[{"resource": "example.com/edu", "discover": {"count": 1}}])
+    after = replace(NODE, allocatable={"example.com/edu": 1})
+    other = replace(NODE, allocatable={"example.com/other": 1})
+    for model in (waits, declares):
+        assert attention(model.drivers.values()).is_news(NODE, after)
+        assert not attention(model.drivers.values()).is_news(NODE, other)
+    assert not attention(driver().drivers.values()).is_news(NODE, after)
+
+
 def test_what_is_no_label_always_does() -> None:
     assert attention(()).is_news(NODE, replace(NODE, ready=True))
     assert attention(()).is_news(NODE, replace(NODE, boot_id="another"))

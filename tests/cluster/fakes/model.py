@@ -55,6 +55,7 @@ from cluster.plan.planner import Planner, plan
 from cluster.render.templates import StageInvalid, documents
 from nodeside.buildjob import BuildOutcome, BuildVerdict, read_message
 from nodeside.contract import API_VERSION, Rung, State, assigned_label, node_driver_name
+from nodeside.spec.fleet import DEVICES_STAGE
 
 KERNEL = "6.1.0-50-amd64"
 OS_IMAGE = "Debian GNU/Linux 12 (bookworm)"
@@ -137,6 +138,7 @@ class Model:
     stages: Stages | None = None
     consumers: dict[str, Consumer] = field(default_factory=dict)
     known: bool = True
+    registers: bool = True  # the kubelet knows what device agents offer
     refused: dict[str, str] = field(default_factory=dict)
     answers: dict[str, EvictionAnswer] = field(default_factory=dict)
     said: list[EmitEvent] = field(default_factory=list)
@@ -426,7 +428,16 @@ class Model:
                     waiting=waiting,
                 )
                 pods[pod.name] = pod
+                self._register(pod)
         self.stages = replace(self.stages, pods=pods)
+
+    def _register(self, pod: StagePod) -> None:
+        """As a device agent does it that is ready."""
+        found = self.drivers.get(pod.driver)
+        if pod.ready and pod.stage == DEVICES_STAGE and found and found.driver and self.registers:
+            node = self.nodes[pod.node]
+            offered = {each.resource: 1 for each in found.driver.spec.devices}
+            self.nodes[pod.node] = replace(node, allocatable={**offered, **node.allocatable})
 
     def _delete(self, action: Delete) -> None:
         key = (action.resource.kind, action.name)

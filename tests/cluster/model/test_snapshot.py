@@ -64,6 +64,27 @@ def test_of_a_node_only_what_is_read_is_kept() -> None:
     assert (node.ready_since, node.labelled) == (1_800_000_000.0, 1_800_000_002.0)
 
 
+def test_of_what_a_node_offers_extended_resources_are_kept() -> None:
+    offers = {"cpu": "2", "example.com/edu": "2", "example.com/share": "10k", "a.example/b": 3}
+    odd = {
+        "example.com/odd": "many",
+        "example.com/list": [],
+        "kubernetes.io/x": "1",
+        "a/b": "1500m",
+    }
+    long = {"example.com/long": "9" * 10_000}
+    node = node_from({"status": {"allocatable": {**offers, **odd, **long}}})
+    assert node.allocatable == {
+        "example.com/edu": 2,
+        "example.com/share": 10_000,
+        "a.example/b": 3,
+        "a/b": 1,
+    }
+    many = {f"example.com/r{number}": "1" for number in range(10_000)}
+    assert len(node_from({"status": {"allocatable": many}}).allocatable) == 256
+    assert node_from({"status": {"allocatable": "all"}}).allocatable == {}
+
+
 def test_when_we_labelled_a_node_is_known_though_many_have_updated_it_since() -> None:
     folded = [
         {"manager": "kubelet", "operation": "Update", "time": "2027-01-15T08:00:09Z"},

@@ -105,6 +105,27 @@ def test_a_listed_entry_gives_it_its_place() -> None:
     assert second["nodeSelector"][DEVICES] == "ready"
 
 
+def test_it_is_ready_when_the_kubelet_knows_the_resources() -> None:
+    model = with_devices(devices=MORE)
+    model.registers = False
+    up(model)
+    assert row(model, "devices")["message"] == "n0: its kubelet knows no example.com/edu yet"
+    assert DEVICES not in model.nodes["n0"].labels
+
+    offered = {"example.com/edu": 0, "example.com/unit": 4}
+    model.nodes["n0"] = replace(model.nodes["n0"], allocatable=offered)
+    up(model)
+    assert model.nodes["n0"].labels[DEVICES] == "ready", "a node may have none of the devices"
+
+
+def test_a_listed_entry_may_wait_for_so_many() -> None:
+    wait = {"resource": {"name": "example.com/edu", "atLeast": 2}}
+    model = up(with_devices(stages=[{"name": "devices", "waitFor": wait}]))
+    assert row(model, "devices")["message"] == (
+        "n0: its kubelet offers 1 of example.com/edu, at least 2 are awaited"
+    )
+
+
 def test_a_listed_entry_may_wait_for_a_line_of_the_agent() -> None:
     model = with_devices(stages=[{"name": "devices", "waitFor": {"log": "registered"}}])
     model.settle()

@@ -226,6 +226,44 @@ def test_a_ready_pod_that_has_not_said_it_yet_holds_the_next_stage() -> None:
     assert row(model, "first")["state"] == "Ready"
 
 
+def offers(model: Model, count: int) -> None:
+    """What the kubelet says that it can give."""
+    offered = {"example.com/edu": count}
+    model.nodes["n0"] = replace(model.nodes["n0"], allocatable=offered)
+
+
+def test_a_resource_that_the_kubelet_does_not_offer_yet_holds_the_next_stage() -> None:
+    wait = {"resource": {"name": "example.com/edu", "atLeast": 2}}
+    model = up(with_stages(1, [{**TWO[0], "waitFor": wait}, TWO[1]]))
+
+    assert row(model, "first")["state"] == "Progressing"
+    assert row(model, "first")["message"] == "n0: its kubelet knows no example.com/edu yet"
+    assert FIRST not in model.nodes["n0"].labels
+    offers(model, 1)
+    up(model)
+    assert row(model, "first")["message"] == (
+        "n0: its kubelet offers 1 of example.com/edu, at least 2 are awaited"
+    )
+
+    offers(model, 2)
+    up(model)
+    assert row(model, "second")["state"] == "Ready"
+    offers(model, 0)
+    up(model)
+    assert row(model, "second")["state"] == "Ready", "a device that fails later ends no stage"
+
+
+def test_where_no_pod_of_the_stage_is_meant_to_be_no_resource_is_awaited() -> None:
+    wait = {"resource": {"name": "example.com/edu"}}
+    model = with_stages(1, [{**TWO[0], "waitFor": wait}, TWO[1]])
+    plugin = daemonset("plugin").replace(
+        "      containers:", "      nodeSelector: {example/zone: a}\n      containers:"
+    )
+    model.config_map("one", ds_yaml=plugin)
+    up(model)
+    assert row(model, "second")["state"] == "Ready"
+
+
 def test_what_re2_refuses_is_that_stages_failure_alone() -> None:
     wait = {"log": "(x{30}y{30}){30}"}
     model = up(with_stages(1, [TWO[0], {**TWO[1], "waitFor": wait}]))
